@@ -26,6 +26,7 @@ namespace {
 
 // Up to this size a direct copy costs the caller no more than handing it to another executor.
 constexpr std::size_t kAtOnceBytes = 16u << 10;
+constexpr std::size_t kMaxChannelBytes = 4u << 20;
 
 bool is_empty(const transfer& transfer) { return transfer.row_bytes == 0 || transfer.rows == 0; }  // their product may wrap
 
@@ -105,6 +106,16 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   }
   completion made;
   made.owner_ = this;
+  if (!wanted.has_after && is_for_channel(list)) {
+    auto begun = begin_on_channel(list);
+    if (!begun && begun.code() != EAGAIN) return begun.error();
+    if (begun) {
+      auto state = state_of(inspected[0].device);
+      if (state) made.state_ = *state;
+      made.on_channel_.push_back(*std::move(begun));
+      return made;
+    }
+  }
   std::vector<transfer> by_cpu;  // what has to pass through a CPU, or is quicker so
   gpu_state* cpu_state = nullptr;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -127,6 +138,12 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
         made.given_.push_back({given->first, std::move(given->second), transfer});
         continue;
       }
+      // Longer ones go by CUDA, whose streams other streams can wait for; a channel gains nothing there.
+      if (option.kind == method::dma_channel && transfer.bytes() <= kMaxChannelBytes)
+        if (auto begun = begin_on_channel(std::span(&transfer, 1))) {
+          made.on_channel_.push_back(*std::move(begun));
+          continue;
+        }
     }
     auto dma = (*state)->dma();
     if (!dma) return dma.error();
@@ -190,9 +207,11 @@ completion& completion::operator=(completion&& other) noexcept {
     state_ = other.state_;
     queued_ = std::move(other.queued_);
     given_ = std::move(other.given_);
+    on_channel_ = std::move(other.on_channel_);
     job_ = std::move(other.job_);
     other.queued_.clear();
     other.given_.clear();
+    other.on_channel_.clear();
   }
   return *this;
 }
@@ -218,6 +237,12 @@ result<bool> completion::poll() {
     const transfer transfer = last.piece;
     given_.pop_back();
     if (auto ended = end(fate, transfer); !ended) return ended.error();
+  }
+  while (!on_channel_.empty()) {
+    const auto ended = on_channel_.back().test();
+    if (ended && !*ended) return false;
+    on_channel_.pop_back();
+    if (!ended) return ended.error();
   }
   while (!queued_.empty()) {
     if (!queued_.back().dma->is_done(queued_.back().ticket)) return false;
@@ -246,6 +271,8 @@ status completion::wait() {
     if (job_ != nullptr) new std::shared_ptr<job>(std::move(job_));
     given_.clear();
     queued_.clear();
+    for (auto& one : on_channel_) new dma_engine::operation(std::move(one));  // leaked: its memory is the parent's
+    on_channel_.clear();
     return failure{EACCES, "these copies are the parent process's"};
   }
   status outcome;
@@ -254,6 +281,8 @@ status completion::wait() {
   };
   for (auto& one : given_) keep_first(end(one.engine->wait(one.request), one.piece));
   given_.clear();
+  for (auto& one : on_channel_) keep_first(one.wait());
+  on_channel_.clear();
   for (auto& one : queued_) keep_first(one.dma->wait(one.ticket));
   queued_.clear();
   if (job_ != nullptr) {
@@ -266,7 +295,7 @@ status completion::wait() {
 }
 
 status completion::make_wait(cu::stream_t stream) {
-  if (!given_.empty() || job_ != nullptr) return wait();
+  if (!given_.empty() || !on_channel_.empty() || job_ != nullptr) return wait();
   for (const auto& one : queued_)
     if (auto made = one.dma->make_wait(stream, one.ticket); !made) return made;
   return {};
@@ -274,7 +303,7 @@ status completion::make_wait(cu::stream_t stream) {
 
 status completion::record(cu::event_t event) {
   // One event stands for one place in one stream: several tickets are brought together by the last one's stream.
-  if (!given_.empty() || job_ != nullptr || queued_.size() > 1) {
+  if (!given_.empty() || !on_channel_.empty() || job_ != nullptr || queued_.size() > 1) {
     if (auto done = wait(); !done) return done;
   }
   if (!queued_.empty()) return queued_[0].dma->record(event, queued_[0].ticket);

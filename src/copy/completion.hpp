@@ -44,7 +44,9 @@ class completion {
     gpu_engine::request request;
     transfer piece;
   };
-  bool is_empty() const noexcept { return queued_.empty() && given_.empty() && job_ == nullptr; }
+  bool is_empty() const noexcept {
+    return queued_.empty() && given_.empty() && on_channel_.empty() && job_ == nullptr;
+  }
   result<bool> poll();
   status end(const result<gpu_engine::fate>& fate, const transfer& transfer);
 
@@ -52,6 +54,7 @@ class completion {
   gpu_state* state_ = nullptr;  // of the first copy: its streams can record an event
   std::vector<queued> queued_;
   std::vector<given> given_;
+  std::vector<dma_engine::operation> on_channel_;
   std::shared_ptr<job> job_;
 };
 

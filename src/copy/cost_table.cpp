@@ -15,7 +15,9 @@ namespace {
 
 constexpr const char* kMethodNames[kMethods] = {"cpu_store",          "cpu_load",    "cpu_relay",
                                                 "engine_low_latency", "engine_copy", "engine_bounce",
-                                                "copy_engine",        "bounce",      "registered"};
+                                                "copy_engine",        "bounce",      "registered",
+                                                "dma_channel",        "dma_bounce"};
+constexpr const char* kExecutorNames[kExecutors] = {"none", "copy kernel", "DMA channel", "DMA channel and copy kernel"};
 constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
 constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
 constexpr std::uint64_t kMaxNs = 1'000'000'000'000'000;
@@ -80,6 +82,7 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
 }  // namespace
 
 const char* name_of(method kind) { return kMethodNames[static_cast<std::size_t>(kind)]; }
+const char* name_of(executor kind) { return kExecutorNames[static_cast<std::size_t>(kind)]; }
 const char* name_of(other_side side) { return kSideNames[static_cast<std::size_t>(side)]; }
 const char* name_of(direction way) { return kDirectionNames[static_cast<std::size_t>(way)]; }
 
@@ -124,21 +127,22 @@ std::vector<choice> candidates(direction way, other_side side) {
   if ((way == direction::on_device) == is_host) return {};
   if (way == direction::on_device)
     return side == other_side::same_gpu
-               ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {copy_engine, 1}}
+               ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {dma_channel, 1}, {copy_engine, 1}}
                : std::vector<choice>{{cpu_relay, 1}, {copy_engine, 1}};
   if (way == direction::to_device) {
     std::vector<choice> all{{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
     if (side == other_side::pinned)
-      all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 4}, {engine_copy, 8}, {copy_engine, 1}});
+      all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 4}, {engine_copy, 8}, {dma_channel, 1}, {copy_engine, 1}});
     else all.insert(all.end(), {{bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8}, {registered, 1}, {copy_engine, 1}});
     return all;
   }
   std::vector<choice> all{{cpu_load, 1}, {engine_low_latency, 1}};
   if (side == other_side::pinned)
-    all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {copy_engine, 1}});
+    all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {dma_channel, 1}, {copy_engine, 1}});
   else
     all.insert(all.end(), {{engine_bounce, 1},
                            {engine_bounce, 4},
+                           {dma_bounce, 1},
                            {bounce, 1},
                            {bounce, 2},
                            {bounce, 4},
@@ -166,10 +170,13 @@ size_limits limits_of(direction way, const choice& option) {
       return {option.width > 1 ? 16 * kKiB : 1, std::min<std::uint64_t>(option.width * 4, 16) * kMiB};  // 4 MiB a worker
     case method::engine_bounce:
       return {option.width > 1 ? 16 * kKiB : 1, kMiB};
+    case method::dma_bounce:
+      return {1, kMiB};
     case method::bounce:
       return {64 * kKiB, UINT64_MAX};
     case method::registered:
       return {kMiB, UINT64_MAX};
+    case method::dma_channel:
     case method::copy_engine:
       break;
   }
@@ -180,13 +187,14 @@ size_limits limits_of(direction way, const choice& option) {
 cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
     : curves_(std::move(curves)), question_ns_(question_ns) {
   for (std::size_t way = 0; way < decisions_.size(); ++way)
-    for (std::size_t hot = 0; hot < 2; ++hot)
+    for (std::size_t index = 0; index < kExecutors; ++index)
       for (std::size_t cell = 0; cell < kCells; ++cell) {
         const auto bytes = std::max<std::uint64_t>(1, middle_of(cell));
         const auto direction_of = static_cast<direction>(way);
+        const auto present = static_cast<executor>(index);
         for (std::size_t side = 0; side < kSides; ++side)
-          decisions_[way][side][hot][cell] = cheapest(direction_of, static_cast<other_side>(side), hot != 0, bytes);
-        if (direction_of != direction::on_device) unasked_[way][hot][cell] = cheapest_unasked(direction_of, hot != 0, bytes);
+          decisions_[way][side][index][cell] = cheapest(direction_of, static_cast<other_side>(side), present, bytes);
+        if (direction_of != direction::on_device) unasked_[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
       }
 }
 
@@ -198,27 +206,27 @@ double cost_table::cost(direction way, other_side side, const choice& option, st
   return std::numeric_limits<double>::infinity();
 }
 
-choice cost_table::cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const {
+choice cost_table::cheapest(direction way, other_side side, executor present, std::uint64_t bytes) const {
   choice best{method::copy_engine, 1};            // can do everything
   double best_ns = cost(way, side, best, bytes);  // infinite without a curve
   for (const auto& curve : curves_) {
-    if (curve.way != way || curve.side != side || (needs_engine(curve.option.kind) && !engine_hot)) continue;
+    if (curve.way != way || curve.side != side || !is_available(curve.option.kind, present)) continue;
     const double ns = cautious_cost(way, side, curve.option, bytes);
     if (ns < best_ns) best_ns = ns, best = curve.option;
   }
   return best;
 }
 
-choice cost_table::cheapest_unasked(direction way, bool engine_hot, std::uint64_t bytes) const {
+choice cost_table::cheapest_unasked(direction way, executor present, std::uint64_t bytes) const {
   constexpr other_side kHostSides[] = {other_side::pinned, other_side::pageable};
   choice best{method::copy_engine, 0};
   double best_loss_ns = question_ns_ + 1e-3;  // a loss as large as the question's cost still spares it
   for (const auto& option : candidates(way, other_side::pageable)) {
-    if (needs_engine(option.kind) && !engine_hot) continue;
+    if (!is_available(option.kind, present)) continue;
     double loss_ns = 0;
     for (const auto side : kHostSides) {
       const double ns = cautious_cost(way, side, option, bytes);
-      const double least_ns = cautious_cost(way, side, cheapest(way, side, engine_hot, bytes), bytes);
+      const double least_ns = cautious_cost(way, side, cheapest(way, side, present, bytes), bytes);
       loss_ns = std::isfinite(ns) ? std::max(loss_ns, ns - least_ns) : ns;
     }
     if (loss_ns < best_loss_ns) best_loss_ns = loss_ns, best = option;

@@ -27,8 +27,10 @@ enum class method : std::uint8_t {
   copy_engine,         // DMA by CUDA, completion by a polled word
   bounce,              // the same by a ring of pinned chunks, `width` CPU threads
   registered,          // the same with the application's pages registered for this one copy
+  dma_channel,         // a DMA channel of our own, host memory pinned
+  dma_bounce,          // a DMA channel to pinned staging memory, CPU from there
 };
-constexpr std::size_t kMethods = 9;
+constexpr std::size_t kMethods = 11;
 const char* name_of(method kind);
 
 // What is on the other side of the device memory.
@@ -42,8 +44,19 @@ struct choice {
   std::uint8_t width = 1;
   bool operator==(const choice&) const = default;
 };
-inline bool needs_engine(method kind) {
-  return kind == method::engine_low_latency || kind == method::engine_copy || kind == method::engine_bounce;
+// What moves data on the GPU without a CUDA call now: nothing, the copy kernel while it is resident, DMA channels, both.
+enum class executor : std::uint8_t { none, kernel, channel, both };
+constexpr std::size_t kExecutors = 4;
+const char* name_of(executor kind);
+// What a method needs; none: it works always.
+inline executor needed_executor(method kind) {
+  if (kind == method::engine_low_latency || kind == method::engine_copy || kind == method::engine_bounce)
+    return executor::kernel;
+  return kind == method::dma_channel || kind == method::dma_bounce ? executor::channel : executor::none;
+}
+inline bool is_available(method kind, executor present) {
+  const executor needed = needed_executor(kind);
+  return needed == executor::none || needed == present || present == executor::both;
 }
 inline bool is_by_cpu(method kind) {
   return kind == method::cpu_store || kind == method::cpu_load || kind == method::cpu_relay;
@@ -78,7 +91,7 @@ size_limits limits_of(direction way, const choice& option);
 // Factor on a cost when methods are compared. Once the bus is full, several thread counts are equally fast, and four is the
 // robust choice: with two threads each must start in time, with eight one may find its CPU busy.
 inline double caution(const choice& option) {
-  if (needs_engine(option.kind) || option.width == 1 || option.width == 4) return 1;
+  if (needed_executor(option.kind) != executor::none || option.width == 1 || option.width == 4) return 1;
   return option.width < 4 ? 1.08 : 1.04;
 }
 
@@ -89,13 +102,14 @@ class cost_table {
   // `question_ns`: duration of the driver call that reports whether host memory is pinned.
   explicit cost_table(std::vector<cost_curve> curves, double question_ns = kUsualQuestionNs);
 
-  choice pick(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const noexcept {
-    return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)][engine_hot ? 1 : 0][cell_of(bytes)];
+  choice pick(direction way, other_side side, executor present, std::uint64_t bytes) const noexcept {
+    return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)]
+                     [static_cast<std::size_t>(present)][cell_of(bytes)];
   }
   // The method for host memory whose pinned state is unknown: it works for pinned and pageable memory, and costs no more
   // over the best method than the driver call would. Width 0: no such method, ask the driver.
-  choice pick_unasked(direction way, bool engine_hot, std::uint64_t bytes) const noexcept {
-    return unasked_[static_cast<std::size_t>(way)][engine_hot ? 1 : 0][cell_of(bytes)];
+  choice pick_unasked(direction way, executor present, std::uint64_t bytes) const noexcept {
+    return unasked_[static_cast<std::size_t>(way)][static_cast<std::size_t>(present)][cell_of(bytes)];
   }
   double question_ns() const noexcept { return question_ns_; }
   const std::vector<cost_curve>& curves() const noexcept { return curves_; }
@@ -130,15 +144,15 @@ class cost_table {
 
  private:
   static constexpr double kUsualQuestionNs = 120;  // 90 to 200 were seen
-  choice cheapest(direction way, other_side side, bool engine_hot, std::uint64_t bytes) const;
-  choice cheapest_unasked(direction way, bool engine_hot, std::uint64_t bytes) const;
+  choice cheapest(direction way, other_side side, executor present, std::uint64_t bytes) const;
+  choice cheapest_unasked(direction way, executor present, std::uint64_t bytes) const;
   double cautious_cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const {
     return cost(way, side, option, bytes) * caution(option);
   }
   std::vector<cost_curve> curves_;
   double question_ns_;
-  std::array<std::array<std::array<std::array<choice, kCells>, 2>, kSides>, 3> decisions_;
-  std::array<std::array<std::array<choice, kCells>, 2>, 2> unasked_;  // to_device, to_host
+  std::array<std::array<std::array<std::array<choice, kCells>, kExecutors>, kSides>, 3> decisions_;
+  std::array<std::array<std::array<choice, kCells>, kExecutors>, 2> unasked_;  // to_device, to_host
 };
 
 }  // namespace pl::copy

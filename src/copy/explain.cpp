@@ -24,14 +24,14 @@ std::string why_never(direction way, const choice& option, std::uint64_t bytes) 
 
 }  // namespace
 
-std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, bool engine_hot) {
+std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, executor present) {
   std::vector<crossover> out;
   std::uint64_t last = 0;
   for (std::size_t cell = cost_table::cell_of(1); cell < cost_table::kCells; ++cell) {
     const std::uint64_t least = cost_table::smallest_of(cell);
     if (least == last) continue;  // the cell before has no size in it
     last = least;
-    const choice option = costs.pick(way, side, engine_hot, least);
+    const choice option = costs.pick(way, side, present, least);
     if (!out.empty() && out.back().option == option) continue;
     if (!out.empty()) out.back().up_to_bytes = least - 1;
     out.push_back({UINT64_MAX, option});
@@ -55,9 +55,9 @@ std::string to_text(const std::vector<crossover>& list) {
   return out;
 }
 
-std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, bool engine_hot,
+std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, executor present,
                                       std::uint64_t bytes) {
-  const choice taken = costs.pick(way, side, engine_hot, bytes);
+  const choice taken = costs.pick(way, side, present, bytes);
   auto ways = candidates(way, side);
   // A table may have widths that are no candidates of today, as the built-in one does.
   for (const auto& curve : costs.curves())
@@ -73,8 +73,8 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
       one.why = std::isinf(one.expected_ns) ? "taken: no way in this table does this size, DMA can do every copy" : "taken";
     } else if (std::isinf(one.expected_ns)) {
       one.why = why_never(way, option, bytes);
-    } else if (needs_engine(option.kind) && !engine_hot) {
-      one.why = "the GPU engine is cold";
+    } else if (!is_available(option.kind, present)) {
+      one.why = needed_executor(option.kind) == executor::channel ? "no DMA channel" : "the copy kernel is not resident";
     } else if (one.expected_ns >= taken_ns) {
       one.why = format("%.2f x slower", one.expected_ns / taken_ns);
     } else {
@@ -89,25 +89,25 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
   return out;
 }
 
-std::string unasked_remark(const cost_table& costs, direction way, other_side side, bool engine_hot, std::uint64_t bytes) {
+std::string unasked_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes) {
   if (way == direction::on_device) return "";
-  const choice unasked = costs.pick_unasked(way, engine_hot, bytes);
-  if (unasked.width == 0 || unasked == costs.pick(way, side, engine_hot, bytes)) return "";
+  const choice unasked = costs.pick_unasked(way, present, bytes);
+  if (unasked.width == 0 || unasked == costs.pick(way, side, present, bytes)) return "";
   return format(
       "unless the host memory is registered: %s, which does for pinned and for pageable memory, so that the driver "
       "need not be asked (%.0f ns)\n",
       to_text(unasked).c_str(), costs.question_ns());
 }
 
-std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, bool engine_hot,
+std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, executor present,
                     std::uint64_t bytes) {
-  std::string out = format("%s %s, %s, GPU engine %s: %s\n", format_size(bytes).c_str(), name_of(way), name_of(side),
-                           engine_hot ? "hot" : "cold", to_text(costs.pick(way, side, engine_hot, bytes)).c_str());
-  for (const auto& one : alternatives(costs, way, side, engine_hot, bytes))
+  std::string out = format("%s %s, %s, executor %s: %s\n", format_size(bytes).c_str(), name_of(way), name_of(side),
+                           name_of(present), to_text(costs.pick(way, side, present, bytes)).c_str());
+  for (const auto& one : alternatives(costs, way, side, present, bytes))
     out += format("  %-22s %12s  %s\n", to_text(one.option).c_str(),
                   std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.why.c_str());
-  out += unasked_remark(costs, way, side, engine_hot, bytes);
-  out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, engine_hot)).c_str());
+  out += unasked_remark(costs, way, side, present, bytes);
+  out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, present)).c_str());
   out += format("costs: %s\n", origin.c_str());
   return out;
 }

@@ -14,7 +14,7 @@ struct crossover {
   std::uint64_t up_to_bytes = UINT64_MAX;
   choice option;
 };
-std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, bool engine_hot);
+std::vector<crossover> crossovers(const cost_table& costs, direction way, other_side side, executor present);
 // "below 2 KiB: cpu_load; up to 32 KiB: engine_low_latency; above: copy_engine"
 std::string to_text(const std::vector<crossover>& list);
 
@@ -22,19 +22,19 @@ std::string to_text(const std::vector<crossover>& list);
 struct alternative {
   choice option;
   double expected_ns = 0;  // infinite: it has no curve, or cannot do this size
-  std::string why;         // "taken", "1.24 x slower", "the GPU engine is cold", "only up to 32 KiB", ...
+  std::string why;         // "taken", "1.24 x slower", "no DMA channel", "only up to 32 KiB", ...
   bool is_taken = false;
 };
 // Everything that exists for the case, cheapest first; what cannot be done comes last.
-std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, bool engine_hot,
+std::vector<alternative> alternatives(const cost_table& costs, direction way, other_side side, executor present,
                                       std::uint64_t bytes);
 
 // A remark for host memory that takes another method because the driver is not asked whether it is pinned
 // (cost_table::pick_unasked); empty if the method is the same.
-std::string unasked_remark(const cost_table& costs, direction way, other_side side, bool engine_hot, std::uint64_t bytes);
+std::string unasked_remark(const cost_table& costs, direction way, other_side side, executor present, std::uint64_t bytes);
 
 // All of this as text of several lines; `origin` says where the costs come from.
-std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, bool engine_hot,
+std::string explain(const cost_table& costs, const std::string& origin, direction way, other_side side, executor present,
                     std::uint64_t bytes);
 
 }  // namespace pl::copy

@@ -5,11 +5,19 @@
 #include "copy/refusal_list.hpp"
 
 namespace pl::copy {
+namespace {
+
+std::uint64_t refused_until_ns(int code) {
+  return is_permanent_refusal(code) ? UINT64_MAX : monotonic_ns() + std::uint64_t{gpu_state::kEngineRetryMs} * 1'000'000;
+}
+
+}  // namespace
 
 status staging_area::open(const gpu_context& context) {
   auto made = pinned_buffer::make(context, kPieces * kPieceBytes);
   if (!made) return made.error();
   memory_ = *std::move(made);
+  host_ = inspect_host(*context.cuda, memory_.data(), memory_.size_bytes(), &context);
   return {};
 }
 
@@ -60,6 +68,24 @@ result<staging_area*> gpu_state::staging() {
   return staging_.get();
 }
 
+result<dma_engine*> gpu_state::channels() {
+  if (auto* const known = open_channels()) return known;
+  const std::lock_guard lock(mutex_);
+  if (channels_refusal_ && are_channels_refused()) return *channels_refusal_;
+  if (channels_ == nullptr) {
+    auto made = dma_engine::open(context);
+    if (!made) {
+      if (!channels_refusal_) PL_LOG(info, "copies go without DMA channels: %s", made.error().message.c_str());
+      channels_refusal_ = made.error();
+      channels_refused_until_ns_.store(refused_until_ns(made.code()), std::memory_order_release);
+      return made.error();
+    }
+    channels_ = *std::move(made);
+    channels_open_.store(channels_.get(), std::memory_order_release);
+  }
+  return channels_.get();
+}
+
 result<gpu_checksum*> gpu_state::checksum() {
   const std::lock_guard lock(mutex_);
   if (checksum_refusal_) return *checksum_refusal_;
@@ -74,9 +100,7 @@ result<gpu_checksum*> gpu_state::checksum() {
 void gpu_state::refuse_engine_locked(const failure& why) {
   if (!engine_refusal_) PL_LOG(info, "copies go without the GPU engine: %s", why.message.c_str());
   engine_refusal_ = why;
-  const std::uint64_t until_ns =
-      is_permanent_refusal(why.code) ? UINT64_MAX : monotonic_ns() + std::uint64_t{kEngineRetryMs} * 1'000'000;
-  engine_refused_until_ns_.store(until_ns, std::memory_order_release);
+  engine_refused_until_ns_.store(refused_until_ns(why.code), std::memory_order_release);
 }
 
 void gpu_state::refuse_engine(const failure& why) {

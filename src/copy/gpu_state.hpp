@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "copy/bounce.hpp"
 #include "copy/copy_engine.hpp"
+#include "copy/dma_engine.hpp"
 #include "copy/gpu_checksum.hpp"
 #include "copy/gpu_engine.hpp"
 #include "copy/worker_pool.hpp"
@@ -46,9 +47,12 @@ class staging_area {
 
   status open(const gpu_context& context);  // once
   loan borrow() noexcept;
+  // What the driver says of the whole.
+  const host_memory& host() const noexcept { return host_; }
 
  private:
   pinned_buffer memory_;
+  host_memory host_;
   std::atomic<bool> lent_[kPieces] = {};
 };
 
@@ -61,14 +65,15 @@ struct gpu_state {
   result<copy_engine*> dma();
   result<bounce_ring*> ring();
   result<staging_area*> staging();
+  // Opens the DMA channels' engine (some 6 ms). A refusal is remembered as the copy kernel's is.
+  result<dma_engine*> channels();
+  dma_engine* open_channels() const noexcept { return channels_open_.load(std::memory_order_acquire); }
+  bool are_channels_refused() const noexcept { return is_before(channels_refused_until_ns_); }
   result<gpu_checksum*> checksum();  // a refusal is remembered
   // Opens it (some 5 ms). A refusal is remembered: for good if it lies in the set-up, for kEngineRetryMs if it may pass.
   result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
   gpu_engine* open_engine() const noexcept { return engine_open_.load(std::memory_order_acquire); }
-  bool is_engine_refused() const noexcept {
-    const std::uint64_t until_ns = engine_refused_until_ns_.load(std::memory_order_acquire);
-    return until_ns != 0 && monotonic_ns() < until_ns;
-  }
+  bool is_engine_refused() const noexcept { return is_before(engine_refused_until_ns_); }
   void refuse_engine(const failure& why);
   static constexpr unsigned kEngineRetryMs = 1000;
 
@@ -77,6 +82,10 @@ struct gpu_state {
   std::atomic<unsigned> wanted_count{0};
 
  private:
+  static bool is_before(const std::atomic<std::uint64_t>& until_ns) noexcept {
+    const std::uint64_t end_ns = until_ns.load(std::memory_order_acquire);
+    return end_ns != 0 && monotonic_ns() < end_ns;
+  }
   void refuse_engine_locked(const failure& why);
   std::mutex mutex_;
   std::unique_ptr<copy_engine> dma_;
@@ -84,6 +93,10 @@ struct gpu_state {
   std::unique_ptr<staging_area> staging_;
   std::unique_ptr<gpu_checksum> checksum_;
   std::optional<failure> checksum_refusal_;
+  std::unique_ptr<dma_engine> channels_;
+  std::optional<failure> channels_refusal_;
+  std::atomic<std::uint64_t> channels_refused_until_ns_{0};
+  std::atomic<dma_engine*> channels_open_{nullptr};
   std::unique_ptr<gpu_engine> engine_;
   std::optional<failure> engine_refusal_;
   std::atomic<std::uint64_t> engine_refused_until_ns_{0};

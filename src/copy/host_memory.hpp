@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/checked_math.hpp"
 #include "copy/gpu_context.hpp"
 #include "cuda/driver_table.hpp"
 
@@ -13,6 +14,9 @@ namespace pl::copy {
 struct host_memory {
   bool is_pinned = false;         // all of it lies in one pinned allocation or registration
   cu::device_ptr device_ptr = 0;  // the GPU's address of its first byte, if pinned
+  // Of the allocation or registration, in the CPU's addresses; empty: the driver tells them in the GPU's only.
+  address_range allocation;
+  unsigned long long buffer_id = 0;  // of it, unique in the process; 0: the driver does not tell
 };
 
 // One driver call, about 0.1 us. Memory that CUDA does not know, and managed memory (which may move), counts as pageable.

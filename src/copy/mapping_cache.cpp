@@ -112,6 +112,12 @@ struct mapping_cache::state {
   bool must_stop = false;
 
   bool is_ours() const { return process_epoch() == epoch; }
+  void count(int mappings, std::int64_t bytes) noexcept {
+    mapped_bytes.fetch_add(static_cast<std::uint64_t>(bytes), std::memory_order_relaxed);
+    if (wanted.open) return;
+    g_kept_mappings.add(mappings);
+    g_kept_bytes.add(bytes);
+  }
 
   entry* take(const memory_identity& id, address_range pages);
   entry* look_up_locked(const memory_identity& id, address_range pages) const;
@@ -145,9 +151,7 @@ void mapping_cache::entry::release() noexcept {
   pin->unmap(view, unmapping::by_request);
   const std::uint64_t bytes = pin->range().size_bytes;
   pin.reset();
-  owner->mapped_bytes.fetch_sub(bytes, std::memory_order_relaxed);
-  g_kept_mappings.add(-1);
-  g_kept_bytes.add(-static_cast<std::int64_t>(bytes));
+  owner->count(-1, -static_cast<std::int64_t>(bytes));
   delete this;
 }
 
@@ -201,7 +205,8 @@ void mapping_cache::state::unlink_locked(entry& old) {
 status mapping_cache::state::open_maker() {
   if (maker != nullptr) return {};
   if (no_maker && !no_maker->is_over()) return no_maker->why;
-  auto opened = open_backend({&default_device_io(), cuda.load(std::memory_order_relaxed)}, wanted.backend);
+  const cu::driver_table* const driver = cuda.load(std::memory_order_relaxed);
+  auto opened = wanted.open ? wanted.open(*driver) : open_backend({&default_device_io(), driver}, wanted.backend);
   if (opened) {
     maker = *std::move(opened);
     no_maker.reset();
@@ -270,9 +275,7 @@ result<mapping_cache::entry*> mapping_cache::state::map(const memory_identity& i
   fresh->pin = *std::move(pin);
   fresh->view = *view;
   fresh->owner = this;
-  mapped_bytes.fetch_add(fresh->pin->range().size_bytes, std::memory_order_relaxed);
-  g_kept_mappings.add();
-  g_kept_bytes.add(static_cast<std::int64_t>(fresh->pin->range().size_bytes));
+  count(1, static_cast<std::int64_t>(fresh->pin->range().size_bytes));
   return fresh.release();
 }
 
@@ -473,7 +476,8 @@ void mapping_cache::state::sweep() {
     // Before the question: an entry that comes during the sweep sets it anew.
     has_work = false;
     guard.unlock();
-    const bool is_empty = drop_stale() == 0;
+    const bool others_are_done = !wanted.also_sweep || wanted.also_sweep();
+    const bool is_empty = drop_stale() == 0 && others_are_done;
     guard.lock();
     has_work |= !is_empty;
   }

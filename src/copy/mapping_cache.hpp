@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,6 +36,10 @@ class mapping_cache {
     std::uint64_t capacity_bytes = 512u << 20;  // most that all entries map, at least a window; the least recently used go
     unsigned sweep_ms = 50;                     // 0: no background sweep
     std::string backend = "auto";
+    // For caches of another address space than the CPU's (channel_memory.hpp): opens what maps into it, in place of
+    // `backend`. What it maps counts nowhere among the CPU's mappings.
+    std::function<result<std::unique_ptr<pl::backend>>(const cu::driver_table&)> open;
+    std::function<bool()> also_sweep;  // called at each sweep; true: it has nothing left to look after
   };
   struct entry;
 

@@ -58,12 +58,21 @@ planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table
       threads_(wanted.threads != 0 ? wanted.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)),
       epoch_(claim_process_epoch()),
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
+      uses_channels_(wanted.channels == channel_use::always ||
+                     (wanted.channels == channel_use::on_real_gpus && !cuda.is_simulated)),
+      best_executor_(!uses_channels_      ? (wanted.use_engine ? executor::kernel : executor::none)
+                     : wanted.use_engine ? executor::both
+                                         : executor::channel),
       maps_(wanted.maps) {}
 
 planner::options planner::options_from_environment() {
   options out;
   out.maps.backend = env_read("PEERLANE_BACKEND").text;
-  out.use_engine = env_read("PEERLANE_COPY_ENGINE").integer != 0;
+  const std::string engine = env_read("PEERLANE_COPY_ENGINE").text;
+  out.use_engine = engine == "auto" || engine == "1" || engine == "kernel";
+  out.channels = engine == "dma"                      ? channel_use::always
+                 : engine == "auto" || engine == "1" ? channel_use::on_real_gpus
+                                                      : channel_use::never;
   out.peer_access = env_read("PEERLANE_COPY_PEER_ACCESS").integer != 0;
   const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
   if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);
@@ -218,6 +227,27 @@ result<gpu_state*> planner::state_for(sides& ends) {
   return found;
 }
 
+// What would take a copy now. Where channels work, the copy kernel is never started here: it costs the application's own
+// kernels their place, and cudaFree its time. Who holds it hot (keep_hot) gets the better of both.
+executor planner::find_executor(sides& ends) {
+  if (find_channels(ends) == nullptr) return engine_is_hot(ends) ? executor::kernel : executor::none;
+  gpu_engine* const kernel = options_.use_engine && ends.state != nullptr ? ends.state->open_engine() : nullptr;
+  return kernel != nullptr && kernel->is_hot() ? executor::both : executor::channel;
+}
+
+// The engine of the context's DMA channels. Repeated requests open it; null: not yet, or it cannot be had.
+dma_engine* planner::find_channels(sides& ends) {
+  if (!uses_channels_) return nullptr;
+  auto found = state_for(ends);
+  if (!found) return nullptr;
+  gpu_state& state = **found;
+  if (auto* const open = state.open_channels()) return open;
+  if (state.are_channels_refused()) return nullptr;
+  if (state.wanted_count.fetch_add(1, std::memory_order_relaxed) + 1 < kRequestsBeforeOpening) return nullptr;
+  auto opened = state.channels();
+  return opened ? *opened : nullptr;
+}
+
 // Whether the GPU engine would take a copy now. If not, repeated requests start it.
 bool planner::engine_is_hot(sides& ends) {
   if (!options_.use_engine) return false;
@@ -246,23 +276,24 @@ bool planner::engine_is_hot(sides& ends) {
 choice planner::choose(const transfer& transfer, sides& ends) {
   const std::size_t bytes = transfer.bytes();
   if (!transfer.is_linear()) return inspect_other(transfer, ends), choose_for_rows(transfer, ends);
-  std::optional<bool> hot;  // looked at once: each call counts as a request for the engine
-  const auto is_hot = [&] { return hot ? *hot : *(hot = engine_is_hot(ends)); };
+  std::optional<executor> known;  // looked at once: each call counts as a request for the executor
+  const auto present = [&] { return known ? *known : *(known = find_executor(ends)); };
   if (!ends.other_is_known) {
     // Registered memory is known without a driver call. For other memory one method is often good enough, pinned or not.
     if (find_registered_host(ends.way == direction::to_host ? transfer.dst : transfer.src, bytes, ends.host)) {
       ends.other = other_side::pinned;
       ends.other_is_known = true;
     } else {
-      choice unasked = costs_.pick_unasked(ends.way, true, bytes);
-      if (unasked.width != 0 && needs_engine(unasked.kind) && !is_hot())
-        unasked = costs_.pick_unasked(ends.way, false, bytes);
+      // The executor is looked for only where one could change the answer.
+      choice unasked = costs_.pick_unasked(ends.way, best_executor_, bytes);
+      if (unasked.width == 0 || needed_executor(unasked.kind) != executor::none)
+        unasked = costs_.pick_unasked(ends.way, present(), bytes);
       if (unasked.width != 0) return unasked;
       inspect_other(transfer, ends);
     }
   }
-  const choice best = costs_.pick(ends.way, ends.other, true, bytes);
-  return !needs_engine(best.kind) || is_hot() ? best : costs_.pick(ends.way, ends.other, false, bytes);
+  const choice best = costs_.pick(ends.way, ends.other, best_executor_, bytes);
+  return needed_executor(best.kind) == executor::none ? best : costs_.pick(ends.way, ends.other, present(), bytes);
 }
 
 // Rows: the curves are of plain copies, so these are rules. A row costs the CPU one round trip to load, nothing to store.
@@ -275,7 +306,9 @@ choice planner::choose_for_rows(const transfer& transfer, sides& ends) {
   if (ends.way == direction::to_host && transfer.rows <= kLoadRows && transfer.row_bytes <= kLoadRowBytes)
     return {method::cpu_load, 1};
   const bool fits_engine = bytes <= staging_area::kPieceBytes;
-  if (!fits_engine || !engine_is_hot(ends)) return {method::copy_engine, 1};
+  const executor present = fits_engine ? find_executor(ends) : executor::none;
+  if (is_available(method::dma_channel, present) && ends.other == other_side::pinned) return {method::dma_channel, 1};
+  if (!is_available(method::engine_copy, present)) return {method::copy_engine, 1};
   if (ends.other == other_side::pinned) return {method::engine_copy, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)};
   return ends.way == direction::to_host ? choice{method::engine_bounce, static_cast<std::uint8_t>(bytes > 65536 ? 4 : 1)}
                                         : choice{method::copy_engine, 1};
@@ -288,7 +321,8 @@ live_pair g_copies[kMethods] = {
     {"copy.cpu_relay.count", "copy.cpu_relay.bytes"},     {"copy.engine_low_latency.count", "copy.engine_low_latency.bytes"},
     {"copy.engine_copy.count", "copy.engine_copy.bytes"}, {"copy.engine_bounce.count", "copy.engine_bounce.bytes"},
     {"copy.copy_engine.count", "copy.copy_engine.bytes"}, {"copy.bounce.count", "copy.bounce.bytes"},
-    {"copy.registered.count", "copy.registered.bytes"},
+    {"copy.registered.count", "copy.registered.bytes"},   {"copy.dma_channel.count", "copy.dma_channel.bytes"},
+    {"copy.dma_bounce.count", "copy.dma_bounce.bytes"},
 };
 }  // namespace
 
@@ -309,7 +343,7 @@ void planner::count(method kind, std::size_t bytes) noexcept {
 }
 
 void planner::count_refusal(const choice& option) noexcept {
-  if (needs_engine(option.kind)) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
+  if (needed_executor(option.kind) != executor::none) shared_->engine_not_taken.fetch_add(1, std::memory_order_relaxed);
   else if (is_by_cpu(option.kind)) shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -329,6 +363,10 @@ status planner::run(const choice& option, const transfer& transfer, sides& ends)
       return by_engine_bounce(option, transfer, ends);
     case method::copy_engine:
       return by_copy_engine(transfer, ends);
+    case method::dma_channel:
+      return by_dma_channel(transfer, ends);
+    case method::dma_bounce:
+      return by_dma_bounce(transfer, ends);
     case method::bounce:
       return by_bounce(option, transfer, ends);
     case method::registered: {
@@ -350,8 +388,9 @@ status planner::run_or_fall_back(const transfer& transfer, sides& ends) {
   if (done.code() != EAGAIN && done.code() != ENOTSUP && first.kind != method::registered) return done;
   inspect_other(transfer, ends);
   count_refusal(first);
-  if (needs_engine(first.kind)) {
-    const choice second = transfer.is_linear() ? costs_.pick(ends.way, ends.other, false, transfer.bytes()) : choice{};
+  if (needed_executor(first.kind) != executor::none) {
+    const choice second =
+        transfer.is_linear() ? costs_.pick(ends.way, ends.other, executor::none, transfer.bytes()) : choice{};
     done = run(second, transfer, ends);
     if (done) return count(second.kind, transfer.bytes()), status{};
     if (done.code() != EAGAIN && done.code() != ENOTSUP) return done;
@@ -403,7 +442,7 @@ status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) 
   const transfer transfer{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
   sides ends;
   if (auto good = inspect(transfer, ends); !good) return good;
-  const choice option = costs_.pick(direction::to_device, other_side::pinned, false, bytes);
+  const choice option = costs_.pick(direction::to_device, other_side::pinned, executor::none, bytes);
   if (option.kind == method::cpu_store) {
     if (auto place = reach(dst, bytes, ends.device)) {
       fill_parallel(shared_->pool, option.width, place->type, place->data, 0x0101010101010101u * value, bytes);
@@ -430,6 +469,7 @@ status planner::prepare(int device_ordinal) {
   if (auto dma = (*state)->dma(); !dma) return dma.error();
   if (auto ring = (*state)->ring(); !ring) return ring.error();
   if (auto staging = (*state)->staging(); !staging) return staging.error();
+  if (uses_channels_ && (*state)->channels()) return {};
   if (!options_.use_engine) return {};
   const std::lock_guard lock(shared_->mutex);
   if (auto maps = shared_->open_maps(cuda_, options_.maps.backend); maps)

@@ -19,6 +19,7 @@
 
 #include "copy/copy_engine.hpp"
 #include "copy/cost_table.hpp"
+#include "copy/dma_engine.hpp"
 #include "copy/gpu_checksum.hpp"
 #include "copy/gpu_engine.hpp"
 #include "copy/host_memory.hpp"
@@ -33,12 +34,16 @@ struct registered_range;
 struct gpu_state;  // gpu_state.hpp: the executors of one CUDA context
 class completion;  // completion.hpp
 
+// Whether copies go by DMA channels of our own (dma_engine.hpp).
+enum class channel_use : std::uint8_t { never, on_real_gpus, always };
+
 class planner {
  public:
   struct options {
     mapping_cache::options maps;
     gpu_engine::options engine;
-    bool use_engine = true;
+    bool use_engine = true;                             // the copy kernel, where channels cannot be had
+    channel_use channels = channel_use::on_real_gpus;  // DMA channels
     bool peer_access = true;  // the first copy between two GPUs makes them reachable for each other (cuCtxEnablePeerAccess)
     unsigned threads = 0;     // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
     std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table
@@ -127,6 +132,8 @@ class planner {
   const cost_table& costs() const noexcept { return costs_; }
   const std::string& costs_origin() const noexcept { return costs_origin_; }
   unsigned threads() const noexcept { return threads_; }
+  // The best executor that its settings and the kind of GPU allow.
+  executor best_executor() const noexcept { return best_executor_; }
   // Forces one method without a fallback, for calibration and `peerlane copy`. EAGAIN if the method is not available now
   // (engine cold or busy), ENOTSUP if it does not apply to these addresses.
   status copy_by(const choice& option, const transfer& transfer);
@@ -176,7 +183,15 @@ class planner {
   status by_copy_engine(const transfer& transfer, const sides& ends);
   status by_bounce(const choice& option, const transfer& transfer, sides& ends);
   void enable_peer_access(const sides& ends);
+  static dma_engine::sides sides_for_channel(const sides& ends);
+  executor find_executor(sides& ends);
+  dma_engine* find_channels(sides& ends);
   bool engine_is_hot(sides& ends);
+  result<dma_engine::operation> begin_on_channel(std::span<const transfer> list);
+  bool is_for_channel(std::span<const transfer> list) const noexcept;
+  status add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends);
+  status by_dma_channel(const transfer& transfer, sides& ends);
+  status by_dma_bounce(const transfer& transfer, sides& ends);
   result<gpu_engine*> open_engine(sides& ends);
   result<gpu_state*> state_for(sides& ends);
   result<gpu_state*> state_of(const cu::pointer_info& device);
@@ -199,6 +214,8 @@ class planner {
   unsigned threads_;
   std::uint32_t epoch_;
   std::uint32_t serial_;  // of the planners of this process: another may be made at this one's address
+  const bool uses_channels_;
+  const executor best_executor_;  // the best that this planner may find
   mapping_cache maps_;
   std::unique_ptr<shared> shared_;
 };

@@ -26,6 +26,11 @@ struct planner::sides {
   gpu_state* state = nullptr;   // of `device`, once it was wanted
 };
 
+inline dma_engine::sides planner::sides_for_channel(const sides& ends) {
+  if (ends.way == direction::on_device) return {&ends.device, &ends.source, nullptr};
+  return {&ends.device, nullptr, &ends.host};
+}
+
 // A device range as the CPU reaches it: through a registration or through the cache.
 struct planner::cpu_place {
   mapping_cache::hold kept;
@@ -101,11 +106,12 @@ class registered_range : public range_slot {
 class registered_host_range : public range_slot {
  public:
   // `pinned` is null where the application has pinned the memory itself, else what we registered, in `context`.
-  void set(std::uint64_t begin, std::uint64_t end, cu::device_ptr device, void* pinned,
+  void set(std::uint64_t begin, std::uint64_t end, const host_memory& info, void* pinned,
            const gpu_context& context) noexcept {
+    info_ = info;
     pinned_ = pinned;
     context_ = context;
-    change(begin, end, static_cast<char*>(host_pointer(device)), arch::mapping_type::none);
+    change(begin, end, static_cast<char*>(host_pointer(info.device_ptr)), arch::mapping_type::none);
   }
   void clear() noexcept {
     if (is_free()) return;
@@ -114,8 +120,11 @@ class registered_host_range : public range_slot {
     // Fails when the context is gone, and the registration with it.
     if (auto scope = context_use::enter(context_)) context_.cuda->cuMemHostUnregister(pinned_);
   }
+  // Of its first byte, as the driver told it when it was registered.
+  const host_memory& info() const noexcept { return info_; }
 
  private:
+  host_memory info_;
   void* pinned_ = nullptr;
   gpu_context context_;
 };

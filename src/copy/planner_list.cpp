@@ -118,8 +118,78 @@ result<std::size_t> planner::submit_list(std::span<const transfer> list, std::sp
   return count_of;
 }
 
+// Whether a DMA channel moves the list sooner than the ways below: what a list costs there (docs/results/dma), against a CPU
+// store or load for each short piece.
+bool planner::is_for_channel(std::span<const transfer> list) const noexcept {
+  constexpr double kListNs = 5500, kBlockNs = 25, kBytesPerNs = 50;
+  if (!uses_channels_ || list.size() < 2) return false;
+  double by_cpu_ns = 0, by_channel_ns = kListNs;
+  for (const auto& transfer : list) {
+    if (transfer.way != list[0].way) return false;
+    const bool to_device = transfer.way == direction::to_device;
+    by_channel_ns += static_cast<double>(transfer.rows) * kBlockNs + static_cast<double>(transfer.bytes()) / kBytesPerNs;
+    if (transfer.way == direction::on_device || !is_short(transfer)) return true;  // CUDA would take them one by one
+    by_cpu_ns += costs_.cost(transfer.way, other_side::pageable,
+                             {to_device ? method::cpu_store : method::cpu_load, 1}, transfer.row_bytes);
+    if (by_cpu_ns > by_channel_ns + static_cast<double>(list.size()) * kBlockNs) return true;
+  }
+  return false;
+}
+
+// Pieces in the memory of the one before are not looked up again: the call is one operation.
+status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends) {
+  const bool is_host_first = list[0].way == direction::to_host;
+  for (const auto& transfer : list) {
+    if (transfer.row_bytes == 0 || transfer.rows == 0) continue;
+    const std::uint64_t device = is_host_first ? transfer.src : transfer.dst;
+    const std::uint64_t other = is_host_first ? transfer.dst : transfer.src;
+    const address_range& known = ends.way == direction::on_device ? ends.source.allocation : ends.host.allocation;
+    const bool is_known = ends.other_is_known && transfer.rows == 1 &&
+                          ends.device.allocation.contains({device, transfer.row_bytes}) &&
+                          known.contains({other, transfer.row_bytes});
+    if (!is_known) {
+      const cu::context_t context = ends.device.context;
+      const int ordinal = ends.device.device_ordinal;
+      gpu_state* const state = ends.state;
+      ends = {};
+      if (auto good = inspect(transfer, ends); !good) return good;
+      inspect_other(transfer, ends);
+      if (ends.other == other_side::pageable || ends.other == other_side::peer_gpu)
+        return failure{EAGAIN, "not for a DMA channel"};
+      if (state != nullptr && (ends.device.context != context || ends.device.device_ordinal != ordinal))
+        return failure{EAGAIN, "memory of several contexts"};
+      ends.state = state;
+    }
+    if (auto added = pieces.add(transfer, sides_for_channel(ends)); !added)
+      return added.code() == ENOTSUP ? failure{EAGAIN, added.error().message} : added;
+  }
+  return {};
+}
+
+// The whole list by one DMA channel. EAGAIN: it goes another way, and nothing was queued.
+result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list) {
+  sides ends;
+  if (auto good = inspect(list[0], ends); !good) return good.error();
+  auto* const channels = find_channels(ends);
+  if (channels == nullptr) return failure{EAGAIN, "no DMA channel is open"};
+  inspect_other(list[0], ends);
+  if (ends.other == other_side::pageable || ends.other == other_side::peer_gpu)
+    return failure{EAGAIN, "not for a DMA channel"};
+  dma_engine::list pieces(*channels, list[0].way);
+  if (auto added = add_to_list(pieces, list, ends); !added) return added.error();
+  auto begun = pieces.submit();
+  if (!begun) return failure{EAGAIN, begun.error().message};  // another way reports what is wrong with the GPU
+  for (const auto& transfer : list) count(method::dma_channel, transfer.bytes());
+  return begun;
+}
+
 status planner::copy_list(std::span<const transfer> list) {
   if (list.size() == 1) return copy(list[0]);
+  if (is_for_channel(list)) {
+    auto begun = begin_on_channel(list);
+    if (begun) return begun->wait();
+    if (begun.code() != EAGAIN) return begun.error();
+  }
   std::vector<transfer> stores, reads, rest;
   for (const auto& transfer : list) {
     if (transfer.row_bytes == 0 || transfer.rows == 0) continue;

@@ -71,7 +71,7 @@ result<planner::registration> planner::register_host_memory(void* pointer, std::
       return failure{EIO, "CUDA registered the host memory and does not know it as pinned"};
     }
   }
-  shared_->host_ranges[*slot].set(address_of(pointer), address_of(pointer) + bytes, known.device_ptr, pinned, *context);
+  shared_->host_ranges[*slot].set(address_of(pointer), address_of(pointer) + bytes, known, pinned, *context);
   raise_to(shared_->host_ranges_used, *slot);
   return registration(this, *slot, true);
 }
@@ -81,8 +81,11 @@ bool planner::find_registered_host(std::uint64_t pointer, std::size_t bytes, hos
   const unsigned used = shared_->host_ranges_used.load(std::memory_order_acquire);
   auto type = arch::mapping_type::none;
   for (unsigned i = 0; i < used; ++i)
-    if (const char* const device = shared_->host_ranges[i].find(pointer, bytes, type))
-      return out = {true, address_of(device)}, true;
+    if (const char* const device = shared_->host_ranges[i].find(pointer, bytes, type)) {
+      out = shared_->host_ranges[i].info();  // no race: the application does not end this range while it is copied
+      out.device_ptr = address_of(device);
+      return true;
+    }
   return false;
 }
 

@@ -43,7 +43,7 @@ const cu::pointer_info* planner::registered(std::uint64_t pointer, std::size_t b
 bool planner::copy_shortly(const transfer& transfer, const cu::pointer_info* device_info) {
   if (transfer.way == direction::on_device) return false;
   const bool to_device = transfer.way == direction::to_device;
-  const choice option = costs_.pick_unasked(transfer.way, true, transfer.row_bytes);
+  const choice option = costs_.pick_unasked(transfer.way, best_executor_, transfer.row_bytes);
   if (option != choice{to_device ? method::cpu_store : method::cpu_load, 1} || !is_mine()) return false;
   const std::uint64_t device = to_device ? transfer.dst : transfer.src;
   void* const host = host_pointer(to_device ? transfer.src : transfer.dst);
@@ -247,6 +247,66 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
   }
   if (outcome && given < count) return not_taken();
   return outcome;
+}
+
+status planner::by_dma_channel(const transfer& transfer, sides& ends) {
+  inspect_other(transfer, ends);
+  if (ends.way == direction::on_device ? ends.other != other_side::same_gpu : ends.other != other_side::pinned)
+    return not_for({method::dma_channel, 1}, "takes pinned memory and one GPU's");
+  auto* const channels = find_channels(ends);
+  if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
+  auto begun = channels->begin(transfer, sides_for_channel(ends));
+  if (!begun) return begun.error();
+  return begun->wait();
+}
+
+// To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
+status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
+  constexpr choice kMine{method::dma_bounce, 1};
+  const std::size_t bytes = transfer.bytes();
+  if (ends.way != direction::to_host || bytes > staging_area::kPieceBytes)
+    return not_for(kMine, "carries at most 1 MiB to the host");
+  auto* const channels = find_channels(ends);
+  if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
+  auto state = state_for(ends);
+  if (!state) return state.error();
+  auto area = (*state)->staging();
+  if (!area) return area.error();
+  const auto piece = (*area)->borrow();
+  if (!piece) return failure{EAGAIN, "other copies have all of the staging memory"};
+
+  // What the CPU copies meanwhile hides behind what the link brings; smaller parts cost more than they hide.
+  constexpr std::size_t kMaxParts = 4, kMinPartBytes = 32u << 10;
+  const std::size_t rows_or_bytes = transfer.rows > 1 ? transfer.rows : bytes;
+  const std::size_t parts = transfer.rows > 1 ? 1 : std::clamp<std::size_t>(bytes / kMinPartBytes, 1, kMaxParts);
+  const std::size_t share = (rows_or_bytes + parts - 1) / parts;
+  std::array<dma_engine::operation, kMaxParts> begun;
+  dma_engine::sides ends_of_part = sides_for_channel(ends);
+  ends_of_part.host = &(*area)->host();
+  for (std::size_t part = 0; part * share < rows_or_bytes; ++part) {
+    copy::transfer moved = transfer;
+    moved.dst = address_of(piece.data()) + part * share;
+    moved.dst_pitch = transfer.row_bytes;
+    if (transfer.rows == 1) {
+      moved.src = transfer.src + part * share;
+      moved.row_bytes = std::min(share, bytes - part * share);
+    }
+    auto one = channels->begin(moved, ends_of_part);
+    if (!one) return one.error();
+    begun[part] = *std::move(one);
+  }
+  for (std::size_t part = 0; part * share < rows_or_bytes; ++part) {
+    if (auto done = begun[part].wait(); !done) return done;
+    if (transfer.rows == 1) {
+      std::memcpy(host_pointer(transfer.dst + part * share), piece.data() + part * share,
+                  std::min(share, bytes - part * share));
+      continue;
+    }
+    for (std::size_t row = 0; row < transfer.rows; ++row)
+      std::memcpy(host_pointer(transfer.dst + row * transfer.dst_pitch), piece.data() + row * transfer.row_bytes,
+                  transfer.row_bytes);
+  }
+  return {};
 }
 
 // Without it CUDA moves the data between the GPUs through host memory (38 GB/s instead of 380 over NVLink on H200).

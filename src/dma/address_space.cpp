@@ -15,12 +15,13 @@ using memory_kind = rm::channel_objects::memory_kind;
 region::~region() {
   if (!space_) return;
   space_->objects_.unmap_dma(space_->virtual_memory_, memory_, address_);
-  space_->objects_.release(memory_);
+  if (is_owner_) space_->objects_.release(memory_);
 }
 
 void region::swap(region& other) noexcept {
   std::swap(space_, other.space_);
   std::swap(memory_, other.memory_);
+  std::swap(is_owner_, other.is_owner_);
   std::swap(address_, other.address_);
   std::swap(size_bytes_, other.size_bytes_);
 }
@@ -66,6 +67,18 @@ result<region> address_space::bind_object(rm::handle source_client, rm::handle s
   auto share = objects_.owner().duplicate(objects_.device(), source_client, source_object);
   if (!share) return share.error();
   return bind(*share, offset, length, memory_kind::device);
+}
+
+result<region> address_space::bind_share(rm::handle share, std::uint64_t offset, std::uint64_t length) {
+  auto address = objects_.map_dma(virtual_memory_, share, offset, length, memory_kind::device);
+  if (!address) return address.error();
+  region out;
+  out.space_ = shared_from_this();
+  out.memory_ = share;
+  out.is_owner_ = false;
+  out.address_ = *address;
+  out.size_bytes_ = length;
+  return out;
 }
 
 result<region> address_space::bind_host(void* address, std::size_t size_bytes) {

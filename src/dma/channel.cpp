@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 
 #include "arch/copy_dispatch.hpp"
 #include "arch/mmio.hpp"
@@ -21,10 +22,24 @@ constexpr std::uint64_t kUserWordsOffset = 0x10000;
 constexpr std::uint64_t kCommandsOffset = 0x20000;
 constexpr std::uint64_t kCommandsBytes = kMemoryBytes - kCommandsOffset;
 constexpr std::uint64_t kLineBytes = 64;  // submissions begin on lines of their own: each line is written once
+// Of the host page: notifications first, which the driver counts by itself, then the completion word on a line of its own.
+constexpr std::size_t kCompletionOffset = 0x800;
 constexpr std::uint64_t kFullTimeoutNs = 10'000'000'000;
+// A doorbell that the engine missed would stop the channel until the next one: who waits this long rings again.
+constexpr std::uint64_t kRingAgainNs = 100'000;
 constexpr std::uint64_t kMaxRowBytes = 0x8000'0000;  // one launch; larger copies take several
 constexpr std::uint32_t kMaxWordsInSubmission = 1u << 16;
 constexpr auto kView = arch::mapping_type::wc;
+
+std::uint32_t end_flags(ordering order) {
+  const bool is_flushed = order == ordering::flush_last || order == ordering::none_flushed;
+  return launch::kReleaseWord | (is_flushed ? launch::kFlush : 0);
+}
+
+std::uint32_t first_flags(ordering order) {
+  const bool is_independent = order == ordering::none || order == ordering::none_flushed;
+  return is_independent ? launch::kPipelined : launch::kNotPipelined;
+}
 
 }  // namespace
 
@@ -62,7 +77,8 @@ status channel::set_up() {
     return failure{errno, format("DMA channel: no page for its completion word: %s", errno_text(errno).c_str())};
   completion_page_ = word;
   madvise(word, page, MADV_DONTFORK);
-  completion_ = static_cast<std::uint32_t*>(word);
+  completion_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(word) + kCompletionOffset);
+  error_ = static_cast<rm::notification*>(word);
   auto bound = space_->bind_host(word, page);
   if (!bound) return bound.error();
   completion_region_ = std::move(*bound);
@@ -75,6 +91,7 @@ status channel::set_up() {
   request.ring_entries = options_.ring_entries;
   request.user_words_memory = memory_.memory;
   request.user_words_offset = kUserWordsOffset;
+  request.error_memory = completion_region_.memory();
   auto made = objects.make_channel(request);
   if (!made) return made.error();
   handles_ = *made;
@@ -84,20 +101,43 @@ status channel::set_up() {
   doorbell_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(doorbell_view_.address) + rm::kDoorbellOffset);
 
   // The first submission names the copy class. Its completion shows that the channel works.
-  const auto first = submit_one(command_writer::kObjectWords, [&](command_writer& commands, std::uint32_t end) {
+  const auto first = submit_one(command_writer::kObjectWords, {}, [&](command_writer& commands, ordering order) {
     commands.set_object(objects.copy_class());
-    commands.launch(end);
+    commands.launch(end_flags(order));
   });
   if (!first) return first.error();
   constexpr std::uint64_t kFirstTimeoutNs = 2'000'000'000;
   if (status done = wait(*first, kFirstTimeoutNs); !done)
-    return failure{EIO, "DMA channel: the GPU did not answer its first command; the old ways of copying are used"};
+    return failure{EIO, format("DMA channel: the GPU did not answer its first command (%s); copies go without channels",
+                               done.error().message.c_str())};
+  return {};
+}
+
+void channel::stop() noexcept {
+  if (handles_.group == 0 || is_stopped_.exchange(true)) return;
+  space_->objects().release(handles_.group);
+}
+
+std::optional<failure> channel::fault() const {
+  if (__atomic_load_n(&error_->status, __ATOMIC_ACQUIRE) != 0) {
+    constexpr std::uint32_t kMmuFault = 31;
+    const std::uint32_t reason = error_->info;
+    std::string text = format("DMA channel: the GPU ended it, Xid %u", reason);
+    if (reason == kMmuFault) {
+      const auto address = space_->objects().fault_address(handles_.channel);
+      text += address ? format(" (no memory at the channel's address 0x%llx: it was freed while a copy used it)",
+                               static_cast<unsigned long long>(*address))
+                      : " (a wrong address: memory that was freed while a copy used it)";
+    }
+    return failure{EIO, text};
+  }
+  if (is_stopped_.load(std::memory_order_acquire)) return failure{EIO, "DMA channel: it was ended by a copy that failed"};
   return {};
 }
 
 channel::~channel() {
   rm::channel_objects& objects = space_->objects();
-  if (handles_.group != 0) objects.release(handles_.group);  // the engine stops here: nothing of it reads or writes any more
+  stop();
   if (doorbell_view_.address != nullptr) objects.owner().unmap(doorbell_view_, rm::aftermath::hole);
   if (cpu_view_.address != nullptr) objects.owner().unmap(cpu_view_, rm::aftermath::hole);
   completion_region_ = region();
@@ -116,10 +156,18 @@ sequence channel::completed() const noexcept {
 
 status channel::wait(sequence number, std::uint64_t timeout_ns) const {
   constexpr unsigned kPollsBetweenClocks = 64;
-  const std::uint64_t end_ns = monotonic_ns() + timeout_ns;
+  std::uint64_t begin_ns = 0, ring_ns = 0;
   for (unsigned polls = 1; !is_done(number); ++polls) {
     arch::relax();
-    if (polls % kPollsBetweenClocks == 0 && monotonic_ns() > end_ns)
+    if (polls % kPollsBetweenClocks != 0) continue;
+    if (auto why = fault()) return is_done(number) ? status() : *std::move(why);
+    const std::uint64_t now_ns = monotonic_ns();
+    if (begin_ns == 0) begin_ns = ring_ns = now_ns;
+    if (now_ns - ring_ns > kRingAgainNs) {
+      ring_ns = now_ns;
+      ring();
+    }
+    if (now_ns - begin_ns > timeout_ns)
       return failure{ETIMEDOUT,
                      format("DMA channel: operation %llu is not done after %llu ms", static_cast<unsigned long long>(number),
                             static_cast<unsigned long long>(timeout_ns / 1'000'000))};
@@ -133,11 +181,13 @@ status channel::reserve(std::uint32_t words) {
   const std::uint64_t in_ring = begin % kCommandsBytes;
   if (in_ring + bytes > kCommandsBytes) begin += kCommandsBytes - in_ring;  // commands lie in one piece
   std::uint64_t end_ns = 0;
+  if (auto why = fault()) return *std::move(why);
   for (;;) {
     const sequence done = completed();
     while (entries_done_ < entries_made_ && entries_[entries_done_ % options_.ring_entries].number <= done)
       commands_free_ = entries_[entries_done_++ % options_.ring_entries].commands_end;
     if (begin + bytes <= commands_free_ + kCommandsBytes && entries_made_ - entries_done_ < options_.ring_entries - 1) break;
+    if (auto why = fault()) return *std::move(why);
     const std::uint64_t now_ns = monotonic_ns();
     if (end_ns == 0) end_ns = now_ns + kFullTimeoutNs;
     if (now_ns > end_ns) return failure{ETIMEDOUT, "DMA channel: its ring is full, and the engine takes nothing any more"};
@@ -153,6 +203,8 @@ void channel::append(std::span<const std::uint32_t> commands) {
   commands_next_ += commands.size_bytes();
 }
 
+void channel::ring() const noexcept { __atomic_store_n(doorbell_, handles_.token, __ATOMIC_RELEASE); }
+
 sequence channel::submit() {
   const std::uint64_t address = memory_.bound.address() + kCommandsOffset + commands_begin_ % kCommandsBytes;
   const auto words = static_cast<std::uint32_t>((commands_next_ - commands_begin_) / sizeof(std::uint32_t));
@@ -167,74 +219,73 @@ sequence channel::submit() {
   arch::publish_to_device(kView);
   __atomic_store_n(put, put_, __ATOMIC_RELEASE);
   arch::publish_to_device(kView);
-  __atomic_store_n(doorbell_, handles_.token, __ATOMIC_RELEASE);
+  ring();
   return submitted_;
 }
 
-std::uint32_t channel::first_flags() const {
-  return options_.order == ordering::none ? launch::kPipelined : launch::kNotPipelined;
-}
-
 void channel::name_completion(command_writer& commands) const {
-  commands.completion(completion_region_.address(), static_cast<std::uint32_t>(submitted_ + 1));
+  commands.completion(completion_region_.address() + kCompletionOffset, static_cast<std::uint32_t>(submitted_ + 1));
 }
 
-std::uint32_t channel::end_flags() const {
-  return launch::kReleaseWord | (options_.order == ordering::flush_last ? launch::kFlush : 0);
-}
-
-// `build` writes at most `max_words` beside its last launch, which takes the flags that it is given and with them ends the
-// operation.
+// `build` writes at most `max_words` beside its last launch, which takes end_flags and so ends the operation.
 template <class Build>
-result<sequence> channel::submit_one(std::size_t max_words, Build build) {
+result<sequence> channel::submit_one(std::size_t max_words, std::optional<ordering> order, Build build) {
   std::uint32_t room[64];
+  const ordering chosen = order.value_or(options_.order);
   const std::lock_guard hold(mutex_);
   if (status reserved = reserve(static_cast<std::uint32_t>(max_words + command_writer::kCompletionWords + 2)); !reserved)
     return reserved.error();
   command_writer commands(room);
   name_completion(commands);
-  if (options_.order == ordering::flush_first) commands.launch(launch::kFlush);
-  build(commands, end_flags());
+  if (chosen == ordering::flush_first) commands.launch(launch::kFlush);
+  build(commands, chosen);
   append({room, commands.words()});
   return submit();
 }
 
-result<sequence> channel::copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes) {
+result<sequence> channel::copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes,
+                               std::optional<ordering> order) {
   for (; size_bytes > kMaxRowBytes; size_bytes -= kMaxRowBytes, destination += kMaxRowBytes, source += kMaxRowBytes)
-    if (auto part = copy_rows(destination, 0, source, 0, static_cast<std::uint32_t>(kMaxRowBytes), 1); !part) return part;
-  return copy_rows(destination, 0, source, 0, static_cast<std::uint32_t>(size_bytes), 1);
+    if (auto part = copy_rows(destination, 0, source, 0, static_cast<std::uint32_t>(kMaxRowBytes), 1, order); !part)
+      return part;
+  return copy_rows(destination, 0, source, 0, static_cast<std::uint32_t>(size_bytes), 1, order);
 }
 
 result<sequence> channel::copy_rows(std::uint64_t destination, std::uint32_t destination_pitch, std::uint64_t source,
-                                    std::uint32_t source_pitch, std::uint32_t row_bytes, std::uint32_t rows) {
-  return submit_one(command_writer::kCopyWords, [&](command_writer& commands, std::uint32_t end) {
-    commands.copy(destination, source, row_bytes, first_flags() | end, rows, destination_pitch, source_pitch);
+                                    std::uint32_t source_pitch, std::uint32_t row_bytes, std::uint32_t rows,
+                                    std::optional<ordering> order) {
+  return submit_one(command_writer::kCopyWords, order, [&](command_writer& commands, ordering chosen) {
+    commands.copy(destination, source, row_bytes, first_flags(chosen) | end_flags(chosen), rows, destination_pitch,
+                  source_pitch);
   });
 }
 
-result<sequence> channel::fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes) {
-  return submit_one(command_writer::kFillWords, [&](command_writer& commands, std::uint32_t end) {
-    commands.fill(destination, pattern, static_cast<std::uint32_t>(size_bytes / sizeof pattern), first_flags() | end);
+result<sequence> channel::fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes,
+                               std::optional<ordering> order) {
+  return submit_one(command_writer::kFillWords, order, [&](command_writer& commands, ordering chosen) {
+    commands.fill(destination, pattern, static_cast<std::uint32_t>(size_bytes / sizeof pattern),
+                  first_flags(chosen) | end_flags(chosen));
   });
 }
 
 result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload) {
-  return submit_one(command_writer::kSemaphoreWords, [&](command_writer& commands, std::uint32_t end) {
+  return submit_one(command_writer::kSemaphoreWords, {}, [&](command_writer& commands, ordering chosen) {
     commands.acquire(address, payload);
-    commands.launch(end);
+    commands.launch(end_flags(chosen));
   });
 }
 
 result<sequence> channel::release(std::uint64_t address, std::uint32_t payload) {
-  return submit_one(2 * command_writer::kCompletionWords + 1, [&](command_writer& commands, std::uint32_t end) {
+  return submit_one(2 * command_writer::kCompletionWords + 1, {}, [&](command_writer& commands, ordering chosen) {
     commands.completion(address, payload);  // by the copy engine, so behind what it has copied
     commands.launch(launch::kReleaseWord | launch::kFlush);
     name_completion(commands);
-    commands.launch(end);
+    commands.launch(end_flags(chosen));
   });
 }
 
-result<sequence> channel::copy_blocks(std::span<const block> blocks) {
+result<sequence> channel::copy_blocks(std::span<const block> blocks, std::optional<ordering> order) {
+  const ordering chosen = order.value_or(options_.order);
   const std::lock_guard hold(mutex_);
   std::uint32_t room[1024];
   constexpr std::size_t kMaxBlockWords = command_writer::kCopyWords;
@@ -247,14 +298,14 @@ result<sequence> channel::copy_blocks(std::span<const block> blocks) {
     std::uint32_t size_bytes = 0;
     for (std::size_t i = 0; i < now.size();) {
       command_writer commands(room);
-      if (i == 0 && options_.order == ordering::flush_first) commands.launch(launch::kFlush);
+      if (i == 0 && chosen == ordering::flush_first) commands.launch(launch::kFlush);
       for (; i < now.size() && commands.words() + kMaxBlockWords + command_writer::kCompletionWords <= std::size(room);
            ++i) {
         const block& one = now[i];
-        std::uint32_t flags = i == 0 ? first_flags() : launch::kPipelined;
+        std::uint32_t flags = i == 0 ? first_flags(chosen) : launch::kPipelined;
         if (i + 1 == now.size()) {
           name_completion(commands);
-          flags |= end_flags();
+          flags |= end_flags(chosen);
         }
         if (one.size_bytes == size_bytes) commands.copy_again(one.destination, one.source, flags);
         else commands.copy(one.destination, one.source, size_bytes = one.size_bytes, flags);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,15 +35,16 @@ struct block {
 
 // What an operation does so that it sees what the operations before it wrote, and so that others see what it wrote.
 enum class ordering {
-  none,         // operations may overlap: for independent ones
-  waits,        // its first transfer begins when the transfers before it have ended
-  flush_first,  // and a flush stands before it
-  flush_last,   // and a flush stands behind each operation, before its completion word
+  none,          // operations may overlap: for independent ones
+  none_flushed,  // the same, and a flush stands behind each operation: who sees its completion word may read what it wrote
+  waits,         // its first transfer begins when the transfers before it have ended
+  flush_first,   // and a flush stands before it
+  flush_last,    // and a flush stands behind each operation, before its completion word
 };
 
 struct channel_options {
   unsigned engine = 2;  // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
-  ordering order = ordering::waits;
+  ordering order = ordering::waits;   // of operations that name none
   std::uint32_t ring_entries = 1024;  // submissions under way, a power of two
 };
 
@@ -55,14 +57,18 @@ class channel {
   channel& operator=(const channel&) = delete;
 
   // Each returns the number of the operation. They block only while the ring is full; ETIMEDOUT: the engine takes nothing
-  // any more. Addresses are not checked: a wrong one ends this channel (and no other), which waiting tells.
-  result<sequence> copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes);
+  // any more; EIO: the channel has ended. Addresses are not checked: a wrong one ends this channel (and no other), which
+  // waiting tells. `order`: for this operation, in place of the channel's.
+  result<sequence> copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes,
+                        std::optional<ordering> order = {});
   result<sequence> copy_rows(std::uint64_t destination, std::uint32_t destination_pitch, std::uint64_t source,
-                             std::uint32_t source_pitch, std::uint32_t row_bytes, std::uint32_t rows);
+                             std::uint32_t source_pitch, std::uint32_t row_bytes, std::uint32_t rows,
+                             std::optional<ordering> order = {});
   // One doorbell for the whole list. Blocks must not overlap.
-  result<sequence> copy_blocks(std::span<const block> blocks);
+  result<sequence> copy_blocks(std::span<const block> blocks, std::optional<ordering> order = {});
   // `size_bytes` of the 32-bit pattern, a multiple of 4.
-  result<sequence> fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes);
+  result<sequence> fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes,
+                        std::optional<ordering> order = {});
   // Everything submitted later waits until the 32-bit word at `address` has reached `payload` (cyclic).
   result<sequence> acquire(std::uint64_t address, std::uint32_t payload);
   // Stores `payload` at `address` when all before is done.
@@ -70,8 +76,13 @@ class channel {
 
   sequence completed() const noexcept;
   bool is_done(sequence number) const noexcept { return completed() >= number; }
-  // Polls. ETIMEDOUT: not done by then.
+  // Polls. ETIMEDOUT: not done by then. EIO: the channel ended before, with the driver's reason.
   status wait(sequence number, std::uint64_t timeout_ns) const;
+  // Why the channel has ended, from its error notifier or by stop(); nothing while it works.
+  std::optional<failure> fault() const;
+  // Ends the channel: nothing of it reads or writes memory after this returns, and its operations that are not done never
+  // will be. For who gives up waiting and wants its memory back. Any thread, any number of times.
+  void stop() noexcept;
 
   address_space& space() const { return *space_; }
 
@@ -83,12 +94,11 @@ class channel {
   status reserve(std::uint32_t words);
   void append(std::span<const std::uint32_t> commands);
   sequence submit();
+  void ring() const noexcept;
   // Names the completion word of the operation that is being built.
   void name_completion(command_writer& commands) const;
-  std::uint32_t end_flags() const;
-  std::uint32_t first_flags() const;
   template <class Build>
-  result<sequence> submit_one(std::size_t max_words, Build build);
+  result<sequence> submit_one(std::size_t max_words, std::optional<ordering> order, Build build);
 
   struct ring_slot {
     sequence number = 0;
@@ -107,6 +117,8 @@ class channel {
   std::byte* view_ = nullptr;
   std::uint32_t* doorbell_ = nullptr;
   const std::uint32_t* completion_ = nullptr;
+  const rm::notification* error_ = nullptr;
+  std::atomic<bool> is_stopped_{false};
   mutable std::atomic<sequence> seen_{0};
 
   std::mutex mutex_;

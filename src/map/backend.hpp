@@ -43,6 +43,8 @@ struct cpu_view {
 // a range that raises SIGBUS (faulting_range.hpp), because pointers into it may still be in use.
 enum class unmapping { by_request, forgotten };
 
+class rm_object;  // rm_space.hpp
+
 // A pinned range of device memory. Destroying it unpins (and unmaps). One thread at a time per object.
 class pinned_memory {
  public:
@@ -58,6 +60,17 @@ class pinned_memory {
   // EOPNOTSUPP if the platform does not have that type. Precondition: not mapped.
   virtual result<cpu_view> map(std::size_t size_bytes, arch::mapping_type wanted) = 0;
   virtual void unmap(const cpu_view& view, unmapping mode) noexcept = 0;
+  // The resource manager's object in which the whole pin lies, and where the pin begins in it; none for other backends and
+  // for pins over several objects.
+  struct backing {
+    std::shared_ptr<rm_object> object;
+    std::uint64_t offset = 0;
+  };
+  virtual backing find_backing() const { return {}; }
+  // Something that ends with the pin, for who keeps state about it. One thread at a time.
+  const std::shared_ptr<void>& attachment() const noexcept { return attachment_; }
+  void attach(std::shared_ptr<void> kept) noexcept { attachment_ = std::move(kept); }
+
   // 1 if the driver took the memory away under the pin (gdrdrv in callback mode).
   virtual result<bool> revoked() { return false; }
 
@@ -67,6 +80,9 @@ class pinned_memory {
   const char* backend_name_;
   address_range range_;
   int device_ordinal_;
+
+ private:
+  std::shared_ptr<void> attachment_;
 };
 
 class backend {

@@ -388,6 +388,8 @@ int region_read(region* target, void* destination, const void* mapped, std::size
   return 0;
 }
 
+void count_region_read(std::size_t size_bytes) noexcept { g_reads.add(size_bytes); }
+
 int region_fill(region* target, void* mapped, std::uint8_t value, std::size_t size_bytes) noexcept {
   if (const int code = check_copy(target, mapped, mapped, size_bytes)) [[unlikely]]
     return copy_code(code);

@@ -105,6 +105,8 @@ int check_region(const region* handle) noexcept;
 int check_copy_range(const region* target, const void* mapped, const void* host, std::size_t size_bytes) noexcept;
 int region_write(region* target, void* mapped, const void* source, std::size_t size_bytes, bool fence) noexcept;
 int region_read(region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept;
+// Counts a read that went another way than region_read.
+void count_region_read(std::size_t size_bytes) noexcept;
 int region_fill(region* target, void* mapped, std::uint8_t value, std::size_t size_bytes) noexcept;
 int region_flush(region* target) noexcept;
 

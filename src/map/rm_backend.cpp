@@ -58,6 +58,11 @@ class rm_pin final : public pinned_memory {
     return view;
   }
 
+  backing find_backing() const override {
+    if (placements_.size() != 1 || placements_[0].is_guess) return {};
+    return {placements_[0].object, placements_[0].offset};
+  }
+
   void unmap(const cpu_view&, unmapping mode) noexcept override {
     const bool is_forgotten = mode == unmapping::forgotten;
     const auto left = is_forgotten ? rm::aftermath::faulting : rm::aftermath::hole;

@@ -96,7 +96,7 @@ result<std::shared_ptr<rm_space>> rm_space::get(device_io& io) {
   struct record {
     std::uint32_t epoch;
     std::mutex mutex;
-    std::weak_ptr<rm_space> current;
+    std::unordered_map<device_io*, std::weak_ptr<rm_space>> spaces;
   };
   static std::atomic<record*> newest{nullptr};
   const std::uint32_t epoch = claim_process_epoch();
@@ -107,11 +107,12 @@ result<std::shared_ptr<rm_space>> rm_space::get(device_io& io) {
     else delete fresh;
   }
   const std::lock_guard lock(mine->mutex);
-  if (auto alive = mine->current.lock()) return alive;
+  auto& current = mine->spaces[&io];
+  if (auto alive = current.lock()) return alive;
   auto client = rm::client::open(io);
   if (!client) return client.error();
   auto made = std::make_shared<rm_space>(*std::move(client));
-  mine->current = made;
+  current = made;
   return made;
 }
 

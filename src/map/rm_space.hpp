@@ -32,6 +32,9 @@ class rm_object {
   ~rm_object();
   // The share itself, to release at the end. Made after the object, so that memory that runs out leaks no share.
   void hold(rm::handle memory) noexcept { memory_ = memory; }
+  rm::handle memory() const noexcept { return memory_; }
+  const rm::gpu& gpu() const noexcept { return gpu_; }
+  const std::shared_ptr<rm_space>& space() const noexcept { return space_; }
   rm_object(const rm_object&) = delete;
   rm_object& operator=(const rm_object&) = delete;
 
@@ -77,7 +80,8 @@ struct rm_placement {
 
 class rm_space : public std::enable_shared_from_this<rm_space> {
  public:
-  // The process's space; made on first use, destroyed when the last user releases it. A forked child gets its own.
+  // The process's space for this `io`; made on first use, destroyed when the last user releases it. A forked child gets its
+  // own.
   static result<std::shared_ptr<rm_space>> get(device_io& io);
 
   explicit rm_space(std::unique_ptr<rm::client> client) : client_(std::move(client)) {}

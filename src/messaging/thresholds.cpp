@@ -15,7 +15,7 @@ constexpr double kPeerNs = 1300;
 constexpr double kPeerNsPerByte = 1.0 / 18;
 
 double copy_cost(const copy::cost_table& costs, copy::direction way, copy::other_side side, std::size_t bytes) {
-  return costs.cost(way, side, costs.pick(way, side, true, bytes), bytes);
+  return costs.cost(way, side, costs.pick(way, side, copy::executor::kernel, bytes), bytes);
 }
 
 // Extra cost of a byte of GPU memory through the shm queue, beyond its copies: the queue's cache lines come from the

@@ -36,6 +36,7 @@ enum channel_control : std::uint32_t {
   ctrl_copy_engine_caps = 0x20802a03,   // on the subdevice
   ctrl_group_schedule = 0xa06c0101,     // on the group
   ctrl_work_submit_token = 0xc36f0108,  // on the channel
+  ctrl_mmu_fault = 0x906f0106,          // on the channel
 };
 
 // Classes of each generation, newest first: those of a GPU are what its class list names.
@@ -160,6 +161,22 @@ struct channel_params {
 };
 static_assert(sizeof(channel_params) == 368 && offsetof(channel_params, engine) == 128);
 static_assert(offsetof(channel_params, process_id) == 296 && offsetof(channel_params, tpc_config) == 360);
+
+struct notification {  // NvNotification: what the driver writes where the channel's error object lies
+  std::uint32_t time_ns[2];
+  std::uint32_t info;  // the Xid's number
+  std::uint16_t info16;
+  std::uint16_t status;  // 0: nothing was written
+};
+static_assert(sizeof(notification) == 16);
+
+struct mmu_fault_params {  // NV906F_CTRL_GET_MMU_FAULT_INFO_PARAMS
+  std::uint32_t address_high, address_low, type;
+  char name[32];
+  std::uint32_t pad;
+  std::uint64_t shaders[7];
+};
+static_assert(sizeof(mmu_fault_params) == 104);
 
 struct copy_object_params {  // NVB0B5_ALLOCATION_PARAMETERS
   std::uint32_t version, engine;

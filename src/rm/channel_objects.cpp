@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <new>
 
 #include "base/text.hpp"
 
@@ -178,6 +179,7 @@ result<channel_objects::channel_handles> channel_objects::make_channel(const cha
     return why;
   };
   channel_params channel{};
+  channel.error_object = request.error_memory;
   channel.ring_address = request.ring_address;
   channel.ring_entries = request.ring_entries;
   channel.user_words_memory[0] = request.user_words_memory;
@@ -205,6 +207,12 @@ result<channel_objects::channel_handles> channel_objects::make_channel(const cha
     return give_up(done.error());
   return out;
 }
+
+std::optional<std::uint64_t> channel_objects::fault_address(handle channel) const noexcept try {
+  mmu_fault_params params{};
+  if (!client_->control(channel, ctrl_mmu_fault, &params, sizeof params, "asking for a channel's fault")) return {};
+  return std::uint64_t{params.address_high} << 32 | params.address_low;
+} catch (const std::bad_alloc&) { return {}; }
 
 result<handle> channel_objects::make_doorbell() {
   return make(gpu_->subdevice, doorbell_class_, nullptr, 0, "reaching the GPU's doorbells");

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,9 +55,13 @@ class channel_objects {
     std::uint32_t ring_entries = 0;
     handle user_words_memory = 0;
     std::uint64_t user_words_offset = 0;
+    handle error_memory = 0;  // host memory whose first bytes are the channel's notifications
   };
   // A group of one channel, scheduled. Released by releasing its group.
   result<channel_handles> make_channel(const channel_request& request);
+
+  // The address at which the channel met no memory; asking clears it. Nothing: the driver does not tell.
+  std::optional<std::uint64_t> fault_address(handle channel) const noexcept;
 
   // The page with the doorbell that all channels of the GPU share, kDoorbellBytes to be mapped for the CPU.
   result<handle> make_doorbell();

@@ -48,11 +48,11 @@ TEST(CostTable, CellsCoverAllSizesWithoutGapsOrOverlaps) {
 }
 
 // The cheapest by hand, at the size that stands for a cell.
-choice cheapest_of(const cost_table& table, direction way, other_side side, bool hot, std::uint64_t bytes) {
+choice cheapest_of(const cost_table& table, direction way, other_side side, executor present, std::uint64_t bytes) {
   choice best;
   double best_ns = table.cost(way, side, best, bytes);
   for (const auto& curve : table.curves()) {
-    if (curve.way != way || curve.side != side || (needs_engine(curve.option.kind) && !hot)) continue;
+    if (curve.way != way || curve.side != side || (!is_available(curve.option.kind, present))) continue;
     const double ns = table.cost(way, side, curve.option, bytes) * caution(curve.option);
     if (ns < best_ns) best_ns = ns, best = curve.option;
   }
@@ -63,31 +63,31 @@ TEST(CostTable, EveryDecisionIsTheCheapestThatIsAllowed) {
   const auto& table = cost_table::built_in();
   for (const auto way : kDirections)
     for (const auto side : kAllSides)
-      for (const bool hot : {false, true})
+      for (const executor present : {executor::none, executor::kernel, executor::channel, executor::both})
         for (std::size_t cell = 2; cell + 1 < cost_table::kCells; ++cell) {
           const auto low = cost_table::smallest_of(cell);
           const auto next = cost_table::smallest_of(cell + 1);
           if (low == next) continue;  // no size is in it
-          const auto expected = cheapest_of(table, way, side, hot, cost_table::middle_of(cell));
+          const auto expected = cheapest_of(table, way, side, present, cost_table::middle_of(cell));
           for (const auto bytes : {low, low + (next - low) / 2, next - 1}) {
-            const auto picked = table.pick(way, side, hot, bytes);
+            const auto picked = table.pick(way, side, present, bytes);
             ASSERT_EQ(picked, expected) << name_of(way) << " " << name_of(side) << " " << bytes;
-            ASSERT_FALSE(!hot && needs_engine(picked.kind)) << bytes;
+            ASSERT_TRUE(is_available(picked.kind, present)) << bytes;
             const auto limits = limits_of(way, picked);
             ASSERT_TRUE(bytes >= limits.least && bytes <= limits.most) << to_text(picked) << " of " << bytes;
           }
         }
-  EXPECT_EQ(table.pick(direction::to_device, other_side::pageable, false, 0).kind, method::cpu_store);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, UINT64_MAX).kind, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_device, other_side::pageable, executor::none, 0).kind, method::cpu_store);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, executor::kernel, UINT64_MAX).kind, method::copy_engine);
 }
 
 TEST(CostTable, TheBuiltInTableIsSensible) {
   const auto& table = cost_table::built_in();
-  EXPECT_EQ(table.pick(direction::to_device, other_side::pinned, true, 64), (choice{method::cpu_store, 1}));
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 8).kind, method::cpu_load);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 4096).kind, method::engine_low_latency);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, false, 64u << 20).kind, method::bounce);
-  EXPECT_EQ(table.pick(direction::on_device, other_side::same_gpu, false, 64u << 20).kind, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_device, other_side::pinned, executor::kernel, 64), (choice{method::cpu_store, 1}));
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, executor::kernel, 8).kind, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, 4096).kind, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::none, 64u << 20).kind, method::bounce);
+  EXPECT_EQ(table.pick(direction::on_device, other_side::same_gpu, executor::none, 64u << 20).kind, method::copy_engine);
   for (const auto& curve : table.curves()) {
     const auto all = candidates(curve.way, curve.side);
     EXPECT_NE(std::find(all.begin(), all.end(), curve.option), all.end()) << to_text(curve.option);
@@ -114,13 +114,13 @@ TEST(CostTable, CurvesMeetTheirPointsAndGoOnBehindThem) {
 TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
   const auto table =
       parsed("curve to_host pageable cpu_load 1 1:1 2:1\ncurve to_host pageable engine_low_latency 1 1:2 2:2\n");
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) - 1).kind, method::cpu_load);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, (256u << 10) + 1).kind, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, (256u << 10) - 1).kind, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, (256u << 10) + 1).kind, method::copy_engine);
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::cpu_load, 1}, 300u << 10)));
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::bounce, 1}, 300u << 10)));
   const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20479).kind, method::copy_engine);
-  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, false, 20480), (choice{method::cpu_store, 4}));
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, executor::none, 20479).kind, method::copy_engine);
+  EXPECT_EQ(wide.pick(direction::to_device, other_side::pinned, executor::none, 20480), (choice{method::cpu_store, 4}));
 }
 
 // What a way can do ends or begins at a size that people use: the byte beside it may go another way, this one must not.
@@ -138,14 +138,14 @@ TEST(CostTable, WaysBeginAndEndExactlyAtTheirLimits) {
         for (const auto& option : candidates(way, side)) curves.push_back({way, side, option, {{1, random_ns()}}});
     const cost_table table(curves);
     for (const auto& curve : curves)
-      for (const bool hot : {false, true}) {
+      for (const executor present : {executor::none, executor::kernel, executor::channel, executor::both}) {
         const auto limits = limits_of(curve.way, curve.option);
         for (const auto limit : {limits.least, limits.most}) {
           if (limit == UINT64_MAX) continue;
           ASSERT_EQ(cost_table::middle_of(cost_table::cell_of(limit)), limit) << to_text(curve.option) << ": no round size";
           for (const auto bytes : {limit - 1, limit, limit + 1}) {
             if (bytes == 0) continue;
-            ASSERT_EQ(table.pick(curve.way, curve.side, hot, bytes), cheapest_of(table, curve.way, curve.side, hot, bytes))
+            ASSERT_EQ(table.pick(curve.way, curve.side, present, bytes), cheapest_of(table, curve.way, curve.side, present, bytes))
                 << name_of(curve.way) << " " << name_of(curve.side) << " " << bytes;
           }
         }
@@ -158,15 +158,15 @@ TEST(CostTable, AtItsLastSizeTheBestWayIsTaken) {
   const auto table = parsed(
       "curve to_host pageable engine_low_latency 1 32768:5400\n"
       "curve to_host pageable engine_bounce 1 1024:3826 32768:6834 65536:9865\n");
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32767).kind, method::engine_low_latency);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32768).kind, method::engine_low_latency);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, true, 32769).kind, method::engine_bounce);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, 32767).kind, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, 32768).kind, method::engine_low_latency);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, 32769).kind, method::engine_bounce);
 }
 
 TEST(CostTable, TheEngineIsChosenOnlyWhileItIsHot) {
   const auto table = parsed("curve to_host pinned engine_copy 1 1:1\ncurve to_host pinned cpu_load 1 1:5\n");
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, true, 100).kind, method::engine_copy);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, false, 100).kind, method::cpu_load);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, executor::kernel, 100).kind, method::engine_copy);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pinned, executor::none, 100).kind, method::cpu_load);
 }
 
 TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestion) {
@@ -179,14 +179,14 @@ TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestio
       "curve to_host pageable copy_engine 1 64:4060 4096:4060 65536:9000\n");
   constexpr auto kWay = direction::to_host;
   EXPECT_EQ(table.question_ns(), 100);
-  EXPECT_NE(table.pick(kWay, other_side::pinned, false, 4096), table.pick(kWay, other_side::pageable, false, 4096));
-  EXPECT_EQ(table.pick_unasked(kWay, false, 4096).width, 1) << "either does";
-  EXPECT_EQ(table.pick_unasked(kWay, false, 64), (choice{method::cpu_load, 1})) << "the best for both";
-  EXPECT_EQ(table.pick_unasked(kWay, false, 65536), (choice{method::copy_engine, 1}));
-  EXPECT_EQ(parsed("question 20\n" + table.text().substr(table.text().find("curve"))).pick_unasked(kWay, false, 4096).width,
+  EXPECT_NE(table.pick(kWay, other_side::pinned, executor::none, 4096), table.pick(kWay, other_side::pageable, executor::none, 4096));
+  EXPECT_EQ(table.pick_unasked(kWay, executor::none, 4096).width, 1) << "either does";
+  EXPECT_EQ(table.pick_unasked(kWay, executor::none, 64), (choice{method::cpu_load, 1})) << "the best for both";
+  EXPECT_EQ(table.pick_unasked(kWay, executor::none, 65536), (choice{method::copy_engine, 1}));
+  EXPECT_EQ(parsed("question 20\n" + table.text().substr(table.text().find("curve"))).pick_unasked(kWay, executor::none, 4096).width,
             0)
       << "a question that is cheaper than the worse way is asked";
-  EXPECT_EQ(table.pick_unasked(direction::to_device, false, 64).width, 0) << "no curves";
+  EXPECT_EQ(table.pick_unasked(direction::to_device, executor::none, 64).width, 0) << "no curves";
   EXPECT_FALSE(cost_table::parse(kHeader + "question x\ncurve to_host pinned cpu_load 1 64:1\n"));
 }
 
@@ -195,14 +195,14 @@ TEST(CostTable, AWayTakenUnaskedCostsAtMostTheQuestion) {
   const auto& table = cost_table::built_in();
   std::size_t unasked = 0;
   for (const auto way : {direction::to_device, direction::to_host})
-    for (const bool hot : {false, true})
+    for (const executor present : {executor::none, executor::kernel, executor::channel, executor::both})
       for (std::uint64_t bytes = 1; bytes <= 1u << 30; bytes *= 2) {
-        const auto option = table.pick_unasked(way, hot, bytes);
+        const auto option = table.pick_unasked(way, present, bytes);
         if (option.width == 0) continue;
         ++unasked;
-        EXPECT_TRUE(hot || !needs_engine(option.kind));
+        EXPECT_TRUE(is_available(option.kind, present));
         for (const auto side : {other_side::pinned, other_side::pageable}) {
-          const auto best = table.pick(way, side, hot, bytes);
+          const auto best = table.pick(way, side, present, bytes);
           EXPECT_LE(table.cost(way, side, option, bytes) * caution(option),
                     table.cost(way, side, best, bytes) * caution(best) + table.question_ns() + 1e-6)
               << name_of(way) << " " << bytes;
@@ -271,7 +271,7 @@ TEST(CostTable, DamagedTextsNeverCrash) {
   for (int round = 0; round < 40; ++round) {
     auto text = whole.substr(0, next(whole.size() + 1));
     for (std::size_t i = 0; i < 3 && !text.empty(); ++i) text[next(text.size())] = static_cast<char>(next(256));
-    if (auto table = cost_table::parse(text)) (void)table->pick(direction::to_host, other_side::pinned, true, 100);
+    if (auto table = cost_table::parse(text)) (void)table->pick(direction::to_host, other_side::pinned, executor::kernel, 100);
     else EXPECT_FALSE(table.error().message.empty());
   }
 }

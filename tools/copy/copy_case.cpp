@@ -137,13 +137,16 @@ std::string to_text(const dominant_method& taken, const copy::cost_table& costs,
                     std::uint64_t bytes) {
   if (taken.share == 0) return "-";
   std::string out = copy::name_of(taken.method);
-  if (test_case.way != direction::on_device)
-    if (const auto unasked = costs.pick_unasked(test_case.way, true, bytes);
+  constexpr copy::executor kBestFirst[] = {copy::executor::both, copy::executor::channel, copy::executor::kernel, copy::executor::none};
+  for (const auto present : kBestFirst) {
+    if (test_case.way == direction::on_device) break;
+    if (const auto unasked = costs.pick_unasked(test_case.way, present, bytes);
         unasked.width != 0 && unasked.kind == taken.method)
       return taken.share > 0.98 ? copy::to_text(unasked)
                                 : format("%s %.0f %%", copy::to_text(unasked).c_str(), taken.share * 100);
-  for (const bool hot : {true, false})
-    if (const auto picked = costs.pick(test_case.way, test_case.side, hot, bytes); picked.kind == taken.method) {
+  }
+  for (const auto present : kBestFirst)
+    if (const auto picked = costs.pick(test_case.way, test_case.side, present, bytes); picked.kind == taken.method) {
       out = copy::to_text(picked);
       break;
     }

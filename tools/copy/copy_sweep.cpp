@@ -148,7 +148,7 @@ class copy_sweep {
     for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) {
       const auto limits = copy::limits_of(test_case.way, candidate);
       if (bytes < limits.least || bytes > limits.most) continue;
-      if (candidate.width > (*planner_)->threads() && !copy::needs_engine(candidate.kind)) continue;
+      if (candidate.width > (*planner_)->threads() && copy::needed_executor(candidate.kind) == copy::executor::none) continue;
       out.push_back({copy::to_text(candidate), candidate, {}, candidate.kind == method::cpu_store});
     }
     out.push_back({kCuMemcpy, {}, {}, false});
@@ -239,9 +239,9 @@ class copy_sweep {
   // What is registered is known to the planner of the others, so it comes after them.
   std::optional<contender> registered_contender(const copy_case& test_case, std::uint64_t bytes,
                                                 const copy::transfer& transfer, std::list<entrant>& entrants) {
-    const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, true, bytes).kind;
+    const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, (*planner_)->best_executor(), bytes).kind;
     if (test_case.way == direction::on_device || bytes > kMaxRegistered || !is_wanted(options_.methods, kRegistered) ||
-        (picked != method::cpu_store && picked != method::cpu_load && !copy::needs_engine(picked)))
+        (picked != method::cpu_store && picked != method::cpu_load && copy::needed_executor(picked) == copy::executor::none))
       return std::nullopt;
     const bool to_device = test_case.way == direction::to_device;
     auto device = (*planner_)->register_memory(arena_->device().get(), arena_->device_bytes());

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "base/text.hpp"
 #include "copy/explain.hpp"
 
 namespace pl::tools {
@@ -15,14 +16,15 @@ std::vector<copy_case> all_copy_cases() {
 }
 
 void report_crossovers(const copy::cost_table& costs, const copy_case& test_case, const char* indent, result_file& file) {
-  for (const bool hot : {true, false}) {
-    const auto list = copy::crossovers(costs, test_case.way, test_case.side, hot);
-    std::printf("%sengine %s: %s\n", indent, hot ? "hot " : "cold", copy::to_text(list).c_str());
+  for (const auto present : {copy::executor::channel, copy::executor::kernel, copy::executor::none}) {
+    const auto list = copy::crossovers(costs, test_case.way, test_case.side, present);
+    std::printf("%swith %-12s %s\n", indent, format("%s:", copy::name_of(present)).c_str(), copy::to_text(list).c_str());
     for (const auto& one : list)
       file.add_row({{"kind", "crossover"},
                     {"direction", direction_label(test_case)},
                     {"memory", memory_label(test_case)},
-                    {"engine_hot", hot},
+                    {"executor", copy::name_of(present)},
+                    {"engine_hot", present == copy::executor::kernel},
                     {"up_to_bytes", one.up_to_bytes == UINT64_MAX ? -1 : static_cast<std::int64_t>(one.up_to_bytes)},
                     {"method", copy::to_text(one.option)}});
   }

@@ -22,6 +22,7 @@ struct explain_options {
   bool to_device = false, to_host = false, on_device = false, peer = false;
   bool pageable = false;
   bool cold = false;
+  std::string executor = "dma";
   std::string costs_path;
 };
 
@@ -33,7 +34,9 @@ std::optional<int> parse(const invocation& call, explain_options& options) {
   parser.flag("--d2d", options.on_device, "Within one GPU");
   parser.flag("--p2p", options.peer, "From one GPU to another");
   parser.flag("--pageable", options.pageable, "The host memory is not page-locked");
-  parser.flag("--cold", options.cold, "The GPU engine is not resident");
+  parser.text("--executor", options.executor,
+                "What moves data on the GPU without CUDA: dma (channels), kernel (the resident copy kernel), none");
+  parser.flag("--cold", options.cold, "The same as --executor none");
   parser.text("--costs", options.costs_path, "Explain this calibration file instead of the one in force");
   parser.common(options.common, false);
   if (const auto code = parser.parse()) return code;
@@ -41,6 +44,8 @@ std::optional<int> parse(const invocation& call, explain_options& options) {
     throw tool_failure("one of --h2d, --d2h, --d2d, --p2p");
   if (options.pageable && (options.on_device || options.peer))
     throw tool_failure("--pageable is about host memory: not with --d2d or --p2p");
+  if (options.executor != "dma" && options.executor != "kernel" && options.executor != "none")
+    throw tool_failure(format("--executor %s: name dma, kernel or none", options.executor.c_str()));
   if (options.bytes == 0) throw tool_failure("--size 0: a copy of nothing goes no way");
   return std::nullopt;
 }
@@ -87,12 +92,15 @@ int run_explain_copy(const invocation& call) {
   auto& file = out.file();
   const copy_case test_case = case_of(options);
   const auto costs = costs_in_force(options, out);
-  const auto all = copy::alternatives(costs.table, test_case.way, test_case.side, !options.cold, options.bytes);
+  const auto present = options.cold || options.executor == "none" ? copy::executor::none
+                       : options.executor == "kernel"             ? copy::executor::kernel
+                                                                  : copy::executor::channel;
+  const auto all = copy::alternatives(costs.table, test_case.way, test_case.side, present, options.bytes);
   file.set_parameter("size_bytes", options.bytes);
   file.set_parameter("costs", costs.origin);
 
-  std::printf("%s, %s memory, %s, GPU engine %s\n", direction_label(test_case), memory_label(test_case),
-              format_size(options.bytes).c_str(), options.cold ? "cold" : "hot");
+  std::printf("%s, %s memory, %s, executor: %s\n", direction_label(test_case), memory_label(test_case),
+              format_size(options.bytes).c_str(), copy::name_of(present));
   std::printf("costs: %s\n\n", costs.origin.c_str());
   const auto bandwidth = [&](double ns) { return static_cast<double>(options.bytes) / ns; };
   for (const auto& one : all)
@@ -100,7 +108,7 @@ int run_explain_copy(const invocation& call) {
     else if (one.is_taken)
       std::printf("goes by %s: about %s, %s GB/s\n\n", copy::to_text(one.option).c_str(),
                   format_duration_ns(one.expected_ns).c_str(), short_number(bandwidth(one.expected_ns)).c_str());
-  if (const auto remark = copy::unasked_remark(costs.table, test_case.way, test_case.side, !options.cold, options.bytes);
+  if (const auto remark = copy::unasked_remark(costs.table, test_case.way, test_case.side, present, options.bytes);
       !remark.empty())
     std::printf("%s\n", remark.c_str());
   text_table table({{"way", text_table::align::left}, {"expected us"}, {"GB/s"}, {"", text_table::align::left}});
@@ -111,7 +119,8 @@ int run_explain_copy(const invocation& call) {
     nlohmann::json row{{"kind", "way"},
                        {"direction", direction_label(test_case)},
                        {"memory", memory_label(test_case)},
-                       {"engine_hot", !options.cold},
+                       {"executor", copy::name_of(present)},
+                       {"engine_hot", present == copy::executor::kernel},
                        {"method", copy::to_text(one.option)},
                        {"size_bytes", options.bytes},
                        {"taken", one.is_taken},

@@ -150,7 +150,7 @@ TEST(dominant_choice, forced_copies_are_not_the_planners) {
 TEST(dominant_choice, text_has_the_width_of_the_table_and_a_share_below_all) {
   const auto& costs = copy::cost_table::built_in();
   const copy_case to_host{direction::to_host, other_side::pinned};
-  const auto hot = costs.pick(to_host.way, to_host.side, true, 65536);
+  const auto hot = costs.pick(to_host.way, to_host.side, copy::executor::kernel, 65536);
   ASSERT_EQ(hot.kind, method::engine_copy);
   EXPECT_EQ(to_text({hot.kind, 1.0}, costs, to_host, 65536), copy::to_text(hot));
   EXPECT_EQ(to_text({method::bounce, 0.5}, costs, to_host, 65536), "bounce 50 %");

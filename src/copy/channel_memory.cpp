@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy/channel_memory.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+
+namespace pl::copy {
+namespace {
+
+// A copy finds its memory in one window of at most this size. Binding takes longer the more is bound, so host memory, which
+// must be pinned page by page (some 20 ms for a window), has smaller ones.
+constexpr std::uint64_t kDeviceWindowBytes = std::uint64_t{16} << 30;
+constexpr std::uint64_t kHostWindowBytes = std::uint64_t{256} << 20;
+
+// A part of a memory object, bound. Its "CPU address" is the channels' address.
+class bound_memory final : public pinned_memory {
+ public:
+  bound_memory(const pin_plan& plan, rm_placement placement, dma::region bound)
+      : pinned_memory("dma", plan.rounded, plan.device_ordinal),
+        placement_(std::move(placement)),
+        bound_(std::move(bound)) {}
+
+  result<cpu_view> map(std::size_t size_bytes, arch::mapping_type) override {
+    return cpu_view{host_pointer(bound_.address()), size_bytes, arch::mapping_type::none};
+  }
+  void unmap(const cpu_view&, unmapping) noexcept override {}
+
+ private:
+  rm_placement placement_;  // outlives what is bound of it
+  dma::region bound_;
+};
+
+class binding_backend final : public backend {
+ public:
+  binding_backend(const cu::driver_table& cuda, std::shared_ptr<rm_space> space,
+                  std::shared_ptr<dma::address_space> addresses)
+      : cuda_(cuda), space_(std::move(space)), addresses_(std::move(addresses)) {}
+  const char* name() const noexcept override { return "dma"; }
+
+  result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) override {
+    auto plan = plan_pin(cuda_, request.range, request.granule_bytes, request.rule);
+    if (!plan) return plan.error();
+    auto placements = space_->resolve(cuda_, *plan);
+    if (!placements) return placements.error();
+    if (placements->size() != 1) return failure{ENOTSUP, "the memory lies in several objects"};
+    rm_placement& only = placements->front();
+    if (only.length < plan->rounded.size_bytes) return failure{EIO, "libcuda named less memory than it was asked for"};
+    auto bound = addresses_->bind_share(only.object->memory(), only.offset, plan->rounded.size_bytes);
+    if (!bound) return bound.error();
+    return std::unique_ptr<pinned_memory>(new bound_memory(*plan, std::move(only), *std::move(bound)));
+  }
+
+ private:
+  const cu::driver_table& cuda_;
+  std::shared_ptr<rm_space> space_;
+  std::shared_ptr<dma::address_space> addresses_;
+};
+
+}  // namespace
+
+struct channel_memory::host_binding {
+  address_range pages;
+  std::uint64_t probe = 0;  // an address of the allocation, by which the driver is asked whether it is still there
+  unsigned long long buffer_id = 0;
+  dma::region bound;
+};
+
+channel_memory::channel_memory(const cu::driver_table& cuda, std::shared_ptr<rm_space> space,
+                               std::shared_ptr<dma::address_space> addresses)
+    : cuda_(cuda), addresses_(addresses), device_([&] {
+        mapping_cache::options wanted;
+        wanted.window_bytes = kDeviceWindowBytes;
+        wanted.capacity_bytes = UINT64_MAX / 2;  // addresses cost nothing
+        wanted.open = [space, addresses](const cu::driver_table& driver) -> result<std::unique_ptr<backend>> {
+          return std::unique_ptr<backend>(new binding_backend(driver, space, addresses));
+        };
+        wanted.also_sweep = [this] { return drop_freed_host_memory(); };
+        return wanted;
+      }()) {}
+
+channel_memory::~channel_memory() = default;
+
+result<channel_memory::piece> channel_memory::find_device(const cu::pointer_info& info, std::uint64_t pointer,
+                                                          std::uint64_t size_bytes) {
+  piece out;
+  out.size_bytes = size_bytes;
+  if (info.object.contains({pointer, 1})) out.size_bytes = std::min(size_bytes, info.object.end() - pointer);
+  auto found = device_.find(cuda_, info, pointer, out.size_bytes);
+  if (!found) return found.error();
+  out.address = address_of(found->data);
+  out.device = *std::move(found);
+  return out;
+}
+
+result<std::shared_ptr<channel_memory::host_binding>> channel_memory::bind_host(const host_memory& info,
+                                                                                std::uint64_t pointer) {
+  const std::uint64_t first = align_down(info.allocation.begin, kHostPageBytes);
+  const std::uint64_t last = align_down(info.allocation.end() + kHostPageBytes - 1, kHostPageBytes);
+  const std::uint64_t begin = std::max(first, align_down(pointer, kHostWindowBytes));
+  const std::uint64_t end = std::min(last, align_down(pointer, kHostWindowBytes) + kHostWindowBytes);
+  auto fresh = std::make_shared<host_binding>();
+  auto bound = addresses_->bind_host(host_pointer(begin), end - begin);
+  if (!bound) return bound.error();
+  fresh->pages = {begin, end - begin};
+  fresh->probe = std::max(begin, info.allocation.begin);
+  fresh->buffer_id = info.buffer_id;
+  fresh->bound = *std::move(bound);
+  return fresh;
+}
+
+result<channel_memory::piece> channel_memory::find_host(const host_memory& info, std::uint64_t pointer,
+                                                        std::uint64_t size_bytes) {
+  if (info.buffer_id == 0 || !info.allocation.contains({pointer, size_bytes}))
+    return failure{ENOTSUP, "CUDA does not tell which pinned memory this is"};
+  std::shared_ptr<host_binding> found, old;
+  {
+    const std::lock_guard lock(mutex_);
+    auto next = host_.upper_bound(pointer);
+    if (next != host_.begin()) found = std::prev(next)->second;
+    if (found != nullptr && (found->buffer_id != info.buffer_id || !found->pages.contains({pointer, 1}))) found = nullptr;
+    if (found == nullptr) {
+      auto made = bind_host(info, pointer);
+      if (!made) return made.error();
+      found = *std::move(made);
+      auto& slot = host_[found->pages.begin];
+      old = std::exchange(slot, found);  // of freed memory; ends outside of the lock
+    }
+  }
+  piece out;
+  out.address = found->bound.address() + (pointer - found->pages.begin);
+  out.size_bytes = std::min(size_bytes, found->pages.end() - pointer);
+  out.host = std::move(found);
+  return out;
+}
+
+// True: nothing is left.
+bool channel_memory::drop_freed_host_memory() {
+  struct question {
+    std::uint64_t key, probe;
+    unsigned long long buffer_id;
+  };
+  std::vector<question> questions;  // the driver is asked without our lock
+  {
+    const std::lock_guard lock(mutex_);
+    questions.reserve(host_.size());
+    for (const auto& [key, one] : host_) questions.push_back({key, one->probe, one->buffer_id});
+  }
+  std::size_t left = 0;
+  for (const question& asked : questions) {
+    if (cu::is_still_buffer(cuda_, asked.probe, asked.buffer_id)) {
+      ++left;
+      continue;
+    }
+    std::shared_ptr<host_binding> gone;  // ends outside of the lock, once no copy uses it
+    const std::lock_guard lock(mutex_);
+    const auto found = host_.find(asked.key);
+    if (found == host_.end() || found->second->buffer_id != asked.buffer_id) continue;
+    gone = std::move(found->second);
+    host_.erase(found);
+  }
+  return left == 0;
+}
+
+}  // namespace pl::copy

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy/dma_engine.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/text.hpp"
+#include "os/device_io.hpp"
+
+namespace pl::copy {
+namespace {
+
+// A copy that takes this much longer than the slowest link would need has failed.
+constexpr std::uint64_t kPatienceNs = 10'000'000'000;
+constexpr std::uint64_t kSlowestBytesPerUs = 100;
+
+constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
+
+// Bytes for the host were never seen behind their completion word. Bytes for GPU memory were, unless they are flushed
+// (docs/results/dma). What a copy reads is flushed: nothing is queued before its sources are complete.
+dma::ordering order_of(direction way) {
+  return way == direction::to_host ? dma::ordering::none : dma::ordering::none_flushed;
+}
+
+failure not_for_channels(const failure& why) {
+  return {why.code == EACCES ? EACCES : ENOTSUP, format("DMA channels: %s", why.message.c_str())};
+}
+
+}  // namespace
+
+dma_engine::dma_engine(const gpu_context& context, std::shared_ptr<rm_space> space,
+                       std::shared_ptr<dma::address_space> addresses, std::vector<unsigned> engines)
+    : context_(context),
+      space_(std::move(space)),
+      addresses_(std::move(addresses)),
+      engines_(std::move(engines)),
+      memory_(*context.cuda, space_, addresses_) {}
+
+dma_engine::~dma_engine() = default;
+
+result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context) {
+  device_io& io = default_device_io();
+  auto version = rm::driver_version(io);
+  if (!version) return version.error();
+  auto space = rm_space::get(io);
+  if (!space) return space.error();
+  auto gpu = (*space)->gpu_of(*context.cuda, context.device_ordinal);
+  if (!gpu) return gpu.error();
+  auto addresses = dma::address_space::open((*space)->client(), **gpu, *version);
+  if (!addresses) return addresses.error();
+  auto engines = dma::copy_engines((*addresses)->objects());
+  if (engines.empty()) return failure{ENOTSUP, "DMA channels: the GPU names no copy engine"};
+  std::unique_ptr<dma_engine> made(new dma_engine(context, *std::move(space), *std::move(addresses), std::move(engines)));
+  if (auto tried = made->channel_for(direction::to_host); !tried) return tried.error();  // whether channels work here at all
+  return made;
+}
+
+result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way) {
+  auto& slot = channels_[way == direction::to_host ? 0 : 1];
+  {
+    const std::lock_guard guard(lock_);
+    if (slot != nullptr) return slot;
+  }
+  const std::lock_guard alone(opening_);
+  {
+    const std::lock_guard guard(lock_);
+    if (slot != nullptr) return slot;
+  }
+  auto made = open_channel(way);
+  if (!made) return made.error();
+  const std::lock_guard guard(lock_);
+  return slot = *std::move(made);
+}
+
+result<std::shared_ptr<dma::channel>> dma_engine::open_channel(direction way) {
+  dma::channel_options options;
+  options.engine = engines_[way == direction::to_host || engines_.size() == 1 ? 0 : 1];
+  auto opened = dma::channel::open(addresses_, options);
+  if (!opened) return opened.error();
+  return std::shared_ptr<dma::channel>(std::move(*opened));
+}
+
+void dma_engine::forget(const std::shared_ptr<dma::channel>& broken) noexcept {
+  const std::lock_guard guard(lock_);
+  for (auto& slot : channels_)
+    if (slot == broken) slot.reset();
+}
+
+result<channel_memory::piece> dma_engine::find(bool is_host, const sides& ends, bool is_source, std::uint64_t pointer,
+                                               std::uint64_t size_bytes) {
+  if (is_host) {
+    auto found = memory_.find_host(*ends.host, pointer, size_bytes);
+    if (!found) return not_for_channels(found.error());
+    return found;
+  }
+  const cu::pointer_info* const known = is_source && ends.source != nullptr ? ends.source : ends.device;
+  cu::pointer_info here = *known;
+  if (here.object.size_bytes != 0 && !here.object.contains({pointer, 1})) {  // behind the first memory object
+    auto asked = cu::inspect_pointer(*context_.cuda, pointer);
+    if (!asked) return not_for_channels(asked.error());
+    here = *asked;
+  }
+  auto found = memory_.find_device(here, pointer, size_bytes);
+  if (!found) return not_for_channels(found.error());
+  return found;
+}
+
+// ---- One copy
+
+// Gives work to the direction's channel; to a new one if another copy's fault has ended that.
+template <class Give>
+result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> dma_engine::submit(direction way, Give give) {
+  for (bool is_again = false;; is_again = true) {
+    auto queue = channel_for(way);
+    if (!queue) return queue.error();
+    result<dma::sequence> number = give(**queue);
+    if (number) return std::pair{*std::move(queue), *number};
+    (*queue)->stop();  // a part may be queued
+    forget(*queue);
+    if (is_again) return number.error();
+  }
+}
+
+result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const sides& ends) {
+  if (transfer.rows == 1) {
+    operation made;
+    auto destination = find(transfer.way == direction::to_host, ends, false, transfer.dst, transfer.row_bytes);
+    if (!destination) return destination.error();
+    auto source = find(transfer.way == direction::to_device, ends, true, transfer.src, transfer.row_bytes);
+    if (!source) return source.error();
+    if (destination->size_bytes == transfer.row_bytes && source->size_bytes == transfer.row_bytes) {
+      auto queued = submit(transfer.way, [&](dma::channel& queue) {
+        return queue.copy(destination->address, source->address, transfer.row_bytes, order_of(transfer.way));
+      });
+      if (!queued) return queued.error();
+      made.owner_ = this;
+      made.queue_ = std::move(queued->first);
+      made.number_ = queued->second;
+      made.size_bytes_ = transfer.row_bytes;
+      made.first_ = {*std::move(destination), *std::move(source)};
+      return made;
+    }
+  }
+  list pieces(*this, transfer.way);
+  if (auto added = pieces.add(transfer, ends); !added) return added.error();
+  return pieces.submit();
+}
+
+dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexcept {
+  if (this == &other) return *this;
+  (void)wait();
+  owner_ = other.owner_;
+  queue_ = std::move(other.queue_);
+  number_ = other.number_;
+  size_bytes_ = other.size_bytes_;
+  tests_ = other.tests_;
+  first_ = std::move(other.first_);
+  more_ = std::move(other.more_);
+  return *this;
+}
+
+result<bool> dma_engine::operation::test() {
+  constexpr unsigned kTestsBetweenLooks = 256;
+  if (!is_done() && (++tests_ % kTestsBetweenLooks != 0 || !queue_->fault())) return false;
+  if (status ended = wait(); !ended) return ended.error();
+  return true;
+}
+
+status dma_engine::operation::wait() {
+  if (queue_ == nullptr) return {};
+  status outcome = queue_->wait(number_, kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000);
+  if (!outcome) {
+    queue_->stop();
+    owner_->forget(queue_);
+  }
+  queue_.reset();
+  first_ = {};
+  more_.clear();
+  return outcome;
+}
+
+// ---- Lists
+
+result<std::pair<std::uint64_t, std::uint64_t>> dma_engine::list::find(unsigned side, bool is_host, const sides& ends,
+                                                                       std::uint64_t pointer, std::uint64_t size_bytes) {
+  binding& last = last_[side];
+  if (!last.pointers.contains({pointer, 1})) {
+    // As much of the allocation as one binding holds, for the pieces that come.
+    const cu::pointer_info* const info = side == 1 && ends.source != nullptr ? ends.source : ends.device;
+    const std::uint64_t end = is_host ? ends.host->allocation.end() : info->allocation.end();
+    auto found = owner_.find(is_host, ends, side == 1, pointer, std::max(size_bytes, end > pointer ? end - pointer : 0));
+    if (!found) found = owner_.find(is_host, ends, side == 1, pointer, size_bytes);
+    if (!found) return found.error();
+    last = {{pointer, found->size_bytes}, found->address};
+    kept_.push_back(*std::move(found));
+  }
+  return std::pair{last.address + (pointer - last.pointers.begin),
+                   std::min(size_bytes, last.pointers.end() - pointer)};
+}
+
+status dma_engine::list::add(const transfer& transfer, const sides& ends) {
+  for (std::size_t row = 0; row < transfer.rows; ++row) {
+    std::uint64_t destination = transfer.dst + row * transfer.dst_pitch, source = transfer.src + row * transfer.src_pitch;
+    for (std::uint64_t left = transfer.row_bytes; left != 0;) {
+      const auto target = find(0, way_ == direction::to_host, ends, destination, left);
+      if (!target) return target.error();
+      const auto origin = find(1, way_ == direction::to_device, ends, source, left);
+      if (!origin) return origin.error();
+      const std::uint64_t bytes = std::min({target->second, origin->second, kMaxBlockBytes});
+      blocks_.push_back({target->first, origin->first, static_cast<std::uint32_t>(bytes)});
+      destination += bytes;
+      source += bytes;
+      left -= bytes;
+      size_bytes_ += bytes;
+    }
+  }
+  return {};
+}
+
+result<dma_engine::operation> dma_engine::list::submit() {
+  operation made;
+  if (blocks_.empty()) return made;
+  auto queued =
+      owner_.submit(way_, [&](dma::channel& queue) { return queue.copy_blocks(blocks_, order_of(way_)); });
+  if (!queued) return queued.error();
+  made.owner_ = &owner_;
+  made.queue_ = std::move(queued->first);
+  made.number_ = queued->second;
+  made.size_bytes_ = size_bytes_;
+  made.more_ = std::move(kept_);
+  blocks_.clear();
+  return made;
+}
+
+}  // namespace pl::copy
