@@ -13,10 +13,12 @@
 #include <utility>
 
 #include "arch/copy_dispatch.hpp"
+#include "base/checked_math.hpp"
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "copy/transfer.hpp"
 #include "dma/channel.hpp"
 #include "map/rm_space.hpp"
 #include "os/fork_guard.hpp"
@@ -31,6 +33,10 @@ constexpr std::size_t kParts = 4;  // of one buffer, under way at once
 constexpr std::size_t kMaxPartBytes = 128u << 10, kMinPartBytes = 16u << 10;
 constexpr std::size_t kBufferBytes = kParts * kMaxPartBytes;
 constexpr unsigned kBuffers = 4;
+constexpr std::size_t kAllBytes = kBuffers * kBufferBytes;
+static_assert(kAllBytes == 2u << 20, "a huge page");
+
+std::byte* host_bytes(std::uint64_t address) { return static_cast<std::byte*>(host_pointer(address)); }
 
 // Where a pin's memory lies for channels. Kept with the pin, and ended with it.
 struct bound_pin {
@@ -49,12 +55,14 @@ class gpu_reader {
     auto addresses = dma::address_space::open(made->space_->client(), object.gpu(), *version);
     if (!addresses) return addresses.error();
     made->addresses_ = *addresses;
-    void* const memory = mmap(nullptr, kBuffers * kBufferBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* const memory = mmap(nullptr, 2 * kAllBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return failure{errno, "no memory for reads by DMA channel: " + errno_text(errno)};
-    made->memory_ = static_cast<std::byte*>(memory);
-    madvise(memory, kBuffers * kBufferBytes, MADV_DONTFORK);
-    auto bound = made->addresses_->bind_host(memory, kBuffers * kBufferBytes);
+    made->reserved_ = memory;
+    made->memory_ = host_bytes(align_down(address_of(memory) + kAllBytes - 1, kAllBytes));
+    madvise(made->memory_, kAllBytes, MADV_HUGEPAGE);  // one huge page if the kernel has it at hand
+    madvise(memory, 2 * kAllBytes, MADV_DONTFORK);
+    std::memset(made->memory_, 0, kAllBytes);
+    auto bound = made->addresses_->bind_host(made->memory_, kAllBytes);
     if (!bound) return bound.error();
     made->bound_ = *std::move(bound);
     const auto engines = dma::copy_engines(made->addresses_->objects());
@@ -70,7 +78,7 @@ class gpu_reader {
   ~gpu_reader() {
     queue_.reset();
     bound_ = dma::region();
-    if (memory_ != nullptr) munmap(memory_, kBuffers * kBufferBytes);
+    if (reserved_ != nullptr) munmap(reserved_, 2 * kAllBytes);
   }
   gpu_reader(const gpu_reader&) = delete;
   gpu_reader& operator=(const gpu_reader&) = delete;
@@ -134,7 +142,8 @@ class gpu_reader {
 
   std::shared_ptr<rm_space> space_;  // its client outlives the address space
   std::shared_ptr<dma::address_space> addresses_;
-  std::byte* memory_ = nullptr;
+  void* reserved_ = nullptr;     // of which an aligned half is used
+  std::byte* memory_ = nullptr;  // kAllBytes
   dma::region bound_;
   std::unique_ptr<dma::channel> queue_;
   std::mutex mutex_;  // of attachments

@@ -193,7 +193,7 @@ result<std::pair<std::uint64_t, std::uint64_t>> dma_engine::list::find(unsigned 
     if (!found) found = owner_.find(is_host, ends, side == 1, pointer, size_bytes);
     if (!found) return found.error();
     last = {{pointer, found->size_bytes}, found->address};
-    kept_.push_back(*std::move(found));
+    begun_.more_.push_back(*std::move(found));
   }
   return std::pair{last.address + (pointer - last.pointers.begin),
                    std::min(size_bytes, last.pointers.end() - pointer)};
@@ -212,25 +212,45 @@ status dma_engine::list::add(const transfer& transfer, const sides& ends) {
       destination += bytes;
       source += bytes;
       left -= bytes;
-      size_bytes_ += bytes;
+      begun_.size_bytes_ += bytes;
+      if (blocks_.size() < room_) continue;
+      if (auto given = flush(false); !given) return given;
     }
   }
   return {};
 }
 
-result<dma_engine::operation> dma_engine::list::submit() {
-  operation made;
-  if (blocks_.empty()) return made;
-  auto queued =
-      owner_.submit(way_, [&](dma::channel& queue) { return queue.copy_blocks(blocks_, order_of(way_)); });
-  if (!queued) return queued.error();
-  made.owner_ = &owner_;
-  made.queue_ = std::move(queued->first);
-  made.number_ = queued->second;
-  made.size_bytes_ = size_bytes_;
-  made.more_ = std::move(kept_);
+// Gives what was gathered to the channel. Only the last part carries the flush, behind all that the channel has written.
+status dma_engine::list::flush(bool is_last) {
+  constexpr std::size_t kMaxRoom = 1024;
+  room_ = std::min(room_ * 2, kMaxRoom);
+  const auto give = [&](dma::channel& queue) {
+    return queue.copy_blocks(blocks_, is_last ? order_of(way_) : dma::ordering::none);
+  };
+  begun_.owner_ = &owner_;
+  if (begun_.queue_ == nullptr) {
+    auto queued = owner_.submit(way_, give);
+    if (!queued) return queued.error();
+    begun_.queue_ = std::move(queued->first);
+    begun_.number_ = queued->second;
+  } else {
+    auto number = give(*begun_.queue_);  // the same channel, which the parts before are in
+    if (!number) return number.error();
+    begun_.number_ = *number;
+  }
   blocks_.clear();
-  return made;
+  return {};
+}
+
+result<dma_engine::operation> dma_engine::list::submit() {
+  if (!blocks_.empty()) {
+    if (auto given = flush(true); !given) return given.error();
+  } else if (begun_.queue_ != nullptr && way_ != direction::to_host) {
+    auto number = begun_.queue_->flush();
+    if (!number) return number.error();
+    begun_.number_ = *number;
+  }
+  return std::move(begun_);
 }
 
 }  // namespace pl::copy

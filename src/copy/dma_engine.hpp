@@ -68,14 +68,14 @@ class dma_engine {
   // Queues a copy. ENOTSUP: not for this memory; EIO, ETIMEDOUT: the channel. Nothing is queued after a failure.
   result<operation> begin(const transfer& transfer, const sides& ends);
 
-  // A list of linear copies of one direction under one doorbell, which must not overlap. Pieces are added, then submitted.
+  // A list of copies of one direction, which must not overlap. Pieces are added, then submitted; the engine begins with the
+  // first while later ones are added. One that is dropped waits for what has begun.
   class list {
    public:
     list(dma_engine& owner, direction way) : owner_(owner), way_(way) {}
     // Device memory is looked up once for neighbours in one allocation. Errors as begin's.
     status add(const transfer& transfer, const sides& ends);
     result<operation> submit();
-    std::size_t size() const noexcept { return blocks_.size(); }
 
    private:
     friend class dma_engine;
@@ -89,9 +89,10 @@ class dma_engine {
     dma_engine& owner_;
     direction way_;
     std::array<binding, 2> last_;  // of the destination and the source
-    std::vector<channel_memory::piece> kept_;
+    status flush(bool is_last);
+    operation begun_;  // with what is kept for it
     std::vector<dma::block> blocks_;
-    std::uint64_t size_bytes_ = 0;
+    std::size_t room_ = 64;  // blocks that are gathered before they are given to the channel
   };
 
  private:

@@ -69,6 +69,8 @@ class channel {
   // `size_bytes` of the 32-bit pattern, a multiple of 4.
   result<sequence> fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes,
                         std::optional<ordering> order = {});
+  // An operation that moves nothing and ends when what was written before is visible to everyone.
+  result<sequence> flush();
   // Everything submitted later waits until the 32-bit word at `address` has reached `payload` (cyclic).
   result<sequence> acquire(std::uint64_t address, std::uint32_t payload);
   // Stores `payload` at `address` when all before is done.

@@ -6,7 +6,15 @@
 namespace pl::copy {
 namespace {
 
-class PlannerWays : public planner_fixture {};
+class PlannerWays : public planner_fixture {
+ protected:
+  // Channels are not used on simulated GPUs unless that is asked for.
+  void open_for(method kind, const std::string& curves = "") {
+    planner::options wanted;
+    wanted.channels = needed_executor(kind) == executor::channel ? channel_use::always : channel_use::never;
+    open(curves, wanted);
+  }
+};
 
 bool is_for(direction way, other_side side, method kind, std::size_t bytes) {
   switch (kind) {
@@ -28,6 +36,10 @@ bool is_for(direction way, other_side side, method kind, std::size_t bytes) {
       return way != direction::on_device;
     case method::registered:
       return way != direction::on_device && side == other_side::pageable;
+    case method::dma_channel:
+      return side == other_side::pinned || side == other_side::same_gpu;
+    case method::dma_bounce:
+      return way == direction::to_host && bytes <= 1u << 20;
   }
   return false;
 }
@@ -36,7 +48,7 @@ class EveryWay : public PlannerWays, public testing::WithParamInterface<std::siz
 
 TEST_P(EveryWay, CopiesWhatItIsForAndRefusesTheRest) {
   const auto kind = static_cast<method>(GetParam());
-  open();
+  open_for(kind);
   auto hot = by_->keep_hot(0);
   ASSERT_TRUE(hot) << hot.error().message;
   struct shape {
@@ -75,7 +87,7 @@ TEST_P(EveryDirection, ACopyGoesTheWayThatCostsLeast) {
   const auto way = GetParam();
   for (const auto side : sides_of(way))
     for (const auto& option : candidates(way, side)) {
-      open(curve(way, side, option));
+      open_for(option.kind, curve(way, side, option));
       auto hot = by_->keep_hot(0);
       ASSERT_TRUE(hot);
       const auto limits = limits_of(way, option);

@@ -118,7 +118,7 @@ class disturber {
     while (file >= 0 && write(file, block.data(), block.size()) > 0) {}
     const bool met_at_start = random_() % 3 == 0;
     if (met_at_start) {
-      store_.end(random_() % 2 == 0 ? SIGKILL : SIGTERM);
+      store_.end(random_() % 2 == 0 ? SIGKILL : SIGTERM, true);
       store_.start();
     }
     pause_ms(run_, 300 + random_() % 1500);

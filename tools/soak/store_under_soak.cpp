@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <fstream>
+
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "tools/store/own_server.hpp"
@@ -13,6 +15,14 @@ namespace {
 
 constexpr std::uint64_t kStartMs = 60'000;  // a start reads the index, on a machine that does other things
 constexpr std::uint64_t kDrainMs = 60'000;
+
+std::string last_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line, last;
+  while (std::getline(file, line))
+    if (!line.empty()) last = line;
+  return last;
+}
 
 }  // namespace
 
@@ -47,7 +57,7 @@ bool store_under_soak::start(std::uint64_t max_files) {
   return false;
 }
 
-void store_under_soak::end(int signal) {
+void store_under_soak::end(int signal, bool is_disk_full) {
   if (!server_) return;
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   server_->send(signal);
@@ -55,8 +65,10 @@ void store_under_soak::end(int signal) {
   // Again: a client that noticed the first step may have had a put acknowledged before the signal came.
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   if (!state) seen_.violation("a server did not end within 60 s of signal " + std::to_string(signal));
+  else if (signal == SIGTERM && *state != 0 && is_disk_full && WIFEXITED(*state)) seen_.count("ends that told of a full disk");
   else if (signal == SIGTERM && *state != 0)
-    seen_.violation("a server that was asked to end (SIGTERM) ended by " + state_text(*state));
+    seen_.violation("a server that was asked to end (SIGTERM) ended by " + state_text(*state) +
+                    "; its last words: " + last_line(log_));
   server_.reset();
 }
 

@@ -24,7 +24,7 @@ class store_under_soak {
   // that neither serves nor ends, is a violation.
   bool start(std::uint64_t max_files = 0);
   // Ends the server by this signal. What is not persistent may be lost from here on.
-  void end(int signal);
+  void end(int signal, bool is_disk_full = false);
   void send(int signal) const { server_->send(signal); }
   bool is_running() const { return server_ != nullptr; }
 
