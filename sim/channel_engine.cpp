@@ -32,8 +32,7 @@ class idle_pause {
       if (!has_worked) sched_yield();
       return;
     }
-    const std::uint64_t nap_ns =
-        idle_ns > kLongIdleNs ? kLongSleepNs : std::clamp(idle_ns / 4, kShortSleepNs, kSleepNs);
+    const std::uint64_t nap_ns = idle_ns > kLongIdleNs ? kLongSleepNs : std::clamp(idle_ns / 4, kShortSleepNs, kSleepNs);
     const timespec pause{0, static_cast<long>(nap_ns)};
     nanosleep(&pause, nullptr);
   }

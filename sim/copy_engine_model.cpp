@@ -41,9 +41,9 @@ constexpr std::uint16_t kNotifierError = 0xffff;
 
 bool is_copy_method(std::uint32_t method) {
   using namespace dma::method;
-  return method == kSetObject || method == kLaunch || (method >= kSemaphoreAddressHigh && method <= kSemaphoreAddressHigh + 8) ||
-         (method >= kSourceHigh && method <= kLineLength + 4) ||
-         (method >= kRemapConstantA && method <= kRemapComponents);
+  return method == kSetObject || method == kLaunch ||
+         (method >= kSemaphoreAddressHigh && method <= kSemaphoreAddressHigh + 8) ||
+         (method >= kSourceHigh && method <= kLineLength + 4) || (method >= kRemapConstantA && method <= kRemapComponents);
 }
 
 }  // namespace
@@ -214,8 +214,8 @@ copy_channel::outcome copy_channel::use_semaphore(std::uint32_t execute) {
     end(mmu_fault, address);
     return outcome::done;
   }
-  const bool has_come = operation == host_method::kAcquireEqual ? *now == payload
-                                                                : static_cast<std::int32_t>(*now - payload) >= 0;
+  const bool has_come =
+      operation == host_method::kAcquireEqual ? *now == payload : static_cast<std::int32_t>(*now - payload) >= 0;
   return has_come ? outcome::done : outcome::waits;
 }
 
@@ -267,7 +267,8 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
   pending_write one{now.destination + std::uint64_t{now.line} * now.destination_pitch + now.offset, {}};
   one.bytes.resize(count);
   if (now.is_fill) {
-    for (std::uint64_t i = 0; i < count; i += sizeof now.pattern) std::memcpy(&one.bytes[i], &now.pattern, sizeof now.pattern);
+    for (std::uint64_t i = 0; i < count; i += sizeof now.pattern)
+      std::memcpy(&one.bytes[i], &now.pattern, sizeof now.pattern);
   } else if (!settings_.space->read(source, one.bytes.data(), count)) {
     return end(mmu_fault, source);
   }

@@ -64,8 +64,8 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   int ioctl(int fd, unsigned long request, void* argument);
   void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset);
 
-  int live_objects();  // all but root objects
-  int live_maps();     // GPU addresses in use
+  int live_objects();                                       // all but root objects
+  int live_maps();                                          // GPU addresses in use
   int protocol_errors() const { return protocol_errors_; }  // calls that no correct client makes
   std::uint64_t pipelined_copies();
   bool is_engine_running();
@@ -84,8 +84,8 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
     std::map<rm::handle, object> objects;
   };
   struct node {
-    int board = -1;       // -1: the control node
-    int control_fd = -1;  // where it is registered
+    int board = -1;              // -1: the control node
+    int control_fd = -1;         // where it is registered
     channel_memory_ref pending;  // what the next mmap shows
     std::uint64_t pending_offset = 0;
   };

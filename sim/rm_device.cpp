@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device files of the simulated machine: its boards and CUDA's memory behind the resource manager's calls, exported as
 // one table (rm/simulated_calls.hpp). They work without cuInit, as the real ones do.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 
 #include "base/text.hpp"
 #include "rm/simulated_calls.hpp"
