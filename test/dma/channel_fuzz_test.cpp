@@ -128,7 +128,7 @@ class fuzzed_channel {
   }
   // From one area into the other: blocks of a list do not see each other.
   void copy_list() {
-    const std::size_t count = below(5) == 0 ? 200 + below(600) : below(20), slot = 1 + below(900);
+    const std::size_t count = below(3) == 0 ? 200 + below(600) : below(20), slot = 1 + below(900);
     const auto from = static_cast<unsigned>(below(2));
     std::vector<dma::block> blocks;
     for (std::size_t i = 0; i < count; ++i) {
