@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kChunkBytes = 256u << 10;
 // The hardware's pipeline is short: this much may be under way.
-constexpr std::uint64_t kMaxPendingBytes = 16u << 20;
+constexpr std::uint64_t kMaxPendingBytes = 16u << 20, kMaxPendingWords = 8;
 constexpr std::uint64_t kCommandBudget = 64;  // what executing one word counts, in bytes of copied data
 
 namespace host_method {
@@ -87,12 +87,12 @@ void copy_channel::fetch() {
     one.address = bits & ((std::uint64_t{1} << 40) - 4);
     one.count = static_cast<std::uint32_t>(bits >> 42) & ((1u << 21) - 1);
     one.is_fenced = bits >> 63 != 0;
-    if (!one.is_fenced && !load_fenced(one)) return;
+    if (!one.is_fenced && !load_commands(one)) return;
     queue_.push_back(std::move(one));
   }
 }
 
-bool copy_channel::load_fenced(entry& front) {
+bool copy_channel::load_commands(entry& front) {
   front.is_fenced = false;
   front.words.resize(front.count);
   const std::size_t bytes = front.words.size() * sizeof front.words[0];
@@ -107,29 +107,28 @@ bool copy_channel::step(std::uint64_t budget_bytes) {
   bool has_worked = false;
   while (!is_dead() && budget_bytes > 0) {
     if (active_) {
-      has_worked = true;
       advance_transfer(budget_bytes);
-      continue;
+    } else if (queue_.empty()) {
+      return complete_all() || has_worked;
+    } else if (queue_.front().is_fenced) {
+      complete_all();
+      if (!is_dead()) load_commands(queue_.front());
+    } else if (next_word_ == queue_.front().words.size()) {
+      end_entry();
+    } else if (execute_word(queue_.front()) == outcome::waits) {
+      return complete_all() || has_worked;
+    } else {
+      budget_bytes -= std::min(budget_bytes, kCommandBudget);
     }
-    if (queue_.empty()) break;
-    entry& front = queue_.front();
-    if (front.is_fenced) {
-      has_worked = true;
-      write_pending();
-      if (is_dead() || !load_fenced(front)) break;
-    }
-    if (next_word_ == front.words.size()) {
-      if (left_ > 0) end(bad_command);  // a method without all its values
-      if (is_dead()) break;
-      queue_.pop_front();
-      next_word_ = 0;
-      continue;
-    }
-    if (execute_word(front) == outcome::waits) break;
     has_worked = true;
-    budget_bytes -= std::min(budget_bytes, kCommandBudget);
   }
   return has_worked;
+}
+
+void copy_channel::end_entry() {
+  if (left_ > 0) return end(bad_command);  // a method without all its values
+  queue_.pop_front();
+  next_word_ = 0;
 }
 
 // A header or one of its values.
@@ -182,7 +181,7 @@ copy_channel::outcome copy_channel::set_host_method(std::uint32_t method, std::u
     case host_method::kInterrupt:
       return outcome::done;
     case host_method::kWaitForIdle:
-      write_pending();
+      complete_all();
       return outcome::done;
     case host_method::kExecute:
       return use_semaphore(value);
@@ -205,7 +204,7 @@ copy_channel::outcome copy_channel::use_semaphore(std::uint32_t execute) {
     return outcome::done;
   }
   if (operation == host_method::kRelease) {
-    if ((execute & host_method::kWithoutWait) == 0) write_pending();
+    if ((execute & host_method::kWithoutWait) == 0) complete_all();
     if (!is_dead() && !settings_.space->store_word(address, payload)) end(mmu_fault, address);
     return outcome::done;
   }
@@ -232,7 +231,7 @@ void copy_channel::launch(std::uint32_t flags) {
   const std::uint32_t kind = flags & launch_bits::kTransfer;
   if ((flags & ~launch_bits::kKnown) != 0 || kind == launch_bits::kTransfer) return end(bad_command);
   if (kind == dma::launch::kPipelined) ++pipelined_;
-  if (kind == dma::launch::kNotPipelined) write_pending();
+  if (kind == dma::launch::kNotPipelined) complete_all();
   if (is_dead()) return;
   if (kind != dma::launch::kNone && begin_transfer(flags)) return;  // step() moves it
   if (!is_dead()) finish_launch(flags);
@@ -264,7 +263,7 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
   transfer& now = *active_;
   const std::uint64_t count = std::min(now.row_bytes - now.offset, kChunkBytes);
   const std::uint64_t source = now.source + std::uint64_t{now.line} * now.source_pitch + now.offset;
-  pending_write one{now.destination + std::uint64_t{now.line} * now.destination_pitch + now.offset, {}};
+  pending_write one{now.destination + std::uint64_t{now.line} * now.destination_pitch + now.offset, {}, {}};
   one.bytes.resize(count);
   if (now.is_fill) {
     for (std::uint64_t i = 0; i < count; i += sizeof now.pattern)
@@ -276,7 +275,7 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
   pending_.push_back(std::move(one));
   pending_bytes_ += count;
   budget_bytes -= std::min(budget_bytes, count + kCommandBudget);
-  if (pending_bytes_ > kMaxPendingBytes) write_pending();
+  if (pending_bytes_ > kMaxPendingBytes) complete_all();
   if (is_dead()) return;
   if (now.offset += count; now.offset < now.row_bytes) return;
   now.offset = 0;
@@ -287,30 +286,51 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
 }
 
 void copy_channel::finish_launch(std::uint32_t flags) {
-  if ((flags & dma::launch::kReleaseWord) == 0) {
-    if ((flags & dma::launch::kFlush) != 0) write_pending();
-    else complete_some();
-    return;
-  }
-  write_pending();
+  if ((flags & dma::launch::kFlush) != 0) complete_all();
   if (is_dead()) return;
-  const std::uint64_t address = copy_address(dma::method::kSemaphoreAddressHigh);
-  if (!settings_.space->store_word(address, copy_value(dma::method::kSemaphoreAddressHigh + 8))) end(mmu_fault, address);
+  if ((flags & dma::launch::kReleaseWord) != 0) {
+    const std::uint64_t address = copy_address(dma::method::kSemaphoreAddressHigh);
+    if (!settings_.space->contains(address, sizeof(std::uint32_t))) return end(mmu_fault, address);
+    pending_.push_back({address, {}, copy_value(dma::method::kSemaphoreAddressHigh + 8)});
+    ++pending_words_;
+  }
+  if ((flags & dma::launch::kFlush) != 0 || pending_words_ > kMaxPendingWords) complete_all();
+  else complete_some();
 }
 
 // With random numbers some of what is under way arrives early.
 void copy_channel::complete_some() {
-  if (settings_.random(4) == 3) write_pending(settings_.random(pending_.size() + 1));
+  if (settings_.random(4) == 3) complete(settings_.random(pending_.size() + 1));
 }
 
-void copy_channel::write_pending(std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) std::swap(pending_[i], pending_[i + settings_.random(pending_.size() - i)]);
-  for (std::size_t i = 0; i < count; ++i) {
-    const pending_write& one = pending_[i];
-    pending_bytes_ -= one.bytes.size();
-    if (!settings_.space->write(one.address, one.bytes.data(), one.bytes.size())) return end(mmu_fault, one.address);
+bool copy_channel::complete_all() {
+  const bool has_some = !pending_.empty();
+  complete(pending_.size());
+  return has_some;
+}
+
+// Between two completion words in any order.
+void copy_channel::complete(std::size_t count) {
+  std::size_t next_word = 0;
+  for (std::size_t i = 0; i < count && !is_dead(); ++i) {
+    if (next_word <= i) {
+      const auto found = std::find_if(pending_.begin() + static_cast<std::ptrdiff_t>(i), pending_.end(),
+                                      [](const pending_write& one) { return one.word.has_value(); });
+      next_word = static_cast<std::size_t>(found - pending_.begin());
+    }
+    if (i < next_word) std::swap(pending_[i], pending_[i + settings_.random(next_word - i)]);
+    arrive(pending_[i]);
   }
-  pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(count));
+  if (!is_dead()) pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(count));
+}
+
+void copy_channel::arrive(const pending_write& one) {
+  const std::uint64_t address = one.address;
+  pending_bytes_ -= one.bytes.size();
+  pending_words_ -= one.word ? 1 : 0;
+  const bool has_arrived = one.word ? settings_.space->store_word(address, *one.word)
+                                    : settings_.space->write(address, one.bytes.data(), one.bytes.size());
+  if (!has_arrived) end(mmu_fault, address);
 }
 
 }  // namespace pl::sim

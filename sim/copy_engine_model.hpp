@@ -3,8 +3,10 @@
 // that the hardware was seen to keep, the unfriendly ones first:
 //   - commands are fetched when the doorbell rings, unless their entry says that all before must be done (SYNC): commands
 //     written later are not seen then, the stale ones are executed;
-//   - a pipelined copy reads its source at once and writes later, so it does not see what the copies before it write;
-//   - writes of copies that may overlap arrive in any order (with a seed) and before the next completion word;
+//   - a pipelined copy reads its source at once and writes later, so it does not see what the copies before it write, those
+//     of earlier operations included;
+//   - writes of copies that may overlap arrive in any order (with a seed); a completion word arrives behind all writes that
+//     were launched before it;
 //   - a wrong address or a malformed command ends this channel and no other, with a record in its error notifier.
 // What the model does not know (block-linear layouts, other remappings) ends the channel too: it never guesses.
 //
@@ -65,6 +67,7 @@ class copy_channel {
   struct pending_write {
     std::uint64_t address;
     std::vector<std::byte> bytes;
+    std::optional<std::uint32_t> word;  // a completion word instead of bytes: what stands before it arrives before it
   };
   struct transfer {
     std::uint64_t destination = 0, source = 0;
@@ -82,7 +85,8 @@ class copy_channel {
 
   void end(fault_code code, std::uint64_t address = 0);
   void record_fault() const;
-  bool load_fenced(entry& front);
+  bool load_commands(entry& front);
+  void end_entry();
   outcome execute_word(const entry& front);
   void begin_packet(std::uint32_t header);
   outcome set_method(std::uint32_t subchannel, std::uint32_t method, std::uint32_t value);
@@ -94,8 +98,9 @@ class copy_channel {
   void advance_transfer(std::uint64_t& budget_bytes);
   void finish_launch(std::uint32_t flags);
   void complete_some();
-  void write_pending() { write_pending(pending_.size()); }
-  void write_pending(std::size_t count);
+  bool complete_all();
+  void complete(std::size_t count);
+  void arrive(const pending_write& one);
   std::uint32_t copy_value(std::uint32_t method) const { return copy_[method >> 2]; }
   std::uint64_t copy_address(std::uint32_t method) const {
     return std::uint64_t{copy_value(method)} << 32 | copy_value(method + 4);
@@ -116,7 +121,7 @@ class copy_channel {
   std::uint32_t copy_[0x800] = {};  // of the copy class
   std::optional<transfer> active_;
   std::vector<pending_write> pending_;
-  std::uint64_t pending_bytes_ = 0;
+  std::uint64_t pending_bytes_ = 0, pending_words_ = 0;
   std::uint64_t pipelined_ = 0;
 };
 

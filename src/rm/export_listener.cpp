@@ -96,7 +96,7 @@ status install(const cu::driver_table& cuda) {
 cu::result_t export_once(const cu::driver_table& cuda, std::uint64_t pointer, std::uint64_t size_bytes, announcement& out) {
   int dma_buf = -1;
   // Without it the simulated GPU complains about ranges that begin inside their object.
-  const unsigned long long flags = cuda.is_simulated ? cu::range_flag::sim_offset_in_position : 0;
+  const auto flags = cuda.is_simulated ? std::uint64_t{cu::range_flag::sim_offset_in_position} : 0;
   cu::result_t rc = 0;
   {
     const listening_scope scope(out);
