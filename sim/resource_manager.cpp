@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "sim/resource_calls.hpp"
@@ -25,12 +27,14 @@ int fail_with(int code) {
 }
 
 // -1: /dev/nvidiactl; -2: neither that nor /dev/nvidia<N>.
-int board_of_path(const char* path) {
-  unsigned number = 0;
-  int used = 0;
-  if (std::strcmp(path, "/dev/nvidiactl") == 0) return -1;
-  const bool is_board = std::sscanf(path, "/dev/nvidia%u%n", &number, &used) == 1 && path[used] == '\0';
-  return is_board && number <= 0xffff ? static_cast<int>(number) : -2;
+int board_of_path(std::string_view path) {
+  constexpr std::string_view kPrefix = "/dev/nvidia";
+  if (!path.starts_with(kPrefix)) return -2;
+  path.remove_prefix(kPrefix.size());
+  if (path == "ctl") return -1;
+  unsigned short number = 0;
+  const auto parsed = std::from_chars(path.data(), path.data() + path.size(), number);
+  return parsed.ec == std::errc() && parsed.ptr == path.data() + path.size() ? number : -2;
 }
 
 const rm::channel_layout* layout_of(const std::string& version) {

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -93,7 +92,7 @@ ssize_t read_driver_text(const char* path, char* out, std::size_t room) {
   else if (std::strcmp(path, "/proc/driver/nvidia/version") == 0)
     text = format("NVRM version: %s  %s  Release Build\n", kBoardName, kKernelDriverVersion);
   if (text.empty()) return errno = std::strstr(path, "nvidia") != nullptr ? ENOENT : EXDEV, -1;
-  std::memcpy(out, text.data(), std::min(room, text.size()));
+  text.copy(out, room);
   return static_cast<ssize_t>(text.size());
 }
 
