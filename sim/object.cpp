@@ -22,10 +22,10 @@ namespace {
 // The memfd's name tells an importer, in whatever process, which board the memory lies on.
 constexpr char kNamePrefix[] = "peerlane-sim:";
 
-// All live objects by handle, for the test hooks below. Entries go when the object goes.
+// All live objects by handle. Entries go when the object goes.
 struct registry {
   std::mutex mutex;
-  std::map<unsigned, const object*> live;
+  std::map<unsigned, object*> live;
   unsigned last = 0x5c000000;
 };
 
@@ -134,6 +134,14 @@ device* device_of_descriptor(int fd) {
 }
 
 unsigned client_handle() { return 0xc1d00000u | (static_cast<unsigned>(getpid()) & 0xffffu); }
+
+object_ref find_object(unsigned client, unsigned handle) {
+  if (client != client_handle()) return nullptr;
+  registry& all = objects();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.live.find(handle);
+  return found == all.live.end() ? nullptr : found->second->weak_from_this().lock();
+}
 
 // For tests of resource-manager code: the memory behind (hClient, hObject) as a new descriptor, -1 if there is none.
 PL_SIM_EXPORT int peerlaneSimObjectFd(unsigned client, unsigned handle) {

@@ -15,7 +15,7 @@
 
 namespace pl::sim {
 
-class object {
+class object : public std::enable_shared_from_this<object> {
  public:
   // New zeroed memory on a device; null with `why` = out_of_memory when the device is full.
   static std::shared_ptr<object> create(device& gpu, std::size_t bytes, result_t& why);
@@ -56,5 +56,8 @@ device* device_of_descriptor(int fd);
 
 // What stands in hClient of this process's objects.
 unsigned client_handle();
+
+// The memory behind (hClient, hObject); null if there is none, or not any more.
+object_ref find_object(unsigned client, unsigned handle);
 
 }  // namespace pl::sim

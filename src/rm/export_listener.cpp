@@ -95,10 +95,12 @@ status install(const cu::driver_table& cuda) {
 // Runs one export and records the announced objects in `out`.
 cu::result_t export_once(const cu::driver_table& cuda, std::uint64_t pointer, std::uint64_t size_bytes, announcement& out) {
   int dma_buf = -1;
+  // Without it the simulated GPU complains about ranges that begin inside their object.
+  const auto flags = cuda.is_simulated ? std::uint64_t{cu::range_flag::sim_offset_in_position} : 0;
   cu::result_t rc = 0;
   {
     const listening_scope scope(out);
-    rc = cuda.cuMemGetHandleForAddressRange(&dma_buf, pointer, size_bytes, cu::range_handle_type::dma_buf_fd, 0);
+    rc = cuda.cuMemGetHandleForAddressRange(&dma_buf, pointer, size_bytes, cu::range_handle_type::dma_buf_fd, flags);
   }
   if (rc == cu::error_code::success && dma_buf >= 0) ::close(dma_buf);
   return rc;

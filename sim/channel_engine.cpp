@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that executes all channels of a resource manager. It starts with the first channel and ends with the last. A
+// store to a doorbell cannot wake it, so it looks at the doorbells: without a pause while there is work, then less often.
+#include <sched.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <algorithm>
+#include <csignal>
+#include <system_error>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "sim/resource_calls.hpp"
+
+namespace pl::sim {
+namespace {
+
+constexpr std::uint64_t kSliceBytes = 1u << 20;  // so long may a call wait for the lock
+// Yielding lets whoever waits for the engine run where all CPUs are busy; after this a sleep costs less than looking on.
+constexpr std::uint64_t kYieldNs = 20'000;
+constexpr std::uint64_t kShortSleepNs = 5'000, kSleepNs = 50'000;
+constexpr std::uint64_t kLongIdleNs = 200'000'000, kLongSleepNs = 500'000;
+
+class idle_pause {
+ public:
+  void after(bool has_worked) {
+    const std::uint64_t now_ns = monotonic_ns();
+    if (has_worked || last_work_ns_ == 0) last_work_ns_ = now_ns;
+    const std::uint64_t idle_ns = now_ns - last_work_ns_;
+    if (idle_ns < kYieldNs) {
+      if (!has_worked) sched_yield();
+      return;
+    }
+    const std::uint64_t nap_ns = idle_ns > kLongIdleNs ? kLongSleepNs : std::clamp(idle_ns / 4, kShortSleepNs, kSleepNs);
+    const timespec pause{0, static_cast<long>(nap_ns)};
+    nanosleep(&pause, nullptr);
+  }
+
+ private:
+  std::uint64_t last_work_ns_ = 0;
+};
+
+}  // namespace
+
+void resource_manager::add_channel(const object& made) {
+  channels_.push_back({made.board, made.channel});
+  if (has_engine_) return;
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  try {
+    std::thread([self = shared_from_this()] { self->run_engine(); }).detach();
+    has_engine_ = true;
+  } catch (const std::system_error&) {}  // the channel does not answer, as one of a GPU that hangs
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// The caller has the lock, so the engine is between two slices: nothing of the channel touches memory any more.
+void resource_manager::drop_channel(const copy_channel* channel) {
+  const auto found =
+      std::find_if(channels_.begin(), channels_.end(), [&](const auto& one) { return one.channel.get() == channel; });
+  if (found == channels_.end()) return;
+  pipelined_ += found->channel->pipelined_copies();
+  channels_.erase(found);
+}
+
+void resource_manager::run_engine() {
+  prctl(PR_SET_TIMERSLACK, 1);
+  idle_pause pause;
+  for (;;) {
+    bool has_worked = false;
+    {
+      const std::lock_guard hold(mutex_);
+      if (is_over_ || channels_.empty()) {
+        has_engine_ = false;
+        engine_ended_.notify_all();
+        return;
+      }
+      if (!options_.is_deaf) listen_to_doorbells();
+      for (const auto& one : channels_) has_worked |= one.channel->step(kSliceBytes);
+    }
+    while (callers_.load(std::memory_order_relaxed) > 0) sched_yield();
+    pause.after(has_worked);
+  }
+}
+
+// Two channels that ring at the same moment leave one token in the page, which is memory here and no register. Therefore
+// any ring makes all channels of the board look at their positions.
+void resource_manager::listen_to_doorbells() {
+  for (unsigned board = 0; board < doorbells_.size(); ++board) {
+    if (doorbells_[board] == nullptr) continue;
+    auto* const word = reinterpret_cast<std::uint32_t*>(doorbells_[board]->bytes() + rm::kDoorbellOffset);
+    if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0 || __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL) == 0) continue;
+    for (const auto& one : channels_)
+      if (one.board == board) one.channel->fetch();
+  }
+}
+
+void resource_manager::shut_down() {
+  std::unique_lock hold(mutex_);
+  is_over_ = true;
+  engine_ended_.wait(hold, [this] { return !has_engine_; });
+  while (!clients_.empty()) end_client(clients_.begin()->first);
+}
+
+std::uint64_t resource_manager::pipelined_copies() {
+  const call_scope hold(*this);
+  std::uint64_t count = pipelined_;
+  for (const auto& one : channels_) count += one.channel->pipelined_copies();
+  return count;
+}
+
+bool resource_manager::is_engine_running() {
+  const call_scope hold(*this);
+  return has_engine_;
+}
+
+}  // namespace pl::sim

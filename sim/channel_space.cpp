@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/channel_space.hpp"
+
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace pl::sim {
+namespace {
+
+// Entries of a ring hold 40 bits of address.
+constexpr std::uint64_t kLowestAddress = 0x2'0000'0000, kAddressEnd = std::uint64_t{1} << 40;
+constexpr std::uint64_t kSpaceStep = std::uint64_t{32} << 30;
+constexpr unsigned kDistinctSpaces = 16;
+constexpr std::uint64_t kMappingStep = 2u << 20;
+
+// ThreadSanitizer cannot know that the doorbell orders what a program did before it and what the engine does behind it: the
+// program rings through a mapping of its own. The kernel's copies are invisible to it.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kAlwaysThroughKernel = true;
+#else
+constexpr bool kAlwaysThroughKernel = false;
+#endif
+
+// A mapping of `length` with a hole behind it: what runs over its end does not reach the next.
+constexpr std::uint64_t span_of(std::uint64_t length) {
+  return (length + 2 * kMappingStep - 1) / kMappingStep * kMappingStep;
+}
+
+class anonymous_memory final : public channel_memory {
+ public:
+  using channel_memory::channel_memory;
+  ~anonymous_memory() override {
+    munmap(bytes(), size_bytes());
+    close(fd());
+  }
+};
+
+enum class direction { in, out };
+
+// Bytes of this process's own memory that may be gone.
+bool move_host_bytes(std::byte* host, void* local, std::size_t count, direction way) {
+  for (std::size_t done = 0; done < count;) {
+    const iovec ours{static_cast<std::byte*>(local) + done, count - done};
+    const iovec theirs{host + done, count - done};
+    const ssize_t moved = way == direction::in ? process_vm_readv(getpid(), &ours, 1, &theirs, 1, 0)
+                                               : process_vm_writev(getpid(), &ours, 1, &theirs, 1, 0);
+    if (moved < 0 && (errno == ENOSYS || errno == EPERM)) {  // a container that forbids the call
+      if (way == direction::in) std::memcpy(ours.iov_base, theirs.iov_base, ours.iov_len);
+      else std::memcpy(theirs.iov_base, ours.iov_base, ours.iov_len);
+      return true;
+    }
+    if (moved <= 0) return false;
+    done += static_cast<std::size_t>(moved);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool channel_memory::read(std::uint64_t offset, void* out, std::size_t count) const {
+  if (!is_inside(offset, count)) return false;
+  if (is_host() || kAlwaysThroughKernel) return move_host_bytes(bytes_ + offset, out, count, direction::in);
+  std::memcpy(out, bytes_ + offset, count);
+  return true;
+}
+
+bool channel_memory::write(std::uint64_t offset, const void* in, std::size_t count) const {
+  if (!is_inside(offset, count)) return false;
+  if (is_host() || kAlwaysThroughKernel)
+    return move_host_bytes(bytes_ + offset, const_cast<void*>(in), count, direction::out);
+  std::memcpy(bytes_ + offset, in, count);
+  return true;
+}
+
+bool channel_memory::can_reach(std::uint64_t offset) const {
+  std::uint32_t ignored = 0;
+  if (offset % sizeof ignored != 0 || !is_inside(offset, sizeof ignored)) return false;
+  return !is_host() || move_host_bytes(bytes_ + offset, &ignored, sizeof ignored, direction::in);
+}
+
+std::optional<std::uint32_t> channel_memory::load_word(std::uint64_t offset) const {
+  if (!can_reach(offset)) return {};
+  return __atomic_load_n(reinterpret_cast<const std::uint32_t*>(bytes_ + offset), __ATOMIC_ACQUIRE);
+}
+
+bool channel_memory::store_word(std::uint64_t offset, std::uint32_t value) const {
+  if (!can_reach(offset)) return false;
+  __atomic_store_n(reinterpret_cast<std::uint32_t*>(bytes_ + offset), value, __ATOMIC_RELEASE);
+  return true;
+}
+
+channel_memory_ref make_anonymous_memory(std::uint64_t size_bytes) {
+  const int fd = memfd_create("peerlane-sim-channel", MFD_CLOEXEC);
+  if (fd < 0) return nullptr;
+  void* view = MAP_FAILED;
+  if (ftruncate(fd, static_cast<off_t>(size_bytes)) == 0)
+    view = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (view == MAP_FAILED) {
+    close(fd);
+    return nullptr;
+  }
+  return std::make_shared<anonymous_memory>(static_cast<std::byte*>(view), size_bytes, fd);
+}
+
+channel_space::channel_space(unsigned number) : next_(kLowestAddress + number % kDistinctSpaces * kSpaceStep) {}
+
+bool channel_space::is_free(std::uint64_t begin, std::uint64_t end) const {
+  const auto after = maps_.lower_bound(end);
+  if (after == maps_.begin()) return true;
+  const auto& [base, last] = *std::prev(after);
+  return base + span_of(last.length) <= begin;
+}
+
+// Addresses are taken in turn, so that one that was given back stays a fault for long.
+std::uint64_t channel_space::map(channel_memory_ref memory, std::uint32_t handle, std::uint64_t offset,
+                                 std::uint64_t length) {
+  const std::uint64_t span = span_of(length);
+  if (span > kAddressEnd - kLowestAddress) return 0;
+  std::uint64_t address = next_;
+  for (bool has_wrapped = false; address + span > kAddressEnd || !is_free(address, address + span);) {
+    if (address + span > kAddressEnd) {
+      if (has_wrapped) return 0;
+      has_wrapped = true;
+      address = kLowestAddress;
+      continue;
+    }
+    const auto& [base, last] = *std::prev(maps_.lower_bound(address + span));
+    address = base + span_of(last.length);
+  }
+  next_ = address + span;
+  maps_[address] = {std::move(memory), handle, offset, length};
+  return address;
+}
+
+std::size_t channel_space::unmap_all(std::uint32_t handle) {
+  return std::erase_if(maps_, [handle](const auto& entry) { return entry.second.handle == handle; });
+}
+
+const channel_space::mapping* channel_space::find(std::uint64_t address, std::uint64_t count, std::uint64_t& offset) const {
+  auto found = maps_.upper_bound(address);
+  if (found == maps_.begin()) return nullptr;
+  --found;
+  const std::uint64_t inside = address - found->first;
+  if (inside > found->second.length || count > found->second.length - inside) return nullptr;
+  offset = found->second.offset + inside;
+  return &found->second;
+}
+
+bool channel_space::contains(std::uint64_t address, std::uint64_t count) const {
+  std::uint64_t offset = 0;
+  return find(address, count, offset) != nullptr;
+}
+
+bool channel_space::read(std::uint64_t address, void* out, std::size_t count) const {
+  std::uint64_t offset = 0;
+  const mapping* const found = find(address, count, offset);
+  return found != nullptr && found->memory->read(offset, out, count);
+}
+
+bool channel_space::write(std::uint64_t address, const void* in, std::size_t count) const {
+  std::uint64_t offset = 0;
+  const mapping* const found = find(address, count, offset);
+  return found != nullptr && found->memory->write(offset, in, count);
+}
+
+std::optional<std::uint32_t> channel_space::load_word(std::uint64_t address) const {
+  std::uint64_t offset = 0;
+  const mapping* const found = find(address, sizeof(std::uint32_t), offset);
+  return found != nullptr ? found->memory->load_word(offset) : std::nullopt;
+}
+
+bool channel_space::store_word(std::uint64_t address, std::uint32_t value) const {
+  std::uint64_t offset = 0;
+  const mapping* const found = find(address, sizeof value, offset);
+  return found != nullptr && found->memory->store_word(offset, value);
+}
+
+}  // namespace pl::sim

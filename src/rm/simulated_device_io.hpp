@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The simulated GPU's device files: what rm::client needs to work on the simulated GPU as on a real one.
+#pragma once
+
+#include "cuda/driver_table.hpp"
+#include "os/device_io.hpp"
+
+namespace pl::rm {
+
+// The system calls of this process's simulated GPU, for rm::client::open and what is built on it. Null if the loaded libcuda
+// is not the simulated one, or is one of another version. Lives as long as the process. Any thread.
+device_io* simulated_device_io(const cu::driver_table& cuda);
+
+}  // namespace pl::rm
