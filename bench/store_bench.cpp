@@ -62,8 +62,8 @@ struct arguments {
   bool wants(const char* part) const { return only.find(part) != std::string::npos; }
 };
 
-[[noreturn]] void die(const std::string& why) {
-  std::fprintf(stderr, "store_bench: %s\n", why.c_str());
+[[noreturn]] void die(const std::string& reason) {
+  std::fprintf(stderr, "store_bench: %s\n", reason.c_str());
   std::exit(1);
 }
 

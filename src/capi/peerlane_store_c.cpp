@@ -49,8 +49,8 @@ struct open_operation {
   routed_ptr routed;
 
   bool test() const { return op ? owner->store->test(op) : owner->cluster->test(routed); }
-  bool wait(pl::store_client::clock::time_point until) const {
-    return op ? owner->store->wait(op, until) : owner->cluster->wait(routed, until);
+  bool wait(pl::store_client::clock::time_point deadline) const {
+    return op ? owner->store->wait(op, deadline) : owner->cluster->wait(routed, deadline);
   }
   const pl::store_client::reply& got() const { return op ? op->got : routed->got; }
 };
@@ -143,13 +143,13 @@ int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, 
   PL_NO_EXCEPTIONS
 }
 
-pl::status open_gpu(open_store& into, pl::store_client::client_options& options) {
+pl::status open_gpu(open_store& target, pl::store_client::client_options& options) {
   auto cuda = pl::cu::driver();
   if (!cuda || !pl::cu::initialize(**cuda)) return {};  // host memory only
   auto opened = pl::copy::planner::open(**cuda, pl::copy::planner::options_from_environment());
   if (!opened) return opened.error();
-  into.copies = *std::move(opened);
-  options.copies = into.copies.get();
+  target.copies = *std::move(opened);
+  options.copies = target.copies.get();
   options.cuda = *cuda;
   return {};
 }
@@ -557,9 +557,9 @@ PL_EXPORT int peerlane_store_wait(peerlane_store_op_t op, int32_t timeout_ms, pe
   try {
     const auto found = operations::instance().find(op);
     if (!found) return fail(EINVAL, kDead);
-    const auto until = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
-                                      : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
-    if (found->wait(until)) return ended(found->got(), reply);
+    const auto deadline = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
+                                         : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
+    if (found->wait(deadline)) return ended(found->got(), reply);
     if (reply != nullptr) {
       *reply = {};
       reply->status = EINPROGRESS;

@@ -66,8 +66,8 @@ result<void*> load_simulated_gpu() {
     if (access(place.c_str(), R_OK) != 0) continue;
     // By its resolved path: relative parts would stop being true when the program changes its folder.
     if (void* const library = dlopen(real_path(place).c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
-    const char* const why = dlerror();
-    return failure{ENODEV, format("the simulated GPU cannot be loaded: %s", why != nullptr ? why : place.c_str())};
+    const char* const reason = dlerror();
+    return failure{ENODEV, format("the simulated GPU cannot be loaded: %s", reason != nullptr ? reason : place.c_str())};
   }
   const std::string first = places.empty() ? kName : places[0];
   const std::string second = places.size() > 1 ? places[1] : first;

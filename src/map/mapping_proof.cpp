@@ -64,9 +64,9 @@ owned_part owned_part_of(const pin_plan& plan, const cpu_view& view, std::size_t
 
 }  // namespace
 
-failure unproved(const failure& why) {
-  if (why.code == EIO) return why;  // it was answered
-  return failure{why.code, "the mapping could not be proved: " + why.message};
+failure unproved(const failure& reason) {
+  if (reason.code == EIO) return reason;  // it was answered
+  return failure{reason.code, "the mapping could not be proved: " + reason.message};
 }
 
 proof_context context_for_proof(const cu::driver_table& cuda, const pin_plan& plan) noexcept {

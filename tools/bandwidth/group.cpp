@@ -42,18 +42,18 @@ result<std::unique_ptr<group>> by_meeting(messaging::meeting meeting, const grou
 
 // Of the environment alone: MPI carries it, or the ranks of one host find each other by the job's key.
 result<std::unique_ptr<group>> by_launcher(const messaging::launcher& launcher, const group_options& options) {
-  std::string why = launcher.name + " starts no MPI";
+  std::string reason = launcher.name + " starts no MPI";
   if (launcher.starts_mpi) {
     auto channel = open_mpi(launcher.size);
     if (channel) return star(std::move(*channel), options);
-    why = channel.error().message;
+    reason = channel.error().message;
   }
   if (launcher.ranks_here != launcher.size)
     return failure{
         ENOSYS,
         format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
                "port of rank 0's host, to the same command",
-               launcher.name.c_str(), why.c_str())};
+               launcher.name.c_str(), reason.c_str())};
   messaging::meeting meeting;
   meeting.rendezvous = messaging::local_endpoint(launcher.job_key);
   meeting.rank = launcher.rank;

@@ -34,7 +34,7 @@ struct case_at_hand {
 
 using reason = std::optional<std::string>;
 
-const gpu_link_facts* facts_of(const machine_links* links, int gpu) {
+const gpu_link_facts* facts_of_known(const machine_links* links, int gpu) {
   return links != nullptr && gpu >= 0 && static_cast<std::size_t>(gpu) < links->gpus.size()
              ? &links->gpus[static_cast<std::size_t>(gpu)]
              : nullptr;
@@ -43,7 +43,7 @@ const gpu_link_facts* facts_of(const machine_links* links, int gpu) {
 // The first GPU of the case for which `look` says something.
 reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const gpu_link_facts&)>& check) {
   for (const int gpu : c.gpus)
-    if (const auto* facts = facts_of(c.now(), gpu))
+    if (const auto* facts = facts_of_known(c.now(), gpu))
       if (auto found = check(gpu, *facts)) return found;
   return std::nullopt;
 }
@@ -105,13 +105,13 @@ reason nvlinks_missing(const case_at_hand& c) {
 }
 
 std::string throttle_words(std::uint64_t bits) {
-  namespace why = nvml::throttle;
-  if ((bits & (why::hardware_thermal | why::software_thermal)) != 0)
+  namespace cause = nvml::throttle;
+  if ((bits & (cause::hardware_thermal | cause::software_thermal)) != 0)
     return "too hot (thermal slowdown): check fans, air flow and nvidia-smi -q -d TEMPERATURE";
-  if ((bits & why::power_brake) != 0) return "the machine asserts power brake: check its power supplies";
-  if ((bits & why::hardware_slowdown) != 0) return "hardware slowdown (heat or power): nvidia-smi -q -d PERFORMANCE";
-  if ((bits & why::power_cap) != 0) return "power cap: nvidia-smi -q -d POWER, raise the limit with -pl";
-  if ((bits & why::sync_boost) != 0) return "held to another GPU's clocks (sync boost)";
+  if ((bits & cause::power_brake) != 0) return "the machine asserts power brake: check its power supplies";
+  if ((bits & cause::hardware_slowdown) != 0) return "hardware slowdown (heat or power): nvidia-smi -q -d PERFORMANCE";
+  if ((bits & cause::power_cap) != 0) return "power cap: nvidia-smi -q -d POWER, raise the limit with -pl";
+  if ((bits & cause::sync_boost) != 0) return "held to another GPU's clocks (sync boost)";
   return "";
 }
 
@@ -130,7 +130,7 @@ reason clocks_throttled(const case_at_hand& c) {
 // Counters that rose between the two looks.
 reason errors_rose(const case_at_hand& c) {
   return of_any_gpu(c, [&](int gpu, const gpu_link_facts& after) -> reason {
-    const auto* before = facts_of(c.known.before, gpu);
+    const auto* before = facts_of_known(c.known.before, gpu);
     if (c.known.after == nullptr || before == nullptr) return std::nullopt;
     const auto rise = [](std::uint64_t now, std::uint64_t earlier) {
       return now > earlier ? static_cast<unsigned long long>(now - earlier) : 0ull;
@@ -252,7 +252,7 @@ reason find_reason(const case_at_hand& c) {
 }
 
 std::string why_too_fast(const case_at_hand& c) {
-  const auto* facts = c.crossed ? facts_of(c.now(), c.crossed->gpu) : nullptr;
+  const auto* facts = c.crossed ? facts_of_known(c.now(), c.crossed->gpu) : nullptr;
   if (c.crossed && c.crossed->kind == traffic::local_copy && facts != nullptr && c.path.bytes <= facts->l2_bytes)
     return format("faster than the memory: %s fits the L2 cache (%s); use a larger buffer (-b)",
                   format_size(c.path.bytes).c_str(), format_size(facts->l2_bytes).c_str());

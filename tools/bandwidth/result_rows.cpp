@@ -118,7 +118,7 @@ json cell_row(const std::string& key, int index, const matrix& grid, std::size_t
            {"column", grid.columns[column]},
            {"unit", grid.unit},
            {"state", to_string(one.state)},
-           {"why", one.why},
+           {"why", one.reason},
            {"mismatched_bytes", one.wrong.bytes},
            {"first_mismatch", one.wrong.bytes > 0 ? json(one.wrong.first_offset) : json()}};
   add_figures(out, one);

@@ -44,7 +44,7 @@ cu::allocation_prop memory_on(int gpu, int handle_type) {
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
   prop.requested_handle_types = handle_type;
-  prop.where = {cu::location_type::device, gpu};
+  prop.location = {cu::location_type::device, gpu};
   return prop;
 }
 

@@ -47,7 +47,7 @@ constexpr std::array kHostCases = {
     host_case{51, engine, false, false, false, kEngineWorkers*(4u << 20)},
 };
 
-const host_case& case_of(int index) {
+const host_case& host_case_of(int index) {
   return *std::find_if(kHostCases.begin(), kHostCases.end(), [index](const host_case& one) { return one.index == index; });
 }
 
@@ -155,7 +155,7 @@ struct host_planner {
 
 case_plan plan_host_case(int index, const machine_shape& shape, const test_options& options) {
   case_plan plan;
-  const host_planner planner{case_of(index), shape, options};
+  const host_planner planner{host_case_of(index), shape, options};
   planner.add_matrices(plan);
   if (options.original_mistakes && (planner.spec.both || planner.spec.all)) planner.plan_original(plan);
   else if (planner.spec.all) planner.plan_all(plan);

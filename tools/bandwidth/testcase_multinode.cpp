@@ -61,7 +61,7 @@ class multinode_test {
   transfer_path path_of(const rank_round& round, const rank_target& target) const;
   int ordinal_here(int rank) const;
   bool stop_at(const rank_round& round, const std::vector<round_report>& reports);
-  void mark(const rank_round& round, cell_state state, const std::string& why);
+  void mark(const rank_round& round, cell_state state, const std::string& cause);
   void finish();
   cell& cell_of(const rank_target& target) { return out_.matrices[target.matrix].cells[target.row][target.column]; }
 
@@ -212,7 +212,7 @@ bool multinode_test::stop_at(const rank_round& round, const std::vector<round_re
     const auto& one = reports[static_cast<std::size_t>(r)];
     if (one.outcome != ending::failed) continue;
     out_.state = test_state::error;
-    out_.reason = ranks_.name_of(r) + ": " + one.why.message;
+    out_.reason = ranks_.name_of(r) + ": " + one.reason.message;
     mark(round, cell_state::error, out_.reason);
     return true;
   }
@@ -224,11 +224,11 @@ bool multinode_test::stop_at(const rank_round& round, const std::vector<round_re
   return false;
 }
 
-void multinode_test::mark(const rank_round& round, cell_state state, const std::string& why) {
+void multinode_test::mark(const rank_round& round, cell_state state, const std::string& cause) {
   for (const auto& transfer : round.transfers)
     for (const auto& target : transfer.targets) {
       cell_of(target).state = state;
-      cell_of(target).why = why;
+      cell_of(target).reason = cause;
     }
 }
 
@@ -274,7 +274,7 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& targe
     const rank_transfer& transfer = round.transfers[i];
     if (reported[i].rates == nullptr) {
       one.state = cell_state::error;
-      one.why = ranks_.name_of(transfer.executor_rank) + " has told no rate";
+      one.reason = ranks_.name_of(transfer.executor_rank) + " has told no rate";
       return;
     }
     add_to(one.samples, *reported[i].rates);
@@ -283,15 +283,15 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& targe
     one.state = cell_state::mismatch;
     one.wrong = *reported[i].wrong;
     const int destination = transfer.destination_rank == kEveryRank ? reported[i].seen_by : transfer.destination_rank;
-    one.why = format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
-                     ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
-                     one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(destination).c_str(),
-                     to_string(kind_), transfer.executor_rank, one.wrong.first_offset, one.wrong.expected, one.wrong.found,
-                     one.wrong.flipped_bits);
+    one.reason = format(
+        "%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
+        ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
+        one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(destination).c_str(), to_string(kind_),
+        transfer.executor_rank, one.wrong.first_offset, one.wrong.expected, one.wrong.found, one.wrong.flipped_bits);
   }
   // The original adds the medians of rates that need not belong to one moment.
   one.value = context_.options.original_mistakes ? sum_of_values : value_of(one.samples);
-  if (one.state == cell_state::measured) one.why.clear();
+  if (one.state == cell_state::measured) one.reason.clear();
   one.path = path_of(round, target);
   // The model knows the links of this host's GPUs; and the one rank whose verdict is printed is enough.
   const bool has_link_facts = one.path.source.index >= 0 && one.path.destination.index >= 0 && one.path.executor.gpu >= 0;

@@ -46,7 +46,7 @@ copy::cost_table measure(const gpu_session& gpu, const calibrate_options& option
   wanted.most_bytes = options.most_bytes;
   wanted.progress = [&](const std::string& description, std::size_t done, std::size_t all) {
     if (!line) line.emplace("calibrate", all);
-    line->at(done, description);
+    line->start_step(done, description);
   };
   // Else the first curves would be measured while the engine starts.
   if (!planner.hold()) std::printf("note: without the GPU engine: %s\n", planner.why_not().c_str());

@@ -104,12 +104,13 @@ class copy_sweep {
     for (const auto& test_case : cases_) {
       begin_case(test_case);
       for (const auto bytes : sizes) {
-        line.at(done++, format("%s %s %s", direction_label(test_case), memory_label(test_case), format_size(bytes).c_str()));
+        line.start_step(done++,
+                        format("%s %s %s", direction_label(test_case), memory_label(test_case), format_size(bytes).c_str()));
         measure(test_case, bytes);
       }
       end_case(test_case);
     }
-    line.at(done, "done");
+    line.start_step(done, "done");
     finish();
   }
 

@@ -78,8 +78,8 @@ int be_the_case(const sanity_options& options) {
   if (options.report_fd >= 0) fcntl(static_cast<int>(options.report_fd), F_SETFD, FD_CLOEXEC);
   try {
     chosen->run({options.common.gpu, options.verbose});
-  } catch (const case_waived& why) { return end_with(kExitWaived, why.what()); } catch (const std::exception& why) {
-    return end_with(kExitFailed, why.what());
+  } catch (const case_waived& cause) { return end_with(kExitWaived, cause.what()); } catch (const std::exception& cause) {
+    return end_with(kExitFailed, cause.what());
   }
   return kExitOk;
 }
@@ -231,7 +231,7 @@ int run_sanity(const invocation& call) {
   {
     progress line("sanity", cases.size());
     for (const auto& one : cases) {
-      line.at(reports.size(), one.name);
+      line.start_step(reports.size(), one.name);
       if (options.verbose) std::fprintf(stderr, "&&&& RUNNING %s\n", one.name);
       reports.push_back(run_case(one, {options.common.gpu, options.verbose}, static_cast<int>(options.timeout_s)));
       const auto& done = reports.back();

@@ -15,8 +15,6 @@
 namespace pl::tools {
 namespace {
 
-constexpr auto kC = alloc_kind::cu_mem_alloc;
-constexpr auto kV = alloc_kind::cu_mem_create;
 constexpr std::uint32_t kParentWord = 0x50415245;
 constexpr std::uint32_t kChildWord = 0x4348494C;
 
@@ -320,12 +318,12 @@ void leakage_pin_pages_fork(const case_context& context) {
   PL_REQUIRE(count() == before, "gdrdrv still holds pages: %ld, %ld before", count(), before);
 }
 
-#define PL_BOTH_KINDS(stem, function, text)                                                     \
-  sanity_case{.name = #stem "_cumemalloc", .asserts = text, .run = function<kC>}, sanity_case { \
-    .name = #stem "_vmmalloc", .asserts = text, .run = function<kV>                             \
+#define PL_BOTH_KINDS(stem, function, text)                                                              \
+  sanity_case{.name = #stem "_cumemalloc", .asserts = text, .run = function<kCuMemAlloc>}, sanity_case { \
+    .name = #stem "_vmmalloc", .asserts = text, .run = function<kCuMemCreate>                            \
   }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kStockInvalidationCases[] = {
     PL_BOTH_KINDS(invalidation_access_after_gdr_close, access_after_gdr_close, "a read after gdr_close faults or differs"),
     PL_BOTH_KINDS(invalidation_access_after_free, access_after_free,
                   "persistent mappings stay readable after the free, others fault"),
@@ -351,6 +349,6 @@ constexpr sanity_case kCases[] = {
 
 }  // namespace
 
-std::span<const sanity_case> stock_invalidation_cases() { return kCases; }
+std::span<const sanity_case> stock_invalidation_cases() { return kStockInvalidationCases; }
 
 }  // namespace pl::tools

@@ -67,9 +67,9 @@ struct mpich_abi {
 };
 
 template <class Function>
-void resolve_function(void* library, const char* name, Function& into) {
-  into = reinterpret_cast<Function>(dlsym(library, name));
-  if (into == nullptr) throw tool_failure(format("the MPI library has no %s", name));
+void resolve_function(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) throw tool_failure(format("the MPI library has no %s", name));
 }
 
 template <class H>
@@ -283,9 +283,9 @@ std::unique_ptr<messaging::bootstrap> make_bootstrap() {
 
 }  // namespace
 
-std::unique_ptr<transport> open_mpi(const mpi_wish& wish) {
-  if (opened().is_open_mpi) return std::make_unique<mpi_transport<open_mpi_abi>>(wish.through_preload);
-  return std::make_unique<mpi_transport<mpich_abi>>(wish.through_preload);
+std::unique_ptr<transport> open_mpi(const mpi_options& options) {
+  if (opened().is_open_mpi) return std::make_unique<mpi_transport<open_mpi_abi>>(options.through_preload);
+  return std::make_unique<mpi_transport<mpich_abi>>(options.through_preload);
 }
 
 bool mpi_takes_device_memory() {

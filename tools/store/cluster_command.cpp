@@ -129,7 +129,7 @@ void give_up(const etcd& client, const std::string& cluster, const std::string& 
 
 // Until everything is where it belongs. False: not in time.
 bool wait_until_settled(const etcd& client, const std::string& cluster, std::int64_t seconds) {
-  const std::uint64_t until = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
+  const std::uint64_t deadline = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
   for (;;) {
     const auto now = tools::must(store_cluster::read_view(client, cluster));
     const auto left = unsettled_of(now);
@@ -137,7 +137,7 @@ bool wait_until_settled(const etcd& client, const std::string& cluster, std::int
       return one.second.assigned_role == cluster_server::role::leaving;
     });
     if (now.map_revision != 0 && left.moving == 0 && !leaving) return true;
-    if (monotonic_ns() >= until) return false;
+    if (monotonic_ns() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

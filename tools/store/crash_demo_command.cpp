@@ -97,7 +97,7 @@ class crash_demo {
     store_client::reply answer;
     const double ns = timed([&] { answer = must(store_->run(store_->make_put(pool_, "value", memory, durable()))); });
     std::printf("durable put of %zu bytes from GPU memory: acknowledged after %s (%s)\n", pattern_.size(),
-                format_duration_ns(ns).c_str(), told(answer).c_str());
+                format_duration_ns(ns).c_str(), describe_reply(answer).c_str());
     return ns;
   }
 
@@ -126,7 +126,7 @@ class crash_demo {
     const auto memory = tools::must(store_->classify(destination_.get(), options_.bytes));
     store_client::reply answer;
     const double ns = timed([&] { answer = must(store_->run(store_->make_get(pool_, "value", memory, {}))); });
-    std::printf("get into other GPU memory: %s (%s)\n", format_duration_ns(ns).c_str(), told(answer).c_str());
+    std::printf("get into other GPU memory: %s (%s)\n", format_duration_ns(ns).c_str(), describe_reply(answer).c_str());
     return ns;
   }
 

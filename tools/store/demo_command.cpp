@@ -86,8 +86,8 @@ class demo {
 
  private:
   std::string registration() const {
-    const std::string why = store_->why_no_shm(), not_pinned = store_->why_not_pinned();
-    if (!why.empty()) return "through the socket (" + why + ")";
+    const std::string reason = store_->why_no_shm(), not_pinned = store_->why_not_pinned();
+    if (!reason.empty()) return "through the socket (" + reason + ")";
     return not_pinned.empty() ? "the store's memory is mapped"
                               : "the store's memory is mapped, not pinned (" + not_pinned + ")";
   }
@@ -187,7 +187,8 @@ class demo {
     std::printf("verified: every byte, of both values\n");
     row(results, "put", put, outbound, put_);
     row(results, "get", get, inbound, get_);
-    if (const std::string why = store_->why_not_pinned(); !why.empty()) results.add_note("arena not pinned: " + why);
+    if (const std::string reason = store_->why_not_pinned(); !reason.empty())
+      results.add_note("arena not pinned: " + reason);
     std::printf("end of gpu direct demo\n");
   }
 

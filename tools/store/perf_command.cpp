@@ -36,7 +36,7 @@ struct tally {
   latency_histogram latency;
   std::uint64_t operations = 0, bytes = 0, failed = 0, missing = 0, wrong = 0;
   store_client::reply last;
-  std::string why;
+  std::string reason;
 };
 
 // One client's part of one test.
@@ -64,7 +64,7 @@ class driver {
       begin(slot, {perf_kind::put, key, load_.bytes_of(key)}, monotonic_ns());
     }
     finish();
-    if (sum.failed > 0) throw tool_failure(sum.why);
+    if (sum.failed > 0) throw tool_failure(sum.reason);
     sum = {};
   }
 
@@ -169,7 +169,7 @@ class driver {
     if (got.status == ENOENT) ++sum.missing;
     else if (got.status != 0) {
       ++sum.failed;
-      sum.why = got.text;
+      sum.reason = got.text;
     } else {
       sum.last = got;
     }
@@ -223,11 +223,11 @@ void on_all(std::vector<std::unique_ptr<driver>>& drivers, const Step& step) {
     threads.emplace_back([&, i] {
       try {
         step(*drivers[i]);
-      } catch (const tool_failure& why) { problems[i] = why.what(); }
+      } catch (const tool_failure& reason) { problems[i] = reason.what(); }
     });
   for (auto& one : threads) one.join();
-  for (const auto& why : problems)
-    if (!why.empty()) throw tool_failure(why);
+  for (const auto& reason : problems)
+    if (!reason.empty()) throw tool_failure(reason);
 }
 
 bool run_test(const perf_options& options, const std::string& test, result_file& results) {
@@ -270,7 +270,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
     all.missing += one->sum.missing;
     all.wrong += one->sum.wrong;
     if (one->sum.last.status == 0) all.last = one->sum.last;
-    if (!one->sum.why.empty()) all.why = one->sum.why;
+    if (!one->sum.reason.empty()) all.reason = one->sum.reason;
   }
   const auto us = [&](double fraction) { return 1e-3 * static_cast<double>(all.latency.quantile(fraction)); };
   const double rate = static_cast<double>(all.operations) / seconds, gb = 1e-9 * static_cast<double>(all.bytes) / seconds;
@@ -302,7 +302,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
     row[name] = all.latency.quantile(fraction);
   results.add_row(row);
   if (all.wrong > 0) std::printf("%-12s %" PRIu64 " values were not those that were put\n", "", all.wrong);
-  if (all.failed > 0) std::printf("%-12s %" PRIu64 " operations failed: %s\n", "", all.failed, all.why.c_str());
+  if (all.failed > 0) std::printf("%-12s %" PRIu64 " operations failed: %s\n", "", all.failed, all.reason.c_str());
   return all.wrong == 0 && all.failed == 0;
 }
 

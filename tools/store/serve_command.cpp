@@ -119,8 +119,8 @@ int run_serve(const tools::invocation& call) {
     return serve(call);
   } catch (const std::bad_alloc&) {
     throw tools::tool_failure("out of memory: raise the limit (ulimit -v, or the container's), or give a smaller --arena");
-  } catch (const std::system_error& why) {  // a thread that could not be made
-    throw tools::tool_failure(format("%s: raise the limits of memory and threads (ulimit -v, ulimit -u)", why.what()));
+  } catch (const std::system_error& reason) {  // a thread that could not be made
+    throw tools::tool_failure(format("%s: raise the limits of memory and threads (ulimit -v, ulimit -u)", reason.what()));
   }
 }
 

@@ -149,19 +149,19 @@ class bench {
     }
     gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     if (does_answer) return;
-    const auto why = format(
+    const auto reason = format(
         "%d stuck streams: left out, one of them holds this stream's hardware queue "
         "(CUDA_DEVICE_MAX_CONNECTIONS=32 gives 32)",
         stuck);
-    std::printf("%s\n", why.c_str());
-    if (file_ != nullptr) file_->add_note(why);
+    std::printf("%s\n", reason.c_str());
+    if (file_ != nullptr) file_->add_note(reason);
   }
 
   void poke(const poke_way& way) {
     if (way.is_in_gpu_memory && !words_->is_mapped()) {
-      const auto why = format("%s: left out, %s", way.name, words_->why_unmapped().c_str());
-      std::printf("%s\n", why.c_str());
-      if (file_ != nullptr) file_->add_note(why);
+      const auto reason = format("%s: left out, %s", way.name, words_->why_unmapped().c_str());
+      std::printf("%s\n", reason.c_str());
+      if (file_ != nullptr) file_->add_note(reason);
       return;
     }
     std::vector<double> taken_ns;

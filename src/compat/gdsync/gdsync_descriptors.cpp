@@ -106,8 +106,8 @@ bool can_flush(const cu::driver_table& cuda) {
       cuda.cuDeviceGetAttribute(&can, cu::device_attribute::can_flush_remote_writes, device) == cu::error_code::success &&
       can != 0)
     return true;
-  static std::atomic<bool> is_told{false};
-  if (!is_told.exchange(true))
+  static std::atomic<bool> is_reported{false};
+  if (!is_reported.exchange(true))
     PL_LOG(warn, "GDS_WAIT_POST_FLUSH is left out: this GPU cannot flush remote writes from a stream");
   return false;
 }

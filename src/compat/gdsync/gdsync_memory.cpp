@@ -101,10 +101,10 @@ bool is_host_memory_of_cuda(const void* pointer) {
 
 }  // namespace
 
-int refuse(const char* call, const failure& why) {
+int refuse(const char* call, const failure& reason) {
   if (!env_read("PEERLANE_LOG").is_set || log_enabled(log_level::error))
-    log_line(log_level::error, "%s: %s", call, why.message.c_str());
-  return fail(why);
+    log_line(log_level::error, "%s: %s", call, reason.message.c_str());
+  return fail(reason);
 }
 
 result<const cu::driver_table*> ready_driver() {

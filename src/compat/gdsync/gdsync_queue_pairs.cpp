@@ -233,8 +233,8 @@ PL_EXPORT int gds_soft_open(struct ibv_context** context, struct ibv_pd** pd) {
 
 PL_EXPORT struct gds_qp* gds_create_qp(struct ibv_pd*, struct ibv_context* context, gds_qp_init_attr_t* attr, int,
                                        int flags) try {
-  const auto refused = [](const pl::failure& why) {
-    errno = refuse("gds_create_qp", why);
+  const auto refused = [](const pl::failure& reason) {
+    errno = refuse("gds_create_qp", reason);
     return static_cast<struct gds_qp*>(nullptr);
   };
   if (context != nullptr && context != &soft_context())

@@ -59,8 +59,8 @@ soft_pair::~soft_pair() {
 }
 
 soft_pair::address soft_pair::own_address() const {
-  const auto here = messaging::node_identity::here();
-  return {memory_.own_name(), here.boot, here.pid_namespace};
+  const auto identity = messaging::node_identity::here();
+  return {memory_.own_name(), identity.boot, identity.pid_namespace};
 }
 
 status soft_pair::connect(const address& destination) {

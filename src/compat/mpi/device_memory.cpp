@@ -54,9 +54,9 @@ result<devices*> open_devices() {
 
 bool can_be_read(const void* pointer) noexcept {
   char byte = 0;
-  const iovec here{&byte, 1};
+  const iovec local{&byte, 1};
   const iovec remote{const_cast<void*>(pointer), 1};
-  return process_vm_readv(getpid(), &here, 1, &remote, 1, 0) == 1;
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
 result<copy::gpu_context> context_of(std::uint64_t device) {
@@ -117,10 +117,10 @@ void close_devices() noexcept {
   delete open;
 }
 
-void complain(const char* description, const failure& why) noexcept {
+void complain(const char* description, const failure& reason) noexcept {
   static std::atomic<bool> is_reported{false};
-  if (!is_reported.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, why.message.c_str());
-  else PL_LOG(error, "peerlane-mpi: %s: %s", description, why.message.c_str());
+  if (!is_reported.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, reason.message.c_str());
+  else PL_LOG(error, "peerlane-mpi: %s: %s", description, reason.message.c_str());
 }
 
 }  // namespace pl::mpi

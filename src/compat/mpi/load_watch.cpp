@@ -28,8 +28,9 @@ void* hold_last_object() {
 
 // Without a lock of our own: a library's constructor may call MPI while its thread holds the dynamic linker's lock, for
 // which the holder of ours would wait.
-bool look_for_driver() noexcept {
-  // First the mark, then the look: what is loaded in between stands behind the mark and is found by the next call.
+bool detect_driver() noexcept {
+  // The mark is set before the search: a library that is loaded in between stands behind the mark, where the next call finds
+  // it.
   void* const last = hold_last_object();
   const link_map* entry = nullptr;
   if (last != nullptr && dlinfo(last, RTLD_DI_LINKMAP, &entry) != 0) entry = nullptr;

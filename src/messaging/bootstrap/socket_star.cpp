@@ -24,7 +24,7 @@ constexpr unsigned kQuietMs = 2000;         // before a line tells what is being
 constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
 constexpr unsigned kSendMs = 2000;          // of one small frame to a rank that waits for it
 constexpr std::size_t kMaxVisitors = 64;    // under way at a time: then the oldest goes, it has had its time
-constexpr unsigned kGraceMs = 3000;         // a rank's patience beyond rank 0's, whose sentence says more
+constexpr unsigned kJoinGraceMs = 3000;     // a rank's patience beyond rank 0's, whose sentence says more
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -378,7 +378,7 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
   if (auto sent = stream.send(head_of(settings, star_frame_kind::hello, settings.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + settings.rendezvous.text + " closed the connection: " + sent.error().message};
   bool is_known = false;
-  const std::uint64_t deadline = monotonic_ns() + settings.timeout_s * kSecond + kGraceMs * std::uint64_t{1'000'000};
+  const std::uint64_t deadline = monotonic_ns() + settings.timeout_s * kSecond + kJoinGraceMs * std::uint64_t{1'000'000};
   while (monotonic_ns() < deadline) {
     pollfd ready{stream.fd(), POLLIN, 0};
     poll(&ready, 1, kRetryMs);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kMaxThreads = 8;
 constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
-constexpr std::uint64_t kLooksNs = 500'000;    // the longest copy takes 300 us
+constexpr std::uint64_t kPollNs = 500'000;     // the longest copy takes 300 us
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
 }  // namespace
@@ -106,7 +106,7 @@ void checksum_pool::wake_another() {
 std::shared_ptr<value_part> checksum_pool::find_part() {
   searching_.fetch_add(1, std::memory_order_relaxed);
   std::shared_ptr<value_part> part;
-  const std::uint64_t until_ns = monotonic_ns() + kLooksNs;
+  const std::uint64_t until_ns = monotonic_ns() + kPollNs;
   for (unsigned pauses = 1; part == nullptr; ++pauses) {
     if (given_.load(std::memory_order_relaxed) != 0) part = take();
     else if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's memory mapped here: values are copied between it and the caller's memory, and summed on the way.
 //
-//   host memory      granted or pinned ─▶ copied and summed in one pass; long ones in parts, with the crew's threads
+//   host memory      granted or pinned ─▶ copied and summed in one pass; long ones in parts, with the checksum pool
 //   put from a GPU   granted ─▶ one copy │ the GPU sums what it reads ─▶ both there: commit
-//        or, where no kernel runs: copies of 16 MiB and less ─▶ each that is there: the crew sums it ─▶ commit
+//        or, where no kernel runs: copies of 16 MiB and less ─▶ each that is there: the pool sums it ─▶ commit
 #include <algorithm>
 #include <cstring>
 
@@ -31,13 +31,13 @@ constexpr auto kPatienceWithGpu = std::chrono::microseconds(500);
 
 }  // namespace
 
-status client::copy_in(const memory& into, std::string_view body) {
-  if (!into.device) {
-    std::memcpy(reinterpret_cast<void*>(into.address), body.data(), body.size());
+status client::copy_in(const memory& destination, std::string_view body) {
+  if (!destination.device) {
+    std::memcpy(reinterpret_cast<void*>(destination.address), body.data(), body.size());
     return {};
   }
-  return options_.copies->copy({copy::direction::to_device, into.address, copy::address_of(body.data()), body.size()},
-                               *into.device);
+  return options_.copies->copy({copy::direction::to_device, destination.address, copy::address_of(body.data()), body.size()},
+                               *destination.device);
 }
 
 // What lies in the arena of the part of the value that this operation is about, and where it is in the caller's memory.
@@ -67,7 +67,7 @@ result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
   return out;
 }
 
-// Between host memories: done here, or begun by the crew as well if it is long.
+// Between host memories: done here, or begun by the checksum pool if it is long.
 void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces) {
   one.sum = 0;
   const bool past_cache = one.got.moved_bytes >= kPastCacheFrom;
@@ -111,7 +111,7 @@ status client::begin_copy(operation& one) {
   }
   one.phase = operation::stage::copying;
   const copy::planner::async_options options{one.order.has, one.order.stream};
-  // (the GPU's sum comes with the last byte; the disk waits for the crew's no longer than for the bytes)
+  // (the GPU's sum comes with the last byte; the disk waits for the pool's sum no longer than for the bytes)
   if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.reports_arrival) {
     auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, options);
     if (sum) one.gpu_sum = *std::move(sum);
@@ -131,13 +131,13 @@ status client::begin_copy(operation& one) {
 void client::add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied) {
   for (std::size_t offset = 0; offset < piece.row_bytes; offset += checksum_pool::kPartBytes) {
     const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
-    auto* const there = static_cast<std::byte*>(copy::host_pointer(piece.dst + offset));
-    part->source = there;
+    auto* const memory = static_cast<std::byte*>(copy::host_pointer(piece.dst + offset));
+    part->source = memory;
     part->bytes = std::min<std::size_t>(checksum_pool::kPartBytes, piece.row_bytes - offset);
     part->copied = copied;
     if (one.mine.device) continue;
     part->source = static_cast<const std::byte*>(copy::host_pointer(piece.src + offset));
-    part->destination = there;
+    part->destination = memory;
     part->past_cache = one.got.moved_bytes >= kPastCacheFrom;
   }
 }
@@ -207,30 +207,30 @@ result<bool> client::gpu_sum_ended(operation& one) {
 
 result<bool> client::copy_ended(operation& one) {
   if (one.gpu_sum.is_there()) {
-    const auto there = one.copies.test();
-    if (!there) one.gpu_sum.give_up();
-    if (!there || !*there) return there;
+    const auto ended = one.copies.test();
+    if (!ended) one.gpu_sum.give_up();
+    if (!ended || !*ended) return ended;
     return gpu_sum_ended(one);
   }
   if (one.parts.empty()) return one.copies.test();
   // Copies arrive in order, nearly; all parts of one at once.
-  std::vector<std::shared_ptr<value_part>> here;
+  std::vector<std::shared_ptr<value_part>> arrived;
   for (const auto& part : one.parts) {
     if (part->given) continue;
-    if (here.empty() || here.back()->copied != part->copied) {
-      const auto there = part->copied->test();
-      if (!there) {
-        const failure why = there.error();
+    if (arrived.empty() || arrived.back()->copied != part->copied) {
+      const auto ended = part->copied->test();
+      if (!ended) {
+        const failure reason = ended.error();
         wait_for_copies(one);
-        return why;
+        return reason;
       }
-      if (!*there) break;
+      if (!*ended) break;
     }
-    here.push_back(part);
+    arrived.push_back(part);
   }
-  if (!here.empty()) {
-    for (const auto& part : here) part->given = true;
-    checksum_pool_.give(here);
+  if (!arrived.empty()) {
+    for (const auto& part : arrived) part->given = true;
+    checksum_pool_.give(arrived);
   }
   // Joined while later ones are on their way: at the end only the last ones' sums are missing.
   for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front()) {

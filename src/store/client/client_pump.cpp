@@ -18,8 +18,7 @@ using store_protocol::opcode;
 namespace flag = store_protocol::flag;
 
 constexpr auto kGrace = std::chrono::milliseconds(500);  // after a deadline: the store's own answer says more
-constexpr auto kMaxSleep = std::chrono::milliseconds(100);
-constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;  // pins that may wait for the next message
+constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;        // pins that may wait for the next message
 constexpr std::size_t kMaxUnpins = 32;
 constexpr int kMaxPatchAttempts = 1000;
 
@@ -174,27 +173,27 @@ void client::let_go(std::uint64_t pin, std::uint64_t bytes) {
 
 bool client::read_some() {
   if (!wire_) return false;
-  void* into = input_.data() + input_end_;
+  void* destination = input_.data() + input_end_;
   std::size_t room = input_.size() - input_end_;
   const bool direct = receiving_ && input_begin_ == input_end_;
   if (direct) {
-    into = room_for_data(room);
+    destination = room_for_data(room);
   } else if (input_begin_ > 0) {
     std::memmove(input_.data(), input_.data() + input_begin_, input_end_ - input_begin_);
     input_end_ -= input_begin_;
     input_begin_ = 0;
-    into = input_.data() + input_end_;
+    destination = input_.data() + input_end_;
     room = input_.size() - input_end_;
   }
   // Its head alone, so that the bytes behind it are read to where they shall lie.
   if (!direct && data_next_ && input_end_ == 0) room = store_protocol::kHeadBytes;
-  const auto got = wire_->read(into, room);
+  const auto got = wire_->read(destination, room);
   if (!got) {
     lose_connection(got.error());
     return true;
   }
   if (*got == 0) return false;
-  if (direct) data_came(static_cast<std::byte*>(into), *got);
+  if (direct) data_came(static_cast<std::byte*>(destination), *got);
   else input_end_ += *got;
   while (wire_ && parse_one()) {}
   return true;
@@ -204,14 +203,14 @@ bool client::read_some() {
 void* client::room_for_data(std::size_t& room) {
   auto& now = *receiving_;
   const std::size_t left = now.header.body_bytes - now.done;
-  if (!now.into || now.into->done()) {
+  if (!now.receiver || now.receiver->done()) {
     input_begin_ = input_end_ = 0;
     room = std::min(left, input_.size());
     return input_.data();
   }
   room = left;
-  if (now.into->mine.device) return now.into->staging.data() + now.done;
-  return reinterpret_cast<std::byte*>(now.into->mine.address + now.into->received_bytes + now.done);
+  if (now.receiver->mine.device) return now.receiver->staging.data() + now.done;
+  return reinterpret_cast<std::byte*>(now.receiver->mine.address + now.receiver->received_bytes + now.done);
 }
 
 void client::data_came(const std::byte* data, std::size_t bytes) {
@@ -222,7 +221,7 @@ void client::data_came(const std::byte* data, std::size_t bytes) {
 
 void client::data_complete() {
   const receiving done = *std::exchange(receiving_, std::nullopt);
-  const auto& one = done.into;
+  const auto& one = done.receiver;
   const bool last = (done.header.flags & flag::more) == 0;
   data_next_ = !last;
   if (last) asked_.erase(done.header.request_id);
@@ -249,7 +248,7 @@ bool client::parse_one() {
     std::size_t room = 0;
     const auto& now = *receiving_;
     const std::size_t part = std::min(have, now.header.body_bytes - now.done);
-    if (now.into && !now.into->done()) std::memcpy(room_for_data(room), cursor, part);
+    if (now.receiver && !now.receiver->done()) std::memcpy(room_for_data(room), cursor, part);
     input_begin_ += part;
     data_came(reinterpret_cast<const std::byte*>(cursor), part);
     return true;
@@ -281,9 +280,9 @@ bool client::parse_one() {
 void client::take_data(const store_protocol::head& header) {
   auto& now = receiving_.emplace(receiving{});
   now.header = header;
-  if (const auto found = asked_.find(header.request_id); found != asked_.end()) now.into = found->second;
-  if (now.into && !now.into->done()) {
-    auto& one = *now.into;
+  if (const auto found = asked_.find(header.request_id); found != asked_.end()) now.receiver = found->second;
+  if (now.receiver && !now.receiver->done()) {
+    auto& one = *now.receiver;
     if (header.offset != one.received_bytes || header.body_bytes > one.mine.bytes - one.received_bytes)
       return lose_connection({EPROTO, "a piece of a value came that does not continue the one before"});
     if (one.mine.device) one.staging.resize(store_protocol::kMaxBodyBytes);
@@ -324,7 +323,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
         clock::now() < one->deadline) {
       asked_.erase(header.request_id);
       // Nothing is remembered of a request that did nothing: a router's goes on under its own number.
-      if (one->fields.who->client == client_id_) one->fields.who->number = next_sequence_++;
+      if (one->fields.request_number->client == client_id_) one->fields.request_number->number = next_sequence_++;
       return submit(one);
     }
     const bool by_memory = one->method == operation::kind::put_shm || one->method == operation::kind::get_shm;
@@ -335,9 +334,9 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
       return go_by_socket(one, fields.text.value_or(errno_text(header.status)));
     }
     if (one->method != operation::kind::put_streamed || one->sent_bytes == one->mine.bytes) asked_.erase(header.request_id);
-    std::string why = fields.text.value_or(errno_text(header.status));
+    std::string reason = fields.text.value_or(errno_text(header.status));
     got.fields = std::move(fields);
-    return finish(one, header.status, std::move(why));
+    return finish(one, header.status, std::move(reason));
   }
   if (fields.result) got.result = *fields.result;
   switch (one->method) {
@@ -356,7 +355,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
       got.moved_bytes = one->mine.bytes;
       break;
     case operation::kind::get_ucx:
-      if ((header.flags & flag::lane) != 0) return ucx_answered(one, header, fields);
+      if ((header.flags & flag::ucx) != 0) return ucx_answered(one, header, fields);
       stop_ucx_transfer(*one);
       one->method = operation::kind::get_streamed;  // memory does not hold the value as a whole
       if (options_.require != store_protocol::path::none && header.value_bytes > 0)
@@ -394,12 +393,12 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
 
 // The store's memory does not hold the value as a whole, or may not be used for this pool: through the socket then, unless
 // that is forbidden.
-void client::go_by_socket(const operation_ptr& one, const std::string& why) {
+void client::go_by_socket(const operation_ptr& one, const std::string& reason) {
   stop_ucx_transfer(*one);
   if (options_.require != store_protocol::path::none)
-    return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), why.c_str()));
+    return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), reason.c_str()));
   if (one->method == operation::kind::get_shm && one->order.has)
-    return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + why);
+    return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + reason);
   if (one->method == operation::kind::put_shm || one->method == operation::kind::put_ucx) {
     one->method = operation::kind::put_streamed;
     one->head.flags |= flag::streamed;
@@ -428,15 +427,15 @@ void client::expire() {
       continue;
     wait_for_copies(*one);
     if (one->method == operation::kind::put_ucx) give_grant_back(*one);
-    std::string why =
+    std::string reason =
         wire_ ? "the store did not answer in time" : "the store was not reached in time: " + lost_because_.message;
-    finish(one, ETIMEDOUT, std::move(why));
+    finish(one, ETIMEDOUT, std::move(reason));
   }
 }
 
 // True: something happened.
-bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
-  if (!wire_) return connect_again(hold, until);
+bool client::pump(lock_t& hold, clock::time_point give_up_at, bool may_sleep) {
+  if (!wire_) return connect_again(hold, give_up_at);
   bool moved = run_copies(hold);
   moved = drive_ucx() || moved;
   if (wire_) flush();
@@ -454,7 +453,7 @@ bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
     hold.lock();
     return false;
   }
-  const auto end = std::min({until, next_deadline(), clock::now() + kMaxSleep});
+  const auto end = std::min({give_up_at, next_deadline(), clock::now() + kMaxSleep});
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock::now()).count();
   pollfd all[3] = {{wire_->fd(), *events, 0}, {wake_fd_, POLLIN, 0}, {uses_ucx ? ucx_stream_->fd() : -1, POLLIN, 0}};
   hold.unlock();

@@ -85,13 +85,13 @@ bool client::check_path(operation& one, store_protocol::path way, const char* op
   if (way == store_protocol::path::none && wire_) way = wire_->way();
   if (options_.require == store_protocol::path::none || options_.require == way) return true;
   const bool read_only = way != store_protocol::path::shm_direct && arena_ != nullptr && arena_->read_only();
-  std::string why = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
-  if (options_.require == store_protocol::path::ucx) why = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
-  if (why.empty()) why = "that is how the store was reached";
+  std::string reason = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
+  if (options_.require == store_protocol::path::ucx) reason = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
+  if (reason.empty()) reason = "that is how the store was reached";
   one.phase = operation::stage::done;
   one.got.status = ENOTSUP;
   one.got.text = format("path %s was required, this %s would go by %s: %s", name_of(options_.require), option, name_of(way),
-                        why.c_str());
+                        reason.c_str());
   return false;
 }
 
@@ -107,7 +107,7 @@ void client::submit_by_ucx(const operation_ptr& one) {
   }
   if (one->mine.device) ucx_staging_device_ = one->mine.device->device_ordinal;
   const auto given = one->head.flags;
-  one->head.flags |= flag::lane;
+  one->head.flags |= flag::ucx;
   if (one->method == operation::kind::put_ucx) {
     ask(*one, opcode::alloc, {});
   } else {
@@ -166,11 +166,11 @@ void client::check_ucx_operation(const operation_ptr& one) {
   auto& transfer = *one->ucx_transfer;
   if (transfer.bad.code != 0) {
     if (one->ucx_answered && one->method == operation::kind::put_ucx) return give_grant_back(*one);  // and its answer tells
-    const auto why = transfer.bad;
+    const auto reason = transfer.bad;
     if (one->method == operation::kind::put_ucx) give_grant_back(*one);
     asked_.erase(one->head.request_id);
-    if (why.code == ECONNABORTED || why.code == EBADMSG) return go_by_socket(one, why.message);
-    return finish(one, why.code, why.message);
+    if (reason.code == ECONNABORTED || reason.code == EBADMSG) return go_by_socket(one, reason.message);
+    return finish(one, reason.code, reason.message);
   }
   if (one->method == operation::kind::get_ucx) {
     if (!one->ucx_answered || transfer.moved_bytes < one->ucx_bytes || transfer.under_way > 0) return;
@@ -199,7 +199,7 @@ bool client::drive_ucx() {
   if (stream_session_ && stream_session_->lost) {
     // Not every end of a lane is seen at the other one.
     operation note;
-    note.head.flags = flag::lane;
+    note.head.flags = flag::ucx;
     if (wire_) ask(note, opcode::abort, {});
     const auto all = ucx_operations_;
     for (const auto& one : all) check_ucx_operation(one);

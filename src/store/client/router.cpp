@@ -179,9 +179,9 @@ unsigned router::copies_of(std::uint32_t pool) const {
 }
 
 reply router::ask_anyone(opcode op, std::string_view key, const store_protocol::tail& fields) {
-  const auto until = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  const auto deadline = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
   reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
-  for (auto pause = kFirstPause; clock::now() < until; pause = std::min(pause * 2, kLastPause)) {
+  for (auto pause = kFirstPause; clock::now() < deadline; pause = std::min(pause * 2, kLastPause)) {
     for (const auto& endpoint : endpoints()) {
       const auto connection = reach(endpoint);
       if (!connection) {
@@ -230,7 +230,7 @@ result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_
 
 // ---- Values --------------------------------------------------------------------------------------------------------------
 
-reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make) {
+reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point deadline, const maker& make) {
   const auto connection = reach(endpoint);
   if (!connection) return failed_reply(connection.code(), connection.error().message);
   const auto number = pool_at(endpoint, *connection, pool);
@@ -239,7 +239,7 @@ reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::ti
     return failed_reply(number.code(), number.error().message);
   }
   const auto one = make(**connection, *number);
-  one->deadline = until;
+  one->deadline = deadline;
   reply got = (*connection)->run(one);
   if (is_about_connection(got.status)) forget(endpoint, *connection);
   return got;
@@ -264,7 +264,7 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
     else
       last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& connection, std::uint32_t number) {
         auto one = make(connection, number);
-        if (changes) one->fields.who = sequence;
+        if (changes) one->fields.request_number = sequence;
         return one;
       });
     if (!may_pass(last.status)) return last;
@@ -284,9 +284,10 @@ reply router::put(std::uint32_t pool, std::string_view key, const memory& source
                 [&](client& connection, std::uint32_t number) { return connection.make_put(number, key, source, options); });
 }
 
-reply router::get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) {
-  return routed(pool, key, into.bytes, false, options.timeout_ms,
-                [&](client& connection, std::uint32_t number) { return connection.make_get(number, key, into, options); });
+reply router::get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options) {
+  return routed(pool, key, destination.bytes, false, options.timeout_ms, [&](client& connection, std::uint32_t number) {
+    return connection.make_get(number, key, destination, options);
+  });
 }
 
 reply router::erase(std::uint32_t pool, std::string_view key, const put_request& options) {

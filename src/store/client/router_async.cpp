@@ -35,10 +35,11 @@ routed_ptr router::make_put(std::uint32_t pool, std::string_view key, const memo
                 return connection.make_put(number, key, source, options);
               });
 }
-routed_ptr router::make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) const {
-  return made(pool, key, into.bytes, false, options.timeout_ms,
-              [key = std::string(key), into, options](client& connection, std::uint32_t number) {
-                return connection.make_get(number, key, into, options);
+routed_ptr router::make_get(std::uint32_t pool, std::string_view key, const memory& destination,
+                            const get_request& options) const {
+  return made(pool, key, destination.bytes, false, options.timeout_ms,
+              [key = std::string(key), destination, options](client& connection, std::uint32_t number) {
+                return connection.make_get(number, key, destination, options);
               });
 }
 routed_ptr router::make_erase(std::uint32_t pool, std::string_view key, const put_request& options) const {
@@ -64,7 +65,7 @@ router::client_ptr router::known_connection(const routed_operation& one, std::st
 operation_ptr router::operation_for(const routed_ptr& one, const client_ptr& target, const std::string& endpoint,
                                     std::uint32_t pool) {
   auto op = one->make(*target, pool);
-  if (one->changes) op->fields.who = one->request_number;
+  if (one->changes) op->fields.request_number = one->request_number;
   op->deadline = std::min(one->deadline, clock::now() + std::chrono::milliseconds(options_.try_ms) + time_for(one->bytes));
   op->callback = [this, one, endpoint, connection = std::weak_ptr(target)](operation& ended) {
     settle(one, ended.got, endpoint, connection);
@@ -92,10 +93,10 @@ bool router::test(const routed_ptr& one) const {
   return one->done;
 }
 
-bool router::wait(const routed_ptr& one, clock::time_point until) {
+bool router::wait(const routed_ptr& one, clock::time_point deadline) {
   std::unique_lock hold(tasks_lock_);
   const auto is_done = [&] { return one->done; };
-  if (until != clock::time_point::max()) return ended_.wait_until(hold, until, is_done);
+  if (deadline != clock::time_point::max()) return ended_.wait_until(hold, deadline, is_done);
   ended_.wait(hold, is_done);
   return true;
 }

@@ -13,7 +13,7 @@ using store_client::kPlacements;
 using store_client::unit_of;
 
 constexpr store::version_t kTakeOverVersions = store::version_t{1} << 32;  // more than anybody puts while it loses a lease
-constexpr auto kLookPatience = std::chrono::seconds(5);
+constexpr auto kRefreshPatience = std::chrono::seconds(5);
 constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map all the time
 
 // Whether this run of a server serves the unit.
@@ -238,8 +238,8 @@ void cluster_service::lookup_async(store::session_id session, store::pool_id poo
       session, pool, key, options,
       [this, known = *known, key = std::string(key), session, options, end](result<store::pinned_value> found) {
         if (found || found.code() != EBADMSG || known.copies < 2) return end(std::move(found));
-        heal(known, key, [this, known, key, session, options, end, why = found.error()](const status& healed) {
-          if (!healed) return end(why);
+        heal(known, key, [this, known, key, session, options, end, reason = found.error()](const status& healed) {
+          if (!healed) return end(reason);
           engine_.lookup_async(session, known.id, key, options, end);
         });
       });
@@ -393,7 +393,7 @@ status cluster_service::admits_copy(const store_protocol::copy_terms& terms, std
 
 result<std::string> cluster_service::differing_keys(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                                     store::pool_id pool, const store_protocol::tail& fields,
-                                                    std::string_view until, std::string_view theirs, bool knows_requests) {
+                                                    std::string_view end, std::string_view theirs, bool knows_requests) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   const auto units = units_in(fields.prefix.value_or(""));
@@ -404,7 +404,7 @@ result<std::string> cluster_service::differing_keys(const store_protocol::copy_t
   // From a server of an earlier release this is the first word of a filling.
   if (!knows_requests && fields.after.value_or("").empty())
     if (const status begun = begin_being_filled(terms, connection, view->map, *units); !begun) return begun.error();
-  return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
+  return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), end, theirs);
 }
 
 // Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
@@ -453,7 +453,7 @@ result<store::pool_info> cluster_service::configure_pool(store::pool_id id, cons
 status cluster_service::delete_pool(store::pool_id id) { return pools_.drop(*members_, id); }
 
 result<store::pool_info> cluster_service::find_pool(const std::string& name) {
-  if (const status looked = members_->look(kLookPatience); !looked) return looked.error();
+  if (const status refreshed = members_->refresh(kRefreshPatience); !refreshed) return refreshed.error();
   if (const status done = pools_.follow(*members_->view(), *members_); !done) log_("cluster_pool", done.error().message);
   return engine_.find_pool(name);
 }
@@ -507,7 +507,7 @@ bool cluster_service::propose_changes(const cluster_view& view, cluster_map& nex
     const auto server = next.servers.find(one.name);
     if (!serves(one.unit) || !entry.fills(one.name) || server == next.servers.end() || server->second.run != one.run)
       continue;
-    if (!copies_.promise(one.unit, one.name, one.filling, view.map_revision)) continue;
+    if (!copies_.promise(one.unit, one.name, one.catch_up_number, view.map_revision)) continue;
     std::erase(entry.joining, one.name);
     entry.copies.push_back(one.name);
     changed = true;

@@ -66,11 +66,11 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
   auto client = etcd::connect(options.etcd, timeout, options.tls);
   if (!client) return client.error();
   std::unique_ptr<membership> made(new membership(options, *std::move(client), std::move(callbacks)));
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
     const status done = made->enter_anew();
     if (done) break;
-    if (std::chrono::steady_clock::now() >= until) return done.error();
+    if (std::chrono::steady_clock::now() >= deadline) return done.error();
     std::this_thread::sleep_for(50ms);
   }
   if (const status seen = made->poll_once(); !seen) return seen.error();
@@ -98,8 +98,8 @@ view_ptr membership::view() const {
 }
 
 std::uint64_t membership::lease_left_ns() const noexcept {
-  const std::uint64_t now = monotonic_ns(), until = lease_until_ns_.load(std::memory_order_acquire);
-  return until > now ? until - now : 0;
+  const std::uint64_t now = monotonic_ns(), deadline = lease_until_ns_.load(std::memory_order_acquire);
+  return deadline > now ? deadline - now : 0;
 }
 bool membership::holds_lease() const noexcept { return lease_left_ns() > 0; }
 
@@ -111,7 +111,7 @@ void membership::wake() {
   changed_.notify_all();
 }
 
-status membership::look(std::chrono::milliseconds patience) {
+status membership::refresh(std::chrono::milliseconds patience) {
   std::unique_lock hold(lock_);
   woken_ = true;
   changed_.notify_all();
@@ -135,8 +135,8 @@ void membership::serve() {
       hooks_.log(back ? "cluster_joined_again" : "cluster_not_joined", back ? options_.name : back.error().message);
       if (back) ++rejoins_;
     }
-    status looked = poll_once();
-    if (looked && lease_ != 0) looked = propose();
+    status refreshed = poll_once();
+    if (refreshed && lease_ != 0) refreshed = propose();
     hooks_.seen(view());
   }
 }
@@ -173,9 +173,9 @@ status membership::enter_anew() {
   const std::string member = prefix() + "member/" + options_.name;
   const auto mine = now->member_revisions.find(options_.name);
   if (mine != now->member_revisions.end()) {
-    const auto there = etcd_.list(member);
-    if (!there) return there.error();
-    for (const auto& one : there->entries)
+    const auto listed = etcd_.list(member);
+    if (!listed) return listed.error();
+    for (const auto& one : listed->entries)
       if (one.key == member && endpoint_in(one.value) != options_.endpoint)
         return failure{EEXIST, format("cluster %s has a server %s at %s: choose another --name", options_.cluster.c_str(),
                                       options_.name.c_str(), endpoint_in(one.value).c_str())};
@@ -271,8 +271,8 @@ void membership::mark_down(const cluster_view& view, cluster_map& next, bool& ch
       dead_since_ns_.erase(name);
       continue;
     }
-    const auto [since, first] = dead_since_ns_.emplace(name, now);
-    if (now - since->second < options_.repair_after_s * kSecond) continue;
+    const auto [dead_since, first] = dead_since_ns_.emplace(name, now);
+    if (now - dead_since->second < options_.repair_after_s * kSecond) continue;
     one.down = true;
     changed = true;
     hooks_.log("cluster_server_down", name);
@@ -301,7 +301,7 @@ status membership::propose() {
     const auto mine = now->member_revisions.find(options_.name);
     const auto done = write_map(*now, std::move(next), {{prefix() + "member/" + options_.name, mine->second}}, {});
     if (!done) return done.error();
-    if (const status looked = poll_once(); !looked) return looked;
+    if (const status refreshed = poll_once(); !refreshed) return refreshed;
     if (*done) hooks_.seen(view());
   }
   return {};

@@ -160,8 +160,8 @@ std::set<std::string> replicator::suspects() const {
   const std::lock_guard hold(lock_);
   std::set<std::string> out;
   const std::uint64_t now = monotonic_ns();
-  for (const auto& [name, since] : failing_since_ns_)
-    if (now - since > give_up_ns_) out.insert(name);
+  for (const auto& [name, failing_since] : failing_since_ns_)
+    if (now - failing_since > give_up_ns_) out.insert(name);
   return out;
 }
 
@@ -169,21 +169,21 @@ std::uint64_t replicator::begin_catch_up(unsigned unit, const std::string& name)
   const std::lock_guard hold(lock_);
   return catching_up_[{unit, name}] = ++catch_ups_;
 }
-void replicator::end_catch_up(unsigned unit, const std::string& name, std::uint64_t filling) {
+void replicator::end_catch_up(unsigned unit, const std::string& name, std::uint64_t catch_up_number) {
   const std::lock_guard hold(lock_);
   const auto found = catching_up_.find({unit, name});
-  if (found != catching_up_.end() && found->second == filling && !promised_.contains(found->first))
+  if (found != catching_up_.end() && found->second == catch_up_number && !promised_.contains(found->first))
     catching_up_.erase(found);
 }
-bool replicator::fills(unsigned unit, const std::string& name, std::uint64_t filling) const {
+bool replicator::fills(unsigned unit, const std::string& name, std::uint64_t catch_up_number) const {
   const std::lock_guard hold(lock_);
   const auto found = catching_up_.find({unit, name});
-  return found != catching_up_.end() && found->second == filling;
+  return found != catching_up_.end() && found->second == catch_up_number;
 }
-bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t filling, std::int64_t revision) {
+bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t catch_up_number, std::int64_t revision) {
   const std::lock_guard hold(lock_);
   const auto found = catching_up_.find({unit, name});
-  if (found == catching_up_.end() || found->second != filling) return false;
+  if (found == catching_up_.end() || found->second != catch_up_number) return false;
   promised_[found->first] = revision;
   return true;
 }
@@ -203,7 +203,7 @@ void replicator::send(const change& change, const peer_name& peer, std::function
   links_.reach(peer, change.pool_name, [change, terms, done = std::move(done)](const result<peer_pool>& target) {
     if (!target) return done(target.error());
     auto one = target->connection->make_erase(target->pool, change.key, {});
-    if (!change.request.empty()) one->fields.who = {change.request.client, change.request.sequence};
+    if (!change.request.empty()) one->fields.request_number = {change.request.client, change.request.sequence};
     if (change.level != store::durability::pool_default) one->fields.level = change.level;
     one->fields.copy = terms;
     one->callback = [done](store_client::operation& ended) { done(status_of(ended)); };
@@ -247,7 +247,7 @@ void replicator::send_value(const change& mutation, const peer_name& peer, store
           options.user_flags = value.info.user_flags;
           if (mutation.level != store::durability::pool_default) options.level = mutation.level;
           auto one = target->connection->make_put(target->pool, mutation.key, memory, options);
-          if (!mutation.request.empty()) one->fields.who = {mutation.request.client, mutation.request.sequence};
+          if (!mutation.request.empty()) one->fields.request_number = {mutation.request.client, mutation.request.sequence};
           one->fields.copy = terms;
           one->callback = [done, let_go, whole](store_client::operation& ended) {
             let_go();

@@ -77,7 +77,7 @@ result<std::unique_ptr<arena>> arena::make(std::uint64_t size_bytes, std::uint64
   if (info.fd < 0) {
     if (const int error = map_memory(info, 0); error != 0)
       return failure{error, format("arena of %s: %s", format_size(info.size_bytes).c_str(), errno_text(error).c_str())};
-    ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a wish
+    ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a hint
   }
   std::unique_ptr<arena> made(new arena(info));
   // Who gets the fd must not be able to pull the memory away from under us.
@@ -227,10 +227,11 @@ void arena::release_slot(const segment& piece) {
   release_blocks(segment{block, kBlockBytes}, lasting);
 }
 
-bool arena::wait_for_release(std::uint64_t seen, deadline_t until) {
+bool arena::wait_for_release(std::uint64_t seen, deadline_t deadline) {
   std::unique_lock lock(mutex_);
   ++waiting_;
-  const bool happened = released_.wait_until(lock, until, [&] { return releases_.load(std::memory_order_relaxed) != seen; });
+  const bool happened =
+      released_.wait_until(lock, deadline, [&] { return releases_.load(std::memory_order_relaxed) != seen; });
   --waiting_;
   return happened;
 }

@@ -91,7 +91,7 @@ void committer::commit(group& commit_group) {
   check_room();
   for (const unit_ref& unit : commit_group.units) settle(commit_group, *unit);
   written_since_check_ += commit_group.batch.GetDataSize();
-  announce(commit_group);
+  publish_volatile_names(commit_group);
   const status written = write(commit_group);
   if (written) publish(commit_group);
   else take_back(commit_group, written.error());
@@ -178,9 +178,9 @@ status committer::sync_log() {
   return {};
 }
 
-// A key that leaves the index for memory alone is announced to find() before its record goes, so that one of its two looks
+// Names a key that leaves the index for memory alone before its record goes, so that one of the two passes of find()
 // (names, records, names) meets it.
-void committer::announce(group& commit_group) {
+void committer::publish_volatile_names(group& commit_group) {
   for (const auto& [full, key] : commit_group.keys) {
     if (!key.before.in_index || !key.now.exists || key.now.in_index) continue;
     const pool_ref pool = components_.known.find(pool_of(full));
@@ -247,7 +247,7 @@ void committer::forget_pool(const pool_ref& pool) {
   }
 }
 
-void committer::take_back(group& commit_group, const failure& why) {
+void committer::take_back(group& commit_group, const failure& reason) {
   // The log may hold the records although the write failed. Nothing else may be written where they point to; the next start,
   // which sees what the log really holds, gives the space back.
   for (const value_ref& made : commit_group.written) made->owns_extents = made->owns_extents && !commit_group.attempted;
@@ -262,7 +262,7 @@ void committer::take_back(group& commit_group, const failure& why) {
   }
   for (const pool_ref& pool : commit_group.dropped) pool->dropped = false;
   for (const unit_ref& unit : commit_group.units) {
-    if (!unit->repeated) unit->failed = why;
+    if (!unit->repeated) unit->failed = reason;
   }
 }
 

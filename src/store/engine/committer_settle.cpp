@@ -294,10 +294,10 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
     return;
   }
   const std::string first_key = full_key(pool->id, "");
-  const std::string until = full_key(pool->id + 1, "");
+  const std::string end = full_key(pool->id + 1, "");
   std::vector<segment> pieces;
   status scanned =
-      components_.records.scan(family::extents, first_key, until, false, [&](std::string_view, std::string_view raw) {
+      components_.records.scan(family::extents, first_key, end, false, [&](std::string_view, std::string_view raw) {
         if (const auto of_key = decode_extents(raw)) pieces.insert(pieces.end(), of_key->begin(), of_key->end());
         return true;
       });
@@ -317,8 +317,8 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
   for (const segment& freed : commit_group.freed)
     std::erase_if(pieces, [&](const segment& piece) { return piece.offset_bytes == freed.offset_bytes; });
   commit_group.freed.insert(commit_group.freed.end(), pieces.begin(), pieces.end());
-  components_.records.erase_range(commit_group.batch, family::values, first_key, until);
-  components_.records.erase_range(commit_group.batch, family::extents, first_key, until);
+  components_.records.erase_range(commit_group.batch, family::values, first_key, end);
+  components_.records.erase_range(commit_group.batch, family::extents, first_key, end);
   components_.records.erase(commit_group.batch, family::catalogue, pool_key(pool->id));
   components_.records.erase(commit_group.batch, family::catalogue, counts_key(pool->id));
   commit_group.dropped.push_back(pool);

@@ -122,9 +122,9 @@ class system_disk final : public disk {
     if (static_cast<std::uint64_t>(now.st_size) >= size_bytes) return {};
     if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes)); error != 0) {
       errno = error;
-      failure why = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
+      failure reason = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
       if (::ftruncate(fd, 0) == 0) ::unlink(path.c_str());  // what it got so far
-      return why;
+      return reason;
     }
     if (::fsync(fd) != 0) return system_failure("fsync of " + path);
     return sync_folder_of(path);

@@ -250,7 +250,7 @@ status engine::impl::read_extents() {
       for (const segment& piece : named)
         if (status taken = space->take(piece); !taken) damage = taken.error();
     }
-    if (const auto why = space->why_lost(named); why && lost++ == 0) first_lost = *why;
+    if (const auto cause = space->why_lost(named); cause && lost++ == 0) first_lost = *cause;
     if (damage)
       damage->message = "store: key " + shown(key_of(full)) + format(" of pool %u: ", pool_of(full)) + damage->message;
     return !damage;

@@ -14,7 +14,7 @@ namespace {
 
 class checker {
  public:
-  checker(engine::impl& owner, engine::check_report& into) : owner_(owner), report_(into) {}
+  checker(engine::impl& owner, engine::check_report& findings) : owner_(owner), report_(findings) {}
 
   status run(bool values) {
     values_ = values;
@@ -48,7 +48,7 @@ class checker {
     if (!record) return problem(full, "its record is damaged");
     if (!owner_.known.find(pool_of(full))) problem(full, "its pool does not exist");
     if (record->large() && !values_) {
-      if (const auto why = owner_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *why);
+      if (const auto reason = owner_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *reason);
     }
     if (!record->large()) {
       if (arch::crc32c(record->small_value.data(), record->small_value.size()) != record->crc)

@@ -100,7 +100,7 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
   unit->operations.push_back(operation{operation::kind::put,
                                        std::move(taken->full),
                                        std::move(taken->made),
-                                       options.put.when,
+                                       options.put.precondition,
                                        options.put.expected_version,
                                        0,
                                        {},

@@ -18,7 +18,7 @@ constexpr std::uint64_t kSpillBytes = 128 << 10;                  // written at 
 constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // what is longer has left the cache before it is read
 
 // Copies the value's bytes to where it lies, in one pass with their checksum, and says how far it is.
-std::uint32_t fill(value& target, std::span<const std::byte> source, filling* progress = nullptr) {
+std::uint32_t fill(value& target, std::span<const std::byte> source, fill_progress* progress = nullptr) {
   const bool past_cache = source.size() >= kPastCacheFrom;
   std::uint32_t crc = 0;
   std::uint64_t offset = 0;  // of the value
@@ -39,9 +39,9 @@ failure of_item(const batch_item& item) {
 }
 
 // Answers a unit that failed; who is answered finds its space free.
-void give_up(unit_ref unit, const failure& why) {
+void give_up(unit_ref unit, const failure& reason) {
   for (operation& op : unit->operations) op.made.reset();
-  unit->failed = why;
+  unit->failed = reason;
   unit->done(*unit);
 }
 
@@ -75,7 +75,7 @@ std::function<void(commit_unit&)> answer_put(engine::impl& owner, completion<put
 // ---- Room
 // --------------------------------------------------------------------------------------------------------------------
 
-result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until, placement place) {
+result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t deadline, placement place) {
   const std::uint64_t limit = max_in_memory();
   if (length_bytes > limit)
     return failure{EFBIG, format("store: %llu bytes do not lie in memory as one value, that is for up to %llu (half of the "
@@ -95,7 +95,7 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
     const bool small = length_bytes <= store::arena::kSlotBytes;
     if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_lasting : victims::lasting)) continue;
     if (memory->releases() != seen) continue;
-    if (until == kNoWait || !memory->wait_for_release(seen, until))
+    if (deadline == kNoWait || !memory->wait_for_release(seen, deadline))
       return failure{
           ENOSPC, format("store: no room for %llu bytes in the arena of %s: all of it is pinned, granted or being written",
                          static_cast<unsigned long long>(length_bytes), format_size(memory->info().size_bytes).c_str())};
@@ -115,7 +115,7 @@ bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
 bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted) {
   // Longer looks would hold readers up. What must be written before it may leave is written together: many small values cost
   // little more than one, and the puts to come find room without waiting.
-  constexpr int kLooks = 32, kSkips = 4096;
+  constexpr int kMaxVisits = 32, kSkips = 4096;
   std::vector<value_ref> gone;  // let go of behind the lock
   std::vector<victim> to_spill;
   {
@@ -124,7 +124,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
     auto next = recent.end();
     int skips = 0;
     std::uint64_t found = 0;
-    for (int visited = 0; visited < kLooks && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
+    for (int visited = 0; visited < kMaxVisits && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
          ++visited) {
       entry& key_entry = **--next;
       // What is in use stays, and must not stand in the way of what is behind it.
@@ -318,7 +318,7 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
   value_ref made = unit->operations.front().made;
   const bool crc_missing = unit->crc_missing;
   both->unit = std::move(unit);
-  const auto coming = to_copy.empty() ? nullptr : std::make_shared<filling>();
+  const auto coming = to_copy.empty() ? nullptr : std::make_shared<fill_progress>();
   const auto arrive = [this](meeting& joined) {
     if (joined.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     unit_ref back = std::move(joined.unit);
@@ -375,7 +375,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   unit->operations.push_back(operation{operation::kind::put,
                                        full_key(pool, key),
                                        std::move(*made),
-                                       options.when,
+                                       options.precondition,
                                        options.expected_version,
                                        0,
                                        {},
@@ -409,8 +409,14 @@ void engine::erase_async(pool_id pool, std::string_view key, const erase_options
   unit->pool = *found;
   unit->level = (*found)->level(options.level);
   unit->request = options.request;
-  unit->operations.push_back(operation{
-      operation::kind::erase, full_key(pool, key), nullptr, options.when, options.expected_version, 0, {}, options.copy});
+  unit->operations.push_back(operation{operation::kind::erase,
+                                       full_key(pool, key),
+                                       nullptr,
+                                       options.precondition,
+                                       options.expected_version,
+                                       0,
+                                       {},
+                                       options.copy});
   unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& finished) {
     const batch_item& item = finished.operations.front().outcome;
     if (finished.failed || item.error != 0) {
@@ -469,11 +475,11 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
     return done(failure{EFBIG, "store: an atomic batch has at most 64 MiB of values"});
   for (const batch_operation& one : operations) {
     if (status good = impl_->check_key(one.key); !good) return done(good.error());
-    const bool putting = one.what == batch_operation::kind::put;
+    const bool putting = one.action == batch_operation::kind::put;
     operation made{putting ? operation::kind::put : operation::kind::erase,
                    full_key(pool, one.key),
                    nullptr,
-                   one.when,
+                   one.precondition,
                    one.expected_version,
                    0,
                    {}};

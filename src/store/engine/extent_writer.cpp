@@ -13,7 +13,7 @@ constexpr std::uint64_t kWriteBytes = std::uint64_t{64} << 20;
 class blocks_to_come final : public block_gate {
  public:
   // Whole: they are there. Else they are cut at the steps of `coming`.
-  void add(std::span<const block_io> more, std::uint64_t length_bytes, filling* coming) {
+  void add(std::span<const block_io> more, std::uint64_t length_bytes, fill_progress* coming) {
     if (coming != nullptr) any_ = true;
     std::uint64_t offset = 0;  // of the value
     for (const block_io& one : more) {
@@ -38,7 +38,7 @@ class blocks_to_come final : public block_gate {
 
  private:
   struct need {
-    filling* progress;
+    fill_progress* progress;
     std::uint64_t bytes;
   };
   static bool is_there(const need& needed) {
@@ -70,7 +70,7 @@ void extent_writer::stop() {
   }
 }
 
-void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<filling> coming) {
+void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming) {
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {

@@ -108,8 +108,8 @@ std::optional<std::string> extents::why_lost(std::span<const segment> pieces) co
     const auto found = lost_.find(piece.offset_bytes);
     if (found == lost_.end()) continue;
     const std::uint64_t number = piece.offset_bytes / options_.file_bytes;
-    if (const auto why = cannot_open_.find(number); why != cannot_open_.end())
-      return "an extent file cannot be opened: " + why->second;
+    if (const auto reason = cannot_open_.find(number); reason != cannot_open_.end())
+      return "an extent file cannot be opened: " + reason->second;
     if (found->second.has_file)
       return format("%s was cut off at %llu bytes", path_of(number).c_str(),
                     static_cast<unsigned long long>(cut_at_.at(number)));

@@ -90,16 +90,16 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
 
 }  // namespace
 
-failure index_failure(const rocksdb::Status& why, std::string_view action) {
-  const std::string text = "store: index: " + std::string(action) + ": " + why.ToString();
-  if (why.IsNoSpace() || why.subcode() == rocksdb::Status::kNoSpace) return failure{ENOSPC, text};
-  if (why.IsCorruption()) return failure{EUCLEAN, text};
-  if (why.IsBusy() || why.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
-  if (why.IsIOError() && why.ToString().find("lock") != std::string::npos) return failure{EBUSY, text};
-  if (why.IsIOError() && text.find("Too many open files") != std::string::npos) return failure{EMFILE, text};
-  if (why.IsMemoryLimit() || why.subcode() == rocksdb::Status::kMemoryLimit) return failure{ENOMEM, text};
-  if (why.IsNotSupported()) return failure{ENOTSUP, text};
-  if (why.IsInvalidArgument()) return failure{EINVAL, text};
+failure index_failure(const rocksdb::Status& reason, std::string_view action) {
+  const std::string text = "store: index: " + std::string(action) + ": " + reason.ToString();
+  if (reason.IsNoSpace() || reason.subcode() == rocksdb::Status::kNoSpace) return failure{ENOSPC, text};
+  if (reason.IsCorruption()) return failure{EUCLEAN, text};
+  if (reason.IsBusy() || reason.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
+  if (reason.IsIOError() && reason.ToString().find("lock") != std::string::npos) return failure{EBUSY, text};
+  if (reason.IsIOError() && text.find("Too many open files") != std::string::npos) return failure{EMFILE, text};
+  if (reason.IsMemoryLimit() || reason.subcode() == rocksdb::Status::kMemoryLimit) return failure{ENOMEM, text};
+  if (reason.IsNotSupported()) return failure{ENOTSUP, text};
+  if (reason.IsInvalidArgument()) return failure{EINVAL, text};
   return failure{EIO, text};
 }
 
@@ -116,9 +116,9 @@ result<std::unique_ptr<index>> index::open_files(const options& settings, bool i
                                      ? rocksdb::DB::OpenForReadOnly(options, settings.folder, wanted, &handles, &db)
                                      : rocksdb::DB::Open(options, settings.folder, wanted, &handles, &db);
   if (!opened.ok()) {
-    failure why = index_failure(opened, "opening " + settings.folder);
-    if (opened.IsCorruption() || opened.IsPathNotFound()) why = failure{EUCLEAN, why.message + kDamageAdvice};
-    return why;
+    failure reason = index_failure(opened, "opening " + settings.folder);
+    if (opened.IsCorruption() || opened.IsPathNotFound()) reason = failure{EUCLEAN, reason.message + kDamageAdvice};
+    return reason;
   }
   made->db_.reset(db);
   std::copy(handles.begin(), handles.end(), made->families_.begin());
@@ -283,15 +283,15 @@ void index::erase(rocksdb::WriteBatch& batch, family column_family, std::string_
 }
 
 void index::erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first,
-                        std::string_view until) const {
-  batch.DeleteRange(families_[static_cast<std::size_t>(column_family)], slice(first), slice(until));
+                        std::string_view bound) const {
+  batch.DeleteRange(families_[static_cast<std::size_t>(column_family)], slice(first), slice(bound));
 }
 
-status index::scan(family column_family, std::string_view first, std::string_view until, bool keep,
+status index::scan(family column_family, std::string_view first, std::string_view bound, bool keep,
                    const std::function<bool(std::string_view, std::string_view)>& visit) const {
   rocksdb::ReadOptions read_options;
-  const rocksdb::Slice end = slice(until);
-  if (!until.empty()) read_options.iterate_upper_bound = &end;
+  const rocksdb::Slice end = slice(bound);
+  if (!bound.empty()) read_options.iterate_upper_bound = &end;
   read_options.fill_cache = keep;
   read_options.total_order_seek = true;
   const std::unique_ptr<rocksdb::Iterator> cursor(

@@ -114,7 +114,7 @@ class counter {
 
 // A pattern in the words of RE2, or why there is none. What the two read differently is written out, or refused.
 result<std::string> translate(std::string_view text) {
-  const auto refuse = [](std::string why) { return failure{EINVAL, "store: regular expression: " + std::move(why)}; };
+  const auto refuse = [](std::string reason) { return failure{EINVAL, "store: regular expression: " + std::move(reason)}; };
   if (text.size() > kMaxPatternBytes) return refuse(format("it is longer than %zu bytes", kMaxPatternBytes));
   if (text.find('\0') != std::string_view::npos) return refuse("it has a zero byte");
   counter all;

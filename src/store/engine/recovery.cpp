@@ -79,10 +79,10 @@ status compare_seals(const std::string& folder, const mark_state& mark) {
 failure lost(const recovery_question& question, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
   const std::uint64_t first_lost =
       std::min(logs.missing_from != 0 ? logs.missing_from : ~std::uint64_t{0}, reach.last_sequence + 1);
-  const std::uint64_t until = std::max(need, logs.missing_until);
+  const std::uint64_t last_lost = std::max(need, logs.missing_until);
   return damage(format("%s: the index's log is damaged (%s): changes %llu to %llu were acknowledged and are lost",
                        question.index_folder.c_str(), logs.damage.empty() ? "its end is missing" : logs.damage.c_str(),
-                       shown_number(first_lost), shown_number(until)));
+                       shown_number(first_lost), shown_number(last_lost)));
 }
 
 }  // namespace

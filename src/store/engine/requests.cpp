@@ -58,14 +58,14 @@ requests::window& requests::need(group& client_group, std::uint64_t client) {
   return made;
 }
 
-status requests::read_window(std::uint64_t client, window& into) {
+status requests::read_window(std::uint64_t client, window& destination) {
   return index_.scan(family::requests, client_key(client), client_key(client + 1), false,
                      [&](std::string_view, std::string_view raw) {
                        auto outcome = decode_outcome(raw);
                        if (!outcome) return true;  // a layout of another version: as if forgotten
                        const std::size_t slot = outcome->sequence % kDedupeWindow;
-                       if (into.slots.size() <= slot) into.slots.resize(slot + 1);
-                       into.slots[slot] = std::move(*outcome);
+                       if (destination.slots.size() <= slot) destination.slots.resize(slot + 1);
+                       destination.slots[slot] = std::move(*outcome);
                        return true;
                      });
 }

@@ -139,11 +139,11 @@ status salvage::read_log() {
     return {};
   }
   const std::uint64_t first_missing = logs->missing_from != 0 ? logs->missing_from : reached + 1;
-  const std::uint64_t until = logs->missing_from != 0 ? logs->missing_until : need;
+  const std::uint64_t last_missing = logs->missing_from != 0 ? logs->missing_until : need;
   lost_.push_back(
       format("changes %llu to %llu of the index's log (%s): keys that they put or erased, and that are not named "
              "below, are as before them",
-             static_cast<unsigned long long>(first_missing), static_cast<unsigned long long>(until),
+             static_cast<unsigned long long>(first_missing), static_cast<unsigned long long>(last_missing),
              logs->damage.empty() ? "its end is missing" : logs->damage.c_str()));
   return {};
 }
@@ -182,20 +182,20 @@ status salvage::open_extents() {
   return {};
 }
 
-void salvage::lose(const std::string& full, const std::string& why) {
+void salvage::lose(const std::string& full, const std::string& reason) {
   if (lost_.size() >= kMaxLost) return;
   std::string name = format("%u", pool_of(full));
   for (const pool_info& pool : pools_)
     if (pool.id == pool_of(full)) name = shown(pool.name);
-  lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + why);
+  lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + reason);
 }
 
 // What cannot be read between two keys. Large values have a second record, which names them.
-void salvage::report_gap(std::string_view first, std::string_view until) {
+void salvage::report_gap(std::string_view first, std::string_view bound) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
-  lost_.push_back("keys behind " + name(first) + " and before " + (until.empty() ? "the end" : name(until)) +
+  lost_.push_back("keys behind " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
                   ": a table of the index is damaged");
-  (void)records_->scan(family::extents, first, until, false, [&](std::string_view full, std::string_view) {
+  (void)records_->scan(family::extents, first, bound, false, [&](std::string_view full, std::string_view) {
     if (full != first && !later_.contains(std::string(full))) lose(std::string(full), "its record lies in a damaged table");
     return true;
   });
@@ -203,7 +203,7 @@ void salvage::report_gap(std::string_view first, std::string_view until) {
 
 status salvage::each(const std::function<void(const std::string&, const value_record&)>& take) {
   const auto take_one = [&](const std::string& full, std::string_view raw) {
-    if (const auto why = doubtful_.find(full); why != doubtful_.end()) return;
+    if (const auto reason = doubtful_.find(full); reason != doubtful_.end()) return;
     const auto record = decode_value(raw);
     if (!record) return lose(full, "its record is damaged");
     take(full, *record);
@@ -230,7 +230,7 @@ status salvage::each(const std::function<void(const std::string&, const value_re
   }
   for (const auto& [full, raw] : later_)
     if (raw) take_one(full, *raw);
-  for (const auto& [full, why] : doubtful_) lose(full, why);
+  for (const auto& [full, reason] : doubtful_) lose(full, reason);
   return {};
 }
 

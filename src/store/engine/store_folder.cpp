@@ -87,23 +87,23 @@ void empty(const std::string& folder) {
   for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
 }
 
-status check_values(const std::string& folder, disk& files, folder_report& into) {
+status check_values(const std::string& folder, disk& files, folder_report& findings) {
   auto source = salvage::open(folder, files);
   if (!source) {
-    into.problems.push_back(source.error().message);
+    findings.problems.push_back(source.error().message);
     return {};
   }
   status read = (*source)->each([&](const std::string& full, const value_record& record) {
-    ++into.keys;
+    ++findings.keys;
     const status got = (*source)->read(record, [&](std::span<const std::byte> part) {
-      into.bytes_read += part.size();
+      findings.bytes_read += part.size();
       return status();
     });
-    if (got) ++into.values_read;
+    if (got) ++findings.values_read;
     else (*source)->lose(full, got.error().message);
   });
-  if (status same = (*source)->verify_tables(); !same) into.problems.push_back(same.error().message);
-  into.problems.insert(into.problems.end(), (*source)->lost().begin(), (*source)->lost().end());
+  if (status same = (*source)->verify_tables(); !same) findings.problems.push_back(same.error().message);
+  findings.problems.insert(findings.problems.end(), (*source)->lost().begin(), (*source)->lost().end());
   return read;
 }
 
@@ -311,7 +311,7 @@ struct disk_choice {
 }  // namespace
 
 result<folder_report> check_folder(const std::string& folder, disk* files) {
-  if (status there = need_folder(folder); !there) return std::move(there).error();
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   const disk_choice disks(files);
@@ -334,7 +334,7 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
 }
 
 result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files) {
-  if (status there = need_folder(folder); !there) return std::move(there).error();
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   if (status room = need_empty(target); !room) return std::move(room).error();
@@ -346,9 +346,9 @@ result<repair_report> repair_folder(const std::string& folder, const std::string
   auto made = engine::open(settings);
   if (!made) return made.error();
   repair_report report;
-  refill filling(**source, **made, report);
-  status done = filling.make_pools();
-  if (done) done = filling.run();
+  refill transfer(**source, **made, report);
+  status done = transfer.make_pools();
+  if (done) done = transfer.run();
   if (done) done = (*made)->close();
   made->reset();
   if (!done) {
@@ -360,13 +360,13 @@ result<repair_report> repair_folder(const std::string& folder, const std::string
 }
 
 result<folder_report> backup_folder(const std::string& folder, const std::string& target, disk* files) {
-  if (status there = need_folder(folder); !there) return std::move(there).error();
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   if (status room = need_empty(target); !room) return std::move(room).error();
-  const auto give_up = [&](const failure& why) {
+  const auto give_up = [&](const failure& reason) {
     empty(target);
-    return why;
+    return reason;
   };
   if (status copied = copy_files(folder, target); !copied) return give_up(copied.error());
   auto report = check_folder(target, files);
@@ -393,9 +393,9 @@ result<folder_report> restore_folder(const std::string& backup, const std::strin
     return failure{EUCLEAN, "store: the files of " + backup + " are not those of its " + kListName +
                                 ": the backup is damaged; take another one, or `store repair` it"};
   if (status room = need_empty(target); !room) return std::move(room).error();
-  const auto give_up = [&](const failure& why) {
+  const auto give_up = [&](const failure& reason) {
     empty(target);
-    return why;
+    return reason;
   };
   if (status copied = copy_files(backup, target); !copied) return give_up(copied.error());
   auto report = check_folder(target, files);

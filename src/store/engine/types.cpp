@@ -43,10 +43,10 @@ constexpr code_row kCodes[] = {
 
 }  // namespace
 
-status_code code_of(const failure& why, bool about_pool) noexcept {
-  if (why.code == EEXIST && about_pool) return status_code::pool_exists;
+status_code code_of(const failure& reason, bool about_pool) noexcept {
+  if (reason.code == EEXIST && about_pool) return status_code::pool_exists;
   for (const code_row& row : kCodes) {
-    if (row.error == why.code && row.error != 0) return row.code;
+    if (row.error == reason.code && row.error != 0) return row.code;
   }
   return status_code::failed;
 }

@@ -49,7 +49,7 @@ std::unique_ptr<stage> stage::make() {
   const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(base) % kHuge;
   if (before != 0) ::munmap(base, before);
   ::munmap(base + before + kWhole, kHuge - before);
-  ::madvise(base + before, kWhole, MADV_HUGEPAGE);  // a wish
+  ::madvise(base + before, kWhole, MADV_HUGEPAGE);  // a hint
   return std::unique_ptr<stage>(new stage(base + before));
 }
 
@@ -57,7 +57,7 @@ stage::~stage() { ::munmap(base_, kParts * kPartBytes); }
 
 void uring::begin(part& chunk) {
   chunk.data = chunk.block->data + chunk.begun;
-  const std::uint64_t size = chunk.until - chunk.begun;
+  const std::uint64_t size = chunk.end - chunk.begun;
   if (through_ == nullptr || size < kStagedFromBytes) return;
   std::byte* copy = through_->part(static_cast<std::size_t>(&chunk - parts_));
   arch::crc32c_copy(copy, chunk.data, size, 0, true);  // for its stores past the cache: twice as fast as memcpy here
@@ -68,7 +68,7 @@ void uring::submit(part& chunk, bool write) {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);  // never null: as many entries as parts
   const block_io& block = *chunk.block;
   std::byte* data = chunk.data + (chunk.done - chunk.begun);
-  const auto size = static_cast<unsigned>(chunk.until - chunk.done);
+  const auto size = static_cast<unsigned>(chunk.end - chunk.done);
   if (write) io_uring_prep_write(sqe, block.file, data, size, block.offset_bytes + chunk.done);
   else io_uring_prep_read(sqe, block.file, data, size, block.offset_bytes + chunk.done);
   io_uring_sqe_set_data(sqe, &chunk);
@@ -86,7 +86,7 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
   const int moved = cqe->res;
   io_uring_cqe_seen(&ring_, cqe);
   if (moved > 0) done.done += static_cast<std::uint64_t>(moved);
-  if (moved == -EINTR || moved == -EAGAIN || (moved > 0 && done.done < done.until)) {
+  if (moved == -EINTR || moved == -EAGAIN || (moved > 0 && done.done < done.end)) {
     submit(done, write);
     return {};
   }
@@ -128,7 +128,7 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
       begin(fresh);
       submit(fresh, write);
       ++under_way;
-      begun = fresh.until;
+      begun = fresh.end;
       if (begun == blocks[next].size_bytes) {
         ++next;
         begun = 0;

@@ -143,8 +143,8 @@ void value_writer::finish() {
   unit->pool = pool_;
   unit->level = level;
   unit->request = options.request;
-  unit->operations.push_back(
-      operation{operation::kind::put, full_, std::move(made_), options.when, options.expected_version, 0, {}, options.copy});
+  unit->operations.push_back(operation{
+      operation::kind::put, full_, std::move(made_), options.precondition, options.expected_version, 0, {}, options.copy});
   unit->done = answer_put(owner_, std::move(ending_->done));
   owner_.submit(std::move(unit));
 }
@@ -159,33 +159,34 @@ value_reader::value_reader(engine::impl& owner, pool_ref pool, std::string full,
       source_(std::move(origin)),
       slot_(std::move(slot)),
       begin_(std::min(offset_bytes, source_.stored->length_bytes)),
-      until_(begin_ + std::min(length_bytes, source_.stored->length_bytes - begin_)),
+      end_(begin_ + std::min(length_bytes, source_.stored->length_bytes - begin_)),
       offset_(begin_) {
   // A block more: ranges need not start with one.
   for (auto& one : windows_) one = make_window(kWindowBytes + kBlockBytes);
 }
 
-result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std::uint64_t bytes, window_memory& into) {
+result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std::uint64_t bytes,
+                                                      window_memory& destination) {
   const std::uint64_t skip = offset % kBlockBytes;
-  const std::span<std::byte> memory(into.get(), whole_blocks(skip + bytes));
+  const std::span<std::byte> memory(destination.get(), whole_blocks(skip + bytes));
   const auto blocks = owner_.space->blocks(part_of(source_.stored->on_disk, offset - skip, memory.size()), {&memory, 1});
   if (status done = owner_.files->read(blocks); !done)
     return failure{done.error().code, "store: pool " + shown(pool_->name) + ", key " + shown(key_of(full_)) + ", " +
                                           owner_.place_on_disk(*source_.stored) + ": " + done.error().message};
-  return std::span<const std::byte>(into.get() + skip, bytes);
+  return std::span<const std::byte>(destination.get() + skip, bytes);
 }
 
 result<std::span<const std::byte>> value_reader::next() {
-  if (offset_ == until_) return std::span<const std::byte>{};
+  if (offset_ == end_) return std::span<const std::byte>{};
   // Windows after the first start with a block.
-  const std::uint64_t bytes = std::min(kWindowBytes - offset_ % kBlockBytes, until_ - offset_);
+  const std::uint64_t bytes = std::min(kWindowBytes - offset_ % kBlockBytes, end_ - offset_);
   auto got = read(offset_, bytes, windows_[current_]);
   if (!got) return got;
   current_ ^= 1;
   offset_ += bytes;
-  if (begin_ != 0 || until_ != source_.stored->length_bytes) return got;
+  if (begin_ != 0 || end_ != source_.stored->length_bytes) return got;
   crc_ = arch::crc32c(got->data(), got->size(), crc_);
-  if (offset_ < until_) return got;
+  if (offset_ < end_) return got;
   if (status same = owner_.check_stored(*pool_, full_, *source_.stored, crc_); !same) return std::move(same).error();
   return got;
 }
@@ -244,7 +245,7 @@ result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, c
                                                                 stream_slot_ref slot) {
   auto found = find_on_disk(full);
   if (!found) return std::move(found).error();
-  if (status there = check_there(*pool, full, *found->stored); !there) return std::move(there).error();
+  if (status present = check_present(*pool, full, *found->stored); !present) return std::move(present).error();
   return std::make_shared<value_reader>(*this, std::move(pool), full, *std::move(found), offset_bytes, length_bytes,
                                         std::move(slot));
 }

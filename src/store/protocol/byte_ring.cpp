@@ -16,7 +16,7 @@
 
 namespace pl::store_protocol {
 
-// Of one direction. A line each: none is written by both ends but the two that ask for a bell.
+// Of one direction. A line each: none is written by both ends but the two that ask for a wakeup.
 struct byte_rings::words {
   alignas(64) std::atomic<std::uint64_t> written;  // bytes since the beginning, by the writer
   alignas(64) std::atomic<std::uint64_t> read;     // the same by the reader
@@ -122,7 +122,7 @@ result<std::size_t> byte_rings::write(std::span<const iovec> buffers) {
   return done;
 }
 
-result<std::size_t> byte_rings::read(void* into, std::size_t bytes) {
+result<std::size_t> byte_rings::read(void* destination, std::size_t bytes) {
   if (incoming_.theirs == incoming_.mine) {
     incoming_.theirs = incoming_.shared->written.load(std::memory_order_acquire);
     if (incoming_.theirs - incoming_.mine > kRingBytes) return nonsense();
@@ -131,8 +131,8 @@ result<std::size_t> byte_rings::read(void* into, std::size_t bytes) {
   if (done == 0) return done;
   const std::size_t position = incoming_.mine % kRingBytes;
   const std::size_t first = std::min(done, kRingBytes - position);
-  std::memcpy(into, incoming_.data + position, first);
-  std::memcpy(static_cast<std::byte*>(into) + first, incoming_.data, done - first);
+  std::memcpy(destination, incoming_.data + position, first);
+  std::memcpy(static_cast<std::byte*>(destination) + first, incoming_.data, done - first);
   incoming_.mine += done;
   incoming_.shared->read.store(incoming_.mine, std::memory_order_seq_cst);
   if (incoming_.shared->writer_sleeps.load(std::memory_order_seq_cst) != 0)

@@ -122,7 +122,7 @@ bool access_rules::keeps_apart(const pool_policy& pool) const {
     return pool.access.empty() ? rights{true, true, false} : rights_in(pool.access, principal);
   };
   for (const auto& principal : lists_.mappers)
-    if (const rights its = may(principal); !its.read || !its.write) return true;
+    if (const rights granted = may(principal); !granted.read || !granted.write) return true;
   return std::any_of(lists_.readers.begin(), lists_.readers.end(), [&](const auto& one) { return !may(one).read; });
 }
 

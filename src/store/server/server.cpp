@@ -63,13 +63,13 @@ struct event_loop {
     }
   }
 
-  // A look at the event loop is a system call: some at the rings for each. 32 were no quicker, with 1, 16 and 64 requests
-  // under way, and what the engine's threads have done waits in the loop.
+  // Asking the event loop is a system call, so the rings are polled several times for each. 32 were no quicker, with 1, 16
+  // and 64 requests under way, and what the engine's threads have done waits in the loop.
   bool poll_rings() {
-    constexpr unsigned kLooks = 8;
+    constexpr unsigned kPolls = 8;
     bool did = false;
-    for (unsigned i = 0; i < kLooks && !rings.is_empty(); ++i) {
-      if (rings.look() > 0) did = true;
+    for (unsigned i = 0; i < kPolls && !rings.is_empty(); ++i) {
+      if (rings.poll() > 0) did = true;
       else arch::relax();
     }
     return did;
@@ -259,11 +259,12 @@ status server::state::open_engine() {
   auto opened = store::engine::open(options());
   const bool is_unwritable = opened.code() == ENOSPC || opened.code() == EROFS;
   if (is_unwritable && !config.read_only && config.cluster.empty()) {
-    const std::string why = opened.error().message;
+    const std::string reason = opened.error().message;
     config.read_only = true;
     auto again = store::engine::open(options());
     if (!again) return opened.error();  // why it could not be written says more
-    log.write(event_log::level::warn, "read_only", {{"why", why}, {"next", "make room, then start it again to take puts"}});
+    log.write(event_log::level::warn, "read_only",
+              {{"why", reason}, {"next", "make room, then start it again to take puts"}});
     opened = std::move(again);
   }
   if (!opened) return opened.error();
@@ -535,12 +536,12 @@ status server::run() {
 void server::state::serve(std::size_t index, std::uint64_t spin_ns) {
   try {
     loops[index]->serve(spin_ns);
-  } catch (const std::exception& why) {
-    log.write(event_log::level::error, "failed", {{"why", why.what()}});
+  } catch (const std::exception& reason) {
+    log.write(event_log::level::error, "failed", {{"why", reason.what()}});
     const std::lock_guard hold(sessions_lock);
     if (!failed)
-      failed =
-          failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", why.what())};
+      failed = failure{ENOMEM,
+                       format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", reason.what())};
     for (auto& one : loops) one->context.stop();
   }
 }

@@ -92,8 +92,8 @@ void session::watch() {
     if (error || !me || me->closed_) return;
     const std::uint64_t now = monotonic_ns(), second = 1'000'000'000;
     if (!me->greeted_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second) return me->close("no greeting");
-    const std::uint64_t since = me->out_.writing_since_ns();
-    if (since != 0 && now - since > me->parts_.config.stall_timeout_s * second) {
+    const std::uint64_t writing_since = me->out_.writing_since_ns();
+    if (writing_since != 0 && now - writing_since > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
       return me->close("takes nothing");
     }
@@ -118,7 +118,7 @@ void session::made_progress() {
   progress_ns_ = std::max(progress_ns_, parse_ns_);
 }
 
-bool session::is_sending_something() const { return !uploads_.empty() || catching_up_ || !buffer_.empty(); }
+bool session::is_sending_something() const { return !uploads_.empty() || incoming_ || !buffer_.empty(); }
 
 bool session::holds_nothing() const {
   return under_way_ == 0 && !is_sending_something() && grants_.empty() && ucx_grants_.empty() && pinned_.empty() &&
@@ -176,11 +176,11 @@ bool session::make_buffer_room() {
   return true;
 }
 
-void session::close(const char* why) {
+void session::close(const char* reason) {
   if (closed_) return;
   closed_ = true;
   parts_.log.write(event_log::level::debug, "closed",
-                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why}});
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason}});
   watch_timer_.cancel();
   room_timer_.cancel();
   leave_ucx();
@@ -215,9 +215,9 @@ void session::resume() {
 
 void session::read_more() {
   if (reading_ || closed_ || !may_parse()) return;
-  asio::mutable_buffer into;
-  if (catching_up_ && !catching_up_->room.empty()) {
-    into = asio::buffer(catching_up_->room.front().data(), catching_up_->room.front().size());
+  asio::mutable_buffer destination;
+  if (incoming_ && !incoming_->room.empty()) {
+    destination = asio::buffer(incoming_->room.front().data(), incoming_->room.front().size());
   } else {
     buffer_.pack();
     if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
@@ -225,10 +225,10 @@ void session::read_more() {
     if (!make_buffer_room()) return;
     // Of a value on its way the next frame's head alone, so that the bytes behind it are read to where they shall lie.
     const bool head_alone = !uploads_.empty() && buffer_.empty();
-    into = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
+    destination = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
   }
   reading_ = true;
-  wire_->read_some(into,
+  wire_->read_some(destination,
                    [me = shared_from_this()](std::error_code error, std::size_t bytes) { me->received(error, bytes); });
 }
 
@@ -238,9 +238,9 @@ void session::received(std::error_code error, std::size_t bytes) {
   if (error) return close(error.message().c_str());
   progress_bytes_ += bytes;
   if (progress_bytes_ >= kProgressBytes) made_progress();
-  if (catching_up_ && !catching_up_->room.empty()) {
+  if (incoming_ && !incoming_->room.empty()) {
     room_filled(bytes);
-    if (catching_up_->left_bytes == 0) body_complete();
+    if (incoming_->left_bytes == 0) body_complete();
   } else {
     buffer_.came(bytes);
     sends_much_ = buffer_.full();
@@ -261,9 +261,9 @@ void session::parse() {
 
 // False: more bytes are needed.
 bool session::parse_one() {
-  if (catching_up_) {
+  if (incoming_) {
     fill_from_buffer();
-    return !catching_up_;
+    return !incoming_;
   }
   const auto have = buffered();
   if (have.size() < store_protocol::kHeadBytes) return false;
@@ -289,16 +289,17 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   if ((header.flags & store_protocol::flag::reply) != 0)
     return fail_protocol({EPROTO, "an answer came from a client"}), false;
   if (header.op == opcode::data) {
-    auto& next = catching_up_.emplace(filling{});
+    auto& next = incoming_.emplace(incoming_body{});
     next.frame = header;
     next.left_bytes = header.body_bytes;
-    if (const auto found = uploads_.find(header.request_id); found != uploads_.end()) next.into = found->second;
-    const bool wanted = next.into && !next.into->refused;
+    if (const auto found = uploads_.find(header.request_id); found != uploads_.end()) next.receiver = found->second;
+    const bool wanted = next.receiver && !next.receiver->refused;
     if (wanted) {
-      if (header.offset != next.into->have_bytes || header.body_bytes > next.into->request->head.value_bytes - header.offset)
+      if (header.offset != next.receiver->have_bytes ||
+          header.body_bytes > next.receiver->request->head.value_bytes - header.offset)
         return fail_protocol({EPROTO, "a piece of a value came that does not continue the one before"}), false;
-      std::uint64_t offset = next.into->patch_at + header.offset, left = header.body_bytes;
-      for (const auto& piece : next.into->granted.segments) {
+      std::uint64_t offset = next.receiver->patch_at + header.offset, left = header.body_bytes;
+      for (const auto& piece : next.receiver->granted.segments) {
         if (offset < piece.size_bytes && left > 0) {
           const std::uint64_t part = std::min(left, piece.size_bytes - offset);
           next.room.emplace_back(parts_.engine.arena().base + piece.offset_bytes + offset, part);
@@ -331,47 +332,47 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
 }
 
 void session::room_filled(std::size_t bytes) {
-  auto& room = catching_up_->room.front();
-  catching_up_->crc = arch::crc32c(room.data(), bytes, catching_up_->crc);
-  catching_up_->left_bytes -= bytes;
+  auto& room = incoming_->room.front();
+  incoming_->crc = arch::crc32c(room.data(), bytes, incoming_->crc);
+  incoming_->left_bytes -= bytes;
   room = room.subspan(bytes);
-  if (room.empty()) catching_up_->room.erase(catching_up_->room.begin());
-  if (catching_up_->into->writer) catching_up_->into->writer->filled(bytes);
+  if (room.empty()) incoming_->room.erase(incoming_->room.begin());
+  if (incoming_->receiver->writer) incoming_->receiver->writer->filled(bytes);
 }
 
 void session::fill_from_buffer() {
-  while (catching_up_ && catching_up_->left_bytes > 0) {
+  while (incoming_ && incoming_->left_bytes > 0) {
     if (!more_room()) return;
     const auto have = buffered();
     if (have.empty()) return;
-    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), catching_up_->left_bytes));
-    if (catching_up_->room.empty()) {
-      catching_up_->left_bytes -= part;
+    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), incoming_->left_bytes));
+    if (incoming_->room.empty()) {
+      incoming_->left_bytes -= part;
     } else {
-      part = std::min(part, catching_up_->room.front().size());
-      std::memcpy(catching_up_->room.front().data(), have.data(), part);
+      part = std::min(part, incoming_->room.front().size());
+      std::memcpy(incoming_->room.front().data(), have.data(), part);
       room_filled(part);
     }
     buffer_.take(part);
-    if (catching_up_->left_bytes == 0) return body_complete();
+    if (incoming_->left_bytes == 0) return body_complete();
   }
 }
 
 void session::body_complete() {
-  const filling done = *std::move(catching_up_);
-  catching_up_.reset();
+  const incoming_body done = *std::move(incoming_);
+  incoming_.reset();
   made_progress();
-  if (!done.into) return;
+  if (!done.receiver) return;
   const bool last = (done.frame.flags & store_protocol::flag::more) == 0;
-  if (done.into->refused) return;
+  if (done.receiver->refused) return;
   if (done.crc != done.frame.body_crc)
     return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
-  done.into->crc = arch::crc32c_combine(done.into->crc, done.crc, done.frame.body_bytes);
-  done.into->have_bytes += done.frame.body_bytes;
-  if (!last) return report_arrival(*done.into);
-  if (done.into->have_bytes != done.into->request->head.value_bytes)
+  done.receiver->crc = arch::crc32c_combine(done.receiver->crc, done.crc, done.frame.body_bytes);
+  done.receiver->have_bytes += done.frame.body_bytes;
+  if (!last) return report_arrival(*done.receiver);
+  if (done.receiver->have_bytes != done.receiver->request->head.value_bytes)
     return fail_protocol({EPROTO, "a value ended before its length"});
-  const auto one = done.into;
+  const auto one = done.receiver;
   uploads_.erase(done.frame.request_id);
   upload_complete(one);
 }
@@ -385,17 +386,17 @@ void session::report_arrival(upload& one) {
   (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.request->fields, 0).level);
 }
 
-void session::fail_protocol(const failure& why) {
+void session::fail_protocol(const failure& reason) {
   ++parts_.counters.protocol_errors;
   parts_.log.write(event_log::level::warn, "protocol_error",
-                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why.message}});
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason.message}});
   // Said once, so that the other end can print it; then there is no telling where the next frame starts.
   store_protocol::tail fields;
-  fields.text = why.message;
+  fields.text = reason.message;
   store_protocol::head head;
   head.op = opcode::hello;
   head.flags = store_protocol::flag::reply;
-  head.status = why.code;
+  head.status = reason.code;
   (void)store_protocol::encode(head, {}, fields, out_.frames());
   out_.flush(shared_from_this());
   broken_ = draining_ = true;

@@ -15,7 +15,7 @@ template <class T>
 void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
   asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
     auto done = std::make_shared<result<T>>(work());
-    me->here([me, request, done, on_done] {
+    me->run_on_home_thread([me, request, done, on_done] {
       if (!*done) return me->answer(request, done->error());
       on_done(*std::move(*done));
     });
@@ -310,9 +310,9 @@ void session::sync_keys(const request_ptr& request, std::string_view key, std::s
     return answer(request, {EACCES, format("%s may not compare keys", wire_->other().principal.c_str())});
   aside<std::string>(
       request,
-      [this, request, until = std::string(key), theirs = std::string(body)] {
+      [this, request, end = std::string(key), theirs = std::string(body)] {
         return parts_.values.differing_keys(*request->fields.copy, engine_session_, request->head.pool_id, request->fields,
-                                            until, theirs, (request->head.flags & store_protocol::flag::told) != 0);
+                                            end, theirs, (request->head.flags & store_protocol::flag::knows_requests) != 0);
       },
       [me = shared_from_this(), request](const std::string& list) { me->answer(request, {}, {}, list); });
 }
@@ -334,7 +334,7 @@ void session::sync_requests(const request_ptr& request, std::string_view body) {
 
 void session::sync(const request_ptr& request) {
   parts_.engine.sync_async(request->head.pool_id, [me = shared_from_this(), request](result<store::durability> done) {
-    me->here([me, request, done = std::move(done)] {
+    me->run_on_home_thread([me, request, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
       store_protocol::tail fields;
       fields.result.emplace().reached = *done;

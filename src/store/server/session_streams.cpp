@@ -40,7 +40,7 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
   asio::post(parts_.blocking, [me = shared_from_this(), one] {
     const auto& head = one->request->head;
     auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes);
-    me->here([me, one, made = std::move(made)] {
+    me->run_on_home_thread([me, one, made = std::move(made)] {
       me->waiting_for_room_ = false;
       if (made.code() == ENOSPC && me->may_wait(*one->request))
         return me->wait_for_room([me, one] { me->open_writer(one); });
@@ -51,21 +51,21 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
   });
 }
 
-void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& why) {
+void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& reason) {
   one->refused = true;  // the rest of its frames is thrown away
   one->writer.reset();
   uploads_.erase(one->request->head.request_id);
   let_hold_go(std::exchange(one->held_bytes, 0));
-  answer(one->request, why);
+  answer(one->request, reason);
 }
 
 bool session::more_room() {
-  if (!catching_up_->room.empty() || !catching_up_->into || !catching_up_->into->writer) return true;
-  const auto one = catching_up_->into;
+  if (!incoming_->room.empty() || !incoming_->receiver || !incoming_->receiver->writer) return true;
+  const auto one = incoming_->receiver;
   for (;;) {
     const auto room = one->writer->room();
     if (!room.empty()) {
-      catching_up_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), catching_up_->left_bytes)));
+      incoming_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), incoming_->left_bytes)));
       return true;
     }
     if (const auto bad = one->writer->failed(); !bad) {

@@ -31,11 +31,11 @@ store::put_options put_options_of(const store_protocol::tail& fields, std::uint1
   store::put_options out;
   if (fields.level) out.level = *fields.level;
   if (fields.only) {
-    out.when = static_cast<store::condition>(fields.only->kind);
+    out.precondition = static_cast<store::condition>(fields.only->kind);
     out.expected_version = fields.only->version;
   }
   if (fields.user_flags) out.user_flags = *fields.user_flags;
-  if (fields.who) out.request = {fields.who->client, fields.who->number, request_group};
+  if (fields.request_number) out.request = {fields.request_number->client, fields.request_number->number, request_group};
   if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
   return out;
 }
@@ -104,15 +104,15 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   if (writes(op) ? !may.write : !may.read)
     refusal = failure{EACCES, format("%s may not %s pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
-  else if ((request->head.flags & flag::lane) != 0 && !uses_ucx(*request))
+  else if ((request->head.flags & flag::ucx) != 0 && !uses_ucx(*request))
     refusal = failure{ENOTSUP, "this connection has no UCX lane"};
   else if ((op == opcode::alloc || op == opcode::lookup) && !uses_ucx(*request) && parts_.access.keeps_apart(pool))
     refusal =
         failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
                                 "maps the store's memory may read and write it",
                                 pool.name.c_str())};
-  else if (const char* why = uses_ucx(*request) ? nullptr : why_not_mapped(op); why != nullptr)
-    refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), why)};
+  else if (const char* reason = uses_ucx(*request) ? nullptr : why_not_mapped(op); reason != nullptr)
+    refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), reason)};
   else if (writes(op) && op != opcode::erase &&
            (request->head.value_bytes > store_protocol::kMaxValueBytes ||
             granted_bytes_ + held_bytes(request->head.value_bytes) >
@@ -186,7 +186,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
       now->no_room = true;
       return;
     }
-    me->here([me, request, size, done = std::move(done)] {
+    me->run_on_home_thread([me, request, size, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
       me->parts_.counters.bytes(me->wire_->other().way, true, size);
       store_protocol::tail fields;
@@ -228,7 +228,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
 bool session::goes_past_memory(const pending_request& request) const {
   constexpr std::uint64_t kPatienceNs = 100'000'000;
   const auto pool = pools_.find(request.head.pool_id);
-  const bool is_whole = (request.head.flags & (flag::patch | flag::lane)) == 0;
+  const bool is_whole = (request.head.flags & (flag::patch | flag::ucx)) == 0;
   if (!is_whole || request.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
   const auto level = put_options_of(request.fields, 0).level;
   const bool stays = (level == store::durability::pool_default ? pool->second.level : level) != store::durability::volatile_;
@@ -281,9 +281,9 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
 void session::upload_complete(const std::shared_ptr<upload>& one) {
   store::commit_options options;
   options.put = put_options_of(one->request->fields, parts_.values.request_group(one->request->head.pool_id, one->key));
-  if ((one->request->head.flags & flag::patch) != 0 && options.put.when == store::condition::none) {
+  if ((one->request->head.flags & flag::patch) != 0 && options.put.precondition == store::condition::none) {
     // What the rest of the value was taken from must still be the value.
-    options.put.when = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
+    options.put.precondition = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
     options.put.expected_version = one->base_version;
   } else if (one->request->fields.crc && *one->request->fields.crc != one->crc) {
     let_hold_go(std::exchange(one->held_bytes, 0));
@@ -297,7 +297,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
   const auto way = wire_->other().way;
   const std::uint64_t length = one->writer ? one->have_bytes : one->granted.length_bytes;
   auto committed = [me = shared_from_this(), one, way, length](result<store::put_result> done) {
-    me->here([me, one, way, length, done = std::move(done)] {
+    me->run_on_home_thread([me, one, way, length, done = std::move(done)] {
       me->let_hold_go(std::exchange(one->held_bytes, 0));
       if (!done) return me->answer(one->request, done.error());
       me->parts_.counters.bytes(way, true, one->have_bytes);
@@ -336,7 +336,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
       [me = shared_from_this(), request, granted, patch_at, key = std::string(key)](const status& begun) {
         if (!begun) return me->answer(request, begun.error());
         if (me->uses_ucx(*request)) return me->receive_by_ucx(request, *granted, *patch_at, key);
-        if ((request->head.flags & flag::lane) != 0) {  // it broke while this waited for room
+        if ((request->head.flags & flag::ucx) != 0) {  // it broke while this waited for room
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
           return me->answer(request, {ECONNABORTED, "the UCX lane broke"});
         }
@@ -366,7 +366,7 @@ void session::arrived(const request_ptr& request) {
 
 void session::commit(const request_ptr& request) {
   const std::uint64_t token = request->fields.token.value_or(0);
-  if ((request->head.flags & flag::lane) != 0) {  // the client has done with its lane
+  if ((request->head.flags & flag::ucx) != 0) {  // the client has done with its lane
     leave_ucx();
     return answer(request, status{});
   }
@@ -390,7 +390,7 @@ void session::commit(const request_ptr& request) {
   }
   parts_.values.commit_async(engine_session_, token, grant.pool, grant.key, options,
                              [me = shared_from_this(), request, bytes](result<store::put_result> done) {
-                               me->here([me, request, bytes, done = std::move(done)] {
+                               me->run_on_home_thread([me, request, bytes, done = std::move(done)] {
                                  me->let_hold_go(bytes);
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::shm_direct, true, bytes);
@@ -406,7 +406,8 @@ void session::erase(const request_ptr& request, std::string_view key) {
   store::erase_options options;
   options.level = given.level;
   const bool is_copy = request->fields.copy.has_value();
-  options.when = given.when == store::condition::none && !is_copy ? store::condition::if_present : given.when;
+  options.precondition =
+      given.precondition == store::condition::none && !is_copy ? store::condition::if_present : given.precondition;
   options.copy = given.copy;
   options.expected_version = given.expected_version;
   options.request = given.request;
@@ -414,7 +415,7 @@ void session::erase(const request_ptr& request, std::string_view key) {
   if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
   service_for(*request).erase_async(request->head.pool_id, key, options,
                                     [me = shared_from_this(), request](result<store::erase_result> done) {
-                                      me->here([me, request, done = std::move(done)] {
+                                      me->run_on_home_thread([me, request, done = std::move(done)] {
                                         if (!done) return me->answer(request, done.error());
                                         store_protocol::tail fields;
                                         fields.result.emplace().version = done->version;
@@ -444,7 +445,7 @@ void session::look_up(const request_ptr& request, std::string_view key,
   service_for(*request).lookup_async(
       engine_session_, request->head.pool_id, key, options,
       [me = shared_from_this(), request, handler, name = std::string(key)](result<store::pinned_value> found) {
-        me->here([me, request, handler, name, found = std::move(found)] {
+        me->run_on_home_thread([me, request, handler, name, found = std::move(found)] {
           if (found.code() == ENOSPC && me->look_up_again(request, name, handler)) return;
           const bool by_socket = found.code() == ENOSPC && request->head.op == opcode::lookup;
           if (by_socket) return me->answer(request, {ENOTSUP, found.error().message});
@@ -532,7 +533,7 @@ void session::send_extents(const request_ptr& request, const store::pinned_value
 void session::stat(const request_ptr& request, std::string_view key) {
   service_for(*request).stat_async(request->head.pool_id, key,
                                    [me = shared_from_this(), request](result<store::value_info> found) {
-                                     me->here([me, request, found = std::move(found)] {
+                                     me->run_on_home_thread([me, request, found = std::move(found)] {
                                        if (!found) return me->answer(request, found.error());
                                        store_protocol::tail fields;
                                        fields.result = me->outcome_of(*found);

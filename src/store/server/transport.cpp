@@ -41,7 +41,9 @@ class tcp_transport final : public transport {
     set_up(socket_, peer_);
     ready({});
   }
-  void read_some(asio::mutable_buffer into, done callback) override { socket_.async_read_some(into, std::move(callback)); }
+  void read_some(asio::mutable_buffer destination, done callback) override {
+    socket_.async_read_some(destination, std::move(callback));
+  }
   void write(std::vector<asio::const_buffer> buffers, done callback) override {
     asio::async_write(socket_, buffers, kAllAtOnce, std::move(callback));
   }
@@ -99,7 +101,9 @@ class tls_transport final : public transport {
       ready(error);
     });
   }
-  void read_some(asio::mutable_buffer into, done callback) override { stream_.async_read_some(into, std::move(callback)); }
+  void read_some(asio::mutable_buffer destination, done callback) override {
+    stream_.async_read_some(destination, std::move(callback));
+  }
   void write(std::vector<asio::const_buffer> buffers, done callback) override {
     asio::async_write(stream_, buffers, std::move(callback));
   }

@@ -87,7 +87,7 @@ void ucx_listener::serve() {
     for (const auto& one : now) one();
     now.clear();  // what they hold goes here
     if (progress()) continue;
-    counters_.lane_refused.store(refused(), std::memory_order_relaxed);
+    counters_.ucx_refused.store(refused(), std::memory_order_relaxed);
     if (arm()) sleep();
   }
 }
@@ -191,11 +191,11 @@ void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr 
   });
 }
 
-void ucx_listener::receive(const stream_session_ptr& session, std::uint64_t token, std::vector<iovec> into,
+void ucx_listener::receive(const stream_session_ptr& session, std::uint64_t token, std::vector<iovec> destination,
                            std::uint64_t bytes, done callback) {
   auto transfer = std::make_shared<stream_transfer>();
   transfer->token = token;
-  transfer->pieces = std::move(into);
+  transfer->pieces = std::move(destination);
   transfer->bytes = bytes;
   begin(session, std::move(transfer), std::move(callback));
 }

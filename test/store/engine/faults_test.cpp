@@ -31,8 +31,8 @@ class Faults : public StoreTest {
   }
   void SetUp() override {
     disk_.refuse = [this](std::string_view operation, std::string_view path) {
-      const bool here = operation == bad_operation_ && path.find(bad_path_) != std::string_view::npos;
-      return here ? bad_errno_.load() : 0;
+      const bool is_bad = operation == bad_operation_ && path.find(bad_path_) != std::string_view::npos;
+      return is_bad ? bad_errno_.load() : 0;
     };
     StoreTest::SetUp();
   }

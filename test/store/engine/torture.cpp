@@ -92,7 +92,7 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
       if (code == 0 && (!store.get(pools[pool], name, back, {.verify = true}) || back != value))
         return complain(shared, "a volatile value is not what was put");
     } else if (is_erase(number)) {
-      code = store.erase(pools[pool], name, {.when = condition::none}).code();
+      code = store.erase(pools[pool], name, {.precondition = condition::none}).code();
     } else {
       const auto value = value_of(pool, thread, key, number);
       code = number % 3 == 0 ? put_as_it_comes(store, pools[pool], name, value, number)

@@ -71,7 +71,7 @@ TEST_F(both_ends, TakeWhatThereIsRoomFor) {
 
 // From a thread to another, in pieces of all sizes, both sleeping in between: a byte that is lost or late is a test that
 // hangs.
-TEST_F(both_ends, BytesComeInOrderAndSleepersAreWoken) {
+TEST_F(both_ends, BytesComeInOrderAndWaitersAreWoken) {
   constexpr std::size_t kBytes = 3'000'000;
   int sockets[2];
   ASSERT_EQ(pipe(sockets), 0);

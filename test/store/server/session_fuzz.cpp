@@ -138,7 +138,7 @@ std::string some_talk(std::uint32_t seed) {
     const std::string key(1, static_cast<char>('a' + random() % 4));
     const std::string value(random() % 200, 'v');
     tail fields;
-    if (random() % 3 == 0) fields.who = {1 + random() % 3, random() % 8};
+    if (random() % 3 == 0) fields.request_number = {1 + random() % 3, random() % 8};
     if (random() % 3 == 0) fields.only = {static_cast<condition>(random() % 4), random() % 8};
     if (random() % 4 == 0) fields.level = static_cast<durability>(random() % 5);
     if (random() % 4 == 0) fields.crc = arch::crc32c(value.data(), value.size());

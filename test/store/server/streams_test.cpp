@@ -126,8 +126,8 @@ TEST_F(store_streams, AClientThatGoesInTheMiddleLeavesNothing) {
   while (rig_.server().engine().stats().sessions > 1 && store_client::clock::now() < limit) std::this_thread::yield();
   // What the disk was doing for it may end a moment after the session.
   const auto taken_by_values_only = [&] {
-    const bool there = store_->run(store_->make_plain(opcode::stat, pool_, "k")).status == 0;
-    return there == (disk_used() != 0);
+    const bool is_present = store_->run(store_->make_plain(opcode::stat, pool_, "k")).status == 0;
+    return is_present == (disk_used() != 0);
   };
   while (!taken_by_values_only() && store_client::clock::now() < limit) std::this_thread::yield();
   EXPECT_TRUE(taken_by_values_only());
