@@ -55,7 +55,7 @@ void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
     waiting_.insert(waiting_.end(), parts.begin(), parts.end());
     given_.store(waiting_.size(), std::memory_order_relaxed);
     want(waiting_.size());
-    // Who looks takes it, or sees it on lying down.
+    // A searching thread takes it, or finds it before it goes to sleep.
     if (searching_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
   }
   wake_another();
@@ -126,7 +126,7 @@ void checksum_pool::work() {
     std::unique_lock hold(lock_);
     ++asleep_;
     wanted_.store(0, std::memory_order_relaxed);
-    // What came since the last look is not slept over.
+    // Rechecks under the lock, so that parts given since the last poll are not missed.
     changed_.wait(hold, [&] { return closing_ || called_ != 0 || !waiting_.empty(); });
     --asleep_;
     if (called_ != 0) --called_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What callers do: making operations, starting them, waiting for them.
+// The callers' side: operations are made, started and waited for.
 #include "store/client/client.hpp"
 
 #include <sys/eventfd.h>
@@ -105,8 +105,8 @@ operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view
   return one;
 }
 
-// Under the lock: how a value of so many bytes goes, none being the connection. `at_any_size`: through mapped memory also if
-// it is small.
+// Under the lock. The path of a value of this size; `path::none` stands for the connection. `at_any_size`: a small value
+// may go through mapped memory too.
 store_protocol::path client::path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const {
   using store_protocol::path;
   const path required = options_.require;
@@ -209,14 +209,15 @@ void client::start(std::span<const operation_ptr> list) {
   lock_t hold(lock_);
   for (const auto& one : list) {
     const bool noticed = one->callback != nullptr || one->event_fd >= 0 || one->leave_to_stream;
-    if (one->done()) {  // refused where it was made
+    if (one->done()) {  // refused when it was made
       if (noticed) ended_.push_back(one);
       continue;
     }
     if (noticed) ++noticed_;
     submit(one);
   }
-  if (wire_ && !flush()) (void)eventfd_write(wake_fd_, 1);  // whoever sleeps shall also wait for room in the socket
+  if (wire_ && !flush())
+    (void)eventfd_write(wake_fd_, 1);  // wakes the driving thread, which then also waits for room in the socket
   if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = std::thread([this] { background(); });
   if (noticed_ > 0) changed_.notify_all();
   run_callbacks(hold);

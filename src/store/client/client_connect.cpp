@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making the connection, and making it again: what was under way is asked anew.
+// Connects and reconnects. After a reconnect the operations under way are requested again.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std
 
 }  // namespace
 
-// Precondition: nobody else drives the connection.
+// Precondition: no other thread drives the connection.
 status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   greeting_request request;
   request.last_session = last_session_;
@@ -33,7 +33,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   if (!wire) return wire.error();
   if (!hello) return hello.error();
   std::string reason = hello->why_no_shm;
-  // The same server's memory is mapped already; another one's takes its place.
+  // Keeps the mapping of the same server's memory; another server's takes its place.
   if (arena_ != nullptr && hello->server.instance != server_.instance) arena_.reset();
   if (hello->arena_fd >= 0) {
     if (arena_ != nullptr) {
@@ -52,7 +52,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   why_no_shm_ = reason;
   backoff_ = kFirstBackoff;
   join_ucx(hello->ucx, hello->ucx_refusal);
-  // In the order in which they were asked.
+  // In the order of the first requests.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)
     if (!one->done()) again.push_back(one);
@@ -75,7 +75,7 @@ void client::lose_connection(const failure& reason) {
   input_begin_ = input_end_ = 0;
   unpin_.clear();  // the server dropped them
   unpin_bytes_ = 0;
-  // Copies end before the server is told that none is under way (greeting.hpp).
+  // Copies end before the server learns that none is under way (greeting.hpp).
   for (const auto& one : copies_) {
     wait_for_copies(*one);
     if (one->done() && one->unpin_later) --noticed_;

@@ -76,7 +76,7 @@ router::local_endpoint router::local_endpoint_of(const std::string& endpoint) co
   return {};
 }
 
-// By the unix socket if that leads to the very same server: a path means something on one host, and in one container, only.
+// Uses the unix socket if it leads to the same server: a path is valid only on one host and in one container.
 result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_endpoint& local) {
   client_options options;
   options.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
@@ -104,17 +104,17 @@ result<router::client_ptr> router::reach(const std::string& endpoint) {
   {
     const std::lock_guard hold(lock_);
     local = local_endpoint_of(endpoint);
-    // A server that was asked for the map, before that said how else it can be reached, is reached anew.
+    // Reconnects to a server that was asked for the map before its other addresses were known.
     if (const auto found = connections_.find(endpoint);
         found != connections_.end() && found->second.local_of == local.instance)
       return found->second.link;
   }
   auto mine = connect_to(endpoint, local);
   if (!mine) return mine.error();
-  server_link before;  // let go of behind the lock
+  server_link before;  // released after the lock
   const std::lock_guard hold(lock_);
   auto& entry = connections_[endpoint];
-  if (entry.link == nullptr || entry.local_of != local.instance) {  // else somebody was quicker
+  if (entry.link == nullptr || entry.local_of != local.instance) {  // otherwise another thread was faster
     before = std::exchange(entry, server_link{*std::move(mine), {}, local.instance});
   }
   return entry.link;
@@ -152,7 +152,7 @@ status router::refresh(const std::string& first) {
     if (!map) return map.error();
     answered = true;
     const std::lock_guard hold(lock_);
-    if (map->epoch <= map_->epoch) continue;  // this server may be cut off: perhaps another one knows more
+    if (map->epoch <= map_->epoch) continue;  // this server may be cut off: another one may know a later map
     map_ = std::make_shared<const cluster_map>(*std::move(map));
     return {};
   }
@@ -302,7 +302,7 @@ reply router::stat(std::uint32_t pool, std::string_view key) {
 
 reply router::find(std::uint32_t pool, const key_search& search) {
   std::vector<store_protocol::key_entry> all;
-  std::optional<std::string> whole_until;  // up to here every server has told all
+  std::optional<std::string> whole_until;  // every server has listed its keys up to here
   reply out;
   const auto known = map();
   for (const auto& [name, server] : known.servers) {

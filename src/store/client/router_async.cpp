@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's operations that go on by themselves.
+// The router's asynchronous operations.
 //
 //   start ─▶ is the way known? ─yes─▶ client ─▶ settle ─▶ finish
 //                 └──no──▶ errand ◀── not now, not here ──┘
 //
-// A client's thread only ever puts errands into the queue; the router's own threads run them.
+// A client's thread only queues errands; the router's own threads run them.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ bool router::wait(const routed_ptr& one, clock::time_point deadline) {
   return true;
 }
 
-// Called by any thread, also a client's own: must not block.
+// Called by any thread, including a client's own: it must not block.
 void router::settle(const routed_ptr& one, const reply& got, const std::string& endpoint,
                     const std::weak_ptr<client>& connection) {
   if (!may_pass(got.status) || clock::now() + one->pause >= one->deadline) return finish(one, got);
@@ -164,7 +164,7 @@ void router::serve() {
       const std::unique_ptr<client> gone(closing_clients_.back());
       closing_clients_.pop_back();
       hold.unlock();
-      // Closed here, without the lock: what was under way is settled by this.
+      // Closed without the lock; this settles what was under way.
     } else if (tasks_.empty()) {
       tasks_changed_.wait(hold);
       continue;
@@ -185,7 +185,7 @@ void router::run(const retry_task& task) {
     ++retries_;
     if (is_about_connection(task.last.status))
       if (const auto connection = task.connection.lock()) forget(task.endpoint, connection);
-    // Somebody else may have asked for the map meanwhile.
+    // Another thread may have fetched the map meanwhile.
     if (map_epoch() == task.operation->epoch && (task.last.status != EAGAIN || task.operation->pause == kLastPause))
       (void)refresh(task.last.status == EREMOTE ? task.endpoint : std::string());
   }
@@ -216,7 +216,7 @@ router::~router() {
   }
   tasks_changed_.notify_all();
   for (auto& one : hands) one.join();
-  // From here on clients close where they are let go of.
+  // From here clients close where their last reference goes.
   for (client* gone : std::exchange(closing_clients_, {})) delete gone;
   std::map<std::string, server_link> connections;
   {

@@ -46,7 +46,7 @@ bool read_server(const json& object, cluster_server& parsed) {
   parsed.run = object["run"].get<std::uint64_t>();
   parsed.down = object.value("down", json(false)) == json(true);
   if (const json socket = object.value("socket", json("")); socket.is_string()) parsed.socket = socket.get<std::string>();
-  // Who is at the socket; without one it says nothing, and is not written.
+  // The instance behind the socket; written only with a socket.
   if (const json instance = object.value("instance", json(0u)); instance.is_number_unsigned() && !parsed.socket.empty())
     parsed.instance = instance.get<std::uint64_t>();
   if (const json folder = object.value("folder", json("")); folder.is_string()) parsed.folder = folder.get<std::string>();

@@ -10,7 +10,7 @@
 namespace pl::store_cluster {
 namespace {
 
-constexpr std::size_t kPageKeys = 500;  // of 4 KiB at most: a page fits a frame
+constexpr std::size_t kPageKeys = 500;  // each at most 4 KiB: a page
 constexpr std::size_t kMaxPageBytes = 3u << 20;
 constexpr std::size_t kRequestBytes = 1u << 20;
 constexpr int kPushesUnderWay = 32;
@@ -115,14 +115,14 @@ std::vector<catch_up::filled> catch_up::finished() const {
 
 void catch_up::fill(const peer_name& peer, const unit_set& units, store_protocol::copy_terms terms) {
   status done;
-  // A job that takes long to reach the server may be one for a run that it has left behind: what it begins is told from what
-  // the job for the present run has begun, and has the changes since then.
+  // A job that is slow to reach the server may belong to an earlier run of it. Numbers tell its catch-up from the one that
+  // the present run's job has begun, which has the changes since then.
   std::vector<std::uint64_t> numbers(units.size());
-  // Not before it is reached: every change waits for it from then on.
+  // The catch-up begins only when the server is reached, because every change waits for it from then on.
   const auto target = reach_now(links_, peer, {});
   if (!target) done = target.error();
   const bool tells = target && (target->connection->server_capabilities() & store_protocol::capability::sync_requests) != 0;
-  // No change comes meanwhile, whose number could be forgotten with the others.
+  // No change runs meanwhile, so no request number of one can be erased with the others.
   if (done && tells) done = tell(peer, units, terms, {});
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
@@ -166,7 +166,7 @@ status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const 
   }
 }
 
-// False: that was the last page.
+// False: this was the last page.
 result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
                                  const store_protocol::copy_terms& terms, bool knows_requests, std::string& after) {
   store::find_options options;

@@ -12,7 +12,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// Which pool it is: another one of the same name has another number, however soon it comes.
+// The pool's identity: a later pool of the same name has another number.
 constexpr std::string_view kIdentity = "pool";
 
 std::string with_identity(std::string tags, std::uint64_t identity) {
@@ -70,7 +70,7 @@ void cluster_pools::when_changed(std::function<void(const store::pool_info&)> ch
   changed_ = std::move(changed);
 }
 
-// The pool, unless etcd has just this one.
+// Deletes the pool unless etcd has this one.
 status cluster_pools::delete_if_gone(const store::pool_info& mine, const membership& members) {
   const std::string key = members.prefix() + "pool/" + mine.name;
   const auto known = members.store().list(key);

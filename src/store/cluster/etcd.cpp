@@ -25,7 +25,7 @@ using json = nlohmann::json;
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 constexpr std::size_t kMaxResponseBytes = 64u << 20;
 
-// One request over a connection of its own: HTTP/1.0, so that the answer ends where the connection does.
+// One request over its own connection: HTTP/1.0, so that the answer ends with the connection.
 class exchange {
  public:
   // `tls`: null for none.
@@ -61,7 +61,7 @@ class exchange {
     asio::ip::make_address(host, no_number);
     if (no_number) SSL_set_tlsext_host_name(secure_->native_handle(), host.c_str());
   }
-  // The answer ends with the connection: by TLS with its own goodbye, so that nobody can cut it short.
+  // The answer ends with the connection; under TLS with its close message, so that no third party can truncate it.
   template <class Stream>
   void talk(Stream& stream) {
     asio::async_write(stream, asio::buffer(request_), [this, &stream](std::error_code bad, std::size_t) {

@@ -61,7 +61,7 @@ membership::membership(const cluster_options& options, etcd client, hooks callba
 
 result<std::unique_ptr<membership>> membership::join(const cluster_options& options, hooks callbacks,
                                                      std::chrono::milliseconds patience) {
-  // Short, so that a server that etcd does not answer to renews in time with another of its addresses.
+  // Short, so that a server without an answer renews in time at another of etcd's addresses.
   const auto timeout = std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 4, 200ms, 2000ms);
   auto client = etcd::connect(options.etcd, timeout, options.tls);
   if (!client) return client.error();
@@ -115,7 +115,7 @@ status membership::refresh(std::chrono::milliseconds patience) {
   std::unique_lock hold(lock_);
   woken_ = true;
   changed_.notify_all();
-  const std::uint64_t wanted = checks_begun_ + 1;  // one that begins from now on
+  const std::uint64_t wanted = checks_begun_ + 1;  // a check that begins from now on
   if (!changed_.wait_for(hold, patience, [&] { return checks_done_ >= wanted || stopping_; }) || stopping_)
     return failure{ETIMEDOUT, "etcd does not answer"};
   return {};
@@ -148,7 +148,7 @@ void membership::renew() {
   if (!left) {
     if (!holds_lease()) {
       hooks_.log("cluster_lease_out", left.error().message);
-      lease_ = 0;  // it may be alive in etcd, where it ends by itself
+      lease_ = 0;  // the lease may still live in etcd, where it expires
     }
     return;
   }
@@ -157,14 +157,14 @@ void membership::renew() {
     lease_ = 0;
     return;
   }
-  // A tenth for clocks that do not run alike.
+  // A tenth of the lease covers clocks that run at different speeds.
   const auto seconds = static_cast<std::uint64_t>(*left);
   if (holds_lease()) lease_until_ns_.store(asked + seconds * kSecond / 10 * 9, std::memory_order_release);
-  else lease_ = 0;  // it was out here: what happened meanwhile was not answered by this server
+  else lease_ = 0;  // it expired here: meanwhile this server answered nothing
   renew_at_ns_ = asked + seconds * kSecond / 5;
 }
 
-// A server that (re)starts, or whose lease was out, comes back as a new one: it was dead for the others.
+// A server that starts, or whose lease expired, joins as a new run: the others saw it as dead.
 status membership::enter_anew() {
   lease_until_ns_ = 0;
   if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still under way"};
@@ -201,7 +201,7 @@ status membership::enter_anew() {
   return {};
 }
 
-// True: it comes with another data folder than the one that the map knew.
+// True: its data folder is not the one in the map.
 bool membership::enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const {
   data_folder mine{options_.folder, false};
   copies_in_use used{};
@@ -280,19 +280,19 @@ void membership::mark_down(const cluster_view& view, cluster_map& next, bool& ch
 }
 
 status membership::propose() {
-  // Somebody else may be quicker a few times.
+  // Another server may write first a few times.
   for (int attempt = 0; attempt < 8; ++attempt) {
     const view_ptr now = view();
     if (!now->alive.contains(options_.name)) return {};
     cluster_map next = now->map;
     bool changed = forget_dead(next, now->alive);
-    if (*now->alive.begin() == options_.name) {  // one is enough for this
+    if (*now->alive.begin() == options_.name) {  // one server is enough for this
       mark_down(*now, next, changed);
       changed = place(next, now->alive) || changed;
       changed = retire(next) || changed;
     }
     auto& self = next.servers[options_.name];
-    if (self.run == run_ && self.folder.empty()) {  // a server from before identities has written the map
+    if (self.run == run_ && self.folder.empty()) {  // a server of a release without identities
       publish_self(self);
       changed = true;
     }
@@ -307,12 +307,12 @@ status membership::propose() {
   return {};
 }
 
-// The map as the next epoch, if nothing of what it was made from has changed. False: something has.
+// Writes the map as the next epoch if nothing that it was made from has changed. False: something has.
 result<bool> membership::write_map(const cluster_view& current, cluster_map next, std::vector<etcd::compare> conditions,
                                    std::vector<etcd::change> changes) {
   ++next.epoch;
   conditions.push_back({prefix() + "map", current.map_revision});
-  for (const auto& [name, one] : current.map.servers)  // who was dead still is
+  for (const auto& [name, one] : current.map.servers)  // dead servers stay dead
     if (!current.alive.contains(name) && name != options_.name) conditions.push_back({prefix() + "member/" + name, 0});
   changes.push_back({prefix() + "map", to_text(next), 0, false});
   return etcd_.transact(conditions, changes);

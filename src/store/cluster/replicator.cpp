@@ -11,7 +11,7 @@
 namespace pl::store_cluster {
 namespace {
 
-constexpr std::uint64_t kPauseNs = 20'000'000;  // before something that failed is tried again
+constexpr std::uint64_t kPauseNs = 20'000'000;  // before a failed step is repeated
 
 store_client::memory memory_at(const std::byte* data, std::uint64_t bytes) {
   return {reinterpret_cast<std::uint64_t>(data), bytes, std::nullopt};
@@ -22,7 +22,7 @@ status status_of(const store_client::operation& one) {
   return failure{one.got.status, one.got.text};
 }
 
-// Something is wrong with the connection rather than with what was asked.
+// The error concerns the connection, not the request.
 bool is_about_connection(int code) {
   return code == ECONNRESET || code == ETIMEDOUT || code == EPROTO || code == ECANCELED || code == EPIPE || code == ENXIO;
 }
@@ -34,7 +34,7 @@ struct replicator::spreading {
   std::function<void(const result<unsigned>&)> done;
   std::set<std::string> has, asked;
   std::map<std::string, std::uint64_t> again_at_ns;
-  std::optional<failure> hopeless;  // no copy can take it
+  std::optional<failure> hopeless;  // no replica can store it
   bool ended = false;
 };
 
@@ -43,7 +43,7 @@ replicator::replicator(store::engine& engine, peer_links& links, const std::stri
 
 replicator::~replicator() { engine_.close_session(session_); }
 
-// With the lock held. The other servers whose word a change of the unit waits for.
+// With the lock held. The other servers that must confirm a change of the unit.
 std::vector<std::string> replicator::needed(unsigned unit) const {
   const placement& entry = view_->map.units[unit];
   std::vector<std::string> out(entry.copies.begin() + 1, entry.copies.end());
@@ -92,11 +92,11 @@ void replicator::spread(const change& change, std::function<void(const result<un
   step(one);
 }
 
-// Asks whom it has not asked yet; ends it if nobody is left.
+// Sends the change to servers that have not got it yet; ends it when none is left.
 void replicator::step(const spreading_ptr& one) {
   std::vector<peer_name> ask;
   result<unsigned> outcome = 0u;
-  bool ends = true;  // with this call
+  bool ends = true;  // in this call
   {
     const std::lock_guard hold(lock_);
     if (one->ended) return;
@@ -142,13 +142,13 @@ void replicator::on_copy_answer(const spreading_ptr& one, const peer_name& peer,
       one->has.insert(peer.name);
       failing_since_ns_.erase(peer.name);
     } else if (outcome.code() == EBADMSG || outcome.code() == EFBIG) {
-      one->hopeless = outcome.error();  // the value is to blame, not the server
+      one->hopeless = outcome.error();  // the value is at fault, not
     } else {
       ++failed;
       one->again_at_ns[peer.name] = monotonic_ns() + kPauseNs;
       failing_since_ns_.emplace(peer.name, monotonic_ns());
-      // It is being filled: that starts anew, and nobody waits for it meanwhile. Unless the map may say by now that it is
-      // complete: then it must have this, or be voted out.
+      // The server is catching up: the catch-up restarts, and no change waits for it meanwhile. Exception: if the map may
+      // already call the server complete, it must have this change or be voted out.
       if (!promised_.contains({one->mutation.unit, peer.name})) catching_up_.erase({one->mutation.unit, peer.name});
     }
   }
@@ -216,17 +216,17 @@ void replicator::send_value(const change& mutation, const peer_name& peer, store
   engine_.lookup_async(
       session_, mutation.pool, mutation.key, {},
       [this, mutation, peer, terms, done = std::move(done)](const result<store::pinned_value>& found) mutable {
-        if (!found && found.code() == ENOENT && !mutation.erased) {  // a request that came again, and the key went since
+        if (!found && found.code() == ENOENT && !mutation.erased) {  // a repeated request whose key was erased since
           change gone = mutation;
           gone.erased = true;
           return send(gone, peer, std::move(done));
         }
-        // This server's own trouble, which is not the other's fault.
+        // An error of this server, not of the other.
         if (!found) return done(failure{EBADMSG, "the value cannot be read for its copies: " + found.error().message});
         const auto value = *found;
         terms.version = value.info.version;
         auto let_go = [this, pin = value.pin] { (void)engine_.unpin(session_, pin); };
-        // The value as one piece of memory: where it lies, or a copy of its pieces.
+        // The value in one piece: in place, or as a copy of its pieces.
         auto whole = std::make_shared<std::vector<std::byte>>();
         const std::byte* base = engine_.arena().base;
         const std::byte* at_bytes = value.segments.empty() ? base : base + value.segments.front().offset_bytes;

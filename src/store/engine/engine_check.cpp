@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the store's structures agree with each other, and its values with their checksums.
+// Checks the store's structures against each other, and its values against their checksums.
 #include <algorithm>
 #include <map>
 
@@ -18,7 +18,7 @@ class checker {
 
   status run(bool values) {
     values_ = values;
-    // Records are held against each other in two snapshots; what was written between them is looked at again.
+    // Compares records in two snapshots; those that changed in between are checked again.
     status scanned = owner_.records->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
       check_record(full, raw);
       if (values) to_read_.emplace_back(full);

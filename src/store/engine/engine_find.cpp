@@ -39,8 +39,8 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
   std::string first_key = options.prefix;
   if (!options.after.empty() && options.after + '\0' > first_key) first_key = options.after + '\0';
 
-  // Names, records, names: a key that moves between the two meanwhile is met by one of the looks. Each look takes the first
-  // so many keys, one more than the page can use, so that what is merged up to the page's end is complete.
+  // Three passes: names, records, names. A key that moves between memory and index meanwhile appears in one of them. Each
+  // pass takes one key more than the page can use, so that the merged list is complete up to the page's end.
   constexpr std::size_t kKeysOfPass = kMaxFindVisits + 1;
   std::set<std::string> keys;
   add_names(**found, first_key, options.prefix, kKeysOfPass, keys);

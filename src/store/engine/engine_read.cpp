@@ -86,7 +86,7 @@ value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string
 result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t deadline) {
   std::shared_ptr<load> mine;
   std::shared_ptr<load> others;
-  value_ref found, source;  // what the table has; null `source`: see the index
+  value_ref found, source;  // the table's entry;
   table::shard& shard = values->shard_of(full);
   {
     std::lock_guard lock(shard.mutex);
@@ -100,7 +100,7 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
     if (key_entry != nullptr && key_entry->current) found = key_entry->current;
     if (key_entry != nullptr && key_entry->current && (key_entry->is_volatile || !key_entry->current->in_memory()))
       source = key_entry->current;
-    // Beside a commit only for this reader: what it finds may be the old value.
+    // A load during a commit serves only this reader, because it may find the old value.
     if (!others && (key_entry == nullptr || !key_entry->committing)) {
       mine = std::make_shared<load>();
       shard.need(full).loading = mine;
@@ -142,8 +142,8 @@ placement engine::impl::read_place(const pool_state& pool, durability level) con
   return place;
 }
 
-// A value that only memory knows, and whose pool's values lie in other memory now. Whoever could write there until now may
-// have done so.
+// Copies a value that only memory holds because its pool's values now lie in other memory: clients that could write there
+// may have done so.
 result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std::string& full, const value& source,
                                               deadline_t deadline) {
   auto made = make_value(source.length_bytes, deadline, read_place(pool, source.level));
@@ -161,7 +161,7 @@ void engine::impl::place_pool(pool_state& pool) {
   if (pool.is_apart.exchange(apart) == apart || !values) return;
   std::vector<std::string> volatile_ones;
   for (std::size_t i = 0; i < table::kShards; ++i) {
-    std::vector<value_ref> gone;  // let go of behind the lock
+    std::vector<value_ref> gone;  // released after the lock
     table::shard& shard = values->shard_at(i);
     std::lock_guard lock(shard.mutex);
     for (auto next = shard.entries.begin(); next != shard.entries.end();) {
@@ -179,13 +179,13 @@ void engine::impl::place_pool(pool_state& pool) {
       }
     }
   }
-  // What does not find room now is moved by who reads it next.
+  // A value without room now moves when it is next read.
   for (const std::string& full : volatile_ones) (void)acquire(pool, full, kNoWait).ok();
 }
 
 result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::string& full, deadline_t deadline,
                                              bool& is_small) {
-  const extents::reading guard(*space);  // before the record is read: its extents stay what they are
+  const extents::reading guard(*space);  // taken before the record is read, so its extents stay valid
   const auto stored = records->get(family::values, full);
   if (!stored) return stored.error();
   if (!*stored) return no_key(full);
@@ -265,7 +265,7 @@ result<value_info> engine::stat(pool_id pool, std::string_view key) {
   return impl_->stat(full_key(pool, key));
 }
 
-// A value that memory does not hold.
+// Reads a value that memory does not hold.
 result<get_result> engine::impl::get_in_windows(const pool_ref& pool, const std::string& full, std::span<std::byte> out,
                                                 get_options read_options) {
   read_options.length_bytes = out.size();
@@ -297,7 +297,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
   } else {
     auto loaded = impl_->acquire(**found, full, options.deadline);
     if (loaded.code() == EFBIG) return impl_->get_in_windows(*found, full, out, options);
-    if (loaded.code() == ENOSPC) {  // past the memory tier, unless the value lies in the index
+    if (loaded.code() == ENOSPC) {  // bypasses the memory tier, unless
       auto past = impl_->get_in_windows(*found, full, out, options);
       if (past || past.code() != EAGAIN) return past;
     }
@@ -358,7 +358,7 @@ result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_r
   const bool no_room = now.code() == ENOSPC;
   if ((now.code() != EFBIG && !no_room) || !read_options.or_reader) return std::move(now).error();
   auto reader = open_reader(pool, full, read_options);
-  // Replaced meanwhile by one that memory holds.
+  // Replaced meanwhile by a value that memory holds.
   if (reader.code() == EAGAIN && !no_room) return load_and_pin(session, pool, full, read_options);
   if (!reader) return no_room ? std::move(now).error() : std::move(reader).error();
   return by_reader(*std::move(reader));

@@ -32,7 +32,8 @@ T number_at(std::string_view bytes, std::size_t offset) {
   return out;
 }
 
-// The checksum as the log has it: RocksDB adds to it, so that a checksum of data with checksums in it is a good one.
+// Checks the log's form of the checksum: RocksDB adds a constant, so that data which contain checksums still have useful
+// ones.
 bool is_whole(std::string_view fragment) {
   const std::uint32_t crc = arch::crc32c(fragment.data() + 6, fragment.size() - 6);
   const std::uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
@@ -105,7 +106,7 @@ class log_reader {
     if (each_) each_(batch);
   }
 
-  // As replay does: after a damage it goes on with a batch that continues what was before.
+  // As replay does: after damage it continues with a batch that follows the last one.
   void follow(const log_batch& batch) {
     if (findings_.last_sequence == 0 || batch.first_sequence <= findings_.last_sequence + 1) {
       if (findings_.missing_from == 0) findings_.last_sequence = batch.end_sequence();
@@ -119,7 +120,7 @@ class log_reader {
     }
   }
 
-  // Goes on at the next fragment that is whole; what lies between is told as far as it looks like a record.
+  // Continues at the next whole fragment and reports what lies between, as far as it resembles a record.
   void skip_damage(std::size_t left, const char* cause) {
     std::string torn = in_record_ ? record_ : std::string();
     const std::size_t torn_at = in_record_ ? begun_at_ : offset_;

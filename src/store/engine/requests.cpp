@@ -128,7 +128,7 @@ status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
     const auto outcome = decode_outcome(raw);
-    // What cannot be read is of another release. It goes, too: that release shall not believe it again after this.
+    // An unreadable record is of another release. It is erased too, so that the other release does not trust it later.
     if (!outcome || goes(outcome->group)) index_.erase(batch, family::requests, key);
     return true;
   });

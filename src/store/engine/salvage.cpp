@@ -29,7 +29,7 @@ struct block_free {
 
 }  // namespace
 
-// Changes that replay does not reach take the place of what it found; those in damaged batches make their keys doubtful.
+// Changes behind the end of replay replace what it found; those in damaged batches make their keys doubtful.
 struct salvage::later_changes final : batch_visitor {
   explicit later_changes(salvage& owner) : target(owner) {}
   void put(std::uint32_t family, std::string_view key, std::string_view value) override {
@@ -89,8 +89,7 @@ status salvage::open_index() {
   return {};
 }
 
-// CURRENT and the manifest say what the index is. Where they are not those of the clean stop, the copy of that moment says
-// it.
+// CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is used.
 status salvage::mend_manifest() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const auto copy = read_manifest_copy(folder_ + "/manifest.copy");
@@ -132,7 +131,7 @@ status salvage::read_log() {
   const auto logs = scan_logs(scan);
   if (!logs) return logs.error();
   const std::uint64_t need = std::max(logs->synced, mark ? mark->required(files_.boot_id()) : 0);
-  // The torn end of what nobody was told of.
+  // The torn end of a log: no client got an answer for these changes.
   if (reached >= need && (logs->missing_from == 0 || logs->missing_from > need)) {
     doubtful_.clear();
     if (logs->missing_from != 0) later_.clear();
@@ -190,7 +189,7 @@ void salvage::lose(const std::string& full, const std::string& reason) {
   lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + reason);
 }
 
-// What cannot be read between two keys. Large values have a second record, which names them.
+// Reports the unreadable keys between two readable ones. Large values have a second record that names them.
 void salvage::report_gap(std::string_view first, std::string_view bound) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
   lost_.push_back("keys behind " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
@@ -218,7 +217,7 @@ status salvage::each(const std::function<void(const std::string&, const value_re
     return visit(full, raw);
   });
   if (!scanned) {
-    // From the end back to the damage, to know where it goes on.
+    // Reads from the end back to the damage, to find where reading can continue.
     std::string next;
     (void)records_->scan_back(family::values, last, [&](std::string_view full, std::string_view) {
       next = full;

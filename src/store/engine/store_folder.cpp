@@ -43,7 +43,7 @@ engine_options options_of(const std::string& folder, disk* files, bool read_only
   return made;
 }
 
-// Keeps a store from opening the folder to write.
+// Keeps a store from opening the folder for writing.
 class folder_lock {
  public:
   static result<folder_lock> take(const std::string& folder) {
@@ -81,7 +81,7 @@ status need_empty(const std::string& folder) {
   return {};
 }
 
-// Everything of a folder that holds nothing else.
+// Removes everything from a folder of ours.
 void empty(const std::string& folder) {
   std::error_code ignored;
   for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
@@ -116,7 +116,7 @@ status sync_path(const fs::path& path) {
   return done == 0 ? status() : status(failure{error, "fsync of " + path.string() + ": " + errno_text(error)});
 }
 
-// With its holes, and durable when this returns: extent files are mostly empty.
+// Copies with holes, because extent files are mostly empty; durable on return.
 status copy_sparse(const fs::path& source, const fs::path& target) {
   const int input = ::open(source.c_str(), O_RDONLY | O_CLOEXEC);
   if (input < 0) return failure{errno, source.string() + ": " + errno_text(errno)};
@@ -141,7 +141,7 @@ status copy_sparse(const fs::path& source, const fs::path& target) {
   return outcome;
 }
 
-// What belongs to the store: not the lock, sockets, and what others have put there.
+// The store's own files, without the lock, sockets and foreign files.
 std::vector<fs::path> files_of(const std::string& folder) {
   std::vector<fs::path> out;
   std::error_code error;
@@ -172,7 +172,7 @@ status copy_files(const std::string& source, const std::string& target) {
   return {};
 }
 
-// Name, size and checksum of each file, a line each, and the checksum of the list.
+// One line per file with name, size and checksum, and the checksum of the list.
 result<std::string> list_of(const std::string& folder) {
   std::string out;
   for (const fs::path& name : files_of(folder)) {
@@ -183,7 +183,7 @@ result<std::string> list_of(const std::string& folder) {
   return out;
 }
 
-// Who has the folder must not be taken for who had it.
+// A copy of the folder must not pass for the original.
 status give_new_identity(const std::string& folder, disk& files) {
   auto opened = index::open({folder + "/index", std::uint64_t{8} << 20, false, files.index_env(), folder + "/commit.mark",
                              &files, true, ~std::uint64_t{0}});
@@ -200,7 +200,7 @@ status give_new_identity(const std::string& folder, disk& files) {
   return (*opened)->prepare_stop(free ? *free : 0);
 }
 
-// Puts into the new store, many under way.
+// Puts values into the new store, many at a time.
 class refill {
  public:
   refill(salvage& source, engine& target, repair_report& report) : source_(source), target_(target), report_(report) {}
@@ -217,7 +217,7 @@ class refill {
   status run() {
     status read = source_.each([this](const std::string& full, const value_record& record) {
       if (!outcome_) return;
-      // Read to the end first: a value is put only if it is good.
+      // Reads a value to its end first, because only a good value is put.
       const status good = source_.read(record, [](std::span<const std::byte>) { return status(); });
       if (!good) return source_.lose(full, good.error().message);
       outcome_ = put(full, record);
@@ -321,7 +321,7 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
   if (!opened) {
     report.problems.push_back(opened.error().message);
   } else {
-    // Structures against each other; values are read below, with what the index does not lead to.
+    // Checks structures here; values are read below, including those that the index does not lead to.
     auto checked = (*opened)->check(false);
     if (!checked) report.problems.push_back(checked.error().message);
     else

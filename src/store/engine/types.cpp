@@ -12,7 +12,7 @@ struct code_row {
   const char* name;
 };
 
-// key_exists stands before pool_exists: it is the one that EEXIST means unless told otherwise.
+// key_exists stands first because EEXIST means it unless the call is about a pool.
 constexpr code_row kCodes[] = {
     {status_code::ok, 0, "ok"},
     {status_code::more, 0, "more"},

@@ -17,7 +17,7 @@ struct answer {
   store_protocol::tail fields;
 };
 
-// One question and its answer at a time.
+// One request and its answer at a time.
 class exchange {
  public:
   exchange(byte_channel& wire, unsigned timeout_ms)
@@ -93,7 +93,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
   out.ucx_refusal = welcome->fields.ucx_transports.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
   for (const auto& [id, name] : request.pools) {
     const auto opened = talk.ask(opcode::pool_open, name, {});
-    // A pool that is gone is told to those who use it.
+    // A pool that no longer exists is reported to its users.
     if (!opened) return opened.error();
   }
   if (!request.attach) {

@@ -10,7 +10,7 @@
 namespace pl::store_client {
 namespace {
 
-constexpr unsigned kPollsBetweenEndChecks = 64;  // that find nothing, before the socket is asked whether the store has gone
+constexpr unsigned kPollsBetweenEndChecks = 64;  // empty polls before the socket is checked for the server's end
 
 class ring_channel final : public byte_channel {
  public:
@@ -30,7 +30,7 @@ class ring_channel final : public byte_channel {
     auto got = rings_->read(destination, bytes);
     if (got && *got == 0 && (was_armed || end_ || ++idle_polls_ % kPollsBetweenEndChecks == 0)) {
       if (!end_) drain_wakeups();
-      // What the store had written before it went comes first.
+      // Bytes that the store wrote before it ended come first.
       if (end_) got = rings_->read(destination, bytes);
       if (end_ && got && *got == 0) return *end_;
     }
@@ -48,7 +48,7 @@ class ring_channel final : public byte_channel {
     if (!rings_->take_wakeup_request()) return;
     char wakeup = 1;
     const iovec one{&wakeup, 1};
-    // A full socket has wakeup bytes enough in it, and a broken one is found by reading.
+    // A full socket already holds wakeup bytes, and reading finds a broken one.
     (void)socket_->write({&one, 1});
   }
   void drain_wakeups() {

@@ -25,7 +25,7 @@ std::string openssl_reason() {
   return text;
 }
 
-// OpenSSL writes with write(): to a connection that the store has closed, that is SIGPIPE, the end of the caller's program.
+// OpenSSL calls write(), which raises SIGPIPE on a connection that the store has closed and would end the caller's program.
 int write_without_signal(BIO* bio, const char* data, int bytes) {
   const auto sent = send(static_cast<int>(BIO_get_fd(bio, nullptr)), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
   BIO_clear_retry_flags(bio);
@@ -58,7 +58,7 @@ class tls_channel final : public byte_channel {
   store_protocol::path way() const noexcept override { return store_protocol::path::tls; }
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
-    // A record at a time; what OpenSSL refused to take now must come again as it was, so only whole pieces are gathered.
+    // One record at a time. Bytes that OpenSSL refused must be offered again unchanged, so only whole pieces are gathered.
     std::size_t all = 0;
     for (const auto& piece : buffers) {
       std::size_t sent = 0;

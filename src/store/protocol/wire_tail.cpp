@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tail's fields, one line in each direction a field, and the lists that bodies hold.
+// The tail's fields: one line per field and direction, and the lists that bodies hold.
 #include <limits>
 
 #include "base/text.hpp"
@@ -59,7 +59,7 @@ std::string pack_settings(const pool_settings& settings) {
          settings.access;
 }
 
-// False, and `out` as it was: a number without a meaning, which goes no further than this.
+// False for a number without a meaning; `out` keeps its value.
 template <class Enum>
 bool read_enum(byte_reader& reader, Enum last, Enum& out) {
   const auto raw = reader.number<std::uint8_t>();
@@ -278,7 +278,7 @@ result<tail> decode_tail(std::string_view bytes) {
     if (!known && (type & kMandatory) != 0)
       return failure{EPROTO,
                      format("store protocol: field 0x%x is not understood here: use the same release at both ends", type)};
-    // A longer field than this end knows comes from a newer one; a shorter one is damage.
+    // A field that is longer than expected comes from a newer release; a shorter one is damage.
     if (!field.ok()) return failure{EPROTO, format("store protocol: field 0x%x is cut off", type)};
   }
   return out;

@@ -21,7 +21,7 @@ bool contains(const std::vector<std::string>& list, const std::string& principal
          std::find(list.begin(), list.end(), "*") != list.end();
 }
 
-// The last '=': certificate names are URIs, which may hold one.
+// Splits at the last '=', because certificate names are URIs and may hold one.
 std::pair<std::string_view, std::string_view> split(std::string_view entry) {
   const auto found = entry.rfind('=');
   if (found == std::string_view::npos) return {entry, {}};

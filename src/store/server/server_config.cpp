@@ -161,7 +161,7 @@ struct describe {
                {"maximum", number_field.highest},
                {"default", defaults.*number_field.member}};
     if (number_field.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
-    if (number_field.must_be == number::shape::power_of_two)  // which a schema cannot say but one by one
+    if (number_field.must_be == number::shape::power_of_two)  // a schema can only list the powers one
       for (std::uint64_t one = std::bit_ceil(number_field.lowest); one <= number_field.highest; one *= 2)
         out["enum"].push_back(one);
     return out;
@@ -182,7 +182,7 @@ struct describe {
 constexpr const char* kLogLevels[] = {"debug", "info", "warn", "error"};
 constexpr const char* kUcxModes[] = {"auto", "off", "on"};
 
-// JSON, or the failure that says where it stops being it.
+// Parses JSON; the failure names the position.
 result<json> parse_json(const std::string& text) {
   try {
     return json::parse(text);
@@ -199,7 +199,7 @@ result<json> parse_json(const std::string& text) {
 bool is_loopback(const std::string& endpoint) {
   const auto parts = split_endpoint(endpoint);
   if (!parts) return false;
-  if (parts->first == "localhost") return true;  // what it resolves to is looked at before it is bound
+  if (parts->first == "localhost") return true;  // its address is checked before it is bound
   std::error_code no_number;
   const auto address = asio::ip::make_address(parts->first, no_number);
   return !no_number && address.is_loopback();

@@ -14,11 +14,11 @@ namespace {
 
 using store_protocol::opcode;
 constexpr std::size_t kMaxGreetingBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
-constexpr std::uint64_t kProgressBytes = 64 << 10;   // of a frame, in stall_timeout_s: less is no progress
+constexpr std::uint64_t kProgressBytes = 64 << 10;   // bytes of a frame in stall_timeout_s:
 constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMaxDownloads = 256;
-constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // as clients do that copy it themselves
-constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between looks for room
+constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like clients that copy themselves
+constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
 }  // namespace
@@ -84,7 +84,7 @@ void session::start() {
   });
 }
 
-// Once a second: clients that do not greet, that take nothing, that send nothing of what they have begun, or that are idle.
+// Once a second: closes clients that do not greet, take nothing, send nothing of what they have begun, or are idle.
 void session::watch() {
   watch_timer_.expires_after(kWatchPause);
   watch_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
@@ -98,7 +98,7 @@ void session::watch() {
       return me->close("takes nothing");
     }
     if (me->closed_) return;
-    if (!me->may_parse()) me->progress_ns_ = now;  // it is the store that does not read
+    if (!me->may_parse()) me->progress_ns_ = now;  // the store itself does not read
     const std::uint64_t quiet = now > me->progress_ns_ ? now - me->progress_ns_ : 0;
     if (me->is_sending_something() && quiet > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
@@ -154,14 +154,14 @@ void session::hold_pin(std::uint64_t pin, std::uint64_t bytes) {
 }
 
 void session::count_buffers() {
-  constexpr std::size_t kStep = 64 << 10;  // answers come and go: not each of them
+  constexpr std::size_t kStep = 64 << 10;  // answers come and go, so not each of them
   buffers_.set(buffer_.size() + out_.waiting_bytes() / kStep * kStep);
 }
 
 bool session::may_buffer_more() const { return buffers_.all() < parts_.config.max_principal_buffer_bytes; }
 
 bool session::make_buffer_room() {
-  // Who fills it sends much: more is taken at a time.
+  // A client that fills the buffer gets a larger one.
   const bool larger = greeted_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
   if (!buffer_.full() && !larger) return true;
   const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMaxGreetingBytes);
@@ -223,7 +223,7 @@ void session::read_more() {
     if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
     if (greeted_ && buffer_.size() < receive_buffer::kGreetedBytes) buffer_.resize(receive_buffer::kGreetedBytes);
     if (!make_buffer_room()) return;
-    // Of a value on its way the next frame's head alone, so that the bytes behind it are read to where they shall lie.
+    // During a value, reads the next frame's head alone, so that the bytes behind it go straight to their destination.
     const bool head_alone = !uploads_.empty() && buffer_.empty();
     destination = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
   }
@@ -377,7 +377,7 @@ void session::body_complete() {
   upload_complete(one);
 }
 
-// A durable value goes to disk while it comes.
+// A durable value is written to disk while it arrives.
 void session::report_arrival(upload& one) {
   const bool whole = (one.request->head.flags & store_protocol::flag::patch) == 0;
   if (one.writer || !whole || one.request->head.value_bytes < kTellFrom || one.have_bytes < one.reported_bytes + kTellBytes)
@@ -390,7 +390,7 @@ void session::fail_protocol(const failure& reason) {
   ++parts_.counters.protocol_errors;
   parts_.log.write(event_log::level::warn, "protocol_error",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason.message}});
-  // Said once, so that the other end can print it; then there is no telling where the next frame starts.
+  // Sent once, so that the other end can print it; after that the start of the next frame is unknown.
   store_protocol::tail fields;
   fields.text = reason.message;
   store_protocol::head head;
@@ -407,8 +407,8 @@ void session::fail_protocol(const failure& reason) {
 
 namespace {
 
-// Answers to a question are no faults: a client asks on each connect whether there is a cluster, and opens a pool before it
-// makes one. Who watches the log for warnings must not see them while all is well.
+// Expected answers are not logged as warnings: each client asks on connect whether there is a cluster, and opens a pool
+// before it creates one.
 bool is_ordinary(opcode op, int code) {
   constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
   if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
@@ -462,13 +462,13 @@ bool session::may_wait(const pending_request& request) const {
 }
 
 void session::wait_for_room(std::function<void()> again) {
-  // Until then nothing else of this connection is taken: what comes behind would need room as well.
+  // Until then nothing else of this connection is read: later requests would need room too.
   ++parts_.counters.waits_for_room;
   waiting_for_room_ = true;
   room_timer_.expires_after(kRoomPause);
   room_timer_.async_wait([me = shared_from_this(), again = std::move(again)](std::error_code) {
     me->waiting_for_room_ = false;
-    // Nobody reads the connection meanwhile, so nobody would see its end.
+    // Nothing reads the connection meanwhile, so its end is checked here.
     if (!me->closed_ && me->wire_->has_left()) me->close("left while it waited for room");
     again();
     me->resume();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values whose bytes go by UCX: asked for, allowed and answered like others, on the connection. The lane's thread tells here
-// when bytes have arrived or gone.
+// Values whose bytes go by UCX. Requests, permissions and answers use the connection; the UCX thread reports here when
+// bytes have arrived or left.
 //
 //   alloc ─▶ room, a random token ─▶ bytes (ucx_listener.hpp) ┐
 //   commit ──────────────────────────────────────────────────┴▶ both there: commit ─▶ answer
 //
-// A session that closes takes its lane down first; what holds it until UCX has let go of its room are the transfers' own
-// functions, so the room is used again only then.
+// A closing session closes its UCX lane first. The transfers' own functions keep it alive until UCX has released its
+// memory, so the memory is not reused before.
 #include <asio/post.hpp>
 #include <random>
 
@@ -28,7 +28,7 @@ std::uint64_t random_token() {
 
 // ---- The greeting --------------------------------------------------------------------------------------------------------
 
-// Empty: there shall be one.
+// Empty: a UCX lane will be made.
 std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
   if (!greeting.ucx) return "the client offers none";
   if (parts_.ucx == nullptr) return parts_.ucx_refusal;
@@ -134,7 +134,7 @@ void session::commit_ucx_grant(const request_ptr& request, std::uint64_t token) 
   grant.commit = request;
   if (settle_ucx_grant(token) || request->deadline == clock::time_point::max()) return;
   if (!ucx_timer_) ucx_timer_ = std::make_unique<asio::steady_timer>(home_);
-  // One timer: it looks at all that wait, again and again while one does.
+  // One timer checks all waiting transfers, and runs while there are any.
   ucx_timer_->expires_after(std::chrono::milliseconds(100));
   ucx_timer_->async_wait([weak = weak_from_this()](std::error_code error) {
     if (const auto me = weak.lock(); me && !error) me->expire_ucx_commits();
@@ -163,7 +163,7 @@ void session::expire_ucx_commits() {
 // True: the grant is used up.
 bool session::settle_ucx_grant(std::uint64_t token) {
   auto& waiting = ucx_grants_.at(token);
-  if (!waiting.arrived || !(waiting.commit || waiting.given_up)) return false;  // a failure is told to who commits
+  if (!waiting.arrived || !(waiting.commit || waiting.given_up)) return false;  // the commit gets a failure
   const ucx_grant grant = std::move(waiting);
   ucx_grants_.erase(token);
   const auto& request = grant.commit;
@@ -182,7 +182,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   }
   store::commit_options options;
   options.put = put_options_of(request->fields, parts_.values.request_group(grant.room.pool, grant.room.key));
-  options.take_crc = grant.whole;  // of chunks that were checked one by one as they came
+  options.take_crc = grant.whole;  // from chunks that were checked one
   options.crc32c = grant.crc;
   const std::string transports = stream_session_ ? stream_session_->transports : std::string();
   parts_.values.commit_async(engine_session_, grant.id, grant.room.pool, grant.room.key, options,
@@ -207,12 +207,12 @@ void session::send_by_ucx(const request_ptr& request, store_protocol::tail field
   parts_.counters.bytes(store_protocol::path::ucx, false, bytes);
   fields.result->way = store_protocol::path::ucx;
   fields.ucx_transports = stream_session_->transports;
-  const auto stream = stream_session_;  // the answer may find the connection gone
+  const auto stream = stream_session_;  // the connection may be gone when the answer comes
   answer(request, {}, std::move(fields), {}, bytes, flag::ucx);
   if (closed_ || bytes == 0) return let_go({&pin, 1});
   std::vector<iovec> source;
   for (const auto& one : pieces) source.push_back({const_cast<std::byte*>(one.data()), one.size()});
-  ++under_way_;  // a server that drains lets it end
+  ++under_way_;  // a draining server lets it end
   parts_.ucx->send(stream, request->fields.token.value_or(0), std::move(source), bytes,
                    [me = shared_from_this(), request, pin](const status& outcome, std::uint32_t) {
                      asio::post(me->home_, [me, request, pin, outcome] {

@@ -21,8 +21,8 @@ using local_socket = asio::local::stream_protocol::socket;
 
 constexpr int kSocketBytes = 4 << 20;
 
-// The rings of a connection and its socket, which carries wakeup bytes then. Shared by what waits for the socket, which may
-// be told of its end after the connection is gone.
+// The rings of a connection and its socket, which then carries wakeup bytes. Shared with the socket's handlers, which may
+// run after the connection is gone.
 class ringing final : public ring_poller::member, public std::enable_shared_from_this<ringing> {
  public:
   ringing(local_socket& socket, ring_poller& poller, std::unique_ptr<store_protocol::byte_rings> rings)
@@ -37,7 +37,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     destination_ = destination;
     read_ = std::move(callback);
   }
-  // `then` is called by the next look: not from in here.
+  // The next poll calls `callback`; this function does not.
   void write(std::vector<asio::const_buffer> buffers, transport::done callback) {
     unsent_.clear();
     for (const auto& each : buffers) unsent_.push_back({const_cast<void*>(each.data()), each.size()});
@@ -52,7 +52,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     send_wakeup();
     return taken ? *taken : 0;
   }
-  // Handlers that wait are told from the event loop: they may own whoever calls this.
+  // The event loop calls the waiting handlers, because they may own the caller.
   void close() {
     if (socket_ == nullptr) return;
     poller_.remove(this);
@@ -75,7 +75,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
       const auto got = rings_->read(destination_.data(), destination_.size());
       if (!got) broken_ = true;
       if (got && *got > 0) did += finish(read_, {}, *got);
-      else if (over_ || broken_) did += finish(read_, reason(), 0);  // what came before the end comes first
+      else if (over_ || broken_) did += finish(read_, reason(), 0);  // bytes before the end come
     }
     if (socket_ != nullptr) send_wakeup();
     return did;
@@ -93,7 +93,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
   }
   std::error_code reason() const { return over_ ? *over_ : std::make_error_code(std::errc::protocol_error); }
 
-  // As much as there is room for.
+  // Writes as much as fits.
   void push() {
     while (!unsent_.empty() && !broken_) {
       const auto taken = rings_->write(unsent_);
@@ -109,7 +109,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     }
     send_wakeup();
   }
-  // A full socket has wakeup bytes enough in it.
+  // A full socket already holds wakeup bytes.
   void send_wakeup() {
     const char wakeup = 1;
     if (rings_->take_wakeup_request())
@@ -128,11 +128,11 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
   const std::unique_ptr<store_protocol::byte_rings> rings_;
   std::array<char, 64> wakeups_{};
   asio::mutable_buffer destination_;
-  std::vector<iovec> unsent_;  // what is left of it
+  std::vector<iovec> unsent_;  // the rest of it
   std::size_t written_ = 0;
   transport::done read_, write_;
   std::optional<std::error_code> over_;  // of the socket
-  bool broken_ = false;                  // the client tells positions that cannot be
+  bool broken_ = false;                  // the client reports impossible positions
 };
 
 class unix_transport final : public transport {
@@ -201,7 +201,7 @@ status unix_transport::send_descriptor(std::string_view bytes, int fd) {
   control->cmsg_type = SCM_RIGHTS;
   control->cmsg_len = CMSG_LEN(sizeof fd);
   std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
-  // Some hundred bytes into an empty socket buffer: all or nothing in practice, and checked.
+  // Some hundred bytes fit an empty socket buffer: sent whole in practice, and checked.
   const auto sent = sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) return {};
   return failure{sent < 0 ? errno : EAGAIN, "a descriptor could not be sent"};
