@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, closing and what tells about a link. The contract stands in peerlane/link.h.
+// Opens, closes and queries a link. The contract is in peerlane/link.h.
 #include "capi/open_link.hpp"
 
 #include "base/log.hpp"
@@ -74,7 +74,7 @@ void choose(std::uint64_t given, std::size_t& value) {
   if (given != 0) value = given;
 }
 
-// Null: none answers, or it is not wanted.
+// Null: no driver answers, or none is
 const cu::driver_table* driver_for(const peerlane_link_options& given) {
   if (given.host_only != 0) return nullptr;
   auto cuda = cu::driver();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages, put, get and atomics behind checked numbers. The contract stands in peerlane/link.h.
+// Messages, put, get and atomics behind checked numbers. The contract is in peerlane/link.h.
 #include <algorithm>
 #include <vector>
 
@@ -27,7 +27,7 @@ messaging::buffer buffer_of(const void* data, std::size_t bytes, std::uint32_t m
 
 messaging::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.bytes}; }
 
-// A request whose arguments were refused never gets a number: the call itself says so.
+// A request with refused arguments gets no number: the call itself returns the error.
 int keep(open_link& communicator, messaging::request&& made, peerlane_request_t* request) {
   if (made.is_refused()) return return_code(made.outcome());
   const auto number = communicator.requests.add(std::move(made));
@@ -40,7 +40,7 @@ void write_info(const messaging::message_info& ended, int error, peerlane_messag
   if (info != nullptr) *info = {ended.source, error, ended.tag, ended.bytes};
 }
 
-// The request has ended: gives its outcome and the number back.
+// Returns an ended request's outcome and frees its number.
 int end(open_link& communicator, peerlane_request_t& request, peerlane_message_info* info) {
   const messaging::request ended = communicator.requests.take(request);
   request = 0;
@@ -49,7 +49,7 @@ int end(open_link& communicator, peerlane_request_t& request, peerlane_message_i
   return return_code(outcome);
 }
 
-// What a request of 0 has to say.
+// The result of request 0.
 int ended_well(peerlane_message_info* info) {
   write_info({}, 0, info);
   return 0;
@@ -64,7 +64,7 @@ int with_request(peerlane_link_t handle, const peerlane_request_t* request, Act&
   });
 }
 
-// What is left of a limit that several waits share.
+// The rest of a limit that several waits share.
 class time_limit {
  public:
   explicit time_limit(std::int64_t timeout_ms)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's C interface: the client behind checked handles. The contract stands in peerlane/store.h.
+// The store's C interface: the client behind checked handles. The contract is in peerlane/store.h.
 #include <peerlane/store.h>
 
 #include <atomic>
@@ -63,7 +63,7 @@ using stores = pl::live_handles<open_store>;
 using operations = pl::live_handles<open_operation>;
 using memories = pl::live_handles<direct_memory>;
 
-// The fields that the caller's release knew; the rest is zero.
+// Copies the fields that the caller's release knows; the rest is zero.
 template <class Options>
 Options taken(const Options* given) {
   Options out{};
@@ -71,7 +71,7 @@ Options taken(const Options* given) {
   return out;
 }
 
-// Nothing: no level, or none that a caller may ask for.
+// Nothing: no level, or one that callers may not ask for.
 std::optional<wire::durability> given_level(std::uint32_t number) {
   const auto level = pl::store::durability_from(number);
   return level && pl::store::check_given(*level) ? level : std::nullopt;
@@ -130,7 +130,7 @@ int ended(const pl::store_client::reply& got, peerlane_store_reply* out) {
 
 std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
 
-// Runs on a live store what `make` makes for a client, or what `ask` asks a cluster.
+// Runs the operation of `make` on a client, or that of `ask` on a cluster, if the store is open.
 template <class Make, class Ask>
 int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, const Ask& ask) {
   const pl::errno_keeper keep;
@@ -176,7 +176,7 @@ pl::status check_item(const peerlane_store_item& item) {
   return {};
 }
 
-// Of a client or a router, which call it alike. Precondition: check_item.
+// For a client or a router, whose calls are alike. Precondition: check_item.
 template <class Store>
 auto make_item(Store& store, const peerlane_store_item& item, const memory& buffer) {
   const auto key = key_of(item.key, item.key_bytes);

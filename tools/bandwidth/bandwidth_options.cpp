@@ -108,7 +108,7 @@ class command_line {
   void add_output() {
     auto& app = parser_.app();
     if (call_.drop_in) {
-      // A flag as the original's; with a file name ours.
+      // A flag like the original's; with a file name it is our extension.
       app.add_option("-j,--json", options_.json_path, "Print the results as JSON; with FILE: write the result file")
           ->expected(0, 1)
           ->type_name("[FILE]")

@@ -63,8 +63,8 @@ class mapped_memory {
   std::uint64_t device_ = 0;
 };
 
-// access(i) for i in [0, kWarmUp + 2 * accesses): untimed, then timed as a whole, then one by one. It ends early, without an
-// outcome, where an access says no.
+// Calls access(i) for i in [0, kWarmUp + 2 * accesses): untimed, then timed as a whole, then one by one. Ends early and
+// without an outcome if an access returns false.
 template <class Access>
 bool measure_accesses(std::uint64_t accesses, latency_outcome& out, Access&& access) {
   std::uint64_t next = 0;
@@ -89,7 +89,7 @@ bool measure_accesses(std::uint64_t accesses, latency_outcome& out, Access&& acc
   return true;
 }
 
-// Offsets of different lines, at random, so that nothing is merged and nothing foreseen.
+// Offsets of different lines in random order, so that no access is merged or prefetched.
 std::vector<std::uint32_t> offsets_of_lines() {
   auto order = chase_order(kMappedBytes / kBarLineBytes, 1, false);
   for (auto& one : order) one *= kBarLineBytes;
@@ -137,7 +137,7 @@ class echo {
     arch::publish_to_device(flag_.type());
   }
   bool has_answered(std::uint32_t value) const {
-    constexpr unsigned kSpins = 10'000;  // far more than a round trip; then others get the CPU, and the clock is looked at
+    constexpr unsigned kSpins = 10'000;  // far more than a round trip; then the CPU is yielded, and the clock is read
     for (unsigned spins = 0; spins < kSpins; ++spins)
       if (__atomic_load_n(answer_, __ATOMIC_ACQUIRE) == value) return true;
     const std::uint64_t begin_ns = monotonic_ns();

@@ -25,7 +25,8 @@ class run_execution {
   // False: interrupted, the cells say so.
   bool measure() { return run_.latency ? measure_latency() : measure_transfers(); }
 
-  // Another tenant's burst must not pass for a slow link; but a machine that stays busy must not hold the run up either.
+  // Repeats a measurement that another tenant's burst disturbed, but only a bounded number of times on a machine that stays
+  // busy.
   bool measure_until_steady() {
     constexpr unsigned kMaxAttempts = 3;
     if (!measure()) return false;
@@ -102,7 +103,7 @@ class run_execution {
   bool measure_transfers() {
     auto bound = bind();
     if (!bound && bound.error().code == ENOMEM) {
-      context_.pool.trim();  // what other testcases left may be all that is missing
+      context_.pool.trim();  // buffers kept from other testcases may be all that is missing
       bound = bind();
     }
     if (!bound) return fail(bound.error());
@@ -135,7 +136,7 @@ class run_execution {
     return out;
   }
 
-  // A rate beside which other bytes arrived wrong is not to be trusted either: interference counts for every cell.
+  // A rate is not trusted either if another transfer of the same run arrived wrong: interference counts for every cell.
   void check_data(const cell_target& target, const set_outcome& measured, cell& one) const {
     for (std::size_t i = 0; i < measured.each.size(); ++i) {
       const bool concerns =
@@ -165,7 +166,7 @@ class run_execution {
     one.value = context_.options.use_mean ? statistics.mean : statistics.median;
     one.path = path_of(target);
     for (place* end : {&one.path.source, &one.path.destination})
-      if (end->type == place::kind::host && host_node >= 0) end->index = host_node;  // where the pages really are
+      if (end->type == place::kind::host && host_node >= 0) end->index = host_node;  // the node that holds the pages
     check_data(target, measured, one);
     if (one.state != cell_state::measured || !has_expectation(target)) return;
     if (run_.judged_together) judge_cell(context_, one, expectation_of(target));
@@ -294,7 +295,7 @@ void conclude(test_outcome& outcome, bool interrupted) {
           raise(outcome, one.judged->is_varied ? test_state::unsteady : test_state::slow, named + one.judged->reason,
                 severity, one.judged->is_varied ? 1 : 2);
         if (one.state == cell_state::measured) ++measured;
-        // The diagonal of a matrix of pairs is no reason.
+        // The diagonal of a matrix of pairs does not count as a reason.
         else if (one.state == cell_state::not_applicable && (row != column || each.rows.size() == 1)) why_not = one.reason;
       }
   if (interrupted) {

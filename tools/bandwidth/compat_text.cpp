@@ -45,7 +45,7 @@ std::string end_name(const place& end) {
   return end.type == place::kind::host ? std::string("Host") : format("Device %d", end.index);
 }
 
-// Of latencies there are thousands of samples and the original has none.
+// Latencies have thousands of samples, and the original prints none.
 std::string sample_lines(const matrix& one) {
   if (one.unit != "GB/s" || one.part == "total") return {};
   std::string out;

@@ -24,7 +24,7 @@ failure stopped() { return failure{ECANCELED, "stopped: another transfer failed 
 
 bool is_to_gpu(const bound_transfer& transfer) { return transfer.destination.location.type == place::kind::gpu; }
 
-// Loads and stores over a mapping that is made beforehand, so that nothing but the copy is timed.
+// Loads and stores through a mapping that is made before timing starts.
 class bar_copier final : public cpu_copier {
  public:
   bar_copier(gpu_set& gpus, const bound_transfer& transfer)
@@ -113,7 +113,7 @@ class kernel_copier final : public cpu_copier {
   std::uint64_t retries_ = 0;
 };
 
-// cuMemcpyAsync where it blocks: pageable memory, and GPUs without a path between them.
+// cuMemcpyAsync in the cases in which it blocks: pageable memory, and GPUs without a path between them.
 class driver_copier final : public cpu_copier {
  public:
   driver_copier(gpu_set& gpus, const bound_transfer& transfer)

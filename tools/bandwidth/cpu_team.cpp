@@ -9,7 +9,7 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr unsigned kSpins = 2000;  // then others get the CPU between looks: there may be fewer CPUs than threads
+constexpr unsigned kSpins = 2000;  // then the CPU is yielded between polls
 
 }  // namespace
 
@@ -50,7 +50,7 @@ status cpu_team::join() {
   status first;
   for (auto& one : members_) {
     if (one.thread.joinable()) one.thread.join();
-    // Who was stopped is not the cause.
+    // A copier that was stopped is not the cause.
     if (!one.outcome && (first || first.code() == ECANCELED)) first = one.outcome;
   }
   return first;

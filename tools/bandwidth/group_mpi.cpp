@@ -15,7 +15,7 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr const char* kLibrary = "libpeerlane_mpi.so";
-// Rank 0 ends a failed job when it has said what happened; the others do only if it did not.
+// Rank 0 reports the failure and ends the job; another rank ends it only if rank 0 does not.
 constexpr int kLeaveItToRank0Ms = 10'000;
 
 struct bridge {
@@ -35,7 +35,7 @@ bool resolve(void* library, const char* name, F& out) {
 
 // Never closed: MPI keeps threads and handlers.
 result<bridge> load_bridge() {
-  // Global: Open MPI opens its components as libraries that look for its symbols.
+  // Global symbols: Open MPI loads its components as libraries that look for its symbols.
   void* library = dlopen((tools::program_folder() + "/" + kLibrary).c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return failure{ENOENT, dlerror()};
   bridge all;
@@ -60,7 +60,7 @@ class mpi_channel final : public messaging::star_channel {
   void abandon() override { is_abandoned_ = true; }
 
   status send(int peer, std::span<const std::byte> message, unsigned timeout_ms) override {
-    // Kept for good after a time-out, as MPI may still read it.
+    // Kept for ever after a time-out, because MPI may still read it.
     const auto& kept = in_flight_.emplace_back(message.begin(), message.end());
     const int rc = mpi_.send(peer, kept.data(), kept.size(), timeout_ms);
     if (rc == PL_MPI_TIMEOUT) return failure{ETIMEDOUT, "nothing is taken"};

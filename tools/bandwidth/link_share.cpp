@@ -30,7 +30,7 @@ struct traffic_of {
   std::vector<link_use> link_uses;
   std::optional<expectation> alone;
   bool is_own_limit = false;  // its executor reaches less than the link carries
-  bool has_opposite = false;  // somebody uses the other direction of one of its ways
+  bool has_opposite = false;  // another transfer uses the opposite direction of one of its links
   bool has_opposite_pcie = false;
   double rate = 0;
 };
@@ -48,7 +48,7 @@ void add_pcie(const machine_links& links, int gpu, bool is_down, std::vector<lin
     out.push_back(use_of_direction("uplink " + facts.uplink_bus_id, is_down, true, raw));
 }
 
-// GPUs behind the same bridge need not go above it to reach each other.
+// GPUs behind the same bridge reach each other below it.
 bool share_a_bridge(const machine_links& links, int a, int b) {
   const auto& bridge = links.gpus[static_cast<std::size_t>(a)].uplink_bus_id;
   return !bridge.empty() && bridge == links.gpus[static_cast<std::size_t>(b)].uplink_bus_id;
@@ -138,7 +138,7 @@ class sharing {
       }
   }
 
-  // Two CPU threads, or two sets of workers, on one link: nothing says whether they add up.
+  // Two CPU threads, or two sets of workers, on one link: no measurement says whether their rates add up.
   void spread_ignorance() {
     for (const auto& [name, entry] : loads_)
       if (entry.limited_by_themselves > 1)
@@ -154,7 +154,7 @@ class sharing {
     }
   }
 
-  // All grow together; who has what it can take, or is on a way that is full, stays as it is.
+  // All transfers grow together; a transfer at its own limit, or on a full link, stays as it is.
   void divide() {
     constexpr double kFull = 1e-9;
     std::vector<std::size_t> growing;
@@ -171,7 +171,7 @@ class sharing {
     }
   }
 
-  // How much more transfer `i` can get if all of `growing` get the same.
+  // The increase that transfer `i` can get if all of `growing` get the same.
   double room_of(std::size_t i, const std::vector<std::size_t>& growing) const {
     double room = all_[i].alone->value - all_[i].rate;
     for (const link_use& one : all_[i].link_uses) {

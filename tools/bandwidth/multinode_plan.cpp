@@ -72,7 +72,7 @@ struct planner {
 
 std::string planner::pair_title(const char* suffix) const {
   const bool both = spec.shape == form::pair_both;
-  // Arrows show the way of the data. The original's show that of the request, and it has mixed up some words.
+  // Arrows show the direction of the data. The original's show that of the request, some of them reversed.
   const char* arrow = both ? "<->" : spec.reads != shape.original_mistakes ? "<-" : "->";
   const char* row = both && shape.original_mistakes ? "CPU" : "GPU";
   const char* engine = to_string(index == 39 && shape.original_mistakes ? executor_kind::ce : spec.kind);
@@ -136,7 +136,7 @@ void planner::plan_all_to_one() {
       if (other == one) continue;
       if (!why_not(other, one).empty()) cell_of(target).reason = why_not(other, one);
       rank_transfer made = transfer(other, one, spec.reads, {target});
-      // Each has a buffer of its own in the middle.
+      // Each transfer has its own buffer in the middle.
       (spec.reads ? made.source_buffer : made.destination_buffer) = kDestination + static_cast<unsigned>(other);
       (spec.reads ? made.destination_buffer : made.source_buffer) = kSource;
       round.transfers.push_back(std::move(made));
@@ -191,7 +191,7 @@ void planner::plan_bisection() {
 }  // namespace
 
 std::vector<std::vector<std::pair<int, int>>> tournament(int n) {
-  const int seats = n + n % 2;  // with an odd number, who sits opposite the empty seat has a break
+  const int seats = n + n % 2;  // with an odd number, the rank opposite the empty seat has a break
   std::vector<int> circle;
   for (int i = 0; i < seats; ++i) circle.push_back(i);
   std::vector<std::vector<std::pair<int, int>>> rounds;

@@ -26,7 +26,7 @@ const char* to_string(cell_state state) {
   return "?";
 }
 
-// Null where there is nothing: a reader must not take a missing figure for a zero.
+// Null for a missing figure, which must not read as zero.
 constexpr std::array kFigures = {"value", "median", "mean", "min", "max", "stddev", "cv", "ci95", "p90", "p99"};
 
 void add_figures(json& row, const cell& one) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kFine = '.', kFailed = 'x', kInterrupted = 'i';
 
-// Text, so that ranks need not agree on the layout of anything. Doubles come back exactly from 17 digits.
+// Text, so that ranks may differ in layout. Doubles survive with 17 digits.
 std::string to_text(const round_report& report) {
   using ending = round_report::ending;
   if (report.outcome == ending::failed) return format("failed %d ", report.reason.code) + report.reason.message;

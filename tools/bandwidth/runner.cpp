@@ -73,7 +73,7 @@ struct runner::state {
   gpu_set& gpus;
   pattern data;
   cpu_tools tools;
-  // Windows whose work did not end in time: kept, and their GPUs left alone, until it has.
+  // Windows whose work did not end in time. They are kept, and their GPUs stay unused, until it has.
   std::vector<std::unique_ptr<window>> left_behind;
 
   status check_left_behind(std::span<const bound_transfer> transfers);

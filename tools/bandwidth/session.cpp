@@ -73,11 +73,11 @@ int bandwidth_session::run(const std::vector<selected>& selection) {
   progress_.reset();
   if (talks()) write_files();
   if (parts_.ranks != nullptr) tools::must(parts_.ranks->patient_barrier());
-  // Rank 0 speaks for all: a launcher takes any other rank's failure for a crash.
+  // Rank 0 reports for all ranks: a launcher takes any other rank's failure for a crash.
   return talks() ? exit_code() : tools::kExitOk;
 }
 
-// Ranks must agree when to stop, or they wait for each other: they look at outcomes, on which they have agreed.
+// Ranks must agree when to stop, or they wait for each other, so the agreed outcomes decide.
 bool bandwidth_session::is_over() const {
   if (parts_.ranks == nullptr) return interrupt_.raised();
   return !outcomes_.empty() && outcomes_.back().state == test_state::interrupted;

@@ -96,7 +96,7 @@ status shared_memory::export_and_import(int handle_type) {
   return publish_reach(unreachable);
 }
 
-// Every rank must know of every pair whether it can be measured.
+// Every rank must know for every pair whether it can be measured.
 status shared_memory::publish_reach(const std::vector<std::string>& mine) {
   std::string lines;
   for (const auto& reason : mine) lines += reason + '\n';

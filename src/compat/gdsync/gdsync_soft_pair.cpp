@@ -26,7 +26,7 @@ void copy_out(const soft_piece& piece, char* target, std::size_t bytes) {
   else std::memcpy(target, piece.data, bytes);
 }
 
-// GPU memory is read back: the completion that follows lies in host memory, and is not behind these stores for the GPU.
+// Reads GPU memory back: the completion lies in host memory, and for the GPU it does not come after these stores.
 void copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
   if (bytes == 0) return;
   if (!piece.is_device) {
@@ -126,7 +126,7 @@ bool soft_pair::advance() {
   return has_moved;
 }
 
-// A send to the slot where the peer finds it. A doorbell beyond the prepared sends is ignored.
+// Takes the peer's sends into the slots where it finds them. A doorbell beyond the prepared sends is ignored.
 bool soft_pair::gather() {
   auto& mine = ours();
   const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);

@@ -10,7 +10,7 @@
 namespace pl::store_cluster {
 namespace {
 
-constexpr std::size_t kPageKeys = 500;  // each at most 4 KiB: a page
+constexpr std::size_t kPageKeys = 500;  // each at most 4 KiB: a page fits a frame
 constexpr std::size_t kMaxPageBytes = 3u << 20;
 constexpr std::size_t kRequestBytes = 1u << 20;
 constexpr int kPushesUnderWay = 32;

@@ -142,7 +142,7 @@ void replicator::on_copy_answer(const spreading_ptr& one, const peer_name& peer,
       one->has.insert(peer.name);
       failing_since_ns_.erase(peer.name);
     } else if (outcome.code() == EBADMSG || outcome.code() == EFBIG) {
-      one->hopeless = outcome.error();  // the value is at fault, not
+      one->hopeless = outcome.error();  // the value is at fault, not the server
     } else {
       ++failed;
       one->again_at_ns[peer.name] = monotonic_ns() + kPauseNs;

@@ -86,7 +86,7 @@ value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string
 result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t deadline) {
   std::shared_ptr<load> mine;
   std::shared_ptr<load> others;
-  value_ref found, source;  // the table's entry;
+  value_ref found, source;  // the table's entry; null `source`: see the index
   table::shard& shard = values->shard_of(full);
   {
     std::lock_guard lock(shard.mutex);
@@ -297,7 +297,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
   } else {
     auto loaded = impl_->acquire(**found, full, options.deadline);
     if (loaded.code() == EFBIG) return impl_->get_in_windows(*found, full, out, options);
-    if (loaded.code() == ENOSPC) {  // bypasses the memory tier, unless
+    if (loaded.code() == ENOSPC) {  // bypasses the memory tier, unless the value lies in the index
       auto past = impl_->get_in_windows(*found, full, out, options);
       if (past || past.code() != EAGAIN) return past;
     }

@@ -384,7 +384,7 @@ void server::state::accept(Acceptor& acceptor) {
   const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(loop.context);
   acceptor.async_accept(*taken, [this, &acceptor, &loop, taken, is_scrape](std::error_code error) {
     if (error == asio::error::operation_aborted || stopping) return;
-    if (error) {  // out of descriptors: open connections
+    if (error) {  // out of descriptors: open connections go on
       log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
       const auto pause = std::make_shared<asio::steady_timer>(home());
       pause->expires_after(kAcceptPause);

@@ -161,7 +161,7 @@ struct describe {
                {"maximum", number_field.highest},
                {"default", defaults.*number_field.member}};
     if (number_field.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
-    if (number_field.must_be == number::shape::power_of_two)  // a schema can only list the powers one
+    if (number_field.must_be == number::shape::power_of_two)  // a schema can only list the powers one by one
       for (std::uint64_t one = std::bit_ceil(number_field.lowest); one <= number_field.highest; one *= 2)
         out["enum"].push_back(one);
     return out;

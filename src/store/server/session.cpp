@@ -14,10 +14,10 @@ namespace {
 
 using store_protocol::opcode;
 constexpr std::size_t kMaxGreetingBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
-constexpr std::uint64_t kProgressBytes = 64 << 10;   // bytes of a frame in stall_timeout_s:
+constexpr std::uint64_t kProgressBytes = 64 << 10;   // bytes of a frame in stall_timeout_s: less is no progress
 constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMaxDownloads = 256;
-constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like clients that copy themselves
+constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like clients that copy it themselves
 constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 

@@ -182,7 +182,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   }
   store::commit_options options;
   options.put = put_options_of(request->fields, parts_.values.request_group(grant.room.pool, grant.room.key));
-  options.take_crc = grant.whole;  // from chunks that were checked one
+  options.take_crc = grant.whole;  // from chunks that were checked one by one as they came
   options.crc32c = grant.crc;
   const std::string transports = stream_session_ ? stream_session_->transports : std::string();
   parts_.values.commit_async(engine_session_, grant.id, grant.room.pool, grant.room.key, options,

@@ -197,7 +197,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
   auto options = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, key));
   const auto gate = gate_of(*request);
   if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
-  if (!body.empty()) options.known_crc = request->head.body_crc;  // checked against the body when
+  if (!body.empty()) options.known_crc = request->head.body_crc;  // checked against the body when the frame was taken apart
   service_for(*request).put_async(request->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
   if (now->no_room)
@@ -291,7 +291,7 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
     return answer(one->request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
                                                  *one->request->fields.crc)});
   } else if (one->patch_at == 0 && one->granted.length_bytes == one->have_bytes) {
-    options.take_crc = true;  // from frames that were checked one
+    options.take_crc = true;  // from frames that were checked one by one as they came
     options.crc32c = one->crc;
   }
   const auto way = wire_->other().way;

@@ -75,7 +75,7 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
       const auto got = rings_->read(destination_.data(), destination_.size());
       if (!got) broken_ = true;
       if (got && *got > 0) did += finish(read_, {}, *got);
-      else if (over_ || broken_) did += finish(read_, reason(), 0);  // bytes before the end come
+      else if (over_ || broken_) did += finish(read_, reason(), 0);  // bytes before the end come first
     }
     if (socket_ != nullptr) send_wakeup();
     return did;
