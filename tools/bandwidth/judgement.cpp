@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// judge(): is a value what the link should carry, and if not, what in the evidence explains it. The reasons are tried in
-// an order from "this link" to "this run"; the first that fits is told, as the others may be its consequences.
+// judge(): compares a value with what the link should carry, and names the evidence that explains a difference. The reasons
+// are tried in an order from "this link" to "this run"; the first that fits is reported, because the others may be its
+// consequences.
 #include "tools/bandwidth/judgement.hpp"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ struct case_at_hand {
   std::optional<crossed_link> crossed;  // nothing for latencies that cross none
   std::vector<int> gpus;                // whose links and condition matter
   bool is_bandwidth() const { return path.measured_quantity == transfer_path::quantity::bandwidth; }
-  // Right after the load if it was read then: an idle link trains down and says nothing.
+  // The state read right after the load, if any: an idle link trains down, which says nothing.
   const machine_links* now() const { return known.after != nullptr ? known.after : known.before; }
 };
 
@@ -40,7 +41,7 @@ const gpu_link_facts* facts_of_known(const machine_links* links, int gpu) {
              : nullptr;
 }
 
-// The first GPU of the case for which `look` says something.
+// The first GPU of the case for which `check` gives a reason.
 reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const gpu_link_facts&)>& check) {
   for (const int gpu : c.gpus)
     if (const auto* facts = facts_of_known(c.now(), gpu))
@@ -50,7 +51,7 @@ reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const g
 
 bool crosses_pcie(const case_at_hand& c) { return c.crossed && is_pcie(c.crossed->kind); }
 
-// Could this value have come over a link of that raw rate?
+// Whether a link of that raw rate can carry this value.
 bool could_cross(const case_at_hand& c, double raw) {
   if (!c.is_bandwidth()) return true;
   return c.value <= raw * kAnyLonger * (c.path.is_sum_of_both ? 2 : 1);
@@ -127,7 +128,7 @@ reason clocks_throttled(const case_at_hand& c) {
   });
 }
 
-// Counters that rose between the two looks.
+// Counters that rose between the two readings.
 reason errors_rose(const case_at_hand& c) {
   return of_any_gpu(c, [&](int gpu, const gpu_link_facts& after) -> reason {
     const auto* before = facts_of_known(c.known.before, gpu);
@@ -197,7 +198,7 @@ reason small_buffer(const case_at_hand& c) {
                 start_up > moving_us ? "dominates" : "counts", option_size(enough).c_str());
 }
 
-// Not a reason in the link: what was measured is the machine's other work.
+// Not a reason in the link: the machine's other work was measured too.
 std::string varied_words(const circumstances& known) {
   return format(
       "varied, host busy: samples vary by %.0f %%%s, so something else uses the machine; run again when it is idle, "
@@ -218,7 +219,7 @@ reason shared_uplink(const case_at_hand& c) {
   });
 }
 
-// Last: each link may be what it should be, and the host still not feed all of them.
+// Tried last: each link may be fine while the host cannot feed all of them.
 reason shared_host(const case_at_hand& c) {
   if (!crosses_pcie(c) || !c.is_bandwidth() || c.path.gpus_at_host < 2) return std::nullopt;
   return format(
@@ -270,7 +271,7 @@ std::vector<int> gpus_of(const transfer_path& path) {
   return out;
 }
 
-// A chase has one end: whoever loads is the other.
+// A chase names one end; the loading side is the other.
 std::optional<crossed_link> link_of(const machine_links& links, const transfer_path& path) {
   if (path.measured_quantity == transfer_path::quantity::bandwidth || path.executor.kind == executor_kind::bar)
     return find_crossed_link(links, path);

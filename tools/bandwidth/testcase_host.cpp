@@ -73,7 +73,7 @@ struct host_planner {
     return format("memcpy %s CPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), arrow, suffix);
   }
 
-  // Main result, and what the original does not tell.
+  // The main result, and figures that the original leaves out.
   void add_matrices(case_plan& plan) const {
     const auto labels = gpu_labels(shape.gpus());
     plan.matrices.push_back(make_matrix("", title(""), {"0"}, labels));
@@ -112,7 +112,7 @@ struct host_planner {
     }
   }
 
-  // One run answers for all GPUs: the traffic is balanced, so each one's rate is that beside all others.
+  // One run measures all GPUs: the traffic is balanced, so each rate is the one beside all others.
   void plan_all(case_plan& plan) const {
     cell_run run;
     run.name = "all GPUs";

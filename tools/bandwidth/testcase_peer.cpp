@@ -57,7 +57,7 @@ struct peer_planner {
     return out;
   }
 
-  // Arrows show the way of the data. The original's point at the GPU that works.
+  // Arrows show the direction of the data. The original's point at the GPU that works.
   const char* arrow(bool from_row_to_column) const { return from_row_to_column != options.original_mistakes ? "->" : "<-"; }
   std::string title(const char* middle, const char* suffix) const {
     return format("memcpy %s GPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), middle, suffix);

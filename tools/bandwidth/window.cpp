@@ -15,7 +15,7 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-// Of the window: transfers that ran together for less of it took turns, and what they did meanwhile says nothing.
+// Share of the window: transfers that ran together for less of it took turns, so their joint rate says nothing.
 constexpr double kTookTurns = 0.1;
 
 void nap() {
@@ -85,8 +85,8 @@ result<window_timing> window::run_on_gpus(const window_plan& plan) {
   return time_by_gpu();
 }
 
-// gate | warm-up | start | copies | end, on each stream. Nobody starts before all have warmed up, and all others after the
-// first, whose clock times the window.
+// gate | warm-up | start | copies | end, on each stream. No stream starts before all have warmed up, and all others start
+// after the first, whose clock times the window.
 status window::enqueue(const window_plan& plan) {
   for (const auto& [transfer, copier, seen] : on_gpus_) {
     if (auto held = hold(plan, *copier); !held) return held;
@@ -142,9 +142,9 @@ result<window_timing> window::time_by_gpu() {
   return out;
 }
 
-// What all did at the same time. Copiers of different GPUs start together, their clocks cannot be compared any closer;
-// copiers of one GPU may start one after the other although nothing holds them, where a copy engine serves them in turn
-// (three peers of one H200: each copied at the link's full rate, a third of the time).
+// The joint rate. Copiers of different GPUs start together, and their clocks cannot be compared more closely; copiers of
+// one GPU may start one after the other because a copy engine serves them in turn (three peers of one H200: each copied at
+// the link's full rate, a third of the time).
 status window::compare_copiers(window_timing& out) {
   std::vector<double> start_ns;
   for (auto& one : on_gpus_) {
@@ -269,7 +269,7 @@ status window::release(const window_plan& plan) {
   return {};
 }
 
-// Until all have ended; notes when it saw each GPU's end. With a `team` it looks without pause, for those times count.
+// Waits until all have ended and records each GPU's end. With a `team` it polls without pause, because those times count.
 status window::wait(const window_plan& plan, cpu_team* team) {
   const std::uint64_t deadline_ns = monotonic_ns() + plan.timeout_s * kSecondNs;
   for (auto& one : on_gpus_) one.seen_ended_ns = 0;
@@ -293,7 +293,7 @@ status window::wait(const window_plan& plan, cpu_team* team) {
   }
 }
 
-// After a failure: lets everything that was enqueued run out.
+// After a failure: waits for everything that was enqueued.
 void window::drain(unsigned timeout_s) {
   if (gate_) gate_->open();
   const std::uint64_t deadline_ns = monotonic_ns() + timeout_s * kSecondNs;

@@ -37,7 +37,7 @@ std::string program_folder() {
 result<gpu_kind> choose_gpu() {
   if (g_choice) return *g_choice;
   const std::string wanted = env_read("PEERLANE_GPU").text;
-  if (wanted == "real") {  // no probe: the caller's cuInit will tell, and `sanity` comes here once per case
+  if (wanted == "real") {  // no probe: the caller's cuInit reports a failure, and `sanity` comes here once per case
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
       const char* cause = dlerror();
       return failure{ENODEV, format("no GPU answers: %s. %s", cause != nullptr ? cause : "libcuda.so.1 cannot be opened",

@@ -184,7 +184,7 @@ class async_bench {
     table.add_row(std::move(cells));
   }
 
-  // How soon the caller goes on; the wait is outside the clock.
+  // Time until the call returns; the wait is outside the clock.
   contender begin_alone(std::span<const transfer> list, std::size_t turn) {
     contender out(
         "begin", [this, list] { must(begin_and_wait(list)); }, turn);

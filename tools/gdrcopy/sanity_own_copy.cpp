@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that GDRCopy does not have: what is mapped and how bytes move.
+// Cases that GDRCopy does not have: mapping and moving bytes.
 #include <atomic>
 #include <cstring>
 #include <peerlane/peerlane.hpp>

@@ -78,7 +78,7 @@ void kernel_sees_write(const case_context& context) {
   volatile auto* done = reinterpret_cast<volatile std::uint32_t*>(status.bytes());
   for (std::uint32_t round = 1; round <= 50; ++round) {
     *done = 0;
-    // The flag has another value at the launch: what the kernel sees later was written while it ran.
+    // The flag has another value at the launch, so values that the kernel sees were written while it ran.
     kernels.launch("copy_when_told", 1, 1, 0, stream.get(), memory.get() + kFlagAt, round, memory.get(),
                    memory.get() + kCopyAt, static_cast<std::uint32_t>(kBytes / 4), kTimeoutNs, status.device_address());
     usleep(200);

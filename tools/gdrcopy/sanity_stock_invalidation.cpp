@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invalidation_* and leakage_* cases of gdrcopy_sanity: what processes may not see of each other, and what a freed or
-// closed buffer leaves behind. Where both processes need CUDA, the fork comes first: CUDA does not survive it.
+// The invalidation_* and leakage_* cases of gdrcopy_sanity: isolation between processes, and the state after a buffer is
+// freed or closed. Where both processes need CUDA, the fork comes first, because CUDA does not survive it.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>

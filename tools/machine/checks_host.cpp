@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kMiB = 1ull << 20;
 // Queues and bounce buffers of verbs are some tens of MiB for each process.
 constexpr std::uint64_t kMinMemlock = 64 * kMiB;
-// A container's default is 64 MiB: with it the shared-memory transports of MPI, UCX and NCCL die of SIGBUS.
+// A container's default is 64 MiB, with which the shared-memory transports of MPI, UCX and NCCL end with SIGBUS.
 constexpr std::uint64_t kMinShm = 1024 * kMiB;
 constexpr std::uint64_t kHopelessShm = 64 * kMiB;
 

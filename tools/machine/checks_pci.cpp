@@ -33,7 +33,7 @@ device_list endpoints_of(const machine& all) {
   return out;
 }
 
-// Bridges through which traffic between two of the devices may turn round below the root: those under a common bridge.
+// Bridges below the root at which traffic between two of the devices can turn: those under a common bridge.
 device_list turning_bridges(const machine& all) {
   const auto ends = endpoints_of(all);
   std::set<std::string> seen;

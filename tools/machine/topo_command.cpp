@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane topo: how GPUs and network adapters hang together, which goes with which, and what stands in the way.
+// peerlane topo: the connections between GPUs and network adapters, the best pairs, and obstacles.
 #include <unistd.h>
 
 #include <cstdio>

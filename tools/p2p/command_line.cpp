@@ -32,7 +32,7 @@ constexpr std::array kBenchmarks = {
     named_benchmark{"multi_lat", "osu_multi_lat", "latency of several pairs at once", benchmark::multi_latency},
 };
 
-// What the options leave as text until everything is known.
+// Options that stay text until everything is known.
 struct raw_options {
   std::string sizes, buffers = "single", accelerator, format = "7.0", libraries = "ours", percentiles, gpus, launch = "auto";
   std::vector<std::string> places;
@@ -130,7 +130,7 @@ void read_formats(const raw_options& raw, settings& parsed) {
   parsed.multiple_buffers = raw.buffers == "multiple";
 }
 
-// Managed memory migrates as a whole: with one buffer for the window only its first message would be of interest.
+// Managed memory migrates as a whole, so with one buffer for the window only its first message would count.
 void settle_buffers(settings& parsed) {
   const auto is_managed = [](memory_kind kind) { return needs_gpu(kind) && kind != memory_kind::device; };
   if (is_latency(parsed.kind)) parsed.multiple_buffers = false;

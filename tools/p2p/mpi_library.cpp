@@ -103,7 +103,7 @@ struct opened_library {
 
 const opened_library& opened() {
   static const opened_library library = [] {
-    // The launcher tells whose processes these are; a foreign MPI would see a job of one each.
+    // The launcher names the MPI of its processes; another MPI would see a job of one each.
     const bool mpich_first = !env_read("OMPI_COMM_WORLD_SIZE").is_set && env_read("PMI_SIZE").is_set;
     for (const char* name : {mpich_first ? kMpich : kOpenMpi, mpich_first ? kOpenMpi : kMpich})
       if (void* handle = open_library(name)) return opened_library{handle, name == std::string_view(kOpenMpi)};
@@ -131,7 +131,7 @@ class mpi_world {
     return made;
   }
   ~mpi_world() {
-    // Finalising waits for the other ranks, which a failing rank must not: its launcher ends them.
+    // Finalising waits for the other ranks. A failing rank must not wait: its launcher ends them.
     if (--g_users == 0 && g_made_by_us && std::uncaught_exceptions() == 0) call.Finalize();
   }
   mpi_world(const mpi_world&) = delete;

@@ -84,7 +84,7 @@ class nccl_transport : public transport {
     check(nccl_.CommInitRank(&communicator_, size_, agreed_id(), rank_), "ncclCommInitRank");
   }
   ~nccl_transport() override {
-    // Taking down waits for the other ranks, which a failing rank must not: the process ends.
+    // Closing waits for the other ranks. A failing rank must not wait: the process ends.
     if (std::uncaught_exceptions() == 0) nccl_.CommDestroy(communicator_);
   }
   nccl_transport(const nccl_transport&) = delete;
@@ -104,8 +104,8 @@ class nccl_transport : public transport {
   request irecv(void* data, std::size_t size_bytes, memory_kind kind, int peer, int) override {
     return keep({data, size_bytes, kind, peer, false});
   }
-  // Everything that is pending, also what the caller does not wait for yet: what is launched later is ordered behind it, and
-  // a send would wait for a receive that is not under way.
+  // Waits for everything pending, including operations that the caller does not wait for yet: later launches are ordered
+  // behind it, and a send would wait for a receive that is not posted.
   void waitall(std::span<request>) override {
     launch();
     finish();
@@ -168,7 +168,7 @@ class nccl_transport : public transport {
     check(nccl_.GroupEnd(), "ncclGroupEnd");
   }
 
-  // Polled, so that waiting costs as little as it can, and a peer that is lost becomes an error.
+  // Polls, so that waiting costs little and a lost peer becomes an error.
   void finish() {
     for (unsigned polls = 1;; ++polls) {
       const auto code = gpu_.cuda().cuStreamQuery(stream_.get());

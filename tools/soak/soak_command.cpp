@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane soak: drives store, messages and mappings with random clients, kills, full disks, descriptor limits, floods and
-// bit flips, and holds every answer against an oracle. Ends with what was done and with each guarantee that did not hold.
+// bit flips, and compares every answer with an oracle. Ends with a summary and each guarantee that was broken.
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mount.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane store crash-demo: what a durable put promises, shown once. A buffer in GPU memory goes into a store of its own,
-// the server is killed by SIGKILL in the middle of further puts, a new one opens the same folder, and the value comes back
-// into GPU memory, where every byte is compared.
+// peerlane store crash-demo: shows the promise of a durable put. A buffer in GPU memory goes into its own store, the server
+// is killed by SIGKILL during further puts, a new server opens the same folder, and the value comes back into GPU memory,
+// where every byte is compared.
 #include <stdlib.h>
 
 #include <cstdio>
@@ -101,8 +101,8 @@ class crash_demo {
     return ns;
   }
 
-  // The kill finds the server at work: puts of other keys are under way, of which nobody has been told anything. Their
-  // client connects again and finishes them with the new server.
+  // The kill hits puts of other keys that are not acknowledged yet. Their client reconnects and finishes them with the new
+  // server.
   double kill_and_restart() {
     const auto memory = tools::must(store_->classify(source_.get(), options_.bytes));
     std::vector<store_client::operation_ptr> under_way;

@@ -92,7 +92,7 @@ class demo {
                               : "the store's memory is mapped, not pinned (" + not_pinned + ")";
   }
 
-  // Every round has bytes of its own, so that one round's value cannot pass for another's.
+  // Every round uses new bytes, so that an old value cannot pass for the new one.
   unsigned char byte_at(std::int64_t round, std::size_t i) const {
     return round == 0 ? kFill : static_cast<unsigned char>(i * 131 + (i >> 12) + static_cast<std::size_t>(round) * 7);
   }
@@ -141,7 +141,7 @@ class demo {
       if (get_.moved_bytes != options_.bytes) throw tool_failure("a get brought fewer bytes than were put");
     });
     verify(0, "get after the rounds");
-    // Once more with bytes that nobody has seen before, from end to end.
+    // Repeats with new bytes, from end to end.
     fill(1);
     must(store_->run(store_->make_put(pool_, "key1", mine_, {})));
     gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.bytes), "cuMemsetD8");

@@ -51,12 +51,12 @@ class driver {
         pool_(pool_of(*store_, pool)),
         level_(durability_option(options.level)),
         slots_(static_cast<std::size_t>(options.depth)) {
-    // Memory that is touched for the first time costs more than the operation, so it is touched before the clock runs.
+    // Touches memory before the clock runs, because a first touch costs more than the operation.
     if (slots_.size() * mix.highest_bytes <= kMaxTouched)
       for (auto& slot : slots_) slot.value.resize(mix.highest_bytes);
   }
 
-  // Every element once, as quickly as it goes.
+  // Every element once, as fast as possible.
   void fill() {
     for (auto key = client_; key < static_cast<std::uint64_t>(options_.elements);
          key += static_cast<std::uint64_t>(options_.clients)) {
@@ -104,7 +104,7 @@ class driver {
   }
 
   void begin_put(request_slot& slot) {
-    // Values say whose they are, at both ends.
+    // Both ends of a value name its key.
     slot.value.resize(slot.step.bytes);
     const std::uint64_t mark = slot.step.key * 0x9e3779b97f4a7c15ull;
     if (slot.value.size() >= 8) {
@@ -145,7 +145,7 @@ class driver {
     }
     made_.push_back(slot.op);
   }
-  // What was made since the last wait starts together: one system call for all.
+  // Operations made since the last wait start together, with one system call.
   void start_made() {
     if (!made_.empty()) store_->start(made_);
     made_.clear();

@@ -26,7 +26,7 @@ std::string text_of_file(const std::string& path) {
   return all.str();
 }
 
-// The file first, whatever the order on the command line: options are there to differ from it.
+// Reads the file first, because options override it, whatever the order on the command line.
 std::string config_path_in(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--config" && i + 1 < arguments.size()) return arguments[i + 1];
