@@ -218,6 +218,25 @@ def rule_figures(tree):
         yield Finding(finding.path, finding.line, "figures", finding.text)
 
 
+def rule_mutants(tree):
+    """Each mutant of docs/async-mutants.md fits its file once and names a test that exists (scripts/mutants.py applies them)."""
+    page = "docs/async-mutants.md"
+    if page not in tree.files:
+        return
+    import mutants  # here, since nothing else needs it
+    text = tree.files[page]
+    tests = "".join(content for path, content in tree.files.items() if path.startswith("test/triggered/"))
+    for found in mutants.ENTRY.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        old = "\n".join(part[1:] for part in found["diff"].splitlines() if part.startswith("-"))
+        count = tree.files.get(found["file"], "").count(old)
+        if count != 1:
+            yield Finding(page, line, "mutants", f"the diff fits {found['file']} {count} times, it must fit once")
+        suite, _, name = found["test"].partition(".")
+        if not re.search(r"TEST(_F|_P)?\(" + suite + ", " + (r"\w+" if name == "*" else name) + r"\)", tests):
+            yield Finding(page, line, "mutants", f"there is no test {found['test']} in test/triggered")
+
+
 def check_include(tree, deps, layer, path, number, name):
     """Headers of src/ are named with their folder: "messaging/rndv.hpp"."""
     if f"src/{name}" in tree.files:
@@ -486,9 +505,9 @@ def rule_bash(tree):
             yield Finding(path, 1, "bash", done.stderr.strip().split("\n")[0])
 
 
-RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_getenv, rule_variables, rule_length, rule_spdx,
-         rule_machine_paths, rule_words, rule_names, rule_file_names, rule_unity, rule_whitespace, rule_links, rule_printed_length,
-         rule_binary, rule_executable, rule_bash)
+RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
+         rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_file_names, rule_unity, rule_whitespace,
+         rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

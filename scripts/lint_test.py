@@ -88,6 +88,14 @@ class Layers(unittest.TestCase):
         self.assertEqual(run(lint.rule_figures, {**files, "docs/a.md": "\nA copy takes 6 us.\n"}), [("docs/a.md", 2)])
         self.assertEqual(run(lint.rule_figures, {"docs/a.md": files["docs/a.md"]}), [("docs/a.md", 2)])
 
+    def test_mutants(self):
+        page = "\n## a rule\n`src/triggered/a.cpp` · `suite.name`\n```diff\n-  one();\n-  two();\n+  one();\n```\n"
+        files = {"docs/async-mutants.md": page, "src/triggered/a.cpp": "{\n  one();\n  two();\n}\n", "test/triggered/a_test.cpp": "TEST(suite, name) {\n"}
+        self.assertEqual(run(lint.rule_mutants, files), [])
+        self.assertEqual(run(lint.rule_mutants, {**files, "docs/async-mutants.md": page.replace("suite.name", "suite.*")}), [])
+        self.assertEqual(run(lint.rule_mutants, {**files, "src/triggered/a.cpp": "  one();\n"}), [("docs/async-mutants.md", 2)])
+        self.assertEqual(run(lint.rule_mutants, {**files, "test/triggered/a_test.cpp": ""}), [("docs/async-mutants.md", 2)])
+
     def test_unknown_header(self):
         files = {**LAYERS, "src/os/fd.hpp": '#include "stdio.h"\n'}
         self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 1)])
