@@ -53,8 +53,8 @@ int open_memory(const std::string& board_file, const device& gpu, std::size_t by
 
 }  // namespace
 
-std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t& why) {
-  why = code::out_of_memory;
+std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t& reason) {
+  reason = code::out_of_memory;
   std::size_t used = gpu.used_bytes.load();
   do {
     if (bytes > gpu.memory_bytes || used > gpu.memory_bytes - bytes) return nullptr;
@@ -67,7 +67,7 @@ std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t&
     if (fd >= 0) close(fd);
     return nullptr;
   }
-  why = code::success;
+  reason = code::success;
   return std::shared_ptr<object>(new object(fd, bytes, view, gpu.ordinal, &gpu, !board_file.empty()));
 }
 

@@ -88,14 +88,14 @@ mapping map_whole(device_ptr base, std::size_t bytes, const physical_memory& phy
 }
 
 // Of memory or of a multicast object.
-std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& why) {
+std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& reason) {
   auto made = std::make_shared<physical_memory>();
   made->prop.requested_handle_types = type;
   if ((made->team = multicast_team::adopt(own)) != nullptr) return made;
   const device* gpu = device_of_descriptor(own);
   struct stat info {};
   if (gpu == nullptr || fstat(own, &info) != 0) {
-    why = code::invalid_value;
+    reason = code::invalid_value;
     close(own);
     return nullptr;
   }
@@ -103,7 +103,7 @@ std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& w
   made->prop.type = allocation_type::pinned;
   made->prop.location = {location_type::device, gpu->ordinal};
   made->prop.flags.gpu_direct_rdma_capable = 1;
-  why = code::out_of_memory;
+  reason = code::out_of_memory;
   return made->memory != nullptr ? made : nullptr;
 }
 
@@ -156,10 +156,10 @@ PL_SIM_API cuMemCreate(physical_t* out, std::size_t bytes, const allocation_prop
     return prop != nullptr && prop->location.type != location_type::device ? code::not_supported : code::invalid_value;
   const bool wants_fabric = (prop->requested_handle_types & handle_type::fabric) != 0;
   if (wants_fabric && fabric_handles() == fabric_mode::no_imex) return code::not_permitted;
-  result_t why = code::success;
+  result_t reason = code::success;
   auto made = std::make_shared<physical_memory>();
-  made->memory = object::create(*gpu, bytes, why);
-  if (made->memory == nullptr) return why;
+  made->memory = object::create(*gpu, bytes, reason);
+  if (made->memory == nullptr) return reason;
   made->prop = *prop;
   *out = hand_out(made);
   return code::success;
@@ -293,9 +293,9 @@ PL_SIM_API cuMemImportFromShareableHandle(physical_t* out, void* os_handle, int 
   const int own = is_fabric ? open_fabric(os_handle)
                             : fcntl(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), F_DUPFD_CLOEXEC, 0);
   if (own < 0) return code::invalid_value;
-  result_t why = code::success;
-  const auto made = adopt_descriptor(own, type, why);
-  if (made == nullptr) return why;
+  result_t reason = code::success;
+  const auto made = adopt_descriptor(own, type, reason);
+  if (made == nullptr) return reason;
   *out = hand_out(made);
   return code::success;
 }

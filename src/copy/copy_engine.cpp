@@ -147,7 +147,7 @@ struct copy_engine::state {
   result<context_use> enter_theirs(gpu_context& other_context) const;
   status order_behind(channel& own, cu::stream_t after) const;
   result<ticket> finish(channel& own);
-  failure give_up(channel& own, failure why) const;
+  failure give_up(channel& own, failure reason) const;
 
   bool has_ended(const channel& asked, std::uint32_t value) const noexcept;
   bool event_has_ended(const channel& asked, std::uint32_t value) const noexcept;
@@ -254,9 +254,9 @@ bool copy_engine::is_of_this_process() const noexcept { return state_->is_ours()
 failure copy_engine::state::lost() const {
   unsigned long long id = 0;
   const auto rc = cuda.cuCtxGetId != nullptr ? cuda.cuCtxGetId(context.handle, &id) : cu::result_t{cu::error_code::success};
-  const auto why = rc != cu::error_code::success ? cu::error_text(cuda, rc) : "it was destroyed";
+  const auto reason = rc != cu::error_code::success ? cu::error_text(cuda, rc) : "it was destroyed";
   return failure{
-      EIO, format("the CUDA context of device %d that copies run in is lost: %s", context.device_ordinal, why.c_str())};
+      EIO, format("the CUDA context of device %d that copies run in is lost: %s", context.device_ordinal, reason.c_str())};
 }
 
 result<context_use> copy_engine::state::enter() const {
@@ -333,9 +333,9 @@ result<copy_engine::ticket> copy_engine::state::finish(channel& own) {
 }
 
 // Nothing may be in flight when a failed submission returns: the caller then frees or reuses the memory.
-failure copy_engine::state::give_up(channel& own, failure why) const {
+failure copy_engine::state::give_up(channel& own, failure reason) const {
   cuda.cuStreamSynchronize(own.stream);
-  return why;
+  return reason;
 }
 
 result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies, cu::stream_t after, bool has_after,

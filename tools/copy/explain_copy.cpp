@@ -107,7 +107,7 @@ int run_explain_copy(const invocation& call) {
   for (const auto& one : all) {
     const bool known = !std::isinf(one.expected_ns);
     table.add_row({copy::to_text(one.option), known ? short_number(one.expected_ns / 1e3) : "-",
-                   known ? short_number(bandwidth(one.expected_ns)) : "-", one.why});
+                   known ? short_number(bandwidth(one.expected_ns)) : "-", one.reason});
     nlohmann::json row{{"kind", "way"},
                        {"direction", direction_label(test_case)},
                        {"memory", memory_label(test_case)},
@@ -115,7 +115,7 @@ int run_explain_copy(const invocation& call) {
                        {"method", copy::to_text(one.option)},
                        {"size_bytes", options.bytes},
                        {"taken", one.is_taken},
-                       {"why", one.why}};
+                       {"why", one.reason}};
     row["expected_ns"] = known ? one.expected_ns : -1.0;
     file.add_row(std::move(row));
   }

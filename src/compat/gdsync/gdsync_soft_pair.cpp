@@ -59,7 +59,7 @@ soft_pair::~soft_pair() {
 }
 
 soft_pair::address soft_pair::own_address() const {
-  const auto identity = messaging::node_identity::here();
+  const auto identity = messaging::node_identity::current();
   return {memory_.own_name(), identity.boot, identity.pid_namespace};
 }
 
@@ -67,7 +67,7 @@ status soft_pair::connect(const address& destination) {
   messaging::node_identity peer_node;
   peer_node.boot = destination.boot;
   peer_node.pid_namespace = destination.pid_namespace;
-  if (!messaging::node_identity::here().is_same_node(peer_node))
+  if (!messaging::node_identity::current().is_same_node(peer_node))
     return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/stream.h"};
   if (destination.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
   auto theirs = triggered::shared_memory::open(destination.memory);

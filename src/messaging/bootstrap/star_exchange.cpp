@@ -91,8 +91,8 @@ result<std::vector<byte_string>> star_exchange::exchange(std::span<const std::by
   return outcome;
 }
 
-failure star_exchange::lost(int peer, const std::string& why) const {
-  return {ECONNRESET, name_of(peer) + " is gone: " + why + "; look at what it printed last"};
+failure star_exchange::lost(int peer, const std::string& reason) const {
+  return {ECONNRESET, name_of(peer) + " is gone: " + reason + "; look at what it printed last"};
 }
 
 failure star_exchange::silent(const parts_t& parts) const {
@@ -104,7 +104,7 @@ failure star_exchange::silent(const parts_t& parts) const {
 }
 
 status star_exchange::take_part(channel_event&& event, parts_t& parts) const {
-  if (event.is_lost) return lost(event.peer, event.why);
+  if (event.is_lost) return lost(event.peer, event.reason);
   const auto head = message_head_of(event.data);
   if (!head || head->kind != message_kind::part)
     return failure{EPROTO, name_of(event.peer) + " sent what no peerlane of this version sends"};
@@ -161,7 +161,7 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
   while (!is_limited || monotonic_ns() - heard < (timeout_ms_ + kSilenceGraceMs) * kMillisecond) {
     auto event = channel_->receive(kHeartbeatMs);
     if (!event) continue;
-    if (event->is_lost) return lost(0, event->why);
+    if (event->is_lost) return lost(0, event->reason);
     heard = monotonic_ns();
     const auto head = message_head_of(event->data);
     if (!head) return failure{EPROTO, name_of(0) + " sent what no peerlane of this version sends"};
@@ -178,12 +178,12 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
                                    (timeout_ms_ + kSilenceGraceMs) / 1000)};
 }
 
-void star_exchange::give_up(const failure& why) {
-  broken_ = why;
+void star_exchange::give_up(const failure& reason) {
+  broken_ = reason;
   channel_->abandon();
   if (rank() != 0) return;
-  const std::span text(reinterpret_cast<const std::byte*>(why.message.data()), why.message.size());
-  const byte_string message = make_message({message_kind::failure, why.code, sequence_}, text);
+  const std::span text(reinterpret_cast<const std::byte*>(reason.message.data()), reason.message.size());
+  const byte_string message = make_message({message_kind::failure, reason.code, sequence_}, text);
   for (int peer = 1; peer < size(); ++peer)
     static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
 }
