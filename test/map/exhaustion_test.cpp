@@ -167,7 +167,7 @@ class exhaustion : public testing::TestWithParam<const char*> {
     return request;
   }
 
-  // What is held in the kernels at this moment.
+  // The kernels' resources in use at this moment.
   std::vector<long> holdings() const {
     std::vector<long> out{counted_->open_descriptors(), static_cast<long>(counted_->mapped_bytes()),
                           open_descriptor_count()};

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What the watched calls saw. One test at a time.
+// The record of the watched calls.
 struct watch {
   address_range users;               // the user's memory
   const unsigned char* view;         // of it, by a mapping that the simulated driver made

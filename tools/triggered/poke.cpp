@@ -24,7 +24,7 @@ using triggered::mem_ops;
 
 constexpr int kAhead = 64;               // pokes that are queued at once
 constexpr int kWarmUp = 100;             // not counted
-constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is surely in its next wait
+constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is certainly in its next wait
 constexpr std::uint64_t kLimitNs = 10'000'000'000, kTrialNs = 200'000'000;
 constexpr int kListLengths[] = {1, 4, 32, 255};
 constexpr int kMaxOps = 1020, kMaxLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue

@@ -203,7 +203,8 @@ TEST_F(ucx_streams, AStoppedTransferEndsWithWhatIsUnderWay) {
   EXPECT_GT(changes, 0);
 }
 
-// What every user of the lane rests on: memory is free again some time after the other end has gone, whatever was under way.
+// Every user of the lane relies on this: memory is free again some time after the other end has gone, whatever was under
+// way.
 TEST_F(ucx_streams, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
   for (const bool store_goes : {false, true}) {
     auto value = random_bytes(64u << 20);

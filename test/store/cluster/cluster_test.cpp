@@ -365,7 +365,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   EXPECT_EQ(read_back(*all, pool, key, lost), "") << "it was answered as done";
 }
 
-// What whoever serves a slot sent on one connection, and then began to fill the copy on another one.
+// Changes that a primary sent on one connection before it began to fill the copy on another one.
 TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);

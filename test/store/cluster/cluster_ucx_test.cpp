@@ -43,7 +43,7 @@ class store_cluster_ucx : public testing::Test {
 
 std::string key_of(unsigned i) { return "key" + std::to_string(i); }
 
-// What is wrong with the key's value, and the way that it came; empty: nothing.
+// The error in the key's value or in its path; empty if none.
 std::string read_back(router& cluster, std::uint32_t pool, unsigned i) {
   bytes_t out(kLarge + 1);
   const auto got = cluster.get(pool, key_of(i), memory_of(out));

@@ -229,7 +229,7 @@ class players {
       if (one.joinable()) one.join();
   }
 
-  // What the clients are at, for people: on stderr.
+  // The clients' progress, for people: on stderr.
   void tell_why() {
     const auto now = store_cluster::read_view(cluster_.database(), "default");
     const std::lock_guard hold(lock_);
@@ -313,7 +313,7 @@ class players {
     return one;
   }
 
-  // What to say if the clients do not go on.
+  // The message for clients that make no progress.
   void note_if_slow(const event& one, const std::string& key, const std::string& text) {
     const std::uint64_t took_ms = (one.end_ns - one.begin_ns) / 1'000'000;
     if (took_ms < 500) return;

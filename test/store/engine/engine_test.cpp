@@ -436,7 +436,7 @@ TEST_F(Engine, AFullDiskIsFullAndEraseMakesRoom) {
   EXPECT_EQ(put("b", std::string(3u << 20, 'b')), 0);
 }
 
-// What a logged erase frees may come back with the old record, so it is not reused before the log is synced.
+// The space of a logged erase may come back with the old record, so it is not reused before the log is synced.
 TEST_F(Engine, SpaceOfALoggedEraseIsReusedAfterASync) {
   store_.reset();
   engine_options settings = options();

@@ -141,8 +141,7 @@ void live_and_die(const std::string& folder, shared_state& shared, const char* p
   ::_exit(1);  // only an error ends the threads
 }
 
-// What the key holds must be the outcome of an operation in [acknowledged, begun]. What it is counts as acknowledged from
-// now on.
+// The key's value must be the outcome of an operation in [acknowledged, begun], and counts as acknowledged from now on.
 bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t thread, std::size_t key,
                key_history& history) {
   const std::string name = name_of_key(thread, key);

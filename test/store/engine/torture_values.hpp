@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operation number n of a key does, and the bytes that it puts: known without being told, different for each.
+// The kind and the bytes of a key's operation number n: computed, and different for each.
 #pragma once
 
 #include <algorithm>

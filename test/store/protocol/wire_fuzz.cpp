@@ -16,7 +16,7 @@
 namespace pl::store_protocol {
 namespace {
 
-// What went wrong with the lists that a body may be; each that is understood is encoded as the same bytes.
+// The error in a body's lists, each of which must encode to the same bytes.
 std::string replay_lists(std::string_view body) {
   const auto encoded = [](const auto& list) {
     std::string out;
@@ -30,7 +30,7 @@ std::string replay_lists(std::string_view body) {
   return again && *again == *pools ? "" : "a list of pools changes when it is encoded";
 }
 
-// What went wrong, empty if nothing. `taken` counts frames that were understood.
+// The error, empty if none. `taken` counts frames that were understood.
 std::string replay(std::span<const std::uint8_t> input, int& taken) {
   if (input.size() < kHeadBytes) return {};
   // A block of exactly the input's size, so that a sanitizer sees a read past its end.

@@ -35,7 +35,7 @@ class store_rings : public testing::Test {
     rig.config.spin_us = 20;
     rig.start();
   }
-  // What the server counts by this name.
+  // The server's counter of this name.
   long counted(const std::string& name) {
     const auto asker = store_rig::open(rig.over_tcp());
     const std::string text = asker->run(asker->make_plain(opcode::stats, 0, {})).body;

@@ -22,7 +22,7 @@ const json& properties() {
   return all;
 }
 
-// What `text` says of the field, held against the schema's rules for it; empty: nothing is wrong.
+// The error of `text` by the field's rules in the schema; empty if none.
 std::string held_against(const std::string& name, const json& value) {
   if (!properties().contains(name)) return name + " was taken and is in no schema";
   const json& rules = properties()[name];
@@ -40,7 +40,7 @@ std::string held_against(const std::string& name, const json& value) {
   return {};
 }
 
-// What went wrong, empty if nothing. `taken` counts files that were understood.
+// The error, empty if none. `taken` counts files that were understood.
 std::string replay_config(const std::string& text, int& taken) {
   server_config config;
   const auto done = read_config(text, config);

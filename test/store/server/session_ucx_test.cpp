@@ -69,8 +69,8 @@ store_client::client_options by_ucx(store_client::client_options options) {
   return options;
 }
 
-// What a client says to a store passes through here, until it is cut: the store then has an end of the connection, whatever
-// the client does. What goes by UCX does not pass.
+// Forwards a client's bytes to a store until it is cut: the store then sees the end of the connection, whatever the client
+// does. UCX's bytes do not pass here.
 class relay {
  public:
   explicit relay(const std::string& endpoint)
@@ -377,7 +377,7 @@ TEST_F(store_ucx, SpaceOfAKilledClientComesBack) {
     EXPECT_EQ(get(*store_, pool_, "large", kLarge), value);
   }
   EXPECT_EQ(put(*store_, pool_, "k", value).result.way, path::ucx);
-  // What it had put is whole.
+  // Its earlier puts are whole.
   const auto theirs = get(*store_, pool_, "theirs", kLarge);
   EXPECT_EQ(theirs, random_value(kLarge, 9));
 }

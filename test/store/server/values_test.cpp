@@ -185,7 +185,7 @@ TEST_P(store_paths, ConnectionsBreakAndEverythingIsAppliedOnce) {
   }
   EXPECT_EQ(store_->reconnects(), 20u);
   EXPECT_EQ(get(*store_, pool_, "large", large.size()), large);
-  // What the lost connections had been granted comes back when the server has seen them go.
+  // Grants of the lost connections come back when the server has seen them go.
   const auto limit = store_client::clock::now() + std::chrono::seconds(10);
   while (rig_.server().engine().stats().grants != 0 && store_client::clock::now() < limit) std::this_thread::yield();
   EXPECT_EQ(rig_.server().engine().stats().grants, 0u);
