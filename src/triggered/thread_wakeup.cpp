@@ -15,7 +15,7 @@ thread_wakeup::thread_wakeup(shared_memory memory)
     : memory_(std::move(memory)), page_(memory_.data() != nullptr ? reinterpret_cast<page*>(memory_.data()) : &own_) {}
 
 std::shared_ptr<thread_wakeup> thread_wakeup::make() {
-  auto memory = shared_memory::make("peerlane-bell", sizeof(page));
+  auto memory = shared_memory::make("peerlane-wakeup", sizeof(page));
   return std::shared_ptr<thread_wakeup>(new thread_wakeup(memory ? std::move(memory).value() : shared_memory{}));
 }
 
