@@ -148,19 +148,23 @@ void bench::check_copies() {
   std::vector<std::byte> expected(1u << 20), seen(1u << 20);
   for (std::size_t size : {1u, 2u, 3u, 4u, 7u, 8u, 63u, 64u, 65u, 4095u, 4096u, 4097u, 65536u, 1000003u})
     for (int round = 0; round < 4; ++round) {
-      const std::size_t here = random() % 4096, there = random() % 4096;
+      const std::size_t host_offset = random() % 4096, device_offset = random() % 4096;
       std::memset(host, 0x11, expected.size() + 8192);
       must(cuda.cuMemsetD32_v2(device, 0x22222222, (expected.size() + 8192) / 4), "cuMemsetD32");
       must(cuda.cuCtxSynchronize(), "cuCtxSynchronize");  // it returns before the memory is set
-      for (std::size_t i = 0; i < size; ++i) host[here + i] = static_cast<std::byte>(random());
-      copy(device_address + there, host_address + here, size);
+      for (std::size_t i = 0; i < size; ++i) host[host_offset + i] = static_cast<std::byte>(random());
+      copy(device_address + device_offset, host_address + host_offset, size);
       std::vector<std::byte> around(size + 2);
-      must(cuda.cuMemcpyDtoH_v2(around.data(), device + there - (there ? 1 : 0), size + (there ? 2 : 1)), "cuMemcpyDtoH");
-      check(std::memcmp(around.data() + (there ? 1 : 0), host + here, size) == 0, format("%zu bytes to the device", size));
-      check((!there || around[0] == std::byte{0x22}) && around[size + (there ? 1 : 0)] == std::byte{0x22},
+      must(cuda.cuMemcpyDtoH_v2(around.data(), device + device_offset - (device_offset ? 1 : 0),
+                                size + (device_offset ? 2 : 1)),
+           "cuMemcpyDtoH");
+      check(std::memcmp(around.data() + (device_offset ? 1 : 0), host + host_offset, size) == 0,
+            format("%zu bytes to the device", size));
+      check((!device_offset || around[0] == std::byte{0x22}) && around[size + (device_offset ? 1 : 0)] == std::byte{0x22},
             "bytes around a copy to the device");
-      copy(host_address + (2u << 20) + here, device_address + there, size);
-      check(std::memcmp(host + (2u << 20) + here, host + here, size) == 0, format("%zu bytes to the host", size));
+      copy(host_address + (2u << 20) + host_offset, device_address + device_offset, size);
+      check(std::memcmp(host + (2u << 20) + host_offset, host + host_offset, size) == 0,
+            format("%zu bytes to the host", size));
     }
 }
 

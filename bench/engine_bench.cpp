@@ -30,8 +30,8 @@ using namespace pl;
 
 constexpr std::size_t kBytes = 64u << 20;
 
-[[noreturn]] void die(const std::string& why) {
-  std::fprintf(stderr, "engine_bench: %s\n", why.c_str());
+[[noreturn]] void die(const std::string& reason) {
+  std::fprintf(stderr, "engine_bench: %s\n", reason.c_str());
   std::exit(1);
 }
 

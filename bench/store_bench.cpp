@@ -49,7 +49,9 @@ constexpr std::size_t kSmallBytes = 4096;
 constexpr std::size_t kLargeBytes = std::size_t{128} << 20;
 constexpr int kRounds = 3;
 
-double since(clock_type::time_point start) { return std::chrono::duration<double>(clock_type::now() - start).count(); }
+double seconds_since(clock_type::time_point start) {
+  return std::chrono::duration<double>(clock_type::now() - start).count();
+}
 
 struct arguments {
   std::string folder;
@@ -62,8 +64,8 @@ struct arguments {
   bool wants(const char* part) const { return only.find(part) != std::string::npos; }
 };
 
-[[noreturn]] void die(const std::string& why) {
-  std::fprintf(stderr, "store_bench: %s\n", why.c_str());
+[[noreturn]] void die(const std::string& reason) {
+  std::fprintf(stderr, "store_bench: %s\n", reason.c_str());
   std::exit(1);
 }
 
@@ -100,12 +102,12 @@ double rate(std::size_t threads, double seconds, const std::function<void(std::s
   for (std::size_t t = 0; t < threads; ++t) {
     running.emplace_back([&, t] {
       std::uint64_t number = 0;
-      while (since(start) < seconds) put(t, number++);
+      while (seconds_since(start) < seconds) put(t, number++);
       done += number;
     });
   }
   for (std::thread& thread : running) thread.join();
-  return static_cast<double>(done) / since(start);
+  return static_cast<double>(done) / seconds_since(start);
 }
 
 double median_of(std::vector<double> all) {
@@ -273,7 +275,7 @@ class large_values {
   static constexpr int kValues = 8;
   static constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
   static double rate_since(clock_type::time_point start) {
-    return kValues * static_cast<double>(kLargeBytes) / since(start) / 1e9;
+    return kValues * static_cast<double>(kLargeBytes) / seconds_since(start) / 1e9;
   }
   std::span<std::byte> value(int i) { return {memory_[i].get(), kLargeBytes}; }
   // Until no more puts than these are under way; without turning round and round on a CPU that the engine needs.
@@ -363,14 +365,14 @@ void restart_part(const arguments& args, result_file& out) {
     }
     const auto start = clock_type::now();
     const auto store = open_store(folder, std::uint64_t{256} << 20);
-    opened.push_back(since(start));
+    opened.push_back(seconds_since(start));
     std::vector<std::byte> value(kValueBytes);
     std::uint64_t stamped = 0;
     if (auto got = store->get(pool_of(*store, durability::durable), std::to_string(count / 2), value); !got)
       die(got.error().message);
     std::memcpy(&stamped, value.data(), sizeof stamped);
     if (stamped != count / 2) die("another value came back");
-    first.push_back(since(start));
+    first.push_back(seconds_since(start));
     if (must(store->pool(pool_of(*store, durability::durable))).keys != count) die("keys are missing");
   }
   for (const auto& [name, samples] : {std::pair("open() returned", opened), std::pair("first value read", first)}) {

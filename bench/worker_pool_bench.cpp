@@ -22,8 +22,8 @@ namespace {
 using namespace pl;
 
 void busy(std::uint64_t ns) {
-  const std::uint64_t until = ticks() + ns * ticks_per_ms() / 1'000'000;
-  while (ticks() < until) arch::relax();
+  const std::uint64_t deadline = ticks() + ns * ticks_per_ms() / 1'000'000;
+  while (ticks() < deadline) arch::relax();
 }
 
 void nap(long ns) {

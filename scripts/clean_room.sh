@@ -15,7 +15,7 @@ fi
 keep=${keep:-no} sources=${sources:-}
 work=${PEERLANE_CLEAN_ROOM:-$(mktemp -d /var/tmp/peerlane-clean-room.XXXXXX)}
 mkdir -p "$work"
-# The mounts ended with their namespace before this runs; --one-file-system is the second lock on that door.
+# The mounts ended with their namespace before this runs; --one-file-system guards it a second time.
 clean_up() { [ "$keep" = yes ] && echo "clean-room: kept $work" || rm -rf --one-file-system "$work"; }
 trap clean_up EXIT
 

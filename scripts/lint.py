@@ -218,6 +218,25 @@ def rule_figures(tree):
         yield Finding(finding.path, finding.line, "figures", finding.text)
 
 
+def rule_mutants(tree):
+    """Each mutant of docs/async-mutants.md fits its file once and names a test that exists (scripts/mutants.py applies them)."""
+    page = "docs/async-mutants.md"
+    if page not in tree.files:
+        return
+    import mutants  # here, since nothing else needs it
+    text = tree.files[page]
+    tests = "".join(content for path, content in tree.files.items() if path.startswith("test/triggered/"))
+    for found in mutants.ENTRY.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        old = "\n".join(part[1:] for part in found["diff"].splitlines() if part.startswith("-"))
+        count = tree.files.get(found["file"], "").count(old)
+        if count != 1:
+            yield Finding(page, line, "mutants", f"the diff fits {found['file']} {count} times, it must fit once")
+        suite, _, name = found["test"].partition(".")
+        if not re.search(r"TEST(_F|_P)?\(" + suite + ", " + (r"\w+" if name == "*" else name) + r"\)", tests):
+            yield Finding(page, line, "mutants", f"there is no test {found['test']} in test/triggered")
+
+
 def check_include(tree, deps, layer, path, number, name):
     """Headers of src/ are named with their folder: "messaging/rndv.hpp"."""
     if f"src/{name}" in tree.files:
@@ -381,6 +400,89 @@ def rule_binary(tree):
             yield Finding(path, 1, "binary", "a binary file: keep what makes it, not what is made")
 
 
+# ---- Names -------------------------------------------------------------------------------------------------------------
+
+# Prepositions, articles and question words. They need the sentence around them: name the role (`destination`, `reason`).
+BARE_WORDS = frozenset("""of by at to from into onto upon via with without until since than an the its these those here there
+                           what how when where who whom whose why which""".split())
+# Calls that the standard library names so: containers' at(), exceptions' what().
+STANDARD_CALLS = frozenset(("at", "what"))
+# Words that only this project used, as parts of an identifier, and the field's terms for what was meant.
+PRIVATE_WORDS = {
+    "lane": "transport, shm queue, session (a lane is UCX's, a warp's or a register's)", "outlet": "send queue, shm queue",
+    "door": "value service", "doors": "value services", "landing": "receive slot", "carrier": "transport, send queue",
+    "rescue": "release, cancel", "rescued": "released, cancelled", "depart": "leave", "departed": "gone", "surely": "is_...",
+    "wish": "options, hint", "wishes": "options, hints", "sleeper": "waiter, proxy thread", "sleepers": "waiters",
+    "crew": "workers", "bell": "doorbell, wakeup", "bells": "doorbells, wakeups",
+}
+# The same for whole identifiers: as parts they are innocent (`look_up`).
+PRIVATE_NAMES = {"look": "classify, inspect, poll, check", "looks": "polls, checks", "told": "reply, describe_...",
+                 "filling": "catch-up, fill progress"}
+# A lane of UCX, of a warp or of a vector register.
+LANE_OF_THE_FIELD = re.compile(r"ucx|gpu_lane|rdma_lane|^(kO|o)ver_?[lL]ane$", re.I)
+LANE_FILES = re.compile(r"^(src|test)/ucx/|\.cuh?$")
+COMMENT_OR_LITERAL = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'')
+
+
+def without_comments_and_literals(text):
+    """C or C++ with blanks in their place, so that lines and columns stay."""
+    return COMMENT_OR_LITERAL.sub(lambda match: re.sub(r"[^\n]", " ", match.group(0)), text)
+
+
+def parts_of(name):
+    return [part.lower() for part in re.split(r"_|(?<=[a-z0-9])(?=[A-Z])", name) if part]
+
+
+def complaint_about(path, name, rest):
+    """What is wrong with an identifier, or None; `rest` follows it on its line."""
+    bare = name.rstrip("_")
+    if bare in BARE_WORDS and not (bare in STANDARD_CALLS and rest.lstrip().startswith("(")):
+        return f"{name} needs the sentence around it: name the role (destination, reason, deadline, peer)"
+    if re.match(r"kMost([A-Z]|$)", name):
+        return f"{name}: limits are kMaxX and kMinX"
+    if bare in PRIVATE_NAMES:
+        return f"{name} is this project's own word; the field says {PRIVATE_NAMES[bare]}"
+    for part in parts_of(name):
+        if part in PRIVATE_WORDS and not (part == "lane" and (LANE_OF_THE_FIELD.search(name) or LANE_FILES.search(path))):
+            return f"{name}: \"{part}\" is this project's own word; the field says {PRIVATE_WORDS[part]}"
+    return None
+
+
+def rule_names(tree):
+    """Identifiers are the field's: no bare prepositions, articles or question words, no private language."""
+    for path, text in tree.with_suffix(*CXX).items():
+        if DATA.search(path):
+            continue
+        originals = text.split("\n")
+        for number, line in lines_of(without_comments_and_literals(text)):
+            if re.match(r"\s*#\s*include\b", line) or allowed(originals[number - 1], "names"):
+                continue
+            seen = set()
+            for match in re.finditer(r"(?<!\w)[A-Za-z_]\w*", line):
+                problem = complaint_about(path, match.group(0), line[match.end():])
+                if problem and problem not in seen:
+                    seen.add(problem)
+                    yield Finding(path, number, "names", problem)
+
+
+def rule_file_names(tree):
+    for path in tree.files:
+        problem = None if DATA.search(path) or path.startswith("docs/") else next(
+            (part for part in parts_of(re.sub(r"[.-]", "_", os.path.basename(path))) if part in PRIVATE_WORDS), None)
+        if problem and not LANE_FILES.search(path):
+            yield Finding(path, 1, "names", f"\"{problem}\" is this project's own word; the field says {PRIVATE_WORDS[problem]}")
+
+
+def rule_unity(tree):
+    """Names of one target do not collide, so that every file can be in a unity build; generated objects are left out of it."""
+    for path, text in tree.files.items():
+        if not path.endswith(("CMakeLists.txt", ".cmake")) or path == "cmake/Kernels.cmake":
+            continue
+        for number, line in lines_of(text):
+            if "SKIP_UNITY_BUILD_INCLUSION" in re.sub(r"#.*", "", line) and not allowed(line, "unity"):
+                yield Finding(path, number, "unity", "rename what collides; only generated objects stay out of unity builds")
+
+
 # ---- Scripts -----------------------------------------------------------------------------------------------------------
 
 
@@ -403,8 +505,9 @@ def rule_bash(tree):
             yield Finding(path, 1, "bash", done.stderr.strip().split("\n")[0])
 
 
-RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_getenv, rule_variables, rule_length, rule_spdx,
-         rule_machine_paths, rule_words, rule_whitespace, rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
+RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
+         rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_file_names, rule_unity, rule_whitespace,
+         rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

@@ -88,6 +88,14 @@ class Layers(unittest.TestCase):
         self.assertEqual(run(lint.rule_figures, {**files, "docs/a.md": "\nA copy takes 6 us.\n"}), [("docs/a.md", 2)])
         self.assertEqual(run(lint.rule_figures, {"docs/a.md": files["docs/a.md"]}), [("docs/a.md", 2)])
 
+    def test_mutants(self):
+        page = "\n## a rule\n`src/triggered/a.cpp` · `suite.name`\n```diff\n-  one();\n-  two();\n+  one();\n```\n"
+        files = {"docs/async-mutants.md": page, "src/triggered/a.cpp": "{\n  one();\n  two();\n}\n", "test/triggered/a_test.cpp": "TEST(suite, name) {\n"}
+        self.assertEqual(run(lint.rule_mutants, files), [])
+        self.assertEqual(run(lint.rule_mutants, {**files, "docs/async-mutants.md": page.replace("suite.name", "suite.*")}), [])
+        self.assertEqual(run(lint.rule_mutants, {**files, "src/triggered/a.cpp": "  one();\n"}), [("docs/async-mutants.md", 2)])
+        self.assertEqual(run(lint.rule_mutants, {**files, "test/triggered/a_test.cpp": ""}), [("docs/async-mutants.md", 2)])
+
     def test_unknown_header(self):
         files = {**LAYERS, "src/os/fd.hpp": '#include "stdio.h"\n'}
         self.assertEqual(run(lint.rule_layers, files), [("src/os/fd.hpp", 1)])
@@ -197,6 +205,48 @@ class Text(unittest.TestCase):
     def test_a_line_can_be_excused(self):
         self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(words): quoted\n"}), [])
         self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(getenv): quoted\n"}), [("a.md", 1)])
+
+
+class Names(unittest.TestCase):
+    def test_bare_words(self):
+        for name in ("of", "by", "at", "to_", "what", "how", "where", "when", "who", "why", "from", "into", "until", "since", "here", "the"):
+            self.assertEqual(run(lint.rule_names, {"src/a.cpp": f"\nint {name} = 1;\n"}), [("src/a.cpp", 2)], name)
+        self.assertEqual(run(lint.rule_names, {"src/a.hpp": "struct a { location where; };\n"}), [("src/a.hpp", 1)])
+        self.assertEqual(run(lint.rule_names, {"test/a.c": "void f(int of, int by);\n"}), [("test/a.c", 1)] * 2)
+        for line in ("x.at(3);", "const char* what() const;", "int value_of(int a, int b);", "bool is_at_end;", "int before, after;"):
+            self.assertEqual(run(lint.rule_names, {"src/a.cpp": line + "\n"}), [], line)
+
+    def test_comments_and_literals_are_not_names(self):
+        text = '// at what\n/* of\n   lane */ f("by the crew", \'\\\'\', R"(to)", 1\'000);\n#include <linux/at.h>\n'
+        self.assertEqual(run(lint.rule_names, {"src/a.cpp": text}), [])
+        self.assertEqual(run(lint.rule_names, {"src/a.cpp": "/* a\n b */ int of;\n"}), [("src/a.cpp", 2)])
+        self.assertEqual(run(lint.rule_names, {"scripts/a.py": "of = 1\n"}), [])
+
+    def test_limits_are_called_max(self):
+        for name in ("kMost", "kMostBytes"):
+            self.assertEqual(run(lint.rule_names, {"src/a.cpp": f"constexpr int {name} = 1;\n"}), [("src/a.cpp", 1)])
+        self.assertEqual(run(lint.rule_names, {"src/a.cpp": "constexpr int kMaxBytes = 1, kMostly = 2, has_most = 3;\n"}), [])
+
+    def test_private_words(self):
+        for name in ("store_lane", "shm_outlet", "kDoorTimeout", "landing", "carrier_", "rescueThread", "surely_host", "nccl_wish",
+                     "departed_ranks", "sleepers", "look", "told", "crew", "ring_bell"):
+            self.assertEqual(run(lint.rule_names, {"src/a.cpp": f"int {name};\n"}), [("src/a.cpp", 1)], name)
+        for name in ("ucx_lanes", "use_gpu_lanes", "has_rdma_lane", "kOverLane", "peerlane", "doorbell", "indoor", "look_up", "is_told"):
+            self.assertEqual(run(lint.rule_names, {"src/a.cpp": f"int {name};\n"}), [], name)
+        self.assertEqual(run(lint.rule_names, {"src/ucx/a.hpp": "struct lane;\n", "src/copy/a.cu": "int lane;\n"}), [])
+
+    def test_a_name_can_be_excused(self):
+        self.assertEqual(run(lint.rule_names, {"src/a.cpp": "int lane;  // lint:allow(names): a field of CUDA\n"}), [])
+
+    def test_file_names(self):
+        files = {"test/store/lane_server_test.cpp": "", "src/ucx/lanes.hpp": "", "docs/results/store/ucx_lane.json": "", "src/peerlane.cpp": ""}
+        self.assertEqual(run(lint.rule_file_names, files), [("test/store/lane_server_test.cpp", 1)])
+
+    def test_unity(self):
+        line = "set_source_files_properties(a.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)\n"
+        self.assertEqual(run(lint.rule_unity, {"src/a/CMakeLists.txt": line, "cmake/Other.cmake": "\n" + line}),
+                         [("src/a/CMakeLists.txt", 1), ("cmake/Other.cmake", 2)])
+        self.assertEqual(run(lint.rule_unity, {"cmake/Kernels.cmake": line, "src/a/CMakeLists.txt": "# " + line}), [])
 
 
 class Scripts(unittest.TestCase):

@@ -33,7 +33,7 @@ def run(build, test):
     if built.returncode != 0:
         print(built.stdout[-1500:])
         return None
-    program = os.path.join(build, "test", "stream", "stream_test")
+    program = os.path.join(build, "test", "triggered", "stream_test")
     environment = dict(os.environ, PEERLANE_SIM_LOG="off")
     try:
         # A process of its own group: what a mutant leaves hanging goes with it.

@@ -243,9 +243,9 @@ result_t address_space::resolve(device_ptr address, std::size_t bytes, std::vect
     const mapping& m = entry->second;
     if (m.memory == nullptr) return code::invalid_value;  // only kernels store to multicast addresses
     const std::size_t inside = cursor - m.base;
-    const std::size_t here = std::min<std::size_t>(m.bytes - inside, address + bytes - cursor);
-    pieces.push_back({m.memory->view() + m.offset + inside, here, m.memory});
-    cursor += here;
+    const std::size_t inside_bytes = std::min<std::size_t>(m.bytes - inside, address + bytes - cursor);
+    pieces.push_back({m.memory->view() + m.offset + inside, inside_bytes, m.memory});
+    cursor += inside_bytes;
   }
   out.insert(out.end(), std::make_move_iterator(pieces.begin()), std::make_move_iterator(pieces.end()));
   return code::success;

@@ -51,7 +51,7 @@ class block_runner {
   void relax();
   bool must_stop() const { return work_->fate->ended(); }
   [[noreturn]] void abandon();
-  [[noreturn]] void fault(result_t why, std::uint64_t address, const char* description);
+  [[noreturn]] void fault(result_t reason, std::uint64_t address, const char* description);
 
   const reach& find(std::uint64_t address, std::size_t bytes, bool is_write);
   // Who the running CUDA thread is to the store buffer; its place among the block's threads is all that counts.
@@ -172,10 +172,10 @@ void block_runner::abandon() {
   __builtin_unreachable();
 }
 
-void block_runner::fault(result_t why, std::uint64_t address, const char* launched) {
+void block_runner::fault(result_t reason, std::uint64_t address, const char* launched) {
   PL_LOG(error, "sim: a kernel faults: %s at address 0x%llx (block %u, thread %u)", launched,
          static_cast<unsigned long long>(address), current_->ids.block[0], current_->ids.thread[0]);
-  work_->fate->fail(why);
+  work_->fate->fail(reason);
   abandon();
 }
 

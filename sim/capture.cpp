@@ -25,10 +25,10 @@ thread_local int t_mode = capture_mode::global;
 // What a capture that is no longer good answers.
 result_t state_of(const capture& c) { return c.is_spoilt ? code::stream_capture_invalidated : code::success; }
 
-result_t spoil(capture& c, result_t why) {
+result_t spoil(capture& c, result_t reason) {
   if (c.is_spoilt) return code::stream_capture_invalidated;
   c.is_spoilt = true;
-  return why;
+  return reason;
 }
 
 // A capture in a blocking stream of the context, which the legacy stream would have to wait for.
@@ -58,9 +58,9 @@ void join_locked(const capture_ref& c, const std::shared_ptr<stream>& target_str
   c->joined.push_back(target_stream);
 }
 
-void merge_tails(std::vector<graph_node_t>& into, const std::vector<graph_node_t>& more) {
+void merge_tails(std::vector<graph_node_t>& merged, const std::vector<graph_node_t>& more) {
   for (const graph_node_t node : more)
-    if (std::find(into.begin(), into.end(), node) == into.end()) into.push_back(node);
+    if (std::find(merged.begin(), merged.end(), node) == merged.end()) merged.push_back(node);
 }
 
 std::set<graph_node_t> ancestors(const std::vector<graph_node_t>& nodes) {
@@ -212,24 +212,24 @@ bool capture_record(const stream_entry& s, event& recorded, unsigned flags, resu
 bool capture_wait(const stream_entry& s, event& awaited, unsigned flags, result_t& rc) {
   {
     const std::lock_guard lock(graph_mutex());
-    const capture_ref here = s.target_stream->in_capture;
-    const capture_ref there = awaited.in_capture;
-    if (here == nullptr && there == nullptr) return false;
-    rc = here != nullptr ? state_of(*here) : state_of(*there);
+    const capture_ref waiting = s.target_stream->in_capture;
+    const capture_ref recording = awaited.in_capture;
+    if (waiting == nullptr && recording == nullptr) return false;
+    rc = waiting != nullptr ? state_of(*waiting) : state_of(*recording);
     if (rc != code::success) return true;
-    if (here == nullptr) {
-      if (is_legacy(s)) return rc = spoil(*there, code::stream_capture_unsupported), true;
-      if (there->has_ended) return rc = code::captured_event, true;
-      join_locked(there, s.target_stream, awaited.tails);
+    if (waiting == nullptr) {
+      if (is_legacy(s)) return rc = spoil(*recording, code::stream_capture_unsupported), true;
+      if (recording->has_ended) return rc = code::captured_event, true;
+      join_locked(recording, s.target_stream, awaited.tails);
       return true;
     }
     if (flags != event_wait_flag::external) {
-      if (there == here) return merge_tails(s.target_stream->tails, awaited.tails), true;
-      if (there != nullptr && !there->has_ended) {
-        spoil(*there, code::stream_capture_merge);
-        return rc = spoil(*here, code::stream_capture_merge), true;
+      if (recording == waiting) return merge_tails(s.target_stream->tails, awaited.tails), true;
+      if (recording != nullptr && !recording->has_ended) {
+        spoil(*recording, code::stream_capture_merge);
+        return rc = spoil(*waiting, code::stream_capture_merge), true;
       }
-      if (awaited.current() != nullptr) rc = spoil(*here, code::stream_capture_isolation);
+      if (awaited.current() != nullptr) rc = spoil(*waiting, code::stream_capture_isolation);
       return true;
     }
   }

@@ -98,7 +98,7 @@ result_t context::synchronize() {
     for (const auto& weak : streams)
       if (auto live = weak.lock()) targets.emplace_back(live, live->submitted());
   }
-  for (const auto& [target, until] : targets) target->wait(until);
+  for (const auto& [target, position] : targets) target->wait(position);
   return fate->error.load();
 }
 
@@ -182,7 +182,7 @@ std::vector<stream::dependency> dependencies(context& ctx, const std::shared_ptr
   std::vector<stream::dependency> after;
   if (const auto end = ctx.ends.find({target_stream->queue, runs_on}); end != ctx.ends.end())
     if (const auto& last = end->second;
-        last.target_stream != target_stream && !last.target_stream->has_completed(last.until))
+        last.target_stream != target_stream && !last.target_stream->has_completed(last.position))
       after.push_back(last);
   if (target_stream != ctx.legacy) {
     if (target_stream->is_blocking() && !ctx.legacy->is_idle()) after.push_back({ctx.legacy, ctx.legacy->submitted()});

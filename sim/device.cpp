@@ -172,13 +172,13 @@ result_t injected_failure(const char* call) {
   return injected;
 }
 
-void log_unsupported_once(const char* call, const char* why) {
+void log_unsupported_once(const char* call, const char* reason) {
   process_state& s = state();
   {
     const std::lock_guard lock(s.mutex);
     if (!s.logged.insert(call).second) return;
   }
-  PL_LOG(error, "sim: %s %s", call, why);
+  PL_LOG(error, "sim: %s %s", call, reason);
 }
 
 // What this process has allocated of a board's memory; for the management library.

@@ -66,6 +66,6 @@ class host_function_scope {
 result_t injected_failure(const char* call);
 
 // One error line per call name for the life of the process.
-void log_unsupported_once(const char* call, const char* why);
+void log_unsupported_once(const char* call, const char* reason);
 
 }  // namespace pl::sim

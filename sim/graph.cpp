@@ -171,12 +171,12 @@ bool end_graph(graph_t handle) {
   return true;
 }
 
-graph_node_ref add_node_locked(graph& into, graph_node made) {
-  made.graph = into.handle;
+graph_node_ref add_node_locked(graph& target, graph_node made) {
+  made.graph = target.handle;
   made.handle = nodes().new_handle();
   auto added = std::make_shared<const graph_node>(std::move(made));
   nodes().assign(added->handle, added);
-  into.nodes.push_back(added);
+  target.nodes.push_back(added);
   return added;
 }
 
@@ -219,8 +219,9 @@ PL_SIM_API cuGraphNodeGetType(graph_node_t handle, int* type) {
 PL_SIM_API cuGraphAddBatchMemOpNode(graph_node_t* out, graph_t handle, const graph_node_t* after, std::size_t count,
                                     const batch_mem_op_node_params* params) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  const auto into = find_graph(handle);
-  if (out == nullptr || into == nullptr || params == nullptr || (count != 0 && after == nullptr)) return code::invalid_value;
+  const auto target = find_graph(handle);
+  if (out == nullptr || target == nullptr || params == nullptr || (count != 0 && after == nullptr))
+    return code::invalid_value;
   graph_node made;
   made.type = graph_node_type::batch_mem_op;
   made.ctx = find_context(params->context);
@@ -233,7 +234,7 @@ PL_SIM_API cuGraphAddBatchMemOpNode(graph_node_t* out, graph_t handle, const gra
     made.after.push_back(after[i]);
   }
   const std::lock_guard lock(graph_mutex());
-  *out = add_node_locked(*into, std::move(made))->handle;
+  *out = add_node_locked(*target, std::move(made))->handle;
   return code::success;
 }
 
@@ -295,7 +296,7 @@ PL_SIM_API cuGraphLaunch(graph_exec_t handle, stream_t stream_handle) {
   const auto rc = enqueue(
       s, graph_node_type::kernel,
       [started, before, branches = exec->branches, count = graph_plan->branches.size()] {
-        if (before.target_stream != nullptr) before.target_stream->wait(before.until);
+        if (before.target_stream != nullptr) before.target_stream->wait(before.position);
         for (std::size_t branch = 1; branch < count; ++branch)
           branches[branch - 1]->submit(
               {}, [started, branch] { started->run_branch(branch); }, true);

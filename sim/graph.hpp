@@ -57,7 +57,7 @@ std::shared_ptr<graph> find_graph(graph_t handle);
 // Ends the handles of the graph and its nodes. Executables made from it are not touched.
 bool end_graph(graph_t handle);
 // Under graph_mutex(): appends a node and gives it its handle.
-graph_node_ref add_node_locked(graph& into, graph_node made);
+graph_node_ref add_node_locked(graph& target, graph_node made);
 graph_node_ref find_node(graph_node_t handle);
 
 // memops.cpp: what a list of memory operations does in the context, checked and with its values frozen.

@@ -3,12 +3,12 @@
 
 namespace pl::sim {
 
-device_ptr map_new_object(int device_ordinal, std::size_t bytes, result_t& why) {
+device_ptr map_new_object(int device_ordinal, std::size_t bytes, result_t& reason) {
   auto& space = address_space::instance();
-  auto memory = object::create(*find_device(device_ordinal), bytes, why);
+  auto memory = object::create(*find_device(device_ordinal), bytes, reason);
   if (memory == nullptr) return 0;
   const device_ptr base = space.take_range(device_ordinal, bytes, kGpuPageBytes, 0);
-  if (base == 0) return why = code::out_of_memory, 0;
+  if (base == 0) return reason = code::out_of_memory, 0;
   mapping entry;
   entry.base = base;
   entry.bytes = bytes;
@@ -38,9 +38,9 @@ result_t heap::allocate(std::size_t bytes, device_ptr& out) {
       }
     }
     const std::size_t chunk_bytes = round_up(wanted, chunk_bytes_);
-    result_t why = code::success;
-    const device_ptr base = map_new_object(device_ordinal_, chunk_bytes, why);
-    if (base == 0) return why;
+    result_t reason = code::success;
+    const device_ptr base = map_new_object(device_ordinal_, chunk_bytes, reason);
+    if (base == 0) return reason;
     chunks_[base] = {chunk_bytes, {{base, chunk_bytes}}};
     reserved_bytes_ += chunk_bytes;
   }

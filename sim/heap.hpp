@@ -40,7 +40,7 @@ class heap {
 };
 
 // A new object with an address range of its own, mapped. The base, or 0 with `why`.
-device_ptr map_new_object(int device_ordinal, std::size_t bytes, result_t& why);
+device_ptr map_new_object(int device_ordinal, std::size_t bytes, result_t& reason);
 // Undoes map_new_object.
 void unmap_object(device_ptr base, std::size_t bytes);
 

@@ -133,11 +133,11 @@ PL_SIM_API cuMemHostGetFlags(unsigned* flags, void* host) {
 
 // Placement hints about managed memory: accepted, nothing to place.
 PL_SIM_API cuMemAdvise(device_ptr, std::size_t, int, device_t) { return enter().rc; }
-PL_SIM_API cuMemAdvise_v2(device_ptr, std::size_t, int, location) { return enter().rc; }
+PL_SIM_API cuMemAdvise_v2(device_ptr, std::size_t, int, memory_location) { return enter().rc; }
 PL_SIM_API cuMemPrefetchAsync(device_ptr, std::size_t, device_t, stream_t stream_handle) {
   return enter_stream(stream_handle).rc;
 }
-PL_SIM_API cuMemPrefetchAsync_v2(device_ptr, std::size_t, location, unsigned, stream_t stream_handle) {
+PL_SIM_API cuMemPrefetchAsync_v2(device_ptr, std::size_t, memory_location, unsigned, stream_t stream_handle) {
   return enter_stream(stream_handle).rc;
 }
 PL_SIM_API cuStreamAttachMemAsync(stream_t stream_handle, device_ptr, std::size_t, unsigned) {

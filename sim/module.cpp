@@ -389,16 +389,18 @@ static_assert(sizeof(launch_config) == 56);
 
 }  // namespace
 
-PL_SIM_API cuLaunchKernel(function_t handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                          unsigned shared_bytes, stream_t stream_handle, void** params, void** extra) {
+PL_SIM_API cuLaunchKernel(function_t handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                          unsigned block_y, unsigned block_z, unsigned shared_bytes, stream_t stream_handle, void** params,
+                          void** extra) {
   const auto s = enter_stream(stream_handle);
   if (!s) return s.rc;
   if (const auto rc = injected_failure("cuLaunchKernel"); rc != code::success) return rc;
   const auto function = functions().find(handle);
   if (function == nullptr || function->owner != s.ctx->handle) return code::invalid_handle;
-  if (gx == 0 || gy == 0 || gz == 0 || bx == 0 || by == 0 || bz == 0) return code::invalid_value;
-  if (gx > 0x7fffffffu || gy > 65535 || gz > 65535 || bz > 64) return code::invalid_value;
-  if (bx > kMaxThreadsPerBlock || by > kMaxThreadsPerBlock || std::uint64_t{bx} * by * bz > kMaxThreadsPerBlock)
+  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || block_x == 0 || block_y == 0 || block_z == 0) return code::invalid_value;
+  if (grid_x > 0x7fffffffu || grid_y > 65535 || grid_z > 65535 || block_z > 64) return code::invalid_value;
+  if (block_x > kMaxThreadsPerBlock || block_y > kMaxThreadsPerBlock ||
+      std::uint64_t{block_x} * block_y * block_z > kMaxThreadsPerBlock)
     return code::invalid_value;
   if (shared_bytes > kMaxSharedBytes) return code::launch_out_of_resources;
   auto work = std::make_shared<launch>();
@@ -409,8 +411,8 @@ PL_SIM_API cuLaunchKernel(function_t handle, unsigned gx, unsigned gy, unsigned 
   if (params == nullptr && extra != nullptr && !read_extra(extra, packed, packed_bytes)) return code::invalid_value;
   if (function->kernel->parameter_count != 0 && params == nullptr && packed == nullptr) return code::invalid_value;
   if (!copy_parameters(*work, params, packed, packed_bytes)) return code::invalid_value;
-  std::copy_n(std::initializer_list<unsigned>{gx, gy, gz}.begin(), 3, work->grid);
-  std::copy_n(std::initializer_list<unsigned>{bx, by, bz}.begin(), 3, work->block);
+  std::copy_n(std::initializer_list<unsigned>{grid_x, grid_y, grid_z}.begin(), 3, work->grid);
+  std::copy_n(std::initializer_list<unsigned>{block_x, block_y, block_z}.begin(), 3, work->block);
   work->shared_bytes = shared_bytes;
   work->fate = s.ctx->fate;
   work->device_ordinal = s.ctx->gpu->ordinal;

@@ -137,7 +137,7 @@ result_t multicast_team::add(const device& member) {
 
 result_t multicast_team::bind(std::size_t offset, const physical_memory& memory, std::size_t memory_offset,
                               std::size_t bytes) {
-  const device* gpu = memory.memory != nullptr ? find_device(memory.prop.where.id) : nullptr;
+  const device* gpu = memory.memory != nullptr ? find_device(memory.prop.location.id) : nullptr;
   struct stat info {};
   if (gpu == nullptr || bytes == 0 || !is_aligned(offset) || !is_aligned(memory_offset) || !is_aligned(bytes))
     return code::invalid_value;

@@ -23,14 +23,14 @@ namespace {
 constexpr char kNamePrefix[] = "peerlane-sim:";
 
 // All live objects by handle. Entries go when the object goes.
-struct registry {
+struct object_registry {
   std::mutex mutex;
   std::map<unsigned, object*> live;
   unsigned last = 0x5c000000;
 };
 
-registry& objects() {
-  static auto* const instance = new registry;
+object_registry& objects() {
+  static auto* const instance = new object_registry;
   return *instance;
 }
 
@@ -53,8 +53,8 @@ int open_memory(const std::string& board_file, const device& gpu, std::size_t by
 
 }  // namespace
 
-std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t& why) {
-  why = code::out_of_memory;
+std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t& reason) {
+  reason = code::out_of_memory;
   std::size_t used = gpu.used_bytes.load();
   do {
     if (bytes > gpu.memory_bytes || used > gpu.memory_bytes - bytes) return nullptr;
@@ -67,7 +67,7 @@ std::shared_ptr<object> object::create(device& gpu, std::size_t bytes, result_t&
     if (fd >= 0) close(fd);
     return nullptr;
   }
-  why = code::success;
+  reason = code::success;
   return std::shared_ptr<object>(new object(fd, bytes, view, gpu.ordinal, &gpu, !board_file.empty()));
 }
 
@@ -89,7 +89,7 @@ object::object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, d
       device_ordinal_(device_ordinal),
       charged_(charged),
       is_board_file_(is_board_file) {
-  registry& all = objects();
+  object_registry& all = objects();
   const std::lock_guard lock(all.mutex);
   handle_ = ++all.last;
   all.live[handle_] = this;
@@ -97,7 +97,7 @@ object::object(int fd, std::size_t bytes, std::byte* view, int device_ordinal, d
 
 object::~object() {
   {
-    registry& all = objects();
+    object_registry& all = objects();
     const std::lock_guard lock(all.mutex);
     all.live.erase(handle_);
   }
@@ -146,7 +146,7 @@ object_ref find_object(unsigned client, unsigned handle) {
 // For tests of resource-manager code: the memory behind (hClient, hObject) as a new descriptor, -1 if there is none.
 PL_SIM_EXPORT int peerlaneSimObjectFd(unsigned client, unsigned handle) {
   if (client != client_handle()) return -1;
-  registry& all = objects();
+  object_registry& all = objects();
   const std::lock_guard lock(all.mutex);
   const auto found = all.live.find(handle);
   return found == all.live.end() ? -1 : fcntl(found->second->fd(), F_DUPFD_CLOEXEC, 0);
@@ -155,7 +155,7 @@ PL_SIM_EXPORT int peerlaneSimObjectFd(unsigned client, unsigned handle) {
 // Its size, 0 if there is none.
 PL_SIM_EXPORT unsigned long long peerlaneSimObjectBytes(unsigned client, unsigned handle) {
   if (client != client_handle()) return 0;
-  registry& all = objects();
+  object_registry& all = objects();
   const std::lock_guard lock(all.mutex);
   const auto found = all.live.find(handle);
   return found == all.live.end() ? 0 : found->second->bytes();

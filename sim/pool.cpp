@@ -141,9 +141,9 @@ PL_SIM_API cuDeviceSetMemPool(device_t ordinal, pool_t handle) {
 PL_SIM_API cuMemPoolCreate(pool_t* out, const pool_props* props) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (out == nullptr || props == nullptr || props->alloc_type != allocation_type::pinned) return code::invalid_value;
-  if (props->where.type != location_type::device || props->handle_types != handle_type::none) return code::not_supported;
-  if (find_device(props->where.id) == nullptr) return code::invalid_device;
-  *out = make_pool(props->where.id, *props)->handle;
+  if (props->location.type != location_type::device || props->handle_types != handle_type::none) return code::not_supported;
+  if (find_device(props->location.id) == nullptr) return code::invalid_device;
+  *out = make_pool(props->location.id, *props)->handle;
   return code::success;
 }
 
@@ -214,7 +214,7 @@ PL_SIM_API cuMemPoolSetAccess(pool_t handle, const access_desc*, std::size_t) {
   return pools().table.find(handle) != nullptr ? code::success : code::invalid_value;
 }
 
-PL_SIM_API cuMemPoolGetAccess(int* flags, pool_t handle, location* place) {
+PL_SIM_API cuMemPoolGetAccess(int* flags, pool_t handle, memory_location* place) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (flags == nullptr || place == nullptr || pools().table.find(handle) == nullptr) return code::invalid_value;
   if (place->type != location_type::device) return code::invalid_value;

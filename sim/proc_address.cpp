@@ -48,17 +48,18 @@ std::optional<std::string_view> find_form(std::string_view forms, int version) {
     const auto end = std::min(forms.find(' '), forms.size());
     const std::string_view form = forms.substr(0, end);
     forms.remove_prefix(std::min(end + 1, forms.size()));
-    int since = 0;
-    const auto number = std::from_chars(form.data(), form.data() + form.size(), since);
+    int first_version = 0;
+    const auto number = std::from_chars(form.data(), form.data() + form.size(), first_version);
     constexpr int kOldest = 2000;  // programs that say less mean it
-    if (version >= since || since == kOldest) meant = form.substr(static_cast<std::size_t>(number.ptr - form.data()));
+    if (version >= first_version || first_version == kOldest)
+      meant = form.substr(static_cast<std::size_t>(number.ptr - form.data()));
   }
   return meant;
 }
 
 struct resolved {
   void* symbol = nullptr;
-  query_result why = not_found;
+  query_result reason = not_found;
 };
 
 resolved resolve(const std::string& name, int version, std::uint64_t flags) {
@@ -90,7 +91,7 @@ PL_SIM_API cuGetProcAddress_v2(const char* name, void** out, int version, std::u
   if (name == nullptr || out == nullptr || version > own_version) return code::invalid_value;
   const auto got = std::strncmp(name, "cu", 2) == 0 ? resolve(name, version, flags) : resolved{};
   *out = got.symbol;
-  if (status != nullptr) *status = got.why;
+  if (status != nullptr) *status = got.reason;
   return got.symbol != nullptr || status != nullptr ? code::success : code::not_found;
 }
 

@@ -145,9 +145,9 @@ failure not_understood(const char* variable, std::string_view part) {
 template <class Value>
 Value value_or_default(result<Value> parsed, Value otherwise, std::string& last_problem) {
   if (parsed) return *parsed;
-  if (const auto& why = parsed.error().message; why != last_problem) {
-    last_problem = why;
-    log_line(log_level::error, "sim: %s; the defaults are used (peerlane env)", why.c_str());
+  if (const auto& reason = parsed.error().message; reason != last_problem) {
+    last_problem = reason;
+    log_line(log_level::error, "sim: %s; the defaults are used (peerlane env)", reason.c_str());
   }
   return otherwise;
 }

@@ -51,10 +51,10 @@ void stream::run_claimed(const action& work) {
   changed_.notify_all();
 }
 
-void stream::wait(ticket until) {
+void stream::wait(ticket position) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return completed_ >= until; });
+    changed_.wait(lock, [&] { return completed_ >= position; });
   }
   if (stores_are_delayed()) stores_->drain();
 }
@@ -71,9 +71,9 @@ bool stream::is_idle() {
   return true;
 }
 
-bool stream::has_completed(ticket until) {
+bool stream::has_completed(ticket position) {
   const std::lock_guard lock(mutex_);
-  return completed_ >= until;
+  return completed_ >= position;
 }
 
 bool stream::has_room(std::uint64_t depth) {
@@ -119,7 +119,7 @@ void stream::work_loop() {
 }
 
 void stream::execute(operation& next) {
-  for (const auto& earlier : next.after) earlier.target_stream->wait(earlier.until);
+  for (const auto& earlier : next.after) earlier.target_stream->wait(earlier.position);
   random_delay();
   const writer_scope writer(stores_);
   if (next.always || !fate_->ended()) next.work();

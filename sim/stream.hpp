@@ -26,9 +26,9 @@ struct context_fate {
   std::atomic<int> error{code::success};  // sticky: the first fault of a kernel
   std::atomic<bool> stopped{false};       // the context is being destroyed: waits and kernels give up
   bool ended() const { return stopped.load(std::memory_order_relaxed) || error.load(std::memory_order_relaxed) != 0; }
-  void fail(int why) {
+  void fail(int reason) {
     int none = code::success;
-    error.compare_exchange_strong(none, why);
+    error.compare_exchange_strong(none, reason);
   }
 };
 
@@ -38,7 +38,7 @@ class stream : public std::enable_shared_from_this<stream> {
   using action = std::function<void()>;
   struct dependency {
     std::shared_ptr<stream> target_stream;
-    ticket until;
+    ticket position;
   };
 
   stream(context_t owner, std::shared_ptr<context_fate> fate, int device, unsigned flags, int priority)
@@ -63,10 +63,10 @@ class stream : public std::enable_shared_from_this<stream> {
   void run_claimed(const action& work);
 
   // Returns when the operation is complete and what it stored can be seen everywhere.
-  void wait(ticket until);
+  void wait(ticket position);
   ticket submitted();
   bool is_idle();
-  bool has_completed(ticket until);
+  bool has_completed(ticket position);
   // Fewer than `depth` operations are outstanding.
   bool has_room(std::uint64_t depth);
   void wait_for_room(std::uint64_t depth);

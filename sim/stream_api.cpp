@@ -58,9 +58,9 @@ PL_SIM_API cuStreamWaitEvent(stream_t handle, event_t awaited, unsigned flags) {
   result_t rc = code::success;
   if (capture_wait(s, *found, flags, rc)) return rc;
   if (flags == event_wait_flag::external) return code::invalid_value;  // a graph's nodes only
-  const auto until = found->current();
-  if (until == nullptr || until->has_passed()) return code::success;
-  return enqueue(s, graph_node_type::event_wait, [until, fate = s.ctx->fate] { until->wait_unless(fate->stopped); });
+  const auto finished = found->current();
+  if (finished == nullptr || finished->has_passed()) return code::success;
+  return enqueue(s, graph_node_type::event_wait, [finished, fate = s.ctx->fate] { finished->wait_unless(fate->stopped); });
 }
 
 PL_SIM_API cuStreamGetFlags(stream_t handle, unsigned* flags) {

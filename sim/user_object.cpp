@@ -90,13 +90,13 @@ PL_SIM_API cuUserObjectRelease(user_object_t handle, unsigned count) {
 
 PL_SIM_API cuGraphRetainUserObject(graph_t graph_handle, user_object_t handle, unsigned count, unsigned flags) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
-  const auto into = find_graph(graph_handle);
+  const auto target = find_graph(graph_handle);
   const auto found = user_objects().find(handle);
-  if (into == nullptr || found == nullptr || count == 0 || (flags & ~unsigned{user_object_retain_flag::move}) != 0)
+  if (target == nullptr || found == nullptr || count == 0 || (flags & ~unsigned{user_object_retain_flag::move}) != 0)
     return code::invalid_value;
   if (flags == 0) found->references.fetch_add(count, std::memory_order_relaxed);
   const std::lock_guard lock(graph_mutex());
-  into->objects.add(found, count);
+  target->objects.add(found, count);
   return code::success;
 }
 

@@ -63,10 +63,11 @@ int open_fabric(const void* handle) {
 
 // The device of a property block that this simulator can serve, or null.
 device* device_of(const allocation_prop* prop) {
-  if (prop == nullptr || prop->type != allocation_type::pinned || prop->where.type != location_type::device) return nullptr;
+  if (prop == nullptr || prop->type != allocation_type::pinned || prop->location.type != location_type::device)
+    return nullptr;
   const int known = handle_type::posix_fd | (fabric_handles() != fabric_mode::off ? handle_type::fabric : 0);
   if ((prop->requested_handle_types & ~known) != 0) return nullptr;
-  return find_device(prop->where.id);
+  return find_device(prop->location.id);
 }
 
 physical_t hand_out_locked(const std::shared_ptr<physical_memory>& memory) {
@@ -87,22 +88,22 @@ mapping map_whole(device_ptr base, std::size_t bytes, const physical_memory& phy
 }
 
 // Of memory or of a multicast object.
-std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& why) {
+std::shared_ptr<physical_memory> adopt_descriptor(int own, int type, result_t& reason) {
   auto made = std::make_shared<physical_memory>();
   made->prop.requested_handle_types = type;
   if ((made->team = multicast_team::adopt(own)) != nullptr) return made;
   const device* gpu = device_of_descriptor(own);
   struct stat info {};
   if (gpu == nullptr || fstat(own, &info) != 0) {
-    why = code::invalid_value;
+    reason = code::invalid_value;
     close(own);
     return nullptr;
   }
   made->memory = object::adopt(own, static_cast<std::size_t>(info.st_size), gpu->ordinal);
   made->prop.type = allocation_type::pinned;
-  made->prop.where = {location_type::device, gpu->ordinal};
+  made->prop.location = {location_type::device, gpu->ordinal};
   made->prop.flags.gpu_direct_rdma_capable = 1;
-  why = code::out_of_memory;
+  reason = code::out_of_memory;
   return made->memory != nullptr ? made : nullptr;
 }
 
@@ -152,13 +153,13 @@ PL_SIM_API cuMemCreate(physical_t* out, std::size_t bytes, const allocation_prop
   device* gpu = device_of(prop);
   if (out == nullptr || bytes == 0 || bytes % kGpuPageBytes != 0 || flags != 0) return code::invalid_value;
   if (gpu == nullptr)
-    return prop != nullptr && prop->where.type != location_type::device ? code::not_supported : code::invalid_value;
+    return prop != nullptr && prop->location.type != location_type::device ? code::not_supported : code::invalid_value;
   const bool wants_fabric = (prop->requested_handle_types & handle_type::fabric) != 0;
   if (wants_fabric && fabric_handles() == fabric_mode::no_imex) return code::not_permitted;
-  result_t why = code::success;
+  result_t reason = code::success;
   auto made = std::make_shared<physical_memory>();
-  made->memory = object::create(*gpu, bytes, why);
-  if (made->memory == nullptr) return why;
+  made->memory = object::create(*gpu, bytes, reason);
+  if (made->memory == nullptr) return reason;
   made->prop = *prop;
   *out = hand_out(made);
   return code::success;
@@ -195,7 +196,7 @@ PL_SIM_API cuMemMap(device_ptr base, std::size_t bytes, std::size_t offset, phys
   made->base = base;
   made->bytes = bytes;
   made->kind = memory_kind::vmm;
-  made->device_ordinal = memory->prop.where.id;
+  made->device_ordinal = memory->prop.location.id;
   made->handle_types = memory->prop.requested_handle_types;
   made->rdma_capable = memory->prop.flags.gpu_direct_rdma_capable != 0;
   made->physical = memory;
@@ -225,19 +226,19 @@ PL_SIM_API cuMemSetAccess(device_ptr base, std::size_t bytes, const access_desc*
     const int access = desc[i].flags;
     if (access != access_flags::none && access != access_flags::read && access != access_flags::read_write)
       return code::invalid_value;
-    if (desc[i].where.type != location_type::device) return code::not_supported;
-    if (find_device(desc[i].where.id) == nullptr) return code::invalid_device;
+    if (desc[i].location.type != location_type::device) return code::not_supported;
+    if (find_device(desc[i].location.id) == nullptr) return code::invalid_device;
   }
   const std::lock_guard lock(vmm().mutex);
   reservation range;
   if (!address_space::instance().find_reservation(base, range)) return code::invalid_value;
   for (std::size_t i = 0; i < count; ++i)
-    if (!address_space::instance().set_access(base, bytes, 1u << desc[i].where.id, desc[i].flags))
+    if (!address_space::instance().set_access(base, bytes, 1u << desc[i].location.id, desc[i].flags))
       return code::invalid_value;
   return code::success;
 }
 
-PL_SIM_API cuMemGetAccess(unsigned long long* flags, const location* place, device_ptr pointer) {
+PL_SIM_API cuMemGetAccess(unsigned long long* flags, const memory_location* place, device_ptr pointer) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (flags == nullptr || place == nullptr) return code::invalid_value;
   if (place->type != location_type::device || find_device(place->id) == nullptr) return code::invalid_value;
@@ -292,9 +293,9 @@ PL_SIM_API cuMemImportFromShareableHandle(physical_t* out, void* os_handle, int 
   const int own = is_fabric ? open_fabric(os_handle)
                             : fcntl(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)), F_DUPFD_CLOEXEC, 0);
   if (own < 0) return code::invalid_value;
-  result_t why = code::success;
-  const auto made = adopt_descriptor(own, type, why);
-  if (made == nullptr) return why;
+  result_t reason = code::success;
+  const auto made = adopt_descriptor(own, type, reason);
+  if (made == nullptr) return reason;
   *out = hand_out(made);
   return code::success;
 }

@@ -40,26 +40,26 @@ static u32 run_length(const struct gdrdrv_region *region, u32 first)
 
 static void release_until(const struct gdrdrv_region *region, u32 end)
 {
-	u32 at, length;
+	u32 page, length;
 
-	for (at = 0; at < end; at += length) {
-		length = run_length(region, at);
-		arch_io_free_memtype_wc(region->physical[at], length * GDRDRV_GPU_PAGE_SIZE);
+	for (page = 0; page < end; page += length) {
+		length = run_length(region, page);
+		arch_io_free_memtype_wc(region->physical[page], length * GDRDRV_GPU_PAGE_SIZE);
 	}
 }
 
 bool gdrdrv_memtype_reserve(const struct gdrdrv_region *region)
 {
-	u32 at, length;
+	u32 page, length;
 
 	if (region->cacheable || host_needs_device_type)
 		return false;
-	for (at = 0; at < region->entries; at += length) {
-		length = run_length(region, at);
-		if (arch_io_reserve_memtype_wc(region->physical[at], length * GDRDRV_GPU_PAGE_SIZE)) {
+	for (page = 0; page < region->entries; page += length) {
+		length = run_length(region, page);
+		if (arch_io_reserve_memtype_wc(region->physical[page], length * GDRDRV_GPU_PAGE_SIZE)) {
 			pr_err_ratelimited("0x%llx: somebody maps this part of BAR1 with another memory type: not write-combining\n",
 					   region->va);
-			release_until(region, at);
+			release_until(region, page);
 			return false;
 		}
 	}
@@ -123,7 +123,7 @@ static vm_fault_t gdrdrv_fault(struct vm_fault *vmf)
 	const u64 in_page = offset & (GDRDRV_GPU_PAGE_SIZE - 1);
 	const u64 index = offset >> GDRDRV_GPU_PAGE_SHIFT;
 	vm_fault_t ret = VM_FAULT_SIGBUS;
-	unsigned long at, end;
+	unsigned long neighbour, end;
 	u64 physical;
 
 	down_read(&region->lock);
@@ -134,12 +134,12 @@ static vm_fault_t gdrdrv_fault(struct vm_fault *vmf)
 	if (ret != VM_FAULT_NOPAGE)
 		goto unlock;
 	/* The neighbours for free. Should one fail, it faults later. */
-	at = max_t(unsigned long, vma->vm_start, address - in_page);
+	neighbour = max_t(unsigned long, vma->vm_start, address - in_page);
 	end = min_t(unsigned long, vma->vm_end, address - in_page + GDRDRV_GPU_PAGE_SIZE);
 	physical -= address - in_page;
-	for (; at < end; at += PAGE_SIZE)
-		if (at != address &&
-		    vmf_insert_pfn_prot(vma, at, (physical + at) >> PAGE_SHIFT, vma->vm_page_prot) != VM_FAULT_NOPAGE)
+	for (; neighbour < end; neighbour += PAGE_SIZE)
+		if (neighbour != address &&
+		    vmf_insert_pfn_prot(vma, neighbour, (physical + neighbour) >> PAGE_SHIFT, vma->vm_page_prot) != VM_FAULT_NOPAGE)
 			break;
 unlock:
 	up_read(&region->lock);

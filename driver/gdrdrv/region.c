@@ -52,17 +52,17 @@ static struct gdrdrv_region *first_behind(struct gdrdrv_file *file, u64 handle)
 static u64 find_gap(struct gdrdrv_file *file, u64 start, u64 pages)
 {
 	struct gdrdrv_region *region = first_behind(file, start);
-	u64 at = start;
+	u64 candidate = start;
 
 	while (region) {
 		struct rb_node *next = rb_next(&region->node);
 
-		if (region->handle >= at && region->handle - at >= pages)
-			return at;
-		at = region->handle + region->host_pages;
+		if (region->handle >= candidate && region->handle - candidate >= pages)
+			return candidate;
+		candidate = region->handle + region->host_pages;
 		region = next ? region_of(next) : NULL;
 	}
-	return at <= GDRDRV_HANDLE_END && GDRDRV_HANDLE_END - at >= pages ? at : GDRDRV_HANDLE_END;
+	return candidate <= GDRDRV_HANDLE_END && GDRDRV_HANDLE_END - candidate >= pages ? candidate : GDRDRV_HANDLE_END;
 }
 
 /* Gives the region a handle and puts it into the tree. -EINVAL: its memory was freed meanwhile. -ENOSPC: no handle left. */

@@ -48,7 +48,7 @@ typedef isem64 isem64_t;
 namespace device {
 
 // So many clocks of the multiprocessor, a few seconds, then ERROR_TIMEOUT.
-constexpr long long kMostClocks = 1ll << 32;
+constexpr long long kMaxClocks = 1ll << 32;
 
 template <class S>
 __device__ inline void release(S& sem) {
@@ -75,7 +75,7 @@ __device__ inline int wait(S& sem, wait_cond_t cond) {
   if (cond < GDS_WAIT_COND_GEQ || cond > GDS_WAIT_COND_NOR) return ERROR_INVALID;
   const long long begin = clock64();
   while (!is_met<S>(*sem.access_once(), sem.value, cond))
-    if (clock64() - begin > kMostClocks) return ERROR_TIMEOUT;
+    if (clock64() - begin > kMaxClocks) return ERROR_TIMEOUT;
   return 0;
 }
 template <class S>

@@ -35,15 +35,15 @@ inline constexpr std::chrono::milliseconds no_limit{-1};
 // What *_or_throw throws: a failure that can be thrown.
 class link_error : public std::exception {
  public:
-  explicit link_error(failure why, const peerlane_message_info& info = {})
-      : why_(std::make_shared<const failure>(std::move(why))), info_(info) {}
-  int code() const noexcept { return why_->code; }
-  const char* what() const noexcept override { return why_->message.c_str(); }
+  explicit link_error(failure reason, const peerlane_message_info& info = {})
+      : reason_(std::make_shared<const failure>(std::move(reason))), info_(info) {}
+  int code() const noexcept { return reason_->code; }
+  const char* what() const noexcept override { return reason_->message.c_str(); }
   // Of EMSGSIZE: the message's source, tag and true length, which is more than the buffer holds.
   const peerlane_message_info& info() const noexcept { return info_; }
 
  private:
-  std::shared_ptr<const failure> why_;  // copies of exceptions must not throw
+  std::shared_ptr<const failure> reason_;  // copies of exceptions must not throw
   peerlane_message_info info_;
 };
 
@@ -131,11 +131,11 @@ class request {
   // answer: of a truncated message info->bytes is the true length.
   result<message_info> wait(std::chrono::milliseconds limit = no_limit, message_info* info = nullptr) {
     message_info own{};
-    message_info& told = info != nullptr ? *info : own;
-    if (number_ == 0) return told = message_info{};
-    if (const int code = peerlane_link_wait(link_, &number_, limit.count(), &told))
+    message_info& received_info = info != nullptr ? *info : own;
+    if (number_ == 0) return received_info = message_info{};
+    if (const int code = peerlane_link_wait(link_, &number_, limit.count(), &received_info))
       return failure{code, peerlane_last_error()};
-    return told;
+    return received_info;
   }
   message_info wait_or_throw(std::chrono::milliseconds limit = no_limit) {
     message_info info{};
@@ -290,11 +290,11 @@ class messenger : public detail::owned_handle<peerlane_link_t, peerlane_link_clo
   result<message_info> recv(int source, memory destination, std::uint64_t tag, std::uint64_t mask = whole_tag,
                             std::chrono::milliseconds limit = no_limit, message_info* info = nullptr) const {
     message_info own{};
-    message_info& told = info != nullptr ? *info : own;
+    message_info& received_info = info != nullptr ? *info : own;
     if (const int code = peerlane_link_recv(handle_, source, destination.data(), destination.bytes(), destination.kind(),
-                                            tag, mask, limit.count(), &told))
+                                            tag, mask, limit.count(), &received_info))
       return failure{code, peerlane_last_error()};
-    return told;
+    return received_info;
   }
   void send_or_throw(int peer, const_memory data, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
     value_or_throw(send(peer, data, tag, limit));

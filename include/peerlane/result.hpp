@@ -23,8 +23,8 @@ struct failure {
 template <class T>
 class [[nodiscard]] result {
  public:
-  result(T value) : value_(std::move(value)) {}                 // NOLINT(google-explicit-constructor)
-  result(failure why) : error_(std::move(why)) { fix_code(); }  // NOLINT(google-explicit-constructor)
+  result(T value) : value_(std::move(value)) {}                       // NOLINT(google-explicit-constructor)
+  result(failure reason) : error_(std::move(reason)) { fix_code(); }  // NOLINT(google-explicit-constructor)
 
   explicit operator bool() const { return value_.has_value(); }
   bool ok() const { return value_.has_value(); }
@@ -74,7 +74,7 @@ template <>
 class [[nodiscard]] result<void> {
  public:
   result() = default;
-  result(failure why) : error_(std::move(why)), failed_(true) {  // NOLINT(google-explicit-constructor)
+  result(failure reason) : error_(std::move(reason)), failed_(true) {  // NOLINT(google-explicit-constructor)
     if (error_.code == 0) error_.code = EIO;
   }
   explicit operator bool() const { return !failed_; }

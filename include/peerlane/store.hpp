@@ -149,10 +149,12 @@ class store {
       return peerlane_store_put_direct(handle_, pool, key.data(), key.size(), memory.get(), offset, bytes, options, out);
     });
   }
-  result<store_reply> get_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& into, std::size_t offset,
-                                 std::size_t bytes, const peerlane_get_options* options = nullptr) const {
+  result<store_reply> get_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& destination,
+                                 std::size_t offset, std::size_t bytes,
+                                 const peerlane_get_options* options = nullptr) const {
     return checked<store_reply>([&](store_reply* out) {
-      return peerlane_store_get_direct(handle_, pool, key.data(), key.size(), into.get(), offset, bytes, options, out);
+      return peerlane_store_get_direct(handle_, pool, key.data(), key.size(), destination.get(), offset, bytes, options,
+                                       out);
     });
   }
 

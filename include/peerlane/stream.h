@@ -168,7 +168,7 @@ int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t c
 int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* stream, uint64_t sequence);
 
 /* On the CPU. *here becomes 1 if the peer's put or signal is complete, else 0; about 1 us, a read of GPU memory. */
-int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* here);
+int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* has_arrived);
 /* ETIMEDOUT: not within the limit (negative: none), or the channel's error; get_state shows which. */
 int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int64_t timeout_ms);
 /* Releases every stream that waits on this channel, here and at the peer, for good. `code`: the errno value that this end's

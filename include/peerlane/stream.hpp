@@ -71,11 +71,11 @@ class stream_batch : public detail::stream_number<peerlane_batch_drop> {
   }
   status write64(std::uint64_t word, std::uint64_t value) { return add_one({PEERLANE_OP_WRITE64, 0, word, value}); }
   status write32(std::uint64_t word, std::uint32_t value) { return add_one({PEERLANE_OP_WRITE32, 0, word, value}); }
-  status wait64(std::uint64_t word, std::uint64_t value, peerlane_condition until = PEERLANE_AT_LEAST) {
-    return add_one({PEERLANE_OP_WAIT64, static_cast<std::uint32_t>(until), word, value});
+  status wait64(std::uint64_t word, std::uint64_t value, peerlane_condition condition = PEERLANE_AT_LEAST) {
+    return add_one({PEERLANE_OP_WAIT64, static_cast<std::uint32_t>(condition), word, value});
   }
-  status wait32(std::uint64_t word, std::uint32_t value, peerlane_condition until = PEERLANE_AT_LEAST) {
-    return add_one({PEERLANE_OP_WAIT32, static_cast<std::uint32_t>(until), word, value});
+  status wait32(std::uint64_t word, std::uint32_t value, peerlane_condition condition = PEERLANE_AT_LEAST) {
+    return add_one({PEERLANE_OP_WAIT32, static_cast<std::uint32_t>(condition), word, value});
   }
   status flush() { return add_one({PEERLANE_OP_FLUSH, 0, 0, 0}); }
   // The batch is empty afterwards, whatever the result.
@@ -120,10 +120,10 @@ class stream_channel : public detail::stream_number<peerlane_channel_close> {
   }
 
   result<bool> arrived(std::uint64_t sequence) const {
-    int here = 0;
-    if (const int code = peerlane_channel_arrived(owner_, number_, sequence, &here))
+    int has_arrived = 0;
+    if (const int code = peerlane_channel_arrived(owner_, number_, sequence, &has_arrived))
       return failure{code, peerlane_last_error()};
-    return here != 0;
+    return has_arrived != 0;
   }
   status host_wait(std::uint64_t sequence, std::chrono::milliseconds limit = no_limit) const {
     return detail::to_status(peerlane_channel_host_wait(owner_, number_, sequence, limit.count()));

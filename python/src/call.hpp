@@ -13,22 +13,22 @@ namespace nb = nanobind;
 namespace pl::py {
 
 // Sets peerlane.Error, or the kind of it that the failure is.
-void raise(const error& why);
+void raise(const error& reason);
 
 // `failed` with a Python error set where `body` throws.
 template <class Body, class Result>
 Result call_guarded(Body&& body, Result failed) noexcept {
   try {
     return body();
-  } catch (nb::python_error& why) { why.restore(); } catch (const nb::builtin_exception& why) {
-    const auto kind = why.type();
+  } catch (nb::python_error& reason) { reason.restore(); } catch (const nb::builtin_exception& reason) {
+    const auto kind = reason.type();
     PyErr_SetString(kind == nb::exception_type::type_error    ? PyExc_TypeError
                     : kind == nb::exception_type::index_error ? PyExc_IndexError
                     : kind == nb::exception_type::key_error   ? PyExc_KeyError
                                                               : PyExc_ValueError,
-                    why.what());
-  } catch (const error& why) { raise(why); } catch (const std::exception& why) {
-    PyErr_SetString(PyExc_RuntimeError, why.what());
+                    reason.what());
+  } catch (const error& reason) { raise(reason); } catch (const std::exception& reason) {
+    PyErr_SetString(PyExc_RuntimeError, reason.what());
   }
   return failed;
 }

@@ -13,7 +13,7 @@ namespace pl::py {
 class error : public std::exception {
  public:
   error(int code, std::string message) : code_(code), message_(std::move(message)) {}
-  explicit error(const peerlane::failure& why) : error(why.code, why.message) {}
+  explicit error(const peerlane::failure& reason) : error(reason.code, reason.message) {}
   int code() const noexcept { return code_; }
   const char* what() const noexcept override { return message_.c_str(); }
 

@@ -23,9 +23,9 @@ namespace {
 using message_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, bytes
 
 // A message that was longer than its tensor: its Error also has source, tag and bytes, the message's true length.
-[[noreturn]] void throw_failed(const peerlane::failure& why, const peerlane::message_info& info) {
-  if (why.code != EMSGSIZE) throw error(why);
-  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(why.code, why.message);
+[[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::message_info& info) {
+  if (reason.code != EMSGSIZE) throw error(reason);
+  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(reason.code, reason.message);
   thrown.attr("source") = info.source;
   thrown.attr("tag") = info.tag;
   thrown.attr("bytes") = info.bytes;
@@ -77,7 +77,7 @@ class messenger {
 class request {
  public:
   request(nb::object owner, nb::object memory, peerlane::request operation)
-      : from_(std::move(owner)), memory_(std::move(memory)), operation_(std::move(operation)) {}
+      : communicator_(std::move(owner)), memory_(std::move(memory)), operation_(std::move(operation)) {}
   ~request() {
     const nb::gil_scoped_release waiting;
     operation_.reset();
@@ -104,7 +104,7 @@ class request {
       if (!outcome && !operation_.is_empty()) throw error(outcome.error());  // timed out: it goes on
       ended_ = info;
       if (!outcome) failed_ = outcome.error();
-      from_ = memory_ = nb::none();
+      communicator_ = memory_ = nb::none();
     }
     if (failed_) throw_failed(*failed_, *ended_);
     return {ended_->source, ended_->tag, ended_->bytes};
@@ -114,7 +114,7 @@ class request {
   }
 
  private:
-  nb::object from_, memory_;  // before operation_: it goes first
+  nb::object communicator_, memory_;  // before operation_: it goes first
   peerlane::request operation_;
   std::optional<peerlane::message_info> ended_;
   std::optional<peerlane::failure> failed_;
@@ -123,7 +123,7 @@ class request {
 class window {
  public:
   window(nb::object owner, nb::object memory, peerlane::window exposed)
-      : from_(std::move(owner)), memory_(std::move(memory)), exposed_(std::move(exposed)) {}
+      : communicator_(std::move(owner)), memory_(std::move(memory)), exposed_(std::move(exposed)) {}
   ~window() {
     const nb::gil_scoped_release waiting;  // for a peer that may still read the memory
     exposed_.reset();
@@ -140,7 +140,7 @@ class window {
   }
 
  private:
-  nb::object from_, memory_;
+  nb::object communicator_, memory_;
   peerlane::window exposed_;
 };
 

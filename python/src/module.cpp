@@ -14,13 +14,13 @@
 namespace pl::py {
 
 // ETIMEDOUT becomes peerlane.Timeout, everything else peerlane.Error; all are OSErrors and carry the errno value.
-void raise(const error& why) {
-  const char* const name = dynamic_cast<const stale_mapping*>(&why) != nullptr ? "StaleMapping"
-                           : why.code() == ETIMEDOUT                           ? "Timeout"
-                                                                               : "Error";
+void raise(const error& reason) {
+  const char* const name = dynamic_cast<const stale_mapping*>(&reason) != nullptr ? "StaleMapping"
+                           : reason.code() == ETIMEDOUT                           ? "Timeout"
+                                                                                  : "Error";
   try {
     const nb::object kind = nb::module_::import_("peerlane._errors").attr(name);
-    const nb::object arguments = nb::make_tuple(why.code(), why.what());
+    const nb::object arguments = nb::make_tuple(reason.code(), reason.what());
     PyErr_SetObject(kind.ptr(), arguments.ptr());
   } catch (nb::python_error& other) { other.restore(); }
 }
@@ -32,7 +32,7 @@ namespace {
 void translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
-  } catch (const pl::py::error& why) { pl::py::raise(why); }
+  } catch (const pl::py::error& reason) { pl::py::raise(reason); }
 }
 
 }  // namespace

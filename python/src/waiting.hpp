@@ -29,14 +29,14 @@ void wait_until(IsOver&& is_over) {
   if (is_over()) return;
   const nb::gil_scoped_release waiting;
   const auto begin = clock::now();
-  auto looked = begin;
+  auto last_check = begin;
   while (!is_over()) {
     const auto now = clock::now();
     if (now - begin < std::chrono::milliseconds(1)) sched_yield();
     else std::this_thread::sleep_for(std::min<clock::duration>((now - begin) / 16, std::chrono::milliseconds(1)));
-    if (now - looked < kSignalPeriod) continue;
+    if (now - last_check < kSignalPeriod) continue;
     check_signals();
-    looked = now;
+    last_check = now;
   }
 }
 

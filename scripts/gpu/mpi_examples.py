@@ -121,9 +121,9 @@ class DriverArrays:
 SOURCES = {"cupy": CupyArrays, "torch": TorchArrays, "driver": DriverArrays}
 
 
-def open_arrays(wish, rank):
+def open_arrays(library, rank):
     reasons = []
-    for name in [wish] if wish else ["cupy", "torch"]:
+    for name in [library] if library else ["cupy", "torch"]:
         try:
             return SOURCES[name](rank)
         except Exception as why:  # CuPy has errors of its own where there is no GPU

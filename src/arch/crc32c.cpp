@@ -119,14 +119,14 @@ constexpr move_by kOverFold = move_over(kFoldBytes), kOverRegister = move_over(6
 
 #define PL_FOLDING __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.2"), always_inline)) inline
 
-PL_FOLDING __m512i moved(__m512i block, __m512i distance, __m512i onto) {
+PL_FOLDING __m512i moved(__m512i block, __m512i distance, __m512i addend) {
   return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(block, distance, 0x00),
-                                   _mm512_clmulepi64_epi128(block, distance, 0x11), onto,
+                                   _mm512_clmulepi64_epi128(block, distance, 0x11), addend,
                                    0x96);  // the exclusive or of all three
 }
-PL_FOLDING __m128i moved(__m128i block, __m128i distance, __m128i onto) {
+PL_FOLDING __m128i moved(__m128i block, __m128i distance, __m128i addend) {
   return _mm_xor_si128(
-      _mm_xor_si128(_mm_clmulepi64_si128(block, distance, 0x00), _mm_clmulepi64_si128(block, distance, 0x11)), onto);
+      _mm_xor_si128(_mm_clmulepi64_si128(block, distance, 0x00), _mm_clmulepi64_si128(block, distance, 0x11)), addend);
 }
 PL_FOLDING __m512i four_times(const move_by& distance) {
   const auto low = static_cast<long long>(distance.low), high = static_cast<long long>(distance.high);

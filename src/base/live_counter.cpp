@@ -61,7 +61,7 @@ constexpr std::size_t kFileBytes = sizeof(file_layout);
 
 constinit std::atomic<live_counter*> g_counters{nullptr};  // every counter of this library; grows while it is loaded
 constinit std::mutex g_mutex;
-constinit std::atomic<pid_t> g_looked{0};  // the process that has read the environment
+constinit std::atomic<pid_t> g_environment_reader{0};  // the process that has read the environment
 constinit std::atomic<file_layout*> g_file{nullptr};
 constinit std::atomic<std::uint64_t> g_taken{0};  // blocks that living threads have
 
@@ -170,11 +170,11 @@ struct live_file {
     if (no_room == 0) memory = ::mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     else errno = no_room;
     if (memory == MAP_FAILED) {
-      const status why = failed("cannot be mapped");
+      const status reason = failed("cannot be mapped");
       ::unlink(path.c_str());
       ::close(fd);
       path.clear();
-      return why;
+      return reason;
     }
     ::close(fd);
     fill(memory);
@@ -193,9 +193,9 @@ struct live_file {
     int count = 0;
     for (live_counter* one = g_counters.load(std::memory_order_acquire); one != nullptr; one = one->next_) {
       if (count == static_cast<int>(kMaxEntries)) break;
-      entry& here = file->entries[count];
-      here.kind = static_cast<std::uint32_t>(one->kind_);
-      std::snprintf(here.name, sizeof here.name, "%s", one->name_);
+      entry& slot = file->entries[count];
+      slot.kind = static_cast<std::uint32_t>(one->kind_);
+      std::snprintf(slot.name, sizeof slot.name, "%s", one->name_);
       one->number_.store(count++, std::memory_order_release);
     }
     struct stat space {};
@@ -221,19 +221,19 @@ struct live_file {
 };
 
 bool publish_live_counters() {
-  const pid_t here = ::getpid();
+  const pid_t this_process = ::getpid();
   live_file& file = live_file::instance();
-  if (g_looked.load(std::memory_order_acquire) == here) return file.owner == here;
+  if (g_environment_reader.load(std::memory_order_acquire) == this_process) return file.owner == this_process;
   const std::lock_guard lock(g_mutex);
-  const pid_t before = g_looked.load(std::memory_order_relaxed);
-  if (before == here) return file.owner == here;
+  const pid_t before = g_environment_reader.load(std::memory_order_relaxed);
+  if (before == this_process) return file.owner == this_process;
   if (env_read("PEERLANE_STATISTICS").integer != 0) {
     if (before == 0) ::pthread_atfork(nullptr, nullptr, &live_file::forget_after_fork);
     const status made = file.make(env_read("PEERLANE_STATISTICS_FOLDER").text);
     if (!made) log_line(log_level::warn, "%s", made.error().message.c_str());
   }
-  g_looked.store(here, std::memory_order_release);
-  return file.owner == here;
+  g_environment_reader.store(this_process, std::memory_order_release);
+  return file.owner == this_process;
 }
 
 }  // namespace pl

@@ -16,8 +16,8 @@
   catch (const std::bad_alloc&) {                                                   \
     return pl::fail(ENOMEM, "memory is exhausted: nothing was changed");            \
   }                                                                                 \
-  catch (const std::system_error& why) {                                            \
-    return pl::fail(why.code().value() != 0 ? why.code().value() : EAGAIN,          \
+  catch (const std::system_error& reason) {                                         \
+    return pl::fail(reason.code().value() != 0 ? reason.code().value() : EAGAIN,    \
                     "a thread could not be started: raise the limit of processes"); \
   }
 
@@ -26,7 +26,7 @@ namespace pl {
 constexpr const char* kNullPointer = "a pointer argument is null";
 constexpr const char* kDead = "the handle is not live: ended already, or not made by this library";
 
-inline int told(const status& outcome) { return outcome ? 0 : fail(outcome.error()); }
+inline int return_code(const status& outcome) { return outcome ? 0 : fail(outcome.error()); }
 
 // Text for a caller's buffer: at most capacity - 1 characters and an end; *needed, if asked for, becomes the whole length.
 inline int give_text(const std::string& words, char* text, std::size_t capacity, std::size_t* needed) noexcept {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening, closing and what tells about a link. The contract stands in peerlane/link.h.
+// Opens, closes and queries a link. The contract is in peerlane/link.h.
 #include "capi/open_link.hpp"
 
 #include "base/log.hpp"
@@ -74,7 +74,7 @@ void choose(std::uint64_t given, std::size_t& value) {
   if (given != 0) value = given;
 }
 
-// Null: none answers, or it is not wanted.
+// Null: no driver answers, or none is
 const cu::driver_table* driver_for(const peerlane_link_options& given) {
   if (given.host_only != 0) return nullptr;
   auto cuda = cu::driver();
@@ -205,7 +205,7 @@ open_link* link_of(peerlane_link_t handle, int& code) noexcept { return g_links.
 using pl::fail;
 using pl::kNullPointer;
 using pl::open_link;
-using pl::told;
+using pl::return_code;
 using pl::with_link;
 
 PL_EXPORT int peerlane_link_open(const struct peerlane_link_options* options, peerlane_link_t* link) try {
@@ -245,7 +245,7 @@ PL_EXPORT int peerlane_link_size(peerlane_link_t link) {
 }
 
 PL_EXPORT int peerlane_link_peer_state(peerlane_link_t link, int peer) {
-  return with_link(link, [&](open_link& communicator) { return told(communicator.messenger->peer_state(peer)); });
+  return with_link(link, [&](open_link& communicator) { return return_code(communicator.messenger->peer_state(peer)); });
 }
 
 PL_EXPORT int peerlane_link_is_same_node(peerlane_link_t link, int peer, int* same) {
@@ -267,7 +267,7 @@ PL_EXPORT int peerlane_link_progress(peerlane_link_t link, int* moved) {
 
 PL_EXPORT int peerlane_link_barrier(peerlane_link_t link, int64_t timeout_ms) {
   return with_link(link, [&](open_link& communicator) {
-    return told(communicator.messenger->barrier(std::chrono::milliseconds(timeout_ms)));
+    return return_code(communicator.messenger->barrier(std::chrono::milliseconds(timeout_ms)));
   });
 }
 

@@ -29,7 +29,7 @@ namespace {
 using pl::fail;
 using pl::kDead;
 using pl::kNullPointer;
-using pl::told;
+using pl::return_code;
 using pl::copy::direction;
 using pl::copy::planner;
 using pl::copy::transfer;
@@ -161,7 +161,7 @@ static int copy_one(peerlane_copier_t copier, const transfer& request) try {
   const pl::errno_keeper keeper;
   int code = 0;
   auto* const engine = planner_of(copier, code);
-  return engine != nullptr ? told(engine->copy(request)) : code;
+  return engine != nullptr ? return_code(engine->copy(request)) : code;
 }
 PL_NO_EXCEPTIONS
 
@@ -191,7 +191,7 @@ PL_EXPORT int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane
   if (engine == nullptr) return code;
   std::vector<transfer> list;
   if ((code = take_all(given, count, list)) != 0) return code;
-  return told(engine->copy_list(list));
+  return return_code(engine->copy_list(list));
 }
 PL_NO_EXCEPTIONS
 
@@ -199,7 +199,7 @@ PL_EXPORT int peerlane_copy_fill(peerlane_copier_t copier, uint64_t dst, int byt
   const pl::errno_keeper keeper;
   int code = 0;
   auto* const engine = planner_of(copier, code);
-  return engine != nullptr ? told(engine->fill(dst, static_cast<unsigned char>(byte_value), bytes)) : code;
+  return engine != nullptr ? return_code(engine->fill(dst, static_cast<unsigned char>(byte_value), bytes)) : code;
 }
 PL_NO_EXCEPTIONS
 
@@ -246,23 +246,24 @@ PL_EXPORT int peerlane_completion_test(peerlane_completion_t completion, int* do
 }
 
 PL_EXPORT int peerlane_completion_wait(peerlane_completion_t completion) {
-  return with_completion(completion, [](pl::copy::completion& operation) { return told(operation.wait()); });
+  return with_completion(completion, [](pl::copy::completion& operation) { return return_code(operation.wait()); });
 }
 
 PL_EXPORT int peerlane_completion_make_wait(peerlane_completion_t completion, void* stream) {
   return with_completion(completion, [&](pl::copy::completion& operation) {
-    return told(operation.make_wait(static_cast<pl::cu::stream_t>(stream)));
+    return return_code(operation.make_wait(static_cast<pl::cu::stream_t>(stream)));
   });
 }
 
 PL_EXPORT int peerlane_completion_record(peerlane_completion_t completion, void* event) {
   return with_completion(completion, [&](pl::copy::completion& operation) {
-    return told(operation.record(static_cast<pl::cu::event_t>(event)));
+    return return_code(operation.record(static_cast<pl::cu::event_t>(event)));
   });
 }
 
 PL_EXPORT int peerlane_completion_free(peerlane_completion_t completion) {
-  const int code = with_completion(completion, [](pl::copy::completion& operation) { return told(operation.wait()); });
+  const int code =
+      with_completion(completion, [](pl::copy::completion& operation) { return return_code(operation.wait()); });
   if (code != EACCES) completions::instance().remove(completion);
   return code;
 }
@@ -273,7 +274,7 @@ PL_EXPORT int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordin
   const pl::errno_keeper keeper;
   int code = 0;
   auto* const engine = planner_of(copier, code);
-  return engine != nullptr ? told(engine->prepare(device_ordinal)) : code;
+  return engine != nullptr ? return_code(engine->prepare(device_ordinal)) : code;
 }
 PL_NO_EXCEPTIONS
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages, put, get and atomics behind checked numbers. The contract stands in peerlane/link.h.
+// Messages, put, get and atomics behind checked numbers. The contract is in peerlane/link.h.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace {
 using pl::fail;
 using pl::kNullPointer;
 using pl::open_link;
-using pl::told;
+using pl::return_code;
 using pl::with_link;
 namespace messaging = pl::messaging;
 using std::chrono::milliseconds;
@@ -27,9 +27,9 @@ messaging::buffer buffer_of(const void* data, std::size_t bytes, std::uint32_t m
 
 messaging::window::key_t key_of(const peerlane_window_key& given) { return {given.rank, given.id, given.bytes}; }
 
-// A request whose arguments were refused never gets a number: the call itself says so.
+// A request with refused arguments gets no number: the call itself returns the error.
 int keep(open_link& communicator, messaging::request&& made, peerlane_request_t* request) {
-  if (made.is_refused()) return told(made.outcome());
+  if (made.is_refused()) return return_code(made.outcome());
   const auto number = communicator.requests.add(std::move(made));
   if (number == 0) return fail(EAGAIN, "4 million requests of this link have not been waited for: end some");
   *request = number;
@@ -40,16 +40,16 @@ void write_info(const messaging::message_info& ended, int error, peerlane_messag
   if (info != nullptr) *info = {ended.source, error, ended.tag, ended.bytes};
 }
 
-// The request has ended: gives its outcome and the number back.
+// Returns an ended request's outcome and frees its number.
 int end(open_link& communicator, peerlane_request_t& request, peerlane_message_info* info) {
   const messaging::request ended = communicator.requests.take(request);
   request = 0;
   const auto outcome = ended.outcome();
   write_info(ended.info(), outcome.code(), info);
-  return told(outcome);
+  return return_code(outcome);
 }
 
-// What a request of 0 has to say.
+// The result of request 0.
 int ended_well(peerlane_message_info* info) {
   write_info({}, 0, info);
   return 0;
@@ -64,7 +64,7 @@ int with_request(peerlane_link_t handle, const peerlane_request_t* request, Act&
   });
 }
 
-// What is left of a limit that several waits share.
+// The rest of a limit that several waits share.
 class time_limit {
  public:
   explicit time_limit(std::int64_t timeout_ms)
@@ -107,7 +107,7 @@ PL_EXPORT int peerlane_link_send(peerlane_link_t link, int peer, const void* dat
                                  uint64_t tag, int64_t timeout_ms) {
   if (!is_kind(memory)) return fail(EINVAL, kNoMemoryKind);
   return with_link(link, [&](open_link& communicator) {
-    return told(communicator.messenger->send(peer, buffer_of(data, bytes, memory), tag, milliseconds(timeout_ms)));
+    return return_code(communicator.messenger->send(peer, buffer_of(data, bytes, memory), tag, milliseconds(timeout_ms)));
   });
 }
 
@@ -118,7 +118,7 @@ PL_EXPORT int peerlane_link_recv(peerlane_link_t link, int source, void* data, s
     auto received = communicator.messenger->irecv(source, buffer_of(data, bytes, memory), tag, mask);
     const auto outcome = received.end_within(milliseconds(timeout_ms));
     if (outcome || outcome.code() == EMSGSIZE) write_info(received.info(), outcome.code(), info);
-    return told(outcome);
+    return return_code(outcome);
   });
 }
 
@@ -182,12 +182,13 @@ PL_EXPORT int peerlane_link_wait_all(peerlane_link_t link, peerlane_request_t* r
       write_info(done.info(), outcome.code(), info);
       if (!outcome && first) first = outcome;
     }
-    return told(first);
+    return return_code(first);
   });
 }
 
 PL_EXPORT int peerlane_link_cancel(peerlane_link_t link, peerlane_request_t request) {
-  return with_request(link, &request, [](open_link&, messaging::request& operation) { return told(operation.cancel()); });
+  return with_request(link, &request,
+                      [](open_link&, messaging::request& operation) { return return_code(operation.cancel()); });
 }
 
 PL_EXPORT int peerlane_link_free(peerlane_link_t link, peerlane_request_t* request) {
@@ -292,8 +293,9 @@ PL_EXPORT int peerlane_link_get(peerlane_link_t link, const struct peerlane_wind
 }
 
 PL_EXPORT int peerlane_link_flush(peerlane_link_t link, int peer, int64_t timeout_ms) {
-  return with_link(
-      link, [&](open_link& communicator) { return told(communicator.messenger->flush(peer, milliseconds(timeout_ms))); });
+  return with_link(link, [&](open_link& communicator) {
+    return return_code(communicator.messenger->flush(peer, milliseconds(timeout_ms)));
+  });
 }
 
 PL_EXPORT int peerlane_link_atomic(peerlane_link_t link, const struct peerlane_window_key* key, uint64_t offset,

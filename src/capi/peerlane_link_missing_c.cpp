@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of what implements peerlane/link.h and peerlane/stream.h where UCX's headers were not there: the same symbols, so
-// that programs link and load, and ENOSYS from all of them. Without the header: one body stands for every signature.
+// Replaces the implementation of peerlane/link.h and peerlane/stream.h in builds without UCX's headers: the same symbols,
+// so that programs link and load, and ENOSYS from each. The header is not included, because one body serves every
+// signature.
 #include <array>
 
 #include "capi/capi_call.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's C interface: the client behind checked handles. The contract stands in peerlane/store.h.
+// The store's C interface: the client behind checked handles. The contract is in peerlane/store.h.
 #include <peerlane/store.h>
 
 #include <atomic>
@@ -49,8 +49,8 @@ struct open_operation {
   routed_ptr routed;
 
   bool test() const { return op ? owner->store->test(op) : owner->cluster->test(routed); }
-  bool wait(pl::store_client::clock::time_point until) const {
-    return op ? owner->store->wait(op, until) : owner->cluster->wait(routed, until);
+  bool wait(pl::store_client::clock::time_point deadline) const {
+    return op ? owner->store->wait(op, deadline) : owner->cluster->wait(routed, deadline);
   }
   const pl::store_client::reply& got() const { return op ? op->got : routed->got; }
 };
@@ -63,7 +63,7 @@ using stores = pl::live_handles<open_store>;
 using operations = pl::live_handles<open_operation>;
 using memories = pl::live_handles<direct_memory>;
 
-// The fields that the caller's release knew; the rest is zero.
+// Copies the fields that the caller's release knows; the rest is zero.
 template <class Options>
 Options taken(const Options* given) {
   Options out{};
@@ -71,7 +71,7 @@ Options taken(const Options* given) {
   return out;
 }
 
-// Nothing: no level, or none that a caller may ask for.
+// Nothing: no level, or one that callers may not ask for.
 std::optional<wire::durability> given_level(std::uint32_t number) {
   const auto level = pl::store::durability_from(number);
   return level && pl::store::check_given(*level) ? level : std::nullopt;
@@ -130,7 +130,7 @@ int ended(const pl::store_client::reply& got, peerlane_store_reply* out) {
 
 std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
 
-// Runs on a live store what `make` makes for a client, or what `ask` asks a cluster.
+// Runs the operation of `make` on a client, or that of `ask` on a cluster, if the store is open.
 template <class Make, class Ask>
 int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, const Ask& ask) {
   const pl::errno_keeper keep;
@@ -143,13 +143,13 @@ int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, 
   PL_NO_EXCEPTIONS
 }
 
-pl::status open_gpu(open_store& into, pl::store_client::client_options& options) {
+pl::status open_gpu(open_store& target, pl::store_client::client_options& options) {
   auto cuda = pl::cu::driver();
   if (!cuda || !pl::cu::initialize(**cuda)) return {};  // host memory only
   auto opened = pl::copy::planner::open(**cuda, pl::copy::planner::options_from_environment());
   if (!opened) return opened.error();
-  into.copies = *std::move(opened);
-  options.copies = into.copies.get();
+  target.copies = *std::move(opened);
+  options.copies = target.copies.get();
   options.cuda = *cuda;
   return {};
 }
@@ -176,7 +176,7 @@ pl::status check_item(const peerlane_store_item& item) {
   return {};
 }
 
-// Of a client or a router, which call it alike. Precondition: check_item.
+// For a client or a router, whose calls are alike. Precondition: check_item.
 template <class Store>
 auto make_item(Store& store, const peerlane_store_item& item, const memory& buffer) {
   const auto key = key_of(item.key, item.key_bytes);
@@ -557,9 +557,9 @@ PL_EXPORT int peerlane_store_wait(peerlane_store_op_t op, int32_t timeout_ms, pe
   try {
     const auto found = operations::instance().find(op);
     if (!found) return fail(EINVAL, kDead);
-    const auto until = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
-                                      : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
-    if (found->wait(until)) return ended(found->got(), reply);
+    const auto deadline = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
+                                         : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
+    if (found->wait(deadline)) return ended(found->got(), reply);
     if (reply != nullptr) {
       *reply = {};
       reply->status = EINPROGRESS;

@@ -7,7 +7,7 @@ namespace {
 using pl::fail;
 using pl::kNullPointer;
 using pl::open_stream;
-using pl::told;
+using pl::return_code;
 using pl::with_stream;
 namespace triggered = pl::triggered;
 using std::chrono::milliseconds;
@@ -47,7 +47,7 @@ int with_channel(peerlane_stream_t context, peerlane_channel_t number, Act&& act
 }
 
 // Writes a number that the caller may not need.
-int told(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
+int return_code(const pl::result<std::uint64_t>& outcome, std::uint64_t* number) {
   if (!outcome) return fail(outcome.error());
   if (number != nullptr) *number = *outcome;
   return 0;
@@ -164,8 +164,9 @@ PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint
 }
 
 PL_EXPORT int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel_t channel, int64_t timeout_ms) {
-  return with_channel(context, channel,
-                      [&](open_stream&, triggered::channel& end) { return told(end.ready(pl::limit_of(timeout_ms))); });
+  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+    return return_code(end.ready(pl::limit_of(timeout_ms)));
+  });
 }
 
 PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel) {
@@ -179,21 +180,21 @@ PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_ch
   return with_channel(context, channel, [&](open_stream& opened, triggered::channel& end) {
     const auto* const window = opened.remote.find(remote);
     if (window == nullptr) return fail(EINVAL, kNoWindow);
-    return told(end.put_signal(cuda_stream(stream), **window, offset, source, bytes), sequence);
+    return return_code(end.put_signal(cuda_stream(stream), **window, offset, source, bytes), sequence);
   });
 }
 
 PL_EXPORT int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                       uint64_t* sequence) {
   return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
-    return told(end.signal(cuda_stream(stream)), sequence);
+    return return_code(end.signal(cuda_stream(stream)), sequence);
   });
 }
 
 PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                            uint64_t sequence, uint64_t* waited) {
   return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
-    if (sequence == 0) return told(end.wait_signal(cuda_stream(stream)), waited);
+    if (sequence == 0) return return_code(end.wait_signal(cuda_stream(stream)), waited);
     if (const auto queued = end.wait_signal(cuda_stream(stream), sequence); !queued) return fail(queued.error());
     if (waited != nullptr) *waited = sequence;
     return 0;
@@ -203,16 +204,17 @@ PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_c
 PL_EXPORT int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
                                        uint64_t sequence) {
   return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
-    return told(end.release(cuda_stream(stream), sequence));
+    return return_code(end.release(cuda_stream(stream), sequence));
   });
 }
 
-PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* here) {
-  if (here == nullptr) return fail(EINVAL, kNullPointer);
+PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
+                                       int* has_arrived) {
+  if (has_arrived == nullptr) return fail(EINVAL, kNullPointer);
   return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
     const auto found = end.arrived(sequence);
     if (!found) return fail(found.error());
-    *here = *found ? 1 : 0;
+    *has_arrived = *found ? 1 : 0;
     return 0;
   });
 }
@@ -220,7 +222,7 @@ PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_chann
 PL_EXPORT int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
                                          int64_t timeout_ms) {
   return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
-    return told(end.host_wait(sequence, pl::limit_of(timeout_ms)));
+    return return_code(end.host_wait(sequence, pl::limit_of(timeout_ms)));
   });
 }
 
@@ -277,7 +279,7 @@ PL_EXPORT int peerlane_batch_add(peerlane_stream_t context, peerlane_batch_t bat
 PL_EXPORT int peerlane_batch_submit(peerlane_stream_t context, peerlane_batch_t batch) {
   return with_stream(context, [&](open_stream& opened) {
     const auto taken = opened.batches.take(batch);
-    return taken != nullptr ? told(taken->submit()) : fail(EINVAL, kNoBatch);
+    return taken != nullptr ? return_code(taken->submit()) : fail(EINVAL, kNoBatch);
   });
 }
 

@@ -239,11 +239,11 @@ status register_pages(const gpu_context& context, address_range pages) {
   constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
   const auto rc = context.cuda->cuMemHostRegister_v2(host_pointer(pages.begin), pages.size_bytes, kFlags);
   if (rc == cu::error_code::success) return {};
-  auto why = cu::make_error(
+  auto reason = cu::make_error(
       *context.cuda, rc,
       format("registering %zu bytes of the application's memory", static_cast<std::size_t>(pages.size_bytes)));
-  if (rc == cu::error_code::host_memory_already_registered) why.code = EBUSY;
-  return why;
+  if (rc == cu::error_code::host_memory_already_registered) reason.code = EBUSY;
+  return reason;
 }
 
 status unregister_pages(const gpu_context& context, address_range pages) {

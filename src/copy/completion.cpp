@@ -42,16 +42,16 @@ void planner::run_queue() {
   pthread_setname_np(pthread_self(), "pl-copy-queue");
   auto& queue = shared_->queue;
   std::unique_lock lock(shared_->queue_mutex);
-  for (unsigned looks = 1;;) {
+  for (unsigned polls = 1;;) {
     status reached;
     auto next = std::find_if(queue.begin(), queue.end(),
                              [](const auto& one) { return one.dma == nullptr || one.dma->is_done(one.behind); });
     if (next == queue.end() && !queue.empty()) {
       // Only this thread takes from the queue, and what others put there leaves references to it valid.
-      auto& waiting = queue[looks % queue.size()];
+      auto& waiting = queue[polls % queue.size()];
       lock.unlock();
       nanosleep(&kLookPause, nullptr);
-      if (++looks % kLooksBetweenLifeChecks == 0) reached = waiting.dma->wait(waiting.behind, 1);
+      if (++polls % kLooksBetweenLifeChecks == 0) reached = waiting.dma->wait(waiting.behind, 1);
       lock.lock();
       if (reached || reached.code() == ETIMEDOUT) continue;
       next = std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return &one == &waiting; });

@@ -25,12 +25,12 @@ constexpr std::size_t kWordStride =
     64;                                // a line for each channel: one channel's writes do not take another's poller the line
 constexpr unsigned kMaxLanes = 64;     // the words fit one page
 constexpr std::uint32_t kEvents = 32;  // per channel, where events stand in for words; a power of two
-constexpr std::size_t kMaxPitch = 0x7fffffff;      // CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU so far
-constexpr std::uint64_t kLifeCheckNs = 1'000'000;  // a dead context is noticed this late; a live one costs a call
-constexpr unsigned kPollsPerClockReading = 32;     // about a microsecond
-constexpr unsigned kPollsPerYield = 16;            // on the simulated GPU
-constexpr unsigned kIdleAnswersBeforeLost = 3;     // the driver calls a stream idle and the word still is not there
-constexpr cu::result_t kFirstCaptureError = 900;   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ... _WRONG_THREAD
+constexpr std::size_t kMaxPitch = 0x7fffffff;         // CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU so far
+constexpr std::uint64_t kChannelCheckNs = 1'000'000;  // a dead context is noticed this late; a live one costs a call
+constexpr unsigned kPollsPerClockReading = 32;        // about a microsecond
+constexpr unsigned kChannelPollsPerYield = 16;        // on the simulated GPU
+constexpr unsigned kIdleAnswersBeforeLost = 3;        // the driver calls a stream idle and the word still is not there
+constexpr cu::result_t kFirstCaptureError = 900;      // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ... _WRONG_THREAD
 constexpr cu::result_t kLastCaptureError = 908;
 constexpr std::uintptr_t kLastDefaultStreamHandle = 2;  // null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
 
@@ -41,13 +41,13 @@ bool is_default_stream(cu::stream_t stream) { return reinterpret_cast<std::uintp
 
 failure forked() { return {EACCES, "a copy engine of the parent process: open one in this process"}; }
 
-const char* name_of(direction way) {
+const char* direction_text(direction way) {
   if (way == direction::to_device) return "to the device";
   return way == direction::to_host ? "to the host" : "on the device";
 }
 
 std::string describe(const transfer& copy) {
-  return format("%zu x %zu bytes %s, 0x%llx to 0x%llx", copy.rows, copy.row_bytes, name_of(copy.way),
+  return format("%zu x %zu bytes %s, 0x%llx to 0x%llx", copy.rows, copy.row_bytes, direction_text(copy.way),
                 static_cast<unsigned long long>(copy.src), static_cast<unsigned long long>(copy.dst));
 }
 
@@ -147,7 +147,7 @@ struct copy_engine::state {
   result<context_use> enter_theirs(gpu_context& other_context) const;
   status order_behind(channel& own, cu::stream_t after) const;
   result<ticket> finish(channel& own);
-  failure give_up(channel& own, failure why) const;
+  failure give_up(channel& own, failure reason) const;
 
   bool has_ended(const channel& asked, std::uint32_t value) const noexcept;
   bool event_has_ended(const channel& asked, std::uint32_t value) const noexcept;
@@ -254,9 +254,9 @@ bool copy_engine::is_of_this_process() const noexcept { return state_->is_ours()
 failure copy_engine::state::lost() const {
   unsigned long long id = 0;
   const auto rc = cuda.cuCtxGetId != nullptr ? cuda.cuCtxGetId(context.handle, &id) : cu::result_t{cu::error_code::success};
-  const auto why = rc != cu::error_code::success ? cu::error_text(cuda, rc) : "it was destroyed";
+  const auto reason = rc != cu::error_code::success ? cu::error_text(cuda, rc) : "it was destroyed";
   return failure{
-      EIO, format("the CUDA context of device %d that copies run in is lost: %s", context.device_ordinal, why.c_str())};
+      EIO, format("the CUDA context of device %d that copies run in is lost: %s", context.device_ordinal, reason.c_str())};
 }
 
 result<context_use> copy_engine::state::enter() const {
@@ -333,9 +333,9 @@ result<copy_engine::ticket> copy_engine::state::finish(channel& own) {
 }
 
 // Nothing may be in flight when a failed submission returns: the caller then frees or reuses the memory.
-failure copy_engine::state::give_up(channel& own, failure why) const {
+failure copy_engine::state::give_up(channel& own, failure reason) const {
   cuda.cuStreamSynchronize(own.stream);
-  return why;
+  return reason;
 }
 
 result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies, cu::stream_t after, bool has_after,
@@ -413,19 +413,19 @@ status copy_engine::state::check_life(const channel& asked, unsigned& idle_answe
 status copy_engine::state::poll(const channel& asked, std::uint32_t value, unsigned timeout_ms) const {
   if (has_ended(asked, value)) return {};
   const std::uint64_t start_ns = monotonic_ns();
-  std::uint64_t check_ns = start_ns + kLifeCheckNs;
+  std::uint64_t check_ns = start_ns + kChannelCheckNs;
   unsigned idle_answers = 0;
   for (unsigned polls = 1;; ++polls) {
     if (has_ended(asked, value)) return {};
     arch::relax();
     // The simulated GPU's streams are threads that need the CPUs that we poll on.
-    if (cuda.is_simulated && polls % kPollsPerYield == 0) sched_yield();
+    if (cuda.is_simulated && polls % kChannelPollsPerYield == 0) sched_yield();
     if (polls % kPollsPerClockReading != 0) continue;
     const std::uint64_t now_ns = monotonic_ns();
     if (now_ns >= check_ns) {
       auto alive = check_life(asked, idle_answers);
       if (!alive) return has_ended(asked, value) ? status() : alive;
-      check_ns = now_ns + kLifeCheckNs;
+      check_ns = now_ns + kChannelCheckNs;
     }
     if (timeout_ms != 0 && now_ns - start_ns >= std::uint64_t{timeout_ms} * 1'000'000)
       return failure{ETIMEDOUT, format("a copy has not ended after %u ms and may still run", timeout_ms)};

@@ -237,7 +237,8 @@ choice cost_table::cheapest_unasked(direction way, executor present, std::uint64
 std::string cost_table::text() const {
   std::string out = format("%s\nquestion %.0f\n", kHeader, question_ns_);
   for (const auto& curve : curves_) {
-    out += format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.option.kind), curve.option.width);
+    out +=
+        format("curve %s %s %s %u", name_of(curve.way), name_of(curve.side), name_of(curve.option.kind), curve.option.width);
     for (const auto& point : curve.points)
       out += format(" %llu:%.0f", static_cast<unsigned long long>(point.bytes), std::max(1.0, point.ns));  // 0 is refused
     out += "\n";

@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "os/device_io.hpp"
+#include "rm/simulated_device_io.hpp"
 
 namespace pl::copy {
 namespace {
@@ -40,7 +41,8 @@ dma_engine::dma_engine(const gpu_context& context, std::shared_ptr<rm_space> spa
 dma_engine::~dma_engine() = default;
 
 result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context) {
-  device_io& io = default_device_io();
+  device_io* const simulated = rm::simulated_device_io(*context.cuda);
+  device_io& io = simulated != nullptr ? *simulated : default_device_io();
   auto version = rm::driver_version(io);
   if (!version) return version.error();
   auto space = rm_space::get(io);

@@ -70,16 +70,17 @@ std::vector<alternative> alternatives(const cost_table& costs, direction way, ot
   for (const auto& option : ways) {
     alternative one{option, costs.cost(way, side, option, bytes), {}, option == taken};
     if (one.is_taken) {
-      one.why = std::isinf(one.expected_ns) ? "taken: no way in this table does this size, DMA can do every copy" : "taken";
+      one.reason =
+          std::isinf(one.expected_ns) ? "taken: no way in this table does this size, DMA can do every copy" : "taken";
     } else if (std::isinf(one.expected_ns)) {
-      one.why = why_never(way, option, bytes);
+      one.reason = why_never(way, option, bytes);
     } else if (!is_available(option.kind, present)) {
-      one.why = needed_executor(option.kind) == executor::channel ? "no DMA channel" : "the copy kernel is not resident";
+      one.reason = needed_executor(option.kind) == executor::channel ? "no DMA channel" : "the copy kernel is not resident";
     } else if (one.expected_ns >= taken_ns) {
-      one.why = format("%.2f x slower", one.expected_ns / taken_ns);
+      one.reason = format("%.2f x slower", one.expected_ns / taken_ns);
     } else {
       // Decisions are made in the middle of steps of a quarter octave.
-      one.why = format("%.2f x faster here, but not in the middle of this step of sizes", taken_ns / one.expected_ns);
+      one.reason = format("%.2f x faster here, but not in the middle of this step of sizes", taken_ns / one.expected_ns);
     }
     out.push_back(std::move(one));
   }
@@ -105,7 +106,7 @@ std::string explain(const cost_table& costs, const std::string& origin, directio
                            name_of(present), to_text(costs.pick(way, side, present, bytes)).c_str());
   for (const auto& one : alternatives(costs, way, side, present, bytes))
     out += format("  %-22s %12s  %s\n", to_text(one.option).c_str(),
-                  std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.why.c_str());
+                  std::isfinite(one.expected_ns) ? duration(one.expected_ns).c_str() : "-", one.reason.c_str());
   out += unasked_remark(costs, way, side, present, bytes);
   out += format("ways by size: %s\n", to_text(crossovers(costs, way, side, present)).c_str());
   out += format("costs: %s\n", origin.c_str());

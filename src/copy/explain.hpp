@@ -22,7 +22,7 @@ std::string to_text(const std::vector<crossover>& list);
 struct alternative {
   choice option;
   double expected_ns = 0;  // infinite: it has no curve, or cannot do this size
-  std::string why;         // "taken", "1.24 x slower", "no DMA channel", "only up to 32 KiB", ...
+  std::string reason;      // "taken", "1.24 x slower", "no DMA channel", "only up to 32 KiB", ...
   bool is_taken = false;
 };
 // Everything that exists for the case, cheapest first; what cannot be done comes last.

@@ -37,7 +37,7 @@ constexpr std::array<std::uint32_t, checksum::kTableWords> kTables = [] {
 }  // namespace
 
 struct gpu_checksum::state {
-  explicit state(const gpu_context& its) : context(its), cuda(*its.cuda), epoch(claim_process_epoch()) {}
+  explicit state(const gpu_context& gpu) : context(gpu), cuda(*gpu.cuda), epoch(claim_process_epoch()) {}
   ~state();
   status make();
   status launch(cu::device_ptr src, std::uint64_t bytes, cu::stream_t after, bool has_after);
@@ -150,7 +150,7 @@ result<gpu_checksum::job> gpu_checksum::begin(cu::device_ptr src, std::size_t by
   }
   s.is_under_way = true;
   job out;
-  out.of_ = this;
+  out.owner_ = this;
   out.number_ = s.last;
   out.bytes_ = bytes;
   return out;
@@ -160,28 +160,28 @@ gpu_checksum::job::job(job&& other) noexcept { *this = std::move(other); }
 gpu_checksum::job& gpu_checksum::job::operator=(job&& other) noexcept {
   if (this == &other) return *this;
   give_up();
-  of_ = std::exchange(other.of_, nullptr);
+  owner_ = std::exchange(other.owner_, nullptr);
   number_ = other.number_;
   bytes_ = other.bytes_;
   return *this;
 }
 
 std::optional<std::uint32_t> gpu_checksum::job::test() {
-  if (of_ == nullptr) return {};
-  auto& s = *of_->state_;
+  if (owner_ == nullptr) return {};
+  auto& s = *owner_->state_;
   if (s.word(checksum::kDoneAt).load(std::memory_order_acquire) != number_) return {};
   const auto* const segments = reinterpret_cast<const std::uint32_t*>(s.control.data() + checksum::kSegmentsAt);
   const auto count = (bytes_ + checksum::kSegmentBytes - 1) / checksum::kSegmentBytes;
   const auto out = arch::crc32c_join_pages({segments, count}, bytes_ - (count - 1) * checksum::kSegmentBytes);
   const std::lock_guard lock(s.mutex);
   s.is_under_way = false;
-  of_ = nullptr;
+  owner_ = nullptr;
   return out;
 }
 
 void gpu_checksum::job::give_up() noexcept {
-  if (of_ == nullptr) return;
-  auto& s = *std::exchange(of_, nullptr)->state_;
+  if (owner_ == nullptr) return;
+  auto& s = *std::exchange(owner_, nullptr)->state_;
   if (!s.is_ours()) return;
   s.word(checksum::kGivenUpAt).store(number_, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -26,7 +26,7 @@ class gpu_checksum {
     job(job&& other) noexcept;
     job& operator=(job&& other) noexcept;
     ~job() { give_up(); }
-    bool is_there() const noexcept { return of_ != nullptr; }
+    bool is_there() const noexcept { return owner_ != nullptr; }
     // The checksum, as arch::crc32c gives it, once it is there; the job is then over. Never blocks.
     std::optional<std::uint32_t> test();
     // The memory is not read any more when this returns. A kernel that has not begun, because others fill the GPU, never
@@ -35,7 +35,7 @@ class gpu_checksum {
 
    private:
     friend class gpu_checksum;
-    gpu_checksum* of_ = nullptr;
+    gpu_checksum* owner_ = nullptr;
     std::uint32_t number_ = 0;
     std::uint64_t bytes_ = 0;
   };

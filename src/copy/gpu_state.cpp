@@ -25,7 +25,7 @@ staging_area::loan staging_area::borrow() noexcept {
   loan out;
   for (unsigned i = 0; i < kPieces; ++i)
     if (!lent_[i].load(std::memory_order_relaxed) && !lent_[i].exchange(true, std::memory_order_acquire)) {
-      out.from_ = this;
+      out.area_ = this;
       out.index_ = i;
       break;
     }
@@ -97,15 +97,15 @@ result<gpu_checksum*> gpu_state::checksum() {
   return checksum_.get();
 }
 
-void gpu_state::refuse_engine_locked(const failure& why) {
-  if (!engine_refusal_) PL_LOG(info, "copies go without the GPU engine: %s", why.message.c_str());
-  engine_refusal_ = why;
-  engine_refused_until_ns_.store(refused_until_ns(why.code), std::memory_order_release);
+void gpu_state::refuse_engine_locked(const failure& reason) {
+  if (!engine_refusal_) PL_LOG(info, "copies go without the GPU engine: %s", reason.message.c_str());
+  engine_refusal_ = reason;
+  engine_refused_until_ns_.store(refused_until_ns(reason.code), std::memory_order_release);
 }
 
-void gpu_state::refuse_engine(const failure& why) {
+void gpu_state::refuse_engine(const failure& reason) {
   const std::lock_guard lock(mutex_);
-  refuse_engine_locked(why);
+  refuse_engine_locked(reason);
 }
 
 result<gpu_engine*> gpu_state::engine(backend& maps, const gpu_engine::options& wanted) {

@@ -28,20 +28,20 @@ class staging_area {
   class loan {
    public:
     loan() = default;
-    loan(loan&& other) noexcept : from_(std::exchange(other.from_, nullptr)), index_(other.index_) {}
+    loan(loan&& other) noexcept : area_(std::exchange(other.area_, nullptr)), index_(other.index_) {}
     loan& operator=(loan&&) = delete;
     ~loan() {
-      if (from_ != nullptr) from_->lent_[index_].store(false, std::memory_order_release);
+      if (area_ != nullptr) area_->lent_[index_].store(false, std::memory_order_release);
     }
-    explicit operator bool() const { return from_ != nullptr; }
+    explicit operator bool() const { return area_ != nullptr; }
     // Never to be lent again: a worker that did not answer may still write there.
-    void forfeit() noexcept { from_ = nullptr; }
-    std::byte* data() const { return from_->memory_.data() + index_ * kPieceBytes; }
-    cu::device_ptr device_address() const { return from_->memory_.device_address() + index_ * kPieceBytes; }
+    void forfeit() noexcept { area_ = nullptr; }
+    std::byte* data() const { return area_->memory_.data() + index_ * kPieceBytes; }
+    cu::device_ptr device_address() const { return area_->memory_.device_address() + index_ * kPieceBytes; }
 
    private:
     friend class staging_area;
-    staging_area* from_ = nullptr;
+    staging_area* area_ = nullptr;
     unsigned index_ = 0;
   };
 
@@ -74,7 +74,7 @@ struct gpu_state {
   result<gpu_engine*> engine(backend& maps, const gpu_engine::options& wanted);
   gpu_engine* open_engine() const noexcept { return engine_open_.load(std::memory_order_acquire); }
   bool is_engine_refused() const noexcept { return is_before(engine_refused_until_ns_); }
-  void refuse_engine(const failure& why);
+  void refuse_engine(const failure& reason);
   static constexpr unsigned kEngineRetryMs = 1000;
 
   // Of the GPU engine's starting (planner.cpp): when it was wanted last, and how often before it was opened.
@@ -86,7 +86,7 @@ struct gpu_state {
     const std::uint64_t end_ns = until_ns.load(std::memory_order_acquire);
     return end_ns != 0 && monotonic_ns() < end_ns;
   }
-  void refuse_engine_locked(const failure& why);
+  void refuse_engine_locked(const failure& reason);
   std::mutex mutex_;
   std::unique_ptr<copy_engine> dma_;
   std::unique_ptr<bounce_ring> ring_;

@@ -204,7 +204,7 @@ void mapping_cache::state::unlink_locked(entry& old) {
 
 status mapping_cache::state::open_maker() {
   if (maker != nullptr) return {};
-  if (no_maker && !no_maker->is_over()) return no_maker->why;
+  if (no_maker && !no_maker->is_over()) return no_maker->reason;
   const cu::driver_table* const driver = cuda.load(std::memory_order_relaxed);
   auto opened = wanted.open ? wanted.open(*driver) : open_backend({&default_device_io(), driver}, wanted.backend);
   if (opened) {
@@ -309,7 +309,7 @@ result<mapping_cache::entry*> mapping_cache::state::take_or_make(const memory_id
     const std::lock_guard table(lock);
     ++(known != nullptr ? counted.refused : counted.misses);
   }
-  if (known != nullptr) return known->why;
+  if (known != nullptr) return known->reason;
   return make(id, range);
 }
 
@@ -371,7 +371,7 @@ result<mapping_cache::hold> mapping_cache::find(const cu::driver_table& cuda, co
   hold out;
   out.data = found->data + (pointer - found->pages.begin);
   out.type = found->type;
-  out.from_ = found;
+  out.entry_ = found;
   return out;
 }
 

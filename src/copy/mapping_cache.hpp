@@ -48,11 +48,11 @@ class mapping_cache {
    public:
     hold() = default;
     hold(hold&& other) noexcept
-        : data(std::exchange(other.data, nullptr)), type(other.type), from_(std::exchange(other.from_, nullptr)) {}
+        : data(std::exchange(other.data, nullptr)), type(other.type), entry_(std::exchange(other.entry_, nullptr)) {}
     hold& operator=(hold&& other) noexcept {
       std::swap(data, other.data);
       std::swap(type, other.type);
-      std::swap(from_, other.from_);
+      std::swap(entry_, other.entry_);
       other.end();
       return *this;
     }
@@ -60,7 +60,7 @@ class mapping_cache {
     // Gives the mapping back before the object ends.
     void end() noexcept {
       data = nullptr;
-      if (from_ != nullptr) give_back(std::exchange(from_, nullptr));
+      if (entry_ != nullptr) give_back(std::exchange(entry_, nullptr));
     }
     char* data = nullptr;  // CPU address of the device pointer's byte
     arch::mapping_type type = arch::mapping_type::none;
@@ -68,7 +68,7 @@ class mapping_cache {
    private:
     friend class mapping_cache;
     static void give_back(entry* held) noexcept;
-    entry* from_ = nullptr;
+    entry* entry_ = nullptr;
   };
 
   explicit mapping_cache(options wanted);  // opens its backend at the first use

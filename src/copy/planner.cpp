@@ -23,9 +23,9 @@ failure wrong_process() {
   return {EACCES, "this planner belongs to the parent process: CUDA does not work in a forked child, start it by exec"};
 }
 
-failure bad(const char* role, std::uint64_t address, std::uint64_t bytes, const std::string& why) {
+failure bad(const char* role, std::uint64_t address, std::uint64_t bytes, const std::string& reason) {
   return {EINVAL, format("the %s 0x%llx of %llu bytes: %s", role, static_cast<unsigned long long>(address),
-                         static_cast<unsigned long long>(bytes), why.c_str())};
+                         static_cast<unsigned long long>(bytes), reason.c_str())};
 }
 
 // Bytes from the first to the last one that rows touch. Nothing if that overflows.
@@ -427,7 +427,7 @@ status planner::copy_by(const choice& option, const transfer& transfer) {
   if (is_by_cpu(option.kind)) {
     const bool fits = option.kind == method::cpu_store  ? transfer.way == direction::to_device
                       : option.kind == method::cpu_load ? transfer.way == direction::to_host
-                                                       : transfer.way == direction::on_device;
+                                                        : transfer.way == direction::on_device;
     if (!fits || transfer.bytes() > limits.most)
       return failure{ENOTSUP,
                      format("%s does not copy %zu bytes %s", name_of(option.kind), transfer.bytes(), name_of(transfer.way))};

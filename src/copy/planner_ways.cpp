@@ -11,10 +11,12 @@
 namespace pl::copy {
 namespace {
 
-failure not_for(const choice& option, const char* why) { return {ENOTSUP, format("%s: %s", to_text(option).c_str(), why)}; }
+failure not_for(const choice& option, const char* reason) {
+  return {ENOTSUP, format("%s: %s", to_text(option).c_str(), reason)};
+}
 
 // A mapping failure does not fail the copy: another method takes it.
-failure not_mapped(const failure& why) { return {ENOTSUP, why.message}; }
+failure not_mapped(const failure& reason) { return {ENOTSUP, reason.message}; }
 
 }  // namespace
 

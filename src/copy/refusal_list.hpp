@@ -15,7 +15,7 @@ namespace pl::copy {
 
 struct refusal {
   memory_identity id;
-  failure why;
+  failure reason;
   std::uint64_t until_ns = 0;  // 0: for good
   bool is_over() const { return until_ns != 0 && monotonic_ns() >= until_ns; }
 };
@@ -24,13 +24,13 @@ struct refusal {
 // bus error) may pass.
 inline bool is_permanent_refusal(int code) { return code == ENOTSUP || code == EINVAL || code == EPERM; }
 
-inline refusal refuse(const memory_identity& id, const failure& why, unsigned retry_ms) {
-  return {id, why, is_permanent_refusal(why.code) ? 0 : monotonic_ns() + std::uint64_t{retry_ms} * 1'000'000};
+inline refusal refuse(const memory_identity& id, const failure& reason, unsigned retry_ms) {
+  return {id, reason, is_permanent_refusal(reason.code) ? 0 : monotonic_ns() + std::uint64_t{retry_ms} * 1'000'000};
 }
 
 class refusal_list {
  public:
-  static constexpr std::size_t kMost = 64;
+  static constexpr std::size_t kMaxRefusals = 64;
 
   // Null if none is known or it is over. Valid until the next add or clear.
   const refusal* find(const memory_identity& id) const {
@@ -45,12 +45,12 @@ class refusal_list {
         known = std::move(fresh);
         return;
       }
-    if (known_.size() < kMost) {
+    if (known_.size() < kMaxRefusals) {
       known_.push_back(std::move(fresh));
       return;
     }
     known_[oldest_] = std::move(fresh);
-    oldest_ = (oldest_ + 1) % kMost;
+    oldest_ = (oldest_ + 1) % kMaxRefusals;
   }
 
   void clear() {

@@ -260,12 +260,12 @@ void worker_pool::state::stop() {
 
 // ---- The helpers' side -----------------------------------------------------------------------------------------------
 void* worker_pool::state::thread_main(void* its_seat) {
-  const seat& here = *static_cast<const seat*>(its_seat);
+  const seat& place = *static_cast<const seat*>(its_seat);
   char name[16];
-  std::snprintf(name, sizeof name, "pl-copy-%u", here.index);
+  std::snprintf(name, sizeof name, "pl-copy-%u", place.index);
   pthread_setname_np(pthread_self(), name);
-  pin_this_thread(here.pool->cpus.empty() ? cpus_of_process() : here.pool->cpus);
-  here.pool->serve(here.index);
+  pin_this_thread(place.pool->cpus.empty() ? cpus_of_process() : place.pool->cpus);
+  place.pool->serve(place.index);
   return nullptr;
 }
 

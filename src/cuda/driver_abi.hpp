@@ -263,7 +263,7 @@ namespace flush_scope {
 enum : int { owner = 100, all_devices = 200 };
 }
 
-struct location {
+struct memory_location {  // CUmemLocation
   int type;
   int id;
 };
@@ -271,7 +271,7 @@ struct location {
 struct allocation_prop {  // CUmemAllocationProp
   int type;
   int requested_handle_types;
-  location where;
+  memory_location location;
   void* win32_meta;
   struct {
     unsigned char compression_type;
@@ -291,7 +291,7 @@ struct multicast_prop {  // CUmulticastObjectProp
 static_assert(sizeof(multicast_prop) == 32);
 
 struct access_desc {  // CUmemAccessDesc
-  location where;
+  memory_location location;
   int flags;
 };
 static_assert(sizeof(access_desc) == 12);
@@ -299,7 +299,7 @@ static_assert(sizeof(access_desc) == 12);
 struct pool_props {  // CUmemPoolProps
   int alloc_type;
   int handle_types;
-  location where;
+  memory_location location;
   void* win32_security;
   std::size_t max_bytes;
   unsigned short usage;
@@ -337,8 +337,8 @@ static_assert(sizeof(batch_mem_op_node_params) == 32);
 
 struct memcpy_attributes {  // CUmemcpyAttributes
   int source_order;         // memcpy_source_order
-  location source_hint;
-  location destination_hint;
+  memory_location source_hint;
+  memory_location destination_hint;
   unsigned flags;
 };
 static_assert(sizeof(memcpy_attributes) == 24);
@@ -493,8 +493,9 @@ static_assert(sizeof(memcpy_2d) == 128);
   X(cuModuleLoadData, (module_t * module, const void* image))                                                           \
   X(cuModuleUnload, (module_t module))                                                                                  \
   X(cuModuleGetFunction, (function_t * function, module_t module, const char* name))                                    \
-  X(cuLaunchKernel, (function_t function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
-                     unsigned shared_bytes, stream_t stream, void** params, void** extra))                              \
+  X(cuLaunchKernel,                                                                                                     \
+    (function_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,        \
+     unsigned block_z, unsigned shared_bytes, stream_t stream, void** params, void** extra))                            \
   X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                                                \
   PL_CUDA_GRAPH_FUNCTIONS(X)
 

@@ -16,10 +16,10 @@ namespace {
 
 const driver_table* g_test_table = nullptr;
 
-failure no_library(const char* why) {
+failure no_library(const char* cause) {
   return {ENOSYS, format("libcuda.so.1 cannot be opened (%s): install the NVIDIA driver's user-space library, "
                          "or set PEERLANE_GPU=sim for the simulated GPU",
-                         why != nullptr ? why : "no reason given")};
+                         cause != nullptr ? cause : "no reason given")};
 }
 
 // The library that the application has loaded, if it is what PEERLANE_GPU asks for.
@@ -98,10 +98,10 @@ void set_driver_for_tests(const driver_table* table) { g_test_table = table; }
 status initialize(const driver_table& cuda) {
   const result_t rc = cuda.cuInit(0);  // idempotent and cheap after the first call
   if (rc == error_code::success) return {};
-  auto why = make_error(cuda, rc, "cuInit");
-  if (rc == error_code::no_device || rc == error_code::device_unavailable || rc == error_code::unknown) why.code = ENODEV;
-  if (!cuda.is_simulated) why.message += format(" (%s)", kNoRealGpuAdvice);
-  return why;
+  auto cause = make_error(cuda, rc, "cuInit");
+  if (rc == error_code::no_device || rc == error_code::device_unavailable || rc == error_code::unknown) cause.code = ENODEV;
+  if (!cuda.is_simulated) cause.message += format(" (%s)", kNoRealGpuAdvice);
+  return cause;
 }
 
 std::string error_text(const driver_table& cuda, result_t code) {

@@ -31,8 +31,8 @@ enum probe_code : int { kAnswers = 0, kNoLibrary = 1, kNotADriver = 2, kInitFail
   };
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    const char* why = dlerror();
-    answer(kNoLibrary, format("no NVIDIA driver library: %s", why != nullptr ? why : "libcuda.so.1 cannot be opened"));
+    const char* cause = dlerror();
+    answer(kNoLibrary, format("no NVIDIA driver library: %s", cause != nullptr ? cause : "libcuda.so.1 cannot be opened"));
   }
   using init_call = int (*)(unsigned);
   using count_call = int (*)(int*);

@@ -8,8 +8,8 @@
 namespace pl::cu {
 namespace {
 
-failure not_device_memory(std::uint64_t pointer, const char* why) {
-  return failure{EINVAL, format("0x%llx %s", static_cast<unsigned long long>(pointer), why)};
+failure not_device_memory(std::uint64_t pointer, const char* reason) {
+  return failure{EINVAL, format("0x%llx %s", static_cast<unsigned long long>(pointer), reason)};
 }
 
 // The driver's answer; `out` is valid if the driver knows the address as device memory.

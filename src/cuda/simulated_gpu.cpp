@@ -42,7 +42,7 @@ std::string own_file() {
 std::vector<std::string> simulated_gpu_places() {
   const std::string loaded = own_file();
   std::vector<std::string> folders;
-  // Links are followed first: the file that a link leads to has its parts around it. Then the link's own folder.
+  // Follows links first: the parts lie around the file that a link leads to. Then the link's own folder.
   for (const std::string& file : {real_path(loaded), loaded == "/proc/self/exe" ? std::string() : loaded})
     if (!file.empty()) folders.push_back(folder_of(file));
   folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
@@ -64,10 +64,10 @@ result<void*> load_simulated_gpu() {
   const auto places = simulated_gpu_places();
   for (const std::string& place : places) {
     if (access(place.c_str(), R_OK) != 0) continue;
-    // By its resolved path: relative parts would stop being true when the program changes its folder.
+    // By its resolved path: a relative path would become wrong when the program changes its folder.
     if (void* const library = dlopen(real_path(place).c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
-    const char* const why = dlerror();
-    return failure{ENODEV, format("the simulated GPU cannot be loaded: %s", why != nullptr ? why : place.c_str())};
+    const char* const reason = dlerror();
+    return failure{ENODEV, format("the simulated GPU cannot be loaded: %s", reason != nullptr ? reason : place.c_str())};
   }
   const std::string first = places.empty() ? kName : places[0];
   const std::string second = places.size() > 1 ? places[1] : first;
@@ -88,8 +88,8 @@ std::string library_file(void* library, const char* symbol) {
 
 namespace {
 
-// With PEERLANE_GPU=sim the simulated GPU is there before the program's own dlopen("libcuda.so.1"), which would find another
-// one or none. The first call that needs the GPU reports a failure.
+// With PEERLANE_GPU=sim the simulated GPU is loaded before the program's own dlopen("libcuda.so.1"), which would find
+// another driver or none. The first call that needs the GPU reports a failure.
 [[gnu::constructor]] void load_if_chosen() {
   if (env_read("PEERLANE_GPU").text != "sim") return;
   if (dlopen(kName, RTLD_NOW | RTLD_NOLOAD) == nullptr) (void)load_simulated_gpu();

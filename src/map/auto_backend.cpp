@@ -77,7 +77,7 @@ class auto_backend final : public backend {
   struct candidate_state {
     bool is_tried = false;
     std::unique_ptr<backend> opened;
-    failure why{0, {}};
+    failure reason{0, {}};
     std::atomic<int> refusals{0};
   };
 
@@ -94,18 +94,18 @@ class auto_backend final : public backend {
         candidate.opened = *std::move(opened);
       } else {
         PL_LOG(info, "backend %s is not usable: %s", name, opened.error().message.c_str());
-        candidate.why = opened.error();
+        candidate.reason = opened.error();
       }
       candidate.is_tried = true;
     }
-    if (candidate.opened == nullptr) return candidate.why;
+    if (candidate.opened == nullptr) return candidate.reason;
     return candidate.opened.get();
   }
 
-  static void add_reason(failure& reasons, std::size_t index, const failure& why) {
+  static void add_reason(failure& reasons, std::size_t index, const failure& reason) {
     const char* const separator = reasons.message.empty() ? "" : "; ";
-    reasons.message += format("%s%s: %s", separator, kBackendCandidates[index].name, why.message.c_str());
-    if (reasons.code == 0) reasons.code = why.code;
+    reasons.message += format("%s%s: %s", separator, kBackendCandidates[index].name, reason.message.c_str());
+    if (reasons.code == 0) reasons.code = reason.code;
   }
 
   void take_over(backend& better, const failure& reasons) {

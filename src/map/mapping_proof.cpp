@@ -64,9 +64,9 @@ owned_part owned_part_of(const pin_plan& plan, const cpu_view& view, std::size_t
 
 }  // namespace
 
-failure unproved(const failure& why) {
-  if (why.code == EIO) return why;  // it was answered
-  return failure{why.code, "the mapping could not be proved: " + why.message};
+failure unproved(const failure& reason) {
+  if (reason.code == EIO) return reason;  // it was answered
+  return failure{reason.code, "the mapping could not be proved: " + reason.message};
 }
 
 proof_context context_for_proof(const cu::driver_table& cuda, const pin_plan& plan) noexcept {
@@ -108,7 +108,7 @@ result<std::unique_ptr<scratch_memory>> scratch_memory::make(const proof_context
   if (!scope) return scope.error();
   auto made = std::unique_ptr<scratch_memory>(new scratch_memory(cuda, *std::move(scope)));
   if (auto s = made->stream_.open(); !s) return s.error();
-  // From the pool where there is one: cuMemAlloc and cuMemFree wait for every kernel that runs.
+  // Allocates from the pool if there is one: cuMemAlloc and cuMemFree wait for every running kernel.
   cu::result_t rc = cu::error_code::not_supported;
   if (cuda.cuMemAllocAsync != nullptr && cuda.cuMemFreeAsync != nullptr)
     rc = cuda.cuMemAllocAsync(&made->pointer_, kBytes, made->stream_.get());
@@ -159,7 +159,7 @@ status compare_mapping(const proof_context& context, const pin_plan& plan, const
   arch::copy_from(view.type, after.data(), part.cpu, part.bytes);
   bool differs = false, varies = false;
   for (std::size_t i = 0; i < part.bytes; ++i) {
-    if (before[i] != after[i]) continue;  // somebody writes it
+    if (before[i] != after[i]) continue;  // another writer changes it
     differs = differs || before[i] != (*seen)[i];
     varies = varies || before[i] != before[0];
   }

@@ -21,7 +21,7 @@ struct proof_context {
   cu::context_t context = nullptr;
 };
 // Error text of a proof that ended without an answer.
-failure unproved(const failure& why);
+failure unproved(const failure& reason);
 proof_context context_for_proof(const cu::driver_table& cuda, const pin_plan& plan) noexcept;
 
 // A non-blocking stream with synchronous copies. Bounded calls' threads only.

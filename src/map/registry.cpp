@@ -437,6 +437,6 @@ int fail(int code, const char* message) noexcept {
   return code;
 }
 
-int fail(const failure& why) noexcept { return fail(why.code, why.message.c_str()); }
+int fail(const failure& reason) noexcept { return fail(reason.code, reason.message.c_str()); }
 
 }  // namespace pl

@@ -114,7 +114,7 @@ int region_flush(region* target) noexcept;
 
 const char* last_error() noexcept;
 // Keeps the message and returns the code.
-int fail(const failure& why) noexcept;
+int fail(const failure& reason) noexcept;
 int fail(int code, const char* message) noexcept;
 
 }  // namespace pl

@@ -17,7 +17,7 @@ progress::~progress() {
   if (drawn_) std::fputs("\r\033[K", stderr);
 }
 
-void progress::at(std::size_t done, const std::string& step) {
+void progress::start_step(std::size_t done, const std::string& step) {
   if (!terminal_) return;
   std::fprintf(stderr, "\r\033[K%s", progress_text(title_, done, steps_, step, monotonic_ns() - begin_ns_).c_str());
   std::fflush(stderr);

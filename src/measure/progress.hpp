@@ -17,7 +17,7 @@ class progress {
   progress& operator=(const progress&) = delete;
 
   // Step `done` (0-based count of finished steps) starts; `step` names it.
-  void at(std::size_t done, const std::string& step);
+  void start_step(std::size_t done, const std::string& step);
 
  private:
   std::string title_;

@@ -33,10 +33,10 @@ bool host_ranges::contains(std::uint64_t address, std::size_t bytes) noexcept {
   }
   // Only the range between this frame and the end of the stack counts: it is mapped now, and a thread on another stack
   // (a reused one, or a fiber's) has its frame elsewhere.
-  const auto here = reinterpret_cast<std::uint64_t>(__builtin_frame_address(0));
-  if (address < here || address - here > std::uint64_t{1} << 30) return false;
+  const auto frame = reinterpret_cast<std::uint64_t>(__builtin_frame_address(0));
+  if (address < frame || address - frame > std::uint64_t{1} << 30) return false;
   const stack* const mine = stack_of_this_thread();
-  return mine != nullptr && here >= mine->begin && address < mine->end && bytes <= mine->end - address;
+  return mine != nullptr && frame >= mine->begin && address < mine->end && bytes <= mine->end - address;
 }
 
 const host_ranges::stack* host_ranges::stack_of_this_thread() noexcept {

@@ -42,7 +42,7 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
   constexpr unsigned kLooksBetweenClocks = 16;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
-  unsigned looks = 0;
+  unsigned polls = 0;
   for (backoff idle;;) {
     bool has_moved = false;
     {
@@ -54,7 +54,7 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
       if (std::optional<status> ended = done()) return *std::move(ended);
     }
     // Checked even while other messages keep moving.
-    if (has_limit && looks++ % kLooksBetweenClocks == 0 && monotonic_ns() >= deadline)
+    if (has_limit && polls++ % kLooksBetweenClocks == 0 && monotonic_ns() >= deadline)
       return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
     if (!has_moved) idle.pause();
   }
@@ -387,13 +387,13 @@ result<std::size_t> messenger::wait_any(std::span<const request* const> requests
   std::size_t found = requests.size();
   if (std::all_of(requests.begin(), requests.end(), [](const request* each) { return each == nullptr; }))
     return failure{EINVAL, "no request to wait for"};
-  const auto look = [&]() -> std::optional<status> {
+  const auto check = [&]() -> std::optional<status> {
     for (std::size_t i = 0; i < requests.size(); ++i)
       if (requests[i] != nullptr && (requests[i]->is_empty() || requests[i]->is_refused() || requests[i]->op_->has_ended()))
         return found = i, status{};
     return std::nullopt;
   };
-  if (auto done = core_->wait_until(look, limit); !done) return std::move(done).error();
+  if (auto done = core_->wait_until(check, limit); !done) return std::move(done).error();
   return found;
 }
 

@@ -105,12 +105,12 @@ status messenger_core::open_fabric(int rank_on_node) {
 // Opens the queues to every process of the node whose memory can be reached. The others count as remote.
 status messenger_core::open_queues(const std::vector<introduction>& known) {
   for (auto& remote : peers_) {
-    const auto& its = known[static_cast<std::size_t>(remote.rank)];
-    remote.pid = its.node.pid;
+    const auto& theirs = known[static_cast<std::size_t>(remote.rank)];
+    remote.pid = theirs.node.pid;
     const bool is_near =
-        send_queues_ && its.node.is_same_node(known[static_cast<std::size_t>(rank_)].node) && its.send_queues.fd >= 0;
+        send_queues_ && theirs.node.is_same_node(known[static_cast<std::size_t>(rank_)].node) && theirs.send_queues.fd >= 0;
     if (remote.rank == rank_ || !is_near) continue;
-    auto inbound = shm_queue_set::open_queue(its.send_queues, rank_);
+    auto inbound = shm_queue_set::open_queue(theirs.send_queues, rank_);
     if (!inbound) continue;
     remote.queue_in = *inbound;
     auto out = send_queues_->queue_to(remote.rank);
@@ -124,7 +124,7 @@ status messenger_core::open_queues(const std::vector<introduction>& known) {
 
 status messenger_core::exchange_introductions(bootstrap& group) {
   introduction mine;
-  mine.node = node_identity::here();
+  mine.node = node_identity::current();
   mine.wants_calibration = options_.calibrate ? 1 : 0;
   if (options_.path == messenger_options::path_t::automatic) {
     auto send_queues = shm_queue_set::make(size_);
@@ -164,24 +164,24 @@ status messenger_core::exchange_introductions(bootstrap& group) {
 }
 
 status messenger_core::accept_introduction(std::size_t rank, const byte_string& text, const introduction& mine) {
-  introduction its;
-  const std::size_t before_address = sizeof its + peers_.size();
+  introduction theirs;
+  const std::size_t before_address = sizeof theirs + peers_.size();
   if (text.size() < before_address) return failure{EPROTO, format("rank %zu runs another version of this library", rank)};
-  std::memcpy(&its, text.data(), sizeof its);
-  if (its.is_ready == 0)
+  std::memcpy(&theirs, text.data(), sizeof theirs);
+  if (theirs.is_ready == 0)
     return failure{ENOSYS, format("rank %zu could not open its messenger; its own error says why", rank)};
   auto& remote = peers_[rank];
   if (remote.rank == rank_) return {};
-  if (remote.is_same_node != (text[sizeof its + static_cast<std::size_t>(rank_)] != std::byte{0}))
+  if (remote.is_same_node != (text[sizeof theirs + static_cast<std::size_t>(rank_)] != std::byte{0}))
     return failure{EPERM,
                    format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
                           "the same user, or set PEERLANE_LINK_PATH=network",
                           rank_, rank)};
-  remote.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !remote.is_same_node;
+  remote.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && theirs.has_gpu_lanes != 0 && !remote.is_same_node;
   if (!remote.is_same_node)
     fabric_->set_peer(remote.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()),
-                      its.ports);
-  if (its.node.is_same_node(mine.node)) deaths_.add(remote.rank, remote.pid);
+                      theirs.ports);
+  if (theirs.node.is_same_node(mine.node)) deaths_.add(remote.rank, remote.pid);
   return {};
 }
 
@@ -538,11 +538,11 @@ bool messenger_core::progress(bool with_network) {
   if (!moving_.is_empty()) advance();
   if (!ring_peers_.empty()) advance_rings();
   if (++rounds_ % kRoundsBetweenClocks == 0) check_deaths();
-  if (!leaving_.empty()) drop_departed();
+  if (!leaving_.empty()) drop_leavers();
   while (!lost_.empty()) {
-    const auto [rank, why] = std::move(lost_.back());
+    const auto [rank, cause] = std::move(lost_.back());
     lost_.pop_back();
-    mark_lost(rank, why);
+    mark_lost(rank, cause);
   }
   return has_moved;
 }
@@ -564,7 +564,7 @@ void messenger_core::check_deaths() {
 }
 
 // Receives the data that a process sent before it left, then counts it as lost.
-void messenger_core::drop_departed() {
+void messenger_core::drop_leavers() {
   const auto now = monotonic_ns();
   std::erase_if(leaving_, [&](const auto& each) {
     bool is_busy = false;
@@ -580,7 +580,7 @@ void messenger_core::on_lost(int rank, const char* reason) {
   if (!is_leaving_ && !peer(rank).has_left) lost_.emplace_back(rank, format("is lost: %s", reason));
 }
 
-void messenger_core::mark_lost(int rank, const std::string& why) {
+void messenger_core::mark_lost(int rank, const std::string& cause) {
   auto& remote = peer(rank);
   if (remote.is_dead) return;
   remote.refuses_cma = true;                                 // its number may be another process's by now
@@ -594,24 +594,24 @@ void messenger_core::mark_lost(int rank, const std::string& why) {
     never.done(never, ECONNRESET);
   }
   if (fabric_ != nullptr) fabric_->close(rank, true);
-  fail_operations_of(rank, format("rank %d %s", rank, why.c_str()));
+  fail_operations_of(rank, format("rank %d %s", rank, cause.c_str()));
   drop_rings(remote);
   remote.early.clear();
   ipc_.forget(rank);
 }
 
-void messenger_core::fail_operations_of(int rank, const std::string& why) {
-  while (operation* const waiting = peer(rank).waiting_sends.pop_front()) end(*waiting, ECONNRESET, why);
-  while (operation* const filling = peer(rank).fill_queue.pop_front()) end(*filling, ECONNRESET, why);
+void messenger_core::fail_operations_of(int rank, const std::string& cause) {
+  while (operation* const waiting = peer(rank).waiting_sends.pop_front()) end(*waiting, ECONNRESET, cause);
+  while (operation* const waiting_fill = peer(rank).fill_queue.pop_front()) end(*waiting_fill, ECONNRESET, cause);
   operations_.for_each([&](operation& each) {
     // A wildcard receive may have been meant for the lost peer, so it must report the loss.
     const bool is_of = each.peer == rank || (each.kind == operation_kind::receive && each.peer == kAnySource &&
                                              each.state == operation_state::waiting);
-    if (is_of && !each.has_ended()) fail_operation_of(each, why);
+    if (is_of && !each.has_ended()) fail_operation_of(each, cause);
   });
 }
 
-void messenger_core::fail_operation_of(operation& op, const std::string& why) {
+void messenger_core::fail_operation_of(operation& op, const std::string& cause) {
   if (op.kind == operation_kind::unexpected) {
     if (!op.is_rendezvous || op.is_taken) return;  // complete messages stay receivable
     matcher_.remove_unexpected(op);
@@ -625,14 +625,14 @@ void messenger_core::fail_operation_of(operation& op, const std::string& why) {
     if ((transport == transport_kind::cuda_ipc || transport == transport_kind::cma) && !op.transfer->is_checked) return;
     if (op.transfer->transport == transport_kind::ucx) {
       op.transfer->code = ECONNRESET;
-      op.transfer->message = why;
+      op.transfer->message = cause;
       op.transfer->is_withdrawn = true;
       op.transfer->lost_ns = monotonic_ns();
       return abandon_parts(op);
     }
   }
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) matcher_.remove_receive(op);
-  end(op, ECONNRESET, why);
+  end(op, ECONNRESET, cause);
 }
 
 }  // namespace pl::messaging

@@ -124,7 +124,7 @@ struct messenger_core final : ucx_fabric::listener {
   status open(bootstrap& group);
   // Without the network where a caller polls more often than UCX needs.
   bool progress(bool with_network = true);
-  void mark_lost(int rank, const std::string& why);
+  void mark_lost(int rank, const std::string& cause);
   void end(operation& op, int code, std::string message = {});
   void release(operation& op);
   void send_packet(int peer, packet& outgoing);
@@ -208,9 +208,9 @@ struct messenger_core final : ucx_fabric::listener {
   void leave();
   void check_deaths();
   bool is_gone(const peer_state& remote);
-  void drop_departed();
-  void fail_operations_of(int rank, const std::string& why);
-  void fail_operation_of(operation& op, const std::string& why);
+  void drop_leavers();
+  void fail_operations_of(int rank, const std::string& cause);
+  void fail_operation_of(operation& op, const std::string& cause);
   void update_credit(peer_state& remote, const frame& head);
   void send_credit(peer_state& remote);
   static void on_packet_sent(packet& outgoing, int code);
@@ -238,7 +238,7 @@ struct messenger_core final : ucx_fabric::listener {
   transport_kind choose_transport(const operation& receive, const peer_state& source, const rts_body& rts);
   void finish_receive(operation& op, int code, std::string message = {});
   void advance();
-  std::optional<cu::pointer_info> describe_gpu(const memory& range, transfer_state& into);
+  std::optional<cu::pointer_info> describe_gpu(const memory& range, transfer_state& transfer);
   status begin_copy(chunk_copy& copy, const memory& range, std::uint64_t offset, void* chunk, std::size_t bytes,
                     bool to_chunk, touch access);
   std::optional<status> copy_ended(chunk_copy& copy);

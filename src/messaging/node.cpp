@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-node_identity node_identity::here() {
+node_identity node_identity::current() {
   node_identity out;
   auto& io = real_device_io();
   if (const auto boot = io.read_text("/proc/sys/kernel/random/boot_id")) out.boot = std::hash<std::string>{}(*boot);

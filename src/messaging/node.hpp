@@ -18,7 +18,7 @@ struct node_identity {
   std::uint64_t pid_namespace = 0;  // its inode
   std::int32_t pid = 0;
 
-  static node_identity here();
+  static node_identity current();
   bool is_same_node(const node_identity& other) const noexcept {
     return boot == other.boot && pid_namespace == other.pid_namespace;
   }

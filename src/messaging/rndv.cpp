@@ -21,12 +21,12 @@ int messenger_core::read_rts(packet& outgoing, std::size_t offset, void* destina
 }
 
 // The driver's description of the memory; null for host memory.
-std::optional<cu::pointer_info> messenger_core::describe_gpu(const memory& range, transfer_state& into) {
-  into.access = touch_of(range);
+std::optional<cu::pointer_info> messenger_core::describe_gpu(const memory& range, transfer_state& transfer) {
+  transfer.access = touch_of(range);
   if (!range.is_device) return std::nullopt;
   const auto info =
       range.device.device_ordinal >= 0 ? std::optional(range.device) : cu::find_device_memory(*cuda_, range.address);
-  if (info) into.device_ordinal = info->device_ordinal;
+  if (info) transfer.device_ordinal = info->device_ordinal;
   return info;
 }
 

@@ -106,12 +106,12 @@ thresholds thresholds::choose(const messenger_options& wanted, const copy::cost_
   if (far) out.eager_host_network = out.eager_host_rdma = host_crossing(*far);
   if (costs != nullptr) {
     out.origin = "from the copy planner's costs";
-    const message_costs here = near.value_or(message_costs{});
-    out.eager_device = out.eager_device_network =
-        crossing([&](std::size_t n) { return eager_cost(here, *costs, n) + kQueueNsPerByte * static_cast<double>(n); },
-                 [&](std::size_t n) { return ipc_cost(here, *costs, n); });
-    out.eager_shared_gpu = crossing([&](std::size_t n) { return shared_eager_cost(here, *costs, n); },
-                                    [&](std::size_t n) { return shared_ring_cost(here, *costs, n); });
+    const message_costs local_costs = near.value_or(message_costs{});
+    out.eager_device = out.eager_device_network = crossing(
+        [&](std::size_t n) { return eager_cost(local_costs, *costs, n) + kQueueNsPerByte * static_cast<double>(n); },
+        [&](std::size_t n) { return ipc_cost(local_costs, *costs, n); });
+    out.eager_shared_gpu = crossing([&](std::size_t n) { return shared_eager_cost(local_costs, *costs, n); },
+                                    [&](std::size_t n) { return shared_ring_cost(local_costs, *costs, n); });
     out.shared_gpu_cpu_limit = shared_cpu_limit(*costs);
     if (far)
       out.eager_device_network = crossing([&](std::size_t n) { return eager_cost(*far, *costs, n); },

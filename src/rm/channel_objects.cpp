@@ -174,9 +174,9 @@ result<channel_objects::channel_handles> channel_objects::make_channel(const cha
   auto made = make(gpu_->device, class_channel_group, &group, sizeof group, "making a channel group");
   if (!made) return made.error();
   out.group = *made;
-  const auto give_up = [&](const failure& why) {
+  const auto give_up = [&](const failure& reason) {
     release(out.group);  // with all that hangs below it
-    return why;
+    return reason;
   };
   channel_params channel{};
   channel.error_object = request.error_memory;

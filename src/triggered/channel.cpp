@@ -41,7 +41,8 @@ status channel::check_process() const {
 
 result<capture> channel::enter(cu::stream_t stream) {
   if (auto ours = check_process(); !ours) return ours.error();
-  if (const int error = core_->error.load(std::memory_order_acquire); error != 0) return failure{error, core_->why()};
+  if (const int error = core_->error.load(std::memory_order_acquire); error != 0)
+    return failure{error, core_->failure_reason()};
   if (executor_ == nullptr)
     if (auto done = ready(context_->parts_->options.connect_timeout); !done) return done.error();
   auto capture_state = capture_of(*context_->parts_->gpu.cuda, stream);
@@ -227,11 +228,12 @@ status channel::release_captured(cu::stream_t stream, std::uint64_t number, cons
 
 result<bool> channel::arrived(std::uint64_t sequence) const {
   if (auto ours = check_process(); !ours) return ours.error();
-  if (const int error = core_->error.load(std::memory_order_acquire); error != 0) return failure{error, core_->why()};
+  if (const int error = core_->error.load(std::memory_order_acquire); error != 0)
+    return failure{error, core_->failure_reason()};
   if (!core_->words->is_mapped())
     return failure{ENOTSUP, "the CPU cannot read the channel's words here: " + core_->words->why_unmapped()};
   const auto word = core_->words->load(core_->index, offsetof(gpu_words, signal));
-  if (is_poisoned(word)) return failure{poison_code(word), core_->why()};
+  if (is_poisoned(word)) return failure{poison_code(word), core_->failure_reason()};
   if (static_cast<std::int64_t>(word - sequence) >= 0) return true;
   if (auto possible = can_come(sequence); !possible) return possible.error();
   return false;
@@ -240,9 +242,9 @@ result<bool> channel::arrived(std::uint64_t sequence) const {
 status channel::host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit) const {
   const auto end = monotonic_ns() + static_cast<std::uint64_t>(limit.count());
   for (;;) {
-    const auto here = arrived(sequence);
-    if (!here) return here.error();
-    if (*here) return {};
+    const auto arrival = arrived(sequence);
+    if (!arrival) return arrival.error();
+    if (*arrival) return {};
     if (monotonic_ns() >= end) return failure{ETIMEDOUT, "put " + std::to_string(sequence) + " is not here yet"};
     sched_yield();
   }
@@ -257,12 +259,12 @@ channel_state channel::state() const {
   channel_state out;
   if (auto ours = check_process(); !ours) {  // the words are not there in a child
     out.error = ours.code();
-    out.why = ours.error().message;
+    out.reason = ours.error().message;
     return out;
   }
   out.executor = executor();
   out.error = core_->error.load(std::memory_order_acquire);
-  out.why = core_->why();
+  out.reason = core_->failure_reason();
   out.puts = core_->puts.load(std::memory_order_acquire);
   out.sent = core_->sent();
   out.waits = core_->waits.load(std::memory_order_acquire);
@@ -280,7 +282,7 @@ std::string channel::diag() const {
                     " waits queued, a stream has come to " + std::to_string(now.reached) + "\n";
   if (core_->has_peer_left())
     out += std::string("  ") + kPeerLeft + " after put " + std::to_string(core_->peer_last_put.load()) + "\n";
-  if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.why + "\n";
+  if (now.error != 0) out += "  in error " + std::to_string(now.error) + ": " + now.reason + "\n";
   else if (now.reached > now.passed) {
     out += "  a stream stands in wait " + std::to_string(now.reached) + " for put " +
            std::to_string(core_->target(now.reached));

@@ -56,7 +56,7 @@ struct channel_options {
 struct channel_state {
   executor_kind executor = executor_kind::automatic;
   int error = 0;
-  std::string why;
+  std::string reason;
   std::uint64_t puts = 0;     // queued, signals included
   std::uint64_t sent = 0;     // left this GPU
   std::uint64_t waits = 0;    // queued

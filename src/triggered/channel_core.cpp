@@ -34,7 +34,7 @@ std::uint64_t stays(const std::uint64_t& reached, channel_core::place& seen, std
     seen = {now, now_ns};
     return 0;
   }
-  return now_ns - seen.since < limit_ns ? 0 : now;
+  return now_ns - seen.seen_ns < limit_ns ? 0 : now;
 }
 
 }  // namespace
@@ -42,8 +42,8 @@ std::uint64_t stays(const std::uint64_t& reached, channel_core::place& seen, std
 std::uint64_t channel_core::find_stuck_counted_wait(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {
   const auto wait = stays(host().graph_reached, counted_wait, now_ns, limit_ns);
   if (wait == 0 || !words->is_mapped()) return 0;
-  const auto here = words->load(index, offsetof(gpu_words, graph_signal));
-  return static_cast<std::int64_t>(here - wait) < 0 ? wait : 0;
+  const auto signal = words->load(index, offsetof(gpu_words, graph_signal));
+  return static_cast<std::int64_t>(signal - wait) < 0 ? wait : 0;
 }
 
 std::uint64_t channel_core::find_stuck_counted_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept {

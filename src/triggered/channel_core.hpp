@@ -51,14 +51,14 @@ struct channel_core {
 
   // The first error wins and stays.
   std::atomic<int> error{0};
-  bool fail(int code, const std::string& why) {
+  bool fail(int code, const std::string& cause) {
     const std::lock_guard lock(mutex);
     if (error.load(std::memory_order_relaxed) != 0) return false;
-    reason = why;
+    reason = cause;
     error.store(code, std::memory_order_release);
     return true;
   }
-  std::string why() const {
+  std::string failure_reason() const {
     const std::lock_guard lock(mutex);
     return reason;
   }
@@ -117,7 +117,7 @@ struct channel_core {
   std::uint64_t find_stuck_counted_wait(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept;
   std::uint64_t find_stuck_counted_put(std::uint64_t now_ns, std::uint64_t limit_ns) noexcept;
   struct place {
-    std::uint64_t sequence = 0, since = 0;  // seen last, and since when (monotonic ns)
+    std::uint64_t sequence = 0, seen_ns = 0;  // the last value, and when it was first seen (monotonic)
   };
   place counted_wait, counted_put;
   // Proxy thread only. A put that has been held for `limit_ns`; 0: none.

@@ -163,7 +163,8 @@ result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_
   }
   const auto found = choose_writer(gpu, methods, theirs, *words, index);
   if (!found) return found.error();
-  if (!found->why.empty()) PL_LOG(warn, "stream: flags are written %s, not %s", name_of(found->writer), found->why.c_str());
+  if (!found->reason.empty())
+    PL_LOG(warn, "stream: flags are written %s, not %s", name_of(found->writer), found->reason.c_str());
   const std::lock_guard lock(mutex);
   writers.emplace(device, found->writer);
   return found->writer;
@@ -291,7 +292,7 @@ status channel::ready(std::chrono::milliseconds limit) {
   };
   const auto mine = core_->options.executor;
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
-  if (!(theirs.words.owner == process_token::here())) {
+  if (!(theirs.words.owner == process_token::current())) {
     const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
     if (auto sent = parts.messages->send(core_->peer, messaging::host_buffer(&ours, sizeof ours), tag, limit); !sent)
       return sent;
@@ -319,7 +320,7 @@ status channel::ready(std::chrono::milliseconds limit) {
     executor_ = make_peer_executor(parts.gpu, methods,
                                    {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
   } else {
-    const bool is_other_process = !(theirs.words.owner == process_token::here());
+    const bool is_other_process = !(theirs.words.owner == process_token::current());
     const bool may_share = parts.options.messages.path != messaging::messenger_options::path_t::network;
     auto made = make_proxy_executor(
         {&parts.gpu, parts.messages.get(), parts.proxy.get(), parts.receive_windows.get(), parts.slots.get(),

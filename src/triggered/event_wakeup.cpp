@@ -38,7 +38,7 @@ status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> tar
 }
 
 void event_wakeup::run() {
-  pthread_setname_np(pthread_self(), "peerlane-bell");
+  pthread_setname_np(pthread_self(), "peerlane-wakeup");
   auto use = copy::context_use::enter(context_);
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -13,6 +13,8 @@
 
 namespace pl::triggered {
 
+inline constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
+
 enum class executor_kind : std::uint32_t {
   automatic = 0,
   peer = 1,   // P: from GPU to GPU, no CPU takes part

@@ -6,12 +6,12 @@
 namespace pl::triggered {
 
 void nap_planner::moved(std::uint64_t now_ns) noexcept {
-  const auto since = now_ns - last_ns_;
-  if (last_ns_ != 0 && since > kSpinNs) {
-    if (interval_ns_ == 0) interval_ns_ = since;
+  const auto elapsed_ns = now_ns - last_ns_;
+  if (last_ns_ != 0 && elapsed_ns > kSpinNs) {
+    if (interval_ns_ == 0) interval_ns_ = elapsed_ns;
     // The work that a nap ended with arrived before its end, at an unknown time.
-    else if (has_napped_) interval_ns_ = std::min(interval_ns_, since) / 4 * 3;
-    else interval_ns_ = (interval_ns_ * 3 + since) / 4;
+    else if (has_napped_) interval_ns_ = std::min(interval_ns_, elapsed_ns) / 4 * 3;
+    else interval_ns_ = (interval_ns_ * 3 + elapsed_ns) / 4;
   }
   has_napped_ = false;
   last_ns_ = now_ns;
@@ -25,12 +25,12 @@ void nap_planner::napped(std::uint64_t asked_ns, std::uint64_t took_ns) noexcept
 
 // Awake for kSpinNs, asleep until 80 % of the usual interval, awake until 120 % of it, then naps.
 std::uint64_t nap_planner::nap_ns(std::uint64_t now_ns) const noexcept {
-  const auto since = now_ns - last_ns_;
-  if (since < kSpinNs) return 0;
+  const auto elapsed_ns = now_ns - last_ns_;
+  if (elapsed_ns < kSpinNs) return 0;
   const auto early = interval_ns_ / 5 * 4, late = interval_ns_ / 5 * 6;
   // A wait of milliseconds is not spun through for a fifth of its time on either side.
-  if (since >= early && since < late && since < early + kMaxNapNs) return 0;
-  const auto affordable = since < early ? early - since : since / kShare;
+  if (elapsed_ns >= early && elapsed_ns < late && elapsed_ns < early + kMaxNapNs) return 0;
+  const auto affordable = elapsed_ns < early ? early - elapsed_ns : elapsed_ns / kShare;
   if (affordable < lateness_ns_ + kMinNapNs) return 0;
   return std::min(affordable - lateness_ns_, kMaxNapNs);
 }

@@ -5,8 +5,8 @@
 // that nothing announces: a message for a stream that waits, a doorbell behind which no event was recorded. A deep sleep
 // lasts until wake() or kDeepSleep, and is for when all that was queued has rung, or will ring an event.
 //
-// Lost wakes: the sleeper says `asleep` and then looks again; who queues work publishes it first and then asks for `asleep`.
-// Both in one total order (seq_cst), so either the sleeper sees the work or the other sees that it sleeps.
+// Lost wakes: the proxy sets `asleep` and checks again; a thread that queues work publishes it and then reads `asleep`.
+// Both in one total order (seq_cst), so either the proxy sees the work or the other thread sees that the proxy sleeps.
 #pragma once
 
 #include <chrono>
@@ -16,16 +16,16 @@ namespace pl::triggered {
 
 // One after the other; next() says what comes after a step was done. test/triggered/idle_wait_test.cpp goes through every
 // order.
-enum class sleep_step : std::uint8_t { look, announce, look_again, block, withdraw, leave };
+enum class sleep_step : std::uint8_t { check, mark_asleep, check_again, block, withdraw, leave };
 
-// `has_work`: what a look found; for other steps without meaning.
+// `has_work`: the result of a check; for other steps without meaning.
 constexpr sleep_step next(sleep_step done, bool has_work) noexcept {
   switch (done) {
-    case sleep_step::look:
-      return has_work ? sleep_step::leave : sleep_step::announce;
-    case sleep_step::announce:
-      return sleep_step::look_again;
-    case sleep_step::look_again:
+    case sleep_step::check:
+      return has_work ? sleep_step::leave : sleep_step::mark_asleep;
+    case sleep_step::mark_asleep:
+      return sleep_step::check_again;
+    case sleep_step::check_again:
       return has_work ? sleep_step::withdraw : sleep_step::block;
     case sleep_step::block:
       return sleep_step::withdraw;
@@ -63,7 +63,7 @@ class nap_planner {
   static constexpr std::uint64_t kMinNapNs = 5'000;    // less is not worth its two system calls
   static constexpr std::uint64_t kMaxNapNs = 200'000;  // the bound on hearing late of a message
   static constexpr std::uint64_t kShare = 24;
-  static constexpr std::uint64_t kStillNs = 500'000;  // ten times what an event takes to wake a deep sleeper
+  static constexpr std::uint64_t kStillNs = 500'000;  // ten times what an event takes to wake a thread in deep sleep
 
   void moved(std::uint64_t now_ns) noexcept;
   // A nap of `asked_ns` that nobody ended took so long.

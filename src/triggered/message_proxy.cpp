@@ -215,8 +215,8 @@ void message_proxy::expect_credit() {
 }
 
 // Failures after the peer has closed are ignored: nothing is missing, and the peer expects nothing more.
-void message_proxy::fail(const failure& why) {
-  if (!core_->has_peer_left()) proxy_.fail(*core_, why.code, why.message);
+void message_proxy::fail(const failure& reason) {
+  if (!core_->has_peer_left()) proxy_.fail(*core_, reason.code, reason.message);
 }
 
 // ---- The end

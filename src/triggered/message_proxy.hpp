@@ -87,7 +87,7 @@ class message_proxy final : public send_queue, public proxy_task {
   status store_chunk(const std::byte* message, const messaging::message_info& info);
   void expect_data(unsigned index);
   void expect_credit();
-  void fail(const failure& why);
+  void fail(const failure& reason);
   std::uint64_t tag(message_kind kind) const noexcept { return tag_of(kind, core_->id, core_->incarnation); }
   std::uint64_t rung() const noexcept { return __atomic_load_n(&core_->host().doorbell, __ATOMIC_ACQUIRE); }
   std::uint64_t consumed() const noexcept { return __atomic_load_n(&core_->host().consumed, __ATOMIC_ACQUIRE); }

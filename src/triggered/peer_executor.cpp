@@ -9,8 +9,6 @@
 namespace pl::triggered {
 namespace {
 
-constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
-
 class peer_executor final : public executor {
  public:
   peer_executor(const copy::gpu_context& context, const peer_methods& methods, const peer_words& words)

@@ -13,8 +13,7 @@
 namespace pl::triggered {
 namespace {
 
-constexpr std::size_t kOneWarpBytes = 512;  // a 16-byte access of each thread
-constexpr unsigned kSpreadThreads = 256;    // four accesses each
+constexpr unsigned kSpreadThreads = 256;  // four accesses each
 
 class proxy_executor final : public executor {
  public:
@@ -175,9 +174,9 @@ shm_queue_offer make_offer(const std::optional<shm_queue_pool::shm_queue>& ours,
   out.memory = ours->name();
   out.wakeup = proxy.wakeup()->own_name();
   out.use = ours->use();
-  const auto here = messaging::node_identity::here();
-  out.boot = here.boot;
-  out.pid_namespace = here.pid_namespace;
+  const auto identity = messaging::node_identity::current();
+  out.boot = identity.boot;
+  out.pid_namespace = identity.pid_namespace;
   return out;
 }
 
@@ -185,7 +184,7 @@ std::optional<shared_parts> open_offer(const shm_queue_offer& theirs) {
   messaging::node_identity peer_node;
   peer_node.boot = theirs.boot;
   peer_node.pid_namespace = theirs.pid_namespace;
-  if (theirs.memory.bytes == 0 || theirs.wakeup.bytes == 0 || !messaging::node_identity::here().is_same_node(peer_node))
+  if (theirs.memory.bytes == 0 || theirs.wakeup.bytes == 0 || !messaging::node_identity::current().is_same_node(peer_node))
     return {};
   auto shm_queue = shm_queue_view::open(theirs);
   auto wakeup = thread_wakeup::open(theirs.wakeup);

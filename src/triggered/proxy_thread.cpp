@@ -93,8 +93,8 @@ bool proxy_thread::flush(std::chrono::milliseconds limit) {
   return changed_.wait_for(lock, limit, [&] { return entries_.empty() && unsent_notices_.empty(); });
 }
 
-void proxy_thread::fail(channel_core& channel, int code, const std::string& why) {
-  if (!channel.fail(code, why)) return;
+void proxy_thread::fail(channel_core& channel, int code, const std::string& reason) {
+  if (!channel.fail(code, reason)) return;
   channel.poison_words(code);
   {
     const std::lock_guard lock(mutex_);
@@ -336,9 +336,9 @@ bool proxy_thread::is_work_expected() const {
 
 void proxy_thread::deep_sleep() {
   bool has_work = false;
-  for (auto step = sleep_step::look; step != sleep_step::leave; step = next(step, has_work)) {
-    if (step == sleep_step::look || step == sleep_step::look_again) has_work = is_work_expected();
-    if (step == sleep_step::announce) wakeup_->set_asleep(true);
+  for (auto step = sleep_step::check; step != sleep_step::leave; step = next(step, has_work)) {
+    if (step == sleep_step::check || step == sleep_step::check_again) has_work = is_work_expected();
+    if (step == sleep_step::mark_asleep) wakeup_->set_asleep(true);
     if (step == sleep_step::withdraw) wakeup_->set_asleep(false);
     if (step != sleep_step::block) continue;
     sleeps_.fetch_add(1, std::memory_order_relaxed);

@@ -73,7 +73,7 @@ class proxy_thread {
   void close(const std::shared_ptr<channel_core>& channel, std::function<void()> free);
   bool flush(std::chrono::milliseconds limit);
   // Sets the channel's error and releases its streams; notifies the peer unless it is gone. Any thread.
-  void fail(channel_core& channel, int code, const std::string& why);
+  void fail(channel_core& channel, int code, const std::string& reason);
   void set_mode(run_mode mode);
   // Signals a change that the thread checks only in its slow rounds; wakes it if it sleeps.
   void wake();

@@ -21,7 +21,7 @@ process_token random_token() {
 
 }  // namespace
 
-process_token process_token::here() {
+process_token process_token::current() {
   static std::mutex mutex;
   static std::uint32_t epoch = 0;
   static process_token token;
@@ -42,7 +42,7 @@ result<memory_key> export_memory(const copy::gpu_context& context, cu::device_pt
     return failure{EINVAL, "the " + std::to_string(bytes) + " bytes to be exposed leave their allocation of " +
                                std::to_string(all.size_bytes) + " bytes"};
   memory_key out;
-  out.owner = process_token::here();
+  out.owner = process_token::current();
   out.address = pointer;
   out.bytes = bytes;
   out.offset = pointer - all.begin;
@@ -64,7 +64,7 @@ memory_importer::~memory_importer() {
 }
 
 result<cu::device_ptr> memory_importer::open(const memory_key& key) {
-  if (key.owner == process_token::here()) return open_here(key);
+  if (key.owner == process_token::current()) return open_here(key);
   if (key.is_exported == 0)
     return failure{ENOTSUP,
                    "the peer's memory cannot be exported by CUDA IPC: it comes from cuMemCreate or a pool; use cuMemAlloc"};
@@ -100,9 +100,9 @@ result<cu::device_ptr> memory_importer::open_exported(const memory_key& key) {
   cu::device_ptr base = 0;
   const auto rc = context_.cuda->cuIpcOpenMemHandle_v2(&base, key.handle, kLazyPeerAccess);
   if (rc != cu::error_code::success) {
-    auto why = cu::make_error(*context_.cuda, rc, "opening the peer's GPU memory (cuIpcOpenMemHandle)");
-    why.code = ENOTSUP;
-    return why;
+    auto reason = cu::make_error(*context_.cuda, rc, "opening the peer's GPU memory (cuIpcOpenMemHandle)");
+    reason.code = ENOTSUP;
+    return reason;
   }
   open_.emplace(allocation, base);
   return base + key.offset;

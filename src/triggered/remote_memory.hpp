@@ -14,7 +14,7 @@ namespace pl::triggered {
 // Identifies a process across all hosts: random, renewed after a fork.
 struct process_token {
   std::uint64_t low = 0, high = 0;
-  static process_token here();
+  static process_token current();
   bool operator==(const process_token&) const = default;
 };
 

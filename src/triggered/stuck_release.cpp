@@ -50,7 +50,7 @@ void stuck_release::poison(cu::device_ptr words, std::uint64_t value) {
 }
 
 void stuck_release::run() {
-  pthread_setname_np(pthread_self(), "peerlane-rescue");
+  pthread_setname_np(pthread_self(), "pl-release");
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_stopping_ || !wanted_.empty(); });

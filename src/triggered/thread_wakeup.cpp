@@ -15,7 +15,7 @@ thread_wakeup::thread_wakeup(shared_memory memory)
     : memory_(std::move(memory)), page_(memory_.data() != nullptr ? reinterpret_cast<page*>(memory_.data()) : &own_) {}
 
 std::shared_ptr<thread_wakeup> thread_wakeup::make() {
-  auto memory = shared_memory::make("peerlane-bell", sizeof(page));
+  auto memory = shared_memory::make("peerlane-wakeup", sizeof(page));
   return std::shared_ptr<thread_wakeup>(new thread_wakeup(memory ? std::move(memory).value() : shared_memory{}));
 }
 
@@ -28,7 +28,7 @@ result<std::shared_ptr<thread_wakeup>> thread_wakeup::open(const shared_memory::
 
 void thread_wakeup::ring() noexcept {
   page_->rings.fetch_add(1, std::memory_order_seq_cst);
-  if (page_->sleepers.load(std::memory_order_seq_cst) != 0)
+  if (page_->waiters.load(std::memory_order_seq_cst) != 0)
     syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
@@ -37,7 +37,7 @@ void thread_wakeup::ring() noexcept {
 bool thread_wakeup::wait(std::chrono::nanoseconds limit) noexcept {
   using clock = std::chrono::steady_clock;
   const auto begin = clock::now();
-  page_->sleepers.store(1, std::memory_order_seq_cst);
+  page_->waiters.store(1, std::memory_order_seq_cst);
   while (page_->rings.load(std::memory_order_seq_cst) == heard_) {
     const auto left = limit - (clock::now() - begin);
     if (left.count() <= 0) break;
@@ -46,7 +46,7 @@ bool thread_wakeup::wait(std::chrono::nanoseconds limit) noexcept {
     time.tv_nsec = static_cast<long>(left.count() % 1'000'000'000);
     syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&page_->rings), FUTEX_WAIT, heard_, &time, nullptr, 0);
   }
-  page_->sleepers.store(0, std::memory_order_relaxed);
+  page_->waiters.store(0, std::memory_order_relaxed);
   const auto before = heard_;
   heard_ = page_->rings.load(std::memory_order_seq_cst);
   return heard_ != before;

@@ -34,7 +34,7 @@ class thread_wakeup {
  private:
   struct page {
     std::atomic<std::uint32_t> rings;
-    std::atomic<std::uint32_t> sleepers;  // rings need a system call
+    std::atomic<std::uint32_t> waiters;  // rings need a system call
     alignas(64) std::atomic<std::uint32_t> is_asleep;
   };
   static_assert(std::atomic<std::uint32_t>::is_always_lock_free);

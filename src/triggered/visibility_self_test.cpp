@@ -22,14 +22,14 @@ class trial {
         unsigned index)
       : cuda_(*context.cuda), methods_(methods), theirs_(theirs), words_(words), index_(index) {}
   ~trial() {
-    for (auto* const stream : {write_, look_})
+    for (auto* const stream : {write_, read_})
       if (stream != nullptr) static_cast<void>(cuda_.cuStreamDestroy_v2(stream));
   }
   trial(const trial&) = delete;
   trial& operator=(const trial&) = delete;
 
   status open() {
-    for (auto* const stream : {&write_, &look_})
+    for (auto* const stream : {&write_, &read_})
       if (auto done = checked(cuda_.cuStreamCreate(stream, cu::stream_flag::non_blocking), "a stream"); !done) return done;
     return {};
   }
@@ -54,7 +54,7 @@ class trial {
     auto done = checked(cuda_.cuMemsetD8Async(source, static_cast<unsigned char>(value), kDataBytes, write_), "a fill");
     if (done) done = checked(cuda_.cuMemcpyDtoDAsync_v2(data, source, kDataBytes, write_), "a copy to the peer's memory");
     if (done) done = write_flag(writer, value);
-    if (done) done = look(value);
+    if (done) done = read_back(value);
     if (done) done = checked(cuda_.cuStreamSynchronize(write_), "the writes");
     return done;
   }
@@ -74,13 +74,13 @@ class trial {
 
   status read(std::size_t offset, std::size_t bytes) {
     auto* const target = words_.host(index_).self_test;
-    if (auto done = checked(cuda_.cuMemcpyDtoHAsync_v2(target, theirs_ + offset, bytes, look_), "reading the peer's memory");
+    if (auto done = checked(cuda_.cuMemcpyDtoHAsync_v2(target, theirs_ + offset, bytes, read_), "reading the peer's memory");
         !done)
       return done;
-    return checked(cuda_.cuStreamSynchronize(look_), "reading the peer's memory");
+    return checked(cuda_.cuStreamSynchronize(read_), "reading the peer's memory");
   }
 
-  status look(std::uint64_t value) {
+  status read_back(std::uint64_t value) {
     const auto* const seen = words_.host(index_).self_test;
     const auto end = monotonic_ns() + kFlagLimitNs;
     do {
@@ -98,7 +98,7 @@ class trial {
   const cu::device_ptr theirs_;
   const word_pool& words_;
   const unsigned index_;
-  cu::stream_t write_ = nullptr, look_ = nullptr;
+  cu::stream_t write_ = nullptr, read_ = nullptr;
   std::uint64_t value_ = 0;
 };
 
@@ -115,9 +115,9 @@ result<self_test_outcome> choose_writer(const copy::gpu_context& context, const 
     const auto done = attempt.run(writer);
     out.writer = writer;
     if (done) return out;
-    out.why += (out.why.empty() ? "" : "; ") + std::string(name_of(writer)) + ": " + done.error().message;
+    out.reason += (out.reason.empty() ? "" : "; ") + std::string(name_of(writer)) + ": " + done.error().message;
   }
-  return failure{ENOTSUP, "no way to write a flag into the peer GPU's memory works (" + out.why + ")"};
+  return failure{ENOTSUP, "no way to write a flag into the peer GPU's memory works (" + out.reason + ")"};
 }
 
 }  // namespace pl::triggered

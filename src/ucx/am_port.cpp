@@ -18,7 +18,8 @@ constexpr int kMaxClosingRounds = 100'000;
 
 class port final : public am_port {
  public:
-  port(const ucx_table& ucx, const options& wanted, listener& target) : ucx_(ucx), to_(target), publish_(wanted.publish) {}
+  port(const ucx_table& ucx, const options& wanted, listener& target)
+      : ucx_(ucx), listener_(target), publish_(wanted.publish) {}
   ~port() override;
   status start(const options& wanted);
 
@@ -71,7 +72,7 @@ class port final : public am_port {
   static void on_error(void* user, ucp_ep_h endpoint, ucs_status_t code);
 
   const ucx_table& ucx_;
-  listener& to_;
+  listener& listener_;
   const bool publish_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
@@ -105,7 +106,7 @@ status port::start(const options& wanted) {
   if (rc == UCS_ERR_NO_DEVICE && wanted.rdma_only)
     return failure{ENODEV, "UCX finds no RDMA device here (ibv_devices lists them)"};
   if (rc != UCS_OK) return failed(ucx_, rc, "ucp_init");
-  transports_ = transports_in(printed([&](std::FILE* into) { ucx_.ucp_context_print_info(context_, into); }));
+  transports_ = transports_in(printed([&](std::FILE* destination) { ucx_.ucp_context_print_info(context_, destination); }));
 
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -180,7 +181,8 @@ result<am_port::peer_id> port::connect(std::string_view address) {
 std::string port::lanes_to(peer_id id) const {
   const auto found = peers_.find(id);
   if (found == peers_.end() || found->second.lost) return {};
-  return names_of(lanes_in(printed([&](std::FILE* into) { ucx_.ucp_ep_print_info(found->second.endpoint, into); })));
+  return names_of(
+      lanes_in(printed([&](std::FILE* destination) { ucx_.ucp_ep_print_info(found->second.endpoint, destination); })));
 }
 
 void port::on_error(void* user, ucp_ep_h, ucs_status_t code) {
@@ -270,10 +272,11 @@ ucs_status_t port::on_message(void* self, const void* head, size_t head_bytes, v
   auto& me = *static_cast<port*>(self);
   // A peer of this protocol always sends by rendezvous.
   if ((received->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) return UCS_OK;
-  std::vector<iovec> into;
+  std::vector<iovec> destination;
   void* ticket = nullptr;
-  if (!me.to_.on_arrival({static_cast<const char*>(head), head_bytes}, bytes, into, ticket)) return UCS_ERR_REJECTED;
-  auto& message = me.make(ticket, true, into);
+  if (!me.listener_.on_arrival({static_cast<const char*>(head), head_bytes}, bytes, destination, ticket))
+    return UCS_ERR_REJECTED;
+  auto& message = me.make(ticket, true, destination);
   const auto memory = me.view_of(message);
   ucp_request_param_t param{};
   param.op_attr_mask =
@@ -291,9 +294,9 @@ bool port::progress() {
   if (!closing_.empty()) reap_closed();
   while (!lost_.empty()) {
     moved = true;
-    const auto [id, why] = std::move(lost_.back());
+    const auto [id, reason] = std::move(lost_.back());
     lost_.pop_back();
-    to_.on_lost(id, why);
+    listener_.on_lost(id, reason);
   }
   while (!ended_.empty()) {
     moved = true;
@@ -301,8 +304,8 @@ bool port::progress() {
     const bool is_receive = ended_.front().is_receive;
     const int code = ended_.front().code;
     ended_.pop_front();
-    if (is_receive) to_.on_received(const_cast<void*>(ticket), code);
-    else to_.on_sent(const_cast<void*>(ticket), code);
+    if (is_receive) listener_.on_received(const_cast<void*>(ticket), code);
+    else listener_.on_sent(const_cast<void*>(ticket), code);
   }
   return moved;
 }

@@ -32,12 +32,12 @@ class am_port {
    public:
     // `bytes` of data wait at the other end. True: into this memory, all of it, which is on_received()'s when that is
     // called; `ticket` comes back there. False: refused, the sender's on_sent() tells. Must not call the port.
-    virtual bool on_arrival(std::string_view head, std::size_t bytes, std::vector<iovec>& into, void*& ticket) = 0;
+    virtual bool on_arrival(std::string_view head, std::size_t bytes, std::vector<iovec>& destination, void*& ticket) = 0;
     // Nothing touches the memory any more. `code`: errno value, 0: all of it is there.
     virtual void on_received(void* ticket, int code) = 0;
     virtual void on_sent(void* ticket, int code) = 0;
     // The peer is gone: what is under way ends with errors, what is sent later does too. It still is to be closed.
-    virtual void on_lost(peer_id peer, const std::string& why) = 0;
+    virtual void on_lost(peer_id peer, const std::string& reason) = 0;
 
    protected:
     ~listener() = default;

@@ -16,10 +16,10 @@ template <class Print>
 std::string printed(Print print) {
   char* text = nullptr;
   std::size_t bytes = 0;
-  std::FILE* const into = open_memstream(&text, &bytes);
-  if (into == nullptr) return {};
-  print(into);
-  std::fclose(into);
+  std::FILE* const output = open_memstream(&text, &bytes);
+  if (output == nullptr) return {};
+  print(output);
+  std::fclose(output);
   std::string out(text, bytes);
   std::free(text);
   return out;

@@ -16,11 +16,11 @@ namespace {
 
 constexpr unsigned kMajor = 1, kOldestMinor = 13;
 
-failure not_there(const char* why) {
+failure not_there(const char* reason) {
   return failure{ENOSYS,
                  format("UCX cannot be used: %s. Install it (Debian: apt-get install libucx0; PyPI: libucx-cu13), or "
                         "name its libucp.so.0 in PEERLANE_UCX_LIBRARY",
-                        why)};
+                        reason)};
 }
 
 result<std::unique_ptr<ucx_table>> load(const std::string& path) {

@@ -80,22 +80,22 @@ static int pin(gdr_t g, unsigned long address, size_t length, gdr_mh_t* handle) 
 #endif
 }
 
-static const char* registered(gdr_t g, unsigned long address, size_t length, struct memory* into) {
-  if (pin(g, address, length, &into->mh) != 0) return "pin";
-  if (gdr_map(g, into->mh, &into->bar_ptr, length) != 0) return "gdr_map";
-  into->reg_size = length;
-  void* const bar_ptr = into->bar_ptr;
-  memcpy(&into->bar_ptr, kLater, sizeof kLater);
-  const int code = gdr_get_info(g, into->mh, &into->info);
-  const int overwritten = memcmp(&into->bar_ptr, kLater, sizeof kLater) != 0;
-  into->bar_ptr = bar_ptr;
+static const char* registered(gdr_t g, unsigned long address, size_t length, struct memory* destination) {
+  if (pin(g, address, length, &destination->mh) != 0) return "pin";
+  if (gdr_map(g, destination->mh, &destination->bar_ptr, length) != 0) return "gdr_map";
+  destination->reg_size = length;
+  void* const bar_ptr = destination->bar_ptr;
+  memcpy(&destination->bar_ptr, kLater, sizeof kLater);
+  const int code = gdr_get_info(g, destination->mh, &destination->info);
+  const int overwritten = memcmp(&destination->bar_ptr, kLater, sizeof kLater) != 0;
+  destination->bar_ptr = bar_ptr;
   if (code != 0) return "gdr_get_info";
   if (overwritten) return "gdr_get_info wrote more than the struct of this module's header";
-  if (into->info.va != address || into->info.mapped_size < length || into->info.page_size != kPageBytes)
+  if (destination->info.va != address || destination->info.mapped_size < length || destination->info.page_size != kPageBytes)
     return "info's fields";
-  if (!into->info.mapped || !into->info.wc_mapping) return "info's flags";
+  if (!destination->info.mapped || !destination->info.wc_mapping) return "info's flags";
 #if PL_GENERATION >= 24
-  if (into->info.mapping_type != 1) return "info's mapping type";
+  if (destination->info.mapping_type != 1) return "info's mapping type";
 #endif
   return NULL;
 }
@@ -112,10 +112,10 @@ static void* copies(void* argument) {
   unsigned char out[512], back[512];
   for (size_t round = 0; round < kRounds && mine->trouble == NULL; ++round) {
     const size_t length = 1 + round * 7 % sizeof out, offset = mine->begin + round * 61 % (mine->length - sizeof out);
-    char* const there = (char*)mine->memory->bar_ptr + offset;
+    char* const target = (char*)mine->memory->bar_ptr + offset;
     for (size_t i = 0; i < length; ++i) out[i] = (unsigned char)(round + i * 3 + mine->begin);
-    if (gdr_copy_to_mapping(mine->memory->mh, there, out, length) != 0) mine->trouble = "gdr_copy_to_mapping";
-    else if (gdr_copy_from_mapping(mine->memory->mh, back, there, length) != 0) mine->trouble = "gdr_copy_from_mapping";
+    if (gdr_copy_to_mapping(mine->memory->mh, target, out, length) != 0) mine->trouble = "gdr_copy_to_mapping";
+    else if (gdr_copy_from_mapping(mine->memory->mh, back, target, length) != 0) mine->trouble = "gdr_copy_from_mapping";
     else if (memcmp(out, back, length) != 0) mine->trouble = "what was put is not what was got";
   }
   return NULL;

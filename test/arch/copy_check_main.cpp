@@ -16,9 +16,9 @@ using namespace pl::arch;
 
 int g_failures = 0;
 
-void report(const char* name, const char* check, const std::string& why) {
-  std::printf("%s %s.%s%s%s\n", why.empty() ? "ok  " : "FAIL", name, check, why.empty() ? "" : ": ", why.c_str());
-  if (!why.empty()) ++g_failures;
+void report(const char* name, const char* check, const std::string& reason) {
+  std::printf("%s %s.%s%s%s\n", reason.empty() ? "ok  " : "FAIL", name, check, reason.empty() ? "" : ": ", reason.c_str());
+  if (!reason.empty()) ++g_failures;
 }
 
 void check_all(const copy_ops& ops, const check::effort& effort) {

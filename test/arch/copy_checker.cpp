@@ -74,28 +74,28 @@ class target_arena {
       std::memcpy(target, canaries_.begin() + offset, count);
       return true;
     }
-    why_ = !inside  ? sentence("byte %ld of the target is wrong", first_difference(target, expected, count))
-           : before ? sentence("byte %ld past the end was overwritten",
-                               first_difference(target + count, canaries_.begin() + offset + count, kMargin))
-                    : std::string("a byte before the target was overwritten");
+    reason_ = !inside  ? sentence("byte %ld of the target is wrong", first_difference(target, expected, count))
+              : before ? sentence("byte %ld past the end was overwritten",
+                                  first_difference(target + count, canaries_.begin() + offset + count, kMargin))
+                       : std::string("a byte before the target was overwritten");
     return false;
   }
 
-  const std::string& why() const { return why_; }
+  const std::string& reason() const { return reason_; }
 
  private:
   guarded_pages pages_;
   guarded_pages canaries_;
-  std::string why_;
+  std::string reason_;
 };
 
 struct one_case {
   std::size_t device_alignment, host_alignment, bytes;
 };
 
-std::string describe(const char* check, const copy_ops& ops, const one_case& shape, const std::string& why) {
+std::string describe(const char* check, const copy_ops& ops, const one_case& shape, const std::string& reason) {
   return sentence("%s.%s of %zu bytes, device at line offset %zu, host at line offset %zu: %s", ops.name, check, shape.bytes,
-                  shape.device_alignment, shape.host_alignment, why.c_str());
+                  shape.device_alignment, shape.host_alignment, reason.c_str());
 }
 
 // Calls body(one_case) for every case of the effort until it returns a violation.
@@ -104,11 +104,11 @@ std::string for_each_case(const effort& effort, const Body& body) {
   for (std::size_t device = 0; device < kLine; ++device)
     for (std::size_t host = 0; host < kLine; host += effort.host_step)
       for (std::size_t bytes = 0; bytes <= kSmall; ++bytes)
-        if (std::string why = body(one_case{device, host, bytes}); !why.empty()) return why;
+        if (std::string reason = body(one_case{device, host, bytes}); !reason.empty()) return reason;
   for (std::size_t device = 0; device < kLine; ++device)
     for (const std::size_t host : {std::size_t{0}, std::size_t{1}, std::size_t{31}, std::size_t{63}})
       for (std::size_t bytes = kSmall + 1 + device % effort.size_step; bytes <= kLargest; bytes += effort.size_step)
-        if (std::string why = body(one_case{device, host, bytes}); !why.empty()) return why;
+        if (std::string reason = body(one_case{device, host, bytes}); !reason.empty()) return reason;
   return {};
 }
 
@@ -136,7 +136,7 @@ std::string check_writes(const copy_ops& ops, const effort& effort) {
     unsigned char* const destination = device.at_alignment(shape.device_alignment);
     const unsigned char* const source = host.begin() + shape.host_alignment;
     ops.write(destination, source, shape.bytes);
-    if (!device.verify(destination, source, shape.bytes)) return describe("write", ops, shape, device.why());
+    if (!device.verify(destination, source, shape.bytes)) return describe("write", ops, shape, device.reason());
     return {};
   });
 }
@@ -149,7 +149,7 @@ std::string check_reads(const copy_ops& ops, const effort& effort) {
     unsigned char* const destination = host.at_alignment(shape.host_alignment);
     const unsigned char* const source = device.begin() + kMargin + shape.device_alignment;
     ops.read(destination, source, shape.bytes);
-    if (!host.verify(destination, source, shape.bytes)) return describe("read", ops, shape, host.why());
+    if (!host.verify(destination, source, shape.bytes)) return describe("read", ops, shape, host.reason());
     return {};
   });
 }
@@ -168,7 +168,7 @@ std::string check_fills(const copy_ops& ops, const effort& effort) {
       for (std::size_t bytes = 0; bytes <= kLargest; bytes = next(bytes)) {
         ops.fill(destination, pattern, bytes);
         if (!device.verify(destination, expected + alignment, bytes))
-          return describe("fill", ops, {alignment, 0, bytes}, device.why());
+          return describe("fill", ops, {alignment, 0, bytes}, device.reason());
       }
     }
   }
@@ -235,10 +235,10 @@ std::string untorn_word(const copy_ops& ops, std::size_t rounds) {
 
 std::string check_untorn_words(const copy_ops& ops, std::size_t rounds) {
   // One byte cannot tear.
-  std::string why = untorn_word<std::uint16_t>(ops, rounds);
-  if (why.empty()) why = untorn_word<std::uint32_t>(ops, rounds);
-  if (why.empty()) why = untorn_word<std::uint64_t>(ops, rounds);
-  return why;
+  std::string reason = untorn_word<std::uint16_t>(ops, rounds);
+  if (reason.empty()) reason = untorn_word<std::uint32_t>(ops, rounds);
+  if (reason.empty()) reason = untorn_word<std::uint64_t>(ops, rounds);
+  return reason;
 }
 
 }  // namespace pl::arch::check

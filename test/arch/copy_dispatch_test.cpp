@@ -243,8 +243,8 @@ TEST(CopyHelpers, RoundTripForEveryTypeAndSmallSize) {
     for (const mapping_type type : {mapping_type::none, mapping_type::wc, mapping_type::cached, mapping_type::device})
       for (std::size_t offset = 0; offset < 64; ++offset)
         for (std::size_t bytes = 0; bytes <= 64; ++bytes)
-          if (const std::string why = round_trip(type, offset, bytes); !why.empty())
-            return why + ", type " + std::to_string(static_cast<int>(type)) + " offset " + std::to_string(offset) +
+          if (const std::string reason = round_trip(type, offset, bytes); !reason.empty())
+            return reason + ", type " + std::to_string(static_cast<int>(type)) + " offset " + std::to_string(offset) +
                    " bytes " + std::to_string(bytes);
     return std::string("fine");
   });

@@ -38,20 +38,20 @@ TEST(CpuFeatures, EveryXcr0BitCounts) {
 }
 
 TEST(CpuFeatures, EachBitOfCpuidDecidesItsOwnFeature) {
-  const auto without = [](auto change) {
+  const auto features_without = [](auto change) {
     x86_cpuid cpuid = full();
     change(cpuid);
     return decode_x86(cpuid);
   };
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf1_ecx &= ~(1u << 19); }).sse41);
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf1_ecx &= ~(1u << 27); }).avx2) << "OSXSAVE";
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf1_ecx &= ~(1u << 28); }).avx2) << "AVX";
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 5); }).avx512) << "AVX-512 without AVX2";
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 16); }).avx512) << "F";
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 30); }).avx512) << "BW";
-  EXPECT_TRUE(without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 30); }).avx2);
-  EXPECT_FALSE(without([](x86_cpuid& c) { c.leaf7_ecx = 0; }).movdir64b);
-  EXPECT_TRUE(without([](x86_cpuid& c) { c.leaf7_ecx = 0; }).avx512);
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf1_ecx &= ~(1u << 19); }).sse41);
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf1_ecx &= ~(1u << 27); }).avx2) << "OSXSAVE";
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf1_ecx &= ~(1u << 28); }).avx2) << "AVX";
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 5); }).avx512) << "AVX-512 without AVX2";
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 16); }).avx512) << "F";
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 30); }).avx512) << "BW";
+  EXPECT_TRUE(features_without([](x86_cpuid& c) { c.leaf7_ebx &= ~(1u << 30); }).avx2);
+  EXPECT_FALSE(features_without([](x86_cpuid& c) { c.leaf7_ecx = 0; }).movdir64b);
+  EXPECT_TRUE(features_without([](x86_cpuid& c) { c.leaf7_ecx = 0; }).avx512);
 }
 
 TEST(CpuFeatures, OldCpusHaveNoLeaf7) {

@@ -172,9 +172,9 @@ TEST_F(peerlane_copy, TheCppLayerOwns) {
     ASSERT_TRUE(later->wait());
   }
   EXPECT_EQ(got, data);
-  auto why = copier->explain(PEERLANE_TO_DEVICE, true, 1 << 20);
-  ASSERT_TRUE(why);
-  EXPECT_NE(why->find("pageable"), std::string::npos);
+  auto reason = copier->explain(PEERLANE_TO_DEVICE, true, 1 << 20);
+  ASSERT_TRUE(reason);
+  EXPECT_NE(reason->find("pageable"), std::string::npos);
 }
 
 }  // namespace

@@ -139,10 +139,10 @@ static_assert(std::is_nothrow_move_constructible_v<peerlane::mapping> &&
               std::is_copy_constructible_v<peerlane::mapping_view>);
 
 TEST_F(peerlane_cpp, OwnersMoveAndViewsDoNot) {
-  auto lane = peerlane::open();
-  ASSERT_TRUE(lane) << lane.error().message;
-  EXPECT_STREQ(lane->backend_name(), "dmabuf");
-  auto first = lane->map(device_, 4096);
+  auto opened = peerlane::open();
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_STREQ(opened->backend_name(), "dmabuf");
+  auto first = opened->map(device_, 4096);
   ASSERT_TRUE(first);
   const peerlane::mapping_view view = first->view();
   peerlane::mapping moved = *std::move(first);
@@ -152,7 +152,7 @@ TEST_F(peerlane_cpp, OwnersMoveAndViewsDoNot) {
   EXPECT_TRUE(view.write(0, "viewed", 6));
   EXPECT_EQ(std::memcmp(moved.data(), "viewed", 6), 0);
   EXPECT_EQ(view.info()->size_bytes, 4096u);
-  auto second = lane->map(device_ + 4096, 4096);
+  auto second = opened->map(device_ + 4096, 4096);
   ASSERT_TRUE(second);
   const peerlane::mapping_view old = moved.view();
   moved = *std::move(second);  // releases the first
@@ -164,25 +164,25 @@ TEST_F(peerlane_cpp, OwnersMoveAndViewsDoNot) {
   EXPECT_NE(moved.data(), nullptr) << "self move keeps it";
   EXPECT_TRUE(moved.unmap());
   EXPECT_EQ(moved.unmap().code(), EINVAL) << "nothing is owned any more";
-  peerlane::session other = *std::move(lane);
-  EXPECT_EQ(lane->get(), nullptr);
-  EXPECT_EQ(lane->map(device_, 64).code(), EINVAL);
+  peerlane::session other = *std::move(opened);
+  EXPECT_EQ(opened->get(), nullptr);
+  EXPECT_EQ(opened->map(device_, 64).code(), EINVAL);
   EXPECT_TRUE(other.close());
 }
 
 TEST_F(peerlane_cpp, UnmappedBehindTheOwnersBack) {
-  auto lane = peerlane::open();
-  ASSERT_TRUE(lane);
-  auto m = lane->map(device_, 64);
+  auto opened = peerlane::open();
+  ASSERT_TRUE(opened);
+  auto m = opened->map(device_, 64);
   ASSERT_TRUE(m);
   EXPECT_EQ(peerlane_unmap(m->get()), 0);
   const auto written = m->write(0, "x", 1);
   EXPECT_EQ(written.code(), EINVAL);
   EXPECT_NE(written.error().message.find("not live"), std::string::npos) << written.error().message;
   EXPECT_EQ(m->unmap().code(), EINVAL);
-  auto orphan = lane->map(device_, 64);
+  auto orphan = opened->map(device_, 64);
   ASSERT_TRUE(orphan);
-  EXPECT_TRUE(lane->close());
+  EXPECT_TRUE(opened->close());
   EXPECT_EQ(orphan->write(0, "x", 1).code(), EINVAL) << "close unmapped it";
   // The destructor of `orphan` meets a dead handle: nothing happens.
 }
@@ -192,12 +192,12 @@ TEST_F(peerlane_cpp, ErrorsCarryTheirSentence) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), EINVAL);
   EXPECT_NE(refused.error().message.find("nonsense"), std::string::npos);
-  auto lane = peerlane::open();
+  auto opened = peerlane::open();
   int host = 0;
-  const auto mapped = lane->map(reinterpret_cast<std::uint64_t>(&host), 4);
+  const auto mapped = opened->map(reinterpret_cast<std::uint64_t>(&host), 4);
   ASSERT_FALSE(mapped);
   EXPECT_NE(mapped.error().message.find("plain host memory"), std::string::npos) << mapped.error().message;
-  const auto beyond = lane->map(device_, (4 << 20) + 1);
+  const auto beyond = opened->map(device_, (4 << 20) + 1);
   EXPECT_NE(beyond.error().message.find("leaves its allocation"), std::string::npos) << beyond.error().message;
 }
 

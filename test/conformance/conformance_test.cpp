@@ -101,7 +101,7 @@ TEST_P(conformance, OnePhysicalBlockAtTwoAddresses) {
   constexpr std::size_t kBytes = 2 << 20;
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
-  prop.where = {cu::location_type::device, 0};
+  prop.location = {cu::location_type::device, 0};
   cu::physical_t block = 0;
   ASSERT_EQ(cuda.cuMemCreate(&block, kBytes, &prop, 0), 0);
   std::uint64_t addresses[2] = {};
@@ -131,7 +131,7 @@ TEST_P(conformance, OtherMemoryMappedAtTheSameAddressIsSeen) {
   constexpr std::size_t kBytes = 2 << 20;
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
-  prop.where = {cu::location_type::device, 0};
+  prop.location = {cu::location_type::device, 0};
   std::uint64_t address = 0;
   ASSERT_EQ(cuda.cuMemAddressReserve(&address, kBytes, 0, 0, 0), 0);
   const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};

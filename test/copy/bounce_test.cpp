@@ -32,11 +32,11 @@ class Bounce : public testing::Test {
   void round_trip(bounce_ring& ring, std::size_t bytes, unsigned width, unsigned seed) {
     guarded_device device(bytes, seed % 61);
     guarded_host host(bytes, seed % 63);
-    const auto there = test::random_bytes(bytes, seed);
-    host.set(there);
+    const auto pattern = test::random_bytes(bytes, seed);
+    host.set(pattern);
     auto done = ring.to_device(device.address(), host.data(), bytes, width);
     ASSERT_TRUE(done) << done.error().message;
-    ASSERT_EQ(device.get(), there);
+    ASSERT_EQ(device.get(), pattern);
     const auto back = test::random_bytes(bytes, seed + 5000);
     device.set(back);
     done = ring.to_host(host.data(), device.address(), bytes, width);

@@ -58,7 +58,7 @@ TEST_F(Calibration, MeasuresWhatWorksHere) {
     EXPECT_EQ(done, calls++);
     all = total;
   };
-  auto measured = calibrate(cuda_, *by_, wanted);
+  auto measured = calibrate(cuda_, *planner_, wanted);
   ASSERT_TRUE(measured) << measured.error().message;
   EXPECT_EQ(calls, all);
   auto again = cost_table::parse(measured->text());
@@ -98,12 +98,12 @@ TEST_F(Calibration, WithoutAMappingTheRestIsMeasured) {
   calibration_options wanted;
   wanted.budget_ms = 1;
   wanted.most_bytes = 64u << 10;
-  auto measured = calibrate(cuda_, *by_, wanted);
+  auto measured = calibrate(cuda_, *planner_, wanted);
   ASSERT_TRUE(measured) << measured.error().message;
   for (const auto& one : measured->curves())
     EXPECT_TRUE(one.option.kind == method::copy_engine || one.option.kind == method::bounce);
   wanted.device_ordinal = 17;
-  EXPECT_FALSE(calibrate(cuda_, *by_, wanted));
+  EXPECT_FALSE(calibrate(cuda_, *planner_, wanted));
 }
 
 TEST_F(Calibration, IsKeptForThisMachine) {

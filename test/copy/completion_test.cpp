@@ -29,7 +29,7 @@ class Completion : public planner_fixture {
   void SetUp() override { open(); }
   result<completion> begin(const copy_case& one, const planner::async_options& wanted = {}) {
     const auto transfer = one.to_transfer();
-    return by_->begin(std::span(&transfer, 1), wanted);
+    return planner_->begin(std::span(&transfer, 1), wanted);
   }
   cu::stream_t stream() {
     cu::stream_t made = nullptr;
@@ -46,13 +46,13 @@ TEST_F(Completion, ADefaultOneIsDone) {
   EXPECT_TRUE(none.wait());
   EXPECT_TRUE(none.make_wait(nullptr));
   EXPECT_TRUE(none.record(nullptr));
-  auto empty = by_->begin({}, {});
+  auto empty = planner_->begin({}, {});
   ASSERT_TRUE(empty);
   EXPECT_TRUE(empty->wait());
 }
 
 TEST_F(Completion, IsTestedOrWaitedFor) {
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   for (const auto& [way, side, bytes] : kPieces)
     for (const bool by_test : {false, true}) {
       const copy_case one(way, side, bytes, 3, 1);
@@ -72,7 +72,7 @@ TEST_F(Completion, IsTestedOrWaitedFor) {
       EXPECT_TRUE(begun->wait()) << "done stays done";
       EXPECT_TRUE(*begun->test());
     }
-  const auto counts = by_->counts();
+  const auto counts = planner_->counts();
   EXPECT_LE(counts.copies[static_cast<std::size_t>(method::engine_copy)], counts.engine.copies);
 }
 
@@ -139,7 +139,7 @@ TEST_F(Completion, WhatWaitsForAStreamHoldsUpNobody) {
   auto direct = begin(fourth);
   ASSERT_TRUE(direct);
   EXPECT_TRUE(direct->wait());
-  EXPECT_TRUE(by_->copy(fifth.to_transfer()));
+  EXPECT_TRUE(planner_->copy(fifth.to_transfer()));
   EXPECT_FALSE(*waits->test());
   EXPECT_FALSE(*waits_too->test());
   held.open();
@@ -152,7 +152,7 @@ TEST_F(Completion, ABadPieceIsToldAtOnceEvenBehindABlockedStream) {
   const copy_case good(direction::to_host, other_side::pinned, 100'000);
   gate held;
   const transfer list[] = {good.to_transfer(), {direction::to_host, 0, good.to_transfer().src, 100'000}};
-  auto refused = by_->begin(list, {true, held.stream()});
+  auto refused = planner_->begin(list, {true, held.stream()});
   EXPECT_EQ(refused.code(), EINVAL);
   EXPECT_TRUE(good.is_untouched()) << "nothing was queued";
 }
@@ -255,7 +255,7 @@ TEST_F(Completion, AContextThatEndsFirstIsAnError) {
     ASSERT_EQ(cuda_.cuCtxPopCurrent_v2(&popped), 0);
     guarded_host host = is_pinned ? guarded_host(context_of(0), 100'000) : guarded_host(100'000);
     const transfer transfer{direction::to_host, host.address(), memory, 100'000};
-    auto begun = by_->begin(std::span(&transfer, 1), {true, held.stream()});
+    auto begun = planner_->begin(std::span(&transfer, 1), {true, held.stream()});
     ASSERT_TRUE(begun) << begun.error().message;
     own.destroy();
     EXPECT_FALSE(begun->wait()) << "it cannot have been copied";
@@ -298,7 +298,7 @@ TEST_F(Completion, EveryStepMayFailAndLeavesNothingInFlight) {
 }
 
 TEST_F(Completion, ManyThreadsBeginAndEnd) {
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {

@@ -49,10 +49,10 @@ TEST_F(CopyEngine, MovesRandomRangesBothWays) {
     const bool is_pinned = random() % 3 != 0;
     const auto skew = random() % 64;
     guarded_host host = is_pinned ? guarded_host(context_, bytes, skew) : guarded_host(bytes, skew);
-    const auto there = test::random_bytes(bytes, seed);
-    host.set(there);
+    const auto pattern = test::random_bytes(bytes, seed);
+    host.set(pattern);
     run(*engine, {.way = direction::to_device, .dst = device.address(), .src = host.address(), .row_bytes = bytes});
-    ASSERT_EQ(device.get(), there);
+    ASSERT_EQ(device.get(), pattern);
     const auto back = test::random_bytes(bytes, seed + 1000);
     device.set(back);
     run(*engine, {.way = direction::to_host, .dst = host.address(), .src = device.address(), .row_bytes = bytes});
@@ -143,8 +143,8 @@ TEST_F(CopyEngine, OneTicketIsBehindAWholeList) {
   };
   run(*engine, list);
   EXPECT_EQ(result.get(), old);
-  const bytes_t there = first.get(), here = host.get();
-  EXPECT_TRUE(std::equal(there.begin(), there.begin() + 1000, here.begin()));
+  const bytes_t pattern = first.get(), copied = host.get();
+  EXPECT_TRUE(std::equal(pattern.begin(), pattern.begin() + 1000, copied.begin()));
   run(*engine, kNothing);  // a mark
 }
 
@@ -189,10 +189,10 @@ TEST_F(CopyEngine, LinearPiecesOfAListAreQueuedByOneCall) {
                     .src = host.address() + i * kBytes,
                     .row_bytes = i == 3 ? 0 : kBytes});
   const auto expected = [&](bytes_t before) {
-    const bytes_t here = host.get();
+    const bytes_t copied = host.get();
     for (std::size_t i = 0; i < kPieces; ++i)
       if (i != 3)
-        std::copy_n(here.begin() + static_cast<long>(i * kBytes), kBytes,
+        std::copy_n(copied.begin() + static_cast<long>(i * kBytes), kBytes,
                     before.begin() + static_cast<long>((kPieces - 1 - i) * kBytes));
     return before;
   };
@@ -227,7 +227,7 @@ TEST_F(CopyEngine, Fills) {
   ASSERT_TRUE(engine->submit_fill(device.address(), 1, 0));
 }
 
-TEST_F(CopyEngine, ThreadsSpreadOverLanes) {
+TEST_F(CopyEngine, ThreadsSpreadOverChannels) {
   auto engine = open_engine(context_, 3);
   std::array<std::set<std::uint32_t>, 5> channels;
   std::vector<std::thread> threads;
@@ -235,18 +235,18 @@ TEST_F(CopyEngine, ThreadsSpreadOverLanes) {
     threads.emplace_back([&, t] {
       const std::size_t bytes = 997 + t;
       guarded_device device(bytes, t);
-      guarded_host there(context_, bytes);
+      guarded_host pattern(context_, bytes);
       guarded_host back(context_, bytes);
       for (unsigned round = 0; round < 30; ++round) {
-        there.set(test::random_bytes(bytes, t * 1000 + round));
+        pattern.set(test::random_bytes(bytes, t * 1000 + round));
         const transfer both[] = {
-            {.way = direction::to_device, .dst = device.address(), .src = there.address(), .row_bytes = bytes},
+            {.way = direction::to_device, .dst = device.address(), .src = pattern.address(), .row_bytes = bytes},
             {.way = direction::to_host, .dst = back.address(), .src = device.address(), .row_bytes = bytes}};
         auto queued = engine->submit(both);
         ASSERT_TRUE(queued) << queued.error().message;
         channels[t].insert(queued->channel);
         ASSERT_TRUE(engine->wait(*queued));
-        ASSERT_EQ(back.get(), there.get());
+        ASSERT_EQ(back.get(), pattern.get());
       }
       device.get();
     });
@@ -339,9 +339,9 @@ TEST_F(CopyEngine, ACopyBehindAStreamHoldsUpNoOther) {
 
 TEST_F(CopyEngine, AnotherContextsStreamsCanBeWaitedFor) {
   auto engine = open_engine(context_);
-  guarded_device there(512, 0, 1);
-  guarded_device here(512);
-  const transfer copy{.way = direction::on_device, .dst = here.address(), .src = there.address(), .row_bytes = 512};
+  guarded_device pattern(512, 0, 1);
+  guarded_device copied(512);
+  const transfer copy{.way = direction::on_device, .dst = copied.address(), .src = pattern.address(), .row_bytes = 512};
   const test::current_device other(1);
   for (const bool is_default : {false, true}) {
     const unsigned char value = is_default ? 2 : 1;
@@ -354,13 +354,13 @@ TEST_F(CopyEngine, AnotherContextsStreamsCanBeWaitedFor) {
       ASSERT_EQ(cuda_.cuStreamWaitEvent(nullptr, opened, 0), 0);
       stream = nullptr;
     }
-    ASSERT_EQ(cuda_.cuMemsetD8Async(there.address(), value, 512, stream), 0);
+    ASSERT_EQ(cuda_.cuMemsetD8Async(pattern.address(), value, 512, stream), 0);
     auto queued = engine->submit(std::span(&copy, 1), stream, true);
     ASSERT_TRUE(queued) << queued.error().message;
     EXPECT_EQ(engine->wait(*queued, 3).code(), ETIMEDOUT);
     held.open();
     ASSERT_TRUE(engine->wait(*queued));
-    EXPECT_EQ(here.get(), bytes_t(512, value));
+    EXPECT_EQ(copied.get(), bytes_t(512, value));
     if (opened != nullptr) { EXPECT_EQ(cuda_.cuEventDestroy_v2(opened), 0); }
   }
 }

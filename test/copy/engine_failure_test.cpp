@@ -57,7 +57,7 @@ class occupant {
 class EngineFailure : public planner_fixture {
  protected:
   void TearDown() override {
-    by_.reset();
+    planner_.reset();
     set_default_device_io_for_tests(nullptr);
   }
   test::failing_cuda failing_;
@@ -192,36 +192,36 @@ TEST_F(EngineFailure, AFullDeviceHoldsUpNoCopy) {
   for (const auto way : kDirections)
     for (const auto side : sides_of(way))
       for (const std::size_t bytes : {8u, 3000u, 20'000u}) many.push_back(std::make_unique<copy_case>(way, side, bytes));
-  ASSERT_TRUE(by_->prepare(0));
+  ASSERT_TRUE(planner_->prepare(0));
   occupant all(context_of(0));
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   ASSERT_TRUE(hot) << hot.error().message;
   const std::uint64_t begin_ns = monotonic_ns();
-  const auto before = by_->counts();
+  const auto before = planner_->counts();
   for (const auto& one : many) {
-    ASSERT_TRUE(by_->copy(one->to_transfer()));
+    ASSERT_TRUE(planner_->copy(one->to_transfer()));
     ASSERT_TRUE(one->is_copied());
   }
   const copy_case& last = *many.back();
   const auto transfer = last.to_transfer();
-  auto begun = by_->begin(std::span(&transfer, 1), {});
+  auto begun = planner_->begin(std::span(&transfer, 1), {});
   ASSERT_TRUE(begun);
   ASSERT_TRUE(begun->wait());
-  const auto after = by_->counts();
+  const auto after = planner_->counts();
   EXPECT_EQ(after.engine.low_latency + after.engine.copies, before.engine.low_latency + before.engine.copies);
   EXPECT_EQ(after.copies[static_cast<std::size_t>(method::engine_copy)], 0u);
   EXPECT_GT(after.copies[static_cast<std::size_t>(method::copy_engine)], 0u);
   EXPECT_LT(monotonic_ns() - begin_ns, 5'000'000'000u);
   usleep(20'000);
-  EXPECT_GT(by_->counts().engine.never_started, 0u) << "the statistics say so";
+  EXPECT_GT(planner_->counts().engine.never_started, 0u) << "the statistics say so";
   all.leave();
   // The kernel that waited for room has come by now, or comes soon.
   const copy_case late(direction::to_host, other_side::pinned, 20'000);
-  for (int i = 0; i < 2000 && by_->counts().engine.copies + by_->counts().engine.low_latency == 0; ++i) {
-    ASSERT_TRUE(by_->copy(late.to_transfer()));
+  for (int i = 0; i < 2000 && planner_->counts().engine.copies + planner_->counts().engine.low_latency == 0; ++i) {
+    ASSERT_TRUE(planner_->copy(late.to_transfer()));
     usleep(500);
   }
-  EXPECT_GT(by_->counts().engine.copies + by_->counts().engine.low_latency, 0u);
+  EXPECT_GT(planner_->counts().engine.copies + planner_->counts().engine.low_latency, 0u);
 }
 
 // Its context goes while requests are under way, again and again.

@@ -62,18 +62,18 @@ TEST(explanation, the_taken_way_comes_first_and_the_others_have_reasons) {
   ASSERT_FALSE(all.empty());
   EXPECT_TRUE(all[0].is_taken);
   EXPECT_EQ(all[0].option, (choice{method::engine_copy, 1}));
-  EXPECT_EQ(all[0].why, "taken");
+  EXPECT_EQ(all[0].reason, "taken");
   EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const alternative& one) { return one.is_taken; }), 1);
-  EXPECT_NE(find(all, {method::copy_engine, 1}).why.find("x slower"), std::string::npos);
-  EXPECT_EQ(find(all, {method::engine_low_latency, 1}).why, "only up to 32 KiB");
-  EXPECT_NE(find(all, {method::engine_copy, 2}).why.find("not in this table"), std::string::npos);
+  EXPECT_NE(find(all, {method::copy_engine, 1}).reason.find("x slower"), std::string::npos);
+  EXPECT_EQ(find(all, {method::engine_low_latency, 1}).reason, "only up to 32 KiB");
+  EXPECT_NE(find(all, {method::engine_copy, 2}).reason.find("not in this table"), std::string::npos);
   EXPECT_TRUE(std::is_sorted(all.begin(), all.end(),
                              [](const alternative& a, const alternative& b) { return a.expected_ns < b.expected_ns; }));
 }
 
 TEST(explanation, a_cold_engine_is_the_reason) {
   const auto all = alternatives(three_ways(), kWay, kSide, executor::none, 64u << 10);
-  EXPECT_EQ(find(all, {method::engine_copy, 1}).why, "the copy kernel is not resident");
+  EXPECT_EQ(find(all, {method::engine_copy, 1}).reason, "the copy kernel is not resident");
   EXPECT_TRUE(find(all, {method::copy_engine, 1}).is_taken);
 }
 
@@ -88,7 +88,7 @@ TEST(explanation, the_text_has_all_of_it) {
 
 TEST(explanation, sizes_below_a_limit) {
   const auto all = alternatives(three_ways(), kWay, kSide, executor::kernel, 64);
-  EXPECT_EQ(find(all, {method::engine_copy, 2}).why, "only for 16 KiB and more");
+  EXPECT_EQ(find(all, {method::engine_copy, 2}).reason, "only for 16 KiB and more");
   EXPECT_TRUE(find(all, {method::cpu_load, 1}).is_taken);
 }
 
@@ -97,7 +97,7 @@ TEST(explanation, without_any_curve_dma_is_taken_and_said_to_be_the_last_resort)
   const auto& taken = find(all, {method::copy_engine, 1});
   EXPECT_TRUE(taken.is_taken);
   EXPECT_TRUE(std::isinf(taken.expected_ns));
-  EXPECT_NE(taken.why.find("DMA"), std::string::npos);
+  EXPECT_NE(taken.reason.find("DMA"), std::string::npos);
 }
 
 }  // namespace

@@ -99,9 +99,9 @@ TEST_F(GpuChecksum, RefusesWhatItCannotSum) {
   EXPECT_EQ((*checksum)->begin(device.address() / 16 * 16 + 8, 64, nullptr, false).code(), EINVAL);
   EXPECT_EQ((*checksum)->begin(device.address() / 16 * 16, 0, nullptr, false).code(), EINVAL);
   EXPECT_EQ((*checksum)->begin(device.address() / 16 * 16, gpu_checksum::kMaxBytes + 1, nullptr, false).code(), EINVAL);
-  cu::driver_table without = cuda_;
-  without.cuStreamWriteValue32_v2 = nullptr;
-  EXPECT_EQ(gpu_checksum::open(context_of(0, without)).code(), ENOTSUP);
+  cu::driver_table without_write = cuda_;
+  without_write.cuStreamWriteValue32_v2 = nullptr;
+  EXPECT_EQ(gpu_checksum::open(context_of(0, without_write)).code(), ENOTSUP);
 }
 
 }  // namespace

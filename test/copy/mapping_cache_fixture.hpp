@@ -105,7 +105,7 @@ class two_slots {
     EXPECT_EQ(cuda.cuMemAddressReserve(&base, 6 * kMiB, 2 * kMiB, 0, 0), 0);
     cu::allocation_prop prop{};
     prop.type = cu::allocation_type::pinned;
-    prop.where = {cu::location_type::device, 0};
+    prop.location = {cu::location_type::device, 0};
     prop.flags.gpu_direct_rdma_capable = 1;
     for (auto& each : handles) EXPECT_EQ(cuda.cuMemCreate(&each, 4 * kMiB, &prop, 0), 0);
   }

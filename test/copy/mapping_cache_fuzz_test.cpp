@@ -76,7 +76,7 @@ class actor {
   void make_handle(std::size_t index) {
     cu::allocation_prop prop{};
     prop.type = cu::allocation_type::pinned;
-    prop.where = {cu::location_type::device, 0};
+    prop.location = {cu::location_type::device, 0};
     prop.flags.gpu_direct_rdma_capable = 1;
     EXPECT_EQ(cuda_.cuMemCreate(&handles_[index], (1 + index % 2) * kPieceBytes, &prop, 0), 0);
   }

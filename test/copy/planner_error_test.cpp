@@ -58,20 +58,20 @@ TEST_F(PlannerError, EveryMistakeHasItsOwnMessageAndChangesNothing) {
   std::set<std::string> messages;
   for (const auto& [transfer, says] : mistakes)
     for (const bool by_force : {false, true}) {
-      auto done = by_force ? by_->copy_by({method::copy_engine, 1}, transfer) : by_->copy(transfer);
+      auto done = by_force ? planner_->copy_by({method::copy_engine, 1}, transfer) : planner_->copy(transfer);
       ASSERT_EQ(done.code(), EINVAL) << says;
       EXPECT_NE(done.error().message.find(says), std::string::npos) << done.error().message;
       messages.insert(done.error().message);
     }
   EXPECT_GE(messages.size(), 12u);
-  EXPECT_EQ(by_->fill(0, 1, 16).code(), EINVAL);
-  EXPECT_NE(by_->fill(0, 1, 16).error().message.find("destination"), std::string::npos);
-  EXPECT_EQ(by_->fill(device.address(), 1, 8u << 20).code(), EINVAL);
-  EXPECT_EQ(by_->fill(gone, 1, 16).code(), EINVAL);
+  EXPECT_EQ(planner_->fill(0, 1, 16).code(), EINVAL);
+  EXPECT_NE(planner_->fill(0, 1, 16).error().message.find("destination"), std::string::npos);
+  EXPECT_EQ(planner_->fill(device.address(), 1, 8u << 20).code(), EINVAL);
+  EXPECT_EQ(planner_->fill(gone, 1, 16).code(), EINVAL);
   EXPECT_EQ(device.get(), bytes_t(4096, kCanary));
   EXPECT_EQ(host.get(), bytes_t(4096, kCanary));
   EXPECT_EQ(pinned.get(), bytes_t(4096, kCanary));
-  const auto counts = by_->counts();
+  const auto counts = planner_->counts();
   for (std::size_t i = 0; i < kMethods; ++i) EXPECT_EQ(counts.copies[i], 0u);
   EXPECT_EQ(cuda_.cuMemFree_v2(managed), 0);
 }
@@ -104,30 +104,30 @@ TEST_F(PlannerError, WithoutAMappingDmaCopiesEverything) {
   planner::options wanted;
   wanted.maps.backend = "gdrdrv";  // there is no such device here
   open("", wanted);
-  EXPECT_EQ(by_->keep_hot(0).code(), ENOTSUP);
+  EXPECT_EQ(planner_->keep_hot(0).code(), ENOTSUP);
   for (int round = 0; round < 3; ++round)
     for (const auto way : kDirections)
       for (const auto side : sides_of(way))
         for (const std::size_t bytes : {1u, 1000u, 5000u, 100'000u}) {
           const copy_case one(way, side, bytes, 1, 2);
-          auto done = by_->copy(one.to_transfer());
+          auto done = planner_->copy(one.to_transfer());
           ASSERT_TRUE(done) << done.error().message;
           ASSERT_TRUE(one.is_copied());
         }
   guarded_device device(100);
-  ASSERT_TRUE(by_->fill(device.address(), 3, 100));
+  ASSERT_TRUE(planner_->fill(device.address(), 3, 100));
   EXPECT_EQ(device.get(), bytes_t(100, 3));
   guarded_host host(100);
   const transfer list[] = {{direction::to_host, host.address(), device.address(), 50},
                            {direction::to_host, host.address() + 50, device.address(), 50}};
-  ASSERT_TRUE(by_->copy_list(list));
+  ASSERT_TRUE(planner_->copy_list(list));
   EXPECT_EQ(host.get(), bytes_t(100, 3));
-  const auto counts = by_->counts();
+  const auto counts = planner_->counts();
   EXPECT_GT(counts.not_mapped, 10u);
   EXPECT_EQ(counts.copies[static_cast<std::size_t>(method::cpu_store)], 0u);
   EXPECT_GT(counts.copies[static_cast<std::size_t>(method::copy_engine)], 10u);
-  EXPECT_FALSE(by_->register_memory(device.address(), 100));
-  EXPECT_TRUE(by_->prepare(0));
+  EXPECT_FALSE(planner_->register_memory(device.address(), 100));
+  EXPECT_TRUE(planner_->prepare(0));
 }
 
 TEST_F(PlannerError, AMappingThatIsRefusedIsTriedAgainLater) {
@@ -141,18 +141,18 @@ TEST_F(PlannerError, AMappingThatIsRefusedIsTriedAgainLater) {
       open(both_curves(direction::to_device, {method::cpu_store, 1}));
       const copy_case one(direction::to_device, other_side::pageable, 1000);
       io.fail_at(step, EIO);
-      ASSERT_TRUE(by_->copy(one.to_transfer())) << step;
+      ASSERT_TRUE(planner_->copy(one.to_transfer())) << step;
       ASSERT_TRUE(one.is_copied());
       fired = io.fired();
       io.fail_at(-1, 0);
-      refused += by_->counts().not_mapped;
-      EXPECT_EQ(by_->counts().not_mapped + taken(method::cpu_store), 1u);
-      by_->trim();  // forgets the refusal, which otherwise stands for a while
-      ASSERT_TRUE(by_->copy(one.to_transfer()));
+      refused += planner_->counts().not_mapped;
+      EXPECT_EQ(planner_->counts().not_mapped + taken(method::cpu_store), 1u);
+      planner_->trim();  // forgets the refusal, which otherwise stands for a while
+      ASSERT_TRUE(planner_->copy(one.to_transfer()));
       EXPECT_GT(taken(method::cpu_store), 0u) << step;
     }
     EXPECT_GT(refused, 0u);
-    by_.reset();
+    planner_.reset();
   }
   set_default_device_io_for_tests(nullptr);
   EXPECT_EQ(io.open_descriptors(), 0);
@@ -167,17 +167,17 @@ TEST_F(PlannerError, WithoutTheEngineTheNextBestIsTaken) {
        wanted);
   for (int i = 0; i < 10; ++i) {
     const copy_case one(direction::to_host, other_side::pinned, 5000);
-    ASSERT_TRUE(by_->copy(one.to_transfer()));
+    ASSERT_TRUE(planner_->copy(one.to_transfer()));
     ASSERT_TRUE(one.is_copied());
   }
   EXPECT_EQ(taken(method::cpu_load), 10u);
-  EXPECT_EQ(by_->counts().engine.launches, 0u);
+  EXPECT_EQ(planner_->counts().engine.launches, 0u);
 }
 
 TEST_F(PlannerError, ABusyEngineIsCountedAndPassedBy) {
   open(curve(direction::to_host, other_side::pinned, {method::engine_copy, 1}) +
        curve(direction::to_host, other_side::pinned, {method::cpu_load, 1}, 5));
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   ASSERT_TRUE(hot);
   guarded_device device(20'000);
   guarded_host first(context_of(0), 20'000), second(context_of(0), 20'000);
@@ -186,20 +186,20 @@ TEST_F(PlannerError, ABusyEngineIsCountedAndPassedBy) {
   const transfer one{direction::to_host, first.address(), device.address(), 20'000};
   const transfer two{direction::to_host, second.address(), device.address(), 20'000};
   // A request keeps its worker until it is asked about: two of them have both workers.
-  for (int attempt = 0; attempt < 500 && by_->counts().engine.all_busy == 0; ++attempt) {
-    auto a = by_->begin(std::span(&one, 1), {});
-    auto b = by_->begin(std::span(&two, 1), {});
+  for (int attempt = 0; attempt < 500 && planner_->counts().engine.all_busy == 0; ++attempt) {
+    auto a = planner_->begin(std::span(&one, 1), {});
+    auto b = planner_->begin(std::span(&two, 1), {});
     ASSERT_TRUE(a && b);
     const copy_case late(direction::to_host, other_side::pinned, 5000);
-    ASSERT_TRUE(by_->copy(late.to_transfer()));
+    ASSERT_TRUE(planner_->copy(late.to_transfer()));
     ASSERT_TRUE(late.is_copied());
     ASSERT_TRUE(a->wait());
     ASSERT_TRUE(b->wait());
     ASSERT_EQ(first.get(), data);
     ASSERT_EQ(second.get(), data);
   }
-  EXPECT_GT(by_->counts().engine.all_busy, 0u);
-  EXPECT_GT(by_->counts().engine_not_taken, 0u);
+  EXPECT_GT(planner_->counts().engine.all_busy, 0u);
+  EXPECT_GT(planner_->counts().engine_not_taken, 0u);
 }
 
 // ---- processes
@@ -207,40 +207,40 @@ TEST_F(PlannerError, ABusyEngineIsCountedAndPassedBy) {
 
 TEST_F(PlannerError, AForkedChildIsToldSo) {
   open();
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   guarded_device device(100'000);
   guarded_host host(100'000), pinned(context_of(0), 100'000);
-  ASSERT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 100'000}));
-  auto kept = by_->register_memory(device.address(), 4096);
+  ASSERT_TRUE(planner_->copy({direction::to_device, device.address(), host.address(), 100'000}));
+  auto kept = planner_->register_memory(device.address(), 4096);
   ASSERT_TRUE(kept);
   gate held;
   const transfer list[] = {{direction::to_host, host.address(), device.address(), 100'000},
                            {direction::to_host, pinned.address(), device.address(), 100'000}};
-  auto pending = by_->begin(list, {true, held.stream()});
+  auto pending = planner_->begin(list, {true, held.stream()});
   ASSERT_TRUE(pending) << pending.error().message;
   const int answer = in_forked_child([&] {
     alarm(20);
-    if (by_->copy(list[0]).code() != EACCES) return 1;
-    if (by_->copy({direction::to_device, device.address(), host.address(), 8}).code() != EACCES) return 2;
-    if (by_->copy_list(list).code() != EACCES) return 3;
-    if (by_->fill(device.address(), 0, 8).code() != EACCES) return 4;
-    if (by_->begin(list, {}).code() != EACCES) return 5;
-    if (by_->prepare(0).code() != EACCES) return 6;
-    if (by_->keep_hot(0).code() != EACCES) return 7;
-    if (by_->register_memory(device.address(), 8).code() != EACCES) return 8;
+    if (planner_->copy(list[0]).code() != EACCES) return 1;
+    if (planner_->copy({direction::to_device, device.address(), host.address(), 8}).code() != EACCES) return 2;
+    if (planner_->copy_list(list).code() != EACCES) return 3;
+    if (planner_->fill(device.address(), 0, 8).code() != EACCES) return 4;
+    if (planner_->begin(list, {}).code() != EACCES) return 5;
+    if (planner_->prepare(0).code() != EACCES) return 6;
+    if (planner_->keep_hot(0).code() != EACCES) return 7;
+    if (planner_->register_memory(device.address(), 8).code() != EACCES) return 8;
     if (pending->test().code() != EACCES) return 9;
     { auto mine = *std::move(pending); }
-    (void)by_->counts();
-    by_->trim();
+    (void)planner_->counts();
+    planner_->trim();
     { auto mine = *std::move(kept); }
     { auto mine = *std::move(hot); }
-    by_.reset();
+    planner_.reset();
     return 0;
   });
   EXPECT_EQ(answer, 0);
   held.open();
   EXPECT_TRUE(pending->wait());
-  EXPECT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 8})) << "the parent goes on";
+  EXPECT_TRUE(planner_->copy({direction::to_device, device.address(), host.address(), 8})) << "the parent goes on";
 }
 
 // ---- contexts
@@ -276,20 +276,20 @@ TEST_F(PlannerError, ContextsComeAndGoBetweenCopies) {
   for (int round = 0; round < 3; ++round) {
     own_context own;
     ASSERT_EQ(cuda_.cuCtxPushCurrent_v2(own.handle()), 0);
-    for (int i = 0; i < 3; ++i) copy_everything(*by_);
+    for (int i = 0; i < 3; ++i) copy_everything(*planner_);
     cu::device_ptr memory = 0;
     ASSERT_EQ(cuda_.cuMemAlloc_v2(&memory, 100'000), 0);
     cu::context_t popped = nullptr;
     ASSERT_EQ(cuda_.cuCtxPopCurrent_v2(&popped), 0);
     guarded_host host(100'000);
-    ASSERT_TRUE(by_->copy({direction::to_device, memory, host.address(), 100'000}));
+    ASSERT_TRUE(planner_->copy({direction::to_device, memory, host.address(), 100'000}));
     own.destroy();
     for (const std::size_t bytes : {8u, 3000u, 100'000u}) {
-      EXPECT_EQ(by_->copy({direction::to_device, memory, host.address(), bytes}).code(), EINVAL)
+      EXPECT_EQ(planner_->copy({direction::to_device, memory, host.address(), bytes}).code(), EINVAL)
           << "the memory went with it";
-      EXPECT_EQ(by_->copy({direction::to_host, host.address(), memory, bytes}).code(), EINVAL);
+      EXPECT_EQ(planner_->copy({direction::to_host, host.address(), memory, bytes}).code(), EINVAL);
     }
-    copy_everything(*by_);
+    copy_everything(*planner_);
   }
 }
 
@@ -298,13 +298,13 @@ TEST_F(PlannerError, AResetPrimaryContextIsANewOne) {
   const auto reset = reinterpret_cast<cu::result_t (*)(int)>(dlsym(RTLD_DEFAULT, "cuDevicePrimaryCtxReset_v2"));
   ASSERT_NE(reset, nullptr);
   open();
-  const auto launches = [&] { return by_->counts().engine.launches; };
+  const auto launches = [&] { return planner_->counts().engine.launches; };
   for (int round = 0; round < 3; ++round) {
     {
       const test::current_device second(1);
-      auto hot = by_->keep_hot(1);
+      auto hot = planner_->keep_hot(1);
       ASSERT_TRUE(hot) << hot.error().message;
-      copy_everything(*by_);
+      copy_everything(*planner_);
       EXPECT_GT(launches(), static_cast<std::uint64_t>(round)) << "of all contexts that ever were";
     }
     ASSERT_EQ(reset(1), 0);
@@ -325,7 +325,7 @@ TEST_F(PlannerError, AContextThatEndsUnderACopyIsAnErrorOrACopy) {
       guarded_host host(300'000), pinned(context_of(0), 300'000);
       // Sizes that no CPU touches: a mapping outlives its memory, but what is looked at while it goes may be either.
       for (status done; done; ++copies) {
-        done = by_->copy({direction::to_host, copies % 2 == 0 ? host.address() : pinned.address(), memory, 300'000});
+        done = planner_->copy({direction::to_host, copies % 2 == 0 ? host.address() : pinned.address(), memory, 300'000});
         if (!done) { EXPECT_FALSE(done.error().message.empty()); }
       }
     });
@@ -333,7 +333,7 @@ TEST_F(PlannerError, AContextThatEndsUnderACopyIsAnErrorOrACopy) {
     own.destroy();
     copier.join();  // would hang otherwise
   }
-  copy_everything(*by_);
+  copy_everything(*planner_);
 }
 
 }  // namespace

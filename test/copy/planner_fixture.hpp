@@ -71,19 +71,19 @@ class copy_case {
 class planner_fixture : public testing::Test {
  protected:
   void open(const std::string& curves = "", planner::options wanted = {}) {
-    by_.reset();
+    planner_.reset();
     wanted.costs = curves.empty() ? cost_table::built_in().text() : header() + curves;
     if (wanted.threads == 0) wanted.threads = 2;
     auto made = planner::open(cuda_, wanted);
     ASSERT_TRUE(made) << made.error().message;
-    by_ = *std::move(made);
+    planner_ = *std::move(made);
   }
-  std::uint64_t taken(method kind) const { return by_->counts().copies[static_cast<std::size_t>(kind)]; }
+  std::uint64_t taken(method kind) const { return planner_->counts().copies[static_cast<std::size_t>(kind)]; }
   // The GPU engine may be between two leases at any moment.
   status copy_by_now(const choice& option, const transfer& transfer) {
     status done;
     for (int attempt = 0; attempt < 2000; ++attempt) {
-      done = by_->copy_by(option, transfer);
+      done = planner_->copy_by(option, transfer);
       if (done.code() != EAGAIN) break;
       usleep(200);
     }
@@ -93,7 +93,7 @@ class planner_fixture : public testing::Test {
   void copy_until(method kind, const copy_case& one) {
     const auto before = taken(kind);
     for (int attempt = 0; attempt < 2000 && taken(kind) == before; ++attempt) {
-      auto done = by_->copy(one.to_transfer());
+      auto done = planner_->copy(one.to_transfer());
       ASSERT_TRUE(done) << done.error().message;
       ASSERT_TRUE(one.is_copied());
       if (taken(kind) == before) usleep(200);
@@ -103,7 +103,7 @@ class planner_fixture : public testing::Test {
 
   const cu::driver_table& cuda_ = test::simulated_cuda();
   const test::current_device current_{0};
-  std::unique_ptr<planner> by_;
+  std::unique_ptr<planner> planner_;
 };
 
 }  // namespace pl::copy

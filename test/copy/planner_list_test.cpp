@@ -32,11 +32,11 @@ class PlannerList : public planner_fixture {
 
 TEST_F(PlannerList, NothingAndNothingAtAll) {
   open();
-  EXPECT_TRUE(by_->copy_list({}));
+  EXPECT_TRUE(planner_->copy_list({}));
   const transfer none[] = {
       {direction::to_device, 1, 1, 0}, {direction::to_host, 1, 1, 0}, {direction::on_device, 1, 1, 7, 0}};
-  EXPECT_TRUE(by_->copy_list(none));
-  EXPECT_TRUE(by_->copy_list(std::span(none, 1)));
+  EXPECT_TRUE(planner_->copy_list(none));
+  EXPECT_TRUE(planner_->copy_list(std::span(none, 1)));
 }
 
 TEST_F(PlannerList, ManyShortPiecesBothWays) {
@@ -46,7 +46,7 @@ TEST_F(PlannerList, ManyShortPiecesBothWays) {
     for (const bool is_pinned : {false, true}) {
       std::optional<gpu_engine::hold> hot;
       if (is_hot) {
-        auto held = by_->keep_hot(0);
+        auto held = planner_->keep_hot(0);
         ASSERT_TRUE(held);
         hot.emplace(*std::move(held));
         usleep(5000);
@@ -56,24 +56,24 @@ TEST_F(PlannerList, ManyShortPiecesBothWays) {
           is_pinned ? std::make_unique<guarded_host>(context_of(0), kBytes, 1) : std::make_unique<guarded_host>(kBytes, 1);
       const auto data = test::random_bytes(kBytes, 5);
       host->set(data);
-      auto done = by_->copy_list(pieces(direction::to_device, device.address(), host->address(), kBytes, 300));
+      auto done = planner_->copy_list(pieces(direction::to_device, device.address(), host->address(), kBytes, 300));
       ASSERT_TRUE(done) << done.error().message;
       ASSERT_EQ(device.get(), data);
-      const auto lists = by_->counts().engine.lists;
+      const auto lists = planner_->counts().engine.lists;
       for (int attempt = 0; attempt < 100; ++attempt) {  // the engine may be between two leases
         host->set(bytes_t(kBytes, 0));
-        done = by_->copy_list(pieces(direction::to_host, device.address(), host->address(), kBytes, 300));
+        done = planner_->copy_list(pieces(direction::to_host, device.address(), host->address(), kBytes, 300));
         ASSERT_TRUE(done) << done.error().message;
         ASSERT_EQ(host->get(), data);
-        if (!is_hot || by_->counts().engine.lists > lists) break;
+        if (!is_hot || planner_->counts().engine.lists > lists) break;
       }
     }
-  EXPECT_GT(by_->counts().engine.lists, 0u) << "the hot engine gathered";
+  EXPECT_GT(planner_->counts().engine.lists, 0u) << "the hot engine gathered";
 }
 
 TEST_F(PlannerList, AllSizesAndDirectionsMixed) {
   open();
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   constexpr std::size_t kBytes = 400'000;
   for (int round = 0; round < 3; ++round) {
     guarded_device first(kBytes), out(kBytes), second(kBytes), far(kBytes, 0, 1);
@@ -89,7 +89,7 @@ TEST_F(PlannerList, AllSizesAndDirectionsMixed) {
     list.push_back({direction::on_device, far.address(), out.address(), 1000, 100, 2000, 3000});
     list.push_back({direction::to_host, 1, 1, 0});
     for (std::size_t i = list.size() - 1; i > 0; --i) std::swap(list[i], list[next(i + 1)]);
-    auto done = by_->copy_list(list);
+    auto done = planner_->copy_list(list);
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_EQ(first.get(), data);
     EXPECT_EQ(returned.get(), other);
@@ -104,7 +104,7 @@ TEST_F(PlannerList, AllSizesAndDirectionsMixed) {
 
 TEST_F(PlannerList, PiecesOfManyAllocationsAndBothDevices) {
   open();
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   std::vector<std::unique_ptr<guarded_device>> devices;
   guarded_host host(200 * 64);
   const auto data = test::random_bytes(200 * 64, 8);
@@ -114,11 +114,11 @@ TEST_F(PlannerList, PiecesOfManyAllocationsAndBothDevices) {
     if (i % 5 == 0) devices.push_back(std::make_unique<guarded_device>(5 * 64, i % 3, i % 2 == 0 ? 0 : 1));
     list.push_back({direction::to_device, devices.back()->address() + i % 5 * 64, host.address() + i * 64, 64});
   }
-  auto done = by_->copy_list(list);
+  auto done = planner_->copy_list(list);
   ASSERT_TRUE(done) << done.error().message;
   for (auto& one : list) std::swap(one.dst, one.src), one.way = direction::to_host;
   host.set(bytes_t(200 * 64, 0));
-  done = by_->copy_list(list);
+  done = planner_->copy_list(list);
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(host.get(), data);
   for (const auto& one : devices) (void)one->get();  // canaries
@@ -133,7 +133,7 @@ TEST_F(PlannerList, ABadPieceIsAnErrorAndNoCrash) {
     for (const std::size_t place : {0u, 3u}) {
       auto extended = list;
       extended.insert(extended.begin() + static_cast<long>(place), bad);
-      auto done = by_->copy_list(extended);
+      auto done = planner_->copy_list(extended);
       EXPECT_EQ(done.code(), EINVAL) << about;
     }
   };
@@ -158,31 +158,31 @@ TEST_F(PlannerList, RegisteredMemoryIsNotLookedUp) {
   guarded_host host(8192);
   const auto data = test::random_bytes(8192, 3);
   {
-    auto kept = by_->register_memory(device.address(), 8192);
+    auto kept = planner_->register_memory(device.address(), 8192);
     ASSERT_TRUE(kept) << kept.error().message;
-    const auto before = by_->counts().maps;
+    const auto before = planner_->counts().maps;
     for (const std::size_t bytes : {1u, 8u, 63u, 64u, 1000u}) {
       host.set(data);
-      ASSERT_TRUE(by_->copy({direction::to_device, device.address() + 7, host.address(), bytes}));
+      ASSERT_TRUE(planner_->copy({direction::to_device, device.address() + 7, host.address(), bytes}));
       host.set(bytes_t(8192, 0));
-      ASSERT_TRUE(by_->copy({direction::to_host, host.address(), device.address() + 7, bytes}));
+      ASSERT_TRUE(planner_->copy({direction::to_host, host.address(), device.address() + 7, bytes}));
       ASSERT_EQ(std::memcmp(host.data(), data.data(), bytes), 0) << bytes;
       ASSERT_EQ(test::device_bytes(device.address() + 7, bytes),
                 bytes_t(data.begin(), data.begin() + static_cast<long>(bytes)));
     }
-    ASSERT_TRUE(by_->fill(device.address(), 0x11, 8192));
+    ASSERT_TRUE(planner_->fill(device.address(), 0x11, 8192));
     EXPECT_EQ(device.get(), bytes_t(8192, 0x11));
-    const auto after = by_->counts().maps;
+    const auto after = planner_->counts().maps;
     EXPECT_EQ(after.hits, before.hits);
     EXPECT_EQ(after.misses, before.misses);
     // What goes beyond the registration is looked up, and refused if it leaves the allocation.
-    ASSERT_TRUE(by_->copy({direction::to_device, device.address() + 8190, host.address(), 4}));
-    EXPECT_EQ(by_->counts().maps.misses, before.misses + 1);
-    EXPECT_EQ(by_->copy({direction::to_device, device.address(), 0, 8}).code(), EINVAL);
+    ASSERT_TRUE(planner_->copy({direction::to_device, device.address() + 8190, host.address(), 4}));
+    EXPECT_EQ(planner_->counts().maps.misses, before.misses + 1);
+    EXPECT_EQ(planner_->copy({direction::to_device, device.address(), 0, 8}).code(), EINVAL);
   }
-  const auto before = by_->counts().maps;
-  ASSERT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 8}));
-  EXPECT_GT(by_->counts().maps.hits + by_->counts().maps.misses, before.hits + before.misses) << "ended";
+  const auto before = planner_->counts().maps;
+  ASSERT_TRUE(planner_->copy({direction::to_device, device.address(), host.address(), 8}));
+  EXPECT_GT(planner_->counts().maps.hits + planner_->counts().maps.misses, before.hits + before.misses) << "ended";
 }
 
 TEST_F(PlannerList, RegistrationsMoveAndEnd) {
@@ -190,12 +190,12 @@ TEST_F(PlannerList, RegistrationsMoveAndEnd) {
   guarded_device device(4096);
   guarded_host host(64);
   const auto is_registered = [&] {
-    const auto before = by_->counts().maps;
-    EXPECT_TRUE(by_->copy({direction::to_device, device.address(), host.address(), 8}));
-    const auto after = by_->counts().maps;
+    const auto before = planner_->counts().maps;
+    EXPECT_TRUE(planner_->copy({direction::to_device, device.address(), host.address(), 8}));
+    const auto after = planner_->counts().maps;
     return before.hits == after.hits && before.misses == after.misses;
   };
-  auto kept = by_->register_memory(device.address(), 4096);
+  auto kept = planner_->register_memory(device.address(), 4096);
   ASSERT_TRUE(kept);
   planner::registration moved = *std::move(kept);
   EXPECT_TRUE(is_registered());
@@ -210,20 +210,20 @@ TEST_F(PlannerList, RegistrationsThatCannotBe) {
   open();
   guarded_device device(4096);
   guarded_host host(4096);
-  EXPECT_FALSE(by_->register_memory(device.address(), 0));
-  EXPECT_FALSE(by_->register_memory(device.address(), SIZE_MAX));
-  EXPECT_FALSE(by_->register_memory(0, 4096));
-  EXPECT_FALSE(by_->register_memory(host.address(), 4096));
-  EXPECT_FALSE(by_->register_memory(device.address(), 64u << 20));
+  EXPECT_FALSE(planner_->register_memory(device.address(), 0));
+  EXPECT_FALSE(planner_->register_memory(device.address(), SIZE_MAX));
+  EXPECT_FALSE(planner_->register_memory(0, 4096));
+  EXPECT_FALSE(planner_->register_memory(host.address(), 4096));
+  EXPECT_FALSE(planner_->register_memory(device.address(), 64u << 20));
   std::vector<planner::registration> all;
   for (int i = 0; i < 64; ++i) {
-    auto one = by_->register_memory(device.address(), 4096);
+    auto one = planner_->register_memory(device.address(), 4096);
     ASSERT_TRUE(one) << i << ": " << one.error().message;
     all.push_back(*std::move(one));
   }
-  EXPECT_EQ(by_->register_memory(device.address(), 4096).code(), ENOSPC);
+  EXPECT_EQ(planner_->register_memory(device.address(), 4096).code(), ENOSPC);
   all.erase(all.begin() + 20);
-  auto again = by_->register_memory(device.address(), 4096);
+  auto again = planner_->register_memory(device.address(), 4096);
   EXPECT_TRUE(again) << "its place is free";
 }
 
@@ -235,17 +235,17 @@ TEST_F(PlannerList, ComingAndGoingRegistrationsDoNotDisturbOtherCopies) {
   std::thread comes_and_goes([&] {
     const test::current_device current(0);
     for (int i = 0; !stop; ++i)
-      if (auto kept = by_->register_memory(i % 2 == 0 ? low.address() : high.address(), 4096); !kept) ADD_FAILURE();
+      if (auto kept = planner_->register_memory(i % 2 == 0 ? low.address() : high.address(), 4096); !kept) ADD_FAILURE();
   });
-  auto kept = by_->register_memory(mine.address() + 2048, 2048);
+  auto kept = planner_->register_memory(mine.address() + 2048, 2048);
   ASSERT_TRUE(kept);
   for (unsigned i = 0; i < 3000; ++i) {
-    const std::uint64_t there = i;
+    const std::uint64_t pattern = i;
     std::uint64_t back = 0;
     const std::uint64_t address = mine.address() + i % 2 * 2048 + i % 100 * 8;
-    ASSERT_TRUE(by_->copy({direction::to_device, address, address_of(&there), 8}));
-    ASSERT_TRUE(by_->copy({direction::to_host, address_of(&back), address, 8}));
-    ASSERT_EQ(back, there);
+    ASSERT_TRUE(planner_->copy({direction::to_device, address, address_of(&pattern), 8}));
+    ASSERT_TRUE(planner_->copy({direction::to_host, address_of(&back), address, 8}));
+    ASSERT_EQ(back, pattern);
   }
   stop = true;
   comes_and_goes.join();

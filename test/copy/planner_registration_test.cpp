@@ -19,7 +19,7 @@ TEST_F(PlannerRegistration, HostMemoryIsPinnedForAsLongAsItLives) {
   std::vector<unsigned char> host(100'000, 1);
   EXPECT_FALSE(known(host.data(), host.size()).is_pinned);
   {
-    auto kept = by_->register_host_memory(host.data() + 10, host.size() - 20, 0);
+    auto kept = planner_->register_host_memory(host.data() + 10, host.size() - 20, 0);
     ASSERT_TRUE(kept) << kept.error().message;
     EXPECT_TRUE(known(host.data() + 10, host.size() - 20).is_pinned);
   }
@@ -35,18 +35,18 @@ TEST_F(PlannerRegistration, CopiesOfRegisteredHostMemoryAreOfThePinnedKind) {
   test::set_device_bytes(device.pointer(), data);
   std::vector<unsigned char> host(200'000);
   const transfer transfer{direction::to_host, address_of(host.data()), device.pointer(), host.size()};
-  ASSERT_TRUE(by_->copy(transfer));
+  ASSERT_TRUE(planner_->copy(transfer));
   EXPECT_EQ(taken(method::bounce), 1u);
   EXPECT_EQ(host, data);
   {
-    auto kept = by_->register_host_memory(host.data(), host.size(), 0);
+    auto kept = planner_->register_host_memory(host.data(), host.size(), 0);
     ASSERT_TRUE(kept) << kept.error().message;
     std::fill(host.begin(), host.end(), 0);
-    ASSERT_TRUE(by_->copy(transfer));
+    ASSERT_TRUE(planner_->copy(transfer));
     EXPECT_EQ(taken(method::copy_engine), 1u);
     EXPECT_EQ(host, data);
   }
-  ASSERT_TRUE(by_->copy(transfer));
+  ASSERT_TRUE(planner_->copy(transfer));
   EXPECT_EQ(taken(method::bounce), 2u) << "the registration has ended";
 }
 
@@ -55,7 +55,7 @@ TEST_F(PlannerRegistration, MemoryThatTheApplicationPinnedStaysPinned) {
   void* pinned = nullptr;
   ASSERT_EQ(cuda_.cuMemHostAlloc(&pinned, 8192, 0), 0);
   {
-    auto kept = by_->register_host_memory(pinned, 8192, 0);
+    auto kept = planner_->register_host_memory(pinned, 8192, 0);
     ASSERT_TRUE(kept) << kept.error().message;
   }
   EXPECT_TRUE(known(pinned, 8192).is_pinned);
@@ -64,13 +64,13 @@ TEST_F(PlannerRegistration, MemoryThatTheApplicationPinnedStaysPinned) {
 
 TEST_F(PlannerRegistration, HostMemoryThatCannotBeRegisteredIsRefused) {
   open();
-  EXPECT_EQ(by_->register_host_memory(nullptr, 10, 0).code(), EINVAL);
+  EXPECT_EQ(planner_->register_host_memory(nullptr, 10, 0).code(), EINVAL);
   std::vector<unsigned char> host(4096 * 4);
-  EXPECT_EQ(by_->register_host_memory(host.data(), 0, 0).code(), EINVAL);
-  auto part = by_->register_host_memory(host.data() + 4096, 100, 0);
+  EXPECT_EQ(planner_->register_host_memory(host.data(), 0, 0).code(), EINVAL);
+  auto part = planner_->register_host_memory(host.data() + 4096, 100, 0);
   ASSERT_TRUE(part);
-  EXPECT_EQ(by_->register_host_memory(host.data(), host.size(), 0).code(), EBUSY);
-  EXPECT_FALSE(by_->register_host_memory(host.data(), 100, 99)) << "no such device";
+  EXPECT_EQ(planner_->register_host_memory(host.data(), host.size(), 0).code(), EBUSY);
+  EXPECT_FALSE(planner_->register_host_memory(host.data(), 100, 99)) << "no such device";
 }
 
 TEST_F(PlannerRegistration, SlotsRunOutAndComeBack) {
@@ -78,13 +78,13 @@ TEST_F(PlannerRegistration, SlotsRunOutAndComeBack) {
   std::vector<unsigned char> host(70 * 8192);
   std::vector<planner::registration> kept;
   for (int i = 0; i < 64; ++i) {
-    auto one = by_->register_host_memory(&host[static_cast<std::size_t>(i) * 8192 + 4096], 1, 0);
+    auto one = planner_->register_host_memory(&host[static_cast<std::size_t>(i) * 8192 + 4096], 1, 0);
     ASSERT_TRUE(one) << i << ": " << one.error().message;
     kept.push_back(*std::move(one));
   }
-  EXPECT_EQ(by_->register_host_memory(&host[69 * 8192], 1, 0).code(), ENOSPC);
+  EXPECT_EQ(planner_->register_host_memory(&host[69 * 8192], 1, 0).code(), ENOSPC);
   kept.pop_back();
-  EXPECT_TRUE(by_->register_host_memory(&host[69 * 8192], 1, 0));
+  EXPECT_TRUE(planner_->register_host_memory(&host[69 * 8192], 1, 0));
   kept.clear();
 }
 

@@ -16,9 +16,9 @@ constexpr std::size_t kMaxBytes = 100'000;
 class PlannerThreads : public planner_fixture {};
 
 // Memory of one thread: random bytes go round from the host over one GPU or two and back.
-class traveller {
+class random_copier {
  public:
-  traveller(planner& planner, unsigned seed) : by_(planner), random_(seed) {}
+  random_copier(planner& planner, unsigned seed) : planner_(planner), random_(seed) {}
 
   void go(std::uint64_t until_ns) {
     while (monotonic_ns() < until_ns && !testing::Test::HasFailure()) one_round();
@@ -39,15 +39,15 @@ class traveller {
         bytes = std::min(transfer.row_bytes - offset, below(transfer.row_bytes) / 3 + 1);
         list.push_back({transfer.way, transfer.dst + offset, transfer.src + offset, bytes});
       }
-      done = by_.copy_list(list);
+      done = planner_.copy_list(list);
     } else if (kind == 1) {
-      auto begun = by_.begin(std::span(&transfer, 1), {});
+      auto begun = planner_.begin(std::span(&transfer, 1), {});
       done = begun ? begun->wait() : status(begun.error());
     } else if (kind == 2 && transfer.row_bytes % 4 == 0) {
-      done = by_.copy({transfer.way, transfer.dst, transfer.src, transfer.row_bytes / 4, 4, transfer.row_bytes / 4,
-                       transfer.row_bytes / 4});
+      done = planner_.copy({transfer.way, transfer.dst, transfer.src, transfer.row_bytes / 4, 4, transfer.row_bytes / 4,
+                            transfer.row_bytes / 4});
     } else {
-      done = by_.copy(transfer);
+      done = planner_.copy(transfer);
     }
     ASSERT_TRUE(done) << done.error().message;
   }
@@ -72,13 +72,13 @@ class traveller {
     }
     ASSERT_EQ(std::memcmp(destination.data() + skew, data.data(), bytes), 0) << bytes;
     if (below(8) == 0) {
-      ASSERT_TRUE(by_.fill(first.address() + skew, 0x77, bytes));
+      ASSERT_TRUE(planner_.fill(first.address() + skew, 0x77, bytes));
       move({direction::to_host, destination.address() + skew, first.address() + skew, bytes});
       ASSERT_EQ(bytes_t(destination.data() + skew, destination.data() + skew + bytes), bytes_t(bytes, 0x77));
     }
   }
 
-  planner& by_;
+  planner& planner_;
   std::mt19937 random_;
   guarded_device near_{kMaxBytes + 200, 1, 0}, far_{kMaxBytes + 200, 3, 1};
   guarded_host pageable_{kMaxBytes + 200, 1}, pinned_{context_of(0), kMaxBytes + 200, 2};
@@ -86,8 +86,8 @@ class traveller {
 
 TEST_F(PlannerThreads, MixedCopiesOnTwoGpus) {
   open();
-  auto hot = by_->keep_hot(0);
-  auto hot_too = by_->keep_hot(1);
+  auto hot = planner_->keep_hot(0);
+  auto hot_too = planner_->keep_hot(1);
   const unsigned seed = std::random_device()();
   std::printf("seed %u\n", seed);
   const std::uint64_t until_ns = monotonic_ns() + kNsForEachTest;
@@ -95,10 +95,10 @@ TEST_F(PlannerThreads, MixedCopiesOnTwoGpus) {
   for (unsigned t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       const test::current_device current(static_cast<int>(t % 2));
-      traveller(*by_, seed + t).go(until_ns);
+      random_copier(*planner_, seed + t).go(until_ns);
     });
   for (auto& thread : threads) thread.join();
-  const auto counts = by_->counts();
+  const auto counts = planner_->counts();
   for (const auto kind : {method::cpu_store, method::copy_engine})
     EXPECT_GT(counts.copies[static_cast<std::size_t>(kind)], 0u);
   EXPECT_GT(counts.engine.launches, 0u);
@@ -115,28 +115,28 @@ TEST_F(PlannerThreads, EverythingComesAndGoes) {
     const test::current_device current(0);
     for (unsigned char value = 0; monotonic_ns() < until_ns; ++value) {
       const test::device_buffer memory(300'000);
-      bytes_t there(300'000, value), back(300'000);
-      ASSERT_TRUE(by_->copy({direction::to_device, memory.pointer(), address_of(there.data()), 3000}));
-      ASSERT_TRUE(by_->copy({direction::to_host, address_of(back.data()), memory.pointer(), 3000}));
+      bytes_t pattern(300'000, value), back(300'000);
+      ASSERT_TRUE(planner_->copy({direction::to_device, memory.pointer(), address_of(pattern.data()), 3000}));
+      ASSERT_TRUE(planner_->copy({direction::to_host, address_of(back.data()), memory.pointer(), 3000}));
       ASSERT_EQ(bytes_t(back.begin(), back.begin() + 3000), bytes_t(3000, value));
-      ASSERT_TRUE(by_->copy({direction::to_device, memory.pointer(), address_of(there.data()), 300'000}));
-      ASSERT_TRUE(by_->copy({direction::to_host, address_of(back.data()), memory.pointer(), 300'000}));
-      ASSERT_EQ(back, there);
+      ASSERT_TRUE(planner_->copy({direction::to_device, memory.pointer(), address_of(pattern.data()), 300'000}));
+      ASSERT_TRUE(planner_->copy({direction::to_host, address_of(back.data()), memory.pointer(), 300'000}));
+      ASSERT_EQ(back, pattern);
     }
   });
   threads.emplace_back([&] {
     const test::current_device current(0);
     while (monotonic_ns() < until_ns) {
-      auto hot = by_->keep_hot(0);
+      auto hot = planner_->keep_hot(0);
       ASSERT_TRUE(hot) << hot.error().message;
       usleep(2000);
-      by_->trim();
-      (void)by_->counts();
+      planner_->trim();
+      (void)planner_->counts();
     }
   });
   threads.emplace_back([&] {
     const test::current_device current(1);
-    traveller(*by_, seed).go(until_ns);
+    random_copier(*planner_, seed).go(until_ns);
   });
   for (auto& thread : threads) thread.join();
 }

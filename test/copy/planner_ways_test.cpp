@@ -49,7 +49,7 @@ class EveryWay : public PlannerWays, public testing::WithParamInterface<std::siz
 TEST_P(EveryWay, CopiesWhatItIsForAndRefusesTheRest) {
   const auto kind = static_cast<method>(GetParam());
   open_for(kind);
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   ASSERT_TRUE(hot) << hot.error().message;
   struct shape {
     std::size_t bytes, dst_skew, src_skew;
@@ -88,13 +88,13 @@ TEST_P(EveryDirection, ACopyGoesTheWayThatCostsLeast) {
   for (const auto side : sides_of(way))
     for (const auto& option : candidates(way, side)) {
       open_for(option.kind, curve(way, side, option));
-      auto hot = by_->keep_hot(0);
+      auto hot = planner_->keep_hot(0);
       ASSERT_TRUE(hot);
       const auto limits = limits_of(way, option);
       const auto bytes = static_cast<std::size_t>(std::clamp<std::uint64_t>(20'001, limits.least, limits.most));
       SCOPED_TRACE(std::string(name_of(side)) + " " + to_text(option));
       copy_until(option.kind, copy_case(way, side, bytes, 1, 2));
-      EXPECT_EQ(by_->counts().bytes[static_cast<std::size_t>(option.kind)], bytes * taken(option.kind));
+      EXPECT_EQ(planner_->counts().bytes[static_cast<std::size_t>(option.kind)], bytes * taken(option.kind));
     }
 }
 INSTANTIATE_TEST_SUITE_P(directions, EveryDirection, testing::ValuesIn(kDirections),
@@ -102,14 +102,14 @@ INSTANTIATE_TEST_SUITE_P(directions, EveryDirection, testing::ValuesIn(kDirectio
 
 TEST_F(PlannerWays, TheBuiltInTableCopiesAllSizes) {
   open();
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   std::size_t skew = 0;
   for (const auto way : kDirections)
     for (const auto side : sides_of(way))
       for (const std::size_t bytes : {1u, 100u, 1500u, 5000u, 17'000u, 70'000u, 300'000u}) {
         ++skew;
         const copy_case one(way, side, bytes, skew % 17, skew % 5);
-        auto done = by_->copy(one.to_transfer());
+        auto done = planner_->copy(one.to_transfer());
         ASSERT_TRUE(done) << done.error().message;
         ASSERT_TRUE(one.is_copied()) << name_of(way) << " " << name_of(side) << " " << bytes;
       }
@@ -117,10 +117,10 @@ TEST_F(PlannerWays, TheBuiltInTableCopiesAllSizes) {
 
 TEST_F(PlannerWays, NothingIsCopiedWithoutBytes) {
   open();
-  EXPECT_TRUE(by_->copy({direction::to_device, 1, 1, 0}));
-  EXPECT_TRUE(by_->copy({direction::to_device, 1, 1, 5, 0}));
-  EXPECT_TRUE(by_->copy_by({method::cpu_store, 1}, {direction::to_device, 0, 0, 0}));
-  EXPECT_TRUE(by_->fill(0, 1, 0));
+  EXPECT_TRUE(planner_->copy({direction::to_device, 1, 1, 0}));
+  EXPECT_TRUE(planner_->copy({direction::to_device, 1, 1, 5, 0}));
+  EXPECT_TRUE(planner_->copy_by({method::cpu_store, 1}, {direction::to_device, 0, 0, 0}));
+  EXPECT_TRUE(planner_->fill(0, 1, 0));
 }
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ constexpr rows_case kRows[] = {{1, 2, 1, 3}, {37, 50, 101, 37}, {513, 150, 777, 
 
 TEST_F(PlannerWays, RowsByEveryWay) {
   open();
-  auto hot = by_->keep_hot(0);
+  auto hot = planner_->keep_hot(0);
   ASSERT_TRUE(hot);
   for (const auto way : kDirections)
     for (const bool is_pinned : {false, true})
@@ -199,7 +199,7 @@ TEST_F(PlannerWays, RowsByChoice) {
   for (const bool is_hot : {false, true}) {
     std::optional<gpu_engine::hold> hot;
     if (is_hot) {
-      auto held = by_->keep_hot(0);
+      auto held = planner_->keep_hot(0);
       ASSERT_TRUE(held);
       hot.emplace(*std::move(held));
     }
@@ -207,7 +207,7 @@ TEST_F(PlannerWays, RowsByChoice) {
       for (const bool is_pinned : {false, true})
         for (const auto& shape : kRows) {
           const rows_copy one(way, is_pinned, shape);
-          auto done = by_->copy(one.to_transfer());
+          auto done = planner_->copy(one.to_transfer());
           ASSERT_TRUE(done) << done.error().message;
           ASSERT_TRUE(one.is_copied()) << name_of(way) << " " << shape.row_bytes;
         }
@@ -220,7 +220,7 @@ TEST_F(PlannerWays, RowsByChoice) {
 TEST_F(PlannerWays, RowsWithoutGapsAreOneCopy) {
   open(curve(direction::to_host, other_side::pageable, {method::bounce, 1}));
   const rows_copy one(direction::to_host, false, {1000, 100, 1000, 1000});
-  ASSERT_TRUE(by_->copy(one.to_transfer()));
+  ASSERT_TRUE(planner_->copy(one.to_transfer()));
   EXPECT_TRUE(one.is_copied());
   EXPECT_EQ(taken(method::bounce), 1u);
 }
@@ -232,7 +232,7 @@ TEST_F(PlannerWays, FillsByStoresAndByTheCopyEngine) {
     open(both_curves(direction::to_device, {kind, 1}));
     for (const std::size_t bytes : {1u, 7u, 4096u, 70'001u}) {
       guarded_device device(bytes, 3);
-      auto done = by_->fill(device.address(), 0x5A, bytes);
+      auto done = planner_->fill(device.address(), 0x5A, bytes);
       ASSERT_TRUE(done) << done.error().message;
       EXPECT_EQ(device.get(), bytes_t(bytes, 0x5A));
     }

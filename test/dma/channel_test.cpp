@@ -61,17 +61,18 @@ void expect_done(dma::channel& queue, const result<dma::sequence>& number) {
 
 TEST(dma_channel, MovesBytesBothWays) {
   fake_engine io;
-  setting here(io);
-  auto queue = here.open();
+  setting rig(io);
+  auto queue = rig.open();
   std::mt19937_64 random(1);
   for (const std::size_t size : {1u, 3u, 64u, 4096u, 65537u}) {
-    const std::size_t from = random() % 5000, middle = random() % 5000, to = (2u << 20) + random() % 5000;
-    for (std::size_t i = 0; i < size; ++i) here.host[from + i] = static_cast<std::byte>(random());
-    here.host[to + size] = std::byte{0x77};
-    ASSERT_TRUE(queue->copy(here.device_at(middle), here.host_at(from), size));
-    expect_done(*queue, queue->copy(here.host_at(to), here.device_at(middle), size));
-    EXPECT_EQ(std::memcmp(here.host + from, here.host + to, size), 0) << size;
-    EXPECT_EQ(here.host[to + size], std::byte{0x77});
+    const std::size_t source_offset = random() % 5000, middle = random() % 5000,
+                      target_offset = (2u << 20) + random() % 5000;
+    for (std::size_t i = 0; i < size; ++i) rig.host[source_offset + i] = static_cast<std::byte>(random());
+    rig.host[target_offset + size] = std::byte{0x77};
+    ASSERT_TRUE(queue->copy(rig.device_at(middle), rig.host_at(source_offset), size));
+    expect_done(*queue, queue->copy(rig.host_at(target_offset), rig.device_at(middle), size));
+    EXPECT_EQ(std::memcmp(rig.host + source_offset, rig.host + target_offset, size), 0) << size;
+    EXPECT_EQ(rig.host[target_offset + size], std::byte{0x77});
   }
   EXPECT_EQ(io.protocol_errors(), 0);
 }
@@ -79,13 +80,13 @@ TEST(dma_channel, MovesBytesBothWays) {
 // The engine writes pipelined copies late: what depends on an operation must wait for it, also when the CPU does not.
 TEST(dma_channel, EachOperationSeesWhatTheOnesBeforeItWrote) {
   fake_engine io;
-  setting here(io);
-  auto queue = here.open();
-  auto* words = reinterpret_cast<std::uint32_t*>(here.host);
+  setting rig(io);
+  auto queue = rig.open();
+  auto* words = reinterpret_cast<std::uint32_t*>(rig.host);
   for (std::uint32_t round = 1; round < 100; ++round) {
-    ASSERT_TRUE(queue->fill(here.device_at(0), round, 4096));
-    ASSERT_TRUE(queue->copy(here.device_at(8192), here.device_at(0), 4096));
-    expect_done(*queue, queue->copy(here.host_at(0), here.device_at(8192), 4096));
+    ASSERT_TRUE(queue->fill(rig.device_at(0), round, 4096));
+    ASSERT_TRUE(queue->copy(rig.device_at(8192), rig.device_at(0), 4096));
+    expect_done(*queue, queue->copy(rig.host_at(0), rig.device_at(8192), 4096));
     ASSERT_EQ(words[0], round);
     ASSERT_EQ(words[1023], round);
   }
@@ -93,25 +94,25 @@ TEST(dma_channel, EachOperationSeesWhatTheOnesBeforeItWrote) {
 
 TEST(dma_channel, RowsAndLists) {
   fake_engine io;
-  setting here(io);
-  auto queue = here.open();
-  for (std::size_t i = 0; i < (1u << 20); ++i) here.host[i] = static_cast<std::byte>(i * 7 >> 2);
-  expect_done(*queue, queue->copy_rows(here.device_at(0), 1024, here.host_at(0), 512, 300, 100));
-  expect_done(*queue, queue->copy(here.host_at(2u << 20), here.device_at(0), 100 * 1024));
+  setting rig(io);
+  auto queue = rig.open();
+  for (std::size_t i = 0; i < (1u << 20); ++i) rig.host[i] = static_cast<std::byte>(i * 7 >> 2);
+  expect_done(*queue, queue->copy_rows(rig.device_at(0), 1024, rig.host_at(0), 512, 300, 100));
+  expect_done(*queue, queue->copy(rig.host_at(2u << 20), rig.device_at(0), 100 * 1024));
   for (std::size_t row = 0; row < 100; ++row)
-    ASSERT_EQ(std::memcmp(here.host + (2u << 20) + row * 1024, here.host + row * 512, 300), 0) << row;
+    ASSERT_EQ(std::memcmp(rig.host + (2u << 20) + row * 1024, rig.host + row * 512, 300), 0) << row;
 
   std::mt19937_64 random(3);
   std::vector<dma::block> blocks;
   for (std::uint32_t i = 0; i < 20'000; ++i)  // more than one submission holds
     blocks.push_back(
-        {here.device_at(i * 40u), here.host_at(i * 40u), static_cast<std::uint32_t>(i % 3 == 0 ? 40 : 1 + random() % 40)});
+        {rig.device_at(i * 40u), rig.host_at(i * 40u), static_cast<std::uint32_t>(i % 3 == 0 ? 40 : 1 + random() % 40)});
   std::shuffle(blocks.begin(), blocks.end(), random);
   expect_done(*queue, queue->copy_blocks(blocks));
-  expect_done(*queue, queue->copy(here.host_at(2u << 20), here.device_at(0), 800'000));
+  expect_done(*queue, queue->copy(rig.host_at(2u << 20), rig.device_at(0), 800'000));
   for (const auto& one : blocks) {
-    const std::size_t offset = one.source - here.host_at(0);
-    ASSERT_EQ(std::memcmp(here.host + (2u << 20) + offset, here.host + offset, one.size_bytes), 0);
+    const std::size_t offset = one.source - rig.host_at(0);
+    ASSERT_EQ(std::memcmp(rig.host + (2u << 20) + offset, rig.host + offset, one.size_bytes), 0);
   }
   const auto none = queue->copy_blocks({});
   ASSERT_TRUE(none);
@@ -121,17 +122,17 @@ TEST(dma_channel, RowsAndLists) {
 // Many times around the ring and around the room for commands, from several threads.
 TEST(dma_channel, GoesRoundItsRings) {
   fake_engine io;
-  setting here(io);
-  auto queue = here.open({2, dma::ordering::waits, 16});
+  setting rig(io);
+  auto queue = rig.open({2, dma::ordering::waits, 16});
   std::vector<std::thread> threads;
   for (unsigned thread = 0; thread < 4; ++thread)
     threads.emplace_back([&, thread] {
       for (std::uint32_t round = 1; round <= 1000; ++round) {
-        const auto number = queue->fill(here.host_at(thread * 4096u), round, 8);
+        const auto number = queue->fill(rig.host_at(thread * 4096u), round, 8);
         ASSERT_TRUE(number) << number.error().message;
         if (round % 50 != 0) continue;
         ASSERT_TRUE(queue->wait(*number, kTimeoutNs));
-        ASSERT_EQ(*reinterpret_cast<std::uint32_t*>(here.host + thread * 4096u), round);
+        ASSERT_EQ(*reinterpret_cast<std::uint32_t*>(rig.host + thread * 4096u), round);
       }
     });
   for (auto& one : threads) one.join();
@@ -140,12 +141,12 @@ TEST(dma_channel, GoesRoundItsRings) {
 
 TEST(dma_channel, AcquireHoldsAndReleaseTells) {
   fake_engine io;
-  setting here(io);
-  auto queue = here.open();
-  auto* words = reinterpret_cast<std::uint32_t*>(here.host);
-  ASSERT_TRUE(queue->acquire(here.host_at(0), 5));
-  ASSERT_TRUE(queue->fill(here.host_at(4096), 0xabcd, 4));
-  const auto last = queue->release(here.host_at(64), 17);
+  setting rig(io);
+  auto queue = rig.open();
+  auto* words = reinterpret_cast<std::uint32_t*>(rig.host);
+  ASSERT_TRUE(queue->acquire(rig.host_at(0), 5));
+  ASSERT_TRUE(queue->fill(rig.host_at(4096), 0xabcd, 4));
+  const auto last = queue->release(rig.host_at(64), 17);
   ASSERT_TRUE(last);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(queue->is_done(*last));
@@ -159,24 +160,24 @@ TEST(dma_channel, AcquireHoldsAndReleaseTells) {
 
 TEST(dma_channel, AWrongAddressEndsOneChannelAlone) {
   fake_engine io;
-  setting here(io);
-  auto broken = here.open(), sound = here.open();
-  const auto number = broken->copy(here.device_at(0), 0x7f00'0000'0000, 64);
+  setting rig(io);
+  auto broken = rig.open(), sound = rig.open();
+  const auto number = broken->copy(rig.device_at(0), 0x7f00'0000'0000, 64);
   ASSERT_TRUE(number);
   EXPECT_EQ(broken->wait(*number, 50'000'000).code(), ETIMEDOUT);
-  expect_done(*sound, sound->fill(here.device_at(0), 1, 64));
+  expect_done(*sound, sound->fill(rig.device_at(0), 1, 64));
   broken.reset();
-  expect_done(*here.open(), result<dma::sequence>(1));
+  expect_done(*rig.open(), result<dma::sequence>(1));
 }
 
 TEST(dma_channel, LeavesNothingBehind) {
   fake_engine io;
   {
-    setting here(io);
+    setting rig(io);
     const int objects = io.live_objects(), maps = io.live_maps();
-    here.open();
+    rig.open();
     const int with_doorbell = io.live_objects();
-    for (int i = 0; i < 10; ++i) expect_done(*here.open(), result<dma::sequence>(1));
+    for (int i = 0; i < 10; ++i) expect_done(*rig.open(), result<dma::sequence>(1));
     EXPECT_EQ(io.live_objects(), with_doorbell);
     EXPECT_LE(with_doorbell, objects + 1);
     EXPECT_EQ(io.live_maps(), maps);
@@ -245,16 +246,16 @@ TEST(dma_channel, AGpuThatDoesNotAnswerIsAnError) {
   fake_engine::options options;
   options.is_deaf = true;
   fake_engine io(options);
-  setting here(io);
-  const auto queue = dma::channel::open(here.space, {});
+  setting rig(io);
+  const auto queue = dma::channel::open(rig.space, {});
   ASSERT_FALSE(queue);
   EXPECT_EQ(queue.code(), EIO);
 }
 
 TEST(dma_channel, EnginesOfTheirOwnRunlistComeFirst) {
   fake_engine io;
-  setting here(io);
-  EXPECT_EQ(dma::copy_engines(here.space->objects()), (std::vector<unsigned>{2, 0, 1}));
+  setting rig(io);
+  EXPECT_EQ(dma::copy_engines(rig.space->objects()), (std::vector<unsigned>{2, 0, 1}));
 }
 
 }  // namespace

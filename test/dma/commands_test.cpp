@@ -20,40 +20,42 @@ words written(Build build) {
 }
 
 TEST(commands, ACopy) {
-  const auto seen = written(
-      [](command_writer& to) { to.copy(0x1'2000'0040, 0x3'4000'0080, 4096, launch::kPipelined | launch::kReleaseWord); });
+  const auto seen = written([](command_writer& writer) {
+    writer.copy(0x1'2000'0040, 0x3'4000'0080, 4096, launch::kPipelined | launch::kReleaseWord);
+  });
   EXPECT_EQ(seen, (words{0x20088100, 0x3, 0x40000080, 0x1, 0x20000040, 0, 0, 4096, 1, 0x818980c0}));
   EXPECT_LE(seen.size(), command_writer::kCopyWords);
 }
 
 TEST(commands, RowsSayTheirPitches) {
-  const auto seen = written([](command_writer& to) { to.copy(0x1000, 0x2000, 300, launch::kPipelined, 100, 1024, 512); });
+  const auto seen =
+      written([](command_writer& writer) { writer.copy(0x1000, 0x2000, 300, launch::kPipelined, 100, 1024, 512); });
   EXPECT_EQ(seen, (words{0x20088100, 0, 0x2000, 0, 0x1000, 512, 1024, 300, 100, 0x838180c0}));
 }
 
 TEST(commands, TheNextOfAListSetsAddressesAlone) {
-  const auto seen = written([](command_writer& to) { to.copy_again(0x1000, 0x2000, launch::kPipelined); });
+  const auto seen = written([](command_writer& writer) { writer.copy_again(0x1000, 0x2000, launch::kPipelined); });
   EXPECT_EQ(seen, (words{0x20048100, 0, 0x2000, 0, 0x1000, 0x818180c0}));
   EXPECT_EQ(seen.size(), command_writer::kBlockWords);
 }
 
 TEST(commands, ACompletionWord) {
-  const auto seen = written([](command_writer& to) { to.completion(0x5'0000'0000, 7); });
+  const auto seen = written([](command_writer& writer) { writer.completion(0x5'0000'0000, 7); });
   EXPECT_EQ(seen, (words{0x20038090, 5, 0, 7}));
   EXPECT_EQ(seen.size(), command_writer::kCompletionWords);
 }
 
 TEST(commands, AFill) {
-  const auto seen = written([](command_writer& to) { to.fill(0x1'0000'1000, 0xabcd, 64, launch::kPipelined); });
+  const auto seen = written([](command_writer& writer) { writer.fill(0x1'0000'1000, 0xabcd, 64, launch::kPipelined); });
   EXPECT_EQ(seen, (words{0x200181c0, 0xabcd, 0x200181c2, 0x30004, 0x20028102, 1, 0x1000, 0x20028106, 64, 1, 0x858180c0}));
   EXPECT_LE(seen.size(), command_writer::kFillWords);
 }
 
 TEST(commands, AnAcquire) {
-  const auto seen = written([](command_writer& to) { to.acquire(0x5'0000'0010, 9); });
+  const auto seen = written([](command_writer& writer) { writer.acquire(0x5'0000'0010, 9); });
   EXPECT_EQ(seen, (words{0x20050017, 0x10, 5, 9, 0, 3}));
   EXPECT_EQ(seen.size(), command_writer::kSemaphoreWords);
-  EXPECT_EQ(written([](command_writer& to) { to.acquire(0, 9, true); }).back(), 0x1003u);
+  EXPECT_EQ(written([](command_writer& writer) { writer.acquire(0, 9, true); }).back(), 0x1003u);
 }
 
 TEST(commands, ARingEntry) {

@@ -37,16 +37,16 @@ void copy_for_ever(planner& shared_planner, int ordinal) {
   auto& device = keep(new test::device_buffer(200'000));
   auto found = find_context(test::simulated_cuda(), ordinal, nullptr);
   auto pinned = pinned_buffer::make(*found, 200'000);
-  auto& there = keep(new std::vector<unsigned char>(200'000));
+  auto& original = keep(new std::vector<unsigned char>(200'000));
   auto& back = keep(new std::vector<unsigned char>(200'000));
   auto* const line = reinterpret_cast<unsigned char*>(pinned->data());
   keep(new pinned_buffer(*std::move(pinned)));
   for (unsigned i = 0;; ++i) {
     constexpr std::size_t kSizes[] = {8, 3000, 20'000, 200'000};
     const std::size_t bytes = kSizes[i % 4];
-    std::memset(there.data(), static_cast<int>(i), bytes);
+    std::memset(original.data(), static_cast<int>(i), bytes);
     unsigned char* const destination = i % 2 == 0 ? back.data() : line;
-    if (!shared_planner.copy({direction::to_device, device.pointer(), address_of(there.data()), bytes})) continue;
+    if (!shared_planner.copy({direction::to_device, device.pointer(), address_of(original.data()), bytes})) continue;
     if (i % 3 == 0) {
       const copy::transfer transfer{direction::to_host, address_of(destination), device.pointer(), bytes};
       auto begun = shared_planner.begin(std::span(&transfer, 1), {});
@@ -54,7 +54,7 @@ void copy_for_ever(planner& shared_planner, int ordinal) {
     } else if (!shared_planner.copy({direction::to_host, address_of(destination), device.pointer(), bytes})) {
       continue;
     }
-    if (std::memcmp(destination, there.data(), bytes) != 0) g_is_wrong = true;
+    if (std::memcmp(destination, original.data(), bytes) != 0) g_is_wrong = true;
   }
 }
 

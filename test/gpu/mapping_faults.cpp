@@ -171,7 +171,7 @@ void prove_beside_work() {
   if (!start_endless_work(stream, flag))
     return tell("22", "a kernel that does not end", "FAILED", "it could not be started");
   std::atomic<bool> is_over{false};
-  std::thread rescue([&] {  // a map that waits for the kernel must not hang the machine
+  std::thread watchdog([&] {  // a map that waits for the kernel must not hang the machine
     for (int i = 0; i < 1500 && !is_over.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     word->store(1);
   });
@@ -181,7 +181,7 @@ void prove_beside_work() {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin).count();
   const bool still_runs = word->load() == 0;
   is_over = true;
-  rescue.join();
+  watchdog.join();
   g_cuda->cuStreamSynchronize(stream);
   check("22", "a first map, proved, beside a kernel that does not end",
         still_runs && ms < 3000 && (mapped || mapped.code() == ETIMEDOUT),
@@ -242,17 +242,17 @@ int use_two_libraries() {
   using map_call = int(peerlane_session_t, uint64_t, size_t, uint32_t, peerlane_mapping_t*);
   using open_session_call = int(const char*, peerlane_session_t*);
   void* const gdrapi = dlopen((g_libraries + "/libgdrapi.so.2").c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* const lane = dlopen((g_libraries + "/libpeerlane.so").c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (gdrapi == nullptr || lane == nullptr) return 3;
+  void* const peerlane = dlopen((g_libraries + "/libpeerlane.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (gdrapi == nullptr || peerlane == nullptr) return 3;
   const auto gdr_open_at = reinterpret_cast<open_call*>(dlsym(gdrapi, "gdr_open"));
   const auto gdr_pin_at = reinterpret_cast<pin_call*>(dlsym(gdrapi, "gdr_pin_buffer"));
-  const auto lane_open_at = reinterpret_cast<open_session_call*>(dlsym(lane, "peerlane_open"));
-  const auto lane_map_at = reinterpret_cast<map_call*>(dlsym(lane, "peerlane_map"));
+  const auto open_session = reinterpret_cast<open_session_call*>(dlsym(peerlane, "peerlane_open"));
+  const auto map_memory = reinterpret_cast<map_call*>(dlsym(peerlane, "peerlane_map"));
   const cu::context_t context = make_current();
   const buffer memory;
   gdr_t g = gdr_open_at();
   peerlane_session_t s = nullptr;
-  if (g == nullptr || lane_open_at(nullptr, &s) != 0) return 4;
+  if (g == nullptr || open_session(nullptr, &s) != 0) return 4;
   std::atomic<int> ready{0}, wrong{0};
   const auto together = [&](const std::function<int()>& call) {
     g_cuda->cuCtxSetCurrent(context);
@@ -263,7 +263,7 @@ int use_two_libraries() {
   gdr_mh_t handle{};
   peerlane_mapping_t mapping = nullptr;
   std::thread other(together, [&] { return gdr_pin_at(g, memory.pointer, 65536, 0, 0, &handle); });
-  together([&] { return lane_map_at(s, memory.pointer, 65536, 0, &mapping); });
+  together([&] { return map_memory(s, memory.pointer, 65536, 0, &mapping); });
   other.join();
   return wrong.load();
 }

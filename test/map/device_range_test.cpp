@@ -67,7 +67,7 @@ TEST_F(device_range_test, SeveralGpusAreSeveralMappings) {
   for (int device = 0; device < 2; ++device) {
     cu::allocation_prop prop{};
     prop.type = cu::allocation_type::pinned;
-    prop.where = {cu::location_type::device, device};
+    prop.location = {cu::location_type::device, device};
     ASSERT_EQ(cuda_.cuMemCreate(&pieces[device], 2 * kMiB, &prop, 0), 0);
     const std::uint64_t address = base + static_cast<std::uint64_t>(device) * 2 * kMiB;
     ASSERT_EQ(cuda_.cuMemMap(address, 2 * kMiB, 0, pieces[device], 0), 0);

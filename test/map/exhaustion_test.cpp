@@ -65,31 +65,31 @@ class paused_io final : public device_io {
  public:
   explicit paused_io(device_io& next) : next_(next) {}
   int open(const char* path, int flags) override {
-    const pause here;
+    const pause pausing;
     return next_.open(path, flags);
   }
   int close(int fd) override {
-    const pause here;
+    const pause pausing;
     return next_.close(fd);
   }
   int ioctl(int fd, unsigned long request, void* argument) override {
-    const pause here;
+    const pause pausing;
     return next_.ioctl(fd, request, argument);
   }
   void* mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) override {
-    const pause here;
+    const pause pausing;
     return next_.mmap(address, bytes, protection, flags, fd, offset);
   }
   int munmap(void* address, std::size_t bytes) override {
-    const pause here;
+    const pause pausing;
     return next_.munmap(address, bytes);
   }
   int madvise(void* address, std::size_t bytes, int advice) override {
-    const pause here;
+    const pause pausing;
     return next_.madvise(address, bytes, advice);
   }
   result<std::string> read_text(const char* path) override {
-    const pause here;
+    const pause pausing;
     return next_.read_text(path);
   }
 
@@ -103,7 +103,7 @@ struct paused;
 template <class... Arguments, cu::result_t (*cu::driver_table::*Member)(Arguments...)>
 struct paused<Member> {
   static cu::result_t call(Arguments... arguments) {
-    const pause here;
+    const pause pausing;
     if (g_calls_remaining.load() >= 0 && g_calls_remaining.fetch_sub(1) == 0) {
       g_call_failed = true;
       return cu::error_code::unknown;
@@ -167,7 +167,7 @@ class exhaustion : public testing::TestWithParam<const char*> {
     return request;
   }
 
-  // What is held in the kernels at this moment.
+  // The kernels' resources in use at this moment.
   std::vector<long> holdings() const {
     std::vector<long> out{counted_->open_descriptors(), static_cast<long>(counted_->mapped_bytes()),
                           open_descriptor_count()};

@@ -20,7 +20,7 @@ namespace {
 // A soft limit for the length of a scope.
 class scoped_limit {
  public:
-  scoped_limit(int resource, rlim_t soft) : which_(resource) {
+  scoped_limit(int resource, rlim_t soft) : resource_(resource) {
     getrlimit(which_as_type(), &before_);
     const rlimit lower{soft, before_.rlim_max};
     is_set_ = setrlimit(which_as_type(), &lower) == 0;
@@ -31,8 +31,8 @@ class scoped_limit {
   bool is_set() const { return is_set_; }
 
  private:
-  __rlimit_resource_t which_as_type() const { return static_cast<__rlimit_resource_t>(which_); }
-  int which_;
+  __rlimit_resource_t which_as_type() const { return static_cast<__rlimit_resource_t>(resource_); }
+  int resource_;
   rlimit before_{};
   bool is_set_ = false;
 };

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What the watched calls saw. One test at a time.
+// The record of the watched calls.
 struct watch {
   address_range users;               // the user's memory
   const unsigned char* view;         // of it, by a mapping that the simulated driver made
@@ -34,14 +34,14 @@ struct watch {
 };
 watch* g_watch = nullptr;
 
-void look(std::uint64_t pointer, std::size_t bytes) {
+void inspect(std::uint64_t pointer, std::size_t bytes) {
   const address_range& users = g_watch->users;
   if (pointer < users.end() && pointer + bytes > users.begin) ++g_watch->touched;
   if (std::memcmp(g_watch->view, g_watch->bytes.data(), g_watch->bytes.size()) != 0) ++g_watch->touched;
 }
 
 // The mode of the calling thread, looked at without changing it.
-void look_at_capture_mode() {
+void note_capture_mode() {
   int mode = cu::capture_mode::relaxed;
   simulated_cuda().cuThreadExchangeStreamCaptureMode(&mode);
   if (mode != cu::capture_mode::relaxed) ++g_watch->strict_mode_calls;
@@ -50,17 +50,17 @@ void look_at_capture_mode() {
 
 cu::result_t watched_dtoh(void* out, std::uint64_t source, std::size_t bytes) {
   ++g_watch->default_stream_calls;
-  look(source, bytes);
+  inspect(source, bytes);
   return simulated_cuda().cuMemcpyDtoH_v2(out, source, bytes);
 }
 cu::result_t watched_dtoh_async(void* out, std::uint64_t source, std::size_t bytes, cu::stream_t stream) {
   if (stream == nullptr) ++g_watch->default_stream_calls;
-  look_at_capture_mode();
-  look(source, bytes);
+  note_capture_mode();
+  inspect(source, bytes);
   return simulated_cuda().cuMemcpyDtoHAsync_v2(out, source, bytes, stream);
 }
 cu::result_t watched_export(void* handle, std::uint64_t pointer, std::size_t bytes, int type, unsigned long long flags) {
-  look_at_capture_mode();
+  note_capture_mode();
   return simulated_cuda().cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
 }
 cu::result_t held_synchronize(cu::stream_t stream) {
@@ -166,19 +166,19 @@ TEST_F(mapping_proof, WaitsForNoWorkOfTheUsers) {
   ASSERT_EQ(cuda.cuStreamWaitValue32_v2(stream, reinterpret_cast<std::uint64_t>(word), 1, cu::wait_value::eq), 0);
   std::atomic<bool> ended{false};
   bool is_mapped = false;
-  std::string why;
+  std::string reason;
   std::thread mapper([&] {
     const current_device context;
     auto mapped = map();
     is_mapped = mapped.ok();
-    if (!mapped) why = mapped.error().message;
+    if (!mapped) reason = mapped.error().message;
     ended = true;
   });
   for (int i = 0; i < 1000 && !ended.load(); ++i) std::this_thread::sleep_for(10ms);
   EXPECT_TRUE(ended.load()) << "the map waits for the user's stream";
   flag = 1;
   mapper.join();
-  EXPECT_TRUE(is_mapped) << why;
+  EXPECT_TRUE(is_mapped) << reason;
   EXPECT_EQ(cuda.cuStreamSynchronize(stream), 0);
   EXPECT_EQ(cuda.cuStreamDestroy_v2(stream), 0);
   EXPECT_EQ(cuda.cuMemFreeHost(word), 0);

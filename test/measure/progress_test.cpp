@@ -20,7 +20,7 @@ TEST(progress_line, silent_without_a_terminal) {
   testing::internal::CaptureStderr();
   {
     progress line("t", 2);
-    line.at(1, "step");
+    line.start_step(1, "step");
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }

@@ -53,7 +53,7 @@ class death : public testing::TestWithParam<way> {
  protected:
   void SetUp() override {
     if (!GetParam().has_two_hosts) return;
-    if (const auto why = hosts_.make({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+    if (const auto reason = hosts_.make({}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
   }
   messenger_options options() const {
     auto out = test_options();
@@ -78,22 +78,22 @@ INSTANTIATE_TEST_SUITE_P(every_way, death, testing::ValuesIn(kWays),
 TEST_P(death, ends_what_waits) {
   EXPECT_EQ(run(2,
                 [&](const rank_context& ctx) {
-                  piece small(has_gpu(), 64), large(has_gpu(), 1 << 20), into(has_gpu(), 1 << 20);
+                  piece small(has_gpu(), 64), large(has_gpu(), 1 << 20), target(has_gpu(), 1 << 20);
                   auto exposed = ctx.messenger->expose(small.all());
                   CHECK_OK(exposed);
                   CHECK_OK(ctx.messenger->barrier(kPatience));
                   CHECK_OK(ctx.group->barrier());  // from here on, rank 1 answers nothing any more
                   if (ctx.rank == 1) return raise(SIGKILL);
-                  window::key_t there = exposed->key();
-                  there.rank = 1;  // both windows are the first of their process
-                  auto named = ctx.messenger->irecv(1, into.all(), 1);
-                  auto any = ctx.messenger->irecv(kAnySource, into.all(), 1);
-                  auto announced = ctx.messenger->isend(1, large.all(), 2);
-                  auto put = ctx.messenger->put(there, 0, small.all());
-                  auto got = ctx.messenger->get(there, 0, small.all());
-                  auto counted = ctx.messenger->atomic(there, 0, atomic_op::add, 1);
+                  window::key_t key = exposed->key();
+                  key.rank = 1;  // both windows are the first of their process
+                  auto named = ctx.messenger->irecv(1, target.all(), 1);
+                  auto any = ctx.messenger->irecv(kAnySource, target.all(), 1);
+                  auto rendezvous = ctx.messenger->isend(1, large.all(), 2);
+                  auto put = ctx.messenger->put(key, 0, small.all());
+                  auto got = ctx.messenger->get(key, 0, small.all());
+                  auto counted = ctx.messenger->atomic(key, 0, atomic_op::add, 1);
                   CHECK(is_lost(named) && is_lost(any));
-                  CHECK(is_lost(announced));
+                  CHECK(is_lost(rendezvous));
                   CHECK(is_lost(put));
                   CHECK(is_lost(got));
                   CHECK(is_lost(counted));
@@ -101,7 +101,7 @@ TEST_P(death, ends_what_waits) {
                   CHECK(ctx.messenger->flush(1, kInTime).code() == ECONNRESET);
                   CHECK(ctx.messenger->barrier(kInTime).code() == ECONNRESET);
                   auto late = ctx.messenger->isend(1, small.all(), 3);
-                  auto late_receive = ctx.messenger->irecv(kAnySource, into.all(), 3);
+                  auto late_receive = ctx.messenger->irecv(kAnySource, target.all(), 3);
                   CHECK(is_lost(late) && is_lost(late_receive));
                   CHECK(ctx.messenger->counts().operations == 7);  // those whose requests still live
                   return 0;

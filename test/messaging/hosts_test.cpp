@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(seeds, lossy_hosts, testing::Range(1, 3));
 TEST_P(lossy_hosts, lose_no_message) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
   SCOPED_TRACE("seed " + std::to_string(seed));
-  if (const auto why = join({seed, 100, 600, 0.005}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  if (const auto reason = join({seed, 100, 600, 0.005}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
   EXPECT_EQ(
       run(gpus::one_each,
           [&](const rank_context& ctx) { return ctx.messenger->is_same_node(1 - ctx.rank) ? __LINE__ : talk(ctx, seed); }),
@@ -145,20 +145,20 @@ int open_sockets() {
 
 // Everything that can be under way to a process that answers nothing.
 struct under_way {
-  explicit under_way(const rank_context& ctx, const window::key_t& there)
-      : into(true, 1 << 20), small(true, 64), large(true, 8u << 20), many(false, 8192) {
+  explicit under_way(const rank_context& ctx, const window::key_t& key)
+      : target(true, 1 << 20), small(true, 64), large(true, 8u << 20), many(false, 8192) {
     const auto add = [&](request added) { all.push_back(std::move(added)); };
-    add(ctx.messenger->irecv(1, into.all(), 1));
-    add(ctx.messenger->irecv(kAnySource, into.all(), 1));
+    add(ctx.messenger->irecv(1, target.all(), 1));
+    add(ctx.messenger->irecv(kAnySource, target.all(), 1));
     add(ctx.messenger->isend(1, large.all(), 2));  // announced
-    add(ctx.messenger->put(there, 0, small.all()));
-    add(ctx.messenger->put(there, 0, large.part(0, 1 << 20)));
-    add(ctx.messenger->get(there, 0, small.all()));
-    add(ctx.messenger->atomic(there, 0, atomic_op::add, 1));
+    add(ctx.messenger->put(key, 0, small.all()));
+    add(ctx.messenger->put(key, 0, large.part(0, 1 << 20)));
+    add(ctx.messenger->get(key, 0, small.all()));
+    add(ctx.messenger->atomic(key, 0, atomic_op::add, 1));
     // Beyond what the other side may hold, and what the connection's buffers do.
     for (int i = 0; i < 2000; ++i) flood.push_back(ctx.messenger->isend(1, many.all(), 3));
   }
-  piece into, small, large, many;
+  piece target, small, large, many;
   std::vector<request> all, flood;
 };
 
@@ -172,9 +172,9 @@ int outlive(const rank_context& ctx, const std::function<void()>& stop_peer, con
   const int sockets = open_sockets();
   ctx.messenger->progress();
   stop_peer();
-  auto there = window_here->key();
-  there.rank = 1;
-  under_way pending(ctx, there);
+  auto key = window_here->key();
+  key.rank = 1;
+  under_way pending(ctx, key);
   // A stopped process is not a dead one: waits end in time, operations do not.
   for (auto& each : pending.all) CHECK(each.wait(20ms).code() == ETIMEDOUT);
   CHECK(ctx.messenger->barrier(20ms).code() == ETIMEDOUT);
@@ -197,7 +197,7 @@ int outlive(const rank_context& ctx, const std::function<void()>& stop_peer, con
 }
 
 TEST_F(hosts, outlive_a_process_that_stops_and_dies) {
-  if (const auto why = join({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  if (const auto reason = join({}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
   // The peer tells its number through a pipe: it is stopped from outside, at any place in its calls.
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -247,7 +247,7 @@ std::string meet_by_hand(int rank, const std::string& secret) {
 }
 
 TEST_F(hosts, meet_by_hand_only_with_a_secret) {
-  if (const auto why = join({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  if (const auto reason = join({}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
   for (const bool has_secret : {false, true}) {
     EXPECT_EQ(fork_ranks(2,
                          [&](int rank, fork_bootstrap&) {
@@ -264,7 +264,7 @@ TEST_F(hosts, meet_by_hand_only_with_a_secret) {
 
 // Each process has a rail of its own, and there is no way from one to the other.
 TEST_F(hosts, rails_without_a_route_are_an_error) {
-  if (const auto why = join({}); !why.empty()) GTEST_SKIP() << "no two hosts here: " << why;
+  if (const auto reason = join({}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
   EXPECT_EQ(run(
                 gpus::none,
                 [](const rank_context& ctx) {

@@ -31,10 +31,10 @@ const std::vector<int>& descriptors_at_start() {
   }();
   return found;
 }
-[[maybe_unused]] const auto& kLookedAtStart = descriptors_at_start();
+[[maybe_unused]] const auto& kDescriptorsAtStart = descriptors_at_start();
 
 // Ends a forked child as another program: 2 if that one has a descriptor of our memory or of a connection.
-[[noreturn]] void exec_and_look() {
+[[noreturn]] void exec_and_list_descriptors() {
   for (const int fd : descriptors_at_start())
     if (fd > STDERR_FILENO) close(fd);
   execl("/bin/sh", "sh", "-c",
@@ -53,7 +53,7 @@ int fork_between_messages(const rank_context& ctx) {
     if (!is_refused) _exit(1);
     // Neither the memory nor a connection is open in another program: it would keep a dead process's connections alive. An
     // event poll of UCX's may be; it keeps nothing alive.
-    exec_and_look();
+    exec_and_list_descriptors();
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
@@ -75,8 +75,8 @@ int fork_with_a_fresh_connection(const rank_context& ctx) {
   piece data(false, 8);
   if (ctx.rank == 1) {
     auto sent = ctx.messenger->isend(0, data.all(), 1);  // connects
-    const auto until = std::chrono::steady_clock::now() + 300ms;
-    while (std::chrono::steady_clock::now() < until) ctx.messenger->progress();
+    const auto deadline = std::chrono::steady_clock::now() + 300ms;
+    while (std::chrono::steady_clock::now() < deadline) ctx.messenger->progress();
     CHECK_OK(ctx.group->barrier());
     CHECK_OK(sent.wait(kPatience));
     return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
@@ -90,11 +90,11 @@ int fork_with_a_fresh_connection(const rank_context& ctx) {
     }
     return false;
   };
-  const auto until = std::chrono::steady_clock::now() + 250ms;
-  while (!has_open_connection() && std::chrono::steady_clock::now() < until) usleep(1000);
+  const auto deadline = std::chrono::steady_clock::now() + 250ms;
+  while (!has_open_connection() && std::chrono::steady_clock::now() < deadline) usleep(1000);
   CHECK(has_open_connection());  // else there is nothing to be seen here
   const pid_t child = fork();
-  if (child == 0) exec_and_look();
+  if (child == 0) exec_and_list_descriptors();
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
   CHECK_OK(ctx.group->barrier());

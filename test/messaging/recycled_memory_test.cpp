@@ -75,7 +75,7 @@ TEST(recycled_memory, remapped_under_one_reservation) {
                       const auto& cuda = test::simulated_cuda();
                       cu::allocation_prop prop{};
                       prop.type = cu::allocation_type::pinned;
-                      prop.where = {cu::location_type::device, 0};
+                      prop.location = {cu::location_type::device, 0};
                       prop.flags.gpu_direct_rdma_capable = 1;
                       const cu::access_desc access{{cu::location_type::device, 0}, cu::access_flags::read_write};
                       std::uint64_t address = 0;

@@ -163,11 +163,11 @@ TEST(bulk, several_threads_fill_chunks_for_the_gpu) {
                   if (ctx.rank == 0) data.set(test::random_bytes(kBytes, 3));
                   auto exposed = ctx.messenger->expose(data.all());
                   CHECK_OK(exposed);
-                  window::key_t there = exposed->key();
-                  there.rank = 1;
+                  window::key_t key = exposed->key();
+                  key.rank = 1;
                   CHECK_OK(ctx.messenger->barrier(kPatience));
                   if (ctx.rank == 0) {
-                    auto put = ctx.messenger->put(there, 1000, data.part(1000, kBytes - 1000));
+                    auto put = ctx.messenger->put(key, 1000, data.part(1000, kBytes - 1000));
                     CHECK_OK(put.wait(kPatience));
                     CHECK_OK(ctx.messenger->send(1, data.part(0, 200000), 1, kPatience));
                   } else {
@@ -182,7 +182,7 @@ TEST(bulk, several_threads_fill_chunks_for_the_gpu) {
 }
 
 class refused : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(by, refused, testing::Values(EPERM, EFAULT));
+INSTANTIATE_TEST_SUITE_P(each_errno, refused, testing::Values(EPERM, EFAULT));
 
 TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lane between two threads in one mapping, where ThreadSanitizer sees both ends; and what an end must survive of the
+// A shm queue between two threads in one mapping, where ThreadSanitizer sees both ends; and what an end must survive of the
 // other.
 #include "messaging/transport/shm_queue.hpp"
 
@@ -118,7 +118,7 @@ TEST(shm_queue, numbers_wrap) {
   carry_all(writer, queue_position::behind(memory.mapping(), kPackets, kData), random_parcels(4000, 2));
 }
 
-TEST(shm_queue, a_full_lane_takes_no_more_until_the_oldest_is_taken) {
+TEST(shm_queue, a_full_queue_takes_no_more_until_the_oldest_is_taken) {
   const shared_memory memory;
   shm_queue writer(memory.mapping()), reader(memory.mapping());
   const parcel small{24, 8, 3, 0}, large{56, 60000, 5, 0};
@@ -185,10 +185,10 @@ TEST(shm_queue, nobody_can_shrink_an_outbox) {
   const auto path = "/proc/self/fd/" + std::to_string(outbox->own_name().fd);
   EXPECT_NE(truncate(path.c_str(), 0), 0);
   EXPECT_EQ(errno, EPERM);
-  auto lane = shm_queue_set::open_queue(outbox->own_name(), 1);
-  ASSERT_TRUE(lane) << lane.error().message;
-  EXPECT_EQ(lane->peek().head, nullptr);
-  shm_queue_set::close(*lane);
+  auto inbound = shm_queue_set::open_queue(outbox->own_name(), 1);
+  ASSERT_TRUE(inbound) << inbound.error().message;
+  EXPECT_EQ(inbound->peek().head, nullptr);
+  shm_queue_set::close(*inbound);
 }
 
 TEST(shm_queue, an_outbox_that_its_owner_could_shrink_is_refused) {
@@ -198,9 +198,9 @@ TEST(shm_queue, an_outbox_that_its_owner_could_shrink_is_refused) {
   ASSERT_EQ(fstat(fd, &info), 0);
   EXPECT_EQ(shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 1).code(), EPROTO);
   ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  auto lane = shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 1);
-  ASSERT_TRUE(lane);
-  shm_queue_set::close(*lane);
+  auto inbound = shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 1);
+  ASSERT_TRUE(inbound);
+  shm_queue_set::close(*inbound);
   EXPECT_EQ(shm_queue_set::open_queue({getpid(), fd, info.st_ino}, 2).code(), ESTALE) << "too short for a third rank";
   close(fd);
 }

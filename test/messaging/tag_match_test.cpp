@@ -95,10 +95,10 @@ TEST(matching, cancelling) {
               CHECK_OK(received.cancel());
               CHECK(received.outcome().code() == ECANCELED);
               { auto dropped = ctx.messenger->irecv(kAnySource, data.all(), 1); }
-              auto announced = ctx.messenger->isend(1, data.all(), 1);
+              auto rendezvous = ctx.messenger->isend(1, data.all(), 1);
               CHECK_OK(ctx.messenger->barrier(kPatience));
-              CHECK(announced.cancel().code() == EBUSY);
-              CHECK(announced.wait(kPatience).code() == ECANCELED);
+              CHECK(rendezvous.cancel().code() == EBUSY);
+              CHECK(rendezvous.wait(kPatience).code() == ECANCELED);
               { auto dropped = ctx.messenger->isend(1, data.all(), 1); }
               CHECK(ctx.messenger->counts().operations == 2);
               return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;

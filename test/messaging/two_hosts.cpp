@@ -68,10 +68,10 @@ std::string two_hosts::make_host(std::size_t rank) {
 
 std::string two_hosts::make(const wire& between) {
   const unique_fd own(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
-  std::string why = own ? "" : refused("opening the network namespace");
-  for (std::size_t rank = 0; rank < 2 && why.empty(); ++rank) why = make_host(rank);
-  if (own && setns(own.get(), CLONE_NEWNET) != 0 && why.empty()) return refused("going back to the network namespace");
-  if (!why.empty()) return why;
+  std::string reason = own ? "" : refused("opening the network namespace");
+  for (std::size_t rank = 0; rank < 2 && reason.empty(); ++rank) reason = make_host(rank);
+  if (own && setns(own.get(), CLONE_NEWNET) != 0 && reason.empty()) return refused("going back to the network namespace");
+  if (!reason.empty()) return reason;
   relay_ = fork();
   if (relay_ == 0) relay(between);
   return relay_ > 0 ? "" : refused("fork");

@@ -76,10 +76,10 @@ TEST_P(revoke, a_window_that_ends_is_written_no_more) {
               data.set(std::vector<unsigned char>(bytes(), static_cast<unsigned char>(ctx.rank + 1)));
               auto mine = ctx.messenger->expose(data.all());
               CHECK_OK(mine);
-              auto there = key_of_0(ctx, *mine);
-              CHECK_OK(there);
+              auto key = key_of_0(ctx, *mine);
+              CHECK_OK(key);
               if (ctx.rank == 1) {
-                auto put = ctx.messenger->put(*there, 0, data.all());
+                auto put = ctx.messenger->put(*key, 0, data.all());
                 const auto done = put.wait(kPatience);
                 // A GPU's copy that has begun is waited for: it may have been all of the put.
                 const bool is_right = done.code() == ECANCELED || (GetParam().is_device && done.ok());
@@ -104,11 +104,11 @@ TEST_P(revoke, a_get_from_a_window_that_ends_brings_all_or_an_error) {
               data.set(std::vector<unsigned char>(bytes(), static_cast<unsigned char>(ctx.rank + 1)));
               auto mine = ctx.messenger->expose(data.all());
               CHECK_OK(mine);
-              auto there = key_of_0(ctx, *mine);
-              CHECK_OK(there);
+              auto key = key_of_0(ctx, *mine);
+              CHECK_OK(key);
               const auto before = ctx.messenger->counts().operations;
               if (ctx.rank == 1) {
-                auto got = ctx.messenger->get(*there, 0, data.all());
+                auto got = ctx.messenger->get(*key, 0, data.all());
                 const auto done = got.wait(kPatience);
                 CHECK(done.ok() ? is_only(data.get(bytes()), 1) : done.code() == ECANCELED || done.code() == EIO);
                 answer_until_met(ctx);
@@ -182,8 +182,8 @@ TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
               data.set(std::vector<unsigned char>(kBytes, static_cast<unsigned char>(ctx.rank + 1)));
               auto mine = ctx.messenger->expose(second.all());
               CHECK_OK(mine);
-              auto there = ctx.messenger->expose(second.all())->key();
-              there = {1 - ctx.rank, mine->key().id, kBytes};  // both windows are the first of their process
+              auto key = ctx.messenger->expose(second.all())->key();
+              key = {1 - ctx.rank, mine->key().id, kBytes};  // both windows are the first of their process
               auto peer = pid_of_1(ctx);
               CHECK_OK(peer);
               CHECK_OK(ctx.messenger->barrier(kPatience));
@@ -204,7 +204,7 @@ TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
               if (sending >= 900ms) std::fprintf(stderr, "the send took %lld ms\n", (long long)sending.count());
               CHECK(sending < kBound);
               const auto putting = time_of([&] {
-                auto put = ctx.messenger->put(there, 0, data.all());
+                auto put = ctx.messenger->put(key, 0, data.all());
                 static_cast<void>(put.wait(100ms));
               });
               if (putting >= 500ms) std::fprintf(stderr, "the put took %lld ms\n", (long long)putting.count());

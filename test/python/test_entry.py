@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's door: the command as a module, errors in our words, asyncio's ways to wait, what objects show, what is imported."""
+"""The package's entry points: the command as a module, errors in our words, asyncio's ways to wait, what objects show, what is imported."""
 
 import asyncio
 import builtins

@@ -43,7 +43,7 @@ class Words(unittest.TestCase):
                 self.assertEqual(sorted(n for n in named if n not in known and not n.endswith("_")), [])
 
     def test_every_finding_of_the_doctor_is_explained(self):
-        subjects = set(re.findall(r'add\(out, severity::\w+, "([^"]+)"', self.sources()))
+        subjects = set(re.findall(r'add_finding\(out, severity::\w+, "([^"]+)"', self.sources()))
         self.assertGreater(len(subjects), 8)
         page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
         self.assertEqual(sorted(s for s in subjects if f"| `{s}` |" not in page), [])

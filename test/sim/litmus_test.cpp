@@ -38,9 +38,9 @@ class Litmus : public SimTest {
  protected:
   void SetUp() override {
     SimTest::SetUp();
-    here_ = make_side();
+    near_ = make_side();
     CU_OK(cuCtxCreate_v2(&other_context_, 0, 1));
-    there_ = make_side();
+    far_ = make_side();
     CU_OK(cuCtxSetCurrent(context_));
     CU_OK(cuCtxEnablePeerAccess(other_context_, 0));
     void* host = nullptr;
@@ -101,13 +101,13 @@ class Litmus : public SimTest {
 
   // The receiver: waits for its flag, then copies its data to where the CPU looks.
   void queue_receiver(device_ptr flag, unsigned flush = 0) {
-    EXPECT_EQ(cuStreamWaitValue64_v2(there_.stream, flag, round_, wait_value::geq | flush), 0);
-    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), there_.data, kDataBytes, there_.stream), 0);
+    EXPECT_EQ(cuStreamWaitValue64_v2(far_.stream, flag, round_, wait_value::geq | flush), 0);
+    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), far_.data, kDataBytes, far_.stream), 0);
   }
   bool receiver_found_the_data() {
-    EXPECT_EQ(cuStreamSynchronize(there_.stream), 0);  // first: to synchronise with the sender would help it
-    EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
-    EXPECT_EQ(cuStreamSynchronize(here_.second), 0);
+    EXPECT_EQ(cuStreamSynchronize(far_.stream), 0);  // first: to synchronise with the sender would help it
+    EXPECT_EQ(cuStreamSynchronize(near_.stream), 0);
+    EXPECT_EQ(cuStreamSynchronize(near_.second), 0);
     return all_are(found(), round_);
   }
 
@@ -116,58 +116,58 @@ class Litmus : public SimTest {
   void holds(const std::function<bool()>& round) {
     for (unsigned seed = 1; seed <= kRightSeeds; ++seed) ASSERT_TRUE(run(seed, round)) << "seed " << seed;
   }
-  void breaks(const char* without, const std::function<bool()>& round) {
+  void breaks(const char* missing, const std::function<bool()>& round) {
     if (!kBrokenProgramsMayRun) return;
     for (unsigned seed = 1; seed <= kSeeds; ++seed)
       if (!run(seed, round, kDelayUs << seed / 8)) return;
-    ADD_FAILURE() << "no seed of " << kSeeds << " shows that the order is lost without " << without;
+    ADD_FAILURE() << "no seed of " << kSeeds << " shows that the order is lost without " << missing;
   }
   bool run(unsigned seed, const std::function<bool()>& round, unsigned delay_us = kDelayUs) {
     peerlaneSimSetDisorder(0, 0);
     ++round_;
     const std::vector<std::uint64_t> numbers(kWords, round_);
-    EXPECT_EQ(cuMemcpyHtoD_v2(here_.sources, numbers.data(), kDataBytes), 0);
+    EXPECT_EQ(cuMemcpyHtoD_v2(near_.sources, numbers.data(), kDataBytes), 0);
     peerlaneSimSetDisorder(seed, delay_us);
     return round();
   }
 
   context_t other_context_ = nullptr;
-  side here_{}, there_{};
+  side near_{}, far_{};
   std::uint64_t* host_ = nullptr;
   std::uint64_t round_ = 0;  // its number is the data and the flag's value
 };
 
 TEST_F(Litmus, Rule1AWrittenValueComesAfterTheStreamsEarlierWrites) {
   const auto copied = [&](unsigned flags) {
-    queue_receiver(there_.flag);
-    EXPECT_EQ(cuMemcpyDtoDAsync_v2(there_.data, here_.sources, kDataBytes, here_.stream), 0);
-    EXPECT_EQ(cuStreamWriteValue64(here_.stream, there_.flag, round_, flags), 0);
+    queue_receiver(far_.flag);
+    EXPECT_EQ(cuMemcpyDtoDAsync_v2(far_.data, near_.sources, kDataBytes, near_.stream), 0);
+    EXPECT_EQ(cuStreamWriteValue64(near_.stream, far_.flag, round_, flags), 0);
     return receiver_found_the_data();
   };
   holds([&] { return copied(0); });
   breaks("the barrier, behind a copy", [&] { return copied(kNoBarrier); });
   const auto stored = [&](unsigned flags) {
-    queue_receiver(there_.flag);
-    launch(here_, "publish", kWords, there_.data, device_address(completion_word()), round_, 2u);
-    EXPECT_EQ(cuStreamWriteValue64(here_.stream, there_.flag, round_, flags), 0);
+    queue_receiver(far_.flag);
+    launch(near_, "publish", kWords, far_.data, device_address(completion_word()), round_, 2u);
+    EXPECT_EQ(cuStreamWriteValue64(near_.stream, far_.flag, round_, flags), 0);
     return receiver_found_the_data();
   };
   holds([&] { return stored(0); });
   breaks("the barrier, behind a kernel", [&] { return stored(kNoBarrier); });
-  CU_FAILS(invalid_value, cuStreamWriteValue64_v2(here_.stream, there_.flag, round_, kNoBarrier));
+  CU_FAILS(invalid_value, cuStreamWriteValue64_v2(near_.stream, far_.flag, round_, kNoBarrier));
 }
 
 TEST_F(Litmus, Rule1BetweenStreamsAnEventIsNeeded) {
   event_t copied = nullptr;
   CU_OK(cuEventCreate(&copied, event_flag::disable_timing));
   const auto round = [&](bool has_event) {
-    queue_receiver(there_.flag);
-    EXPECT_EQ(cuMemcpyDtoDAsync_v2(there_.data, here_.sources, kDataBytes, here_.stream), 0);
+    queue_receiver(far_.flag);
+    EXPECT_EQ(cuMemcpyDtoDAsync_v2(far_.data, near_.sources, kDataBytes, near_.stream), 0);
     if (has_event) {
-      EXPECT_EQ(cuEventRecord(copied, here_.stream), 0);
-      EXPECT_EQ(cuStreamWaitEvent(here_.second, copied, 0), 0);
+      EXPECT_EQ(cuEventRecord(copied, near_.stream), 0);
+      EXPECT_EQ(cuStreamWaitEvent(near_.second, copied, 0), 0);
     }
-    EXPECT_EQ(cuStreamWriteValue64_v2(here_.second, there_.flag, round_, 0), 0);
+    EXPECT_EQ(cuStreamWriteValue64_v2(near_.second, far_.flag, round_, 0), 0);
     return receiver_found_the_data();
   };
   holds([&] { return round(true); });
@@ -178,13 +178,13 @@ TEST_F(Litmus, Rule1AlsoHoldsInsideGraphs) {
   const auto round = [&](unsigned flags) {
     graph_t made = nullptr;
     graph_exec_t exec = nullptr;
-    EXPECT_EQ(cuStreamBeginCapture_v2(here_.stream, capture_mode::relaxed), 0);
-    EXPECT_EQ(cuMemcpyDtoDAsync_v2(there_.data, here_.sources, kDataBytes, here_.stream), 0);
-    EXPECT_EQ(cuStreamWriteValue64(here_.stream, there_.flag, round_, flags), 0);
-    EXPECT_EQ(cuStreamEndCapture(here_.stream, &made), 0);
+    EXPECT_EQ(cuStreamBeginCapture_v2(near_.stream, capture_mode::relaxed), 0);
+    EXPECT_EQ(cuMemcpyDtoDAsync_v2(far_.data, near_.sources, kDataBytes, near_.stream), 0);
+    EXPECT_EQ(cuStreamWriteValue64(near_.stream, far_.flag, round_, flags), 0);
+    EXPECT_EQ(cuStreamEndCapture(near_.stream, &made), 0);
     EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, made, 0), 0);
-    queue_receiver(there_.flag);
-    EXPECT_EQ(cuGraphLaunch(exec, here_.stream), 0);
+    queue_receiver(far_.flag);
+    EXPECT_EQ(cuGraphLaunch(exec, near_.stream), 0);
     const bool is_right = receiver_found_the_data();
     EXPECT_EQ(cuGraphExecDestroy(exec), 0);
     EXPECT_EQ(cuGraphDestroy(made), 0);
@@ -196,17 +196,17 @@ TEST_F(Litmus, Rule1AlsoHoldsInsideGraphs) {
 
 TEST_F(Litmus, Rule2ACopiedFlagNeedsACopyOfItsOwnLaterInTheStream) {
   const auto round = [&](bool is_one_batch) {
-    queue_receiver(there_.flag);
-    device_ptr destination[] = {there_.data, there_.flag};
-    device_ptr source[] = {here_.sources, here_.sources};
+    queue_receiver(far_.flag);
+    device_ptr destination[] = {far_.data, far_.flag};
+    device_ptr source[] = {near_.sources, near_.sources};
     std::size_t bytes[] = {kDataBytes, 8};
     memcpy_attributes attributes{memcpy_source_order::stream, {}, {}, 0};
     std::size_t first = 0;
     if (is_one_batch) {
-      EXPECT_EQ(cuMemcpyBatchAsync_v2(destination, source, bytes, 2, &attributes, &first, 1, here_.stream), 0);
+      EXPECT_EQ(cuMemcpyBatchAsync_v2(destination, source, bytes, 2, &attributes, &first, 1, near_.stream), 0);
     }
     for (int i = 0; i < 2 && !is_one_batch; ++i)
-      EXPECT_EQ(cuMemcpyDtoDAsync_v2(destination[i], source[i], bytes[i], here_.stream), 0);
+      EXPECT_EQ(cuMemcpyDtoDAsync_v2(destination[i], source[i], bytes[i], near_.stream), 0);
     return receiver_found_the_data();
   };
   holds([&] { return round(false); });
@@ -215,8 +215,8 @@ TEST_F(Litmus, Rule2ACopiedFlagNeedsACopyOfItsOwnLaterInTheStream) {
 
 TEST_F(Litmus, Rule3AKernelsFlagNeedsBarrierFenceAndRelease) {
   const auto round = [&](unsigned mode) {
-    queue_receiver(there_.flag);
-    launch(here_, "publish", kWords, there_.data, there_.flag, round_, mode);
+    queue_receiver(far_.flag);
+    launch(near_, "publish", kWords, far_.data, far_.flag, round_, mode);
     return receiver_found_the_data();
   };
   holds([&] { return round(0); });
@@ -228,11 +228,11 @@ TEST_F(Litmus, Rule3AKernelsFlagNeedsBarrierFenceAndRelease) {
 
 TEST_F(Litmus, Rule4TheCpuSeesPinnedDataBehindADoorbell) {
   const auto round = [&](unsigned flags) {
-    EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, here_.sources, kDataBytes, here_.stream), 0);
-    EXPECT_EQ(cuStreamWriteValue64(here_.stream, device_address(flag_word()), round_, flags), 0);
+    EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, near_.sources, kDataBytes, near_.stream), 0);
+    EXPECT_EQ(cuStreamWriteValue64(near_.stream, device_address(flag_word()), round_, flags), 0);
     await(flag_word(), round_);
     const bool is_right = all_are(host_, round_);
-    EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
+    EXPECT_EQ(cuStreamSynchronize(near_.stream), 0);
     return is_right;
   };
   holds([&] { return round(0); });
@@ -242,9 +242,9 @@ TEST_F(Litmus, Rule4TheCpuSeesPinnedDataBehindADoorbell) {
 // The CPU's own stores are the machine's: what can be left out here is only the order in which they are made.
 TEST_F(Litmus, Rule5TheCpuStoresDataBeforeTheDoneWord) {
   const auto round = [&](bool is_data_first) {
-    EXPECT_EQ(cuStreamWaitValue64_v2(there_.stream, device_address(flag_word()), round_, wait_value::geq), 0);
-    EXPECT_EQ(cuMemcpyHtoDAsync_v2(there_.data, host_, kDataBytes, there_.stream), 0);
-    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), there_.data, kDataBytes, there_.stream), 0);
+    EXPECT_EQ(cuStreamWaitValue64_v2(far_.stream, device_address(flag_word()), round_, wait_value::geq), 0);
+    EXPECT_EQ(cuMemcpyHtoDAsync_v2(far_.data, host_, kDataBytes, far_.stream), 0);
+    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), far_.data, kDataBytes, far_.stream), 0);
     const auto store_data = [&] {
       for (std::size_t i = 0; i < kWords; ++i) store(host_ + i, round_);
     };
@@ -263,11 +263,11 @@ TEST_F(Litmus, Rule6AFlagOnAnotherPathThanTheDataNeedsAFlush) {
   const auto round = [&](device_ptr flag, unsigned flush) {
     queue_receiver(flag, flush);
     const std::vector<std::uint64_t> data(kWords, round_);
-    EXPECT_EQ(peerlaneSimNetworkWrite(there_.data, data.data(), kDataBytes), 0);
+    EXPECT_EQ(peerlaneSimNetworkWrite(far_.data, data.data(), kDataBytes), 0);
     EXPECT_EQ(peerlaneSimNetworkWrite(flag, &round_, 8), 0);
     return receiver_found_the_data();
   };
-  holds([&] { return round(there_.flag, 0); });
+  holds([&] { return round(far_.flag, 0); });
   holds([&] { return round(device_address(flag_in_host_memory), wait_value::flush); });
   breaks("the flush", [&] { return round(device_address(flag_in_host_memory), 0); });
 }
@@ -278,10 +278,10 @@ TEST_F(Litmus, Rule7AProxyFlushesWhatTheNetworkWroteBeforeItSaysDone) {
     mem_op_params ops[2] = {};
     ops[0].value = {mem_op::wait64, device_address(flag_word()), {.value64 = round_}, wait_value::geq, 0};
     ops[1].simple = {mem_op::flush_remote_writes, 0};
-    EXPECT_EQ(cuStreamBatchMemOp_v2(there_.stream, mode == flush::by_stream ? 2 : 1, ops, 0), 0);
-    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), there_.data, kDataBytes, there_.stream), 0);
+    EXPECT_EQ(cuStreamBatchMemOp_v2(far_.stream, mode == flush::by_stream ? 2 : 1, ops, 0), 0);
+    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), far_.data, kDataBytes, far_.stream), 0);
     const std::vector<std::uint64_t> data(kWords, round_);
-    EXPECT_EQ(peerlaneSimNetworkWrite(there_.data, data.data(), kDataBytes), 0);
+    EXPECT_EQ(peerlaneSimNetworkWrite(far_.data, data.data(), kDataBytes), 0);
     EXPECT_EQ(peerlaneSimNetworkWrite(device_address(completion_word()), &round_, 8), 0);
     await(completion_word(), round_);
     if (mode == flush::by_cpu) {
@@ -299,10 +299,10 @@ TEST_F(Litmus, Rule8TwoWritersOfAWordNeedAtomics) {
   constexpr unsigned kTimes = 20;
   const auto round = [&](unsigned is_atomic) {
     store(host_, 0);
-    launch(here_, "add_ones", 1, device_address(host_), kTimes, is_atomic);
-    launch(there_, "add_ones", 1, device_address(host_), kTimes, is_atomic);
-    EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
-    EXPECT_EQ(cuStreamSynchronize(there_.stream), 0);
+    launch(near_, "add_ones", 1, device_address(host_), kTimes, is_atomic);
+    launch(far_, "add_ones", 1, device_address(host_), kTimes, is_atomic);
+    EXPECT_EQ(cuStreamSynchronize(near_.stream), 0);
+    EXPECT_EQ(cuStreamSynchronize(far_.stream), 0);
     return load(host_) == 2 * kTimes;
   };
   holds([&] { return round(1); });
@@ -310,24 +310,24 @@ TEST_F(Litmus, Rule8TwoWritersOfAWordNeedAtomics) {
 }
 
 TEST_F(Litmus, Rule9AWordThatIsResetCanBeMissed) {
-  constexpr std::uint64_t kRescue = 1ull << 40;
+  constexpr std::uint64_t kRelease = 1ull << 40;
   const auto round = [&](bool is_monotonic) {
-    EXPECT_EQ(cuStreamWriteValue64_v2(there_.second, there_.flag, 0, 0), 0);
-    EXPECT_EQ(cuStreamSynchronize(there_.second), 0);
-    EXPECT_EQ(cuStreamWaitValue64_v2(there_.stream, there_.flag, 1, wait_value::geq), 0);
-    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), there_.flag, 8, there_.stream), 0);
-    EXPECT_EQ(cuStreamWriteValue64_v2(here_.stream, there_.flag, 1, 0), 0);
-    EXPECT_EQ(cuStreamWriteValue64_v2(here_.stream, there_.flag, is_monotonic ? 2 : 0, 0), 0);
-    EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
+    EXPECT_EQ(cuStreamWriteValue64_v2(far_.second, far_.flag, 0, 0), 0);
+    EXPECT_EQ(cuStreamSynchronize(far_.second), 0);
+    EXPECT_EQ(cuStreamWaitValue64_v2(far_.stream, far_.flag, 1, wait_value::geq), 0);
+    EXPECT_EQ(cuMemcpyDtoHAsync_v2(found(), far_.flag, 8, far_.stream), 0);
+    EXPECT_EQ(cuStreamWriteValue64_v2(near_.stream, far_.flag, 1, 0), 0);
+    EXPECT_EQ(cuStreamWriteValue64_v2(near_.stream, far_.flag, is_monotonic ? 2 : 0, 0), 0);
+    EXPECT_EQ(cuStreamSynchronize(near_.stream), 0);
     if (is_monotonic) {
-      EXPECT_EQ(cuStreamSynchronize(there_.stream), 0);
+      EXPECT_EQ(cuStreamSynchronize(far_.stream), 0);
       return load(found()) != 0;
     }
     // Both values have been there. A wait that saw neither never ends by itself.
-    for (int i = 0; i < 1000 && cuStreamQuery(there_.stream) != 0; ++i) sched_yield();
-    EXPECT_EQ(cuStreamWriteValue64_v2(there_.second, there_.flag, kRescue, 0), 0);
-    EXPECT_EQ(cuStreamSynchronize(there_.stream), 0);
-    return load(found()) != kRescue;
+    for (int i = 0; i < 1000 && cuStreamQuery(far_.stream) != 0; ++i) sched_yield();
+    EXPECT_EQ(cuStreamWriteValue64_v2(far_.second, far_.flag, kRelease, 0), 0);
+    EXPECT_EQ(cuStreamSynchronize(far_.stream), 0);
+    return load(found()) != kRelease;
   };
   holds([&] { return round(true); });
   breaks("monotonic values", [&] { return round(false); });
@@ -338,28 +338,28 @@ TEST_F(Litmus, Rule10WordsAreAlignedAndNeitherManagedNorPageable) {
   CU_OK(cuMemAllocManaged(&managed, 64, 1));
   alignas(8) static std::uint64_t plain[8];
   const auto both = [&](device_ptr word) {
-    const result_t waited = cuStreamWaitValue64_v2(here_.stream, word, 0, wait_value::geq);
-    EXPECT_EQ(cuStreamWriteValue64_v2(here_.stream, word, 0, 0), waited);
+    const result_t waited = cuStreamWaitValue64_v2(near_.stream, word, 0, wait_value::geq);
+    EXPECT_EQ(cuStreamWriteValue64_v2(near_.stream, word, 0, 0), waited);
     return waited;
   };
-  CU_FAILS(invalid_value, both(there_.flag + 4));
+  CU_FAILS(invalid_value, both(far_.flag + 4));
   CU_FAILS(invalid_value, both(managed));
   CU_FAILS(invalid_value, both(device_address(plain)));
   CU_OK(cuMemHostRegister_v2(plain, sizeof plain, host_register_flag::device_map));
   device_ptr mapped = 0;
   CU_OK(cuMemHostGetDevicePointer_v2(&mapped, plain, 0));
   CU_OK(both(mapped));
-  CU_OK(cuStreamSynchronize(here_.stream));
+  CU_OK(cuStreamSynchronize(near_.stream));
   CU_OK(cuMemHostUnregister(plain));
 }
 
 // What must stay true whatever is held back.
 TEST_F(Litmus, ADeviceReadsWhatItWroteAndWhoeverSynchronisesSeesEverything) {
   const auto round = [&] {
-    launch(here_, "publish", kWords, there_.data, device_address(flag_word()), round_, 2u);
-    EXPECT_EQ(cuMemcpyDtoDAsync_v2(here_.data, there_.data, kDataBytes, here_.stream), 0);
-    EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, here_.data, kDataBytes, here_.stream), 0);
-    EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
+    launch(near_, "publish", kWords, far_.data, device_address(flag_word()), round_, 2u);
+    EXPECT_EQ(cuMemcpyDtoDAsync_v2(near_.data, far_.data, kDataBytes, near_.stream), 0);
+    EXPECT_EQ(cuMemcpyDtoHAsync_v2(host_, near_.data, kDataBytes, near_.stream), 0);
+    EXPECT_EQ(cuStreamSynchronize(near_.stream), 0);
     return all_are(host_, round_) && load(flag_word()) == round_;
   };
   holds(round);
@@ -369,10 +369,10 @@ TEST_F(Litmus, ADeviceReadsWhatItWroteAndWhoeverSynchronisesSeesEverything) {
   } by_host_function{host_, 0};
   const auto count = [&] {
     store(host_, 0);
-    launch(here_, "add_ones", 1, device_address(host_), 5u, 0u);
+    launch(near_, "add_ones", 1, device_address(host_), 5u, 0u);
     const auto read_word = [](void* data) { static_cast<seen*>(data)->value = *static_cast<seen*>(data)->word; };
-    EXPECT_EQ(cuLaunchHostFunc(here_.stream, read_word, &by_host_function), 0);
-    EXPECT_EQ(cuStreamSynchronize(here_.stream), 0);
+    EXPECT_EQ(cuLaunchHostFunc(near_.stream, read_word, &by_host_function), 0);
+    EXPECT_EQ(cuStreamSynchronize(near_.stream), 0);
     return by_host_function.value == 5;
   };
   holds(count);

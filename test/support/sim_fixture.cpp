@@ -77,7 +77,7 @@ vmm_buffer::vmm_buffer(std::vector<std::size_t> piece_bytes, int handle_types) {
   must(cuda.cuMemAddressReserve(&pointer_, reserved_, 0, 0, 0), "cuMemAddressReserve");
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
-  prop.where = {cu::location_type::device, 0};
+  prop.location = {cu::location_type::device, 0};
   prop.requested_handle_types = handle_types;
   prop.flags.gpu_direct_rdma_capable = 1;
   std::uint64_t address = pointer_;

@@ -225,7 +225,7 @@ TEST(graph, counted_waits_and_puts_are_let_go_after_their_time) {
                           const auto now = ends.peer_channel->state();
                           CHECK(now.error == (session.rank == 0 ? ETIMEDOUT : EPIPE));
                           if (session.rank == 0)
-                            CHECK(now.why.find("captured put 2 of those launched") != std::string::npos);
+                            CHECK(now.reason.find("captured put 2 of those launched") != std::string::npos);
                           CHECK_OK(session.bootstrap->barrier());
                           return graph.destroy();
                         }),
@@ -319,7 +319,7 @@ TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
                       CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
                       CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
                       CHECK(ends.peer_channel->state().error == ETIMEDOUT);
-                      CHECK(ends.peer_channel->state().why.find("captured wait 1 for 500 ms") != std::string::npos);
+                      CHECK(ends.peer_channel->state().reason.find("captured wait 1 for 500 ms") != std::string::npos);
                     }
                     CHECK_OK(session.bootstrap->barrier());
                     return graph.destroy();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every order in which the steps of a sleeper, of threads that queue work, of the GPU and of the helper thread can be taken.
+// Every order in which the steps of a waiter, of threads that queue work, of the GPU and of the helper thread can be taken.
 #include "triggered/idle_wait.hpp"
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ struct rules {
 
 // Without time-outs: they would hide lost wake-ups.
 struct world {
-  sleep_step sleeper = sleep_step::look;
+  sleep_step waiter = sleep_step::check;
   bool is_asleep = false, is_blocked = false, is_woken = false;
   queue_step queuer = queue_step::publish;
   int put = 0;  // of the queuer, under way
   int queued = 0, at_driver = 0, rung = 0, seen = 0;
-  int armed = 0;                           // what the sleeper knows to have an event
+  int armed = 0;                           // what the waiter knows to have an event
   int event = 0, rings = 0;                // the event behind put n is recorded; has been heard
   bool has_asked = false, answer = false;  // of the mutant that asks first
   auto operator<=>(const world&) const = default;
@@ -39,27 +39,27 @@ bool has_work(const world& w, const rules& rule) {
   return w.queued != w.rung && w.armed != w.queued;
 }
 
-bool step_sleeper(world& w, const rules& rule) {
+bool step_waiter(world& w, const rules& rule) {
   if (w.is_blocked) {
     if (!w.is_woken) return false;
     w.is_woken = w.is_blocked = false;
-    w.sleeper = rule.sleep(sleep_step::block, false);
+    w.waiter = rule.sleep(sleep_step::block, false);
     return true;
   }
-  const auto now = w.sleeper;
+  const auto now = w.waiter;
   if (now == sleep_step::leave) {  // awake: takes what has rung, then thinks of sleep again
     if (w.seen == kPuts) return false;
     w.seen = w.rung;
-    w.sleeper = sleep_step::look;
+    w.waiter = sleep_step::check;
     return true;
   }
   if (now == sleep_step::block) {
     w.is_blocked = true;
     return true;
   }
-  if (now == sleep_step::announce) w.is_asleep = true;
+  if (now == sleep_step::mark_asleep) w.is_asleep = true;
   if (now == sleep_step::withdraw) w.is_asleep = false;
-  w.sleeper = rule.sleep(now, has_work(w, rule));
+  w.waiter = rule.sleep(now, has_work(w, rule));
   return true;
 }
 
@@ -108,7 +108,7 @@ outcome explore(const rules& rule) {
     left.pop_back();
     if (!known.insert(state).second) continue;
     bool can_move = false;
-    for (auto* const step : {step_sleeper, step_queuer, step_gpu, step_helper}) {
+    for (auto* const step : {step_waiter, step_queuer, step_gpu, step_helper}) {
       world successor = state;
       if (!step(successor, rule)) continue;
       can_move = true;
@@ -123,34 +123,34 @@ outcome explore(const rules& rule) {
 sleep_step real_sleep(sleep_step done, bool has) { return next(done, has); }
 queue_step real_queue(queue_step done, bool asleep) { return next(done, asleep); }
 
-TEST(sleeper, no_order_of_steps_loses_a_wake) {
+TEST(waiter, no_order_of_steps_loses_a_wake) {
   const auto all = explore({real_sleep, real_queue});
   EXPECT_EQ(all.stuck, 0u);
   EXPECT_GT(all.states, 100u);
 }
 
-TEST(sleeper, without_the_second_look_a_wake_is_lost) {
+TEST(waiter, without_the_second_check_a_wake_is_lost) {
   const auto mutant = [](sleep_step done, bool has) {
-    return done == sleep_step::announce ? sleep_step::block : next(done, has);
+    return done == sleep_step::mark_asleep ? sleep_step::block : next(done, has);
   };
   EXPECT_GT(explore({mutant, real_queue}).stuck, 0u);
 }
 
-TEST(sleeper, without_asking_a_wake_is_lost_only_where_the_sleeper_relies_on_it) {
+TEST(waiter, without_asking_a_wake_is_lost_only_where_the_waiter_relies_on_it) {
   const auto mutant = [](queue_step done, bool) {
     return done == queue_step::publish ? queue_step::ring : queue_step::leave;
   };
   EXPECT_GT(explore({real_sleep, mutant}).stuck, 0u);
 }
 
-// ask before publish: the sleeper may announce itself and look in between.
-TEST(sleeper, asking_before_publishing_loses_a_wake) {
+// ask before publish: the waiter may mark itself asleep and check in between.
+TEST(waiter, asking_before_publishing_loses_a_wake) {
   const auto all = explore({real_sleep, real_queue, true});
   EXPECT_GT(all.stuck, 0u);
 }
 
 // An event for a put that has no doorbell behind it yet would ring too early.
-TEST(sleeper, counting_what_is_not_armed_as_armed_loses_a_wake) {
+TEST(waiter, counting_what_is_not_armed_as_armed_loses_a_wake) {
   EXPECT_GT(explore({real_sleep, real_queue, false, true}).stuck, 0u);
 }
 
@@ -173,8 +173,8 @@ TEST(nap_planner, a_nap_is_never_longer_than_the_bound) {
   std::uint64_t now = 1'000'000;
   planner.moved(now);
   for (int i = 0; i < 5; ++i) planner.moved(now += 50'000'000);
-  for (std::uint64_t since = 20'000; since < 100'000'000; since += 77'777)
-    EXPECT_LE(planner.nap_ns(now + since), nap_planner::kMaxNapNs);
+  for (std::uint64_t elapsed_ns = 20'000; elapsed_ns < 100'000'000; elapsed_ns += 77'777)
+    EXPECT_LE(planner.nap_ns(now + elapsed_ns), nap_planner::kMaxNapNs);
 }
 
 TEST(nap_planner, naps_that_end_late_are_shorter_or_not_at_all) {
@@ -198,12 +198,12 @@ TEST(nap_planner, a_burst_is_one_movement) {
 
 // Both sides of a ping-pong sleep by the planner: how long a round takes then. `late_ns`: how late naps end.
 double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
-  constexpr int kRounds = 2000, kLooked = 500;
+  constexpr int kRounds = 2000, kMeasured = 500;
   constexpr std::uint64_t kCheckNs = 300;  // one look of a thread that is awake
   nap_planner planner[2];
   std::uint64_t arrives = 1'000'000, clocks[2] = {arrives, arrives}, begin = 0;
   for (int i = 0; i < 2 * kRounds; ++i) {
-    if (i == 2 * (kRounds - kLooked)) begin = arrives;
+    if (i == 2 * (kRounds - kMeasured)) begin = arrives;
     auto& mine = planner[i % 2];
     auto& now = clocks[i % 2];
     while (now < arrives) {
@@ -214,7 +214,7 @@ double round_trip_ns(std::uint64_t hop_ns, std::uint64_t late_ns) {
     mine.moved(now);
     arrives = now + hop_ns;
   }
-  return static_cast<double>(arrives - begin) / kLooked;
+  return static_cast<double>(arrives - begin) / kMeasured;
 }
 
 // The figure that decides about economy mode: not more than a tenth slower than awake, whatever the round takes.

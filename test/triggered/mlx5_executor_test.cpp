@@ -40,7 +40,7 @@ class soft_adapter {
     thread_.join();
   }
   std::uint64_t done() const { return done_; }
-  std::string why() const { return why_; }
+  std::string reason() const { return reason_; }
   std::atomic<bool> may_work{true};
 
  private:
@@ -49,9 +49,9 @@ class soft_adapter {
     cu::stream_t stream = nullptr;
     if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();
     while (!is_over_) {
-      const auto bell = __atomic_load_n(&page_.doorbell, __ATOMIC_ACQUIRE);
-      const auto until = be32toh(__atomic_load_n(&page_.record, __ATOMIC_ACQUIRE));
-      if (may_work && bell != 0 && (done_ & 0xffff) != until) carry_out(stream);
+      const auto doorbell = __atomic_load_n(&page_.doorbell, __ATOMIC_ACQUIRE);
+      const auto posted = be32toh(__atomic_load_n(&page_.record, __ATOMIC_ACQUIRE));
+      if (may_work && doorbell != 0 && (done_ & 0xffff) != posted) carry_out(stream);
       else std::this_thread::yield();
     }
     static_cast<void>(cuda().cuStreamDestroy_v2(stream));
@@ -93,8 +93,8 @@ class soft_adapter {
     ++done_;
   }
 
-  void fail(const char* why) {
-    why_ = why;
+  void fail(const char* reason) {
+    reason_ = reason;
     is_over_ = true;
   }
 
@@ -102,7 +102,7 @@ class soft_adapter {
   const std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> regions_;
   std::atomic<bool> is_over_{false};
   std::atomic<std::uint64_t> done_{0};
-  std::string why_;
+  std::string reason_;
   std::thread thread_;
 };
 
@@ -176,10 +176,10 @@ TEST(mlx5_executor, puts_arrive_in_order_and_the_ring_goes_round) {
   // A stream that waits for the last signal sees all bytes behind it.
   ASSERT_TRUE(mem_ops(cuda(), session.stream).wait64(session.words.pointer(), kPuts).submit().ok());
   ASSERT_EQ(cuda().cuStreamSynchronize(session.stream), 0);
-  const auto here = test::device_bytes(session.window.pointer(), kPuts * each);
-  EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin()));
+  const auto received = test::device_bytes(session.window.pointer(), kPuts * each);
+  EXPECT_TRUE(std::equal(received.begin(), received.end(), all.begin()));
   EXPECT_EQ(session.word(192), kPuts);
-  EXPECT_EQ(session.adapter.why(), "");
+  EXPECT_EQ(session.adapter.reason(), "");
 }
 
 TEST(mlx5_executor, nothing_leaves_before_the_stream_rings) {
@@ -207,7 +207,7 @@ TEST(mlx5_executor, a_full_ring_answers_eagain_and_takes_nothing) {
   ASSERT_TRUE(session.unit->acknowledge(session.stream, 5).ok());
   while (session.adapter.done() != kBlocks + 1) std::this_thread::yield();
   EXPECT_EQ(session.word(64), 5u);
-  EXPECT_EQ(session.adapter.why(), "");
+  EXPECT_EQ(session.adapter.reason(), "");
 }
 
 TEST(mlx5_executor, a_put_waits_for_the_release_that_it_needs) {

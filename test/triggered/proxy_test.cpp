@@ -108,8 +108,8 @@ int many_small(const rank_session& session) {
   } else {
     for (std::uint64_t i = 1; i <= kCount; ++i) {
       CHECK_OK(ends.peer_channel->host_wait(i, kPatience));
-      const auto here = test::device_bytes(ends.receive_buffer.pointer(), i);
-      CHECK(std::equal(here.begin(), here.end(), pattern.begin()));
+      const auto received = test::device_bytes(ends.receive_buffer.pointer(), i);
+      CHECK(std::equal(received.begin(), received.end(), pattern.begin()));
     }
   }
   CHECK_OK(session.bootstrap->barrier());

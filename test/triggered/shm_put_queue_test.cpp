@@ -91,34 +91,34 @@ TEST(shared_memory, what_was_named_is_found_and_nothing_else) {
 }
 
 TEST(thread_wakeup, a_ring_before_the_wait_is_heard) {
-  const auto bell = thread_wakeup::make();
-  bell->ring();
-  EXPECT_TRUE(bell->wait(1h));
-  EXPECT_FALSE(bell->wait(1ns));
-  bell->ring();
-  bell->ring();
-  EXPECT_TRUE(bell->wait(1h));
-  EXPECT_FALSE(bell->wait(1ns));
+  const auto wakeup = thread_wakeup::make();
+  wakeup->ring();
+  EXPECT_TRUE(wakeup->wait(1h));
+  EXPECT_FALSE(wakeup->wait(1ns));
+  wakeup->ring();
+  wakeup->ring();
+  EXPECT_TRUE(wakeup->wait(1h));
+  EXPECT_FALSE(wakeup->wait(1ns));
 }
 
 // No ring is lost, whenever it comes: the wait would last for an hour.
 TEST(thread_wakeup, no_ring_is_lost) {
-  const auto bell = thread_wakeup::make();
+  const auto wakeup = thread_wakeup::make();
   std::atomic<int> rung{0}, heard{0};
   std::thread other([&] {
     for (int i = 1; i <= 2000; ++i) {
       rung.store(i);
-      bell->ring();
+      wakeup->ring();
       while (heard.load() < i) std::this_thread::yield();
     }
   });
-  for (int seen = 0; seen < 2000; heard.store(seen = rung.load())) EXPECT_TRUE(bell->wait(1h));
+  for (int seen = 0; seen < 2000; heard.store(seen = rung.load())) EXPECT_TRUE(wakeup->wait(1h));
   other.join();
 }
 
-TEST(thread_wakeup, another_process_sees_the_sleeper_and_wakes_it) {
-  const auto bell = thread_wakeup::make();
-  const auto name = bell->own_name();
+TEST(thread_wakeup, another_process_sees_the_waiter_and_wakes_it) {
+  const auto wakeup = thread_wakeup::make();
+  const auto name = wakeup->own_name();
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
@@ -128,9 +128,9 @@ TEST(thread_wakeup, another_process_sees_the_sleeper_and_wakes_it) {
     (*theirs)->ring();
     _exit(0);
   }
-  bell->set_asleep(true);
-  EXPECT_TRUE(bell->wait(1h));
-  bell->set_asleep(false);
+  wakeup->set_asleep(true);
+  EXPECT_TRUE(wakeup->wait(1h));
+  wakeup->set_asleep(false);
   int status = -1;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

@@ -20,7 +20,7 @@ TEST_F(unmapped, a_stuck_wait_is_let_go_after_its_time) {
                           channel_options options;
                           if (session.rank == 0) options.wait_timeout = 300ms;
                           if (const int line = ends.open(session, options)) return line;
-                          // What is not stuck is told apart by the stream itself.
+                          // The stream itself shows whether it is stuck.
                           CHECK_OK(ends.peer_channel->signal(session.stream));
                           CHECK_OK(ends.peer_channel->wait_signal(session.stream));
                           CHECK(cuda().cuStreamSynchronize(session.stream) == 0);

@@ -252,7 +252,7 @@ TEST(stuck, case_8_everybody_waits_first) {
     CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
     while (ends.peer_channel->state().error == 0) sched_yield();
     const auto now = ends.peer_channel->state();
-    if (is_timed) CHECK(now.error == EPIPE || now.why == "a stream has stood in wait 1 for 50 ms");
+    if (is_timed) CHECK(now.error == EPIPE || now.reason == "a stream has stood in wait 1 for 50 ms");
     return 0;
   };
   EXPECT_EQ(in_two([&](const rank_session& session, two_ends& ends) { return body(session, ends, false); }), 0);
@@ -274,7 +274,7 @@ TEST(stuck, case_8_depth_is_used_up_before_anybody_releases) {
     CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
     while (ends.peer_channel->state().error == 0) sched_yield();
     const auto now = ends.peer_channel->state();
-    if (is_timed) CHECK(now.error == EPIPE || now.why == "put 3 has waited for the release of put 1 for 50 ms");
+    if (is_timed) CHECK(now.error == EPIPE || now.reason == "put 3 has waited for the release of put 1 for 50 ms");
     return 0;
   };
   channel_options options;

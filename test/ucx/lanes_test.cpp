@@ -73,7 +73,7 @@ TEST(transports, are_read_each_once) {
 }
 
 TEST(printed, is_what_was_written) {
-  EXPECT_EQ(printed([](std::FILE* into) { std::fputs("two\nlines\n", into); }), "two\nlines\n");
+  EXPECT_EQ(printed([](std::FILE* output) { std::fputs("two\nlines\n", output); }), "two\nlines\n");
   EXPECT_EQ(printed([](std::FILE*) {}), "");
 }
 

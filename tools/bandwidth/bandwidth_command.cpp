@@ -89,7 +89,7 @@ void set_parameters(result_file& file, const bandwidth_options& options) {
   file.set_parameter("threshold_percent", options.threshold_percent);
 }
 
-// Where the simulated GPU says so: in front of text; beside JSON, which must stay JSON.
+// Says that the GPU is simulated: before text, and to stderr beside JSON.
 void print_head(gpu_set& gpus, const group& ranks, const bandwidth_options& options, const compat_environment& environment) {
   if (ranks.rank() != 0) return;
   const bool compat_object = options.compat && options.json_to_stdout;
@@ -138,7 +138,7 @@ int list(const bandwidth_options& options) {
   return kExitOk;
 }
 
-// All testcases with 512 MiB take minutes on the simulated GPU, for numbers that mean nothing.
+// On the simulated GPU, where numbers mean nothing, all testcases with 512 MiB would take minutes.
 void make_smaller(bandwidth_options& options) {
   constexpr std::uint64_t kSimulatedBytes = 1u << 20;
   constexpr unsigned kSimulatedSamples = 2;
@@ -162,7 +162,7 @@ int run_bandwidth(const invocation& call) {
   try {
     return measure(call, options);
   } catch (const tool_failure& failure) {
-    // A program that reads -j gets an object even then.
+    // With -j, errors are JSON too.
     if (options.compat && options.json_to_stdout) std::fputs(compat_json({}, {}, {}, failure.what(), "").c_str(), stdout);
     throw;
   }

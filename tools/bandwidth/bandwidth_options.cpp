@@ -108,7 +108,7 @@ class command_line {
   void add_output() {
     auto& app = parser_.app();
     if (call_.drop_in) {
-      // A flag as the original's; with a file name ours.
+      // A flag like the original's; with a file name it is our extension.
       app.add_option("-j,--json", options_.json_path, "Print the results as JSON; with FILE: write the result file")
           ->expected(0, 1)
           ->type_name("[FILE]")
@@ -240,13 +240,14 @@ class command_line {
     options_.test.limits.suspicious = std::min(options_.test.limits.suspicious, options_.test.limits.good);
   }
 
-  int refuse(const std::string& why) {
+  int refuse(const std::string& reason) {
     if (!call_.drop_in) {
-      std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), why.c_str(), call_.program.c_str());
+      std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), reason.c_str(),
+                   call_.program.c_str());
       return tools::kExitFailed;
     }
     std::fputs(compat_version_lines("").c_str(), stdout);
-    std::printf("ERROR: Invalid Arguments: %s\n", why.c_str());
+    std::printf("ERROR: Invalid Arguments: %s\n", reason.c_str());
     for (const std::string& each : call_.command_line) std::printf("%s ", each.c_str());
     std::printf("\n\n%s", parser_.app().help().c_str());
     return tools::kExitFailed;

@@ -9,7 +9,7 @@
 #include "base/text.hpp"
 #include "copy/mapping_cache.hpp"
 #include "copy/planner.hpp"
-#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/gpu_copier.hpp"
 #include "tools/bandwidth/latency.hpp"
 #include "tools/bandwidth/latency_protocol.hpp"
 #include "tools/bandwidth/list_order.hpp"
@@ -18,10 +18,10 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr std::uint64_t kMappedBytes = 1u << 20;
-constexpr std::uint64_t kLineBytes = 128;
-constexpr std::uint64_t kMaxAccesses = 100'000'000;
+constexpr std::uint64_t kBarLineBytes = 128;
+constexpr std::uint64_t kMaxBarAccesses = 100'000'000;
 constexpr unsigned kWarmUp = 100;
-constexpr std::uint64_t kPatienceNs = 2'000'000'000;  // of either side for the other
+constexpr std::uint64_t kPeerPatienceNs = 2'000'000'000;  // of either side for the other
 constexpr unsigned kFlagSlot = 1'000'002, kAnswerSlot = 1'000'003;
 
 // Device memory of the pool as the CPU reaches it.
@@ -32,8 +32,8 @@ class mapped_memory {
   status open(gpu_set& gpus, buffer_pool& pool, int gpu, std::uint64_t accesses) {
     if (gpu < 0 || gpu >= gpus.count())
       return failure{EINVAL, format("BAR latency: no GPU %d: there are %d", gpu, gpus.count())};
-    if (accesses == 0 || accesses > kMaxAccesses)
-      return failure{EINVAL, format("BAR latency: 1 to %llu accesses", static_cast<unsigned long long>(kMaxAccesses))};
+    if (accesses == 0 || accesses > kMaxBarAccesses)
+      return failure{EINVAL, format("BAR latency: 1 to %llu accesses", static_cast<unsigned long long>(kMaxBarAccesses))};
     const auto memory = pool.get(gpu_place(gpu), kMappedBytes, kFlagSlot, gpu);
     if (!memory) return memory.error();
     device_ = memory->address;
@@ -63,10 +63,10 @@ class mapped_memory {
   std::uint64_t device_ = 0;
 };
 
-// access(i) for i in [0, kWarmUp + 2 * accesses): untimed, then timed as a whole, then one by one. It ends early, without an
-// outcome, where an access says no.
+// Calls access(i) for i in [0, kWarmUp + 2 * accesses): untimed, then timed as a whole, then one by one. Ends early and
+// without an outcome if an access returns false.
 template <class Access>
-bool measure(std::uint64_t accesses, latency_outcome& out, Access&& access) {
+bool measure_accesses(std::uint64_t accesses, latency_outcome& out, Access&& access) {
   std::uint64_t next = 0;
   for (; next < kWarmUp; ++next)
     if (!access(next)) return false;
@@ -89,10 +89,10 @@ bool measure(std::uint64_t accesses, latency_outcome& out, Access&& access) {
   return true;
 }
 
-// Offsets of different lines, at random, so that nothing is merged and nothing foreseen.
+// Offsets of different lines in random order, so that no access is merged or prefetched.
 std::vector<std::uint32_t> offsets_of_lines() {
-  auto order = chase_order(kMappedBytes / kLineBytes, 1, false);
-  for (auto& one : order) one *= kLineBytes;
+  auto order = chase_order(kMappedBytes / kBarLineBytes, 1, false);
+  for (auto& one : order) one *= kBarLineBytes;
   return order;
 }
 
@@ -108,7 +108,7 @@ class echo {
   status start(cu::function_t kernel, std::uint64_t answer, std::uint64_t rounds) {
     if (auto opened = stream_.open(); !opened) return opened;
     std::uint64_t flag = flag_.device();
-    std::uint64_t patience_ns = kPatienceNs;
+    std::uint64_t patience_ns = kPeerPatienceNs;
     std::array<void*, 4> parameters{&flag, &answer, &rounds, &patience_ns};
     const auto rc = gpus_.cuda().cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream_.get(), parameters.data(), nullptr);
     if (auto launched = gpus_.check(rc, format("GPU %d: launch of the echo kernel", gpu_)); !launched) return launched;
@@ -137,11 +137,11 @@ class echo {
     arch::publish_to_device(flag_.type());
   }
   bool has_answered(std::uint32_t value) const {
-    constexpr unsigned kSpins = 10'000;  // far more than a round trip; then others get the CPU, and the clock is looked at
+    constexpr unsigned kSpins = 10'000;  // far more than a round trip; then the CPU is yielded, and the clock is read
     for (unsigned spins = 0; spins < kSpins; ++spins)
       if (__atomic_load_n(answer_, __ATOMIC_ACQUIRE) == value) return true;
     const std::uint64_t begin_ns = monotonic_ns();
-    while (monotonic_ns() - begin_ns < kPatienceNs) {
+    while (monotonic_ns() - begin_ns < kPeerPatienceNs) {
       if (__atomic_load_n(answer_, __ATOMIC_ACQUIRE) == value) return true;
       sched_yield();
     }
@@ -162,7 +162,7 @@ result<latency_outcome> run_bar_load(gpu_set& gpus, buffer_pool& pool, int gpu, 
   if (auto opened = memory.open(gpus, pool, gpu, accesses); !opened) return opened.error();
   const auto offsets = offsets_of_lines();
   latency_outcome out;
-  measure(accesses, out, [&](std::uint64_t i) {
+  measure_accesses(accesses, out, [&](std::uint64_t i) {
     (void)*memory.word_at<std::uint64_t>(offsets[i % offsets.size()]);
     arch::order_after_reads(memory.type());
     return true;
@@ -175,7 +175,7 @@ result<latency_outcome> run_bar_store(gpu_set& gpus, buffer_pool& pool, int gpu,
   if (auto opened = memory.open(gpus, pool, gpu, accesses); !opened) return opened.error();
   const auto offsets = offsets_of_lines();
   latency_outcome out;
-  measure(accesses, out, [&](std::uint64_t i) {
+  measure_accesses(accesses, out, [&](std::uint64_t i) {
     *memory.word_at<std::uint64_t>(offsets[i % offsets.size()]) = i;
     arch::publish_to_device(memory.type());
     return true;
@@ -196,7 +196,7 @@ result<latency_outcome> run_bar_round_trip(gpu_set& gpus, buffer_pool& pool, int
   const std::uint64_t rounds = kWarmUp + 2 * accesses;
   if (auto started = other_side.start(*kernel, answer->address, rounds); !started) return started.error();
   latency_outcome out;
-  const bool is_complete = measure(accesses, out, [&](std::uint64_t i) { return other_side.call(i); });
+  const bool is_complete = measure_accesses(accesses, out, [&](std::uint64_t i) { return other_side.call(i); });
   if (auto ended = other_side.end(); !ended) return ended.error();
   if (!is_complete)
     return failure{ETIMEDOUT, format("GPU %d: no answer to a store through BAR1 within 2 s: run `peerlane sanity`", gpu)};

@@ -59,7 +59,7 @@ std::optional<baseline_finding> baseline::compare(const std::string& key, const 
   baseline_finding out;
   out.before = before.median;
   out.ratio = grid.unit == "ns" ? before.median / now.median : now.median / before.median;
-  // Of one sample nobody knows the spread: its difference counts as it is.
+  // One sample has no spread, so its difference counts as it is.
   out.significant = std::abs(now.mean - before.mean) > now.ci95_half_width + before.ci95;
   out.slow = out.significant && out.ratio < 1 - threshold_percent_ / 100;
   out.fast = out.significant && out.ratio > 1 + threshold_percent_ / 100;

@@ -56,7 +56,7 @@ class host_mapping {
   std::byte* base() const { return base_; }
   std::uint64_t bytes() const { return bytes_; }
 
-  // Pages come into being now, where the policy says. ENOMEM: there are none of this kind, there.
+  // Allocates the pages now, by the policy. ENOMEM: the node has none of this kind.
   status touch() {
     if (madvise(base_, bytes_, MADV_POPULATE_WRITE) == 0) return {};
     if (errno == EINVAL) {  // before Linux 5.14: a write, which ends the process where reserved huge pages are missing
@@ -90,7 +90,7 @@ class host_mapping {
   std::uint64_t bytes_ = 0;
 };
 
-// The kernel may refuse transparent huge pages without a word: `[never]`, or memory too fragmented.
+// The kernel may refuse transparent huge pages silently: `[never]`, or fragmented memory.
 bool is_on_huge_pages(const host_mapping& memory) {
   std::FILE* const maps = std::fopen("/proc/self/smaps", "r");
   if (maps == nullptr) return false;
@@ -124,7 +124,7 @@ struct buffer_pool::entry {
   entry(const entry&) = delete;
   entry& operator=(const entry&) = delete;
   ~entry() {
-    // Failures are of GPUs that are lost already: their driver frees what they had.
+    // Errors come from lost GPUs, whose driver frees the memory.
     if ((is_registered || device != 0) && !gpus.make_current(gpu)) return;
     if (is_registered) gpus.cuda().cuMemHostUnregister(host.base());
     if (device != 0) gpus.cuda().cuMemFree_v2(device);

@@ -25,7 +25,8 @@ class run_execution {
   // False: interrupted, the cells say so.
   bool measure() { return run_.latency ? measure_latency() : measure_transfers(); }
 
-  // Another tenant's burst must not pass for a slow link; but a machine that stays busy must not hold the run up either.
+  // Repeats a measurement that another tenant's burst disturbed, but only a bounded number of times on a machine that stays
+  // busy.
   bool measure_until_steady() {
     constexpr unsigned kMaxAttempts = 3;
     if (!measure()) return false;
@@ -47,7 +48,7 @@ class run_execution {
     for (const cell_target& target : run_.targets) {
       cell& one = cell_at(target);
       one.state = impossible_here || error.code == ECANCELED ? cell_state::not_applicable : cell_state::error;
-      one.why = error.code == ECANCELED ? kInterrupted : error.message;
+      one.reason = error.code == ECANCELED ? kInterrupted : error.message;
       one.path = path_of(target);
       one.judged.reset();
     }
@@ -102,7 +103,7 @@ class run_execution {
   bool measure_transfers() {
     auto bound = bind();
     if (!bound && bound.error().code == ENOMEM) {
-      context_.pool.trim();  // what other testcases left may be all that is missing
+      context_.pool.trim();  // buffers kept from other testcases may be all that is missing
       bound = bind();
     }
     if (!bound) return fail(bound.error());
@@ -135,7 +136,7 @@ class run_execution {
     return out;
   }
 
-  // A rate beside which other bytes arrived wrong is not to be trusted either: interference counts for every cell.
+  // A rate is not trusted either if another transfer of the same run arrived wrong: interference counts for every cell.
   void check_data(const cell_target& target, const set_outcome& measured, cell& one) const {
     for (std::size_t i = 0; i < measured.each.size(); ++i) {
       const bool concerns =
@@ -145,7 +146,7 @@ class run_execution {
       const transfer_spec& transfer = run_.transfers[i];
       one.state = cell_state::mismatch;
       one.wrong = wrong;
-      one.why =
+      one.reason =
           format("%" PRIu64 " of %" PRIu64 " bytes from %s to %s by %s arrived wrong; the first at offset %" PRIu64
                  ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
                  wrong.bytes, transfer.bytes, to_string(transfer.source).c_str(), to_string(transfer.destination).c_str(),
@@ -159,13 +160,13 @@ class run_execution {
     one.state = cell_state::measured;
     one.attempts = attempt_;
     one.judged.reset();
-    one.why.clear();
+    one.reason.clear();
     one.samples = samples_of(target, measured);
     const auto statistics = describe(one.samples);
     one.value = context_.options.use_mean ? statistics.mean : statistics.median;
     one.path = path_of(target);
     for (place* end : {&one.path.source, &one.path.destination})
-      if (end->type == place::kind::host && host_node >= 0) end->index = host_node;  // where the pages really are
+      if (end->type == place::kind::host && host_node >= 0) end->index = host_node;  // the node that holds the pages
     check_data(target, measured, one);
     if (one.state != cell_state::measured || !has_expectation(target)) return;
     if (run_.judged_together) judge_cell(context_, one, expectation_of(target));
@@ -193,7 +194,7 @@ class run_execution {
     for (const cell_target& target : run_.targets) {
       cell& one = cell_at(target);
       one.state = cell_state::measured;
-      one.why.clear();
+      one.reason.clear();
       one.samples = measured->samples_ns;
       const bool mean = context_.options.use_mean || (context_.options.mean_latency && is_original_);
       one.value = mean ? measured->mean_ns : describe(one.samples).median;
@@ -221,7 +222,7 @@ class run_execution {
 void mark_interrupted(test_outcome& outcome, std::span<const cell_run> rest) {
   for (const cell_run& run : rest)
     for (const cell_target& target : run.targets)
-      outcome.matrices[target.matrix].cells[target.row][target.column].why = kInterrupted;
+      outcome.matrices[target.matrix].cells[target.row][target.column].reason = kInterrupted;
 }
 
 void raise(test_outcome& outcome, test_state state, const std::string& reason, int& severity, int how_severe) {
@@ -288,14 +289,14 @@ void conclude(test_outcome& outcome, bool interrupted) {
       for (std::size_t column = 0; column < each.cells[row].size(); ++column) {
         const cell& one = each.cells[row][column];
         const std::string named = cell_name(each, row, column) + ": ";
-        if (one.state == cell_state::mismatch) raise(outcome, test_state::failed, named + one.why, severity, 4);
-        if (one.state == cell_state::error) raise(outcome, test_state::error, named + one.why, severity, 3);
+        if (one.state == cell_state::mismatch) raise(outcome, test_state::failed, named + one.reason, severity, 4);
+        if (one.state == cell_state::error) raise(outcome, test_state::error, named + one.reason, severity, 3);
         if (one.judged && one.judged->level != verdict_level::good)
           raise(outcome, one.judged->is_varied ? test_state::unsteady : test_state::slow, named + one.judged->reason,
                 severity, one.judged->is_varied ? 1 : 2);
         if (one.state == cell_state::measured) ++measured;
-        // The diagonal of a matrix of pairs is no reason.
-        else if (one.state == cell_state::not_applicable && (row != column || each.rows.size() == 1)) why_not = one.why;
+        // The diagonal of a matrix of pairs does not count as a reason.
+        else if (one.state == cell_state::not_applicable && (row != column || each.rows.size() == 1)) why_not = one.reason;
       }
   if (interrupted) {
     outcome.state = test_state::interrupted;

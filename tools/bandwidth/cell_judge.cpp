@@ -24,7 +24,7 @@ bool start_up_counts(const machine_links& links, const cell& one) {
          one.path.bytes < enough_bytes(start_up_us(one.path.executor.kind, crossed->kind), one.expected->value);
 }
 
-bool is_bad(const cell& one) { return one.judged && one.judged->level != verdict_level::good; }
+bool is_bad_cell(const cell& one) { return one.judged && one.judged->level != verdict_level::good; }
 
 }  // namespace
 
@@ -42,13 +42,13 @@ void rejudge_with_evidence(const test_context& context, test_outcome& outcome) {
   bool any = false;
   for (const matrix& each : outcome.matrices)
     for (const auto& row : each.cells)
-      for (const cell& one : row) any = any || is_bad(one);
+      for (const cell& one : row) any = any || is_bad_cell(one);
   if (!any) return;
   const machine_links after = read_links(context.gpus);
   for (matrix& each : outcome.matrices)
     for (auto& row : each.cells)
       for (cell& one : row)
-        if (is_bad(one)) judge_with(context, &after, one);
+        if (is_bad_cell(one)) judge_with(context, &after, one);
 }
 
 }  // namespace pl::bandwidth

@@ -10,11 +10,11 @@
 namespace pl::bandwidth {
 namespace {
 
-std::string cell_text(const cell& one) {
+std::string compat_cell_text(const cell& one) {
   return one.state == cell_state::measured ? format("%10.2f", one.value) : format("%10s", "N/A");
 }
 
-std::string matrix_text(const matrix& one) {
+std::string compat_matrix_text(const matrix& one) {
   int width = 2;
   for (const std::string& row : one.rows) width = std::max(width, static_cast<int>(row.size()));
   std::string out = one.title + "\n" + std::string(static_cast<std::size_t>(width), ' ');
@@ -22,7 +22,7 @@ std::string matrix_text(const matrix& one) {
   out += "\n";
   for (std::size_t row = 0; row < one.rows.size(); ++row) {
     out += format("%*s", width, one.rows[row].c_str());
-    for (const cell& each : one.cells[row]) out += cell_text(each);
+    for (const cell& each : one.cells[row]) out += compat_cell_text(each);
     out += "\n";
   }
   return out;
@@ -45,7 +45,7 @@ std::string end_name(const place& end) {
   return end.type == place::kind::host ? std::string("Host") : format("Device %d", end.index);
 }
 
-// Of latencies there are thousands of samples and the original has none.
+// Latencies have thousands of samples, and the original prints none.
 std::string sample_lines(const matrix& one) {
   if (one.unit != "GB/s" || one.part == "total") return {};
   std::string out;
@@ -136,7 +136,7 @@ std::string compat_test(const test_outcome& outcome, const compat_style& style) 
   for (const matrix& one : outcome.matrices) {
     if (one.is_native_only) continue;
     const std::string name = one.part.empty() ? outcome.key : outcome.key + "_" + one.part;
-    out += matrix_text(one) + "\n" + figure_lines(one, name, style);
+    out += compat_matrix_text(one) + "\n" + figure_lines(one, name, style);
   }
   const bool bad = outcome.state == test_state::failed || outcome.state == test_state::error;
   if (bad || !has_results(outcome)) out += format("ERROR: %s: %s\n\n", outcome.key.c_str(), outcome.reason.c_str());

@@ -52,7 +52,7 @@ std::vector<std::uint64_t> balanced_copies(std::span<const bound_transfer> trans
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (is_fixed(transfers[i], settings) || copy_ns[i] <= 0) continue;
     double copies = static_cast<double>(out[i]) * raise;
-    // Interference must not end before what it disturbs.
+    // Interference must last as long as the transfer that it disturbs.
     if (settings.balance && transfers.size() > 1)
       copies = transfers[i].measured ? std::round(sample_ns / copy_ns[i]) : std::ceil(sample_ns / copy_ns[i]);
     else copies = std::ceil(copies);

@@ -9,7 +9,7 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr unsigned kSpins = 2000;  // then others get the CPU between looks: there may be fewer CPUs than threads
+constexpr unsigned kSpins = 2000;  // then the CPU is yielded between polls
 
 }  // namespace
 
@@ -18,17 +18,17 @@ cpu_team::~cpu_team() {
   (void)join();
 }
 
-void cpu_team::add(cpu_lane& lane, std::uint64_t copies, unsigned warm_up) {
+void cpu_team::add(cpu_copier& copier, std::uint64_t copies, unsigned warm_up) {
   auto& fresh = members_.emplace_back();
-  fresh.lane = &lane;
+  fresh.copier = &copier;
   fresh.copies = copies;
   fresh.warm_up = warm_up;
   fresh.thread = std::thread([this, &fresh] { work(fresh); });
 }
 
 void cpu_team::work(member& self) {
-  self.outcome = self.lane->enter();
-  if (self.outcome) self.outcome = self.lane->copy(self.warm_up, stop_);
+  self.outcome = self.copier->enter();
+  if (self.outcome) self.outcome = self.copier->copy(self.warm_up, stop_);
   if (!self.outcome) failed_.store(true, std::memory_order_release);
   ready_.fetch_add(1, std::memory_order_acq_rel);
   for (unsigned spins = 0; self.outcome && !started_.load(std::memory_order_acquire); ++spins) {
@@ -38,7 +38,7 @@ void cpu_team::work(member& self) {
   }
   if (self.outcome) {
     self.start_ns = monotonic_ns();
-    self.outcome = self.lane->copy(self.copies, stop_);
+    self.outcome = self.copier->copy(self.copies, stop_);
     self.end_ns = monotonic_ns();
   }
   ended_.fetch_add(1, std::memory_order_acq_rel);
@@ -50,7 +50,7 @@ status cpu_team::join() {
   status first;
   for (auto& one : members_) {
     if (one.thread.joinable()) one.thread.join();
-    // Who was stopped is not the cause.
+    // A copier that was stopped is not the cause.
     if (!one.outcome && (first || first.code() == ECANCELED)) first = one.outcome;
   }
   return first;

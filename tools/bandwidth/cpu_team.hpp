@@ -7,14 +7,14 @@
 #include <list>
 #include <thread>
 
-#include "tools/bandwidth/cpu_lane.hpp"
+#include "tools/bandwidth/cpu_copier.hpp"
 
 namespace pl::bandwidth {
 
 class cpu_team {
  public:
   struct member {
-    cpu_lane* lane = nullptr;
+    cpu_copier* copier = nullptr;
     std::uint64_t copies = 0;
     unsigned warm_up = 0;
     std::uint64_t start_ns = 0, end_ns = 0;  // CLOCK_MONOTONIC; to be read after join()
@@ -27,7 +27,7 @@ class cpu_team {
   cpu_team(const cpu_team&) = delete;
   cpu_team& operator=(const cpu_team&) = delete;
 
-  void add(cpu_lane& lane, std::uint64_t copies, unsigned warm_up);  // starts the thread
+  void add(cpu_copier& copier, std::uint64_t copies, unsigned warm_up);  // starts the thread
   // All have warmed up and stand at the line, or failed.
   bool is_ready() const { return ready_.load(std::memory_order_acquire) == members_.size(); }
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }

@@ -16,7 +16,7 @@
 namespace pl::bandwidth {
 namespace {
 
-constexpr std::uint64_t kPatienceNs = 20'000'000'000;  // the other ranks are at the same step: they have just agreed on it
+constexpr std::uint64_t kPatienceNs = 20'000'000'000;  // the other ranks are at the same step, which all have agreed on
 constexpr unsigned kConnectMs = 5000;
 
 struct greeting {
@@ -59,7 +59,7 @@ status hand_over(std::uint64_t key, int source, int destination, int descriptor)
   return {};
 }
 
-// Of one accepted connection. Nothing: not (yet) a message of this exchange.
+// Takes the descriptor from one accepted connection. Nothing: not (yet) a message of this exchange.
 int take_over(int socket, std::uint64_t key, unique_fd& out) {
   descriptor_message message;
   const ssize_t got = recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
@@ -90,7 +90,7 @@ status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std
   return {};
 }
 
-// Rank 0 draws it: names of sockets must not be those of an exchange before, or of another run.
+// Rank 0 draws the key, so that socket names differ from those of earlier exchanges and other runs.
 result<std::uint64_t> draw_key(group& ranks) {
   std::random_device random;
   const std::uint64_t mine = (std::uint64_t{random()} << 32) | random();

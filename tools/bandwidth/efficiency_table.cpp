@@ -81,7 +81,7 @@ bool fits(const efficiency_line& line, const executor& executor, traffic route, 
          line.width <= width;
 }
 
-// Loads do not scale as stores do, and nothing says how: the line holds for one thread alone.
+// Loads scale unlike stores, and no measurement says how: the line holds for one thread.
 bool has_basis(const executor& executor, traffic route) {
   return executor.kind != bar || route == host_to_gpu || executor.width <= 1;
 }
@@ -90,7 +90,7 @@ bool has_basis(const executor& executor, traffic route) {
 
 const efficiency_line* find_efficiency(const executor& executor, traffic route, unsigned generation, bool is_pageable) {
   if (!has_basis(executor, route)) return nullptr;
-  // A CPU does not mind whether its own memory is pinned.
+  // Pinning does not change the CPU's own accesses.
   if (is_pageable && executor.kind != bar) {
     for (const auto& line : kPageable)
       if (fits(line, executor, route, generation)) return &line;
@@ -106,7 +106,7 @@ const efficiency_line* find_efficiency(const executor& executor, traffic route, 
   return best;
 }
 
-// envelope, 64 B to 4 KiB: what is left when the bytes cost nothing.
+// Fixed cost of a copy: envelope, 64 B to 4 KiB.
 double start_up_us(executor_kind kind, traffic route) {
   switch (kind) {
     case ce:

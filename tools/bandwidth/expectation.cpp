@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect(): raw rate of the narrowest link, what its protocol leaves for payload, and what the executor reaches of that.
+// expect(): the raw rate of the narrowest link, the payload that its protocol leaves, and the executor's share of it.
 #include "tools/bandwidth/expectation.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ unsigned direct_links(const gpu_link_facts& source, int destination) {
   return found == source.nvlinks_to_gpu.end() ? 0 : found->second;
 }
 
-// A direct link, or links of both that end at no GPU we know: a switch.
+// A direct link; or both GPUs have links to an unknown device: a switch.
 bool has_nvlink(const machine_links& links, int a, int b) {
   const auto& first = *facts_of(links, a);
   const auto& second = *facts_of(links, b);
@@ -36,7 +36,7 @@ bool has_nvlink(const machine_links& links, int a, int b) {
   return direct_links(first, b) != 0 || (first.nvlinks_to_gpu.empty() && second.nvlinks_to_gpu.empty());
 }
 
-// Direct links are as many as are wired, which nobody else states; behind a switch all of the board's should be up.
+// The number of direct links is the number wired. Behind a switch all links of a board should be up.
 unsigned nvlinks_between(const machine_links& links, int a, int b) {
   const auto& first = *facts_of(links, a);
   if (const unsigned direct = direct_links(first, b)) return direct;
@@ -96,18 +96,18 @@ std::optional<one_direction> expect_direction(const machine_links& links, const 
 }
 
 std::optional<expectation> expect_latency(const machine_links& links, const transfer_path& path) {
-  using access = latency_line::access;
-  std::optional<access> memory_access;
+  using access_kind = latency_line::access;
+  std::optional<access_kind> memory_access;
   if (path.executor.kind == executor_kind::bar) {
-    memory_access = is_gpu(path.source) ? access::bar_load : access::bar_store;
+    memory_access = is_gpu(path.source) ? access_kind::bar_load : access_kind::bar_store;
   } else if (path.executor.kind == executor_kind::sm && !is_gpu(path.source)) {
-    memory_access = access::host;
+    memory_access = access_kind::host;
   } else if (path.executor.kind == executor_kind::sm && path.source.index != path.executor.gpu) {
     if (facts_of(links, path.source.index) && has_nvlink(links, path.executor.gpu, path.source.index))
-      memory_access = access::peer_nvlink;
+      memory_access = access_kind::peer_nvlink;
   } else if (path.executor.kind == executor_kind::sm) {
     const auto l2_bytes = facts_of(links, path.executor.gpu)->l2_bytes;
-    if (l2_bytes != 0) memory_access = path.bytes <= l2_bytes / 2 ? access::l2 : access::device_memory;
+    if (l2_bytes != 0) memory_access = path.bytes <= l2_bytes / 2 ? access_kind::l2 : access_kind::device_memory;
   }
   if (!memory_access) return std::nullopt;
   const auto& line = find_latency(*memory_access);
@@ -117,18 +117,18 @@ std::optional<expectation> expect_latency(const machine_links& links, const tran
 std::optional<expectation> expect_bandwidth(const machine_links& links, const transfer_path& path) {
   const auto crossed = find_crossed_link(links, path);
   if (!crossed) return std::nullopt;
-  // NVLink-C2C is not PCIe, and no run of ours says what it carries.
+  // NVLink-C2C is not PCIe, and no measurement covers it.
   if (is_pcie(crossed->kind) && crossed->peer < 0 && facts_of(links, crossed->gpu)->coherent_host) return std::nullopt;
-  // A root complex shares itself between busy directions as it likes (seen: 35 one way, 51 the other): the sum is judged.
+  // A root complex divides its rate freely between busy directions (seen: 35 one way, 51 the other), so the sum is judged.
   if (is_pcie(crossed->kind) && path.opposite_too && !path.is_sum_of_both) return std::nullopt;
   const double raw = raw_rate(links, *crossed);
-  const auto there = expect_direction(links, *crossed, path);
-  if (raw <= 0 || !there) return std::nullopt;
+  const auto expected = expect_direction(links, *crossed, path);
+  if (raw <= 0 || !expected) return std::nullopt;
   expectation out;
-  out.value = there->value;
+  out.value = expected->value;
   out.limit = crossed->kind == traffic::local_copy ? raw / 2 : raw;
-  out.limited_by = there->line->limited_by != nullptr ? there->line->limited_by : describe_link(links, *crossed);
-  out.source = there->line->source;
+  out.limited_by = expected->line->limited_by != nullptr ? expected->line->limited_by : describe_link(links, *crossed);
+  out.source = expected->line->source;
   if (path.opposite_too || path.is_sum_of_both) out.value *= duplex_factor(links, *crossed, path.executor.kind);
   if (path.is_sum_of_both) {
     transfer_path back = path;
@@ -166,8 +166,8 @@ std::optional<crossed_link> find_crossed_link(const machine_links& links, const 
                               : crossed_link{traffic::peer_pcie, sender, receiver};
 }
 
-// Only the direction that carries requests of the other loses to them. Kernels' loads and stores besides wait for each
-// other: docs/results/bandwidth, 77.5 of 99 GB/s on H100 and H200; copy engines reached 101.7 of 107 on H200, 89-96 on H100.
+// Only the direction that carries the other's requests loses to them. Kernels' loads and stores also wait for each other:
+// docs/results/bandwidth, 77.5 of 99 GB/s on H100 and H200; copy engines reached 101.7 of 107 on H200, 89-96 on H100.
 double duplex_factor(const machine_links& links, const crossed_link& crossed, executor_kind kind) {
   constexpr double kKernelsBothWays = 0.79, kCopyEnginesBothWays = 0.94;
   if (crossed.kind == traffic::peer_nvlink) return kNvlinkDuplex;

@@ -16,7 +16,7 @@ namespace pl::bandwidth {
 struct gpu_set::device {
   cu::device_t number = 0;
   std::string name, bus_id;
-  std::mutex mutex;  // guards `context`, which any thread may be the first to need
+  std::mutex mutex;  // guards `context`, which any thread may need first
   cu::context_t context = nullptr;
   cu::module_t module = nullptr;
   std::map<std::string, cu::function_t> functions;

@@ -40,20 +40,20 @@ result<std::unique_ptr<group>> by_meeting(messaging::meeting meeting, const grou
   return star(std::move(*channel), options);
 }
 
-// Of the environment alone: MPI carries it, or the ranks of one host find each other by the job's key.
+// Finds the ranks from the environment alone: MPI carries their messages, or the ranks of one host meet by the job's key.
 result<std::unique_ptr<group>> by_launcher(const messaging::launcher& launcher, const group_options& options) {
-  std::string why = launcher.name + " starts no MPI";
+  std::string reason = launcher.name + " starts no MPI";
   if (launcher.starts_mpi) {
     auto channel = open_mpi(launcher.size);
     if (channel) return star(std::move(*channel), options);
-    why = channel.error().message;
+    reason = channel.error().message;
   }
   if (launcher.ranks_here != launcher.size)
     return failure{
         ENOSYS,
         format("%s has started ranks on several hosts and MPI cannot be used (%s); add --rendezvous HOST:PORT, a free "
                "port of rank 0's host, to the same command",
-               launcher.name.c_str(), why.c_str())};
+               launcher.name.c_str(), reason.c_str())};
   messaging::meeting meeting;
   meeting.rendezvous = messaging::local_endpoint(launcher.job_key);
   meeting.rank = launcher.rank;
@@ -90,7 +90,7 @@ result<std::unique_ptr<group>> open_unnamed(const group_options& options) {
   meeting.rendezvous = std::move(*endpoint);
   meeting.rank = rank;
   meeting.size = nodes;
-  // Ranks that an earlier run has left behind look for the same port.
+  // Ranks left from an earlier run look for the same port.
   if (options.nodes == 0 && launcher.is_key_global) meeting.job = launcher.job_number();
   return by_meeting(std::move(meeting), options);
 }

@@ -15,7 +15,7 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr const char* kLibrary = "libpeerlane_mpi.so";
-// Rank 0 ends a failed job when it has said what happened; the others do only if it did not.
+// Rank 0 reports the failure and ends the job; another rank ends it only if rank 0 does not.
 constexpr int kLeaveItToRank0Ms = 10'000;
 
 struct bridge {
@@ -28,21 +28,21 @@ struct bridge {
 };
 
 template <class F>
-bool find(void* library, const char* name, F& out) {
+bool resolve(void* library, const char* name, F& out) {
   out = reinterpret_cast<F>(dlsym(library, name));
   return out != nullptr;
 }
 
 // Never closed: MPI keeps threads and handlers.
-result<bridge> load() {
-  // Global: Open MPI opens its components as libraries that look for its symbols.
+result<bridge> load_bridge() {
+  // Global symbols: Open MPI loads its components as libraries that look for its symbols.
   void* library = dlopen((tools::program_folder() + "/" + kLibrary).c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return failure{ENOENT, dlerror()};
   bridge all;
-  const bool is_whole = find(library, "peerlane_mpi_init", all.init) && find(library, "peerlane_mpi_send", all.send) &&
-                        find(library, "peerlane_mpi_probe", all.probe) && find(library, "peerlane_mpi_take", all.take) &&
-                        find(library, "peerlane_mpi_finalize", all.finalize) &&
-                        find(library, "peerlane_mpi_abort", all.abort);
+  const bool is_whole =
+      resolve(library, "peerlane_mpi_init", all.init) && resolve(library, "peerlane_mpi_send", all.send) &&
+      resolve(library, "peerlane_mpi_probe", all.probe) && resolve(library, "peerlane_mpi_take", all.take) &&
+      resolve(library, "peerlane_mpi_finalize", all.finalize) && resolve(library, "peerlane_mpi_abort", all.abort);
   if (!is_whole) return failure{ENOENT, std::string(kLibrary) + " is of another version than the program"};
   return all;
 }
@@ -60,7 +60,7 @@ class mpi_channel final : public messaging::star_channel {
   void abandon() override { is_abandoned_ = true; }
 
   status send(int peer, std::span<const std::byte> message, unsigned timeout_ms) override {
-    // Kept for good after a time-out, as MPI may still read it.
+    // Kept for ever after a time-out, because MPI may still read it.
     const auto& kept = in_flight_.emplace_back(message.begin(), message.end());
     const int rc = mpi_.send(peer, kept.data(), kept.size(), timeout_ms);
     if (rc == PL_MPI_TIMEOUT) return failure{ETIMEDOUT, "nothing is taken"};
@@ -77,7 +77,7 @@ class mpi_channel final : public messaging::star_channel {
     if (rc == PL_MPI_OK && mpi_.take(event.peer, event.data.data(), count) == PL_MPI_OK) return event;
     if (event.peer < 0) event.peer = rank() == 0 ? 1 : 0;  // MPI does not say which
     event.is_lost = true;
-    event.why = "MPI cannot receive";
+    event.reason = "MPI cannot receive";
     return event;
   }
 
@@ -96,7 +96,7 @@ class mpi_channel final : public messaging::star_channel {
 }  // namespace
 
 result<std::unique_ptr<messaging::star_channel>> open_mpi(int expected_size) {
-  auto mpi = load();
+  auto mpi = load_bridge();
   if (!mpi) return mpi.error();
   peerlane_mpi_world world{};
   if (mpi->init(&world) != PL_MPI_OK) return failure{EPROTO, "MPI_Init failed"};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// judge(): is a value what the link should carry, and if not, what in the evidence explains it. The reasons are tried in
-// an order from "this link" to "this run"; the first that fits is told, as the others may be its consequences.
+// judge(): compares a value with what the link should carry, and names the evidence that explains a difference. The reasons
+// are tried in an order from "this link" to "this run"; the first that fits is reported, because the others may be its
+// consequences.
 #include "tools/bandwidth/judgement.hpp"
 
 #include <algorithm>
@@ -28,29 +29,29 @@ struct case_at_hand {
   std::optional<crossed_link> crossed;  // nothing for latencies that cross none
   std::vector<int> gpus;                // whose links and condition matter
   bool is_bandwidth() const { return path.measured_quantity == transfer_path::quantity::bandwidth; }
-  // Right after the load if it was read then: an idle link trains down and says nothing.
+  // The state read right after the load, if any: an idle link trains down, which says nothing.
   const machine_links* now() const { return known.after != nullptr ? known.after : known.before; }
 };
 
 using reason = std::optional<std::string>;
 
-const gpu_link_facts* facts_of(const machine_links* links, int gpu) {
+const gpu_link_facts* facts_of_known(const machine_links* links, int gpu) {
   return links != nullptr && gpu >= 0 && static_cast<std::size_t>(gpu) < links->gpus.size()
              ? &links->gpus[static_cast<std::size_t>(gpu)]
              : nullptr;
 }
 
-// The first GPU of the case for which `look` says something.
+// The first GPU of the case for which `check` gives a reason.
 reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const gpu_link_facts&)>& check) {
   for (const int gpu : c.gpus)
-    if (const auto* facts = facts_of(c.now(), gpu))
+    if (const auto* facts = facts_of_known(c.now(), gpu))
       if (auto found = check(gpu, *facts)) return found;
   return std::nullopt;
 }
 
 bool crosses_pcie(const case_at_hand& c) { return c.crossed && is_pcie(c.crossed->kind); }
 
-// Could this value have come over a link of that raw rate?
+// Whether a link of that raw rate can carry this value.
 bool could_cross(const case_at_hand& c, double raw) {
   if (!c.is_bandwidth()) return true;
   return c.value <= raw * kAnyLonger * (c.path.is_sum_of_both ? 2 : 1);
@@ -105,13 +106,13 @@ reason nvlinks_missing(const case_at_hand& c) {
 }
 
 std::string throttle_words(std::uint64_t bits) {
-  namespace why = nvml::throttle;
-  if ((bits & (why::hardware_thermal | why::software_thermal)) != 0)
+  namespace cause = nvml::throttle;
+  if ((bits & (cause::hardware_thermal | cause::software_thermal)) != 0)
     return "too hot (thermal slowdown): check fans, air flow and nvidia-smi -q -d TEMPERATURE";
-  if ((bits & why::power_brake) != 0) return "the machine asserts power brake: check its power supplies";
-  if ((bits & why::hardware_slowdown) != 0) return "hardware slowdown (heat or power): nvidia-smi -q -d PERFORMANCE";
-  if ((bits & why::power_cap) != 0) return "power cap: nvidia-smi -q -d POWER, raise the limit with -pl";
-  if ((bits & why::sync_boost) != 0) return "held to another GPU's clocks (sync boost)";
+  if ((bits & cause::power_brake) != 0) return "the machine asserts power brake: check its power supplies";
+  if ((bits & cause::hardware_slowdown) != 0) return "hardware slowdown (heat or power): nvidia-smi -q -d PERFORMANCE";
+  if ((bits & cause::power_cap) != 0) return "power cap: nvidia-smi -q -d POWER, raise the limit with -pl";
+  if ((bits & cause::sync_boost) != 0) return "held to another GPU's clocks (sync boost)";
   return "";
 }
 
@@ -127,10 +128,10 @@ reason clocks_throttled(const case_at_hand& c) {
   });
 }
 
-// Counters that rose between the two looks.
+// Counters that rose between the two readings.
 reason errors_rose(const case_at_hand& c) {
   return of_any_gpu(c, [&](int gpu, const gpu_link_facts& after) -> reason {
-    const auto* before = facts_of(c.known.before, gpu);
+    const auto* before = facts_of_known(c.known.before, gpu);
     if (c.known.after == nullptr || before == nullptr) return std::nullopt;
     const auto rise = [](std::uint64_t now, std::uint64_t earlier) {
       return now > earlier ? static_cast<unsigned long long>(now - earlier) : 0ull;
@@ -197,7 +198,7 @@ reason small_buffer(const case_at_hand& c) {
                 start_up > moving_us ? "dominates" : "counts", option_size(enough).c_str());
 }
 
-// Not a reason in the link: what was measured is the machine's other work.
+// Not a reason in the link: the machine's other work was measured too.
 std::string varied_words(const circumstances& known) {
   return format(
       "varied, host busy: samples vary by %.0f %%%s, so something else uses the machine; run again when it is idle, "
@@ -218,7 +219,7 @@ reason shared_uplink(const case_at_hand& c) {
   });
 }
 
-// Last: each link may be what it should be, and the host still not feed all of them.
+// Tried last: each link may be fine while the host cannot feed all of them.
 reason shared_host(const case_at_hand& c) {
   if (!crosses_pcie(c) || !c.is_bandwidth() || c.path.gpus_at_host < 2) return std::nullopt;
   return format(
@@ -252,7 +253,7 @@ reason find_reason(const case_at_hand& c) {
 }
 
 std::string why_too_fast(const case_at_hand& c) {
-  const auto* facts = c.crossed ? facts_of(c.now(), c.crossed->gpu) : nullptr;
+  const auto* facts = c.crossed ? facts_of_known(c.now(), c.crossed->gpu) : nullptr;
   if (c.crossed && c.crossed->kind == traffic::local_copy && facts != nullptr && c.path.bytes <= facts->l2_bytes)
     return format("faster than the memory: %s fits the L2 cache (%s); use a larger buffer (-b)",
                   format_size(c.path.bytes).c_str(), format_size(facts->l2_bytes).c_str());
@@ -270,7 +271,7 @@ std::vector<int> gpus_of(const transfer_path& path) {
   return out;
 }
 
-// A chase has one end: whoever loads is the other.
+// A chase names one end; the loading side is the other.
 std::optional<crossed_link> link_of(const machine_links& links, const transfer_path& path) {
   if (path.measured_quantity == transfer_path::quantity::bandwidth || path.executor.kind == executor_kind::bar)
     return find_crossed_link(links, path);

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/text.hpp"
-#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/gpu_copier.hpp"
 #include "tools/bandwidth/latency_protocol.hpp"
 #include "tools/bandwidth/list_order.hpp"
 

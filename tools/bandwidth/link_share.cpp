@@ -20,7 +20,7 @@ struct link_use {
   double raw = 0;  // GB/s if it can be narrower than what its users cross anyway; 0: it cannot
 };
 
-struct load {
+struct link_load {
   double capacity = 0;
   std::vector<std::size_t> users;
   std::size_t limited_by_themselves = 0;  // users whose executor, not the link, is the limit
@@ -30,25 +30,25 @@ struct traffic_of {
   std::vector<link_use> link_uses;
   std::optional<expectation> alone;
   bool is_own_limit = false;  // its executor reaches less than the link carries
-  bool has_opposite = false;  // somebody uses the other direction of one of its ways
+  bool has_opposite = false;  // another transfer uses the opposite direction of one of its links
   bool has_opposite_pcie = false;
   double rate = 0;
 };
 
-link_use one_direction(const std::string& link, bool is_down, bool is_pcie, double raw = 0) {
+link_use use_of_direction(const std::string& link, bool is_down, bool is_pcie, double raw = 0) {
   return {link + (is_down ? " in" : " out"), link + (is_down ? " out" : " in"), is_pcie, raw};
 }
 
 // A GPU's own PCIe link and, if other GPUs hang on the same bridge, that bridge's.
 void add_pcie(const machine_links& links, int gpu, bool is_down, std::vector<link_use>& out) {
-  out.push_back(one_direction(format("PCIe of GPU %d", gpu), is_down, true));
+  out.push_back(use_of_direction(format("PCIe of GPU %d", gpu), is_down, true));
   const auto& facts = links.gpus[static_cast<std::size_t>(gpu)];
   const double raw = pcie_raw_gb_per_s(facts.uplink_generation, facts.uplink_width);
   if (!facts.uplink_bus_id.empty() && raw > 0)
-    out.push_back(one_direction("uplink " + facts.uplink_bus_id, is_down, true, raw));
+    out.push_back(use_of_direction("uplink " + facts.uplink_bus_id, is_down, true, raw));
 }
 
-// GPUs behind the same bridge need not go above it to reach each other.
+// GPUs behind the same bridge reach each other below it.
 bool share_a_bridge(const machine_links& links, int a, int b) {
   const auto& bridge = links.gpus[static_cast<std::size_t>(a)].uplink_bus_id;
   return !bridge.empty() && bridge == links.gpus[static_cast<std::size_t>(b)].uplink_bus_id;
@@ -69,12 +69,12 @@ std::vector<link_use> links_used(const machine_links& links, const transfer_path
       break;
     case traffic::peer_nvlink:
       if (links.gpus[static_cast<std::size_t>(source)].nvlinks_to_gpu.empty()) {
-        out.push_back(one_direction(format("NVLinks of GPU %d", source), false, false));
-        out.push_back(one_direction(format("NVLinks of GPU %d", destination), true, false));
+        out.push_back(use_of_direction(format("NVLinks of GPU %d", source), false, false));
+        out.push_back(use_of_direction(format("NVLinks of GPU %d", destination), true, false));
       } else {
-        out.push_back(
-            one_direction(format("NVLinks of GPUs %d and %d", std::min(source, destination), std::max(source, destination)),
-                          source < destination, false));
+        out.push_back(use_of_direction(
+            format("NVLinks of GPUs %d and %d", std::min(source, destination), std::max(source, destination)),
+            source < destination, false));
       }
       break;
     case traffic::peer_pcie:
@@ -127,7 +127,7 @@ class sharing {
   void add_loads() {
     for (std::size_t i = 0; i < all_.size(); ++i)
       for (const link_use& one : all_[i].link_uses) {
-        load& entry = loads_[one.name];
+        link_load& entry = loads_[one.name];
         entry.users.push_back(i);
         if (!all_[i].alone) continue;
         const auto& alone = *all_[i].alone;
@@ -138,7 +138,7 @@ class sharing {
       }
   }
 
-  // Two CPU threads, or two sets of workers, on one link: nothing says whether they add up.
+  // Two CPU threads, or two sets of workers, on one link: no measurement says whether their rates add up.
   void spread_ignorance() {
     for (const auto& [name, entry] : loads_)
       if (entry.limited_by_themselves > 1)
@@ -154,7 +154,7 @@ class sharing {
     }
   }
 
-  // All grow together; who has what it can take, or is on a way that is full, stays as it is.
+  // All transfers grow together; a transfer at its own limit, or on a full link, stays as it is.
   void divide() {
     constexpr double kFull = 1e-9;
     std::vector<std::size_t> growing;
@@ -171,11 +171,11 @@ class sharing {
     }
   }
 
-  // How much more transfer `i` can get if all of `growing` get the same.
+  // The increase that transfer `i` can get if all of `growing` get the same.
   double room_of(std::size_t i, const std::vector<std::size_t>& growing) const {
     double room = all_[i].alone->value - all_[i].rate;
     for (const link_use& one : all_[i].link_uses) {
-      const load& entry = loads_.at(one.name);
+      const link_load& entry = loads_.at(one.name);
       double left = entry.capacity, sharers = 0;
       for (const std::size_t user : entry.users) {
         left -= all_[user].rate;
@@ -216,7 +216,7 @@ class sharing {
   const machine_links& links_;
   std::span<const transfer_path> paths_;
   std::vector<traffic_of> all_;
-  std::map<std::string, load> loads_;
+  std::map<std::string, link_load> loads_;
 };
 
 }  // namespace

@@ -55,10 +55,10 @@ __attribute__((visibility("default"))) int peerlane_mpi_send(int destination, co
 
 __attribute__((visibility("default"))) int peerlane_mpi_probe(int* source, size_t* count, unsigned timeout_ms) {
   MPI_Status status;
-  int there = 0, length = 0;
+  int has_message = 0, length = 0;
   for (int64_t begin = now_ns();;) {
-    if (MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &there, &status) != MPI_SUCCESS) return PL_MPI_ERROR;
-    if (there) break;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, TAG, MPI_COMM_WORLD, &has_message, &status) != MPI_SUCCESS) return PL_MPI_ERROR;
+    if (has_message) break;
     const int64_t waited = now_ns() - begin;
     if (waited > (int64_t)timeout_ms * 1000000) return PL_MPI_TIMEOUT;
     pause_after(waited);

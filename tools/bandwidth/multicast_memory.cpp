@@ -22,7 +22,7 @@ status check_support(gpu_set& gpus, int gpu) {
   if (cuda.cuMulticastCreate == nullptr || cuda.cuMulticastAddDevice == nullptr || cuda.cuMulticastBindMem == nullptr ||
       cuda.cuMulticastUnbind == nullptr || cuda.cuMulticastGetGranularity == nullptr)
     return failure{ENOTSUP, "the driver has no multicast calls (530 or later has)"};
-  // Ordinary kernels are there for more GPUs than this one, which older ones could not even be compiled with.
+  // Ordinary kernels are built for older GPUs too, which cannot compile this one.
   if (const auto kernel = gpus.kernel(gpu, "bandwidth_multicast"); !kernel)
     return failure{ENOTSUP, "this build has no multicast kernel for this GPU (" + kernel.error().message + ")"};
   return {};
@@ -77,8 +77,8 @@ memory_view multicast_memory::view_of(const shared_piece& one) const {
   return out;
 }
 
-// Each step is over on all ranks before the next begins: the driver's calls for binding and mapping would block until every
-// device is in, for ever if a rank has failed.
+// Each step ends on all ranks before the next begins: the driver's calls for binding and mapping block until every device
+// has joined, and for ever if a rank has failed.
 status multicast_memory::attempt(int handle_type) {
   if (auto fine = choose_size(handle_type); !fine) return fine;
   if (auto fine = agree(ranks_, create(handle_type)); !fine) return fine;
@@ -139,7 +139,7 @@ status multicast_memory::create(int handle_type) {
   return {};
 }
 
-// Every rank hands over one handle; that of a rank without an object is its memory's, which nobody imports.
+// Every rank hands over one handle; a rank without an object passes its memory's handle, which is not imported.
 status multicast_memory::share(int handle_type) {
   const auto own = static_cast<unsigned>(ranks_.rank());
   const cu::physical_t mine = own < count_ ? teams_[own]->handle : replicas_[0]->handle;

@@ -18,7 +18,7 @@ struct multinode_case {
   executor_kind kind;
 };
 
-multinode_case case_of(int index) {
+multinode_case multinode_case_of(int index) {
   if (index == 43 || index == 44) return {form::all_to_one, index == 44, executor_kind::sm};
   if (index == 45) return {form::one_to_all_multicast, false, executor_kind::sm};
   if (index == 46) return {form::all_to_all_multicast, false, executor_kind::sm};
@@ -72,7 +72,7 @@ struct planner {
 
 std::string planner::pair_title(const char* suffix) const {
   const bool both = spec.shape == form::pair_both;
-  // Arrows show the way of the data. The original's show that of the request, and it has mixed up some words.
+  // Arrows show the direction of the data. The original's show that of the request, some of them reversed.
   const char* arrow = both ? "<->" : spec.reads != shape.original_mistakes ? "<-" : "->";
   const char* row = both && shape.original_mistakes ? "CPU" : "GPU";
   const char* engine = to_string(index == 39 && shape.original_mistakes ? executor_kind::ce : spec.kind);
@@ -89,7 +89,7 @@ void planner::plan_pairs() {
     add_matrix("total", pair_title("Total "), labels(), labels());
   }
   for (matrix& one : plan.matrices)
-    for (std::size_t r = 0; r < one.cells.size(); ++r) one.cells[r][r].why = "one GPU is no pair";
+    for (std::size_t r = 0; r < one.cells.size(); ++r) one.cells[r][r].reason = "one GPU is no pair";
   for (const auto& pairs : tournament(shape.size)) {
     if (shape.pairs_at_once) {
       add_pair_round(pairs);
@@ -113,9 +113,9 @@ void planner::add_pair_round(const std::vector<std::pair<int, int>>& pairs) {
 void planner::add_pair(rank_round& round, int row, int column) {
   const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
   const bool both = spec.shape == form::pair_both;
-  const std::string& why = !why_not(row, column).empty() || !both ? why_not(row, column) : why_not(column, row);
-  for (std::size_t m = 0; m < plan.matrices.size(); ++m) cell_of({m, r, c}).why = why;
-  if (!why.empty()) return;
+  const std::string& reason = !why_not(row, column).empty() || !both ? why_not(row, column) : why_not(column, row);
+  for (std::size_t m = 0; m < plan.matrices.size(); ++m) cell_of({m, r, c}).reason = reason;
+  if (!reason.empty()) return;
   round.name += format("%s%d and %d", round.name.empty() ? "ranks " : ", ", row, column);
   round.transfers.push_back(transfer(row, column, spec.reads, {{0, r, c}}));
   if (!both) return;
@@ -134,14 +134,14 @@ void planner::plan_all_to_one() {
     round.name = format("all ranks and %d", one);
     for (int other = 0; other < shape.size; ++other) {
       if (other == one) continue;
-      if (!why_not(other, one).empty()) cell_of(target).why = why_not(other, one);
+      if (!why_not(other, one).empty()) cell_of(target).reason = why_not(other, one);
       rank_transfer made = transfer(other, one, spec.reads, {target});
-      // Each has a buffer of its own in the middle.
+      // Each transfer has its own buffer in the middle.
       (spec.reads ? made.source_buffer : made.destination_buffer) = kDestination + static_cast<unsigned>(other);
       (spec.reads ? made.destination_buffer : made.source_buffer) = kSource;
       round.transfers.push_back(std::move(made));
     }
-    if (cell_of(target).why.empty()) plan.rounds.push_back(std::move(round));
+    if (cell_of(target).reason.empty()) plan.rounds.push_back(std::move(round));
   }
 }
 
@@ -181,17 +181,17 @@ void planner::plan_bisection() {
   }
   add_matrix("", "Bisect benchmarking, simultaneous write CE BW", std::move(rows), {"0"});
   plan.matrices[0].row_label = "ranks";
-  std::string why;
+  std::string reason;
   for (const auto& one : round.transfers)
-    if (why.empty()) why = why_not(one.executor_rank, one.destination_rank);
-  for (auto& row : plan.matrices[0].cells) row[0].why = why;
-  if (why.empty()) plan.rounds.push_back(std::move(round));
+    if (reason.empty()) reason = why_not(one.executor_rank, one.destination_rank);
+  for (auto& row : plan.matrices[0].cells) row[0].reason = reason;
+  if (reason.empty()) plan.rounds.push_back(std::move(round));
 }
 
 }  // namespace
 
 std::vector<std::vector<std::pair<int, int>>> tournament(int n) {
-  const int seats = n + n % 2;  // with an odd number, who sits opposite the empty seat has a break
+  const int seats = n + n % 2;  // with an odd number, the rank opposite the empty seat has a break
   std::vector<int> circle;
   for (int i = 0; i < seats; ++i) circle.push_back(i);
   std::vector<std::vector<std::pair<int, int>>> rounds;
@@ -208,7 +208,7 @@ std::vector<std::vector<std::pair<int, int>>> tournament(int n) {
 }
 
 unsigned buffers_of_multinode(int index, int size) {
-  return case_of(index).shape == form::all_to_one ? 1 + static_cast<unsigned>(size) : 2;
+  return multinode_case_of(index).shape == form::all_to_one ? 1 + static_cast<unsigned>(size) : 2;
 }
 
 unsigned multicast_objects_of(int index, int size) {
@@ -216,7 +216,7 @@ unsigned multicast_objects_of(int index, int size) {
 }
 
 rank_plan plan_multinode(int index, const rank_shape& shape) {
-  planner made{index, case_of(index), shape, {}};
+  planner made{index, multinode_case_of(index), shape, {}};
   made.plan.kind = made.spec.kind;
   switch (made.spec.shape) {
     case form::pair:

@@ -22,7 +22,7 @@ std::size_t cell_count(const test_outcome& outcome) {
 
 bool is_latency(const test_outcome& outcome) { return !outcome.matrices.empty() && outcome.matrices[0].unit == "ns"; }
 
-std::string cell_name(const matrix& grid, std::size_t row, std::size_t column) {
+std::string result_cell_name(const matrix& grid, std::size_t row, std::size_t column) {
   if (grid.row_label == "transfer") return grid.rows[row];
   const std::string source = grid.row_label == "all" ? "all" : grid.row_label + " " + grid.rows[row];
   const std::string destination = grid.columns[column] == "all" ? "all" : grid.column_label + " " + grid.columns[column];
@@ -40,7 +40,7 @@ std::string verdict_text(const cell& one) {
 void add_line(text_table& table, const matrix& grid, std::size_t row, std::size_t column, const baseline* reference,
               const std::string& key) {
   const cell& one = grid.cells[row][column];
-  std::vector<std::string> line = {grid.part.empty() ? "" : grid.part, cell_name(grid, row, column)};
+  std::vector<std::string> line = {grid.part.empty() ? "" : grid.part, result_cell_name(grid, row, column)};
   if (one.state != cell_state::measured) {
     line.insert(line.end(), {"", "", ""});
     if (grid.unit == "ns") line.insert(line.end(), {"", ""});
@@ -132,13 +132,13 @@ std::string remarks(const test_outcome& outcome) {
       for (std::size_t column = 0; column < grid.columns.size(); ++column) {
         const cell& one = grid.cells[row][column];
         const bool diagonal = grid.rows.size() > 1 && row == column;
-        if (one.state != cell_state::measured && !diagonal) add_remark(one.why, cell_name(grid, row, column));
+        if (one.state != cell_state::measured && !diagonal) add_remark(one.reason, result_cell_name(grid, row, column));
         if (one.attempts > 1 && !(one.judged && one.judged->is_varied))
           add_remark(format("measured %u times, as the samples of the run%s before varied", one.attempts,
                             one.attempts > 2 ? "s" : ""),
-                     cell_name(grid, row, column));
+                     result_cell_name(grid, row, column));
         if (one.judged && one.judged->level != verdict_level::good)
-          add_remark(one.judged->reason, cell_name(grid, row, column));
+          add_remark(one.judged->reason, result_cell_name(grid, row, column));
       }
   std::string out;
   for (const auto& [remark, cells] : said)
@@ -206,7 +206,8 @@ std::string native_samples(const test_outcome& outcome) {
       for (std::size_t column = 0; column < grid.columns.size(); ++column) {
         const cell& one = grid.cells[row][column];
         if (one.samples.empty() || grid.unit != "GB/s") continue;
-        out += format("  %s %s:", grid.part.empty() ? "samples" : grid.part.c_str(), cell_name(grid, row, column).c_str());
+        out += format("  %s %s:", grid.part.empty() ? "samples" : grid.part.c_str(),
+                      result_cell_name(grid, row, column).c_str());
         for (const double each : one.samples) out += " " + short_number(each);
         out += "\n";
       }

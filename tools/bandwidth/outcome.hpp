@@ -24,8 +24,8 @@ enum class cell_state { measured, not_applicable, mismatch, error };
 
 struct cell {
   cell_state state = cell_state::not_applicable;
-  std::string why;   // for every state but measured
-  double value = 0;  // GB/s or ns: the median, or the mean if that was asked for
+  std::string reason;  // for every state but measured
+  double value = 0;    // GB/s or ns: the median, or the mean if that was asked for
   std::vector<double> samples;
   unsigned attempts = 1;  // runs it took: 2 or 3 where samples varied; the values are the last one's
   transfer_path path;     // what was measured, for the judgement

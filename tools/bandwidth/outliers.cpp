@@ -28,7 +28,7 @@ struct position {
 };
 using positions = std::vector<position>;
 
-// What is usual among some values, and how far from it is still usual.
+// The usual value of a set, and the usual distance from it.
 struct scale {
   double typical = 0, margin = 0;
   bool is_known = false;
@@ -120,8 +120,8 @@ class search {
 
   static int socket_of(const std::vector<int>& sockets, std::size_t i) { return i < sockets.size() ? sockets[i] : -1; }
 
-  // All values from one socket to another, against the rest. Few values are no evidence against a socket: they may be one
-  // GPU's, or one pair's.
+  // Compares all values from one socket to another with the rest. Few values are no evidence against a socket: they may be
+  // one
   void blame_sockets() {
     std::map<std::pair<int, int>, positions> blocks;
     for (const auto& p : left_) {
@@ -167,7 +167,7 @@ class search {
     for (const auto& p : bad) {
       const auto is_mirror = [&p](const position& o) { return o.row == p.column && o.column == p.row; };
       const bool both = grid_.is_same_devices && std::any_of(bad.begin(), bad.end(), is_mirror);
-      if (both && p.row > p.column) continue;  // told with its mirror
+      if (both && p.row > p.column) continue;  // reported with its mirror
       if (both)
         blame(
             {p, {p.column, p.row}}, outlier::kind::pair,
@@ -176,7 +176,7 @@ class search {
       else blame({p}, kind_of_cell(), cell_name(p), usual.typical);
     }
   }
-  // In a matrix with one row or one column a value is all there is of its GPU.
+  // In a matrix with one row or column, each value stands for its GPU.
   outlier::kind kind_of_cell() const { return rows_ > 1 && columns_ > 1 ? outlier::kind::cell : outlier::kind::device; }
   std::string cell_name(const position& p) const {
     if (rows_ == 1) return column_name(p.column);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/gpu_copier.hpp"
 #include "tools/bandwidth/pattern_hash.hpp"
 
 namespace pl::bandwidth {
@@ -35,7 +35,7 @@ void compare_words(const std::byte* address, std::uint64_t offset, std::uint64_t
   }
 }
 
-void add(check_result& sum, const check_result& part) {
+void add_part(check_result& sum, const check_result& part) {
   sum.wrong_bytes += part.wrong_bytes;
   sum.first_offset = std::min(sum.first_offset, part.first_offset);
   sum.flipped_bits |= part.flipped_bits;
@@ -193,7 +193,7 @@ status pattern::check_by_cpu(const memory_view& view, std::uint64_t bytes, std::
     in_parallel(bytes, [&](std::uint64_t part, std::uint64_t offset, std::uint64_t count) {
       compare_words(view.host + offset, offset, count, seed, parts[part]);
     });
-    for (const auto& part : parts) add(out, part);
+    for (const auto& part : parts) add_part(out, part);
     return {};
   }
   std::vector<std::byte> chunk(std::min(bytes, kChunkBytes));

@@ -26,7 +26,7 @@ const char* to_string(cell_state state) {
   return "?";
 }
 
-// Null where there is nothing: a reader must not take a missing figure for a zero.
+// Null for a missing figure, which must not read as zero.
 constexpr std::array kFigures = {"value", "median", "mean", "min", "max", "stddev", "cv", "ci95", "p90", "p99"};
 
 void add_figures(json& row, const cell& one) {
@@ -118,7 +118,7 @@ json cell_row(const std::string& key, int index, const matrix& grid, std::size_t
            {"column", grid.columns[column]},
            {"unit", grid.unit},
            {"state", to_string(one.state)},
-           {"why", one.why},
+           {"why", one.reason},
            {"mismatched_bytes", one.wrong.bytes},
            {"first_mismatch", one.wrong.bytes > 0 ? json(one.wrong.first_offset) : json()}};
   add_figures(out, one);

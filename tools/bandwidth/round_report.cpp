@@ -13,10 +13,10 @@ namespace {
 
 constexpr char kFine = '.', kFailed = 'x', kInterrupted = 'i';
 
-// Text, so that ranks need not agree on the layout of anything. Doubles come back exactly from 17 digits.
+// Text, so that ranks may differ in layout. Doubles survive with 17 digits.
 std::string to_text(const round_report& report) {
   using ending = round_report::ending;
-  if (report.outcome == ending::failed) return format("failed %d ", report.why.code) + report.why.message;
+  if (report.outcome == ending::failed) return format("failed %d ", report.reason.code) + report.reason.message;
   if (report.outcome == ending::interrupted) return "interrupted";
   if (report.outcome == ending::ended_by_others) return "ended";
   std::string out = "fine";
@@ -47,8 +47,8 @@ round_report from_text(const std::string& text) {
   first >> word;
   if (word == "failed") {
     report.outcome = ending::failed;
-    first >> report.why.code;
-    std::getline(first >> std::ws, report.why.message);
+    first >> report.reason.code;
+    std::getline(first >> std::ws, report.reason.message);
   }
   if (word == "interrupted") report.outcome = ending::interrupted;
   if (word == "ended") report.outcome = ending::ended_by_others;
@@ -92,7 +92,7 @@ round_report make_report(const result<set_outcome>& outcome, const std::vector<s
     report.outcome = code == ECANCELED      ? ending::interrupted
                      : code == ECONNABORTED ? ending::ended_by_others
                                             : ending::failed;
-    report.why = outcome.error();
+    report.reason = outcome.error();
     return report;
   }
   for (std::size_t i = 0; i < transfers.size(); ++i)

@@ -33,7 +33,7 @@ class sample_votes {
 // Of one rank, for one round.
 struct round_report {
   enum class ending { fine, failed, interrupted, ended_by_others } outcome = ending::fine;
-  failure why;  // failed
+  failure reason;  // failed
   struct entry {
     std::size_t transfer = 0;      // of the round
     std::vector<double> gb_per_s;  // empty: another rank's, whose data arrived here

@@ -22,7 +22,7 @@ std::uint64_t seed_of(const bound_transfer& transfer, std::uint64_t seed, std::s
   return seed_of(transfer.data_key != 0 ? transfer.data_key : transfer.source.address, seed, sample);
 }
 
-void add(mismatch& sum, const mismatch& found) {
+void add_mismatch(mismatch& sum, const mismatch& found) {
   if (found.bytes == 0) return;
   if (sum.bytes == 0 || found.first_offset < sum.first_offset) {
     sum.first_offset = found.first_offset;
@@ -73,7 +73,7 @@ struct runner::state {
   gpu_set& gpus;
   pattern data;
   cpu_tools tools;
-  // Windows whose work did not end in time: kept, and their GPUs left alone, until it has.
+  // Windows whose work did not end in time. They are kept, and their GPUs stay unused, until it has.
   std::vector<std::unique_ptr<window>> left_behind;
 
   status check_left_behind(std::span<const bound_transfer> transfers);
@@ -169,14 +169,14 @@ status runner::state::check_data(const run_task& task, std::size_t sample, set_o
     if (one.is_multicast) continue;
     const auto found = data.check(one.destination, one.bytes, one.executor.gpu, seed_of(one, task.settings.seed, sample));
     if (!found) return found.error();
-    add(out.each[i].wrong, *found);
+    add_mismatch(out.each[i].wrong, *found);
   }
   for (std::size_t i = 0; i < task.arrivals.size(); ++i) {
     const auto& one = task.arrivals[i];
     const auto found =
         data.check(one.view, one.bytes, one.view.location.index, seed_of(one.data_key, task.settings.seed, sample));
     if (!found) return found.error();
-    add(out.arrived[i], *found);
+    add_mismatch(out.arrived[i], *found);
   }
   return {};
 }

@@ -31,7 +31,7 @@ bool is_slow(const test_outcome& outcome, const baseline* reference) {
   return false;
 }
 
-// Cells are asked too: an interrupted testcase may hold a mismatch.
+// Checks cells too: an interrupted testcase may hold a mismatch.
 bool is_bad(const test_outcome& outcome) {
   if (outcome.state == test_state::failed || outcome.state == test_state::error) return true;
   for (const matrix& grid : outcome.matrices)

@@ -53,7 +53,7 @@ bandwidth_session::bandwidth_session(const bandwidth_options& options, const ses
                .interrupted = [this] { return interrupt_.raised(); },
                .progress =
                    [this](std::size_t done, std::size_t, const std::string& description) {
-                     if (progress_) progress_->at(runs_before_ + done, description);
+                     if (progress_) progress_->start_step(runs_before_ + done, description);
                    },
                .cell_done = [this](const std::string& key, const matrix& grid, std::size_t row,
                                    std::size_t column) { cell_done(key, grid, row, column); }} {
@@ -73,11 +73,11 @@ int bandwidth_session::run(const std::vector<selected>& selection) {
   progress_.reset();
   if (talks()) write_files();
   if (parts_.ranks != nullptr) tools::must(parts_.ranks->patient_barrier());
-  // Rank 0 speaks for all: a launcher takes any other rank's failure for a crash.
+  // Rank 0 reports for all ranks: a launcher takes any other rank's failure for a crash.
   return talks() ? exit_code() : tools::kExitOk;
 }
 
-// Ranks must agree when to stop, or they wait for each other: they look at outcomes, on which they have agreed.
+// Ranks must agree when to stop, or they wait for each other, so the agreed outcomes decide.
 bool bandwidth_session::is_over() const {
   if (parts_.ranks == nullptr) return interrupt_.raised();
   return !outcomes_.empty() && outcomes_.back().state == test_state::interrupted;
@@ -127,16 +127,16 @@ compat_style bandwidth_session::style() const {
 }
 
 void bandwidth_session::print(std::size_t first, const selected& one) {
-  const std::span<const test_outcome> these = std::span(outcomes_).subspan(first);
-  if (these.empty() || (options_.compat && options_.json_to_stdout)) return;
+  const std::span<const test_outcome> own_outcomes = std::span(outcomes_).subspan(first);
+  if (own_outcomes.empty() || (options_.compat && options_.json_to_stdout)) return;
   std::string text;
   if (options_.compat)
-    for (const test_outcome& each : these)
+    for (const test_outcome& each : own_outcomes)
       text += each.index == kUnknownTestcase ? compat_not_found(one.asked) : compat_test(each, style());
-  else if (these.size() > 1) text = native_sweep_text(these);
-  else text = native_text(these[0], parts_.reference);
+  else if (own_outcomes.size() > 1) text = native_sweep_text(own_outcomes);
+  else text = native_text(own_outcomes[0], parts_.reference);
   if (!options_.compat && options_.verbose)
-    for (const test_outcome& each : these) text += native_samples(each);
+    for (const test_outcome& each : own_outcomes) text += native_samples(each);
   std::fputs((options_.compat ? text : tools::paint_verdicts(text)).c_str(), stdout);
   std::fflush(stdout);
 }

@@ -96,10 +96,10 @@ status shared_memory::export_and_import(int handle_type) {
   return publish_reach(unreachable);
 }
 
-// Every rank must know of every pair whether it can be measured.
+// Every rank must know for every pair whether it can be measured.
 status shared_memory::publish_reach(const std::vector<std::string>& mine) {
   std::string lines;
-  for (const auto& why : mine) lines += why + '\n';
+  for (const auto& reason : mine) lines += reason + '\n';
   const auto all = gather_texts(ranks_, lines);
   if (!all) return all.error();
   unreachable_.clear();

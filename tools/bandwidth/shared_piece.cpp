@@ -44,7 +44,7 @@ cu::allocation_prop memory_on(int gpu, int handle_type) {
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
   prop.requested_handle_types = handle_type;
-  prop.where = {cu::location_type::device, gpu};
+  prop.location = {cu::location_type::device, gpu};
   return prop;
 }
 
@@ -54,7 +54,7 @@ bool on_one_host(const group& ranks) {
   return true;
 }
 
-// All know the same of each other, so all come to the same list.
+// All ranks have the same data and compute the same list.
 result<std::vector<int>> common_handle_types(gpu_set& gpus, group& ranks, int gpu) {
   const bool manages = gpus.attribute(gpu, cu::device_attribute::virtual_memory_management) != 0;
   const bool fabric = manages && gpus.attribute(gpu, cu::device_attribute::handle_type_fabric) != 0;

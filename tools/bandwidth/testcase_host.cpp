@@ -47,7 +47,7 @@ constexpr std::array kHostCases = {
     host_case{51, engine, false, false, false, kEngineWorkers*(4u << 20)},
 };
 
-const host_case& case_of(int index) {
+const host_case& host_case_of(int index) {
   return *std::find_if(kHostCases.begin(), kHostCases.end(), [index](const host_case& one) { return one.index == index; });
 }
 
@@ -73,7 +73,7 @@ struct host_planner {
     return format("memcpy %s CPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), arrow, suffix);
   }
 
-  // Main result, and what the original does not tell.
+  // The main result, and figures that the original leaves out.
   void add_matrices(case_plan& plan) const {
     const auto labels = gpu_labels(shape.gpus());
     plan.matrices.push_back(make_matrix("", title(""), {"0"}, labels));
@@ -112,7 +112,7 @@ struct host_planner {
     }
   }
 
-  // One run answers for all GPUs: the traffic is balanced, so each one's rate is that beside all others.
+  // One run measures all GPUs: the traffic is balanced, so each rate is the one beside all others.
   void plan_all(case_plan& plan) const {
     cell_run run;
     run.name = "all GPUs";
@@ -155,7 +155,7 @@ struct host_planner {
 
 case_plan plan_host_case(int index, const machine_shape& shape, const test_options& options) {
   case_plan plan;
-  const host_planner planner{case_of(index), shape, options};
+  const host_planner planner{host_case_of(index), shape, options};
   planner.add_matrices(plan);
   if (options.original_mistakes && (planner.spec.both || planner.spec.all)) planner.plan_original(plan);
   else if (planner.spec.all) planner.plan_all(plan);

@@ -54,7 +54,7 @@ case_plan plan_pairs(const machine_shape& shape, const test_options& options) {
   for (int row = 0; row < shape.gpus(); ++row)
     for (int column = 0; column < shape.gpus(); ++column) {
       const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
-      plan.matrices[0].cells[r][c].why =
+      plan.matrices[0].cells[r][c].reason =
           row == column ? "one GPU is no pair" : format("no peer access between GPU %d and GPU %d", row, column);
       if (shape.reaches(row, column))
         plan.runs.push_back(chase(row, gpu_place(column), kListBytes, options, {.row = r, .column = c}));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Testcases 35-47: memory of several processes' GPUs.
 //
-// Every rank runs the same plan: the memory is shared once, then one round after the other, each with the transfers that run
-// at the same time. All ranks end a round with all results, so all know the same and take the same way on.
+// Every rank runs the same plan: the memory is shared once, then the rounds follow, each with the transfers that run at the
+// same time. All ranks end a round with all results, so all take the same decisions.
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
@@ -28,7 +28,7 @@ struct rank_gpu {
   bool has_switch = false;  // pairs of GPUs share no link
 };
 
-// What the ranks have told of one transfer: its executor the rates, whoever has looked at the data what is wrong.
+// The ranks' reports on one transfer: rates from its executor, and errors from the ranks that checked the data.
 struct reported_transfer {
   const std::vector<double>* rates = nullptr;
   const mismatch* wrong = nullptr;
@@ -61,7 +61,7 @@ class multinode_test {
   transfer_path path_of(const rank_round& round, const rank_target& target) const;
   int ordinal_here(int rank) const;
   bool stop_at(const rank_round& round, const std::vector<round_report>& reports);
-  void mark(const rank_round& round, cell_state state, const std::string& why);
+  void mark(const rank_round& round, cell_state state, const std::string& cause);
   void finish();
   cell& cell_of(const rank_target& target) { return out_.matrices[target.matrix].cells[target.row][target.column]; }
 
@@ -176,7 +176,7 @@ result<set_outcome> multinode_test::measure(const rank_round& round, const std::
   return context_.run.run(bound, context_.options.settings, votes.hooks(), arrivals_of(round));
 }
 
-// What all ranks know of a multicast transfer's data.
+// The ranks' joint result for a multicast transfer's data.
 std::uint64_t data_key_of(const rank_transfer& one) { return static_cast<std::uint64_t>(one.executor_rank) + 1; }
 
 result<bound_transfer> multinode_test::bind(const rank_transfer& one) {
@@ -197,7 +197,7 @@ result<bound_transfer> multinode_test::bind(const rank_transfer& one) {
   return made;
 }
 
-// Every rank looks at its own memory behind each object of the round.
+// Every rank checks its own memory behind each object of the round.
 std::vector<arrival> multinode_test::arrivals_of(const rank_round& round) const {
   std::vector<arrival> out;
   if (multicast_ == nullptr) return out;
@@ -212,7 +212,7 @@ bool multinode_test::stop_at(const rank_round& round, const std::vector<round_re
     const auto& one = reports[static_cast<std::size_t>(r)];
     if (one.outcome != ending::failed) continue;
     out_.state = test_state::error;
-    out_.reason = ranks_.name_of(r) + ": " + one.why.message;
+    out_.reason = ranks_.name_of(r) + ": " + one.reason.message;
     mark(round, cell_state::error, out_.reason);
     return true;
   }
@@ -224,11 +224,11 @@ bool multinode_test::stop_at(const rank_round& round, const std::vector<round_re
   return false;
 }
 
-void multinode_test::mark(const rank_round& round, cell_state state, const std::string& why) {
+void multinode_test::mark(const rank_round& round, cell_state state, const std::string& cause) {
   for (const auto& transfer : round.transfers)
     for (const auto& target : transfer.targets) {
       cell_of(target).state = state;
-      cell_of(target).why = why;
+      cell_of(target).reason = cause;
     }
 }
 
@@ -274,7 +274,7 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& targe
     const rank_transfer& transfer = round.transfers[i];
     if (reported[i].rates == nullptr) {
       one.state = cell_state::error;
-      one.why = ranks_.name_of(transfer.executor_rank) + " has told no rate";
+      one.reason = ranks_.name_of(transfer.executor_rank) + " has told no rate";
       return;
     }
     add_to(one.samples, *reported[i].rates);
@@ -283,17 +283,17 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& targe
     one.state = cell_state::mismatch;
     one.wrong = *reported[i].wrong;
     const int destination = transfer.destination_rank == kEveryRank ? reported[i].seen_by : transfer.destination_rank;
-    one.why = format("%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
-                     ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
-                     one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(destination).c_str(),
-                     to_string(kind_), transfer.executor_rank, one.wrong.first_offset, one.wrong.expected, one.wrong.found,
-                     one.wrong.flipped_bits);
+    one.reason = format(
+        "%" PRIu64 " bytes from %s to %s, copied by %s of rank %d, arrived wrong; the first at offset %" PRIu64
+        ": expected %016" PRIx64 ", found %016" PRIx64 " (bits that ever differ: %016" PRIx64 ")",
+        one.wrong.bytes, ranks_.name_of(transfer.source_rank).c_str(), ranks_.name_of(destination).c_str(), to_string(kind_),
+        transfer.executor_rank, one.wrong.first_offset, one.wrong.expected, one.wrong.found, one.wrong.flipped_bits);
   }
   // The original adds the medians of rates that need not belong to one moment.
   one.value = context_.options.original_mistakes ? sum_of_values : value_of(one.samples);
-  if (one.state == cell_state::measured) one.why.clear();
+  if (one.state == cell_state::measured) one.reason.clear();
   one.path = path_of(round, target);
-  // The model knows the links of this host's GPUs; and the one rank whose verdict is printed is enough.
+  // The model covers the links of this host's GPUs, and one rank prints the verdict.
   const bool has_link_facts = one.path.source.index >= 0 && one.path.destination.index >= 0 && one.path.executor.gpu >= 0;
   if (one.state == cell_state::measured && ranks_.rank() == 0 && has_link_facts) judge_cell(context_, one);
   if (context_.cell_done && ranks_.rank() == 0)
@@ -332,7 +332,7 @@ void multinode_test::finish() {
   if (is_shared(shared)) out_.reason += (out_.reason.empty() ? "" : "; ") + shared;
 }
 
-// What needs no other rank to be known; empty: it can run.
+// Checks that need no other rank; empty: the test can run.
 std::string waiver(const testcase& self, const test_context& context) {
   if (context.ranks == nullptr || context.ranks->size() < 2)
     return "needs several processes, one for each GPU: mpirun -n N, or --nodes N --rank R --rendezvous HOST:PORT";

@@ -15,7 +15,7 @@ struct peer_case {
 };
 
 // The eight tests by copy engine and those by kernels are the same, in the same order.
-peer_case case_of(int index) {
+peer_case peer_case_of(int index) {
   using enum shape_of_case;
   if (index == 53) return {staged, false, executor_kind::ce};
   if (index == 54 || index == 55) return {all_to_all, false, index == 54 ? executor_kind::ce : executor_kind::sm};
@@ -57,7 +57,7 @@ struct peer_planner {
     return out;
   }
 
-  // Arrows show the way of the data. The original's point at the GPU that works.
+  // Arrows show the direction of the data. The original's point at the GPU that works.
   const char* arrow(bool from_row_to_column) const { return from_row_to_column != options.original_mistakes ? "->" : "<-"; }
   std::string title(const char* middle, const char* suffix) const {
     return format("memcpy %s GPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), middle, suffix);
@@ -68,7 +68,7 @@ struct peer_planner {
     out.row_label = "GPU";
     for (int row = 0; row < shape.gpus(); ++row)
       for (int column = 0; column < shape.gpus(); ++column)
-        out.cells[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)].why =
+        out.cells[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)].reason =
             row == column ? "one GPU is no pair" : format("no peer access between GPU %d and GPU %d", row, column);
     return out;
   }
@@ -139,7 +139,7 @@ struct peer_planner {
       for (int other = 0; other < shape.gpus(); ++other)
         if (one_works ? shape.reaches(one, other) : shape.reaches(other, one)) others.push_back(other);
       auto& cell = plan.matrices[0].cells[0][static_cast<std::size_t>(one)];
-      cell.why = format("GPU %d has peer access to no other GPU", one);
+      cell.reason = format("GPU %d has peer access to no other GPU", one);
       if (others.empty()) continue;
       cell_run run;
       run.name = format("GPU %d", one);
@@ -204,7 +204,7 @@ struct peer_planner {
 }  // namespace
 
 case_plan plan_peer_case(int index, const machine_shape& shape, const test_options& options) {
-  const peer_planner planner{index, case_of(index), shape, options};
+  const peer_planner planner{index, peer_case_of(index), shape, options};
   case_plan plan;
   if (planner.spec.shape == shape_of_case::staged ? shape.gpus() < 2 : !shape.has_peers()) {
     plan.waived =

@@ -7,21 +7,21 @@
 namespace pl::bandwidth {
 namespace {
 
-bool is_gpu(const memory_view& view) { return view.location.type == place::kind::gpu; }
+bool is_gpu_memory(const memory_view& view) { return view.location.type == place::kind::gpu; }
 
 bool overlap(const memory_view& a, std::uint64_t a_bytes, const memory_view& b, std::uint64_t b_bytes) {
   return a.address < b.address + b_bytes && b.address < a.address + a_bytes;
 }
 
-failure refuse(const bound_transfer& transfer, const std::string& why) {
-  return failure{EINVAL, describe(transfer) + ": " + why};
+failure refuse(const bound_transfer& transfer, const std::string& reason) {
+  return failure{EINVAL, describe(transfer) + ": " + reason};
 }
 
 status check_view(const gpu_set& gpus, const bound_transfer& transfer, const memory_view& view) {
   if (view.address == 0 || view.bytes < transfer.bytes)
     return refuse(transfer,
                   format("its buffer %s has %s", to_string(view.location).c_str(), format_size(view.bytes).c_str()));
-  if (!is_gpu(view)) return {};
+  if (!is_gpu_memory(view)) return {};
   if (view.location.index < 0 || view.location.index >= gpus.count())
     return refuse(transfer, format("no GPU %d: there are %d", view.location.index, gpus.count()));
   return {};
@@ -30,7 +30,7 @@ status check_view(const gpu_set& gpus, const bound_transfer& transfer, const mem
 status check_kernel_reach(const gpu_set& gpus, const bound_transfer& transfer, const memory_view& view) {
   if (!view.gpu_reachable)
     return refuse(transfer, "kernels do not reach pageable memory: use pinned memory, or the copy engines (CE)");
-  if (is_gpu(view) && !gpus.can_access(transfer.executor.gpu, view.location.index))
+  if (is_gpu_memory(view) && !gpus.can_access(transfer.executor.gpu, view.location.index))
     return refuse(transfer,
                   format("GPU %d cannot access the memory of GPU %d: use the copy engines (CE), which go through the host",
                          transfer.executor.gpu, view.location.index));
@@ -47,8 +47,8 @@ status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
     return refuse(transfer, "source and destination overlap: give them different memory");
   if (transfer.is_multicast && (transfer.executor.kind != executor_kind::sm || transfer.bytes % 4 != 0))
     return refuse(transfer, "multicast objects take whole words of 4 bytes, from kernels only");
-  const bool one_side_is_host = is_gpu(transfer.source) != is_gpu(transfer.destination);
-  if (!is_gpu(transfer.source) && !is_gpu(transfer.destination) && transfer.executor.kind != executor_kind::sm)
+  const bool one_side_is_host = is_gpu_memory(transfer.source) != is_gpu_memory(transfer.destination);
+  if (!is_gpu_memory(transfer.source) && !is_gpu_memory(transfer.destination) && transfer.executor.kind != executor_kind::sm)
     return refuse(transfer, "both sides are host memory: only SM copies that");
   switch (transfer.executor.kind) {
     case executor_kind::ce:
@@ -60,13 +60,13 @@ status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
     case executor_kind::bar:
     case executor_kind::engine:
       if (!one_side_is_host) return refuse(transfer, "this way needs the host on one side: between GPUs use CE or SM");
-      if ((is_gpu(transfer.source) ? transfer.source : transfer.destination).location.index != transfer.executor.gpu)
+      if ((is_gpu_memory(transfer.source) ? transfer.source : transfer.destination).location.index != transfer.executor.gpu)
         return refuse(transfer, format("the GPU on its other side is not GPU %d: name the one that has the memory",
                                        transfer.executor.gpu));
-      if ((is_gpu(transfer.source) ? transfer.destination : transfer.source).host == nullptr)
+      if ((is_gpu_memory(transfer.source) ? transfer.destination : transfer.source).host == nullptr)
         return refuse(transfer, "the CPU cannot reach this host memory");
       if (transfer.executor.kind == executor_kind::engine)
-        return check_kernel_reach(gpus, transfer, is_gpu(transfer.source) ? transfer.destination : transfer.source);
+        return check_kernel_reach(gpus, transfer, is_gpu_memory(transfer.source) ? transfer.destination : transfer.source);
       return {};
   }
   return {};
@@ -106,7 +106,7 @@ bool blocks_the_cpu(const gpu_set& gpus, const bound_transfer& transfer) {
   if (transfer.executor.kind != executor_kind::ce) return false;
   if (!transfer.source.gpu_reachable || !transfer.destination.gpu_reachable || transfer.without_peer_access) return true;
   for (const auto* view : {&transfer.source, &transfer.destination})
-    if (is_gpu(*view) && !gpus.can_access(transfer.executor.gpu, view->location.index)) return true;
+    if (is_gpu_memory(*view) && !gpus.can_access(transfer.executor.gpu, view->location.index)) return true;
   return false;
 }
 
@@ -117,7 +117,7 @@ status prepare_peer_access(gpu_set& gpus, const bound_transfer& transfer) {
     return gpus.disable_peer_access(destination, source);
   }
   for (const auto* view : {&transfer.source, &transfer.destination})
-    if (is_gpu(*view) && gpus.can_access(transfer.executor.gpu, view->location.index))
+    if (is_gpu_memory(*view) && gpus.can_access(transfer.executor.gpu, view->location.index))
       if (auto open = gpus.enable_peer_access(transfer.executor.gpu, view->location.index); !open) return open;
   return {};
 }

@@ -15,7 +15,7 @@ namespace pl::bandwidth {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-// Of the window: transfers that ran together for less of it took turns, and what they did meanwhile says nothing.
+// Share of the window: transfers that ran together for less of it took turns, so their joint rate says nothing.
 constexpr double kTookTurns = 0.1;
 
 void nap() {
@@ -37,17 +37,17 @@ status window::open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_trans
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     const auto kind = transfers[i].executor.kind;
     if (kind == executor_kind::bar || kind == executor_kind::engine || blocks_the_cpu(gpus, transfers[i])) {
-      auto lane = make_cpu_lane(gpus, tools, transfers[i]);
-      if (!lane) return lane.error();
-      on_cpus_.push_back({i, *std::move(lane)});
+      auto copier = make_cpu_copier(gpus, tools, transfers[i]);
+      if (!copier) return copier.error();
+      on_cpus_.push_back({i, *std::move(copier)});
     } else {
-      auto lane = gpu_lane::make(gpus, transfers[i], transfers.size() > 1);
-      if (!lane) return lane.error();
-      on_gpus_.push_back({i, *std::move(lane)});
+      auto copier = gpu_copier::make(gpus, transfers[i], transfers.size() > 1);
+      if (!copier) return copier.error();
+      on_gpus_.push_back({i, *std::move(copier)});
     }
   }
   if (on_gpus_.empty()) return {};
-  auto made = gate::make(gpus, on_gpus_.front().lane->gpu());
+  auto made = gate::make(gpus, on_gpus_.front().copier->gpu());
   if (!made) return made.error();
   gate_ = *std::move(made);
   return {};
@@ -55,17 +55,17 @@ status window::open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_trans
 
 std::vector<int> window::gpus_in_use() const {
   std::vector<int> out;
-  for (const auto& one : on_gpus_) out.push_back(one.lane->gpu());
+  for (const auto& one : on_gpus_) out.push_back(one.copier->gpu());
   return out;
 }
 
 bool window::is_busy() {
-  return std::any_of(on_gpus_.begin(), on_gpus_.end(), [](auto& one) { return one.lane->finished().code() == EAGAIN; });
+  return std::any_of(on_gpus_.begin(), on_gpus_.end(), [](auto& one) { return one.copier->finished().code() == EAGAIN; });
 }
 
 std::uint64_t window::retries(std::size_t transfer) const {
   for (const auto& one : on_cpus_)
-    if (one.transfer == transfer) return one.lane->retries();
+    if (one.transfer == transfer) return one.copier->retries();
   return 0;
 }
 
@@ -85,72 +85,72 @@ result<window_timing> window::run_on_gpus(const window_plan& plan) {
   return time_by_gpu();
 }
 
-// gate | warm-up | start | copies | end, on each stream. Nobody starts before all have warmed up, and all others after the
-// first, whose clock times the window.
+// gate | warm-up | start | copies | end, on each stream. No stream starts before all have warmed up, and all others start
+// after the first, whose clock times the window.
 status window::enqueue(const window_plan& plan) {
-  for (const auto& [transfer, lane, seen] : on_gpus_) {
-    if (auto held = hold(plan, *lane); !held) return held;
-    if (auto queued = lane->enqueue_copies(plan.warm_up); !queued) return queued;
-    if (auto marked = lane->record(gpu_lane::mark::warm); !marked) return marked;
+  for (const auto& [transfer, copier, seen] : on_gpus_) {
+    if (auto held = hold(plan, *copier); !held) return held;
+    if (auto queued = copier->enqueue_copies(plan.warm_up); !queued) return queued;
+    if (auto marked = copier->record(gpu_copier::mark::warm); !marked) return marked;
   }
   if (auto chained = chain_starts(); !chained) return chained;
-  for (const auto& [transfer, lane, seen] : on_gpus_) {
-    if (auto ready = lane->select(); !ready) return ready;
-    if (auto queued = lane->enqueue_timed(plan.copies[transfer]); !queued) return queued;
-    if (auto marked = lane->record(gpu_lane::mark::end); !marked) return marked;
+  for (const auto& [transfer, copier, seen] : on_gpus_) {
+    if (auto ready = copier->select(); !ready) return ready;
+    if (auto queued = copier->enqueue_timed(plan.copies[transfer]); !queued) return queued;
+    if (auto marked = copier->record(gpu_copier::mark::end); !marked) return marked;
   }
   return chain_ends();
 }
 
 status window::chain_starts() {
   if (on_gpus_.empty()) return {};
-  auto& first = *on_gpus_.front().lane;
+  auto& first = *on_gpus_.front().copier;
   if (auto ready = first.select(); !ready) return ready;
   for (std::size_t i = 1; i < on_gpus_.size(); ++i)
-    if (auto waits = first.wait_for(*on_gpus_[i].lane, gpu_lane::mark::warm); !waits) return waits;
-  if (auto marked = first.record(gpu_lane::mark::start); !marked) return marked;
+    if (auto waits = first.wait_for(*on_gpus_[i].copier, gpu_copier::mark::warm); !waits) return waits;
+  if (auto marked = first.record(gpu_copier::mark::start); !marked) return marked;
   for (std::size_t i = 1; i < on_gpus_.size(); ++i) {
-    auto& lane = *on_gpus_[i].lane;
-    if (auto ready = lane.select(); !ready) return ready;
-    if (auto waits = lane.wait_for(first, gpu_lane::mark::start); !waits) return waits;
-    if (auto marked = lane.record(gpu_lane::mark::start); !marked) return marked;
+    auto& copier = *on_gpus_[i].copier;
+    if (auto ready = copier.select(); !ready) return ready;
+    if (auto waits = copier.wait_for(first, gpu_copier::mark::start); !waits) return waits;
+    if (auto marked = copier.record(gpu_copier::mark::start); !marked) return marked;
   }
   return {};
 }
 
 status window::chain_ends() {
   if (on_gpus_.empty()) return {};
-  auto& first = *on_gpus_.front().lane;
+  auto& first = *on_gpus_.front().copier;
   if (auto ready = first.select(); !ready) return ready;
   for (std::size_t i = 1; i < on_gpus_.size(); ++i)
-    if (auto waits = first.wait_for(*on_gpus_[i].lane, gpu_lane::mark::end); !waits) return waits;
-  return first.record(gpu_lane::mark::all_ended);
+    if (auto waits = first.wait_for(*on_gpus_[i].copier, gpu_copier::mark::end); !waits) return waits;
+  return first.record(gpu_copier::mark::all_ended);
 }
 
 result<window_timing> window::time_by_gpu() {
   window_timing out;
   for (const auto& one : on_gpus_) {
-    const auto own = one.lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::end);
+    const auto own = one.copier->elapsed_ns(gpu_copier::mark::start, gpu_copier::mark::end);
     if (!own) return own.error();
     out.own_ns.push_back(*own);
   }
   if (on_gpus_.empty()) return out;
-  const auto whole = on_gpus_.front().lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::all_ended);
+  const auto whole = on_gpus_.front().copier->elapsed_ns(gpu_copier::mark::start, gpu_copier::mark::all_ended);
   if (!whole) return whole.error();
   out.window_ns = *whole;
-  if (auto compared = compare_lanes(out); !compared) return compared.error();
+  if (auto compared = compare_copiers(out); !compared) return compared.error();
   return out;
 }
 
-// What all did at the same time. Lanes of different GPUs start together, their clocks cannot be compared any closer; lanes
-// of one GPU may start one after the other although nothing holds them, where a copy engine serves them in turn (three peers
-// of one H200: each copied at the link's full rate, a third of the time).
-status window::compare_lanes(window_timing& out) {
+// The joint rate. Copiers of different GPUs start together, and their clocks cannot be compared more closely; copiers of
+// one GPU may start one after the other because a copy engine serves them in turn (three peers of one H200: each copied at
+// the link's full rate, a third of the time).
+status window::compare_copiers(window_timing& out) {
   std::vector<double> start_ns;
   for (auto& one : on_gpus_) {
     const auto first = std::find_if(on_gpus_.begin(), on_gpus_.end(),
-                                    [&](const auto& other) { return other.lane->gpu() == one.lane->gpu(); });
-    const auto after = first->lane == one.lane ? result<double>(0.0) : one.lane->started_after_ns(*first->lane);
+                                    [&](const auto& other) { return other.copier->gpu() == one.copier->gpu(); });
+    const auto after = first->copier == one.copier ? result<double>(0.0) : one.copier->started_after_ns(*first->copier);
     if (!after) return after.error();
     start_ns.push_back(std::max(*after, 0.0));
   }
@@ -163,8 +163,8 @@ status window::compare_lanes(window_timing& out) {
     return {};
   }
   for (std::size_t i = 0; i < on_gpus_.size(); ++i) {
-    const auto before = on_gpus_[i].lane->copies_until(all_ran.from_ns - start_ns[i]);
-    const auto copies = on_gpus_[i].lane->copies_until(all_ran.from_ns + out.all_ran_ns - start_ns[i]);
+    const auto before = on_gpus_[i].copier->copies_until(all_ran.from_ns - start_ns[i]);
+    const auto copies = on_gpus_[i].copier->copies_until(all_ran.from_ns + out.all_ran_ns - start_ns[i]);
     if (!before || !copies) return before ? copies.error() : before.error();
     if (*copies && *before) out.copies_while_all_ran.push_back(**copies - **before);
   }
@@ -193,11 +193,11 @@ result<window_timing> window::run_with_cpus(const window_plan& plan) {
 // Warm-up is over before the gate opens: from then on the host's clock runs.
 status window::get_ready(const window_plan& plan, cpu_team& team) {
   for (const auto& one : on_gpus_) {
-    if (auto ready = one.lane->select(); !ready) return ready;
-    if (auto queued = one.lane->enqueue_copies(plan.warm_up); !queued) return queued;
+    if (auto ready = one.copier->select(); !ready) return ready;
+    if (auto queued = one.copier->enqueue_copies(plan.warm_up); !queued) return queued;
   }
   if (auto warm = wait(plan, nullptr); !warm) return warm;
-  for (const auto& one : on_cpus_) team.add(*one.lane, plan.copies[one.transfer], plan.warm_up);
+  for (const auto& one : on_cpus_) team.add(*one.copier, plan.copies[one.transfer], plan.warm_up);
   const std::uint64_t deadline_ns = monotonic_ns() + plan.timeout_s * kSecondNs;
   while (!team.is_ready()) {
     if (monotonic_ns() > deadline_ns)
@@ -211,11 +211,11 @@ status window::get_ready(const window_plan& plan, cpu_team& team) {
 }
 
 status window::enqueue_unchained(const window_plan& plan) {
-  for (const auto& [transfer, lane, seen] : on_gpus_) {
-    if (auto held = hold(plan, *lane); !held) return held;
-    if (auto marked = lane->record(gpu_lane::mark::start); !marked) return marked;
-    if (auto queued = lane->enqueue_copies(plan.copies[transfer]); !queued) return queued;
-    if (auto marked = lane->record(gpu_lane::mark::end); !marked) return marked;
+  for (const auto& [transfer, copier, seen] : on_gpus_) {
+    if (auto held = hold(plan, *copier); !held) return held;
+    if (auto marked = copier->record(gpu_copier::mark::start); !marked) return marked;
+    if (auto queued = copier->enqueue_copies(plan.copies[transfer]); !queued) return queued;
+    if (auto marked = copier->record(gpu_copier::mark::end); !marked) return marked;
   }
   return {};
 }
@@ -238,7 +238,7 @@ result<window_timing> window::time_by_cpu(const cpu_team& team, std::uint64_t re
     ++member;
   }
   for (const auto& one : on_gpus_) {
-    const auto own = one.lane->elapsed_ns(gpu_lane::mark::start, gpu_lane::mark::end);
+    const auto own = one.copier->elapsed_ns(gpu_copier::mark::start, gpu_copier::mark::end);
     if (!own) return own.error();
     out.own_ns[one.transfer] = *own;
     note(release_ns, one.seen_ended_ns);
@@ -250,10 +250,10 @@ result<window_timing> window::time_by_cpu(const cpu_team& team, std::uint64_t re
 
 // ---- Both -----------------------------------------------------------------------------------------------------------
 
-// Selects the lane's GPU too.
-status window::hold(const window_plan& plan, gpu_lane& lane) {
-  if (auto ready = lane.select(); !ready || !plan.is_held) return ready;
-  return gate_->hold(lane.gpu(), lane.stream());
+// Selects the copier's GPU too.
+status window::hold(const window_plan& plan, gpu_copier& copier) {
+  if (auto ready = copier.select(); !ready || !plan.is_held) return ready;
+  return gate_->hold(copier.gpu(), copier.stream());
 }
 
 status window::release(const window_plan& plan) {
@@ -269,7 +269,7 @@ status window::release(const window_plan& plan) {
   return {};
 }
 
-// Until all have ended; notes when it saw each GPU's end. With a `team` it looks without pause, for those times count.
+// Waits until all have ended and records each GPU's end. With a `team` it polls without pause, because those times count.
 status window::wait(const window_plan& plan, cpu_team* team) {
   const std::uint64_t deadline_ns = monotonic_ns() + plan.timeout_s * kSecondNs;
   for (auto& one : on_gpus_) one.seen_ended_ns = 0;
@@ -277,10 +277,10 @@ status window::wait(const window_plan& plan, cpu_team* team) {
     int slow_gpu = -1;
     for (auto& one : on_gpus_) {
       if (one.seen_ended_ns != 0) continue;
-      const status now = one.lane->finished();
+      const status now = one.copier->finished();
       if (now) one.seen_ended_ns = monotonic_ns();
       else if (now.code() != EAGAIN) return now;
-      else slow_gpu = one.lane->gpu();
+      else slow_gpu = one.copier->gpu();
     }
     if (slow_gpu < 0 && (team == nullptr || team->has_ended())) return {};
     if (monotonic_ns() > deadline_ns)
@@ -293,7 +293,7 @@ status window::wait(const window_plan& plan, cpu_team* team) {
   }
 }
 
-// After a failure: lets everything that was enqueued run out.
+// After a failure: waits for everything that was enqueued.
 void window::drain(unsigned timeout_s) {
   if (gate_) gate_->open();
   const std::uint64_t deadline_ns = monotonic_ns() + timeout_s * kSecondNs;

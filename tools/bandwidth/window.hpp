@@ -10,7 +10,7 @@
 
 #include "tools/bandwidth/cpu_team.hpp"
 #include "tools/bandwidth/gate.hpp"
-#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/gpu_copier.hpp"
 
 namespace pl::bandwidth {
 
@@ -54,23 +54,23 @@ class window {
  private:
   struct gpu_part {
     std::size_t transfer;  // index
-    std::unique_ptr<gpu_lane> lane;
+    std::unique_ptr<gpu_copier> copier;
     std::uint64_t seen_ended_ns = 0;
   };
   struct cpu_part {
     std::size_t transfer;
-    std::unique_ptr<cpu_lane> lane;
+    std::unique_ptr<cpu_copier> copier;
   };
 
   window() = default;
   status open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers);
   result<window_timing> run_on_gpus(const window_plan& plan);
-  status hold(const window_plan& plan, gpu_lane& lane);
+  status hold(const window_plan& plan, gpu_copier& copier);
   status enqueue(const window_plan& plan);
   status chain_starts();
   status chain_ends();
   result<window_timing> time_by_gpu();
-  status compare_lanes(window_timing& out);
+  status compare_copiers(window_timing& out);
 
   result<window_timing> run_with_cpus(const window_plan& plan);
   status get_ready(const window_plan& plan, cpu_team& team);

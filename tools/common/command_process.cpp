@@ -60,7 +60,7 @@ command_process::command_process(const settings& wanted) {
   const int fork_errno = errno;
   if (output >= 0) close(output);
   if (pid_ < 0) throw tool_failure("fork: " + errno_text(fork_errno));
-  setpgid(pid_, pid_);  // both sides, so that it holds for whoever comes first
+  setpgid(pid_, pid_);  // set on both sides, so that the order does not matter
 }
 
 command_process::~command_process() {

@@ -36,14 +36,14 @@ gdr_buffer::gdr_buffer(const gdr_session& gdr, cu::device_ptr pointer, std::uint
     : gdr_(gdr.get()), pointer_(pointer), size_bytes_(size_bytes) {
   check_gdr("gdr_pin_buffer", gdr_pin_buffer(gdr_, pointer, size_bytes, 0, 0, &handle_));
   if (const int code = gdr_map_v2(gdr_, handle_, &mapped_, size_bytes, map_flag); code != 0) {
-    const std::string why = gdr_error_text("gdr_map", code);
+    const std::string reason = gdr_error_text("gdr_map", code);
     gdr_unpin_buffer(gdr_, handle_);
-    throw tool_failure(why);
+    throw tool_failure(reason);
   }
   if (const int code = gdr_get_info(gdr_, handle_, &info_); code != 0) {
-    const std::string why = gdr_error_text("gdr_get_info", code);
+    const std::string reason = gdr_error_text("gdr_get_info", code);
     gdr_unpin_buffer(gdr_, handle_);
-    throw tool_failure(why);
+    throw tool_failure(reason);
   }
 }
 

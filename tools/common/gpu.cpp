@@ -97,7 +97,7 @@ void device_memory::allocate_pieces() {
   if (cuda.cuMemCreate == nullptr) throw tool_failure("this driver has no cuMemCreate: use -a cuMemAlloc");
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
-  prop.where = {cu::location_type::device, gpu_->device()};
+  prop.location = {cu::location_type::device, gpu_->device()};
   prop.flags.gpu_direct_rdma_capable = 1;
   std::size_t granularity = 0;
   gpu_->check(cuda.cuMemGetAllocationGranularity(&granularity, &prop, cu::granularity::minimum),

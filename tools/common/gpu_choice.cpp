@@ -37,10 +37,10 @@ std::string program_folder() {
 result<gpu_kind> choose_gpu() {
   if (g_choice) return *g_choice;
   const std::string wanted = env_read("PEERLANE_GPU").text;
-  if (wanted == "real") {  // no probe: the caller's cuInit will tell, and `sanity` comes here once per case
+  if (wanted == "real") {  // no probe: the caller's cuInit reports a failure, and `sanity` comes here once per case
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-      const char* why = dlerror();
-      return failure{ENODEV, format("no GPU answers: %s. %s", why != nullptr ? why : "libcuda.so.1 cannot be opened",
+      const char* cause = dlerror();
+      return failure{ENODEV, format("no GPU answers: %s. %s", cause != nullptr ? cause : "libcuda.so.1 cannot be opened",
                                     kNoRealGpuAdvice)};
     }
     if (cu::is_simulated_gpu(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)))
@@ -62,10 +62,10 @@ result<gpu_kind> choose_gpu() {
     }
   }
   if (auto loaded = cu::load_simulated_gpu(); !loaded) {
-    auto why = loaded.error();
+    auto cause = loaded.error();
     if (!g_why_not_real.empty())
-      why.message = format("no GPU answers (%s) and %s", g_why_not_real.c_str(), why.message.c_str());
-    return why;
+      cause.message = format("no GPU answers (%s) and %s", g_why_not_real.c_str(), cause.message.c_str());
+    return cause;
   }
   remember(gpu_kind::simulated);
   return gpu_kind::simulated;

@@ -27,7 +27,7 @@ option_facts facts_of(const CLI::Option& one) {
     out.names = {one.get_name(true)};
     out.is_positional = true;
   }
-  // A set of words is told as "NAME:{a,b,c}".
+  // Prints a set of words as "NAME:{a,b,c}".
   if (const auto brace = out.value.find('{'); brace != std::string::npos) {
     out.value = out.value.substr(brace + 1, out.value.find('}') - brace - 1);
     std::replace(out.value.begin(), out.value.end(), ',', '|');
@@ -177,7 +177,7 @@ std::optional<int> command_parser::parse() {
 }
 
 smaller_run::smaller_run(const command_parser& parser) : parser_(parser) {
-  const auto chosen = choose_gpu();  // no GPU at all: the command says so better than this
+  const auto chosen = choose_gpu();  // no GPU at all: the command reports it better
   is_simulated_ = chosen && *chosen == gpu_kind::simulated;
 }
 

@@ -61,9 +61,9 @@ std::string folder_of_modules(const char* module) {
   std::string relative = module;
   for (char& c : relative)
     if (c == '.') c = '/';
-  const bool here =
+  const bool is_beside =
       std::filesystem::exists(folder / relative, ignored) || std::filesystem::exists(folder / (relative + ".py"), ignored);
-  return here ? folder.string() : "";
+  return is_beside ? folder.string() : "";
 }
 
 // Replaces this process; returns only by throwing.

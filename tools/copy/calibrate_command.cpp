@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// calibrate: measures what each way to copy costs on this machine and keeps it where the planner looks.
+// calibrate: measures the cost of each copy method on this machine and keeps it where the planner reads it.
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "copy/calibration.hpp"
@@ -20,7 +20,7 @@ struct calibrate_options {
   bool print = false;
 };
 
-constexpr int kMaxSeconds = 10;  // what users are told it takes
+constexpr int kMaxSeconds = 10;  // the time that the help text promises
 
 std::optional<int> parse(const invocation& call, calibrate_options& options) {
   command_parser parser(call, "Measures what each way to copy costs here, for the copy planner");
@@ -46,9 +46,9 @@ copy::cost_table measure(const gpu_session& gpu, const calibrate_options& option
   wanted.most_bytes = options.most_bytes;
   wanted.progress = [&](const std::string& description, std::size_t done, std::size_t all) {
     if (!line) line.emplace("calibrate", all);
-    line->at(done, description);
+    line->start_step(done, description);
   };
-  // Else the first curves would be measured while the engine starts.
+  // Otherwise the first curves would be measured while the copy kernel starts.
   if (!planner.hold()) std::printf("note: without the GPU engine: %s\n", planner.why_not().c_str());
   return must(copy::calibrate(gpu.cuda(), *planner, wanted));
 }

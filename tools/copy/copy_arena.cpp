@@ -17,8 +17,8 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kCanary = 64;
 constexpr std::uint64_t kMaxShift = 2048;                   // random offsets are below it
 constexpr std::uint64_t kRoom = kPage + kMaxShift + kPage;  // before and behind the data
-// Up to here every check brings data never seen before. Above, the random source is read at another offset, which is as good
-// (a byte of an earlier copy is equal by chance in 1 of 256) and does not cost a second per GiB and contender.
+// Up to here every check uses fresh data. Above, it reads the random source at another offset, which is as good (a byte of
+// an earlier copy is equal by chance in 1 of 256) and saves time per GiB and contender.
 constexpr std::uint64_t kFreshBytes = 1u << 20;
 
 }  // namespace
@@ -56,7 +56,7 @@ copy_arena::copy_arena(const gpu_session& gpu, std::span<const copy_case> cases,
 
 copy_arena::~copy_arena() = default;
 
-// What a program that copies between GPUs does. GPUs that cannot reach each other copy through the host.
+// Enables peer access as a program that copies between GPUs does. GPUs that cannot reach each other copy through the host.
 void copy_arena::enable_peers() const {
   const auto& cuda = gpu_.cuda();
   cu::device_t other = 0;
@@ -117,14 +117,15 @@ bool copy_arena::verify(const copy_case& test_case, std::uint64_t bytes, const s
     random_.fill(known + source_offset, bytes);
     if (source.device != nullptr) source.device->write(source_offset, known + source_offset, bytes);
   }
-  // A value of its own each time, so that bytes which an earlier check left cannot pass for canaries.
+  // A new value each time, so that bytes left by an earlier check cannot pass for canaries.
   const auto blank = static_cast<unsigned char>(random_.next());
   const std::uint64_t around = bytes + 2 * kCanary;
   if (target.device != nullptr) target.device->set(destination_offset - kCanary, blank, around);
   else std::memset(target.host + destination_offset - kCanary, blank, around);
   if (!run(make_transfer(test_case, bytes, source_offset, destination_offset))) return false;
 
-  // Where it can be compared: the check buffer is free when the source is the host's, the pinned one when both are a GPU's.
+  // Memory for the comparison: the check buffer is free when the source is the host's, the pinned one when both are a
+  // GPU's.
   const unsigned char* seen = nullptr;
   if (target.device == nullptr) {
     seen = target.host + destination_offset - kCanary;

@@ -63,7 +63,7 @@ class async_bench {
                       {"cuMemcpyAsync p50"},
                       {"p99"}});
     for (const auto& one : kLists) {
-      line.at(done++, "lists");
+      line.start_step(done++, "lists");
       measure_list(one, lists);
     }
     text_table async({{"copy", text_table::align::left},
@@ -78,10 +78,10 @@ class async_bench {
     for (const auto way : {direction::to_host, direction::to_device})
       for (const bool pinned : {true, false})
         for (const auto bytes : kAsyncBytes) {
-          line.at(done++, format_size(bytes));
+          line.start_step(done++, format_size(bytes));
           measure_async(way, pinned, bytes, async);
         }
-    line.at(done, "done");
+    line.start_step(done, "done");
     std::printf("\nlists of small copies, page-locked host memory, microseconds for the whole list\n%s",
                 lists.render().c_str());
     std::printf("\ncopies that are begun and waited for, microseconds\n%s", async.render().c_str());
@@ -184,7 +184,7 @@ class async_bench {
     table.add_row(std::move(cells));
   }
 
-  // How soon the caller goes on; the wait is outside the clock.
+  // Time until the call returns; the wait is outside the clock.
   contender begin_alone(std::span<const transfer> list, std::size_t turn) {
     contender out(
         "begin", [this, list] { must(begin_and_wait(list)); }, turn);

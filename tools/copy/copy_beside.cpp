@@ -61,7 +61,7 @@ class beside_bench {
     for (std::size_t round = 0; round < rounds_; ++round)
       for (std::size_t i = 0; i < kEngineStates.size(); ++i) {
         const engine_state state = kEngineStates[(i + round) % kEngineStates.size()];
-        line.at(done++, name_of(state));
+        line.start_step(done++, name_of(state));
         if (scene_.enter(state)) body(state);
       }
     scene_.enter(engine_state::none);
@@ -204,9 +204,9 @@ class beside_bench {
   }
 
   void kernels_beside() {
-    if (const auto why = kernel_module::why_missing(gpu_); !why.empty()) {
-      std::printf("note: kernels beside an engine are not measured: %s\n", why.c_str());
-      results_.add_note("kernels beside an engine are not measured: " + why);
+    if (const auto reason = kernel_module::why_missing(gpu_); !reason.empty()) {
+      std::printf("note: kernels beside an engine are not measured: %s\n", reason.c_str());
+      results_.add_note("kernels beside an engine are not measured: " + reason);
       return;
     }
     const std::uint64_t half_bytes = is_small_ ? 16u << 10 : 256u << 20;

@@ -83,8 +83,7 @@ class copy_sweep {
     arena_.emplace(gpu, cases_, options.max_bytes, static_cast<std::uint64_t>(options.seed));
     planner_.emplace(gpu);
     if (!options.no_hold && !planner_->hold()) note("the GPU engine is not held: " + planner_->why_not());
-    const std::string& origin =
-        (*planner_)->costs_origin();  // a file's name says what it is, its folder is nobody's business
+    const std::string& origin = (*planner_)->costs_origin();  // the file's name suffices; its folder stays private
     results.set_parameter("costs", origin.substr(origin.find('/') == 0 ? origin.rfind('/') + 1 : 0));
     results.set_parameter("threads", (*planner_)->threads());
     results.set_unit("ratio", "planner / best single way, medians");
@@ -104,12 +103,13 @@ class copy_sweep {
     for (const auto& test_case : cases_) {
       begin_case(test_case);
       for (const auto bytes : sizes) {
-        line.at(done++, format("%s %s %s", direction_label(test_case), memory_label(test_case), format_size(bytes).c_str()));
+        line.start_step(done++,
+                        format("%s %s %s", direction_label(test_case), memory_label(test_case), format_size(bytes).c_str()));
         measure(test_case, bytes);
       }
       end_case(test_case);
     }
-    line.at(done, "done");
+    line.start_step(done, "done");
     finish();
   }
 
@@ -165,7 +165,7 @@ class copy_sweep {
     return (*planner_)->copy(transfer);
   }
 
-  // Does it once, compared unless --no-verify. False: this way is not open here.
+  // Copies once, compared unless --no-verify. False: this method is not available here.
   bool prove(const copy_case& test_case, std::uint64_t bytes, entrant& one) {
     const auto attempt = [&](const copy::transfer& transfer) {
       status done = call(one, transfer);
@@ -186,7 +186,7 @@ class copy_sweep {
 
   contender contender_of(entrant& one, const sampling& sampling_options, const copy::transfer& transfer) {
     auto& planner = **planner_;
-    // What is called between the clock's readings must not be looked up there (samples.hpp): a closure for each.
+    // Makes one closure for each contender, because nothing may be looked up between the clock's readings (samples.hpp).
     if (one.forced_choice) {
       return make_contender(one.name, one.record, sampling_options,
                             [&planner, &transfer, way = *one.forced_choice] { return planner.copy_by(way, transfer); });
@@ -221,7 +221,7 @@ class copy_sweep {
     report_size(test_case, transfer, entrants, all, most_taken(before.copies, after.copies, forced));
   }
 
-  // The planner and the best single way, by samples that the judgement so far knows nothing of.
+  // Compares the planner with the best single method by new samples.
   paired_comparison measure_again(std::list<entrant>& entrants, const std::string& best, const copy::transfer& transfer) {
     const auto named = [&](const std::string& name) -> contender {
       auto& one = *std::find_if(entrants.begin(), entrants.end(), [&](const entrant& each) { return each.name == name; });
@@ -236,7 +236,7 @@ class copy_sweep {
     return compare_pairs(pairs);
   }
 
-  // What is registered is known to the planner of the others, so it comes after them.
+  // Runs after the others, because registered memory is known to their planner too.
   std::optional<contender> registered_contender(const copy_case& test_case, std::uint64_t bytes,
                                                 const copy::transfer& transfer, std::list<entrant>& entrants) {
     const auto picked = (*planner_)->costs().pick(test_case.way, test_case.side, (*planner_)->best_executor(), bytes).kind;
@@ -433,7 +433,7 @@ class copy_sweep {
   // Of the case under way.
   std::vector<size_row> rows_;
   std::vector<std::string> columns_;  // contenders, in order of appearance
-  std::set<std::string> hopeless_;    // ways that the largest sizes are measured without
+  std::set<std::string> hopeless_;    // methods that are left out at the largest sizes
   case_summary summary_{};
   std::vector<case_summary> summaries_;
 };

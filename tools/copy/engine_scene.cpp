@@ -50,7 +50,7 @@ bool engine_scene::enter(engine_state state) {
   if (state == engine_state::used) start_user();
   if (state == engine_state::expired) {
     planner_->let_go();
-    usleep(5 * lease_us_);  // both crews' leases
+    usleep(5 * lease_us_);  // the leases of both streams' kernels
   }
   return true;
 }

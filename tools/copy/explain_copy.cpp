@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// explain-copy: which way a copy would go, what it would cost, and why the others are not taken. Needs no GPU: without one
-// it explains the built-in costs.
+// explain-copy: the method that the planner would choose for a copy, its expected cost, and the reasons against the others.
+// Without a GPU it explains the built-in costs.
 #include <cmath>
 #include <fstream>
 #include <sstream>
@@ -71,7 +71,7 @@ copy::found_costs costs_in_force(const explain_options& options, report& out) {
     if (!parsed) throw tool_failure(format("--costs: %s: %s", options.costs_path.c_str(), parsed.error().message.c_str()));
     return {*std::move(parsed), options.costs_path};
   }
-  // Every step may fail where there is no GPU; the built-in costs are then what there is to explain.
+  // Every step may fail without a GPU; then the built-in costs are explained.
   if (!choose_gpu()) return no_gpu();
   print_header_if_simulated();
   auto cuda = cu::driver();
@@ -115,7 +115,7 @@ int run_explain_copy(const invocation& call) {
   for (const auto& one : all) {
     const bool known = !std::isinf(one.expected_ns);
     table.add_row({copy::to_text(one.option), known ? short_number(one.expected_ns / 1e3) : "-",
-                   known ? short_number(bandwidth(one.expected_ns)) : "-", one.why});
+                   known ? short_number(bandwidth(one.expected_ns)) : "-", one.reason});
     nlohmann::json row{{"kind", "way"},
                        {"direction", direction_label(test_case)},
                        {"memory", memory_label(test_case)},
@@ -124,7 +124,7 @@ int run_explain_copy(const invocation& call) {
                        {"method", copy::to_text(one.option)},
                        {"size_bytes", options.bytes},
                        {"taken", one.is_taken},
-                       {"why", one.why}};
+                       {"why", one.reason}};
     row["expected_ns"] = known ? one.expected_ns : -1.0;
     file.add_row(std::move(row));
   }

@@ -144,8 +144,8 @@ class demo_run {
       return line(run_demo_job(job));
     });
   }
-  void missing(const char* title, const char* why) {
-    step(title, [&]() -> std::string { throw tool_failure(why); });
+  void missing(const char* title, const char* cause) {
+    step(title, [&]() -> std::string { throw tool_failure(cause); });
   }
 
   // The summary; true if nothing failed.

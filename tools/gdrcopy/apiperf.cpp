@@ -129,7 +129,7 @@ int run_apiperf(const invocation& call) {
     progress line("apiperf", 16);
     std::size_t done = 0;
     for (std::uint64_t bytes = GPU_PAGE_SIZE; bytes <= memory.size_bytes(); bytes *= 2) {
-      line.at(done++, format_size(bytes));
+      line.start_step(done++, format_size(bytes));
       measure_size(gdr, memory.get(), bytes, options, out.file());
       if (bytes > memory.size_bytes() / 2) break;
     }

@@ -41,8 +41,8 @@ std::optional<int> parse(const invocation& call, copybw_options& options) {
   parser.mapping(options.common);
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;
-  const auto refuse = [&](const std::string& why) {
-    throw tool_failure(why + "; -h lists the options");
+  const auto refuse = [&](const std::string& reason) {
+    throw tool_failure(reason + "; -h lists the options");
     return kExitFailed;
   };
   if (options.size_bytes == 0) return refuse("-s 0: the buffer must have at least one byte");
@@ -177,7 +177,7 @@ int run_copybw(const invocation& call) {
     bandwidth_run run(gpu, buffer, options, out.file());
     progress line("copybw", sizes.size());
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      line.at(i, format_size(sizes[i]));
+      line.start_step(i, format_size(sizes[i]));
       good = run.measure(sizes[i]) && good;
     }
   }

@@ -175,7 +175,7 @@ void run_comparison(copy_bench& bench, const copylat_options& options, result_fi
   for (const bool is_write : {true, false}) {
     const auto iterations = static_cast<std::size_t>(is_write ? options.write_iterations : options.read_iterations);
     for (const auto bytes : sizes) {
-      line.at(done++, format("%s %s", is_write ? "write" : "read", format_size(bytes).c_str()));
+      line.start_step(done++, format("%s %s", is_write ? "write" : "read", format_size(bytes).c_str()));
       auto all = is_write ? writers(bench, polled, bytes) : readers(bench, polled, bytes);
       if (is_write) verify_writers(bench, all, bytes);
       else verify_readers(bench, all, bytes);
@@ -185,7 +185,7 @@ void run_comparison(copy_bench& bench, const copylat_options& options, result_fi
       report_size(is_write ? "write" : "read", bytes, all, tables[is_write ? 0 : 1], results);
     }
   }
-  line.at(done, "done");
+  line.start_step(done, "done");
   std::printf("\nwrite, host to GPU, microseconds (baseline: GDRCopy 2.6 dispatch re-expressed, %s)\n%s",
               baseline::write_routine_name(), tables[0].render().c_str());
   std::printf("\nread, GPU to host, microseconds (baseline: GDRCopy 2.6 dispatch re-expressed, %s)\n%s\n",
@@ -204,7 +204,7 @@ void run_alignments(copy_bench& bench, const copylat_options& options, result_fi
   progress line("alignments", options.alignment_sizes.size());
   for (std::size_t step = 0; step < options.alignment_sizes.size(); ++step) {
     const auto bytes = options.alignment_sizes[step];
-    line.at(step, format_size(bytes));
+    line.start_step(step, format_size(bytes));
     struct extreme {
       double best = 1e300, worst = 0;
       unsigned worst_at = 0;

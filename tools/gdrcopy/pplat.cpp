@@ -186,7 +186,7 @@ class ping_pong {
     try {
       signal_gpu(kAbort);
       finish();
-    } catch (const tool_failure& why) { std::fprintf(stderr, "note: %s\n", why.what()); }
+    } catch (const tool_failure& reason) { std::fprintf(stderr, "note: %s\n", reason.what()); }
   }
 
   void finish() {

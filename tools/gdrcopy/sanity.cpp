@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // sanity: correctness cases by name. GDRCopy's options and summary lines; ours come after theirs.
 //
-// The parent never starts CUDA: it executes itself once per case (hidden option --run-case), so every case begins in a
-// process without a past, and one that crashes or hangs takes nobody along.
+// The parent never starts CUDA. It executes itself once per case (hidden option --run-case), so every case begins in a new
+// process, and one that crashes or hangs harms no other.
 #include "tools/gdrcopy/sanity.hpp"
 
 #include <fcntl.h>
@@ -78,8 +78,8 @@ int be_the_case(const sanity_options& options) {
   if (options.report_fd >= 0) fcntl(static_cast<int>(options.report_fd), F_SETFD, FD_CLOEXEC);
   try {
     chosen->run({options.common.gpu, options.verbose});
-  } catch (const case_waived& why) { return end_with(kExitWaived, why.what()); } catch (const std::exception& why) {
-    return end_with(kExitFailed, why.what());
+  } catch (const case_waived& cause) { return end_with(kExitWaived, cause.what()); } catch (const std::exception& cause) {
+    return end_with(kExitFailed, cause.what());
   }
   return kExitOk;
 }
@@ -110,7 +110,7 @@ void narrow_to_one_gpu(int& gpu) {
   _exit(127);
 }
 
-// Everything the case writes until it closes the pipe or time is up. True if time was up.
+// Reads the case's output until it closes the pipe or time is up. True if time was up.
 bool collect_until(int fd, std::uint64_t deadline_ns, std::string& text) {
   while (true) {
     const std::uint64_t now_ns = monotonic_ns();
@@ -164,7 +164,7 @@ case_report run_case(const sanity_case& one, const case_context& context, int ti
   if (timed_out) kill(-child, SIGKILL);
   int state = 0;
   waitpid(child, &state, 0);
-  kill(-child, SIGKILL);  // whatever the case left running
+  kill(-child, SIGKILL);  // ends processes that the case left
   out.seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
   if (timed_out) out.reason = format("no end after %d s", timeout_s);
   else if (WIFSIGNALED(state)) out.reason = format("died of signal %d (%s)", WTERMSIG(state), strsignal(WTERMSIG(state)));
@@ -231,7 +231,7 @@ int run_sanity(const invocation& call) {
   {
     progress line("sanity", cases.size());
     for (const auto& one : cases) {
-      line.at(reports.size(), one.name);
+      line.start_step(reports.size(), one.name);
       if (options.verbose) std::fprintf(stderr, "&&&& RUNNING %s\n", one.name);
       reports.push_back(run_case(one, {options.common.gpu, options.verbose}, static_cast<int>(options.timeout_s)));
       const auto& done = reports.back();

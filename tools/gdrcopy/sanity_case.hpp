@@ -34,6 +34,10 @@ struct sanity_case {
   bool sees_every_gpu = false;
 };
 
+// Kinds of memory that the stock cases run on, as template arguments.
+inline constexpr auto kCuMemAlloc = alloc_kind::cu_mem_alloc;
+inline constexpr auto kCuMemCreate = alloc_kind::cu_mem_create;
+
 std::span<const sanity_case> stock_basic_cases();
 std::span<const sanity_case> stock_data_cases();
 std::span<const sanity_case> stock_invalidation_cases();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that GDRCopy does not have: what is mapped and how bytes move.
+// Cases that GDRCopy does not have: mapping and moving bytes.
 #include <atomic>
 #include <cstring>
 #include <peerlane/peerlane.hpp>
@@ -21,15 +21,15 @@ void must_do(const peerlane::status& outcome, const char* description) {
 }
 
 // Writes and reads [offset, offset + bytes) of a mapping, checked against CUDA on both ways.
-void check_through(const case_rig& rig, const peerlane::mapping& lane, cu::device_ptr pointer, std::size_t offset,
+void check_through(const case_rig& rig, const peerlane::mapping& session, cu::device_ptr pointer, std::size_t offset,
                    std::size_t bytes, unsigned seed) {
   const auto wanted = pattern(bytes, seed);
-  must_do(lane.write(offset, wanted.data(), bytes), "write");
+  must_do(session.write(offset, wanted.data(), bytes), "write");
   require_equal(rig.device_bytes(pointer + offset, bytes), wanted, format("write of %zu bytes at %zu", bytes, offset));
   const auto other = pattern(bytes, seed + 1);
   rig.write_device(pointer + offset, other.data(), bytes);
   std::vector<unsigned char> seen(bytes);
-  must_do(lane.read(offset, seen.data(), bytes), "read");
+  must_do(session.read(offset, seen.data(), bytes), "read");
   require_equal(seen, other, format("read of %zu bytes at %zu", bytes, offset));
 }
 
@@ -104,7 +104,7 @@ void concurrent_pin_map_copy_threads(const case_context& context) {
                     gdr_copy_from_mapping(buffer.handle(), seen.data(), buffer.user_pointer() + round, seen.size()));
           require_equal(seen, wanted, format("thread %u, round %u", id, round));
         }
-      } catch (const std::exception& why) { problems[id] = why.what(); }
+      } catch (const std::exception& reason) { problems[id] = reason.what(); }
     });
   for (auto& one : threads) one.join();
   for (const auto& text : problems) PL_REQUIRE(text.empty(), "%s", text.c_str());
@@ -113,10 +113,10 @@ void concurrent_pin_map_copy_threads(const case_context& context) {
 void unaligned_map(const case_context& context) {
   case_rig rig(context);
   const device_memory memory(rig.gpu, 4 * GPU_PAGE_SIZE);
-  const auto lane = must_map(peerlane::open(), "peerlane::open");
+  const auto session = must_map(peerlane::open(), "peerlane::open");
   for (const std::size_t offset : {std::size_t{1}, std::size_t{4099}, std::size_t{65535}, std::size_t{65537}})
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{777}, std::size_t{70001}}) {
-      const auto mapped = must_map(lane.map(memory.get() + offset, bytes), "peerlane::map");
+      const auto mapped = must_map(session.map(memory.get() + offset, bytes), "peerlane::map");
       const auto info = mapped.info();
       PL_REQUIRE(info.ok(), "info: %s", info.error().message.c_str());
       PL_REQUIRE(info->device_ptr == memory.get() + offset && info->size_bytes == bytes,
@@ -129,12 +129,12 @@ void unaligned_map(const case_context& context) {
 void small_suballocations(const case_context& context) {
   constexpr std::size_t kCount = 200, kBytes = 256;
   case_rig rig(context);
-  const auto lane = must_map(peerlane::open(), "peerlane::open");
+  const auto session = must_map(peerlane::open(), "peerlane::open");
   std::vector<cu::device_ptr> pointers(kCount);
   for (auto& pointer : pointers) rig.gpu.check(rig.gpu.cuda().cuMemAlloc_v2(&pointer, kBytes), "cuMemAlloc of 256 B");
   {
     std::vector<peerlane::mapping> mapped;
-    for (const auto pointer : pointers) mapped.push_back(must_map(lane.map(pointer, kBytes), "peerlane::map"));
+    for (const auto pointer : pointers) mapped.push_back(must_map(session.map(pointer, kBytes), "peerlane::map"));
     for (std::size_t i = 0; i < kCount; ++i)
       must_do(mapped[i].write(0, pattern(kBytes, static_cast<unsigned>(i)).data(), kBytes), "write");
     for (std::size_t i = 0; i < kCount; ++i)
@@ -150,7 +150,7 @@ void vmm_adjacent_pieces(const case_context& context) {
   const auto& cuda = rig.gpu.cuda();
   cu::allocation_prop prop{};
   prop.type = cu::allocation_type::pinned;
-  prop.where = {cu::location_type::device, rig.gpu.device()};
+  prop.location = {cu::location_type::device, rig.gpu.device()};
   prop.flags.gpu_direct_rdma_capable = 1;
   std::size_t piece = 0;
   rig.gpu.check(cuda.cuMemGetAllocationGranularity(&piece, &prop, cu::granularity::minimum), "granularity");
@@ -164,8 +164,8 @@ void vmm_adjacent_pieces(const case_context& context) {
   const cu::access_desc access{{cu::location_type::device, rig.gpu.device()}, cu::access_flags::read_write};
   rig.gpu.check(cuda.cuMemSetAccess(base, kPieces * piece, &access, 1), "cuMemSetAccess");
   {
-    const auto lane = must_map(peerlane::open(), "peerlane::open");
-    const auto mapped = must_map(lane.map(base, kPieces * piece), "peerlane::map over three cuMemCreate pieces");
+    const auto session = must_map(peerlane::open(), "peerlane::open");
+    const auto mapped = must_map(session.map(base, kPieces * piece), "peerlane::map over three cuMemCreate pieces");
     for (std::size_t edge = 0; edge <= kPieces; ++edge) {
       const std::size_t begin = edge == 0 ? 0 : edge * piece - 300;
       check_through(rig, mapped, base, begin, edge == 0 || edge == kPieces ? 300 : 600, static_cast<unsigned>(edge + 1));
@@ -188,8 +188,8 @@ void mallocasync_pool(const case_context& context) {
   rig.gpu.check(cuda.cuMemAllocAsync(&pointer, 3 * GPU_PAGE_SIZE, stream.get()), "cuMemAllocAsync");
   rig.gpu.check(cuda.cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
   {
-    const auto lane = must_map(peerlane::open(), "peerlane::open");
-    const auto mapped = must_map(lane.map(pointer + 100, 2 * GPU_PAGE_SIZE), "peerlane::map of pool memory");
+    const auto session = must_map(peerlane::open(), "peerlane::open");
+    const auto mapped = must_map(session.map(pointer + 100, 2 * GPU_PAGE_SIZE), "peerlane::map of pool memory");
     check_through(rig, mapped, pointer + 100, 0, 2 * GPU_PAGE_SIZE, 9);
   }
   rig.gpu.check(cuda.cuMemFreeAsync(pointer, stream.get()), "cuMemFreeAsync");
@@ -227,8 +227,8 @@ void large_mapping(const case_context& context) {
   if (bytes < kMinBytes)
     throw case_waived(format("only %s of memory or BAR1 are free, the case wants 64 MiB", format_size(bytes).c_str()));
   const device_memory memory(rig.gpu, bytes);
-  const auto lane = must_map(peerlane::open(), "peerlane::open");
-  const auto mapped = must_map(lane.map(memory.get(), bytes), "peerlane::map");
+  const auto session = must_map(peerlane::open(), "peerlane::open");
+  const auto mapped = must_map(session.map(memory.get(), bytes), "peerlane::map");
   for (std::uint64_t offset = 0; offset < bytes; offset += kStep) {
     const std::uint64_t mark[2] = {offset, ~offset};
     must_do(mapped.write(offset, mark, sizeof mark), "write");
@@ -241,7 +241,7 @@ void large_mapping(const case_context& context) {
   }
 }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kOwnCopyCases[] = {
     {.name = "read_write_every_alignment",
      .asserts = "device alignments 0..63, many sizes, neighbours untouched, against CUDA's own copy",
      .run = read_write_every_alignment,
@@ -287,6 +287,6 @@ constexpr sanity_case kCases[] = {
 
 }  // namespace
 
-std::span<const sanity_case> own_copy_cases() { return kCases; }
+std::span<const sanity_case> own_copy_cases() { return kOwnCopyCases; }
 
 }  // namespace pl::tools

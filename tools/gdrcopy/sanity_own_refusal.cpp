@@ -153,7 +153,7 @@ void v1_info_struct_canary(const case_context& context) {
 #define PL_REFUSAL(name_, text) \
   { .name = #name_, .asserts = text, .run = name_, .stock = false }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kOwnRefusalCases[] = {
     PL_REFUSAL(managed_memory_refused, "EINVAL and a reason that says managed"),
     PL_REFUSAL(host_memory_refused, "EINVAL for page-locked and plain host memory"),
     PL_REFUSAL(freed_pointer_refused, "EINVAL for memory that was freed"),
@@ -167,6 +167,6 @@ constexpr sanity_case kCases[] = {
 
 }  // namespace
 
-std::span<const sanity_case> own_refusal_cases() { return kCases; }
+std::span<const sanity_case> own_refusal_cases() { return kOwnRefusalCases; }
 
 }  // namespace pl::tools

@@ -31,9 +31,9 @@ void kill_nine_leaves_nothing(const case_context& context) {
     id.copy(padded, sizeof padded - 1);
     to_parent.send_bytes(padded, sizeof padded);  // NVML of the parent notes the start
     to_child.take();
-    const auto lane = peerlane::open();
-    PL_REQUIRE(lane.ok(), "peerlane::open: %s", lane.error().message.c_str());
-    const auto mapped = lane->map(memory.get(), kBytes);
+    const auto session = peerlane::open();
+    PL_REQUIRE(session.ok(), "peerlane::open: %s", session.error().message.c_str());
+    const auto mapped = session->map(memory.get(), kBytes);
     PL_REQUIRE(mapped.ok(), "peerlane::map: %s", mapped.error().message.c_str());
     *static_cast<volatile std::uint32_t*>(mapped->data()) = 1;
     to_parent.pass();
@@ -42,9 +42,9 @@ void kill_nine_leaves_nothing(const case_context& context) {
   to_parent.receive_bytes(bus_id.data(), bus_id.size());
   bus_id.resize(bus_id.find('\0'));
   if (bus_id == "simulated") throw case_waived("the simulated GPU has no BAR1 to leave something in");
-  std::string why;
-  const auto nvml = nvml_device::open(bus_id, &why);
-  if (!nvml) throw case_waived("NVML is needed to see BAR1: " + why);
+  std::string reason;
+  const auto nvml = nvml_device::open(bus_id, &reason);
+  if (!nvml) throw case_waived("NVML is needed to see BAR1: " + reason);
   const std::uint64_t before = bar1_used(*nvml);
   to_child.pass();
   to_parent.take();
@@ -71,14 +71,14 @@ void kernel_sees_write(const case_context& context) {
   rig.gpu.check(rig.gpu.cuda().cuMemsetD8_v2(memory.get(), 0, memory.size_bytes()), "cuMemsetD8");
   rig.gpu.synchronize();
   const host_memory status(rig.gpu, 64);
-  if (const auto why = kernel_module::why_missing(rig.gpu); !why.empty()) throw case_waived(why);
+  if (const auto reason = kernel_module::why_missing(rig.gpu); !reason.empty()) throw case_waived(reason);
   const kernel_module kernels(rig.gpu);
   const gpu_stream stream(rig.gpu);
   constexpr std::uint64_t kFlagAt = GPU_PAGE_SIZE, kCopyAt = 2 * GPU_PAGE_SIZE;
   volatile auto* done = reinterpret_cast<volatile std::uint32_t*>(status.bytes());
   for (std::uint32_t round = 1; round <= 50; ++round) {
     *done = 0;
-    // The flag has another value at the launch: what the kernel sees later was written while it ran.
+    // The flag has another value at the launch, so values that the kernel sees were written while it ran.
     kernels.launch("copy_when_told", 1, 1, 0, stream.get(), memory.get() + kFlagAt, round, memory.get(),
                    memory.get() + kCopyAt, static_cast<std::uint32_t>(kBytes / 4), kTimeoutNs, status.device_address());
     usleep(200);
@@ -94,7 +94,7 @@ void kernel_sees_write(const case_context& context) {
   }
 }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kOwnSystemCases[] = {
     {.name = "kernel_sees_write",
      .asserts = "a running kernel sees the flag, and after it all data written before it",
      .run = kernel_sees_write,
@@ -108,6 +108,6 @@ constexpr sanity_case kCases[] = {
 
 }  // namespace
 
-std::span<const sanity_case> own_system_cases() { return kCases; }
+std::span<const sanity_case> own_system_cases() { return kOwnSystemCases; }
 
 }  // namespace pl::tools

@@ -8,9 +8,6 @@
 namespace pl::tools {
 namespace {
 
-constexpr auto kC = alloc_kind::cu_mem_alloc;
-constexpr auto kV = alloc_kind::cu_mem_create;
-
 void attributes_sanity(const case_context& context) {
   // No CUDA call on purpose, but a library must be chosen: on the simulated GPU its backend is the only one.
   const gpu_session gpu(context.gpu, false);
@@ -151,18 +148,24 @@ void basic_child_thread_pins_buffer(const case_context& context) {
   run_in_thread([&] { PL_REQUIRE(gdr_close(gdr) == 0, "close from a thread: %s", gdr_last_error()); });
 }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kStockBasicCases[] = {
     {.name = "attributes_sanity", .asserts = "attributes 1 and 2 are answered", .run = attributes_sanity},
-    {.name = "basic_cumemalloc", .asserts = "pin of 320 KiB, unpin, close", .run = basic<kC, false, 0>, .in_demo = true},
-    {.name = "basic_vmmalloc", .asserts = "the same on cuMemCreate memory", .run = basic<kV, false, 0>, .in_demo = true},
-    {.name = "basic_v2_cumemalloc", .asserts = "gdr_pin_buffer_v2", .run = basic<kC, true, 0>},
-    {.name = "basic_v2_vmmalloc", .asserts = "gdr_pin_buffer_v2 on cuMemCreate memory", .run = basic<kV, true, 0>},
+    {.name = "basic_cumemalloc",
+     .asserts = "pin of 320 KiB, unpin, close",
+     .run = basic<kCuMemAlloc, false, 0>,
+     .in_demo = true},
+    {.name = "basic_vmmalloc",
+     .asserts = "the same on cuMemCreate memory",
+     .run = basic<kCuMemCreate, false, 0>,
+     .in_demo = true},
+    {.name = "basic_v2_cumemalloc", .asserts = "gdr_pin_buffer_v2", .run = basic<kCuMemAlloc, true, 0>},
+    {.name = "basic_v2_vmmalloc", .asserts = "gdr_pin_buffer_v2 on cuMemCreate memory", .run = basic<kCuMemCreate, true, 0>},
     {.name = "basic_v2_forcepci_cumemalloc",
      .asserts = "pin with FORCE_PCIE",
-     .run = basic<kC, true, GDR_PIN_FLAG_FORCE_PCIE>},
+     .run = basic<kCuMemAlloc, true, GDR_PIN_FLAG_FORCE_PCIE>},
     {.name = "basic_v2_forcepci_vmmalloc",
      .asserts = "pin with FORCE_PCIE",
-     .run = basic<kV, true, GDR_PIN_FLAG_FORCE_PCIE>},
+     .run = basic<kCuMemCreate, true, GDR_PIN_FLAG_FORCE_PCIE>},
     {.name = "basic_with_tokens", .asserts = "pin with P2P tokens, which are ignored", .run = basic_with_tokens},
     {.name = "basic_unaligned_mapping",
      .asserts = "unaligned pins work, their gdr_map fails; freeing a neighbour leaves an aligned mapping alive",
@@ -172,14 +175,14 @@ constexpr sanity_case kCases[] = {
      .run = basic_small_buffers_mapping},
     {.name = "basic_child_thread_pins_buffer_cumemalloc",
      .asserts = "pin, map, unmap, unpin, close from any thread and from two at once",
-     .run = basic_child_thread_pins_buffer<kC>},
+     .run = basic_child_thread_pins_buffer<kCuMemAlloc>},
     {.name = "basic_child_thread_pins_buffer_vmmalloc",
      .asserts = "the same on cuMemCreate memory",
-     .run = basic_child_thread_pins_buffer<kV>},
+     .run = basic_child_thread_pins_buffer<kCuMemCreate>},
 };
 
 }  // namespace
 
-std::span<const sanity_case> stock_basic_cases() { return kCases; }
+std::span<const sanity_case> stock_basic_cases() { return kStockBasicCases; }
 
 }  // namespace pl::tools

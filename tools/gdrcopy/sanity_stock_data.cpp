@@ -7,8 +7,6 @@
 namespace pl::tools {
 namespace {
 
-constexpr auto kC = alloc_kind::cu_mem_alloc;
-constexpr auto kV = alloc_kind::cu_mem_create;
 constexpr std::size_t kCopyBytes = 128 * 1024;
 constexpr int kDirectRounds = 1000;
 
@@ -109,7 +107,7 @@ void data_validation_v2_forcepci(const case_context& context) {
   case_rig rig(context);
   if (rig.gdr.attribute(GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE) == 0 || !is_coherent(rig.gpu))
     throw case_waived("FORCE_PCIE is for CPU-coherent platforms");
-  validate(rig, kC, true, GDR_PIN_FLAG_FORCE_PCIE);
+  validate(rig, kCuMemAlloc, true, GDR_PIN_FLAG_FORCE_PCIE);
 }
 
 void data_validation_mix_mappings(const case_context& context) {
@@ -128,14 +126,18 @@ void data_validation_mix_mappings(const case_context& context) {
   require_equal(seen, wanted, "written through WC, read through the cached mapping");
 }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kStockDataCases[] = {
     {.name = "data_validation_cumemalloc",
      .asserts = "direct stores, copies both ways, and every stock offset, against CUDA's own copy",
-     .run = data_validation<kC, false>,
+     .run = data_validation<kCuMemAlloc, false>,
      .in_demo = true,
      .sees_every_gpu = true},
-    {.name = "data_validation_vmmalloc", .asserts = "the same on cuMemCreate memory", .run = data_validation<kV, false>},
-    {.name = "data_validation_v2_cumemalloc", .asserts = "the same through the v2 calls", .run = data_validation<kC, true>},
+    {.name = "data_validation_vmmalloc",
+     .asserts = "the same on cuMemCreate memory",
+     .run = data_validation<kCuMemCreate, false>},
+    {.name = "data_validation_v2_cumemalloc",
+     .asserts = "the same through the v2 calls",
+     .run = data_validation<kCuMemAlloc, true>},
     {.name = "data_validation_v2_forcepci_cumemalloc",
      .asserts = "the same with FORCE_PCIE",
      .run = data_validation_v2_forcepci},
@@ -146,6 +148,6 @@ constexpr sanity_case kCases[] = {
 
 }  // namespace
 
-std::span<const sanity_case> stock_data_cases() { return kCases; }
+std::span<const sanity_case> stock_data_cases() { return kStockDataCases; }
 
 }  // namespace pl::tools

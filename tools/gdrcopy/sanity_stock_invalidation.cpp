@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invalidation_* and leakage_* cases of gdrcopy_sanity: what processes may not see of each other, and what a freed or
-// closed buffer leaves behind. Where both processes need CUDA, the fork comes first: CUDA does not survive it.
+// The invalidation_* and leakage_* cases of gdrcopy_sanity: isolation between processes, and the state after a buffer is
+// freed or closed. Where both processes need CUDA, the fork comes first, because CUDA does not survive it.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,8 +15,6 @@
 namespace pl::tools {
 namespace {
 
-constexpr auto kC = alloc_kind::cu_mem_alloc;
-constexpr auto kV = alloc_kind::cu_mem_create;
 constexpr std::uint32_t kParentWord = 0x50415245;
 constexpr std::uint32_t kChildWord = 0x4348494C;
 
@@ -320,12 +318,12 @@ void leakage_pin_pages_fork(const case_context& context) {
   PL_REQUIRE(count() == before, "gdrdrv still holds pages: %ld, %ld before", count(), before);
 }
 
-#define PL_BOTH_KINDS(stem, function, text)                                                     \
-  sanity_case{.name = #stem "_cumemalloc", .asserts = text, .run = function<kC>}, sanity_case { \
-    .name = #stem "_vmmalloc", .asserts = text, .run = function<kV>                             \
+#define PL_BOTH_KINDS(stem, function, text)                                                              \
+  sanity_case{.name = #stem "_cumemalloc", .asserts = text, .run = function<kCuMemAlloc>}, sanity_case { \
+    .name = #stem "_vmmalloc", .asserts = text, .run = function<kCuMemCreate>                            \
   }
 
-constexpr sanity_case kCases[] = {
+constexpr sanity_case kStockInvalidationCases[] = {
     PL_BOTH_KINDS(invalidation_access_after_gdr_close, access_after_gdr_close, "a read after gdr_close faults or differs"),
     PL_BOTH_KINDS(invalidation_access_after_free, access_after_free,
                   "persistent mappings stay readable after the free, others fault"),
@@ -351,6 +349,6 @@ constexpr sanity_case kCases[] = {
 
 }  // namespace
 
-std::span<const sanity_case> stock_invalidation_cases() { return kCases; }
+std::span<const sanity_case> stock_invalidation_cases() { return kStockInvalidationCases; }
 
 }  // namespace pl::tools

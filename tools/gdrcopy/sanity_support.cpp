@@ -99,8 +99,8 @@ child_process::child_process(const std::function<void()>& body) {
   };
   try {
     body();
-  } catch (const case_waived& why) { leave(kChildWaived, why.what()); } catch (const std::exception& why) {
-    leave(1, why.what());
+  } catch (const case_waived& reason) { leave(kChildWaived, reason.what()); } catch (const std::exception& reason) {
+    leave(1, reason.what());
   }
   leave(0, "");
 }

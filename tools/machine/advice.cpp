@@ -15,7 +15,7 @@ double rate_of(const hca& one) {
   return port != nullptr ? port->gbit_per_s : 0;
 }
 
-// With no active port anywhere the distances still mean something: the check about ports says the rest.
+// Distances count even if no port is active; the check of ports reports that.
 std::vector<std::size_t> candidates(const machine& all) {
   std::vector<std::size_t> active, every;
   for (std::size_t i = 0; i < all.hcas.size(); ++i) {
@@ -46,7 +46,7 @@ gpudirect judge(const machine& all, const gpu_advice& one) {
   return gpudirect::stage;
 }
 
-// GPUs that share their nearest HCAs divide them: one each while there are not more, else several GPUs share one.
+// GPUs divide the nearest HCAs that they share: one each while there are enough, else several GPUs per HCA.
 void assign(std::vector<gpu_advice>& advice) {
   std::map<std::vector<std::size_t>, std::vector<gpu_advice*>> groups;
   for (auto& one : advice)

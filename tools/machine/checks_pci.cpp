@@ -14,12 +14,8 @@ constexpr unsigned kAdvisedReadRequest = 4096;
 
 using device_list = std::vector<const pci_device*>;
 
-void add(std::vector<finding>& out, severity level, const char* subject, std::string message, std::string fix = "") {
-  out.push_back({level, subject, std::move(message), std::move(fix)});
-}
-
 // Many ports with one fault are one finding: a DGX has dozens.
-std::string joined(const std::set<std::string>& names) {
+std::string first_names(const std::set<std::string>& names) {
   constexpr std::size_t kMaxNames = 4;
   std::string out;
   std::size_t count = 0;
@@ -37,7 +33,7 @@ device_list endpoints_of(const machine& all) {
   return out;
 }
 
-// Bridges through which traffic between two of the devices may turn round below the root: those under a common bridge.
+// Bridges below the root at which traffic between two of the devices can turn: those under a common bridge.
 device_list turning_bridges(const machine& all) {
   const auto ends = endpoints_of(all);
   std::set<std::string> seen;
@@ -78,15 +74,16 @@ void check_acs(const machine& all, std::vector<finding>& out) {
     else if (bridge->acs->redirects()) redirecting.insert(bridge->address);
   }
   if (!redirecting.empty())
-    add(out, all.host.is_virtual_machine ? severity::note : severity::blocker, "ACS",
-        "ACS sends peer-to-peer traffic up to the root complex at " + joined(redirecting),
-        "switch ACS off in the firmware, or as root at each boot: setpci -s " + *redirecting.begin() +
-            " ECAP_ACS+0x6.w=0000, and so for each of them (not where virtual machines use the devices)");
+    add_finding(out, all.host.is_virtual_machine ? severity::note : severity::blocker, "ACS",
+                "ACS sends peer-to-peer traffic up to the root complex at " + first_names(redirecting),
+                "switch ACS off in the firmware, or as root at each boot: setpci -s " + *redirecting.begin() +
+                    " ECAP_ACS+0x6.w=0000, and so for each of them (not where virtual machines use the devices)");
   else if (!unknown.empty())
-    add(out, severity::note, "ACS", "not known at " + joined(unknown) + ": only root may read their configuration space",
-        "run this as root, or look at lspci -vvv for ACSCtl with ReqRedir+");
+    add_finding(out, severity::note, "ACS",
+                "not known at " + first_names(unknown) + ": only root may read their configuration space",
+                "run this as root, or look at lspci -vvv for ACSCtl with ReqRedir+");
   else if (!bridges.empty())
-    add(out, severity::ok, "ACS", "no bridge between GPUs and adapters redirects peer-to-peer traffic");
+    add_finding(out, severity::ok, "ACS", "no bridge between GPUs and adapters redirects peer-to-peer traffic");
 }
 
 void check_iommu(const machine& all, std::vector<finding>& out) {
@@ -97,11 +94,11 @@ void check_iommu(const machine& all, std::vector<finding>& out) {
     if (one->iommu_type.starts_with("DMA")) translated.insert(one->address);
   }
   if (!translated.empty())
-    add(out, severity::note, "IOMMU",
-        "it translates addresses of " + joined(translated) + ": peer-to-peer traffic goes by way of it",
-        "boot with iommu=pt (Intel: intel_iommu=on iommu=pt), or switch it off in the firmware");
-  else if (has_any) add(out, severity::ok, "IOMMU", "on, but it passes addresses of GPUs and adapters through");
-  else if (!endpoints_of(all).empty()) add(out, severity::ok, "IOMMU", "off, as far as this kernel shows");
+    add_finding(out, severity::note, "IOMMU",
+                "it translates addresses of " + first_names(translated) + ": peer-to-peer traffic goes by way of it",
+                "boot with iommu=pt (Intel: intel_iommu=on iommu=pt), or switch it off in the firmware");
+  else if (has_any) add_finding(out, severity::ok, "IOMMU", "on, but it passes addresses of GPUs and adapters through");
+  else if (!endpoints_of(all).empty()) add_finding(out, severity::ok, "IOMMU", "off, as far as this kernel shows");
 }
 
 void check_links(const machine& all, std::vector<finding>& out) {
@@ -113,16 +110,18 @@ void check_links(const machine& all, std::vector<finding>& out) {
       check_link(*one, found);
     }
   if (!found.narrow.empty())
-    add(out, severity::note, "link width", "fewer lanes than the device has: " + joined(found.narrow),
+    add_finding(
+        out, severity::note, "link width", "fewer lanes than the device has: " + first_names(found.narrow),
         "reseat the board or its riser; look at the slot's lanes in the board's manual and at bifurcation in the firmware");
   if (!found.slow.empty())
-    add(out, severity::note, "link speed", "slower than the device can: " + joined(found.slow),
+    add_finding(
+        out, severity::note, "link speed", "slower than the device can: " + first_names(found.slow),
         "look for a forced generation in the firmware, a riser of an older generation, and errors: dmesg | grep -i pcie");
   if (!found.idle_gpus.empty())
-    add(out, severity::note, "link speed", "slower than the GPU can: " + joined(found.idle_gpus),
-        "an idle GPU slows its link down: look again under load (peerlane copybw, nvidia-smi -q -d PERFORMANCE)");
+    add_finding(out, severity::note, "link speed", "slower than the GPU can: " + first_names(found.idle_gpus),
+                "an idle GPU slows its link down: look again under load (peerlane copybw, nvidia-smi -q -d PERFORMANCE)");
   if (found.narrow.empty() && found.slow.empty() && found.idle_gpus.empty() && has_known)
-    add(out, severity::ok, "links", "every PCIe link on the way runs at its full width and speed");
+    add_finding(out, severity::ok, "links", "every PCIe link on the way runs at its full width and speed");
 }
 
 void check_adapter_settings(const machine& all, std::vector<finding>& out) {
@@ -137,13 +136,14 @@ void check_adapter_settings(const machine& all, std::vector<finding>& out) {
     if (!device.control->is_relaxed_ordering_enabled) strict.insert(one.name);
   }
   if (!small.empty())
-    add(out, severity::note, "MaxReadReq", "small read requests: " + joined(small),
+    add_finding(
+        out, severity::note, "MaxReadReq", "small read requests: " + first_names(small),
         format("set %u bytes: setpci -s ADDRESS CAP_EXP+8.w=5000:7000, or the vendor's mlnx_tune", kAdvisedReadRequest));
   if (!strict.empty())
-    add(out, severity::note, "ordering", "relaxed ordering is off for " + joined(strict),
-        "allow it in the firmware (PCI_WR_ORDERING of mlxconfig); UCX_IB_PCI_RELAXED_ORDERING=try uses it");
+    add_finding(out, severity::note, "ordering", "relaxed ordering is off for " + first_names(strict),
+                "allow it in the firmware (PCI_WR_ORDERING of mlxconfig); UCX_IB_PCI_RELAXED_ORDERING=try uses it");
   if (is_known && small.empty() && strict.empty())
-    add(out, severity::ok, "adapters", "read requests of 512 bytes or more, relaxed ordering allowed");
+    add_finding(out, severity::ok, "adapters", "read requests of 512 bytes or more, relaxed ordering allowed");
 }
 
 }  // namespace pl::tools::topo

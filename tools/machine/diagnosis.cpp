@@ -14,36 +14,37 @@ constexpr std::uint64_t kSmallBar1Bytes = 512ull << 20;  // boards without resiz
 
 using findings = std::vector<finding>;
 
-void add(findings& out, severity level, const char* subject, std::string message, std::string fix = "") {
-  out.push_back({level, subject, std::move(message), std::move(fix)});
-}
-
 void diagnose_nodes(const doctor_facts& facts, findings& out) {
   const auto is_there = [](const device_node& node) { return node.exists; };
   if (std::none_of(facts.nvidia_nodes.begin(), facts.nvidia_nodes.end(), is_there)) {
     if (facts.in_container)
-      add(out, severity::blocker, "device nodes", "this container has no /dev/nvidia*",
+      add_finding(
+          out, severity::blocker, "device nodes", "this container has no /dev/nvidia*",
           "start it with the GPUs: --gpus all (NVIDIA container toolkit), or --device /dev/nvidiactl --device /dev/nvidia0 "
           "--device /dev/nvidia-uvm");
     else
-      add(out, severity::blocker, "device nodes", "there is no /dev/nvidia* node",
-          facts.kernel_driver_loaded
-              ? "run nvidia-modprobe -c 0 -u as root, or nvidia-smi once as root: either makes the nodes"
-              : "load the NVIDIA kernel driver (modprobe nvidia)");
+      add_finding(out, severity::blocker, "device nodes", "there is no /dev/nvidia* node",
+                  facts.kernel_driver_loaded
+                      ? "run nvidia-modprobe -c 0 -u as root, or nvidia-smi once as root: either makes the nodes"
+                      : "load the NVIDIA kernel driver (modprobe nvidia)");
     return;
   }
   std::string closed;
   for (const auto& node : facts.nvidia_nodes)
     if (node.exists && !node.accessible) closed += (closed.empty() ? "" : ", ") + node.path;
   if (!closed.empty())
-    add(out, severity::blocker, "permissions", format("this user may not open %s for reading and writing", closed.c_str()),
-        "chmod 0666 on the nodes, or join the group that owns them (ls -l shows it; often video or render)");
-  else add(out, severity::ok, "device nodes", format("%zu NVIDIA device nodes can be opened", facts.nvidia_nodes.size()));
+    add_finding(out, severity::blocker, "permissions",
+                format("this user may not open %s for reading and writing", closed.c_str()),
+                "chmod 0666 on the nodes, or join the group that owns them (ls -l shows it; often video or render)");
+  else
+    add_finding(out, severity::ok, "device nodes",
+                format("%zu NVIDIA device nodes can be opened", facts.nvidia_nodes.size()));
 }
 
 void diagnose_driver(const doctor_facts& facts, findings& out) {
   if (!facts.kernel_driver_loaded) {
-    add(out, severity::blocker, "kernel driver", "the NVIDIA kernel driver is not loaded (no /proc/driver/nvidia/version)",
+    add_finding(
+        out, severity::blocker, "kernel driver", "the NVIDIA kernel driver is not loaded (no /proc/driver/nvidia/version)",
         facts.in_container ? "load it on the host; a container uses the host's" : "install it, then modprobe nvidia");
     return;
   }
@@ -51,59 +52,63 @@ void diagnose_driver(const doctor_facts& facts, findings& out) {
   const auto major = parse_integer(text.substr(0, text.find('.'))).value_or(0);  // 0: no number at all, older than any
   const char* version = facts.kernel_driver_version.c_str();
   if (major > 0 && major < kOldestDriverMajor)
-    add(out, severity::blocker, "kernel driver", format("driver %s is older than %d", version, kOldestDriverMajor),
-        format("install driver %d or newer, or the gdrdrv module", kOldestDriverMajor));
+    add_finding(out, severity::blocker, "kernel driver", format("driver %s is older than %d", version, kOldestDriverMajor),
+                format("install driver %d or newer, or the gdrdrv module", kOldestDriverMajor));
   else if (facts.driver_abi == doctor_facts::abi::unknown && facts.rm_forced)
-    add(out, severity::note, "driver ABI",
-        format("driver %s is not a release whose ABI is known; PEERLANE_RM_FORCE=1 is set, "
-               "every mapping is verified by a nonce",
-               version));
+    add_finding(out, severity::note, "driver ABI",
+                format("driver %s is not a release whose ABI is known; PEERLANE_RM_FORCE=1 is set, "
+                       "every mapping is verified by a nonce",
+                       version));
   else if (facts.driver_abi == doctor_facts::abi::unknown)
-    add(out, severity::note, "driver ABI",
-        format("driver %s is not a release whose ABI is known to the rm backend", version),
-        "set PEERLANE_RM_FORCE=1 to try it with every mapping verified, update Peerlane, or use the gdrdrv module");
+    add_finding(out, severity::note, "driver ABI",
+                format("driver %s is not a release whose ABI is known to the rm backend", version),
+                "set PEERLANE_RM_FORCE=1 to try it with every mapping verified, update Peerlane, or use the gdrdrv module");
   else
-    add(out, severity::ok, "kernel driver",
+    add_finding(
+        out, severity::ok, "kernel driver",
         format("driver %s, ABI %s", version,
                facts.driver_abi == doctor_facts::abi::measured ? "measured on hardware" : "read in its published sources"));
 }
 
 void diagnose_gpu(const doctor_facts& facts, findings& out) {
   if (!facts.libcuda_opens)
-    add(out, severity::blocker, "libcuda", format("libcuda.so.1 cannot be opened: %s", facts.libcuda_problem.c_str()),
-        facts.in_container
-            ? "run the container with the NVIDIA toolkit and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            : "install the driver's user-space library (Debian: libcuda1), the same version as the kernel driver");
+    add_finding(out, severity::blocker, "libcuda",
+                format("libcuda.so.1 cannot be opened: %s", facts.libcuda_problem.c_str()),
+                facts.in_container
+                    ? "run the container with the NVIDIA toolkit and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+                    : "install the driver's user-space library (Debian: libcuda1), the same version as the kernel driver");
   else if (!facts.gpu_answers)
-    add(out, severity::blocker, "GPU", format("no GPU answers: %s", facts.gpu_problem.c_str()),
-        "compare nvidia-smi; check CUDA_VISIBLE_DEVICES and that kernel driver and libcuda have the same version");
-  else add(out, severity::ok, "GPU", "CUDA starts and sees a GPU");
+    add_finding(out, severity::blocker, "GPU", format("no GPU answers: %s", facts.gpu_problem.c_str()),
+                "compare nvidia-smi; check CUDA_VISIBLE_DEVICES and that kernel driver and libcuda have the same version");
+  else add_finding(out, severity::ok, "GPU", "CUDA starts and sees a GPU");
 }
 
 void diagnose_bar1(const doctor_facts& facts, findings& out) {
   if (facts.mig_enabled)
-    add(out, severity::note, "MIG", "MIG is on: the driver limits peer mappings of GPU instances",
-        "if mapping fails, switch it off (nvidia-smi -i N -mig 0, as root) or use the gdrdrv module");
+    add_finding(out, severity::note, "MIG", "MIG is on: the driver limits peer mappings of GPU instances",
+                "if mapping fails, switch it off (nvidia-smi -i N -mig 0, as root) or use the gdrdrv module");
   if (facts.bar1_bytes == 0) return;
   if (facts.bar1_bytes < kSmallBar1Bytes)
-    add(out, severity::note, "BAR1",
+    add_finding(
+        out, severity::note, "BAR1",
         format("BAR1 is %s: at most that much GPU memory can be mapped at a time", format_size(facts.bar1_bytes).c_str()),
         "enable Resizable BAR / Above 4G Decoding in the firmware, or map smaller pieces");
   else if (facts.memory_bytes != 0 && facts.bar1_bytes < facts.memory_bytes)
-    add(out, severity::note, "BAR1",
-        format("BAR1 (%s) is smaller than GPU memory: not all of it can be mapped at once",
-               format_size(facts.bar1_bytes).c_str()));
-  else add(out, severity::ok, "BAR1", format("BAR1 is %s", format_size(facts.bar1_bytes).c_str()));
+    add_finding(out, severity::note, "BAR1",
+                format("BAR1 (%s) is smaller than GPU memory: not all of it can be mapped at once",
+                       format_size(facts.bar1_bytes).c_str()));
+  else add_finding(out, severity::ok, "BAR1", format("BAR1 is %s", format_size(facts.bar1_bytes).c_str()));
 }
 
 void diagnose_cpu(const doctor_facts& facts, findings& out) {
   if (!facts.x86 || facts.has_movdir64b)
-    return add(out, severity::ok, "CPU",
-               facts.x86 ? "the CPU has MOVDIR64B: 64-byte writes are single bus writes" : "copies use NEON");
+    return add_finding(out, severity::ok, "CPU",
+                       facts.x86 ? "the CPU has MOVDIR64B: 64-byte writes are single bus writes" : "copies use NEON");
   if (facts.has_avx512)
-    return add(out, severity::ok, "CPU", "no MOVDIR64B; AVX-512 stores fill write-combining lines whole");
-  add(out, severity::note, "CPU", format("neither MOVDIR64B nor AVX-512: copies use %s", facts.has_avx2 ? "AVX2" : "SSE"),
-      "nothing to fix; small reads and message rates are lower than on newer CPUs");
+    return add_finding(out, severity::ok, "CPU", "no MOVDIR64B; AVX-512 stores fill write-combining lines whole");
+  add_finding(out, severity::note, "CPU",
+              format("neither MOVDIR64B nor AVX-512: copies use %s", facts.has_avx2 ? "AVX2" : "SSE"),
+              "nothing to fix; small reads and message rates are lower than on newer CPUs");
 }
 
 void diagnose_backends(const doctor_facts& facts, findings& out) {
@@ -112,10 +117,10 @@ void diagnose_backends(const doctor_facts& facts, findings& out) {
     if (backend.usable) names += (names.empty() ? "" : ", ") + backend.name;
     else reasons += (reasons.empty() ? "" : "; ") + backend.name + ": " + backend.reason;
   }
-  if (!names.empty()) add(out, severity::ok, "mapping", format("usable mapping backends: %s", names.c_str()));
+  if (!names.empty()) add_finding(out, severity::ok, "mapping", format("usable mapping backends: %s", names.c_str()));
   else
-    add(out, severity::blocker, "mapping", format("no mapping backend is usable (%s)", reasons.c_str()),
-        "deal with the findings above; PEERLANE_BACKEND must be auto or name a usable one");
+    add_finding(out, severity::blocker, "mapping", format("no mapping backend is usable (%s)", reasons.c_str()),
+                "deal with the findings above; PEERLANE_BACKEND must be auto or name a usable one");
 }
 
 }  // namespace
@@ -129,7 +134,8 @@ std::vector<finding> diagnose(const doctor_facts& facts) {
     diagnose_bar1(facts, out);
     diagnose_gdrdrv(facts, out);
   } else {
-    add(out, severity::note, "GPU", "the simulated GPU is in use (PEERLANE_GPU=sim): nothing is said about real hardware");
+    add_finding(out, severity::note, "GPU",
+                "the simulated GPU is in use (PEERLANE_GPU=sim): nothing is said about real hardware");
   }
   diagnose_cpu(facts, out);
   diagnose_backends(facts, out);

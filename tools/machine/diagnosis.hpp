@@ -53,6 +53,11 @@ struct finding {
   std::string fix;      // what to do; empty when nothing needs doing
 };
 
+inline void add_finding(std::vector<finding>& out, severity level, const char* subject, std::string message,
+                        std::string fix = "") {
+  out.push_back({level, subject, std::move(message), std::move(fix)});
+}
+
 // In the order in which a person should deal with them. No blocker: the machine is ready.
 std::vector<finding> diagnose(const doctor_facts& facts);
 bool is_ready(const std::vector<finding>& findings);

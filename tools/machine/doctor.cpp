@@ -109,7 +109,7 @@ doctor_facts gather() {
   return facts;
 }
 
-const char* word(severity level) {
+const char* severity_word(severity level) {
   switch (level) {
     case severity::ok:
       return "ok";
@@ -139,10 +139,11 @@ int run_doctor(const invocation& call) {
   print_header_if_simulated();
   const auto findings = diagnose(facts);
   for (const auto& one : findings) {
-    std::printf("%s %-14s %s\n", paint(shade(one.level), format("%-8s", word(one.level))).c_str(), one.subject.c_str(),
-                one.message.c_str());
+    std::printf("%s %-14s %s\n", paint(shade(one.level), format("%-8s", severity_word(one.level))).c_str(),
+                one.subject.c_str(), one.message.c_str());
     if (!one.fix.empty()) std::printf("%-8s %-14s -> %s\n", "", "", one.fix.c_str());
-    out.file().add_row({{"level", word(one.level)}, {"subject", one.subject}, {"what", one.message}, {"fix", one.fix}});
+    out.file().add_row(
+        {{"level", severity_word(one.level)}, {"subject", one.subject}, {"what", one.message}, {"fix", one.fix}});
   }
   const bool ready = is_ready(findings);
   const auto shade = !ready ? colour::bad : facts.simulated ? colour::warning : colour::good;

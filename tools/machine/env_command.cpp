@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kGeneral = "general";
 
-// The first line whose beginning fits a name says where it belongs; the order counts.
+// The first line that matches the beginning of a name gives its area, so the order counts.
 struct name_group {
   const char *beginning, *area;
 };
@@ -78,7 +78,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-// An area's name means the area, anything else a part of a name. Without words everything.
+// An area's name selects the area; any other word selects names that contain it. No words select everything.
 bool is_asked_for(const env_variable& variable, const std::vector<std::string>& words) {
   return words.empty() || std::any_of(words.begin(), words.end(), [&](const std::string& word) {
            return is_area(word) ? word == area_of(variable.name)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// info: what is here. Fails only when there is no GPU at all, real or simulated.
+// info: the GPUs and libraries found. Fails only without any GPU, real or simulated.
 #include "tools/machine/info.hpp"
 
 #include <cstdio>
@@ -27,7 +27,7 @@ std::string link_text(const pcie_link& link) {
 
 std::string gib_text(std::uint64_t bytes) { return format("%.1f GiB", static_cast<double>(bytes) / 1073741824.0); }
 
-// What one GPU's row holds; text for the table, numbers for the result file.
+// One GPU's row: text for the table, numbers for the result file.
 json describe_device(const cu::driver_table& cuda, int ordinal, const topology& machine) {
   cu::device_t device = 0;
   std::size_t memory_bytes = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix as people know it from `nvidia-smi topo -m`: the same columns, words and legend, so that eyes and scripts
-// that read the one read the other.
+// The matrix in the form of `nvidia-smi topo -m`: the same columns, words and legend, so that readers and scripts of that
+// one can use it.
 #include "base/text.hpp"
 #include "tools/machine/relation.hpp"
 

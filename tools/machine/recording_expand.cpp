@@ -22,7 +22,7 @@ std::string trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// Recordings come from other people: no name may lead out of the folder.
+// Recordings come from other people, so no name may lead out of the folder.
 bool stays_inside(const std::string& path) {
   if (path.empty() || path.front() == '/') return false;
   for (const auto& part : fs::path(path))
@@ -34,7 +34,7 @@ class expansion {
  public:
   explicit expansion(const std::string& folder) : root_(folder) {}
 
-  // An empty answer, or what is wrong with the line.
+  // Empty if the line is valid, else its error.
   std::string add_line(const std::string& line) {
     const auto space = line.find(' ');
     const std::string word = line.substr(0, space), rest = space == std::string::npos ? "" : trimmed(line.substr(space));
@@ -137,7 +137,7 @@ class expansion {
     return code ? "\"" + source.string() + "\" cannot be linked" : "";
   }
 
-  // Asking the file system for each of thousands of files would take most of the time.
+  // One existence check per file would take most of the time for thousands of files.
   void make_parent(const fs::path& path) {
     std::error_code code;
     if (made_.insert(path.parent_path()).second) fs::create_directories(root_ / path.parent_path(), code);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a machine to its recording: a list of what is let through, so that nothing else can be.
+// Writes a machine's recording: only listed items are let through.
 #include <algorithm>
 #include <cctype>
 #include <fstream>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane topo: how GPUs and network adapters hang together, which goes with which, and what stands in the way.
+// peerlane topo: the connections between GPUs and network adapters, the best pairs, and obstacles.
 #include <unistd.h>
 
 #include <cstdio>
@@ -61,7 +61,9 @@ void save(const std::string& text, const std::string& path) {
   std::fprintf(stderr, "recorded in %s\n", path.c_str());
 }
 
-const char* word(severity level) { return level == severity::ok ? "ok" : level == severity::note ? "note" : "BLOCKER"; }
+const char* severity_name(severity level) {
+  return level == severity::ok ? "ok" : level == severity::note ? "note" : "BLOCKER";
+}
 
 void put_endpoints(const machine& all, const relation_matrix& matrix, result_file& out) {
   for (const auto& one : matrix.endpoints) {
@@ -121,10 +123,13 @@ bool print_checks(const std::vector<finding>& findings, result_file& out) {
     const colour shade = one.level == severity::ok     ? colour::good
                          : one.level == severity::note ? colour::warning
                                                        : colour::bad;
-    std::printf("  %s %-14s %s%s\n", paint(shade, format("%-8s", word(one.level))).c_str(), one.subject.c_str(),
+    std::printf("  %s %-14s %s%s\n", paint(shade, format("%-8s", severity_name(one.level))).c_str(), one.subject.c_str(),
                 one.message.c_str(), one.fix.empty() ? "" : (" -> " + one.fix).c_str());
-    out.add_row(
-        {{"kind", "check"}, {"level", word(one.level)}, {"subject", one.subject}, {"what", one.message}, {"fix", one.fix}});
+    out.add_row({{"kind", "check"},
+                 {"level", severity_name(one.level)},
+                 {"subject", one.subject},
+                 {"what", one.message},
+                 {"fix", one.fix}});
   }
   return is_ready(findings);
 }

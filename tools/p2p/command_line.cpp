@@ -32,9 +32,9 @@ constexpr std::array kBenchmarks = {
     named_benchmark{"multi_lat", "osu_multi_lat", "latency of several pairs at once", benchmark::multi_latency},
 };
 
-// What the options leave as text until everything is known.
+// Options that stay text until everything is known.
 struct raw_options {
-  std::string sizes, buffers = "single", accelerator, format = "7.0", via = "ours", percentiles, gpus, launch = "auto";
+  std::string sizes, buffers = "single", accelerator, format = "7.0", libraries = "ours", percentiles, gpus, launch = "auto";
   std::vector<std::string> places;
   std::int64_t iterations = -1, warm_up = -1, window = kWindow, validation_warm_up = kValidationWarmUp, pairs = 0;
   std::int64_t vary_window = 0, print_rate = 1, batches = 1, rotate = 1, processes = 2;
@@ -47,16 +47,16 @@ std::size_t size_in(const std::string& text) {
   return *size;
 }
 
-void read_sizes(const std::string& text, settings& into) {
+void read_sizes(const std::string& text, settings& parsed) {
   if (text.empty()) return;
   const auto colon = text.find(':');
   const std::string low = colon == std::string::npos ? "" : text.substr(0, colon);
   const std::string high = colon == std::string::npos ? text : text.substr(colon + 1);
-  if (!low.empty()) into.min_bytes = size_in(low);
-  if (!high.empty()) into.max_bytes = size_in(high);
-  if (into.min_bytes.value_or(0) > into.max_bytes)
+  if (!low.empty()) parsed.min_bytes = size_in(low);
+  if (!high.empty()) parsed.max_bytes = size_in(high);
+  if (parsed.min_bytes.value_or(0) > parsed.max_bytes)
     throw tool_failure(format("-m %s: the smallest size is above the largest", text.c_str()));
-  if (!is_latency(into.kind) && (into.min_bytes == 0u || into.max_bytes == 0))
+  if (!is_latency(parsed.kind) && (parsed.min_bytes == 0u || parsed.max_bytes == 0))
     throw tool_failure("-m: bandwidths begin at 1 byte");
 }
 
@@ -68,16 +68,16 @@ memory_kind kind_in(const std::string& text) {
   throw tool_failure(format("\"%s\" is no kind of memory: H, D, MD or MH", text.c_str()));
 }
 
-void read_places(const raw_options& raw, settings& into) {
+void read_places(const raw_options& raw, settings& parsed) {
   if (!raw.accelerator.empty() && raw.accelerator != "cuda" && raw.accelerator != "managed")
     throw tool_failure(format("-d %s: cuda and managed are what there is", raw.accelerator.c_str()));
-  if (raw.accelerator == "managed") into.source = into.destination = memory_kind::managed_device;
+  if (raw.accelerator == "managed") parsed.source = parsed.destination = memory_kind::managed_device;
   if (raw.places.size() == 1 || raw.places.size() > 2) throw tool_failure("name both sides' memory: D D, H D, ...");
   if (raw.places.size() == 2) {
-    into.source = kind_in(raw.places[0]);
-    into.destination = kind_in(raw.places[1]);
+    parsed.source = kind_in(raw.places[0]);
+    parsed.destination = kind_in(raw.places[1]);
   }
-  into.names_accelerator = !raw.accelerator.empty() || into.needs_gpu();
+  parsed.names_accelerator = !raw.accelerator.empty() || parsed.needs_gpu();
 }
 
 arm arm_in(const std::string& text) {
@@ -86,13 +86,13 @@ arm arm_in(const std::string& text) {
   throw tool_failure(format("--via: \"%s\" is none of ours, ucx, mpi, shim, nccl", text.c_str()));
 }
 
-void read_lists(const raw_options& raw, settings& into) {
-  into.arms.clear();
-  for (const auto& word : tools::split_list(raw.via)) {
+void read_lists(const raw_options& raw, settings& parsed) {
+  parsed.arms.clear();
+  for (const auto& word : tools::split_list(raw.libraries)) {
     const arm one = arm_in(word);
-    if (std::find(into.arms.begin(), into.arms.end(), one) != into.arms.end())
+    if (std::find(parsed.arms.begin(), parsed.arms.end(), one) != parsed.arms.end())
       throw tool_failure(format("--via names %s twice", word.c_str()));
-    into.arms.push_back(one);
+    parsed.arms.push_back(one);
   }
   if (!raw.percentiles.empty())
     for (const auto& word : tools::split_list(raw.percentiles)) {
@@ -100,40 +100,42 @@ void read_lists(const raw_options& raw, settings& into) {
       const double value = std::strtod(word.c_str(), &end);
       if (word.empty() || *end != '\0' || !(value > 0 && value <= 100))
         throw tool_failure(format("--pct: \"%s\" is not a percentage above 0", word.c_str()));
-      into.percentiles.push_back(value);
+      parsed.percentiles.push_back(value);
     }
   if (!raw.gpus.empty())
     for (const auto& word : tools::split_list(raw.gpus)) {
       const auto value = parse_integer(word);
       if (!value || *value < 0 || *value > 1023)
         throw tool_failure(format("--gpus: \"%s\" is not a GPU number", word.c_str()));
-      into.gpus.push_back(static_cast<int>(*value));
+      parsed.gpus.push_back(static_cast<int>(*value));
     }
 }
 
-void read_launch(const raw_options& raw, settings& into) {
+void read_launch(const raw_options& raw, settings& parsed) {
   using kind = settings::launch_kind;
-  if (raw.launch == "auto") into.launch = kind::automatic;
-  else if (raw.launch == "fork") into.launch = kind::fork;
-  else if (raw.launch == "env") into.launch = kind::environment;
+  if (raw.launch == "auto") parsed.launch = kind::automatic;
+  else if (raw.launch == "fork") parsed.launch = kind::fork;
+  else if (raw.launch == "env") parsed.launch = kind::environment;
   else throw tool_failure(format("--launch %s: auto, fork or env", raw.launch.c_str()));
-  if (!into.listen.empty() && !into.peer.empty()) throw tool_failure("--listen is for one machine and --peer for the other");
+  if (!parsed.listen.empty() && !parsed.peer.empty())
+    throw tool_failure("--listen is for one machine and --peer for the other");
 }
 
-void read_formats(const raw_options& raw, settings& into) {
-  if (raw.format == "7.0") into.format = osu_format::v7_0;
-  else if (raw.format == "7.5") into.format = osu_format::v7_5;
+void read_formats(const raw_options& raw, settings& parsed) {
+  if (raw.format == "7.0") parsed.format = osu_format::v7_0;
+  else if (raw.format == "7.5") parsed.format = osu_format::v7_5;
   else throw tool_failure(format("--osu-format %s: 7.0 or 7.5", raw.format.c_str()));
   if (raw.buffers != "single" && raw.buffers != "multiple")
     throw tool_failure(format("-b %s: single or multiple", raw.buffers.c_str()));
-  into.multiple_buffers = raw.buffers == "multiple";
+  parsed.multiple_buffers = raw.buffers == "multiple";
 }
 
-// Managed memory migrates as a whole: with one buffer for the window only its first message would be of interest.
-void settle_buffers(settings& into) {
+// Managed memory migrates as a whole, so with one buffer for the window only its first message would count.
+void settle_buffers(settings& parsed) {
   const auto is_managed = [](memory_kind kind) { return needs_gpu(kind) && kind != memory_kind::device; };
-  if (is_latency(into.kind)) into.multiple_buffers = false;
-  else if ((is_managed(into.source) || is_managed(into.destination)) && !into.multiple_buffers) into.multiple_buffers = true;
+  if (is_latency(parsed.kind)) parsed.multiple_buffers = false;
+  else if ((is_managed(parsed.source) || is_managed(parsed.destination)) && !parsed.multiple_buffers)
+    parsed.multiple_buffers = true;
 }
 
 void check_together(const settings& asked) {
@@ -150,28 +152,29 @@ void check_together(const settings& asked) {
 }
 
 // As OSU: sizes beyond the limit are left out, with a word.
-void respect_memory_limit(settings& into) {
-  const std::size_t windows = into.vary_window ? kVariedWindows[std::size(kVariedWindows) - 1] : into.window;
-  const std::size_t buffers = 2 * (into.multiple_buffers ? windows : 1) * static_cast<std::size_t>(std::max(1, into.rotate));
-  const std::size_t fits = into.memory_limit_bytes / buffers;
-  if (into.max_bytes <= fits) return;
+void respect_memory_limit(settings& parsed) {
+  const std::size_t windows = parsed.vary_window ? kVariedWindows[std::size(kVariedWindows) - 1] : parsed.window;
+  const std::size_t buffers =
+      2 * (parsed.multiple_buffers ? windows : 1) * static_cast<std::size_t>(std::max(1, parsed.rotate));
+  const std::size_t fits = parsed.memory_limit_bytes / buffers;
+  if (parsed.max_bytes <= fits) return;
   std::fprintf(stderr, "note: %zu buffers of %s exceed the limit of %s (-M): the largest size is %zu\n", buffers,
-               format_size(into.max_bytes).c_str(), format_size(into.memory_limit_bytes).c_str(), fits);
-  into.max_bytes = fits;
-  if (into.min_bytes.value_or(0) > fits) throw tool_failure("-m: the smallest size is above the memory limit (-M)");
+               format_size(parsed.max_bytes).c_str(), format_size(parsed.memory_limit_bytes).c_str(), fits);
+  parsed.max_bytes = fits;
+  if (parsed.min_bytes.value_or(0) > fits) throw tool_failure("-m: the smallest size is above the memory limit (-M)");
 }
 
-void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& into) {
+void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {
   parser.text("-m,--message-size", raw.sizes, "[MIN:]MAX bytes, doubled from the one to the other [0 or 1 to 4M]");
   parser.integer("-i,--iterations", raw.iterations, 1, 1'000'000'000, "Timed iterations at every size");
   parser.integer("-x,--warmup", raw.warm_up, 0, 1'000'000'000, "Iterations before them");
   parser.integer("-W,--window-size", raw.window, 1, kMaxWindow, "Messages in flight (bandwidths)");
   parser.text("-b,--buffer-num", raw.buffers, "single: one buffer for the window; multiple: one for each message [single]");
-  parser.flag("-c,--validation", into.validate, "Check every byte; prints Pass or Fail");
+  parser.flag("-c,--validation", parsed.validate, "Check every byte; prints Pass or Fail");
   parser.integer("-u,--warmup-validation", raw.validation_warm_up, 0, kMaxValidationWarmUp,
                  "Untimed exchanges in each validated iteration");
   parser.text("-d,--accelerator", raw.accelerator, "cuda, or managed (both sides MD)");
-  parser.flag("-f,--full", into.full, "Minimum, maximum and iterations too (latencies)");
+  parser.flag("-f,--full", parsed.full, "Minimum, maximum and iterations too (latencies)");
   parser.size("-M,--mem-limit", raw.memory_limit, "Memory for buffers");
   parser.integer("-p,--num-pairs", raw.pairs, 1, 1'000'000, "Pairs (mbw_mr, multi_lat); 0: half of the processes");
   parser.integer("-V,--vary-window", raw.vary_window, 0, 1, "1: windows of 1 to 128 (mbw_mr)");
@@ -179,45 +182,45 @@ void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& 
   parser.app().add_option("memory", raw.places, "Memory of rank 0 and of rank 1: H, D, MD, MH [H H]")->expected(0, 2);
 }
 
-void add_own_options(tools::command_parser& parser, raw_options& raw, settings& into) {
+void add_own_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {
   parser.text("--osu-format", raw.format, "Text as of this version of the OSU benchmarks: 7.0 or 7.5 [7.0]");
-  parser.text("--via", raw.via, "ours, ucx, mpi, shim, nccl; several, with commas, are compared in turns [ours]");
-  parser.flag("--stage", into.stage, "ucx, mpi: copy device memory through the host, inside the timing");
+  parser.text("--via", raw.libraries, "ours, ucx, mpi, shim, nccl; several, with commas, are compared in turns [ours]");
+  parser.flag("--stage", parsed.stage, "ucx, mpi: copy device memory through the host, inside the timing");
   parser.text("--pct", raw.percentiles, "Percentiles of the iterations: 50,99,99.9");
   parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; tells the median, lowest and highest");
-  parser.flag("--cold", into.cold, "New memory in each iteration");
+  parser.flag("--cold", parsed.cold, "New memory in each iteration");
   parser.integer("--rotate", raw.rotate, 1, 100'000, "Use this many buffers in turn");
-  parser.flag("--consume", into.consume, "The receiver's GPU (or CPU) reads the data, inside the timing");
-  parser.flag("--show-plan", into.show_plan, "Print which way messages go");
+  parser.flag("--consume", parsed.consume, "The receiver's GPU (or CPU) reads the data, inside the timing");
+  parser.flag("--show-plan", parsed.show_plan, "Print which way messages go");
   parser.text("--gpus", raw.gpus, "GPU of each local rank: 0,1 [rank modulo GPUs]");
   parser.text("--launch", raw.launch, "fork: local processes; env: as mpirun or srun says; auto [auto]");
   parser.integer("-n,--processes", raw.processes, 2, 128, "Processes of --launch fork");
-  parser.text("--listen", into.listen, "[ADDRESS:]PORT: be rank 0 of two, and wait for --peer");
-  parser.text("--peer", into.peer, "HOST:PORT: be rank 1, and go to --listen");
-  parser.text("--cpu", into.common.cpu, "auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");
-  parser.common(into.common, false);
+  parser.text("--listen", parsed.listen, "[ADDRESS:]PORT: be rank 0 of two, and wait for --peer");
+  parser.text("--peer", parsed.peer, "HOST:PORT: be rank 1, and go to --listen");
+  parser.text("--cpu", parsed.common.cpu, "auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");
+  parser.common(parsed.common, false);
 }
 
-void settle(const raw_options& raw, settings& into) {
-  read_formats(raw, into);
-  read_sizes(raw.sizes, into);
-  read_places(raw, into);
-  read_lists(raw, into);
-  read_launch(raw, into);
-  if (raw.iterations >= 0) into.iterations = static_cast<int>(raw.iterations);
-  if (raw.warm_up >= 0) into.warm_up = static_cast<int>(raw.warm_up);
-  into.window = static_cast<int>(raw.window);
-  into.validation_warm_up = static_cast<int>(raw.validation_warm_up);
-  into.pairs = static_cast<int>(raw.pairs);
-  into.vary_window = raw.vary_window != 0;
-  into.print_rate = raw.print_rate != 0;
-  into.batches = static_cast<int>(raw.batches);
-  into.rotate = static_cast<int>(raw.rotate);
-  into.processes = static_cast<int>(raw.processes);
-  into.memory_limit_bytes = raw.memory_limit;
-  settle_buffers(into);
-  check_together(into);
-  respect_memory_limit(into);
+void settle(const raw_options& raw, settings& parsed) {
+  read_formats(raw, parsed);
+  read_sizes(raw.sizes, parsed);
+  read_places(raw, parsed);
+  read_lists(raw, parsed);
+  read_launch(raw, parsed);
+  if (raw.iterations >= 0) parsed.iterations = static_cast<int>(raw.iterations);
+  if (raw.warm_up >= 0) parsed.warm_up = static_cast<int>(raw.warm_up);
+  parsed.window = static_cast<int>(raw.window);
+  parsed.validation_warm_up = static_cast<int>(raw.validation_warm_up);
+  parsed.pairs = static_cast<int>(raw.pairs);
+  parsed.vary_window = raw.vary_window != 0;
+  parsed.print_rate = raw.print_rate != 0;
+  parsed.batches = static_cast<int>(raw.batches);
+  parsed.rotate = static_cast<int>(raw.rotate);
+  parsed.processes = static_cast<int>(raw.processes);
+  parsed.memory_limit_bytes = raw.memory_limit;
+  settle_buffers(parsed);
+  check_together(parsed);
+  respect_memory_limit(parsed);
 }
 
 void print_benchmarks(FILE* out) {

@@ -67,7 +67,7 @@ double percentile_figure(benchmark kind, const measurement& measured, double per
 std::string percentile_name(double percent) { return format("p%g", percent); }
 
 nlohmann::json result_row(const settings& asked, const measurement& measured) {
-  // A latency is told one way, as the table has it; the time of a window as it is.
+  // A latency is reported one way, as in the table; the time of a window as it is.
   std::vector<double> told_ns = measured.samples_ns;
   if (is_latency(asked.kind))
     for (auto& one : told_ns) one /= 2;

@@ -126,7 +126,7 @@ int run_forked(fork_world& world, const std::string& program, const std::functio
     *position = 0;
     const int rank = static_cast<int>(position - children.begin());
     if (words.empty() && WIFSIGNALED(wait_status)) words = words_about_signal(rank, WTERMSIG(wait_status));
-    if (auto told = world.failure_words()) words = *told;
+    if (auto text = world.failure_words()) words = *text;
     if (WIFEXITED(wait_status)) code = std::max(code, WEXITSTATUS(wait_status));
     if (!words.empty()) end_all(children);
   }

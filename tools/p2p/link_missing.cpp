@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of link_transport.cpp and ucx_transport.cpp where the messaging layer was not built.
+// Replaces link_transport.cpp and ucx_transport.cpp in builds without the messaging layer.
 #include "tools/common/tool.hpp"
 #include "tools/p2p/link_transport.hpp"
 #include "tools/p2p/ucx_transport.hpp"

@@ -67,9 +67,9 @@ struct mpich_abi {
 };
 
 template <class Function>
-void resolve_function(void* library, const char* name, Function& into) {
-  into = reinterpret_cast<Function>(dlsym(library, name));
-  if (into == nullptr) throw tool_failure(format("the MPI library has no %s", name));
+void resolve_function(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) throw tool_failure(format("the MPI library has no %s", name));
 }
 
 template <class H>
@@ -103,7 +103,7 @@ struct opened_library {
 
 const opened_library& opened() {
   static const opened_library library = [] {
-    // The launcher tells whose processes these are; a foreign MPI would see a job of one each.
+    // The launcher names the MPI of its processes; another MPI would see a job of one each.
     const bool mpich_first = !env_read("OMPI_COMM_WORLD_SIZE").is_set && env_read("PMI_SIZE").is_set;
     for (const char* name : {mpich_first ? kMpich : kOpenMpi, mpich_first ? kOpenMpi : kMpich})
       if (void* handle = open_library(name)) return opened_library{handle, name == std::string_view(kOpenMpi)};
@@ -131,7 +131,7 @@ class mpi_world {
     return made;
   }
   ~mpi_world() {
-    // Finalising waits for the other ranks, which a failing rank must not: its launcher ends them.
+    // Finalising waits for the other ranks. A failing rank must not wait: its launcher ends them.
     if (--g_users == 0 && g_made_by_us && std::uncaught_exceptions() == 0) call.Finalize();
   }
   mpi_world(const mpi_world&) = delete;
@@ -283,9 +283,9 @@ std::unique_ptr<messaging::bootstrap> make_bootstrap() {
 
 }  // namespace
 
-std::unique_ptr<transport> open_mpi(const mpi_wish& wish) {
-  if (opened().is_open_mpi) return std::make_unique<mpi_transport<open_mpi_abi>>(wish.through_preload);
-  return std::make_unique<mpi_transport<mpich_abi>>(wish.through_preload);
+std::unique_ptr<transport> open_mpi(const mpi_options& options) {
+  if (opened().is_open_mpi) return std::make_unique<mpi_transport<open_mpi_abi>>(options.through_preload);
+  return std::make_unique<mpi_transport<mpich_abi>>(options.through_preload);
 }
 
 bool mpi_takes_device_memory() {

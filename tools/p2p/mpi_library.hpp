@@ -12,13 +12,13 @@
 
 namespace pl::p2p {
 
-struct mpi_wish {
+struct mpi_options {
   bool through_preload = false;  // the functions of a preloaded library rather than the MPI's own
 };
 
 // Initialises MPI (once in a process) and finalises it at the end of the last object. Throws: none opens, or the preload is
 // missing.
-std::unique_ptr<transport> open_mpi(const mpi_wish& wish);
+std::unique_ptr<transport> open_mpi(const mpi_options& options);
 
 // Does this MPI take device pointers by its own account (MPIX_Query_cuda_support)? Call after open_mpi.
 bool mpi_takes_device_memory();

@@ -40,17 +40,17 @@ struct nccl_table {
   const char* (*GetErrorString)(int code);
 };
 
-tool_failure not_there(const char* why) {
+tool_failure not_there(const char* reason) {
   return tool_failure(
       format("NCCL cannot be used: %s. Install it (PyPI: nvidia-nccl-cu13; PyTorch for GPUs brings one in "
              "nvidia/nccl/lib), or name its libnccl.so.2 in PEERLANE_NCCL_LIBRARY",
-             why));
+             reason));
 }
 
 template <class Function>
-void resolve(void* library, const char* name, Function& into) {
-  into = reinterpret_cast<Function>(dlsym(library, name));
-  if (into == nullptr) throw not_there(format("the library has no %s: 2.7 or later is needed", name).c_str());
+void resolve(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) throw not_there(format("the library has no %s: 2.7 or later is needed", name).c_str());
 }
 
 nccl_table load_nccl() {
@@ -73,8 +73,8 @@ nccl_table load_nccl() {
 
 class nccl_transport : public transport {
  public:
-  nccl_transport(const nccl_wish& wish, const tools::gpu_session& gpu, messaging::bootstrap& group)
-      : wish_(wish),
+  nccl_transport(const nccl_options& options, const tools::gpu_session& gpu, messaging::bootstrap& group)
+      : options_(options),
         gpu_(gpu),
         bootstrap_(group),
         nccl_(load_nccl()),
@@ -84,7 +84,7 @@ class nccl_transport : public transport {
     check(nccl_.CommInitRank(&communicator_, size_, agreed_id(), rank_), "ncclCommInitRank");
   }
   ~nccl_transport() override {
-    // Taking down waits for the other ranks, which a failing rank must not: the process ends.
+    // Closing waits for the other ranks. A failing rank must not wait: the process ends.
     if (std::uncaught_exceptions() == 0) nccl_.CommDestroy(communicator_);
   }
   nccl_transport(const nccl_transport&) = delete;
@@ -104,8 +104,8 @@ class nccl_transport : public transport {
   request irecv(void* data, std::size_t size_bytes, memory_kind kind, int peer, int) override {
     return keep({data, size_bytes, kind, peer, false});
   }
-  // Everything that is pending, also what the caller does not wait for yet: what is launched later is ordered behind it, and
-  // a send would wait for a receive that is not under way.
+  // Waits for everything pending, including operations that the caller does not wait for yet: later launches are ordered
+  // behind it, and a send would wait for a receive that is not posted.
   void waitall(std::span<request>) override {
     launch();
     finish();
@@ -113,7 +113,7 @@ class nccl_transport : public transport {
   void send(const void* data, std::size_t size_bytes, memory_kind kind, int peer, int tag) override {
     isend(data, size_bytes, kind, peer, tag);
     launch();
-    if (wish_.sends_end_in_call) finish();
+    if (options_.sends_end_in_call) finish();
   }
 
   void barrier() override {
@@ -168,7 +168,7 @@ class nccl_transport : public transport {
     check(nccl_.GroupEnd(), "ncclGroupEnd");
   }
 
-  // Polled, so that waiting costs as little as it can, and a peer that is lost becomes an error.
+  // Polls, so that waiting costs little and a lost peer becomes an error.
   void finish() {
     for (unsigned polls = 1;; ++polls) {
       const auto code = gpu_.cuda().cuStreamQuery(stream_.get());
@@ -180,7 +180,7 @@ class nccl_transport : public transport {
     }
   }
 
-  nccl_wish wish_;
+  nccl_options options_;
   const tools::gpu_session& gpu_;
   messaging::bootstrap& bootstrap_;
   nccl_table nccl_;
@@ -192,8 +192,9 @@ class nccl_transport : public transport {
 
 }  // namespace
 
-std::unique_ptr<transport> open_nccl(const nccl_wish& wish, const tools::gpu_session& gpu, messaging::bootstrap& group) {
-  return std::make_unique<nccl_transport>(wish, gpu, group);
+std::unique_ptr<transport> open_nccl(const nccl_options& options, const tools::gpu_session& gpu,
+                                     messaging::bootstrap& group) {
+  return std::make_unique<nccl_transport>(options, gpu, group);
 }
 
 }  // namespace pl::p2p

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane p2p: how the processes come about, what each opens, and in which order.
+// peerlane p2p: starts the processes and opens what each needs, in order.
 #include <unistd.h>
 
 #include <algorithm>
@@ -150,7 +150,7 @@ void describe(tools::report& report, const settings& asked, const rank_place& po
   file.set_parameter("stage", asked.stage);
 }
 
-// How a rank comes to the others, and what it does first when it fails.
+// How a rank joins the others, and its first step when it fails.
 struct way_in {
   bool launched = false;  // by a launcher, which has placed the rank
   std::function<std::unique_ptr<messaging::bootstrap>()> meet;
@@ -209,8 +209,8 @@ int run_with_peer(const settings& asked, const tools::invocation& call) {
   return live(asked, call, {options.rank, 2, 0}, way);
 }
 
-// Ranks of a launcher find each other as programs on the library do; by its MPI where that is opened anyhow, or where they
-// run on several hosts and nothing else tells how.
+// Ranks of a launcher find each other as the library's programs do; through the launcher's MPI if that is opened anyway, or
+// if they run on several hosts without other means.
 int run_launched(const settings& asked, const tools::invocation& call, const messaging::meeting_plan& plan) {
   const bool needs_mpi = asks_for_mpi(asked) || (plan.rendezvous.empty() && plan.launched_by.starts_mpi &&
                                                  plan.launched_by.ranks_here != plan.size);
@@ -248,7 +248,7 @@ int run_p2p(const invocation& call) {
   if (parsed.exit_code) return *parsed.exit_code;
   const settings& asked = parsed.asked;
   if (!asked.listen.empty() || !asked.peer.empty()) return p2p::run_with_peer(asked, call);
-  // Without a launcher or variables that stand for one, the processes are made here.
+  // Without a launcher, or variables that replace one, the processes are started here.
   const auto plan = messaging::plan_meeting({});
   const bool nobody_says = plan.code() == ENODATA;
   if (!plan && asked.launch != settings::launch_kind::fork &&

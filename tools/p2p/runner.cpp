@@ -15,7 +15,7 @@
 namespace pl::p2p {
 namespace {
 
-// Compared libraries take turns this often, unless --batches says how often: what disturbs the machine hits all alike.
+// Compared libraries take turns this often, unless --batches sets another number, so that disturbances hit all alike.
 constexpr int kTurns = 10;
 // Of a turn after the first one: the library and its memory are known to the caches of this process and not of the CPU.
 constexpr int kTurnWarmUp = 10;
@@ -142,7 +142,7 @@ class run {
     return run_bandwidth(world, *buffers_, plan);
   }
 
-  // osu_multi_lat tells the mean of all ranks; the others tell what rank 0 saw.
+  // osu_multi_lat reports the mean of all ranks; the others report rank 0's figures.
   double mean_over_pairs(transport& world, const std::vector<double>& samples_ns) const {
     const double mine = samples_ns.empty() ? 0
                                            : std::accumulate(samples_ns.begin(), samples_ns.end(), 0.0) /
@@ -150,7 +150,7 @@ class run {
     return asked_.kind == benchmark::multi_latency ? sum_over_ranks(world, mine) / (2.0 * pairs_) : mine;
   }
 
-  // One pool for the whole run, as OSU has it; new ones where the size decides what there is.
+  // One pool for the whole run, as in OSU; a new one per size if the size decides its contents.
   void renew_buffers(std::size_t size, int window) {
     const bool by_size = asked_.multiple_buffers || asked_.cold;
     if (buffers_ && !by_size) return;

@@ -23,8 +23,8 @@ class ucx_transport : public transport {
     connect();
   }
   ~ucx_transport() override {
-    if (std::uncaught_exceptions() != 0) return;  // the others may not be there to close with, and the process ends
-    // Everyone closes before anyone's worker goes: a peer that is gone would make the close an error.
+    if (std::uncaught_exceptions() != 0) return;  // the other ranks may be gone, and the process ends
+    // All ranks close before any destroys its worker: closing to a vanished peer would be an error.
     for (const ucp_ep_h endpoint : endpoints_) close(endpoint);
     (void)bootstrap_.barrier();
     if (worker_ != nullptr) ucx_.ucp_worker_destroy(worker_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The soak's part for mappings: a process maps, writes, reads, frees and forks at random and holds device memory against a
-// copy of its own after each step; some of these processes are killed in the middle.
+// The soak's part for mappings: a process maps, writes, reads, frees and forks at random and compares device memory with
+// its own copy after each step. Some of these processes are killed.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kMaxBytes = 4u << 20;
 constexpr std::size_t kAllocations = 6;
 
-// One allocation, what it shall hold, and a mapping of a part of it.
+// One allocation, its expected contents, and a mapping of a part of it.
 struct block {
   block(const tools::gpu_session& gpu, std::size_t bytes) : memory(gpu, bytes), expected(bytes) {
     gpu.check(gpu.cuda().cuMemsetD8_v2(memory.get(), 0, bytes), "cuMemsetD8");
@@ -79,7 +79,7 @@ class mapping_worker {
 
  private:
   std::size_t some(std::size_t limit) { return limit == 0 ? 0 : random_() % limit; }
-  // Mostly small: those are what mappings are for.
+  // Mostly small copies, which mappings are for.
   std::size_t length(std::size_t limit) { return 1 + some(random_() % 4 == 0 ? limit : std::min<std::size_t>(limit, 300)); }
 
   void map(block& one) {
@@ -94,7 +94,7 @@ class mapping_worker {
     one.mapping.reset();
     compare_by_device(one);
   }
-  // The memory outlives its free while it is mapped, and the mapping still shows what was there.
+  // Mapped memory outlives its free, and the mapping still shows the contents.
   void free_mapped(std::unique_ptr<block>& slot) {
     slot->memory.free();
     std::vector<unsigned char> got(slot->mapped_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The soak's part for messages: pairs of processes exchange messages of random kinds, every byte compared; in some pairs one
-// process is killed or stopped in the middle. Whoever is left must end by itself, with an error, and leave no process.
+// The soak's part for messages: pairs of processes exchange random messages, and every byte is compared. In some pairs one
+// process is killed or stopped; the other must end by itself, with an error, and leave no process.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -13,7 +13,7 @@
 namespace pl::soak {
 namespace {
 
-constexpr std::uint64_t kPatienceMs = 300'000;  // for what nobody disturbs: both ranks poll, and others may have the CPUs
+constexpr std::uint64_t kPatienceMs = 300'000;  // for undisturbed pairs: both ranks poll, and others may have the CPUs
 constexpr std::uint64_t kEndMs = 45'000;        // for a rank whose peer died
 
 std::vector<std::string> random_benchmark(std::mt19937_64& random) {

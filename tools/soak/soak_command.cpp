@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane soak: drives store, messages and mappings with random clients, kills, full disks, descriptor limits, floods and
-// bit flips, and holds every answer against an oracle. Ends with what was done and with each guarantee that did not hold.
+// bit flips, and compares every answer with an oracle. Ends with a summary and each guarantee that was broken.
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mount.h>
@@ -85,7 +85,7 @@ void watch(const plan& run, std::uint64_t seconds, const std::atomic<unsigned>& 
   const std::uint64_t begin_ns = monotonic_ns();
   while (running.load() != 0) {
     const std::uint64_t passed = std::min<std::uint64_t>((monotonic_ns() - begin_ns) / 1'000'000'000, seconds);
-    shown.at(passed, is_over(run) ? "s, last looks" : "s");
+    shown.start_step(passed, is_over(run) ? "s, last looks" : "s");
     const timespec pause{0, 200'000'000};
     nanosleep(&pause, nullptr);
   }

@@ -33,7 +33,7 @@ store_client_soak::store_client_soak(const plan& run, findings& seen, const stor
                        {}});
 }
 
-// A new connection, and the pools. False: not now.
+// Opens a new connection and the pools. False: not possible now.
 bool store_client_soak::reach(const std::string& socket, unsigned timeout_ms) {
   client_.reset();
   store_client::client_options options;
@@ -90,7 +90,7 @@ void store_client_soak::erase(key& one) {
                            text_of(one.states.possible()).c_str()));
 }
 
-// What an answer says of a key: nothing means bytes of no value.
+// The value that an answer shows for a key; nothing for bytes of no known value.
 std::optional<state_number> store_client_soak::state_shown(const key& one, const store_client::reply& answer) const {
   return answer.status == ENOENT ? std::optional<state_number>(0) : state_of(one.id, room_.data(), answer.moved_bytes);
 }
@@ -135,7 +135,7 @@ void store_client_soak::work() {
       default:
         if (!get(one)) pause_ms(run_, 10);
     }
-    // Clients come and go, in the middle of nothing and often.
+    // Clients connect and disconnect often.
     if (random_() % 200 == 0) client_.reset();
   }
 }

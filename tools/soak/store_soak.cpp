@@ -49,13 +49,13 @@ class disturber {
     bring_back();
   }
 
-  // One that ends first may have met a refusal; if all do, it is the soak that is wrong.
+  // A client that ends first may have been refused; if all do, the soak itself is wrong.
   void check_killed_clients() const {
     if (killed_clients_ == 0 && ended_clients_ != 0)
       seen_.violation("no client lived until it was to be killed; its words: perf.log");
   }
 
-  // A server that can serve does. What keeps it from starting was taken away, so it has to.
+  // Starts a server. Obstacles were removed before, so a failure is an error.
   void bring_back() {
     for (int tries = 0; !store_.is_running(); ++tries) {
       if (store_.start()) return;
@@ -76,7 +76,7 @@ class disturber {
     store_.send(SIGCONT);
   }
 
-  // Connections that send what no client sends: noise, heads that claim bodies, and nothing more.
+  // Connections that send invalid bytes: noise, heads that claim bodies, and nothing more.
   void flood() {
     std::vector<int> sockets;
     for (int i = 0; i < 300; ++i) {
@@ -124,7 +124,7 @@ class disturber {
     pause_ms(run_, 300 + random_() % 1500);
     if (file >= 0) close(file);
     unlink(filler.c_str());
-    // A server that met the full disk at its start serves reads only, and says that it wants to be started again.
+    // A server that started with a full disk serves reads only and asks for a restart.
     if (met_at_start) store_.end(SIGTERM);
   }
   // A client of another kind, with large values under way when it dies.
@@ -159,7 +159,7 @@ class disturber {
   unsigned killed_clients_ = 0, ended_clients_ = 0;
 };
 
-// Some bits of one file are flipped. Returns what was done.
+// Flips some bits of one file. Returns a description.
 std::string flip_bits(const std::string& folder, std::mt19937_64& random) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -181,7 +181,7 @@ std::string flip_bits(const std::string& folder, std::mt19937_64& random) {
   return out;
 }
 
-// The server said on its own, in its log, that something of the folder is damaged or lost.
+// The server's own log reports that the folder is damaged or that values are lost.
 bool tells_of_damage(const std::string& log) {
   std::ifstream file(log);
   for (std::string line; std::getline(file, line);)
@@ -191,7 +191,7 @@ bool tells_of_damage(const std::string& log) {
   return false;
 }
 
-// After a clean stop a damaged copy of the folder either does not open, or says that it is damaged, or answers rightly.
+// After a clean stop, a damaged copy of the folder does not open, reports the damage, or answers correctly.
 void damage_copies(const plan& run, findings& seen, store_under_soak& store,
                    std::vector<std::unique_ptr<store_client_soak>>& clients) {
   std::mt19937_64 random(run.seed * 7 + 5);

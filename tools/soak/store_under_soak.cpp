@@ -62,7 +62,7 @@ void store_under_soak::end(int signal, bool is_disk_full) {
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   server_->send(signal);
   const auto state = server_->wait_ms(kDrainMs);
-  // Again: a client that noticed the first step may have had a put acknowledged before the signal came.
+  // Repeats the check: a client may have had a put acknowledged between the first step and the signal.
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   if (!state) seen_.violation("a server did not end within 60 s of signal " + std::to_string(signal));
   else if (signal == SIGTERM && *state != 0 && is_disk_full && WIFEXITED(*state)) seen_.count("ends that told of a full disk");

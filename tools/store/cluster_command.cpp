@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane store cluster: what etcd says of a cluster, and what an operator changes there.
+// peerlane store cluster: the state of a cluster in etcd, and the changes that an operator makes there.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -38,7 +38,7 @@ load load_of(const cluster_map& map, const std::string& name) {
   return out;
 }
 
-// Units whose copies are not (yet) where they belong, and those that nobody serves.
+// Units with copies that are not (yet) in place, and units without a primary.
 struct unsettled {
   unsigned moving = 0, unserved = 0, short_of_copies = 0;
 };
@@ -101,7 +101,7 @@ void set_role(const etcd& client, const std::string& cluster, const std::string&
   throw tool_failure("the slot map changes all the time: try again");
 }
 
-// What only the server's lost data folder had is given up.
+// Gives up values that only the server's lost data folder had.
 void give_up(const etcd& client, const std::string& cluster, const std::string& name) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     auto now = tools::must(store_cluster::read_view(client, cluster));
@@ -127,9 +127,9 @@ void give_up(const etcd& client, const std::string& cluster, const std::string& 
   throw tool_failure("the slot map changes all the time: try again");
 }
 
-// Until everything is where it belongs. False: not in time.
+// Waits until all copies are in place. False: not in time.
 bool wait_until_settled(const etcd& client, const std::string& cluster, std::int64_t seconds) {
-  const std::uint64_t until = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
+  const std::uint64_t deadline = monotonic_ns() + static_cast<std::uint64_t>(seconds) * 1'000'000'000;
   for (;;) {
     const auto now = tools::must(store_cluster::read_view(client, cluster));
     const auto left = unsettled_of(now);
@@ -137,7 +137,7 @@ bool wait_until_settled(const etcd& client, const std::string& cluster, std::int
       return one.second.assigned_role == cluster_server::role::leaving;
     });
     if (now.map_revision != 0 && left.moving == 0 && !leaving) return true;
-    if (monotonic_ns() >= until) return false;
+    if (monotonic_ns() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane store crash-demo: what a durable put promises, shown once. A buffer in GPU memory goes into a store of its own,
-// the server is killed by SIGKILL in the middle of further puts, a new one opens the same folder, and the value comes back
-// into GPU memory, where every byte is compared.
+// peerlane store crash-demo: shows the promise of a durable put. A buffer in GPU memory goes into its own store, the server
+// is killed by SIGKILL during further puts, a new server opens the same folder, and the value comes back into GPU memory,
+// where every byte is compared.
 #include <stdlib.h>
 
 #include <cstdio>
@@ -97,12 +97,12 @@ class crash_demo {
     store_client::reply answer;
     const double ns = timed([&] { answer = must(store_->run(store_->make_put(pool_, "value", memory, durable()))); });
     std::printf("durable put of %zu bytes from GPU memory: acknowledged after %s (%s)\n", pattern_.size(),
-                format_duration_ns(ns).c_str(), told(answer).c_str());
+                format_duration_ns(ns).c_str(), describe_reply(answer).c_str());
     return ns;
   }
 
-  // The kill finds the server at work: puts of other keys are under way, of which nobody has been told anything. Their
-  // client connects again and finishes them with the new server.
+  // The kill hits puts of other keys that are not acknowledged yet. Their client reconnects and finishes them with the new
+  // server.
   double kill_and_restart() {
     const auto memory = tools::must(store_->classify(source_.get(), options_.bytes));
     std::vector<store_client::operation_ptr> under_way;
@@ -126,7 +126,7 @@ class crash_demo {
     const auto memory = tools::must(store_->classify(destination_.get(), options_.bytes));
     store_client::reply answer;
     const double ns = timed([&] { answer = must(store_->run(store_->make_get(pool_, "value", memory, {}))); });
-    std::printf("get into other GPU memory: %s (%s)\n", format_duration_ns(ns).c_str(), told(answer).c_str());
+    std::printf("get into other GPU memory: %s (%s)\n", format_duration_ns(ns).c_str(), describe_reply(answer).c_str());
     return ns;
   }
 

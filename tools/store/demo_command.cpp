@@ -86,13 +86,13 @@ class demo {
 
  private:
   std::string registration() const {
-    const std::string why = store_->why_no_shm(), not_pinned = store_->why_not_pinned();
-    if (!why.empty()) return "through the socket (" + why + ")";
+    const std::string reason = store_->why_no_shm(), not_pinned = store_->why_not_pinned();
+    if (!reason.empty()) return "through the socket (" + reason + ")";
     return not_pinned.empty() ? "the store's memory is mapped"
                               : "the store's memory is mapped, not pinned (" + not_pinned + ")";
   }
 
-  // Every round has bytes of its own, so that one round's value cannot pass for another's.
+  // Every round uses new bytes, so that an old value cannot pass for the new one.
   unsigned char byte_at(std::int64_t round, std::size_t i) const {
     return round == 0 ? kFill : static_cast<unsigned char>(i * 131 + (i >> 12) + static_cast<std::size_t>(round) * 7);
   }
@@ -141,7 +141,7 @@ class demo {
       if (get_.moved_bytes != options_.bytes) throw tool_failure("a get brought fewer bytes than were put");
     });
     verify(0, "get after the rounds");
-    // Once more with bytes that nobody has seen before, from end to end.
+    // Repeats with new bytes, from end to end.
     fill(1);
     must(store_->run(store_->make_put(pool_, "key1", mine_, {})));
     gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.bytes), "cuMemsetD8");
@@ -187,7 +187,8 @@ class demo {
     std::printf("verified: every byte, of both values\n");
     row(results, "put", put, outbound, put_);
     row(results, "get", get, inbound, get_);
-    if (const std::string why = store_->why_not_pinned(); !why.empty()) results.add_note("arena not pinned: " + why);
+    if (const std::string reason = store_->why_not_pinned(); !reason.empty())
+      results.add_note("arena not pinned: " + reason);
     std::printf("end of gpu direct demo\n");
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane store check, repair, backup, restore: what is done with the folder of a stopped store.
+// peerlane store check, repair, backup, restore: commands for the folder of a stopped store.
 #include <cinttypes>
 #include <cstdio>
 

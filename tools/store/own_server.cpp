@@ -18,7 +18,7 @@
 namespace pl::store_tools {
 namespace {
 
-// The server's first line says where it listens.
+// The server's first line names its address.
 std::string first_line(int pipe) {
   std::string out;
   for (char c; out.size() < 4096 && read(pipe, &c, 1) == 1 && c != '\n';) out += c;
@@ -53,7 +53,7 @@ own_server::own_server(std::string directory, const std::vector<std::string>& mo
   const pid_t parent = getpid();
   process_ = fork();
   if (process_ == 0) {
-    // A command that is killed leaves no server behind.
+    // A killed command leaves no server behind.
     if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent) _exit(127);
     dup2(line[1], STDOUT_FILENO);
     execv("/proc/self/exe", arguments.data());

@@ -36,7 +36,7 @@ struct tally {
   latency_histogram latency;
   std::uint64_t operations = 0, bytes = 0, failed = 0, missing = 0, wrong = 0;
   store_client::reply last;
-  std::string why;
+  std::string reason;
 };
 
 // One client's part of one test.
@@ -51,12 +51,12 @@ class driver {
         pool_(pool_of(*store_, pool)),
         level_(durability_option(options.level)),
         slots_(static_cast<std::size_t>(options.depth)) {
-    // Memory that is touched for the first time costs more than the operation, so it is touched before the clock runs.
+    // Touches memory before the clock runs, because a first touch costs more than the operation.
     if (slots_.size() * mix.highest_bytes <= kMaxTouched)
       for (auto& slot : slots_) slot.value.resize(mix.highest_bytes);
   }
 
-  // Every element once, as quickly as it goes.
+  // Every element once, as fast as possible.
   void fill() {
     for (auto key = client_; key < static_cast<std::uint64_t>(options_.elements);
          key += static_cast<std::uint64_t>(options_.clients)) {
@@ -64,7 +64,7 @@ class driver {
       begin(slot, {perf_kind::put, key, load_.bytes_of(key)}, monotonic_ns());
     }
     finish();
-    if (sum.failed > 0) throw tool_failure(sum.why);
+    if (sum.failed > 0) throw tool_failure(sum.reason);
     sum = {};
   }
 
@@ -104,7 +104,7 @@ class driver {
   }
 
   void begin_put(request_slot& slot) {
-    // Values say whose they are, at both ends.
+    // Both ends of a value name its key.
     slot.value.resize(slot.step.bytes);
     const std::uint64_t mark = slot.step.key * 0x9e3779b97f4a7c15ull;
     if (slot.value.size() >= 8) {
@@ -145,7 +145,7 @@ class driver {
     }
     made_.push_back(slot.op);
   }
-  // What was made since the last wait starts together: one system call for all.
+  // Operations made since the last wait start together, with one system call.
   void start_made() {
     if (!made_.empty()) store_->start(made_);
     made_.clear();
@@ -169,7 +169,7 @@ class driver {
     if (got.status == ENOENT) ++sum.missing;
     else if (got.status != 0) {
       ++sum.failed;
-      sum.why = got.text;
+      sum.reason = got.text;
     } else {
       sum.last = got;
     }
@@ -223,11 +223,11 @@ void on_all(std::vector<std::unique_ptr<driver>>& drivers, const Step& step) {
     threads.emplace_back([&, i] {
       try {
         step(*drivers[i]);
-      } catch (const tool_failure& why) { problems[i] = why.what(); }
+      } catch (const tool_failure& reason) { problems[i] = reason.what(); }
     });
   for (auto& one : threads) one.join();
-  for (const auto& why : problems)
-    if (!why.empty()) throw tool_failure(why);
+  for (const auto& reason : problems)
+    if (!reason.empty()) throw tool_failure(reason);
 }
 
 bool run_test(const perf_options& options, const std::string& test, result_file& results) {
@@ -270,7 +270,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
     all.missing += one->sum.missing;
     all.wrong += one->sum.wrong;
     if (one->sum.last.status == 0) all.last = one->sum.last;
-    if (!one->sum.why.empty()) all.why = one->sum.why;
+    if (!one->sum.reason.empty()) all.reason = one->sum.reason;
   }
   const auto us = [&](double fraction) { return 1e-3 * static_cast<double>(all.latency.quantile(fraction)); };
   const double rate = static_cast<double>(all.operations) / seconds, gb = 1e-9 * static_cast<double>(all.bytes) / seconds;
@@ -302,7 +302,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
     row[name] = all.latency.quantile(fraction);
   results.add_row(row);
   if (all.wrong > 0) std::printf("%-12s %" PRIu64 " values were not those that were put\n", "", all.wrong);
-  if (all.failed > 0) std::printf("%-12s %" PRIu64 " operations failed: %s\n", "", all.failed, all.why.c_str());
+  if (all.failed > 0) std::printf("%-12s %" PRIu64 " operations failed: %s\n", "", all.failed, all.reason.c_str());
   return all.wrong == 0 && all.failed == 0;
 }
 

@@ -124,7 +124,7 @@ std::uint64_t perf_load::choose() {
       return popular_.scattered(uniform(random_));
     case perf_mix::keys::latest: {
       const auto back = popular_.rank(uniform(random_));
-      // Its own inserts are the newest that this client knows to be there.
+      // The newest keys that this client knows are its own inserts.
       if (back < inserted_) return elements_ + client_ + (inserted_ - 1 - back) * clients_;
       return elements_ - 1 - std::min(back - inserted_, elements_ - 1);
     }

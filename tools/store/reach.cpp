@@ -110,11 +110,12 @@ std::optional<store_protocol::durability> durability_option(const std::string& n
   return level;
 }
 
-std::string told(const store_client::reply& got) {
+std::string describe_reply(const store_client::reply& got) {
   const std::string copies = got.result.copies > 1 ? format(", %u copies", got.result.copies) : std::string();
-  const auto& lanes = got.fields.ucx_transports;
-  const std::string lane_names = got.result.way == store_protocol::path::ucx && lanes ? ": " + *lanes : std::string();
-  return format("path %s%s, %s%s, version %llu", store_protocol::name_of(got.result.way), lane_names.c_str(),
+  const auto& transports = got.fields.ucx_transports;
+  const std::string transport_names =
+      got.result.way == store_protocol::path::ucx && transports ? ": " + *transports : std::string();
+  return format("path %s%s, %s%s, version %llu", store_protocol::name_of(got.result.way), transport_names.c_str(),
                 store_protocol::name_of(got.result.reached), copies.c_str(),
                 static_cast<unsigned long long>(got.result.version));
 }

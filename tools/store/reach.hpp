@@ -37,6 +37,6 @@ store_client::reply must(store_client::reply got);
 // "volatile", "logged", "durable". Throws for others; empty: nothing.
 std::optional<store_protocol::durability> durability_option(const std::string& name);
 // "path shm-direct, durable, version 17"
-std::string told(const store_client::reply& got);
+std::string describe_reply(const store_client::reply& got);
 
 }  // namespace pl::store_tools

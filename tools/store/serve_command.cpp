@@ -26,7 +26,7 @@ std::string text_of_file(const std::string& path) {
   return all.str();
 }
 
-// The file first, whatever the order on the command line: options are there to differ from it.
+// Reads the file first, because options override it, whatever the order on the command line.
 std::string config_path_in(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--config" && i + 1 < arguments.size()) return arguments[i + 1];
@@ -119,8 +119,8 @@ int run_serve(const tools::invocation& call) {
     return serve(call);
   } catch (const std::bad_alloc&) {
     throw tools::tool_failure("out of memory: raise the limit (ulimit -v, or the container's), or give a smaller --arena");
-  } catch (const std::system_error& why) {  // a thread that could not be made
-    throw tools::tool_failure(format("%s: raise the limits of memory and threads (ulimit -v, ulimit -u)", why.what()));
+  } catch (const std::system_error& reason) {  // a thread that could not be made
+    throw tools::tool_failure(format("%s: raise the limits of memory and threads (ulimit -v, ulimit -u)", reason.what()));
   }
 }
 

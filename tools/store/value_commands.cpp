@@ -86,9 +86,10 @@ class open_store {
     return cluster_ ? cluster_->put(pool_, key, source, options)
                     : store_->run(store_->make_put(pool_, key, source, options));
   }
-  store_client::reply get(const std::string& key, const store_client::memory& into,
+  store_client::reply get(const std::string& key, const store_client::memory& destination,
                           const store_client::get_request& options) {
-    return cluster_ ? cluster_->get(pool_, key, into, options) : store_->run(store_->make_get(pool_, key, into, options));
+    return cluster_ ? cluster_->get(pool_, key, destination, options)
+                    : store_->run(store_->make_get(pool_, key, destination, options));
   }
   // In their order.
   std::vector<store_client::reply> erase(const std::vector<std::string>& keys) {
@@ -152,7 +153,8 @@ int run_put(const tools::invocation& call) {
   const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, options));
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
     throw tool_failure("the store's checksum is not that of the file, which changed while it was put");
-  std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(), told(got).c_str());
+  std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(),
+              describe_reply(got).c_str());
   return tools::kExitOk;
 }
 
@@ -191,7 +193,7 @@ int run_get(const tools::invocation& call) {
     throw tool_failure(format("%s/%s: the bytes are not those that were put (checksum)", pool_name.c_str(), key.c_str()));
   write_file(path, bytes);
   std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(),
-               plural(bytes.size(), "byte").c_str(), told(got).c_str());
+               plural(bytes.size(), "byte").c_str(), describe_reply(got).c_str());
   return tools::kExitOk;
 }
 

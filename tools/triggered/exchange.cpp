@@ -131,7 +131,7 @@ status queue_iterations(station& session, triggered::channel& link, std::size_t 
 }
 
 void check_channel(const triggered::channel& link) {
-  if (const auto now = link.state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.why);
+  if (const auto now = link.state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.reason);
 }
 
 // The streams continue without the CPU, which queues batches ahead of them.

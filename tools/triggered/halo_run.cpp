@@ -72,7 +72,7 @@ class size_run {
     for (int repeat = 0; repeat < plan_.repeats; ++repeat)
       for (std::size_t i = 0; i < ways_.size(); ++i) {
         const std::size_t index = (i + static_cast<std::size_t>(repeat)) % ways_.size();
-        if (line) line->at(done++, format("%d points, %s", n_, to_string(plan_.arms[index])));
+        if (line) line->start_step(done++, format("%d points, %s", n_, to_string(plan_.arms[index])));
         take_turn(index, periods_, all[index]);
         const auto field_bytes = sizeof(double) * static_cast<std::size_t>(n_) * static_cast<std::size_t>(n_);
         if (repeat + 1 == plan_.repeats || field_bytes <= kCheckedEachTurn) compare_timed(index);

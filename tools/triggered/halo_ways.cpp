@@ -87,7 +87,7 @@ class stream_halo : public halo_way {
     batches_.wait_for_all();
     for (const auto& each : ends_)
       if (const auto now = each.link->state(); now.error != 0)
-        throw tools::tool_failure(format("the channel to rank %d broke: %s", each.peer, now.why.c_str()));
+        throw tools::tool_failure(format("the channel to rank %d broke: %s", each.peer, now.reason.c_str()));
   }
 
  protected:

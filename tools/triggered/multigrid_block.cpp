@@ -39,35 +39,35 @@ class multigrid_block::cycle {
   void send(int n) { send_(block_.kernels_.edges_of(++sent_, n)); }
 
   void smooth(std::size_t depth, int count, bool is_from_zero) {
-    const auto& here = block_.levels_[depth];
+    const auto& level = block_.levels_[depth];
     for (int i = 0; i < count; ++i) {
-      auto n = static_cast<unsigned>(here.n), walls = block_.walls_, from_zero = unsigned{is_from_zero && i == 0};
-      std::uint64_t now = here.field[is_odd_[depth]], next = here.field[!is_odd_[depth]], right = here.right,
+      auto n = static_cast<unsigned>(level.n), walls = block_.walls_, from_zero = unsigned{is_from_zero && i == 0};
+      std::uint64_t now = level.field[is_odd_[depth]], next = level.field[!is_odd_[depth]], right = level.right,
                     received = ghosts(), out = edges(), pitch = block_.kernels_.row_bytes();
       void* parameters[] = {&next, &now, &right, &received, &out, &pitch, &n, &walls, &from_zero};
       block_.kernels_.launch(block_.smooth_, std::uint64_t{n} * n, parameters);
       is_odd_[depth] = !is_odd_[depth];
-      send(here.n);
+      send(level.n);
     }
   }
 
   void restrict_from(std::size_t depth) {
-    const auto& here = block_.levels_[depth];
-    auto n = static_cast<unsigned>(here.n), walls = block_.walls_;
-    std::uint64_t coarse = block_.levels_[depth + 1].right, now = here.field[is_odd_[depth]], right = here.right,
+    const auto& level = block_.levels_[depth];
+    auto n = static_cast<unsigned>(level.n), walls = block_.walls_;
+    std::uint64_t coarse = block_.levels_[depth + 1].right, now = level.field[is_odd_[depth]], right = level.right,
                   received = ghosts(), pitch = block_.kernels_.row_bytes();
     void* parameters[] = {&coarse, &now, &right, &received, &pitch, &n, &walls};
     block_.kernels_.launch(block_.restrict_, std::uint64_t{n} * n / 4, parameters);
   }
 
   void correct(std::size_t depth) {
-    const auto& here = block_.levels_[depth];
-    auto n = static_cast<unsigned>(here.n), walls = block_.walls_;
-    std::uint64_t now = here.field[is_odd_[depth]], coarse = block_.levels_[depth + 1].field[is_odd_[depth + 1]],
+    const auto& level = block_.levels_[depth];
+    auto n = static_cast<unsigned>(level.n), walls = block_.walls_;
+    std::uint64_t now = level.field[is_odd_[depth]], coarse = block_.levels_[depth + 1].field[is_odd_[depth + 1]],
                   received = ghosts(), out = edges(), pitch = block_.kernels_.row_bytes();
     void* parameters[] = {&now, &coarse, &received, &out, &pitch, &n, &walls};
     block_.kernels_.launch(block_.correct_, std::uint64_t{n} * n, parameters);
-    send(here.n);
+    send(level.n);
   }
 
   const multigrid_block& block_;

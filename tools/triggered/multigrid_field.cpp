@@ -25,29 +25,30 @@ void multigrid_domain::level::smooth(int count, bool is_from_zero) {
   for (int i = 0; i < count; ++i, is_from_zero = false) {
     for (int y = 0; y < height; ++y)
       for (int x = 0; x < width; ++x) {
-        const auto here = static_cast<std::size_t>(y * width + x);
-        next[here] =
-            is_from_zero ? 0.125 * right[here] : 0.5 * field[here] + 0.125 * (sum_of_neighbours(x, y) + right[here]);
+        const auto cell = static_cast<std::size_t>(y * width + x);
+        next[cell] =
+            is_from_zero ? 0.125 * right[cell] : 0.5 * field[cell] + 0.125 * (sum_of_neighbours(x, y) + right[cell]);
       }
     std::swap(field, next);
   }
 }
 
 void multigrid_domain::cycle_at(std::size_t depth) {
-  auto& here = levels_[depth];
+  auto& current = levels_[depth];
   const bool is_from_zero = depth != 0;
-  if (depth + 1 == levels_.size()) return here.smooth(coarsest_smooths(levels_.front().n), is_from_zero);
-  here.smooth(kSmoothsBefore, is_from_zero);
+  if (depth + 1 == levels_.size()) return current.smooth(coarsest_smooths(levels_.front().n), is_from_zero);
+  current.smooth(kSmoothsBefore, is_from_zero);
   auto& coarse = levels_[depth + 1];
   for (int y = 0; y < coarse.height; ++y)
     for (int x = 0; x < coarse.width; ++x)
       coarse.right[static_cast<std::size_t>(y * coarse.width + x)] =
-          (here.residual(2 * x, 2 * y) + here.residual(2 * x + 1, 2 * y)) +
-          (here.residual(2 * x, 2 * y + 1) + here.residual(2 * x + 1, 2 * y + 1));
+          (current.residual(2 * x, 2 * y) + current.residual(2 * x + 1, 2 * y)) +
+          (current.residual(2 * x, 2 * y + 1) + current.residual(2 * x + 1, 2 * y + 1));
   cycle_at(depth + 1);
-  for (int y = 0; y < here.height; ++y)
-    for (int x = 0; x < here.width; ++x) here.field[static_cast<std::size_t>(y * here.width + x)] += coarse.between(x, y);
-  here.smooth(kSmoothsAfter, false);
+  for (int y = 0; y < current.height; ++y)
+    for (int x = 0; x < current.width; ++x)
+      current.field[static_cast<std::size_t>(y * current.width + x)] += coarse.between(x, y);
+  current.smooth(kSmoothsAfter, false);
 }
 
 std::vector<double> multigrid_domain::block(const block_place& place) const {

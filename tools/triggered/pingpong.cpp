@@ -77,7 +77,7 @@ class run {
     for (int repeat = 0; repeat <= plan_.repeats; ++repeat)
       for (std::size_t i = 0; i < ways_.size(); ++i) {
         const std::size_t index = (i + static_cast<std::size_t>(repeat)) % ways_.size();
-        if (line) line->at(done++, format("%zu bytes, %s", bytes, ways_[index].name.c_str()));
+        if (line) line->start_step(done++, format("%zu bytes, %s", bytes, ways_[index].name.c_str()));
         samples unused;  // the first is a short one that is not counted
         const int iterations = repeat == 0 ? 2 * plan_.batch : plan_.iterations / plan_.repeats;
         take_turn(ways_[index], bytes, busy_ns, iterations, repeat == 0 ? unused : all[index]);

@@ -24,7 +24,7 @@ using triggered::mem_ops;
 
 constexpr int kAhead = 64;               // pokes that are queued at once
 constexpr int kWarmUp = 100;             // not counted
-constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is surely in its next wait
+constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is certainly in its next wait
 constexpr std::uint64_t kLimitNs = 10'000'000'000, kTrialNs = 200'000'000;
 constexpr int kListLengths[] = {1, 4, 32, 255};
 constexpr int kMaxOps = 1020, kMaxLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
@@ -149,19 +149,19 @@ class bench {
     }
     gpu_.check(cuda_.cuStreamSynchronize(stream_.get()), "the stream");
     if (does_answer) return;
-    const auto why = format(
+    const auto reason = format(
         "%d stuck streams: left out, one of them holds this stream's hardware queue "
         "(CUDA_DEVICE_MAX_CONNECTIONS=32 gives 32)",
         stuck);
-    std::printf("%s\n", why.c_str());
-    if (file_ != nullptr) file_->add_note(why);
+    std::printf("%s\n", reason.c_str());
+    if (file_ != nullptr) file_->add_note(reason);
   }
 
   void poke(const poke_way& way) {
     if (way.is_in_gpu_memory && !words_->is_mapped()) {
-      const auto why = format("%s: left out, %s", way.name, words_->why_unmapped().c_str());
-      std::printf("%s\n", why.c_str());
-      if (file_ != nullptr) file_->add_note(why);
+      const auto reason = format("%s: left out, %s", way.name, words_->why_unmapped().c_str());
+      std::printf("%s\n", reason.c_str());
+      if (file_ != nullptr) file_->add_note(reason);
       return;
     }
     std::vector<double> taken_ns;

@@ -111,7 +111,7 @@ void stopped_watcher::watch() {
     const pid_t ranks[] = {board_->ranks[0].is_queued.load(), board_->ranks[1].is_queued.load()};
     const auto begin = monotonic_ns();
     for (const pid_t rank : ranks) kill(rank, SIGSTOP);
-    outcome = stop_and_look(ranks);
+    outcome = stop_and_check(ranks);
     board_->stopped_ns = monotonic_ns() - begin;
     for (const pid_t rank : ranks) kill(rank, SIGCONT);
   }
@@ -119,7 +119,7 @@ void stopped_watcher::watch() {
   board_->outcome.store(outcome);
 }
 
-int stopped_watcher::stop_and_look(const pid_t* ranks) {
+int stopped_watcher::stop_and_check(const pid_t* ranks) {
   const auto end = monotonic_ns() + kStopLimitNs;
   while (!is_stopped(ranks[0]) || !is_stopped(ranks[1])) {
     if (is_over_.load() || monotonic_ns() > end) return stopped_board::not_stopped;
@@ -226,7 +226,7 @@ int run_stopped(station& session, const stopped_plan& plan, stopped_board& board
   board.ranks[session.rank()].is_queued.store(getpid());
   while (board.outcome.load() == stopped_board::waiting) nap();
   session.synchronize();
-  if (const auto now = link->state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.why);
+  if (const auto now = link->state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.reason);
   session.barrier();
   const auto expected = kStart + 2 * static_cast<std::uint64_t>(plan.iterations) - (session.rank() == 0 ? 0 : 1);
   const auto wrong = session.wrong_words(expected, plan.bytes);

@@ -50,7 +50,7 @@ class stopped_watcher {
 
  private:
   void watch();
-  int stop_and_look(const pid_t* ranks);
+  int stop_and_check(const pid_t* ranks);
   bool wait_until(std::uint64_t limit_ns, bool (*is_so)(const stopped_board&)) const;
   const stopped_plan plan_;
   stopped_board* board_;

@@ -36,10 +36,10 @@ int count_standing(const channels& channel) {
 // waits.
 int wait_until_settled(const channels& channel) {
   int standing = 0;
-  for (auto since = monotonic_ns(); monotonic_ns() - since < kSettledNs;) {
+  for (auto settled_since = monotonic_ns(); monotonic_ns() - settled_since < kSettledNs;) {
     const int now = count_standing(channel);
     if (now == static_cast<int>(channel.size())) return now;
-    if (now != standing) since = monotonic_ns();
+    if (now != standing) settled_since = monotonic_ns();
     standing = now;
     sched_yield();
   }

@@ -164,10 +164,10 @@ def poke(result):
     out = [histogram("CPU store, stream released, word back", [(n, v) for n, v in named if v])] if any(v for _, v in named) else []
     out.append(Table("", ["what"] + QUANTILE_HEAD, list(quantile_table_rows(rows, lambda r: r["series"])), "<" + QUANTILE_ALIGN,
                      note="Times in µs."))
-    bells = result.rows_of("doorbell")
-    if bells:
+    doorbells = result.rows_of("doorbell")
+    if doorbells:
         out.append(Table("Writes queued on a stream and seen by the CPU", ["list", "each write, ns", "to enqueue, ns", "writes", "seen apart"],
                          [[f"{r['list_operations']} operations", words.rounded(r["write_ns_p50"]), words.rounded(r["enqueue_ns_p50"]),
-                           str(r["writes"]), words.rounded(r["writes_seen_p50"])] for r in bells], "<>>>>"))
+                           str(r["writes"]), words.rounded(r["writes_seen_p50"])] for r in doorbells], "<>>>>"))
     best = min(rows, key=lambda r: r["latency_ns_p50"])
     return out, [f"CPU to stream and back: {words.duration(best['latency_ns_p50'])} ({best['series']})."]

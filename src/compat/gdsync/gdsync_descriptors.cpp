@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values on streams and on the CPU. The contract stands in gdsync/core.h.
+// Values on streams and on the CPU. The contract is in gdsync/core.h.
 #include <sched.h>
 
 #include <atomic>
@@ -98,7 +98,7 @@ result<std::vector<word_op>> gather_all(std::size_t count, const gds_descriptor_
   return out;
 }
 
-// What the flag asks for is not to be had on every GPU; without a network card that writes GPU memory nothing needs it.
+// Not every GPU can do what the flag asks for. Only a network card that writes GPU memory needs it.
 bool can_flush(const cu::driver_table& cuda) {
   cu::device_t device = 0;
   int can = 0;
@@ -106,8 +106,8 @@ bool can_flush(const cu::driver_table& cuda) {
       cuda.cuDeviceGetAttribute(&can, cu::device_attribute::can_flush_remote_writes, device) == cu::error_code::success &&
       can != 0)
     return true;
-  static std::atomic<bool> is_told{false};
-  if (!is_told.exchange(true))
+  static std::atomic<bool> is_reported{false};
+  if (!is_reported.exchange(true))
     PL_LOG(warn, "GDS_WAIT_POST_FLUSH is left out: this GPU cannot flush remote writes from a stream");
   return false;
 }

@@ -62,7 +62,7 @@ result<allocation> allocate_gpu(registry& known, const cu::driver_table& cuda, s
     return cu::make_error(cuda, rc, format("allocating %zu bytes of GPU memory", bytes));
   const unsigned yes = 1;
   auto mapped = map_for_cpu(known, made.device, bytes);
-  // Copies to and from it are synchronous, as what the CPU does through the mapping is.
+  // Copies to and from it are synchronous, like the CPU's accesses through the mapping.
   if (mapped && cuda.cuPointerSetAttribute(&yes, cu::pointer_attribute::sync_memops, made.device) != cu::error_code::success)
     PL_LOG(debug, "memory at %#llx does not take SYNC_MEMOPS", static_cast<unsigned long long>(made.device));
   if (!mapped) {
@@ -101,10 +101,10 @@ bool is_host_memory_of_cuda(const void* pointer) {
 
 }  // namespace
 
-int refuse(const char* call, const failure& why) {
+int refuse(const char* call, const failure& reason) {
   if (!env_read("PEERLANE_LOG").is_set || log_enabled(log_level::error))
-    log_line(log_level::error, "%s: %s", call, why.message.c_str());
-  return fail(why);
+    log_line(log_level::error, "%s: %s", call, reason.message.c_str());
+  return fail(reason);
 }
 
 result<const cu::driver_table*> ready_driver() {

@@ -15,7 +15,7 @@ namespace pl::gds {
 
 // Reports the failure on stderr and returns its code. This interface has no other place for the message, so only
 // PEERLANE_LOG silences it.
-int refuse(const char* call, const failure& why);
+int refuse(const char* call, const failure& reason);
 
 // The driver, initialised.
 result<const cu::driver_table*> ready_driver();

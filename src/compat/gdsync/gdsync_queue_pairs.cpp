@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queue pairs for programs written to libgdsync, without an adapter (gdsync_soft_pair.hpp). The contract stands in
+// Queue pairs for programs written to libgdsync, without an adapter (gdsync_soft_pair.hpp). The contract is in
 // gdsync/core.h and gdsync/soft.h.
 #include <gdsync/soft.h>
 
@@ -144,7 +144,7 @@ result<request> make_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
   return done.error();
 }
 
-// As in libgdsync: the completion after all that were waited for before, whether or not it has arrived.
+// As in libgdsync: the completion behind those waited for before, whether or not it has arrived.
 result<request> make_wait(gds_cq* cq, int flags) {
   if (cq == nullptr || cq->cq == nullptr || flags != 0) return failure{EINVAL, "no completion queue, or flags are not 0"};
   auto* const queue = as_soft(cq->cq);
@@ -233,8 +233,8 @@ PL_EXPORT int gds_soft_open(struct ibv_context** context, struct ibv_pd** pd) {
 
 PL_EXPORT struct gds_qp* gds_create_qp(struct ibv_pd*, struct ibv_context* context, gds_qp_init_attr_t* attr, int,
                                        int flags) try {
-  const auto refused = [](const pl::failure& why) {
-    errno = refuse("gds_create_qp", why);
+  const auto refused = [](const pl::failure& reason) {
+    errno = refuse("gds_create_qp", reason);
     return static_cast<struct gds_qp*>(nullptr);
   };
   if (context != nullptr && context != &soft_context())
@@ -371,7 +371,7 @@ PL_EXPORT int gds_mlx5_get_send_info(int count, const gds_send_request_t* reques
     const auto word = device_address(**cuda, one->pair->doorbell(), GDS_MEMORY_HOST);
     if (!word) return refuse(__func__, word.error());
     std::memset(&infos[i], 0, sizeof infos[i]);
-    // One word is all: a record that nobody reads is written behind it, and the upper half of the doorbell is unused.
+    // One word suffices: nothing reads the record behind it, and the upper half of the doorbell is unused.
     infos[i].db_ptr = reinterpret_cast<std::uint64_t*>(*word);
     infos[i].db_value = one->number;
     infos[i].dbrec_ptr = reinterpret_cast<std::uint32_t*>(*word + sizeof(std::uint64_t));

@@ -26,7 +26,7 @@ void copy_out(const soft_piece& piece, char* target, std::size_t bytes) {
   else std::memcpy(target, piece.data, bytes);
 }
 
-// GPU memory is read back: the completion that follows lies in host memory, and is not behind these stores for the GPU.
+// Reads GPU memory back: the completion lies in host memory, and for the GPU it does not come after these stores.
 void copy_in(const soft_piece& piece, const char* origin, std::size_t bytes) {
   if (bytes == 0) return;
   if (!piece.is_device) {
@@ -59,15 +59,15 @@ soft_pair::~soft_pair() {
 }
 
 soft_pair::address soft_pair::own_address() const {
-  const auto here = messaging::node_identity::here();
-  return {memory_.own_name(), here.boot, here.pid_namespace};
+  const auto identity = messaging::node_identity::current();
+  return {memory_.own_name(), identity.boot, identity.pid_namespace};
 }
 
 status soft_pair::connect(const address& destination) {
   messaging::node_identity peer_node;
   peer_node.boot = destination.boot;
   peer_node.pid_namespace = destination.pid_namespace;
-  if (!messaging::node_identity::here().is_same_node(peer_node))
+  if (!messaging::node_identity::current().is_same_node(peer_node))
     return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/stream.h"};
   if (destination.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
   auto theirs = triggered::shared_memory::open(destination.memory);
@@ -126,7 +126,7 @@ bool soft_pair::advance() {
   return has_moved;
 }
 
-// A send to the slot where the peer finds it. A doorbell beyond the prepared sends is ignored.
+// Takes the peer's sends into the slots where it finds them. A doorbell beyond the prepared sends is ignored.
 bool soft_pair::gather() {
   auto& mine = ours();
   const auto rung = __atomic_load_n(&mine.doorbell, __ATOMIC_ACQUIRE);

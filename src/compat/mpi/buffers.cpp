@@ -6,7 +6,7 @@ using namespace pl::mpi;
 
 namespace {
 
-// The packed side is seen from `position` on, so that only what is written there is copied.
+// The packed side starts at `position`, so that only bytes written there are copied.
 template <auto Pmpi, class Count>
 int pack(const void* sendbuf, Count send_count, MPI_Datatype type, void* recvbuf, Count out_bytes, Count* position,
          MPI_Comm comm) {

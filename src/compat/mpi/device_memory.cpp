@@ -17,8 +17,8 @@
 namespace pl::mpi {
 namespace {
 
-// What the process holds while it passes device memory to MPI. On the heap and never destroyed at exit: MPI calls may come
-// from other libraries' destructors.
+// State of the process while it passes device memory to MPI. On the heap and never destroyed: MPI calls may come from other
+// libraries' destructors.
 struct devices {
   explicit devices(std::size_t idle_limit) : pool(idle_limit) {}
   std::uint32_t epoch = 0;
@@ -54,9 +54,9 @@ result<devices*> open_devices() {
 
 bool can_be_read(const void* pointer) noexcept {
   char byte = 0;
-  const iovec here{&byte, 1};
+  const iovec local{&byte, 1};
   const iovec remote{const_cast<void*>(pointer), 1};
-  return process_vm_readv(getpid(), &here, 1, &remote, 1, 0) == 1;
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
 result<copy::gpu_context> context_of(std::uint64_t device) {
@@ -101,7 +101,7 @@ status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* de
   if (list.size() == 1) {
     const auto& only = list[0];
     const address_range place{only.way == copy::direction::to_device ? only.dst : only.src, only.row_bytes};
-    // Behind the first memory object another may lie, of which nothing is known.
+    // Another memory object of unknown kind may follow the first.
     const bool is_known = device != nullptr && only.rows == 1 && device->allocation.contains(place) &&
                           (device->object.size_bytes == 0 || device->object.contains(place));
     return is_known ? (*open)->planner->copy(only, *device) : (*open)->planner->copy(only);
@@ -117,10 +117,10 @@ void close_devices() noexcept {
   delete open;
 }
 
-void complain(const char* description, const failure& why) noexcept {
+void complain(const char* description, const failure& reason) noexcept {
   static std::atomic<bool> is_reported{false};
-  if (!is_reported.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, why.message.c_str());
-  else PL_LOG(error, "peerlane-mpi: %s: %s", description, why.message.c_str());
+  if (!is_reported.exchange(true)) std::fprintf(stderr, "peerlane-mpi: %s: %s\n", description, reason.message.c_str());
+  else PL_LOG(error, "peerlane-mpi: %s: %s", description, reason.message.c_str());
 }
 
 }  // namespace pl::mpi

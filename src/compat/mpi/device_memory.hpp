@@ -40,6 +40,6 @@ status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* de
 void close_devices() noexcept;
 
 // One line to stderr for the first failure of a process (an MPI error code says little), later ones only to the log.
-void complain(const char* description, const failure& why) noexcept;
+void complain(const char* description, const failure& reason) noexcept;
 
 }  // namespace pl::mpi

@@ -31,7 +31,7 @@ int keyval() {
 }
 
 result<std::shared_ptr<const pieces>> remembered_pieces(MPI_Datatype type) {
-  // Two threads that meet the same type for the first time: the second must not delete what the first one uses.
+  // Two threads may meet a type for the first time: the second must not delete what the first uses.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   void* kept = nullptr;

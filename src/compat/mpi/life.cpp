@@ -14,7 +14,7 @@ int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   return PMPI_Init_thread(argc, argv, required, provided);
 }
 
-// Requests that were freed end here at the latest; MPI_Finalize would wait for them too.
+// Freed requests end here at the latest; MPI_Finalize waits for them too.
 int MPI_Finalize() {
   requests().progress(true);
   const int code = PMPI_Finalize();

@@ -26,10 +26,11 @@ void* hold_last_object() {
 
 }  // namespace
 
-// Without a lock of our own: a library's constructor may call MPI while its thread holds the dynamic linker's lock, for
-// which the holder of ours would wait.
-bool look_for_driver() noexcept {
-  // First the mark, then the look: what is loaded in between stands behind the mark and is found by the next call.
+// Uses no lock of ours: a library's constructor may call MPI while its thread holds the dynamic linker's lock, and a holder
+// of our lock would wait for that one.
+bool detect_driver() noexcept {
+  // The mark is set before the search: a library that is loaded in between stands behind the mark, where the next call finds
+  // it.
   void* const last = hold_last_object();
   const link_map* entry = nullptr;
   if (last != nullptr && dlinfo(last, RTLD_DI_LINKMAP, &entry) != 0) entry = nullptr;
@@ -39,9 +40,9 @@ bool look_for_driver() noexcept {
     if (opened) g_driver.store(*opened, std::memory_order_release);
     return opened.ok();
   }
-  // Published after the look, until which other threads must look too. A former mark stays loaded for ever, since one of
-  // them may be reading it; there is one for each burst of libraries. An older mark that overtakes a newer one costs one
-  // more look.
+  // Published after the search; until then other threads search too. An earlier mark stays loaded for ever, because another
+  // thread may be reading it; there is one per burst of libraries. If an older mark overtakes a newer one, it costs one
+  // more search.
   if (g_last_object.exchange(entry, std::memory_order_acq_rel) == entry && last != nullptr) dlclose(last);  // counted twice
   return false;
 }

@@ -15,7 +15,7 @@ namespace detail {
 // may be read. A library that is loaded later stands behind it. Null: nothing is known yet.
 extern std::atomic<const link_map*> g_last_object;
 extern std::atomic<const cu::driver_table*> g_driver;  // null: libcuda was not found yet
-bool look_for_driver() noexcept;
+bool detect_driver() noexcept;
 }  // namespace detail
 
 // True from the first call after libcuda was loaded by whomever; it is never loaded here. Thread-safe.
@@ -24,7 +24,7 @@ inline bool driver_is_there() noexcept {
   const link_map* const last = detail::g_last_object.load(std::memory_order_acquire);
   if (last != nullptr && __atomic_load_n(&last->l_next, __ATOMIC_RELAXED) == nullptr) [[likely]]
     return false;
-  return detail::look_for_driver();
+  return detail::detect_driver();
 }
 
 }  // namespace pl::mpi

@@ -9,9 +9,9 @@ namespace {
 constexpr std::size_t kSparseFrom = 1u << 20;  // smaller spans come from the pool, whatever their gaps
 constexpr std::size_t kSparseRatio = 4;
 
-int failed(const char* description, const failure& why) {
-  complain(description, why);
-  return why.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
+int failed(const char* description, const failure& reason) {
+  complain(description, reason);
+  return reason.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
 }
 
 std::ptrdiff_t end_of(const piece& one) {

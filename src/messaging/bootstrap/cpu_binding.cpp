@@ -68,11 +68,11 @@ result<std::string> bind_this_thread(const std::string& policy, std::span<const 
   const bool is_bound = *wanted != allowed;
   if (is_bound)
     if (auto done = pin_this_thread(*wanted); !done) return std::move(done).error();
-  const char* const why = policy.empty() || policy == "none"     ? "not bound"
-                          : policy == "near" && near_gpu.empty() ? "not bound: the machine names no CPUs near the GPU"
-                          : policy == "near"                     ? "near the GPU"
-                                                                 : policy.c_str();
-  return format_cpu_list(*wanted) + " (" + why + ")";
+  const char* const reason = policy.empty() || policy == "none"     ? "not bound"
+                             : policy == "near" && near_gpu.empty() ? "not bound: the machine names no CPUs near the GPU"
+                             : policy == "near"                     ? "near the GPU"
+                                                                    : policy.c_str();
+  return format_cpu_list(*wanted) + " (" + reason + ")";
 }
 
 }  // namespace pl::messaging

@@ -15,8 +15,8 @@ namespace pl::messaging {
 namespace {
 
 // 0: would block; -1: gone, errno set.
-ssize_t read_some(int fd, void* into, std::size_t bytes) {
-  const ssize_t got = recv(fd, into, bytes, MSG_DONTWAIT);
+ssize_t read_some(int fd, void* destination, std::size_t bytes) {
+  const ssize_t got = recv(fd, destination, bytes, MSG_DONTWAIT);
   if (got > 0) return got;
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
   if (got == 0) errno = ECONNRESET;
@@ -60,11 +60,11 @@ status frame_stream::send(star_frame_head head, std::span<const std::byte> body,
 result<bool> frame_stream::receive(star_frame& out) {
   for (;;) {
     if (have_ == sizeof partial_.head + partial_.head.length && have_ >= sizeof partial_.head) break;
-    std::byte* into = have_ < sizeof partial_.head ? reinterpret_cast<std::byte*>(&partial_.head) + have_
-                                                   : partial_.body.data() + (have_ - sizeof partial_.head);
+    std::byte* destination = have_ < sizeof partial_.head ? reinterpret_cast<std::byte*>(&partial_.head) + have_
+                                                          : partial_.body.data() + (have_ - sizeof partial_.head);
     const std::size_t end =
         have_ < sizeof partial_.head ? sizeof partial_.head : sizeof partial_.head + partial_.body.size();
-    const ssize_t got = read_some(socket_.get(), into, end - have_);
+    const ssize_t got = read_some(socket_.get(), destination, end - have_);
     if (got < 0) return failure{ECONNRESET, errno == ECONNRESET ? "its connection was closed" : errno_text(errno)};
     if (got == 0) return false;
     have_ += static_cast<std::size_t>(got);

@@ -55,7 +55,7 @@ class socket_exchange final : public bootstrap {
 
  private:
   result<std::vector<byte_string>> exchange(std::span<const std::byte> mine) {
-    std::vector<lane> lanes(ends_.size());
+    std::vector<channel> channels(ends_.size());
     std::vector<byte_string> all(ends_.size());
     all[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
     byte_string message(sizeof(std::uint64_t) + mine.size());
@@ -66,8 +66,8 @@ class socket_exchange final : public bootstrap {
     for (;;) {
       std::vector<pollfd> waits;
       for (std::size_t i = 0; i < ends_.size(); ++i) {
-        if (ends_[i] < 0 || (lanes[i].sent == message.size() && lanes[i].is_read)) continue;
-        const int events = (lanes[i].sent < message.size() ? POLLOUT : 0) | (lanes[i].is_read ? 0 : POLLIN);
+        if (ends_[i] < 0 || (channels[i].sent == message.size() && channels[i].is_read)) continue;
+        const int events = (channels[i].sent < message.size() ? POLLOUT : 0) | (channels[i].is_read ? 0 : POLLIN);
         waits.push_back({ends_[i], static_cast<short>(events), 0});
       }
       if (waits.empty()) return all;
@@ -75,17 +75,17 @@ class socket_exchange final : public bootstrap {
       if (now >= deadline || poll(waits.data(), waits.size(), static_cast<int>((deadline - now) / 1'000'000u) + 1) == 0)
         return failure{ETIMEDOUT, "bootstrap: not every process came in time"};
       for (std::size_t i = 0; i < ends_.size(); ++i)
-        if (auto done = advance(i, lanes[i], message, all[i]); !done) return std::move(done).error();
+        if (auto done = advance(i, channels[i], message, all[i]); !done) return std::move(done).error();
     }
   }
 
-  struct lane {
+  struct channel {
     std::size_t sent = 0, got = 0;
     std::uint64_t length = 0;
     bool is_read = false;
   };
 
-  status advance(std::size_t i, lane& state, const byte_string& message, byte_string& into) {
+  status advance(std::size_t i, channel& state, const byte_string& message, byte_string& target) {
     if (ends_[i] < 0) return {};
     const failure gone{ECONNRESET, format("bootstrap: rank %zu has ended", i)};
     if (state.sent < message.size()) {
@@ -96,7 +96,7 @@ class socket_exchange final : public bootstrap {
     while (!state.is_read) {
       const bool in_length = state.got < sizeof state.length;
       auto* const destination = in_length ? reinterpret_cast<std::byte*>(&state.length) + state.got
-                                          : into.data() + (state.got - sizeof state.length);
+                                          : target.data() + (state.got - sizeof state.length);
       const std::size_t want = (in_length ? sizeof state.length : sizeof state.length + state.length) - state.got;
       if (want != 0) {
         const auto n = ::recv(ends_[i], destination, want, MSG_DONTWAIT);
@@ -106,7 +106,7 @@ class socket_exchange final : public bootstrap {
       }
       if (in_length && state.got == sizeof state.length) {
         if (state.length > kMaxBytes) return failure{EPROTO, format("bootstrap: rank %zu sent what is no contribution", i)};
-        into.resize(state.length);
+        target.resize(state.length);
       }
       state.is_read = state.got == sizeof state.length + state.length && state.got >= sizeof state.length;
     }
@@ -202,15 +202,15 @@ class folder_exchange final : public bootstrap {
     return {};
   }
   // What another user has put there is not a rank's.
-  bool read(const std::filesystem::path& path, byte_string& into) const {
+  bool read(const std::filesystem::path& path, byte_string& target) const {
     const unique_fd file(real_device_io(), ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     struct stat about {};
     if (!file || fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != owner_) return false;
     const auto bytes = static_cast<std::uint64_t>(about.st_size);
     if (bytes > kMaxBytes) return false;
-    into.resize(bytes);
+    target.resize(bytes);
     for (std::size_t done = 0; done != bytes;) {
-      const auto n = ::pread(file.get(), into.data() + done, bytes - done, static_cast<off_t>(done));
+      const auto n = ::pread(file.get(), target.data() + done, bytes - done, static_cast<off_t>(done));
       if (n == 0 || (n < 0 && errno != EINTR)) return false;
       if (n > 0) done += static_cast<std::size_t>(n);
     }
@@ -227,7 +227,7 @@ class folder_exchange final : public bootstrap {
   // The number of rank 0 names the run.
   status gather_ranks(std::uint64_t mine) {
     run_ = mine;
-    numbers told;
+    numbers reply;
     for (const auto deadline = deadline_of(limit_);; usleep(kLookAgainUs)) {
       numbers known;
       int missing = -1;
@@ -241,9 +241,9 @@ class folder_exchange final : public bootstrap {
       if (are_ready) break;
       if (monotonic_ns() >= deadline)
         return late(missing < 0 ? size_ - 1 : missing, named("hello", missing < 0 ? size_ - 1 : missing));
-      if (missing >= 0 || known == told) continue;
+      if (missing >= 0 || known == reply) continue;
       if (auto done = write(folder_ / "run", std::as_bytes(std::span(known))); !done) return done;
-      told = std::move(known);
+      reply = std::move(known);
     }
     for (int i = 1; i < size_; ++i) remove(named("ready", i)), remove(named("hello", i));
     remove(folder_ / "run");

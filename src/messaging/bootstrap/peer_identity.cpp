@@ -49,16 +49,16 @@ std::string in_table(const place& wanted, bool is_v6_table) {
 }
 
 // The row of the other end: established, with an owner (a closed socket has none and shows user 0).
-bool is_ours_in(const char* table, const std::string& its, const std::string& own) {
+bool is_ours_in(const char* table, const std::string& peer, const std::string& own) {
   constexpr const char* kEstablished = "01";
-  if (its.empty() || own.empty()) return false;
+  if (peer.empty() || own.empty()) return false;
   std::ifstream rows(table);
   for (std::string row; std::getline(rows, row);) {
     std::istringstream fields(row);
     std::string slot, local, remote, state, queues, timer, retransmits, timeout;
     unsigned long user = 0, inode = 0;
     fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
-    if (fields && local == its && remote == own && state == kEstablished && inode != 0) return user == geteuid();
+    if (fields && local == peer && remote == own && state == kEstablished && inode != 0) return user == geteuid();
   }
   return false;
 }
@@ -66,16 +66,16 @@ bool is_ours_in(const char* table, const std::string& its, const std::string& ow
 }  // namespace
 
 bool is_same_user(int socket) {
-  place own, its;
+  place own, peer;
   if (getsockname(socket, own.get(), &own.length) != 0) return false;
   if (own.name.ss_family == AF_UNIX) {
     ucred other{};
     socklen_t length = sizeof other;
     return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 && other.uid == geteuid();
   }
-  if (getpeername(socket, its.get(), &its.length) != 0) return false;
-  return is_ours_in("/proc/net/tcp", in_table(its, false), in_table(own, false)) ||
-         is_ours_in("/proc/net/tcp6", in_table(its, true), in_table(own, true));
+  if (getpeername(socket, peer.get(), &peer.length) != 0) return false;
+  return is_ours_in("/proc/net/tcp", in_table(peer, false), in_table(own, false)) ||
+         is_ours_in("/proc/net/tcp6", in_table(peer, true), in_table(own, true));
 }
 
 result<std::string> read_secret() {

@@ -24,7 +24,7 @@ constexpr unsigned kQuietMs = 2000;         // before a line tells what is being
 constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
 constexpr unsigned kSendMs = 2000;          // of one small frame to a rank that waits for it
 constexpr std::size_t kMaxVisitors = 64;    // under way at a time: then the oldest goes, it has had its time
-constexpr unsigned kGraceMs = 3000;         // a rank's patience beyond rank 0's, whose sentence says more
+constexpr unsigned kJoinGraceMs = 3000;     // a rank's patience beyond rank 0's, whose sentence says more
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -104,11 +104,11 @@ std::optional<channel_event> socket_channel::read_from(int peer, frame_stream& s
   star_frame got;
   auto whole = stream.receive(got);
   if (whole && !*whole) return std::nullopt;
-  if (!whole) event.why = whole.error().message;
+  if (!whole) event.reason = whole.error().message;
   else if (got.head.kind != star_frame_kind::message || got.head.nonce != nonce_)
-    event.why = "it sent a frame of another run";
+    event.reason = "it sent a frame of another run";
   else event.data = std::move(got.body);
-  event.is_lost = !event.why.empty();
+  event.is_lost = !event.reason.empty();
   if (event.is_lost) peers_.erase(peer);  // `stream` ends here
   return event;
 }
@@ -137,10 +137,10 @@ class host_side {
  private:
   struct visitor {
     frame_stream stream;
-    std::uint64_t since = 0;
+    std::uint64_t arrived_ns = 0;
     // With a secret: what it said, once it was challenged.
     std::optional<star_frame> hello{};
-    nonce own{}, its{};
+    nonce own{}, peer_nonce{};
     bool is_over = false;
   };
   struct member {
@@ -154,7 +154,7 @@ class host_side {
   void challenge(visitor& candidate, star_frame&& hello);
   void turn_away(visitor& candidate, const std::string& text);
   status judge(visitor& candidate, const star_frame_head& head, const std::string& host);
-  failure end(visitor* candidate, failure why);
+  failure end(visitor* candidate, failure reason);
   std::string missing() const;
   bool is_complete() const { return members_.size() + 1 == static_cast<std::size_t>(settings_.size); }
 
@@ -173,11 +173,11 @@ std::string host_side::missing() const {
 }
 
 // Tells everybody that the run ends here.
-failure host_side::end(visitor* candidate, failure why) {
+failure host_side::end(visitor* candidate, failure reason) {
   const auto head = head_of(settings_, star_frame_kind::refusal, 0);
-  if (candidate != nullptr) static_cast<void>(candidate->stream.send(head, bytes_of(why.message), kSendMs));
-  for (auto& [rank, one] : members_) static_cast<void>(one.stream.send(head, bytes_of(why.message), kSendMs));
-  return why;
+  if (candidate != nullptr) static_cast<void>(candidate->stream.send(head, bytes_of(reason.message), kSendMs));
+  for (auto& [rank, one] : members_) static_cast<void>(one.stream.send(head, bytes_of(reason.message), kSendMs));
+  return reason;
 }
 
 void host_side::turn_away(visitor& candidate, const std::string& text) {
@@ -195,9 +195,9 @@ status host_side::hear(visitor& candidate, star_frame&& said) {
   }
   if (!candidate.hello) return challenge(candidate, std::move(said)), status{};
   const auto shown = take_fixed<digest>(said.body);
-  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.its.size());
+  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.peer_nonce.size());
   const auto wanted =
-      prove(prover::joining, secret_, candidate.own, candidate.its, text_to_prove(candidate.hello->head, host));
+      prove(prover::joining, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
   if (said.head.kind != star_frame_kind::proof || !shown || !is_equal(*shown, wanted)) {
     turn_away(candidate,
               format("a visitor that says it is rank %u (%s) has another secret than rank 0 at %s; %s",
@@ -210,17 +210,17 @@ status host_side::hear(visitor& candidate, star_frame&& said) {
 }
 
 void host_side::challenge(visitor& candidate, star_frame&& hello) {
-  const auto its = take_fixed<nonce>(hello.body);
+  const auto peer_nonce = take_fixed<nonce>(hello.body);
   const auto own = make_nonce();
-  if (hello.head.kind != star_frame_kind::hello || hello.head.version != kFrameVersion || !its || !own)
+  if (hello.head.kind != star_frame_kind::hello || hello.head.version != kFrameVersion || !peer_nonce || !own)
     return turn_away(candidate, format("a visitor without a secret, or with another version of peerlane, at %s; %s",
                                        settings_.rendezvous.text.c_str(), kHowToShare));
-  candidate.its = *its;
+  candidate.peer_nonce = *peer_nonce;
   candidate.own = *own;
   candidate.hello = std::move(hello);
-  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.its.size());
+  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.peer_nonce.size());
   const auto proof =
-      prove(prover::rank_0, secret_, candidate.own, candidate.its, text_to_prove(candidate.hello->head, host));
+      prove(prover::rank_0, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
   std::vector<std::byte> body(candidate.own.begin(), candidate.own.end());
   body.insert(body.end(), proof.begin(), proof.end());
   candidate.is_over = !candidate.stream.send(head_of(settings_, star_frame_kind::challenge, 0), body, kSendMs);
@@ -279,7 +279,7 @@ status host_side::look_after_visitors() {
     auto whole = candidate->stream.receive(said);
     if (whole && *whole)
       if (auto fine = hear(*candidate, std::move(said)); !fine) return fine;
-    const bool is_slow = monotonic_ns() - candidate->since > kIntroductionMs * std::uint64_t{1'000'000};
+    const bool is_slow = monotonic_ns() - candidate->arrived_ns > kIntroductionMs * std::uint64_t{1'000'000};
     candidate = !whole || candidate->is_over || is_slow ? visitors_.erase(candidate) : candidate + 1;
   }
   return {};
@@ -353,14 +353,14 @@ result<unique_fd> reach_rank_0(const meeting& settings) {
 // Rank 0 asks for the secret, and shows first that it has it.
 status answer_challenge(const meeting& settings, const std::string& secret, const nonce& own, const star_frame& asked,
                         frame_stream& stream) {
-  const auto its = take_fixed<nonce>(asked.body);
+  const auto peer_nonce = take_fixed<nonce>(asked.body);
   const auto shown = take_fixed<digest>(asked.body, sizeof(nonce));
   const std::string host = host_name();
   const auto hello = text_to_prove(head_of(settings, star_frame_kind::hello, settings.job), bytes_of(host));
-  if (secret.empty() || !its || !shown || !is_equal(*shown, prove(prover::rank_0, secret, *its, own, hello)))
+  if (secret.empty() || !peer_nonce || !shown || !is_equal(*shown, prove(prover::rank_0, secret, *peer_nonce, own, hello)))
     return failure{EACCES, "rank 0 at " + settings.rendezvous.text + " has " + (secret.empty() ? "a" : "another") +
                                " secret; " + kHowToShare};
-  return stream.send(head_of(settings, star_frame_kind::proof, 0), prove(prover::joining, secret, *its, own, hello),
+  return stream.send(head_of(settings, star_frame_kind::proof, 0), prove(prover::joining, secret, *peer_nonce, own, hello),
                      kSendMs);
 }
 
@@ -378,7 +378,7 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
   if (auto sent = stream.send(head_of(settings, star_frame_kind::hello, settings.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + settings.rendezvous.text + " closed the connection: " + sent.error().message};
   bool is_known = false;
-  const std::uint64_t deadline = monotonic_ns() + settings.timeout_s * kSecond + kGraceMs * std::uint64_t{1'000'000};
+  const std::uint64_t deadline = monotonic_ns() + settings.timeout_s * kSecond + kJoinGraceMs * std::uint64_t{1'000'000};
   while (monotonic_ns() < deadline) {
     pollfd ready{stream.fd(), POLLIN, 0};
     poll(&ready, 1, kRetryMs);

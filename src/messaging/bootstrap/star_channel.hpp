@@ -16,7 +16,7 @@ struct channel_event {
   int peer = -1;
   bool is_lost = false;         // the peer is gone; reported once
   std::vector<std::byte> data;  // the message, if it is not
-  std::string why;              // of the loss
+  std::string reason;           // of the loss
 };
 
 // One thread. Rank 0 may send to and hears every rank, the others only rank 0.

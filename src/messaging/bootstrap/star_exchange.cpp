@@ -16,7 +16,7 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 // Rank 0 tells those who wait that it waits, too; so they can tell a silent rank 0 from one that waits for somebody else.
 constexpr unsigned kHeartbeatMs = 1000;
 // More patience with rank 0 than it has with the others: its sentence names the guilty one.
-constexpr unsigned kGraceMs = 3 * kHeartbeatMs;
+constexpr unsigned kSilenceGraceMs = 3 * kHeartbeatMs;
 constexpr unsigned kGoodbyeMs = 200;  // for telling a rank that the group has failed
 
 enum class message_kind : std::uint32_t { part = 1, whole, heartbeat, failure };
@@ -34,7 +34,7 @@ byte_string make_message(const message_head& head, std::span<const std::byte> bo
   return out;
 }
 
-std::optional<message_head> head_of(const byte_string& message) {
+std::optional<message_head> message_head_of(const byte_string& message) {
   message_head head{};
   if (message.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, message.data(), sizeof head);
@@ -44,7 +44,7 @@ std::optional<message_head> head_of(const byte_string& message) {
 byte_string body_of(const byte_string& message) { return {message.begin() + sizeof(message_head), message.end()}; }
 
 // Each part as its length and its bytes, by rank.
-byte_string join(const std::vector<byte_string>& parts) {
+byte_string joined_message(const std::vector<byte_string>& parts) {
   byte_string out;
   for (const byte_string& part : parts) {
     const std::uint64_t length = part.size();
@@ -91,8 +91,8 @@ result<std::vector<byte_string>> star_exchange::exchange(std::span<const std::by
   return outcome;
 }
 
-failure star_exchange::lost(int peer, const std::string& why) const {
-  return {ECONNRESET, name_of(peer) + " is gone: " + why + "; look at what it printed last"};
+failure star_exchange::lost(int peer, const std::string& reason) const {
+  return {ECONNRESET, name_of(peer) + " is gone: " + reason + "; look at what it printed last"};
 }
 
 failure star_exchange::silent(const parts_t& parts) const {
@@ -104,8 +104,8 @@ failure star_exchange::silent(const parts_t& parts) const {
 }
 
 status star_exchange::take_part(channel_event&& event, parts_t& parts) const {
-  if (event.is_lost) return lost(event.peer, event.why);
-  const auto head = head_of(event.data);
+  if (event.is_lost) return lost(event.peer, event.reason);
+  const auto head = message_head_of(event.data);
   if (!head || head->kind != message_kind::part)
     return failure{EPROTO, name_of(event.peer) + " sent what no peerlane of this version sends"};
   if (head->sequence != sequence_)
@@ -148,7 +148,7 @@ result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byt
   }
   std::vector<byte_string> all;
   for (auto& part : parts) all.push_back(std::move(*part));
-  if (auto sent = spread(make_message({message_kind::whole, 0, sequence_}, join(all))); !sent) return sent.error();
+  if (auto sent = spread(make_message({message_kind::whole, 0, sequence_}, joined_message(all))); !sent) return sent.error();
   return all;
 }
 
@@ -158,12 +158,12 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
     return failure{ETIMEDOUT, name_of(0) + " does not take what it is sent"};
   // Where the connection is gone, what rank 0 said before it went may still be waiting to be read.
   std::uint64_t heard = monotonic_ns();
-  while (!is_limited || monotonic_ns() - heard < (timeout_ms_ + kGraceMs) * kMillisecond) {
+  while (!is_limited || monotonic_ns() - heard < (timeout_ms_ + kSilenceGraceMs) * kMillisecond) {
     auto event = channel_->receive(kHeartbeatMs);
     if (!event) continue;
-    if (event->is_lost) return lost(0, event->why);
+    if (event->is_lost) return lost(0, event->reason);
     heard = monotonic_ns();
-    const auto head = head_of(event->data);
+    const auto head = message_head_of(event->data);
     if (!head) return failure{EPROTO, name_of(0) + " sent what no peerlane of this version sends"};
     if (head->kind == message_kind::heartbeat) continue;
     const byte_string body = body_of(event->data);
@@ -175,15 +175,15 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
     return std::move(*all);
   }
   return failure{ETIMEDOUT, format("no sign of %s for %u s; does it hang, or wait for its GPU?", name_of(0).c_str(),
-                                   (timeout_ms_ + kGraceMs) / 1000)};
+                                   (timeout_ms_ + kSilenceGraceMs) / 1000)};
 }
 
-void star_exchange::give_up(const failure& why) {
-  broken_ = why;
+void star_exchange::give_up(const failure& reason) {
+  broken_ = reason;
   channel_->abandon();
   if (rank() != 0) return;
-  const std::span text(reinterpret_cast<const std::byte*>(why.message.data()), why.message.size());
-  const byte_string message = make_message({message_kind::failure, why.code, sequence_}, text);
+  const std::span text(reinterpret_cast<const std::byte*>(reason.message.data()), reason.message.size());
+  const byte_string message = make_message({message_kind::failure, reason.code, sequence_}, text);
   for (int peer = 1; peer < size(); ++peer)
     static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
 }

@@ -42,8 +42,8 @@ class star_exchange final : public bootstrap {
   status take_part(channel_event&& event, parts_t& parts) const;
   status spread(const byte_string& message);
   void send_heartbeats(const parts_t& parts);
-  void give_up(const failure& why);
-  failure lost(int peer, const std::string& why) const;
+  void give_up(const failure& reason);
+  failure lost(int peer, const std::string& reason) const;
   failure silent(const parts_t& parts) const;
 
   std::unique_ptr<star_channel> channel_;

@@ -96,9 +96,9 @@ status ucx_fabric::configure(ucp_config_t* config, const options& wanted) {
   // Settings unknown to a version keep their default. A user's UCX_TLS takes precedence.
   if (!env_read("UCX_TLS").is_set) {
     // Processes of one node that share no memory count as remote.
-    std::string without = "shm";
-    if (!wanted.gpu_lanes && ucx::has_cuda_module(*ucx_)) without += ",cuda_copy,cuda_ipc";
-    set("TLS", "^" + without);
+    std::string excluded = "shm";
+    if (!wanted.gpu_lanes && ucx::has_cuda_module(*ucx_)) excluded += ",cuda_copy,cuda_ipc";
+    set("TLS", "^" + excluded);
   }
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
@@ -216,7 +216,7 @@ ucs_status_t ucx_fabric::connect(peer& destination) {
   }
   keep_connections(destination.rank);
   destination.has_rdma_lane = ucx::has_rdma_lane(
-      ucx::lanes_in(ucx::printed([&](std::FILE* into) { ucx_->ucp_ep_print_info(destination.endpoint, into); })));
+      ucx::lanes_in(ucx::printed([&](std::FILE* text_file) { ucx_->ucp_ep_print_info(destination.endpoint, text_file); })));
   return rc;
 }
 

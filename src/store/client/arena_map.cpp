@@ -20,7 +20,7 @@ result<std::unique_ptr<arena_map>> arena_map::map(int fd, const store_protocol::
   if (address == MAP_FAILED)
     return failure{code, format("mapping the store's memory (%llu bytes): %s",
                                 static_cast<unsigned long long>(arena.size_bytes), errno_text(code).c_str())};
-  // A child would share it, and write where it has no grant.
+  // A forked child must not inherit the mapping: it would write where it has no grant.
   madvise(address, arena.size_bytes, MADV_DONTFORK);
   return std::unique_ptr<arena_map>(new arena_map(static_cast<std::byte*>(address), arena, copies));
 }

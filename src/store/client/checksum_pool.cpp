@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kMaxThreads = 8;
 constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
-constexpr std::uint64_t kLooksNs = 500'000;    // the longest copy takes 300 us
+constexpr std::uint64_t kPollNs = 500'000;     // the longest copy takes 300 us
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
 }  // namespace
@@ -55,7 +55,7 @@ void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
     waiting_.insert(waiting_.end(), parts.begin(), parts.end());
     given_.store(waiting_.size(), std::memory_order_relaxed);
     want(waiting_.size());
-    // Who looks takes it, or sees it on lying down.
+    // A searching thread takes it, or finds it before it goes to sleep.
     if (searching_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
   }
   wake_another();
@@ -106,7 +106,7 @@ void checksum_pool::wake_another() {
 std::shared_ptr<value_part> checksum_pool::find_part() {
   searching_.fetch_add(1, std::memory_order_relaxed);
   std::shared_ptr<value_part> part;
-  const std::uint64_t until_ns = monotonic_ns() + kLooksNs;
+  const std::uint64_t until_ns = monotonic_ns() + kPollNs;
   for (unsigned pauses = 1; part == nullptr; ++pauses) {
     if (given_.load(std::memory_order_relaxed) != 0) part = take();
     else if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;
@@ -126,7 +126,7 @@ void checksum_pool::work() {
     std::unique_lock hold(lock_);
     ++asleep_;
     wanted_.store(0, std::memory_order_relaxed);
-    // What came since the last look is not slept over.
+    // Rechecks under the lock, so that parts given since the last poll are not missed.
     changed_.wait(hold, [&] { return closing_ || called_ != 0 || !waiting_.empty(); });
     --asleep_;
     if (called_ != 0) --called_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What callers do: making operations, starting them, waiting for them.
+// The callers' side: operations are made, started and waited for.
 #include "store/client/client.hpp"
 
 #include <sys/eventfd.h>
@@ -19,8 +19,7 @@ namespace flag = store_protocol::flag;
 
 constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
 constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
-constexpr std::uint64_t kLaneBytes = 256 << 10;         // from here up one more round trip costs less than frames
-constexpr auto kMaxSleep = std::chrono::milliseconds(100);
+constexpr std::uint64_t kMinUcxBytes = 256 << 10;       // from here up one more round trip costs less than frames
 
 operation_ptr failed(operation_ptr one, int code, std::string text) {
   one->phase = operation::stage::done;
@@ -106,14 +105,14 @@ operation_ptr client::make_plain(opcode op, std::uint32_t pool, std::string_view
   return one;
 }
 
-// Under the lock: how a value of so many bytes goes, none being the connection. `at_any_size`: through mapped memory also if
-// it is small.
+// Under the lock. The path of a value of this size; `path::none` stands for the connection. `at_any_size`: a small value
+// may go through mapped memory too.
 store_protocol::path client::path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const {
   using store_protocol::path;
   const path required = options_.require;
   const bool fits_memory = bytes > kInlineBytes || at_any_size || required == path::shm_direct;
   if (arena_ != nullptr && may_map && fits_memory && required != path::ucx) return path::shm_direct;
-  if (may_use_ucx && ucx_ready() && (bytes >= kLaneBytes || required == path::ucx)) return path::ucx;
+  if (may_use_ucx && ucx_ready() && (bytes >= kMinUcxBytes || required == path::ucx)) return path::ucx;
   return path::none;
 }
 
@@ -131,7 +130,7 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
     one->head.offset = *options.offset;
   }
   lock_t hold(lock_);
-  one->fields.who = {client_id_, next_sequence_++};
+  one->fields.request_number = {client_id_, next_sequence_++};
   const auto way = path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);
   if (!check_path(*one, way, "put")) return one;
   if (way == store_protocol::path::shm_direct) {
@@ -150,15 +149,16 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
   return one;
 }
 
-operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) {
+operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const memory& destination,
+                               const get_request& options) {
   auto one = make_plain(opcode::get, pool, key, options.timeout_ms);
-  one->mine = into;
+  one->mine = destination;
   one->order = options.order;
   one->head.offset = options.offset;
-  one->head.value_bytes = into.bytes;
+  one->head.value_bytes = destination.bytes;
   if (options.verify) one->head.flags |= flag::verify;
   const lock_t hold(lock_);
-  const auto way = path_for(into.bytes, true, options.order.has, !options.order.has);
+  const auto way = path_for(destination.bytes, true, options.order.has, !options.order.has);
   if (!check_path(*one, way, "get")) return one;
   const bool by_memory = way == store_protocol::path::shm_direct;
   one->method = by_memory                          ? operation::kind::get_shm
@@ -166,7 +166,7 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
                                                    : operation::kind::get_streamed;
   if (!options.leave_to_stream || !options.order.has) return one;
   one->leave_to_stream = true;
-  if (by_memory && into.device) return one;
+  if (by_memory && destination.device) return one;
   return failed(one, ENOTSUP,
                 "a get in stream order needs device memory and the store's memory mapped here: " + why_no_shm_);
 }
@@ -176,7 +176,7 @@ operation_ptr client::make_erase(std::uint32_t pool, std::string_view key, const
   one->fields.level = options.level;
   one->fields.only = options.only;
   const lock_t hold(lock_);
-  one->fields.who = {client_id_, next_sequence_++};
+  one->fields.request_number = {client_id_, next_sequence_++};
   return one;
 }
 
@@ -189,14 +189,14 @@ operation_ptr client::make_find(std::uint32_t pool, const key_search& search, in
   return one;
 }
 
-status client::copy_out(const memory& source, std::uint64_t skip, void* into, std::uint64_t bytes,
+status client::copy_out(const memory& source, std::uint64_t skip, void* destination, std::uint64_t bytes,
                         const stream_order& order) {
   if (bytes == 0) return {};
   if (!source.device) {
-    std::memcpy(into, reinterpret_cast<const void*>(source.address + skip), bytes);
+    std::memcpy(destination, reinterpret_cast<const void*>(source.address + skip), bytes);
     return {};
   }
-  const copy::transfer transfer{copy::direction::to_host, copy::address_of(into), source.address + skip, bytes};
+  const copy::transfer transfer{copy::direction::to_host, copy::address_of(destination), source.address + skip, bytes};
   if (!order.has) return options_.copies->copy(transfer, *source.device);
   auto begun = options_.copies->begin({&transfer, 1}, {true, order.stream});
   if (!begun) return begun.error();
@@ -209,14 +209,15 @@ void client::start(std::span<const operation_ptr> list) {
   lock_t hold(lock_);
   for (const auto& one : list) {
     const bool noticed = one->callback != nullptr || one->event_fd >= 0 || one->leave_to_stream;
-    if (one->done()) {  // refused where it was made
+    if (one->done()) {  // refused when it was made
       if (noticed) ended_.push_back(one);
       continue;
     }
     if (noticed) ++noticed_;
     submit(one);
   }
-  if (wire_ && !flush()) (void)eventfd_write(wake_fd_, 1);  // whoever sleeps shall also wait for room in the socket
+  if (wire_ && !flush())
+    (void)eventfd_write(wake_fd_, 1);  // wakes the driving thread, which then also waits for room in the socket
   if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = std::thread([this] { background(); });
   if (noticed_ > 0) changed_.notify_all();
   run_callbacks(hold);
@@ -234,22 +235,22 @@ bool client::test(const operation_ptr& one) {
   return one->done();
 }
 
-bool client::wait(const operation_ptr& one, clock::time_point until) {
+bool client::wait(const operation_ptr& one, clock::time_point deadline) {
   lock_t hold(lock_);
   auto busy = clock::now();
   const auto spin = std::chrono::microseconds(options_.spin_us);
   while (!one->done()) {
     if (pumping_) {
-      changed_.wait_until(hold, std::min(until, clock::now() + kMaxSleep));
+      changed_.wait_until(hold, std::min(deadline, clock::now() + kMaxSleep));
     } else {
       pumping_ = true;
       const auto now = clock::now();
-      if (pump(hold, until, now - busy >= spin)) busy = clock::now();
+      if (pump(hold, deadline, now - busy >= spin)) busy = clock::now();
       pumping_ = false;
       changed_.notify_all();
       run_callbacks(hold);
     }
-    if (!one->done() && until != clock::time_point::max() && clock::now() >= until) return false;
+    if (!one->done() && deadline != clock::time_point::max() && clock::now() >= deadline) return false;
   }
   return true;
 }

@@ -71,7 +71,7 @@ class client {
 
   // ---- Making operations. `callback` and `event_fd` may be set before start().
   operation_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options);
-  operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options);
+  operation_ptr make_get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options);
   operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options);
   operation_ptr make_plain(store_protocol::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
   operation_ptr make_find(std::uint32_t pool, const key_search& search, int timeout_ms = -1);
@@ -81,8 +81,8 @@ class client {
 
   // True: the operation has ended. Otherwise drives the connection once, without blocking.
   bool test(const operation_ptr& one);
-  // False: `until` has passed; the operation continues.
-  bool wait(const operation_ptr& one, clock::time_point until = clock::time_point::max());
+  // False: `deadline` has passed; the operation continues.
+  bool wait(const operation_ptr& one, clock::time_point deadline = clock::time_point::max());
   // start() and wait().
   reply run(const operation_ptr& one);
 
@@ -110,6 +110,7 @@ class client {
   void break_ucx();
 
  private:
+  static constexpr auto kMaxSleep = std::chrono::milliseconds(100);
   explicit client(const client_options& options);
   using lock_t = std::unique_lock<std::mutex>;
 
@@ -118,11 +119,12 @@ class client {
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
   void background();
-  status copy_out(const memory& source, std::uint64_t skip, void* into, std::uint64_t bytes, const stream_order& order);
+  status copy_out(const memory& source, std::uint64_t skip, void* destination, std::uint64_t bytes,
+                  const stream_order& order);
   result<std::uint32_t> remember_pool(const reply& got, std::string_view name);
 
   // client_pump.cpp; by the thread that drives the connection
-  bool pump(lock_t& hold, clock::time_point until, bool may_sleep);
+  bool pump(lock_t& hold, clock::time_point deadline, bool may_sleep);
   void submit(const operation_ptr& one);  // by any thread
   void ask(operation& one, store_protocol::opcode op, const store_protocol::tail& fields);
   bool flush();  // by any thread
@@ -137,8 +139,8 @@ class client {
   void take_answer(const store_protocol::head& header, store_protocol::tail fields, std::string_view body);
   void take_answer_to(const operation_ptr& one, const store_protocol::head& header, store_protocol::tail fields,
                       std::string_view body, bool data_follow);
-  void go_by_socket(const operation_ptr& one, const std::string& why);
-  status copy_in(const memory& into, std::string_view body);
+  void go_by_socket(const operation_ptr& one, const std::string& reason);
+  status copy_in(const memory& destination, std::string_view body);
   result<std::vector<copy::transfer>> pieces_of(operation& one);
   status begin_copy(operation& one);
   void give_all(operation& one);
@@ -174,8 +176,8 @@ class client {
 
   // client_connect.cpp
   status connect_now(lock_t& hold, unsigned timeout_ms);
-  bool connect_again(lock_t& hold, clock::time_point until);
-  void lose_connection(const failure& why);
+  bool connect_again(lock_t& hold, clock::time_point deadline);
+  void lose_connection(const failure& reason);
 
   struct sending {
     std::string head;
@@ -193,7 +195,7 @@ class client {
     static constexpr std::size_t kMaxKept = 1 << 20;
   };
   struct receiving {
-    operation_ptr into;  // null: thrown away
+    operation_ptr receiver;  // null: thrown away
     store_protocol::head header;
     std::size_t done = 0;
     std::uint32_t crc = 0;

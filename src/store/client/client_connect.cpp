@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making the connection, and making it again: what was under way is asked anew.
+// Connects and reconnects. After a reconnect the operations under way are requested again.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,14 +15,14 @@ constexpr auto kFirstBackoff = std::chrono::milliseconds(10), kLastBackoff = std
 
 }  // namespace
 
-// Precondition: nobody else drives the connection.
+// Precondition: no other thread drives the connection.
 status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   greeting_request request;
   request.last_session = last_session_;
   request.attach = options_.use_shm;
   request.rings = options_.use_shm && options_.use_rings;
   request.pools = pools_;
-  request.lane = offer_ucx();
+  request.ucx = offer_ucx();
   hold.unlock();
   auto wire = connect(options_.server, timeout_ms);
   result<greeted> hello = failure{};
@@ -32,8 +32,8 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   hold.lock();
   if (!wire) return wire.error();
   if (!hello) return hello.error();
-  std::string why = hello->why_no_shm;
-  // The same server's memory is mapped already; another one's takes its place.
+  std::string reason = hello->why_no_shm;
+  // Keeps the mapping of the same server's memory; another server's takes its place.
   if (arena_ != nullptr && hello->server.instance != server_.instance) arena_.reset();
   if (hello->arena_fd >= 0) {
     if (arena_ != nullptr) {
@@ -41,7 +41,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
     } else {
       auto mapped = arena_map::map(hello->arena_fd, *hello->memory, options_.copies);
       if (mapped) arena_ = *std::move(mapped);
-      else why = mapped.error().message;
+      else reason = mapped.error().message;
     }
   } else {
     arena_.reset();
@@ -49,10 +49,10 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   wire_ = *std::move(wire);
   server_ = hello->server;
   last_session_ = arena_ ? server_.session : 0;
-  why_no_shm_ = why;
+  why_no_shm_ = reason;
   backoff_ = kFirstBackoff;
-  join_ucx(hello->lane, hello->ucx_refusal);
-  // In the order in which they were asked.
+  join_ucx(hello->ucx, hello->ucx_refusal);
+  // In the order of the first requests.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)
     if (!one->done()) again.push_back(one);
@@ -63,9 +63,9 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   return {};
 }
 
-void client::lose_connection(const failure& why) {
+void client::lose_connection(const failure& reason) {
   if (!wire_) return;
-  lost_because_ = why;
+  lost_because_ = reason;
   wire_.reset();
   out_.clear();
   current_.clear();
@@ -75,7 +75,7 @@ void client::lose_connection(const failure& why) {
   input_begin_ = input_end_ = 0;
   unpin_.clear();  // the server dropped them
   unpin_bytes_ = 0;
-  // Copies end before the server is told that none is under way (greeting.hpp).
+  // Copies end before the server learns that none is under way (greeting.hpp).
   for (const auto& one : copies_) {
     wait_for_copies(*one);
     if (one->done() && one->unpin_later) --noticed_;
@@ -90,21 +90,21 @@ void client::lose_connection(const failure& why) {
       asked_.erase(id);
     } else if (!options_.reconnect || !one->may_repeat || closing_) {
       asked_.erase(id);
-      finish(one, ECONNRESET, why.message + "; whether it was done is not known");
+      finish(one, ECONNRESET, reason.message + "; whether it was done is not known");
     }
   }
 }
 
-bool client::connect_again(lock_t& hold, clock::time_point until) {
+bool client::connect_again(lock_t& hold, clock::time_point deadline) {
   const auto now = clock::now();
   if (now < next_connect_) {
     hold.unlock();
-    std::this_thread::sleep_until(std::min(next_connect_, until));
+    std::this_thread::sleep_until(std::min(next_connect_, deadline));
     hold.lock();
     expire();
     return false;
   }
-  const auto end = std::min(until, next_deadline());
+  const auto end = std::min(deadline, next_deadline());
   const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(end - now).count();
   const auto done = connect_now(hold, static_cast<unsigned>(std::clamp<std::int64_t>(left_ms, 1, 2000)));
   if (done) return true;

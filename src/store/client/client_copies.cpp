@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store's memory mapped here: values are copied between it and the caller's memory, and summed on the way.
 //
-//   host memory      granted or pinned ─▶ copied and summed in one pass; long ones in parts, with the crew's threads
+//   host memory      granted or pinned ─▶ copied and summed in one pass; long ones in parts, with the checksum pool
 //   put from a GPU   granted ─▶ one copy │ the GPU sums what it reads ─▶ both there: commit
-//        or, where no kernel runs: copies of 16 MiB and less ─▶ each that is there: the crew sums it ─▶ commit
+//        or, where no kernel runs: copies of 16 MiB and less ─▶ each that is there: the pool sums it ─▶ commit
 #include <algorithm>
 #include <cstring>
 
@@ -17,30 +17,30 @@ namespace {
 using store_protocol::opcode;
 
 constexpr std::uint64_t kShortCopy = 256 << 10;  // up to here a copy is done rather than begun
-// Between host memories. Waking a thread takes 50 us, as long as one copies 600 KiB; below 8 MiB a value may be wanted
-// again while the cache has it (crc32c_copy).
+// Between host memories. Waking a thread takes 50 us, as long as one thread copies 600 KiB. A value below 8 MiB may still
+// be read from the cache (crc32c_copy).
 constexpr std::uint64_t kTogetherFrom = 4 << 20, kPastCacheFrom = 8 << 20;
-// From here on a kernel's start costs less than waking threads and waiting for the last part (1 MiB: 129 us and 76, 4 MiB:
-// 152 and 202; H200, H100).
+// From here a kernel's start costs less than waking threads and waiting for the last part (1 MiB: 129 and 76 us, 4 MiB: 152
+// and 202 us; H200, H100).
 constexpr std::uint64_t kGpuSumFrom = 2 << 20;
-// A durable put of a value as long as this is written to disk while it comes, and the store hears of it every so often: a
-// disk takes longer for so many bytes than one more message does.
+// The store writes a durable value of this size to disk while it arrives, and gets progress reports: the disk takes longer
+// for so many bytes than a message does.
 constexpr std::uint64_t kTellFrom = 16 << 20, kTellBytes = 8 << 20;
-// After the last byte's arrival: as long as a kernel that other kernels keep waiting is given. It takes less than the copy.
+// Time after the last byte for a kernel that other kernels delay. The kernel takes less time than the copy.
 constexpr auto kPatienceWithGpu = std::chrono::microseconds(500);
 
 }  // namespace
 
-status client::copy_in(const memory& into, std::string_view body) {
-  if (!into.device) {
-    std::memcpy(reinterpret_cast<void*>(into.address), body.data(), body.size());
+status client::copy_in(const memory& destination, std::string_view body) {
+  if (!destination.device) {
+    std::memcpy(reinterpret_cast<void*>(destination.address), body.data(), body.size());
     return {};
   }
-  return options_.copies->copy({copy::direction::to_device, into.address, copy::address_of(body.data()), body.size()},
-                               *into.device);
+  return options_.copies->copy({copy::direction::to_device, destination.address, copy::address_of(body.data()), body.size()},
+                               *destination.device);
 }
 
-// What lies in the arena of the part of the value that this operation is about, and where it is in the caller's memory.
+// The pieces of the arena that this operation reads or writes, each with its place in the caller's memory.
 result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
   const bool put = one.method == operation::kind::put_shm;
   const std::uint64_t whole = one.got.result.value_bytes;
@@ -67,7 +67,7 @@ result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
   return out;
 }
 
-// Between host memories: done here, or begun by the crew as well if it is long.
+// Between host memories: done here, or begun by the checksum pool if it is long.
 void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& pieces) {
   one.sum = 0;
   const bool past_cache = one.got.moved_bytes >= kPastCacheFrom;
@@ -82,7 +82,7 @@ void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& piec
   give_all(one);
 }
 
-// A get of the whole value into host memory was summed for nothing: scribbled memory is noticed here.
+// Compares a get's sum of the whole value with the stored one, which finds overwritten memory.
 status client::check_sum(const operation& one) {
   const auto& outcome = one.got.result;
   if (one.method != operation::kind::get_shm || !one.sum || !outcome.has_crc || one.head.offset != 0 ||
@@ -93,7 +93,7 @@ status client::check_sum(const operation& one) {
                                  static_cast<unsigned long long>(outcome.version), *one.sum, outcome.crc)};
 }
 
-// Begins (GPU) or does (host, and short ones) the copy; called without the lock, by the thread that drives.
+// Begins the copy (GPU) or does it (host memory, short ones). Called by the driving thread without the lock.
 status client::begin_copy(operation& one) {
   auto pieces = pieces_of(one);
   if (!pieces) return pieces.error();
@@ -111,7 +111,7 @@ status client::begin_copy(operation& one) {
   }
   one.phase = operation::stage::copying;
   const copy::planner::async_options options{one.order.has, one.order.stream};
-  // (the GPU's sum comes with the last byte; the disk waits for the crew's no longer than for the bytes)
+  // (The GPU's sum comes with the last byte, so the disk waits for it no longer than for the bytes.)
   if (whole && sums_on_gpu_ && one.got.moved_bytes >= kGpuSumFrom && !one.reports_arrival) {
     auto sum = options_.copies->begin_checksum(*one.mine.device, one.mine.address, one.got.moved_bytes, options);
     if (sum) one.gpu_sum = *std::move(sum);
@@ -127,17 +127,18 @@ status client::begin_copy(operation& one) {
   return one.copies.make_wait(one.order.stream);
 }
 
-// What `copied` brings, or what is there, or (host memory) is copied by whoever sums it.
+// Adds the parts of a piece: those that `copied` brings, those already in memory, and those of host memory that the summing
+// thread copies.
 void client::add_parts(operation& one, const copy::transfer& piece, const std::shared_ptr<copy::completion>& copied) {
   for (std::size_t offset = 0; offset < piece.row_bytes; offset += checksum_pool::kPartBytes) {
     const auto& part = one.parts.emplace_back(std::make_shared<value_part>());
-    auto* const there = static_cast<std::byte*>(copy::host_pointer(piece.dst + offset));
-    part->source = there;
+    auto* const memory = static_cast<std::byte*>(copy::host_pointer(piece.dst + offset));
+    part->source = memory;
     part->bytes = std::min<std::size_t>(checksum_pool::kPartBytes, piece.row_bytes - offset);
     part->copied = copied;
     if (one.mine.device) continue;
     part->source = static_cast<const std::byte*>(copy::host_pointer(piece.src + offset));
-    part->destination = there;
+    part->destination = memory;
     part->past_cache = one.got.moved_bytes >= kPastCacheFrom;
   }
 }
@@ -172,7 +173,7 @@ status client::begin_parts(operation& one, const std::vector<copy::transfer>& pi
   return {};
 }
 
-// After a failure, and before memory changes hands: nothing of this operation touches memory any more.
+// After a failure, and before memory changes hands: afterwards the operation touches no memory.
 void client::wait_for_copies(operation& one) {
   one.gpu_sum.give_up();
   (void)one.copies.wait().ok();
@@ -184,8 +185,8 @@ void client::wait_for_copies(operation& one) {
   one.parts.clear();
 }
 
-// The value is in the arena, and its checksum is the GPU's, or has to be made here: a kernel that others keep from running
-// is not waited for.
+// True: the value is in the arena with its checksum. The sum is made here if other kernels keep the GPU's kernel from
+// running.
 result<bool> client::gpu_sum_ended(operation& one) {
   if (const auto sum = one.gpu_sum.test()) {
     one.sum = sum;
@@ -207,32 +208,32 @@ result<bool> client::gpu_sum_ended(operation& one) {
 
 result<bool> client::copy_ended(operation& one) {
   if (one.gpu_sum.is_there()) {
-    const auto there = one.copies.test();
-    if (!there) one.gpu_sum.give_up();
-    if (!there || !*there) return there;
+    const auto ended = one.copies.test();
+    if (!ended) one.gpu_sum.give_up();
+    if (!ended || !*ended) return ended;
     return gpu_sum_ended(one);
   }
   if (one.parts.empty()) return one.copies.test();
-  // Copies arrive in order, nearly; all parts of one at once.
-  std::vector<std::shared_ptr<value_part>> here;
+  // Copies arrive nearly in order; all parts of one arrive together.
+  std::vector<std::shared_ptr<value_part>> arrived;
   for (const auto& part : one.parts) {
     if (part->given) continue;
-    if (here.empty() || here.back()->copied != part->copied) {
-      const auto there = part->copied->test();
-      if (!there) {
-        const failure why = there.error();
+    if (arrived.empty() || arrived.back()->copied != part->copied) {
+      const auto ended = part->copied->test();
+      if (!ended) {
+        const failure reason = ended.error();
         wait_for_copies(one);
-        return why;
+        return reason;
       }
-      if (!*there) break;
+      if (!*ended) break;
     }
-    here.push_back(part);
+    arrived.push_back(part);
   }
-  if (!here.empty()) {
-    for (const auto& part : here) part->given = true;
-    checksum_pool_.give(here);
+  if (!arrived.empty()) {
+    for (const auto& part : arrived) part->given = true;
+    checksum_pool_.give(arrived);
   }
-  // Joined while later ones are on their way: at the end only the last ones' sums are missing.
+  // Sums are joined while later parts are on their way, so only the last parts' sums are missing at the end.
   for (; !one.parts.empty() && one.parts.front()->summed.load(std::memory_order_acquire); one.parts.pop_front()) {
     one.sum = arch::crc32c_combine(*one.sum, one.parts.front()->crc, one.parts.front()->bytes);
     one.arrived_bytes += one.parts.front()->bytes;
@@ -254,7 +255,7 @@ bool client::may_report_arrival(const operation& one, std::optional<store_protoc
 void client::report_arrival(operation& one) {
   if (!one.reports_arrival || one.arrived_bytes < one.reported_bytes + kTellBytes) return;
   one.reported_bytes = one.arrived_bytes;
-  operation note;  // answered, and nobody waits for it
+  operation note;  // answered, but not waited for
   note.head.pool_id = one.head.pool_id;
   note.head.value_bytes = one.reported_bytes;
   store_protocol::tail fields;
@@ -280,7 +281,7 @@ bool client::run_copies(lock_t& hold) {
         continue;
       }
       if (one->leave_to_stream) {
-        // The stream has it; the pin goes when the copy has ended.
+        // The copy is queued on the stream; the pin is dropped when it has ended.
         one->unpin_later = true;
         asked_.erase(one->head.request_id);
         finish(one, 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Driving the connection: frames out, frames in, copies between the arena and the caller's memory.
+// Drives the connection: frames out, frames in, copies between the arena and the caller's memory.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -17,9 +17,8 @@ namespace {
 using store_protocol::opcode;
 namespace flag = store_protocol::flag;
 
-constexpr auto kGrace = std::chrono::milliseconds(500);  // after a deadline: the store's own answer says more
-constexpr auto kMaxSleep = std::chrono::milliseconds(100);
-constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;  // pins that may wait for the next message
+constexpr auto kGrace = std::chrono::milliseconds(500);  // after a deadline: the store's own answer carries the reason
+constexpr std::uint64_t kMaxUnpinBytes = 8 << 20;        // pins that may wait for the next message
 constexpr std::size_t kMaxUnpins = 32;
 constexpr int kMaxPatchAttempts = 1000;
 
@@ -29,7 +28,7 @@ std::uint32_t left_us(clock::time_point deadline) {
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(left, 0, store_protocol::kNoDeadline - 1));
 }
 
-// What is sent with the head. A short value in host memory is sent from where it lies.
+// The body that is sent with the head. A short value in host memory is sent from the caller's memory.
 std::string_view body_of(const operation& one) {
   if (one.method != operation::kind::plain || one.head.op != opcode::put || one.mine.device) return one.body;
   return {reinterpret_cast<const char*>(one.mine.address), one.mine.bytes};
@@ -48,7 +47,7 @@ void client::submit(const operation_ptr& one) {
   one->sum.reset();
   one->extents.clear();
   asked_[one->head.request_id] = one;
-  if (!wire_) return;  // asked when there is a connection again
+  if (!wire_) return;  // sent again after a reconnect
   if (one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx) return submit_by_ucx(one);
   auto op = one->head.op;
   if (one->method == operation::kind::put_shm) {
@@ -112,7 +111,7 @@ bool client::flush() {
   }
 }
 
-// The next data frame of a put, in turns. False: there is none.
+// Sends the next data frame of one of the puts, round robin. False: there is none.
 bool client::send_next_data() {
   if (streaming_.empty()) return false;
   const auto one = streaming_.front();
@@ -122,7 +121,7 @@ bool client::send_next_data() {
   head.request_id = one->head.request_id;
   head.pool_id = one->head.pool_id;
   head.offset = one->sent_bytes;
-  // A put that has ended (refused, late) still ends its frames, or the store would wait for the rest.
+  // A put that ended early (refused, late) still sends the end of its frames; otherwise the store would wait for the rest.
   const std::uint64_t left = one->done() ? 0 : one->mine.bytes - one->sent_bytes;
   const auto bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, store_protocol::kDataBodyBytes));
   const std::byte* body = reinterpret_cast<const std::byte*>(one->mine.address + one->sent_bytes);
@@ -148,8 +147,8 @@ bool client::send_next_data() {
   return true;
 }
 
-// The caller's memory is its own again when its operation has ended: what a frame that is half sent still needs of it is
-// kept here. At most one frame, and only of a put that is refused or late.
+// Copies the unsent rest of a frame: the caller gets its memory back when its operation ends. At most one frame, and only
+// of a refused or late put.
 void client::keep_rest_of_frame(operation& one) {
   if (current_.owner.get() != &one || one.mine.device) return;
   const std::size_t head_bytes = current_.head.size();
@@ -165,7 +164,7 @@ void client::let_go(std::uint64_t pin, std::uint64_t bytes) {
   unpin_.push_back(pin);
   unpin_bytes_ += bytes;
   if (unpin_.size() < kMaxUnpins && unpin_bytes_ < kMaxUnpinBytes) return;
-  operation note;  // answered, and nobody waits for it
+  operation note;  // answered, but not waited for
   note.head.op = opcode::unpin;
   ask(note, opcode::unpin, {});
 }
@@ -174,44 +173,44 @@ void client::let_go(std::uint64_t pin, std::uint64_t bytes) {
 
 bool client::read_some() {
   if (!wire_) return false;
-  void* into = input_.data() + input_end_;
+  void* destination = input_.data() + input_end_;
   std::size_t room = input_.size() - input_end_;
   const bool direct = receiving_ && input_begin_ == input_end_;
   if (direct) {
-    into = room_for_data(room);
+    destination = room_for_data(room);
   } else if (input_begin_ > 0) {
     std::memmove(input_.data(), input_.data() + input_begin_, input_end_ - input_begin_);
     input_end_ -= input_begin_;
     input_begin_ = 0;
-    into = input_.data() + input_end_;
+    destination = input_.data() + input_end_;
     room = input_.size() - input_end_;
   }
-  // Its head alone, so that the bytes behind it are read to where they shall lie.
+  // Reads the head alone, so that the bytes behind it go straight to their destination.
   if (!direct && data_next_ && input_end_ == 0) room = store_protocol::kHeadBytes;
-  const auto got = wire_->read(into, room);
+  const auto got = wire_->read(destination, room);
   if (!got) {
     lose_connection(got.error());
     return true;
   }
   if (*got == 0) return false;
-  if (direct) data_came(static_cast<std::byte*>(into), *got);
+  if (direct) data_came(static_cast<std::byte*>(destination), *got);
   else input_end_ += *got;
   while (wire_ && parse_one()) {}
   return true;
 }
 
-// Where the next bytes of the present data frame go; `room` becomes how many may.
+// Destination of the next bytes of the present data frame; sets `room` to how many fit.
 void* client::room_for_data(std::size_t& room) {
   auto& now = *receiving_;
   const std::size_t left = now.header.body_bytes - now.done;
-  if (!now.into || now.into->done()) {
+  if (!now.receiver || now.receiver->done()) {
     input_begin_ = input_end_ = 0;
     room = std::min(left, input_.size());
     return input_.data();
   }
   room = left;
-  if (now.into->mine.device) return now.into->staging.data() + now.done;
-  return reinterpret_cast<std::byte*>(now.into->mine.address + now.into->received_bytes + now.done);
+  if (now.receiver->mine.device) return now.receiver->staging.data() + now.done;
+  return reinterpret_cast<std::byte*>(now.receiver->mine.address + now.receiver->received_bytes + now.done);
 }
 
 void client::data_came(const std::byte* data, std::size_t bytes) {
@@ -222,7 +221,7 @@ void client::data_came(const std::byte* data, std::size_t bytes) {
 
 void client::data_complete() {
   const receiving done = *std::exchange(receiving_, std::nullopt);
-  const auto& one = done.into;
+  const auto& one = done.receiver;
   const bool last = (done.header.flags & flag::more) == 0;
   data_next_ = !last;
   if (last) asked_.erase(done.header.request_id);
@@ -249,7 +248,7 @@ bool client::parse_one() {
     std::size_t room = 0;
     const auto& now = *receiving_;
     const std::size_t part = std::min(have, now.header.body_bytes - now.done);
-    if (now.into && !now.into->done()) std::memcpy(room_for_data(room), cursor, part);
+    if (now.receiver && !now.receiver->done()) std::memcpy(room_for_data(room), cursor, part);
     input_begin_ += part;
     data_came(reinterpret_cast<const std::byte*>(cursor), part);
     return true;
@@ -281,9 +280,9 @@ bool client::parse_one() {
 void client::take_data(const store_protocol::head& header) {
   auto& now = receiving_.emplace(receiving{});
   now.header = header;
-  if (const auto found = asked_.find(header.request_id); found != asked_.end()) now.into = found->second;
-  if (now.into && !now.into->done()) {
-    auto& one = *now.into;
+  if (const auto found = asked_.find(header.request_id); found != asked_.end()) now.receiver = found->second;
+  if (now.receiver && !now.receiver->done()) {
+    auto& one = *now.receiver;
     if (header.offset != one.received_bytes || header.body_bytes > one.mine.bytes - one.received_bytes)
       return lose_connection({EPROTO, "a piece of a value came that does not continue the one before"});
     if (one.mine.device) one.staging.resize(store_protocol::kMaxBodyBytes);
@@ -292,7 +291,7 @@ void client::take_data(const store_protocol::head& header) {
 }
 
 void client::take_answer(const store_protocol::head& header, store_protocol::tail fields, std::string_view body) {
-  if (header.op == opcode::hello && header.status != 0)  // the server's last words
+  if (header.op == opcode::hello && header.status != 0)  // the server's reason for closing
     return lose_connection({header.status, fields.text.value_or("the store ended the connection")});
   const auto found = asked_.find(header.request_id);
   if (found == asked_.end()) return;
@@ -315,16 +314,16 @@ void client::take_answer(const store_protocol::head& header, store_protocol::tai
 void client::take_answer_to(const operation_ptr& one, const store_protocol::head& header, store_protocol::tail fields,
                             std::string_view body, bool data_follow) {
   auto& got = one->got;
-  // It will close the connection; this is asked again when the store is back.
+  // The server will close the connection; the request is repeated when the store is back.
   if (header.status == ESHUTDOWN && one->may_repeat && options_.reconnect) return;
   if (header.status != 0) {
-    // A part of a value was put while somebody else changed the value: the rest is taken from the new one.
+    // Another client changed the value while a part of it was put: the rest is taken from the new value.
     const bool changed = header.status == ESTALE || header.status == EEXIST || header.status == ENOENT;
     if (one->is_patch() && !one->fields.only && changed && ++one->attempts < kMaxPatchAttempts &&
         clock::now() < one->deadline) {
       asked_.erase(header.request_id);
-      // Nothing is remembered of a request that did nothing: a router's goes on under its own number.
-      if (one->fields.who->client == client_id_) one->fields.who->number = next_sequence_++;
+      // The store remembers no number of a request that changed nothing. A router's request keeps its own number.
+      if (one->fields.request_number->client == client_id_) one->fields.request_number->number = next_sequence_++;
       return submit(one);
     }
     const bool by_memory = one->method == operation::kind::put_shm || one->method == operation::kind::get_shm;
@@ -335,9 +334,9 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
       return go_by_socket(one, fields.text.value_or(errno_text(header.status)));
     }
     if (one->method != operation::kind::put_streamed || one->sent_bytes == one->mine.bytes) asked_.erase(header.request_id);
-    std::string why = fields.text.value_or(errno_text(header.status));
+    std::string reason = fields.text.value_or(errno_text(header.status));
     got.fields = std::move(fields);
-    return finish(one, header.status, std::move(why));
+    return finish(one, header.status, std::move(reason));
   }
   if (fields.result) got.result = *fields.result;
   switch (one->method) {
@@ -356,9 +355,9 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
       got.moved_bytes = one->mine.bytes;
       break;
     case operation::kind::get_ucx:
-      if ((header.flags & flag::lane) != 0) return ucx_answered(one, header, fields);
+      if ((header.flags & flag::ucx) != 0) return ucx_answered(one, header, fields);
       stop_ucx_transfer(*one);
-      one->method = operation::kind::get_streamed;  // memory does not hold the value as a whole
+      one->method = operation::kind::get_streamed;  // the store's memory does not hold the whole value
       if (options_.require != store_protocol::path::none && header.value_bytes > 0)
         finish(one, ENOTSUP,
                format("path %s was required: the value is not in memory as a whole", name_of(options_.require)));
@@ -392,14 +391,14 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
   finish(one, 0);
 }
 
-// The store's memory does not hold the value as a whole, or may not be used for this pool: through the socket then, unless
-// that is forbidden.
-void client::go_by_socket(const operation_ptr& one, const std::string& why) {
+// Repeats the request through the socket: the store's memory does not hold the whole value, or may not be used for this
+// pool. Fails if the caller required mapped memory.
+void client::go_by_socket(const operation_ptr& one, const std::string& reason) {
   stop_ucx_transfer(*one);
   if (options_.require != store_protocol::path::none)
-    return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), why.c_str()));
+    return finish(one, ENOTSUP, format("path %s was required: %s", name_of(options_.require), reason.c_str()));
   if (one->method == operation::kind::get_shm && one->order.has)
-    return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + why);
+    return finish(one, ENOTSUP, "a get in stream order reads the store's memory: " + reason);
   if (one->method == operation::kind::put_shm || one->method == operation::kind::put_ucx) {
     one->method = operation::kind::put_streamed;
     one->head.flags |= flag::streamed;
@@ -421,22 +420,22 @@ clock::time_point client::next_deadline() const {
 void client::expire() {
   const auto now = clock::now();
   if (now < next_check_) return;
-  next_check_ = now + std::chrono::milliseconds(5);  // a look costs time for each operation under way
+  next_check_ = now + std::chrono::milliseconds(5);  // a check costs time for each operation under way
   const auto asked = asked_;
   for (const auto& [id, one] : asked) {
     if (one->done() || one->deadline == clock::time_point::max() || now < one->deadline + (wire_ ? kGrace : kGrace * 0))
       continue;
     wait_for_copies(*one);
     if (one->method == operation::kind::put_ucx) give_grant_back(*one);
-    std::string why =
+    std::string reason =
         wire_ ? "the store did not answer in time" : "the store was not reached in time: " + lost_because_.message;
-    finish(one, ETIMEDOUT, std::move(why));
+    finish(one, ETIMEDOUT, std::move(reason));
   }
 }
 
 // True: something happened.
-bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
-  if (!wire_) return connect_again(hold, until);
+bool client::pump(lock_t& hold, clock::time_point give_up_at, bool may_sleep) {
+  if (!wire_) return connect_again(hold, give_up_at);
   bool moved = run_copies(hold);
   moved = drive_ucx() || moved;
   if (wire_) flush();
@@ -444,7 +443,7 @@ bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
   if (wire_ && !out_.empty()) flush();
   expire();
   if (moved || !wire_) return true;
-  // Armed here, so that what comes from now on ends the sleep.
+  // Armed before the last poll, so that bytes that arrive from now on end the sleep.
   const bool uses_ucx = ucx_stream_ != nullptr && !ucx_operations_.empty();
   const bool to_write = !current_.empty() || !out_.empty();
   std::optional<short> events;
@@ -454,7 +453,7 @@ bool client::pump(lock_t& hold, clock::time_point until, bool may_sleep) {
     hold.lock();
     return false;
   }
-  const auto end = std::min({until, next_deadline(), clock::now() + kMaxSleep});
+  const auto end = std::min({give_up_at, next_deadline(), clock::now() + kMaxSleep});
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - clock::now()).count();
   pollfd all[3] = {{wire_->fd(), *events, 0}, {wake_fd_, POLLIN, 0}, {uses_ucx ? ucx_stream_->fd() : -1, POLLIN, 0}};
   hold.unlock();

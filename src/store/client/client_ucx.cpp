@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large values by UCX. What is asked and answered stays on the connection; only the bytes take the lane:
+// Large values by UCX. Requests and answers stay on the connection; only the bytes take the UCX lane:
 //
 //   put   alloc ─▶ token ─▶ chunks by UCX, and behind the last one on the connection: commit ─▶ answer
 //   get   token drawn here ─▶ get ─▶ answer: how many bytes; chunks by UCX meanwhile
 //
-// A lane that breaks costs time, not the operation: it goes by the connection then. Before an operation ends, and before it
-// is tried another way, UCX has let go of its memory.
+// A broken lane costs time but no operation: it continues on the connection. UCX releases the memory before the operation
+// ends or is tried another way.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -33,7 +33,7 @@ bool is_loopback(const std::string& endpoint) {
   return endpoint.starts_with("127.") || endpoint.starts_with("localhost:") || endpoint.starts_with("[::1]:");
 }
 
-// Why this client wants no lane; empty: it does.
+// The reason for not using a UCX lane; empty: use one.
 std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
   if (mode == ucx_mode::off) return "PEERLANE_STORE_UCX=off";
   if (mode == ucx_mode::on) return {};
@@ -47,7 +47,7 @@ std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
 
 }  // namespace
 
-// What the greeting says of this end, if there shall be a lane.
+// This end's offer in the greeting; nothing without a lane.
 std::optional<store_protocol::ucx_offer> client::offer_ucx() {
   const auto mode = options_.ucx.value_or(ucx_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(ucx_mode::automatic));
   why_no_ucx_ = why_ucx_unwanted(options_.server, mode);
@@ -55,7 +55,7 @@ std::optional<store_protocol::ucx_offer> client::offer_ucx() {
   if (ucx_stream_ == nullptr) {
     ucx_value_stream::options options;
     options.mode = mode;
-    // A failure costs another copy, no more: the planner then goes through pinned memory of its own.
+    // A failure costs one copy: the planner then goes through its own pinned memory.
     options.pin = [this](void* address, std::size_t bytes) {
       if (auto pinned = options_.copies->register_host_memory(address, bytes, ucx_staging_device_))
         ucx_staging_.push_back(*std::move(pinned));
@@ -85,13 +85,13 @@ bool client::check_path(operation& one, store_protocol::path way, const char* op
   if (way == store_protocol::path::none && wire_) way = wire_->way();
   if (options_.require == store_protocol::path::none || options_.require == way) return true;
   const bool read_only = way != store_protocol::path::shm_direct && arena_ != nullptr && arena_->read_only();
-  std::string why = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
-  if (options_.require == store_protocol::path::ucx) why = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
-  if (why.empty()) why = "that is how the store was reached";
+  std::string reason = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
+  if (options_.require == store_protocol::path::ucx) reason = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
+  if (reason.empty()) reason = "that is how the store was reached";
   one.phase = operation::stage::done;
   one.got.status = ENOTSUP;
   one.got.text = format("path %s was required, this %s would go by %s: %s", name_of(options_.require), option, name_of(way),
-                        why.c_str());
+                        reason.c_str());
   return false;
 }
 
@@ -107,7 +107,7 @@ void client::submit_by_ucx(const operation_ptr& one) {
   }
   if (one->mine.device) ucx_staging_device_ = one->mine.device->device_ordinal;
   const auto given = one->head.flags;
-  one->head.flags |= flag::lane;
+  one->head.flags |= flag::ucx;
   if (one->method == operation::kind::put_ucx) {
     ask(*one, opcode::alloc, {});
   } else {
@@ -160,17 +160,18 @@ void client::ucx_answered(const operation_ptr& one, const store_protocol::head& 
   check_ucx_operation(one);
 }
 
-// What has become of its transfer.
+// Takes over the state of the operation's transfer.
 void client::check_ucx_operation(const operation_ptr& one) {
   if (one->done() || !one->ucx_transfer) return;
   auto& transfer = *one->ucx_transfer;
   if (transfer.bad.code != 0) {
-    if (one->ucx_answered && one->method == operation::kind::put_ucx) return give_grant_back(*one);  // and its answer tells
-    const auto why = transfer.bad;
+    if (one->ucx_answered && one->method == operation::kind::put_ucx)
+      return give_grant_back(*one);  // its answer ends the operation
+    const auto reason = transfer.bad;
     if (one->method == operation::kind::put_ucx) give_grant_back(*one);
     asked_.erase(one->head.request_id);
-    if (why.code == ECONNABORTED || why.code == EBADMSG) return go_by_socket(one, why.message);
-    return finish(one, why.code, why.message);
+    if (reason.code == ECONNABORTED || reason.code == EBADMSG) return go_by_socket(one, reason.message);
+    return finish(one, reason.code, reason.message);
   }
   if (one->method == operation::kind::get_ucx) {
     if (!one->ucx_answered || transfer.moved_bytes < one->ucx_bytes || transfer.under_way > 0) return;
@@ -197,9 +198,9 @@ bool client::drive_ucx() {
   bool moved = false;
   while (ucx_stream_->progress()) moved = true;
   if (stream_session_ && stream_session_->lost) {
-    // Not every end of a lane is seen at the other one.
+    // The other end does not always see that a lane has ended.
     operation note;
-    note.head.flags = flag::lane;
+    note.head.flags = flag::ucx;
     if (wire_) ask(note, opcode::abort, {});
     const auto all = ucx_operations_;
     for (const auto& one : all) check_ucx_operation(one);
@@ -215,7 +216,7 @@ bool client::drive_ucx() {
 
 // ---- The end -------------------------------------------------------------------------------------------------------------
 
-// The store's room is given back, and nobody waits for the answer. Once.
+// Gives the store's room back once; the answer is not waited for.
 void client::give_grant_back(operation& one) {
   if (one.token == 0 || !wire_) return;
   operation note;
@@ -224,7 +225,7 @@ void client::give_grant_back(operation& one) {
   ask(note, opcode::abort, fields);
 }
 
-// Afterwards UCX touches the operation's memory no more.
+// Afterwards UCX does not touch the operation's memory.
 void client::stop_ucx_transfer(operation& one) {
   if (!one.ucx_transfer) return;
   const auto transfer = std::exchange(one.ucx_transfer, nullptr);
@@ -236,14 +237,14 @@ void client::stop_ucx_transfer(operation& one) {
     return ucx_stream_ == nullptr || transfer->under_way == 0;
   };
   if (quiet_by(clock::now() + kQuietGrace)) return;
-  // It does not end by itself: the other end hangs, or the network.
-  if (stream_session_) ucx_stream_->close(stream_session_);  // its transfers see that when they are looked at
+  // The transfer does not end by itself: the other end or the network hangs.
+  if (stream_session_) ucx_stream_->close(stream_session_);  // its transfers notice at the next check
   why_no_ucx_ = "the UCX lane hung and was closed";
-  if (!quiet_by(clock::now() + kMaxClosing)) drop_ucx();  // which takes UCX's worker down, and so ends everything
+  if (!quiet_by(clock::now() + kMaxClosing)) drop_ucx();  // destroys UCX's worker, which ends everything
 }
 
-// All of the lane's transfers end. The next connection may have a lane again, with a worker of its own: UCX 1.22 crashed in
-// a worker whose TCP connection had been closed by force and then heard of its peer again.
+// Ends all transfers of the lane. The next connection may have a lane again with its own worker: UCX 1.22 crashed in a
+// worker that heard again from a peer whose TCP connection had been closed by force.
 void client::leave_ucx() {
   if (ucx_stream_ == nullptr) return;
   if (stream_session_) ucx_stream_->close(std::exchange(stream_session_, nullptr));

@@ -76,7 +76,7 @@ router::local_endpoint router::local_endpoint_of(const std::string& endpoint) co
   return {};
 }
 
-// By the unix socket if that leads to the very same server: a path means something on one host, and in one container, only.
+// Uses the unix socket if it leads to the same server: a path is valid only on one host and in one container.
 result<router::client_ptr> router::connect_to(const std::string& endpoint, const local_endpoint& local) {
   client_options options;
   options.timeout_ms = std::min(options_.try_ms, options_.timeout_ms);
@@ -104,17 +104,17 @@ result<router::client_ptr> router::reach(const std::string& endpoint) {
   {
     const std::lock_guard hold(lock_);
     local = local_endpoint_of(endpoint);
-    // A server that was asked for the map, before that said how else it can be reached, is reached anew.
+    // Reconnects to a server that was asked for the map before its other addresses were known.
     if (const auto found = connections_.find(endpoint);
         found != connections_.end() && found->second.local_of == local.instance)
       return found->second.link;
   }
   auto mine = connect_to(endpoint, local);
   if (!mine) return mine.error();
-  server_link before;  // let go of behind the lock
+  server_link before;  // released after the lock
   const std::lock_guard hold(lock_);
   auto& entry = connections_[endpoint];
-  if (entry.link == nullptr || entry.local_of != local.instance) {  // else somebody was quicker
+  if (entry.link == nullptr || entry.local_of != local.instance) {  // otherwise another thread was faster
     before = std::exchange(entry, server_link{*std::move(mine), {}, local.instance});
   }
   return entry.link;
@@ -152,7 +152,7 @@ status router::refresh(const std::string& first) {
     if (!map) return map.error();
     answered = true;
     const std::lock_guard hold(lock_);
-    if (map->epoch <= map_->epoch) continue;  // this server may be cut off: perhaps another one knows more
+    if (map->epoch <= map_->epoch) continue;  // this server may be cut off: another one may know a later map
     map_ = std::make_shared<const cluster_map>(*std::move(map));
     return {};
   }
@@ -179,9 +179,9 @@ unsigned router::copies_of(std::uint32_t pool) const {
 }
 
 reply router::ask_anyone(opcode op, std::string_view key, const store_protocol::tail& fields) {
-  const auto until = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
+  const auto deadline = clock::now() + std::chrono::milliseconds(options_.timeout_ms);
   reply last = failed_reply(EHOSTUNREACH, "no server of the cluster is known");
-  for (auto pause = kFirstPause; clock::now() < until; pause = std::min(pause * 2, kLastPause)) {
+  for (auto pause = kFirstPause; clock::now() < deadline; pause = std::min(pause * 2, kLastPause)) {
     for (const auto& endpoint : endpoints()) {
       const auto connection = reach(endpoint);
       if (!connection) {
@@ -230,7 +230,7 @@ result<std::uint32_t> router::pool_at(const std::string& endpoint, const client_
 
 // ---- Values --------------------------------------------------------------------------------------------------------------
 
-reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make) {
+reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point deadline, const maker& make) {
   const auto connection = reach(endpoint);
   if (!connection) return failed_reply(connection.code(), connection.error().message);
   const auto number = pool_at(endpoint, *connection, pool);
@@ -239,7 +239,7 @@ reply router::attempt(const std::string& endpoint, std::uint32_t pool, clock::ti
     return failed_reply(number.code(), number.error().message);
   }
   const auto one = make(**connection, *number);
-  one->deadline = until;
+  one->deadline = deadline;
   reply got = (*connection)->run(one);
   if (is_about_connection(got.status)) forget(endpoint, *connection);
   return got;
@@ -264,7 +264,7 @@ reply router::routed(std::uint32_t pool, std::string_view key, std::uint64_t byt
     else
       last = attempt(endpoint, pool, std::min(end, clock::now() + patience), [&](client& connection, std::uint32_t number) {
         auto one = make(connection, number);
-        if (changes) one->fields.who = sequence;
+        if (changes) one->fields.request_number = sequence;
         return one;
       });
     if (!may_pass(last.status)) return last;
@@ -284,9 +284,10 @@ reply router::put(std::uint32_t pool, std::string_view key, const memory& source
                 [&](client& connection, std::uint32_t number) { return connection.make_put(number, key, source, options); });
 }
 
-reply router::get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) {
-  return routed(pool, key, into.bytes, false, options.timeout_ms,
-                [&](client& connection, std::uint32_t number) { return connection.make_get(number, key, into, options); });
+reply router::get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options) {
+  return routed(pool, key, destination.bytes, false, options.timeout_ms, [&](client& connection, std::uint32_t number) {
+    return connection.make_get(number, key, destination, options);
+  });
 }
 
 reply router::erase(std::uint32_t pool, std::string_view key, const put_request& options) {
@@ -301,7 +302,7 @@ reply router::stat(std::uint32_t pool, std::string_view key) {
 
 reply router::find(std::uint32_t pool, const key_search& search) {
   std::vector<store_protocol::key_entry> all;
-  std::optional<std::string> whole_until;  // up to here every server has told all
+  std::optional<std::string> whole_until;  // every server has listed its keys up to here
   reply out;
   const auto known = map();
   for (const auto& [name, server] : known.servers) {

@@ -49,7 +49,7 @@ class router {
   result<std::uint32_t> open_pool(const std::string& name);
   result<std::uint32_t> create_pool(const std::string& name, const store_protocol::pool_settings& settings);
   reply put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {});
-  reply get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options = {});
+  reply get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options = {});
   reply erase(std::uint32_t pool, std::string_view key, const put_request& options = {});
   reply stat(std::uint32_t pool, std::string_view key);
   // One page of all servers' keys, in order; reply::more and fields.after as from one server. Keys that move to another
@@ -62,13 +62,14 @@ class router {
 
   // ---- Asynchronous operations
   routed_ptr make_put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {}) const;
-  routed_ptr make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options = {}) const;
+  routed_ptr make_get(std::uint32_t pool, std::string_view key, const memory& destination,
+                      const get_request& options = {}) const;
   routed_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options = {}) const;
   // Those for the same server share system calls.
   void start(std::span<const routed_ptr> list);
   bool test(const routed_ptr& one) const;
-  // False: `until` has passed; the operation continues.
-  bool wait(const routed_ptr& one, clock::time_point until = clock::time_point::max());
+  // False: `deadline` has passed; the operation continues.
+  bool wait(const routed_ptr& one, clock::time_point deadline = clock::time_point::max());
 
   // As client::classify.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
@@ -106,7 +107,7 @@ class router {
   explicit router(const router_options& options);
   reply routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                const maker& make);
-  reply attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point until, const maker& make);
+  reply attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point deadline, const maker& make);
   result<client_ptr> reach(const std::string& endpoint);
   local_endpoint local_endpoint_of(const std::string& endpoint) const;
   result<client_ptr> connect_to(const std::string& endpoint, const local_endpoint& local);

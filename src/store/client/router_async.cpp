@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's operations that go on by themselves.
+// The router's asynchronous operations.
 //
 //   start ─▶ is the way known? ─yes─▶ client ─▶ settle ─▶ finish
 //                 └──no──▶ errand ◀── not now, not here ──┘
 //
-// A client's thread only ever puts errands into the queue; the router's own threads run them.
+// A client's thread only queues errands; the router's own threads run them.
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -35,10 +35,11 @@ routed_ptr router::make_put(std::uint32_t pool, std::string_view key, const memo
                 return connection.make_put(number, key, source, options);
               });
 }
-routed_ptr router::make_get(std::uint32_t pool, std::string_view key, const memory& into, const get_request& options) const {
-  return made(pool, key, into.bytes, false, options.timeout_ms,
-              [key = std::string(key), into, options](client& connection, std::uint32_t number) {
-                return connection.make_get(number, key, into, options);
+routed_ptr router::make_get(std::uint32_t pool, std::string_view key, const memory& destination,
+                            const get_request& options) const {
+  return made(pool, key, destination.bytes, false, options.timeout_ms,
+              [key = std::string(key), destination, options](client& connection, std::uint32_t number) {
+                return connection.make_get(number, key, destination, options);
               });
 }
 routed_ptr router::make_erase(std::uint32_t pool, std::string_view key, const put_request& options) const {
@@ -64,7 +65,7 @@ router::client_ptr router::known_connection(const routed_operation& one, std::st
 operation_ptr router::operation_for(const routed_ptr& one, const client_ptr& target, const std::string& endpoint,
                                     std::uint32_t pool) {
   auto op = one->make(*target, pool);
-  if (one->changes) op->fields.who = one->request_number;
+  if (one->changes) op->fields.request_number = one->request_number;
   op->deadline = std::min(one->deadline, clock::now() + std::chrono::milliseconds(options_.try_ms) + time_for(one->bytes));
   op->callback = [this, one, endpoint, connection = std::weak_ptr(target)](operation& ended) {
     settle(one, ended.got, endpoint, connection);
@@ -92,15 +93,15 @@ bool router::test(const routed_ptr& one) const {
   return one->done;
 }
 
-bool router::wait(const routed_ptr& one, clock::time_point until) {
+bool router::wait(const routed_ptr& one, clock::time_point deadline) {
   std::unique_lock hold(tasks_lock_);
   const auto is_done = [&] { return one->done; };
-  if (until != clock::time_point::max()) return ended_.wait_until(hold, until, is_done);
+  if (deadline != clock::time_point::max()) return ended_.wait_until(hold, deadline, is_done);
   ended_.wait(hold, is_done);
   return true;
 }
 
-// Called by any thread, also a client's own: must not block.
+// Called by any thread, including a client's own: it must not block.
 void router::settle(const routed_ptr& one, const reply& got, const std::string& endpoint,
                     const std::weak_ptr<client>& connection) {
   if (!may_pass(got.status) || clock::now() + one->pause >= one->deadline) return finish(one, got);
@@ -163,7 +164,7 @@ void router::serve() {
       const std::unique_ptr<client> gone(closing_clients_.back());
       closing_clients_.pop_back();
       hold.unlock();
-      // Closed here, without the lock: what was under way is settled by this.
+      // Closed without the lock; this settles what was under way.
     } else if (tasks_.empty()) {
       tasks_changed_.wait(hold);
       continue;
@@ -184,7 +185,7 @@ void router::run(const retry_task& task) {
     ++retries_;
     if (is_about_connection(task.last.status))
       if (const auto connection = task.connection.lock()) forget(task.endpoint, connection);
-    // Somebody else may have asked for the map meanwhile.
+    // Another thread may have fetched the map meanwhile.
     if (map_epoch() == task.operation->epoch && (task.last.status != EAGAIN || task.operation->pause == kLastPause))
       (void)refresh(task.last.status == EREMOTE ? task.endpoint : std::string());
   }
@@ -215,7 +216,7 @@ router::~router() {
   }
   tasks_changed_.notify_all();
   for (auto& one : hands) one.join();
-  // From here on clients close where they are let go of.
+  // From here clients close where their last reference goes.
   for (client* gone : std::exchange(closing_clients_, {})) delete gone;
   std::map<std::string, server_link> connections;
   {

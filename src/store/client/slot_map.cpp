@@ -29,30 +29,30 @@ bool contains(const std::vector<std::string>& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-bool read_names(const json& object, std::vector<std::string>& into) {
+bool read_names(const json& object, std::vector<std::string>& parsed) {
   if (!object.is_array()) return false;
   for (const auto& one : object) {
     if (!one.is_string()) return false;
-    into.push_back(one.get<std::string>());
+    parsed.push_back(one.get<std::string>());
   }
   return true;
 }
 
-bool read_server(const json& object, cluster_server& into) {
+bool read_server(const json& object, cluster_server& parsed) {
   if (!object.is_object() || !object.value("endpoint", json()).is_string() ||
       !object.value("run", json()).is_number_unsigned())
     return false;
-  into.endpoint = object["endpoint"].get<std::string>();
-  into.run = object["run"].get<std::uint64_t>();
-  into.down = object.value("down", json(false)) == json(true);
-  if (const json socket = object.value("socket", json("")); socket.is_string()) into.socket = socket.get<std::string>();
-  // Who is at the socket; without one it says nothing, and is not written.
-  if (const json instance = object.value("instance", json(0u)); instance.is_number_unsigned() && !into.socket.empty())
-    into.instance = instance.get<std::uint64_t>();
-  if (const json folder = object.value("folder", json("")); folder.is_string()) into.folder = folder.get<std::string>();
+  parsed.endpoint = object["endpoint"].get<std::string>();
+  parsed.run = object["run"].get<std::uint64_t>();
+  parsed.down = object.value("down", json(false)) == json(true);
+  if (const json socket = object.value("socket", json("")); socket.is_string()) parsed.socket = socket.get<std::string>();
+  // The instance behind the socket; written only with a socket.
+  if (const json instance = object.value("instance", json(0u)); instance.is_number_unsigned() && !parsed.socket.empty())
+    parsed.instance = instance.get<std::uint64_t>();
+  if (const json folder = object.value("folder", json("")); folder.is_string()) parsed.folder = folder.get<std::string>();
   for (std::size_t i = 0; i < std::size(kRoles); ++i) {
     if (object.value("role", json()) != json(kRoles[i])) continue;
-    into.assigned_role = static_cast<cluster_server::role>(i);
+    parsed.assigned_role = static_cast<cluster_server::role>(i);
     return true;
   }
   return false;
@@ -68,7 +68,7 @@ std::optional<std::pair<unsigned, unsigned>> units_of(const json& row) {
   return std::pair(static_cast<unsigned>(first / kUnitSlots), static_cast<unsigned>(last / kUnitSlots));
 }
 
-bool read_row(const json& row, cluster_map& into) {
+bool read_row(const json& row, cluster_map& parsed) {
   if (!row.is_object() || !row.value("copies", json()).is_number_unsigned()) return false;
   const auto copies = row["copies"].get<std::uint64_t>();
   const auto units = units_of(row);
@@ -76,7 +76,7 @@ bool read_row(const json& row, cluster_map& into) {
   if (copies < 1 || copies > kMaxCopies || !units || !read_names(row.value("on", json()), entry.copies) ||
       !read_names(row.value("joining", json::array()), entry.joining))
     return false;
-  for (unsigned unit = units->first; unit <= units->second; ++unit) into.units[(copies - 1) * kUnits + unit] = entry;
+  for (unsigned unit = units->first; unit <= units->second; ++unit) parsed.units[(copies - 1) * kUnits + unit] = entry;
   return true;
 }
 
@@ -111,7 +111,7 @@ std::string cluster_map::endpoint_for(unsigned copies, std::string_view key) con
 
 std::string cluster_map::why_waiting(unsigned copies, std::string_view key) const {
   if (copies < 1 || copies > kMaxCopies) return {};
-  std::string copies_left, whom;
+  std::string copies_left, away;
   for (const auto& one : units[unit_of(copies, key)].copies) {
     const std::string server(server_of_left(one));
     if (!copies_left.empty()) copies_left += ", or ";
@@ -119,13 +119,13 @@ std::string cluster_map::why_waiting(unsigned copies, std::string_view key) cons
     else
       copies_left +=
           format("data folder %s of server %s, which has another one now", one.c_str() + server.size() + 1, server.c_str());
-    if (whom.empty()) whom = server;
+    if (away.empty()) away = server;
   }
-  if (whom.empty()) return {};
+  if (away.empty()) return {};
   return format(
       "slot %u waits for a complete copy: %s. Start what is away, or put that disk back, or give up what only it "
       "had: peerlane store cluster accept-loss %s",
-      slot_of(key), copies_left.c_str(), whom.c_str());
+      slot_of(key), copies_left.c_str(), away.c_str());
 }
 
 std::string to_text(const cluster_map& map) {

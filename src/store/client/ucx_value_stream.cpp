@@ -209,19 +209,19 @@ void ucx_value_stream::send_more(const stream_session_ptr& session, const stream
   }
 }
 
-void ucx_value_stream::end_chunk(chunk& one, const failure& why) {
+void ucx_value_stream::end_chunk(chunk& one, const failure& reason) {
   const auto session = one.session;
   const auto transfer = one.transfer;
   if (one.staging != nullptr) free_staging_.push_back(one.staging);
   --transfer->under_way;
-  if (why.code == 0) transfer->moved_bytes += one.bytes;
-  else if (transfer->bad.code == 0) transfer->bad = why;
+  if (reason.code == 0) transfer->moved_bytes += one.bytes;
+  else if (transfer->bad.code == 0) transfer->bad = reason;
   chunks_.erase(one.place);
   if (transfer->is_out) send_more(session, transfer);
   if (transfer->changed) transfer->changed();
 }
 
-bool ucx_value_stream::on_arrival(std::string_view bytes_of_head, std::size_t bytes, std::vector<iovec>& into,
+bool ucx_value_stream::on_arrival(std::string_view bytes_of_head, std::size_t bytes, std::vector<iovec>& destination,
                                   void*& ticket) {
   const auto head = unpacked(bytes_of_head);
   const auto found = head ? sessions_.find(head->secret[0]) : sessions_.end();
@@ -243,7 +243,7 @@ bool ucx_value_stream::on_arrival(std::string_view bytes_of_head, std::size_t by
   auto& one = make_chunk(session, transfer, head->bytes);
   one.crc = head->crc;
   transfer->crc = arch::crc32c_combine(transfer->crc, head->crc, head->bytes);
-  into = one.memory;
+  destination = one.memory;
   ticket = &one;
   return true;
 }
@@ -267,12 +267,12 @@ void ucx_value_stream::on_sent(void* ticket, int code) {
 
 // ---- The end
 
-void ucx_value_stream::end_session(stream_session& one, const std::string& why) {
+void ucx_value_stream::end_session(stream_session& one, const std::string& reason) {
   if (std::exchange(one.lost, true)) return;
-  one.why_lost = why;
+  one.why_lost = reason;
   const auto transfers = std::exchange(one.transfers, {});
   for (const auto& [token, transfer] : transfers) {
-    if (transfer->bad.code == 0) transfer->bad = {ECONNABORTED, why};
+    if (transfer->bad.code == 0) transfer->bad = {ECONNABORTED, reason};
     if (transfer->changed) transfer->changed();
   }
 }
@@ -283,11 +283,11 @@ void ucx_value_stream::shut() {
   while (!chunks_.empty()) end_chunk(chunks_.front(), {ECONNABORTED, "the UCX lane was closed"});
 }
 
-void ucx_value_stream::on_lost(ucx::am_port::peer_id id, const std::string& why) {
+void ucx_value_stream::on_lost(ucx::am_port::peer_id id, const std::string& reason) {
   for (const auto& [secret, one] : sessions_) {
     if (one->peer != id) continue;
     const auto lost = one;
-    end_session(*lost, "the UCX lane broke: " + why);
+    end_session(*lost, "the UCX lane broke: " + reason);
     if (lost->on_lost) lost->on_lost();
     return;
   }

@@ -113,14 +113,14 @@ class ucx_value_stream final : ucx::am_port::listener {
     std::list<chunk>::iterator place;
   };
   explicit ucx_value_stream(options wanted) : options_(std::move(wanted)) {}
-  bool on_arrival(std::string_view head, std::size_t bytes, std::vector<iovec>& into, void*& ticket) override;
+  bool on_arrival(std::string_view head, std::size_t bytes, std::vector<iovec>& destination, void*& ticket) override;
   void on_received(void* ticket, int code) override;
   void on_sent(void* ticket, int code) override;
-  void on_lost(ucx::am_port::peer_id id, const std::string& why) override;
+  void on_lost(ucx::am_port::peer_id id, const std::string& reason) override;
   void send_more(const stream_session_ptr& session, const stream_transfer_ptr& transfer);
   chunk& make_chunk(const stream_session_ptr& session, const stream_transfer_ptr& transfer, std::uint32_t bytes);
-  void end_chunk(chunk& one, const failure& why);
-  void end_session(stream_session& one, const std::string& why);
+  void end_chunk(chunk& one, const failure& reason);
+  void end_session(stream_session& one, const std::string& reason);
   std::byte* take_staging();
 
   options options_;

@@ -10,8 +10,8 @@
 namespace pl::store_cluster {
 namespace {
 
-constexpr std::size_t kPageKeys = 500;  // of 4 KiB at most: a page fits a frame
-constexpr std::size_t kMaxAnswerBytes = 3u << 20;
+constexpr std::size_t kPageKeys = 500;  // each at most 4 KiB: a page fits a frame
+constexpr std::size_t kMaxPageBytes = 3u << 20;
 constexpr std::size_t kRequestBytes = 1u << 20;
 constexpr int kPushesUnderWay = 32;
 constexpr int kPageTimeoutMs = 10'000;
@@ -74,7 +74,7 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
   const auto current = [&](const filled& one) {
     const auto known = map.servers.find(one.name);
     return serving && known != map.servers.end() && known->second.run == one.run && map.units[one.unit].fills(one.name) &&
-           map.units[one.unit].copies.front() == self_ && copies_.fills(one.unit, one.name, one.filling);
+           map.units[one.unit].copies.front() == self_ && copies_.fills(one.unit, one.name, one.catch_up_number);
   };
   std::erase_if(finished_, [&](const filled& one) { return !current(one); });
   for (auto next = jobs_.begin(); next != jobs_.end();) {
@@ -115,32 +115,32 @@ std::vector<catch_up::filled> catch_up::finished() const {
 
 void catch_up::fill(const peer_name& peer, const unit_set& units, store_protocol::copy_terms terms) {
   status done;
-  // A job that takes long to reach the server may be one for a run that it has left behind: what it begins is told from what
-  // the job for the present run has begun, and has the changes since then.
-  std::vector<std::uint64_t> fillings(units.size());
-  // Not before it is reached: every change waits for it from then on.
+  // A job that is slow to reach the server may belong to an earlier run of it. Numbers tell its catch-up from the one that
+  // the present run's job has begun, which has the changes since then.
+  std::vector<std::uint64_t> numbers(units.size());
+  // The catch-up begins only when the server is reached, because every change waits for it from then on.
   const auto target = reach_now(links_, peer, {});
   if (!target) done = target.error();
   const bool tells = target && (target->connection->server_capabilities() & store_protocol::capability::sync_requests) != 0;
-  // No change comes meanwhile, whose number could be forgotten with the others.
+  // No change runs meanwhile, so no request number of one can be erased with the others.
   if (done && tells) done = tell(peer, units, terms, {});
   if (done)
     for (unsigned unit = 0; unit < units.size(); ++unit)
-      if (units[unit]) fillings[unit] = copies_.begin_catch_up(unit, peer.name);
+      if (units[unit]) numbers[unit] = copies_.begin_catch_up(unit, peer.name);
   if (done && tells) done = export_requests(peer, units, terms);
   if (done) done = fill_keys(peer, units, terms, tells);
   if (!done) {
     links_.forget(peer);
     for (unsigned unit = 0; unit < units.size(); ++unit)
-      if (units[unit]) copies_.end_catch_up(unit, peer.name, fillings[unit]);
+      if (units[unit]) copies_.end_catch_up(unit, peer.name, numbers[unit]);
     if (!stopping_) log_("cluster_fill_failed", peer.name + ": " + done.error().message);
     return;
   }
   log_("cluster_filled", format("%s: %zu units", peer.name.c_str(), units.count()));
   const std::lock_guard hold(lock_);
   for (unsigned unit = 0; unit < units.size(); ++unit)
-    if (units[unit] && copies_.fills(unit, peer.name, fillings[unit]))
-      finished_.insert({unit, peer.name, peer.run, fillings[unit]});
+    if (units[unit] && copies_.fills(unit, peer.name, numbers[unit]))
+      finished_.insert({unit, peer.name, peer.run, numbers[unit]});
 }
 
 status catch_up::fill_keys(const peer_name& peer, const unit_set& units, const store_protocol::copy_terms& terms,
@@ -166,7 +166,7 @@ status catch_up::fill_pool(const peer_name& peer, const known_pool& pool, const 
   }
 }
 
-// False: that was the last page.
+// False: this was the last page.
 result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, const unit_set& units,
                                  const store_protocol::copy_terms& terms, bool knows_requests, std::string& after) {
   store::find_options options;
@@ -187,7 +187,7 @@ result<bool> catch_up::fill_page(const peer_name& peer, const known_pool& pool, 
                                             page->more ? page->last : std::string(), kPageTimeoutMs);
   ask->fields.prefix = to_bytes(units);
   ask->fields.after = after;
-  if (knows_requests) ask->head.flags |= store_protocol::flag::told;
+  if (knows_requests) ask->head.flags |= store_protocol::flag::knows_requests;
   ask->fields.copy = terms;
   ask->body = std::move(list);
   const auto answer = target->connection->run(ask);
@@ -261,24 +261,24 @@ status catch_up::push(const peer_name& peer, const known_pool& pool, const std::
 }
 
 result<std::string> keys_that_differ(store::engine& engine, const known_pool& pool, const unit_set& units,
-                                     const std::string& after, std::string_view until, std::string_view theirs) {
+                                     const std::string& after, std::string_view end, std::string_view theirs) {
   auto listed = store_protocol::decode_keys(theirs);
   if (!listed) return listed.error();
   std::map<std::string, store_protocol::key_entry> wanted;
   for (auto& one : *listed) wanted.emplace(one.key, one);
   std::string out;
   const auto add = [&](const std::string& key, std::uint64_t version) {
-    if (out.size() < kMaxAnswerBytes) store_protocol::append(out, store_protocol::key_entry{key, 0, version});
+    if (out.size() < kMaxPageBytes) store_protocol::append(out, store_protocol::key_entry{key, 0, version});
   };
   store::find_options options;
   options.after = after;
-  for (bool more = true; more && out.size() < kMaxAnswerBytes;) {
+  for (bool more = true; more && out.size() < kMaxPageBytes;) {
     const auto page = engine.find(pool.id, options);
     if (!page) return page.error();
     more = page->more;
     options.after = page->last;
     for (const auto& key : page->keys) {
-      if (!until.empty() && key > until) {
+      if (!end.empty() && key > end) {
         more = false;
         break;
       }
@@ -292,10 +292,10 @@ result<std::string> keys_that_differ(store::engine& engine, const known_pool& po
       if (found != wanted.end()) wanted.erase(found);
     }
   }
-  const bool cut = out.size() >= kMaxAnswerBytes;
+  const bool cut = out.size() >= kMaxPageBytes;
   if (!cut)
     for (const auto& [key, one] : wanted) add(key, 0);
-  if (cut || out.size() >= kMaxAnswerBytes) store_protocol::append(out, store_protocol::key_entry{{}, 0, 0});
+  if (cut || out.size() >= kMaxPageBytes) store_protocol::append(out, store_protocol::key_entry{{}, 0, 0});
   return out;
 }
 

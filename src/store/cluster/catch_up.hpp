@@ -61,7 +61,7 @@ class catch_up {
     unsigned unit = 0;
     std::string name;
     std::uint64_t run = 0;
-    std::uint64_t filling = 0;  // replicator::begin_catch_up
+    std::uint64_t catch_up_number = 0;  // replicator::begin_catch_up
     auto operator<=>(const filled&) const = default;
   };
   std::vector<filled> finished() const;
@@ -103,6 +103,6 @@ class catch_up {
 // The other end: which of the keys in (fields.after, until] of the units in fields.prefix are not as `theirs` says. An entry
 // without a key at the end: there are more; ask again.
 result<std::string> keys_that_differ(store::engine& engine, const known_pool& pool, const unit_set& units,
-                                     const std::string& after, std::string_view until, std::string_view theirs);
+                                     const std::string& after, std::string_view end, std::string_view theirs);
 
 }  // namespace pl::store_cluster

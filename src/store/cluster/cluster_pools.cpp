@@ -12,7 +12,7 @@ namespace {
 
 using json = nlohmann::json;
 
-// Which pool it is: another one of the same name has another number, however soon it comes.
+// The pool's identity: a later pool of the same name has another number.
 constexpr std::string_view kIdentity = "pool";
 
 std::string with_identity(std::string tags, std::uint64_t identity) {
@@ -70,13 +70,13 @@ void cluster_pools::when_changed(std::function<void(const store::pool_info&)> ch
   changed_ = std::move(changed);
 }
 
-// The pool, unless etcd has just this one.
+// Deletes the pool unless etcd has this one.
 status cluster_pools::delete_if_gone(const store::pool_info& mine, const membership& members) {
   const std::string key = members.prefix() + "pool/" + mine.name;
-  const auto there = members.store().list(key);
-  if (!there) return there.error();
+  const auto known = members.store().list(key);
+  if (!known) return known.error();
   const auto identity = identity_of(mine.options);
-  for (const auto& one : there->entries) {
+  for (const auto& one : known->entries) {
     const auto wanted = one.key == key ? read_pool(one.value) : std::nullopt;
     if (wanted && identity_of(*wanted) == identity) return {};
   }
@@ -166,9 +166,9 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
   store::pool_options made = options;
   made.tags = with_identity(options.tags, identity);
   const std::string key = members.prefix() + "pool/" + now->name;
-  const auto there = members.store().list(key);
-  if (!there) return there.error();
-  for (const auto& one : there->entries) {
+  const auto known = members.store().list(key);
+  if (!known) return known.error();
+  for (const auto& one : known->entries) {
     if (one.key != key) continue;
     const auto done = members.store().transact({{key, one.revision}}, {{key, to_text(made), 0, false}});
     if (!done) return done.error();

@@ -12,9 +12,10 @@ using store_client::copies_of_unit;
 using store_client::kPlacements;
 using store_client::unit_of;
 
-constexpr store::version_t kTakeOverVersions = store::version_t{1} << 32;  // more than anybody puts while it loses a lease
-constexpr auto kLookPatience = std::chrono::seconds(5);
-constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map all the time
+constexpr store::version_t kTakeOverVersions = store::version_t{1}
+                                               << 32;  // more puts than fit into the time of a lost lease
+constexpr auto kRefreshPatience = std::chrono::seconds(5);
+constexpr auto kJoinPatience = std::chrono::seconds(30);  // others may change the map meanwhile
 
 // Whether this run of a server serves the unit.
 bool is_served_by(const cluster_map& map, unsigned unit, std::uint64_t run) {
@@ -51,7 +52,7 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   self.folder = behind.identity();
   for (const auto& pool : behind.list_pools())
     if (const auto identity = identity_of(pool.options); identity != 0) self.pools.insert(identity);
-  // A former self's lease may have to run out first.
+  // The lease of this server's earlier run may have to expire first.
   const auto patience = std::max(std::chrono::seconds(options.lease_s) * 3, kJoinPatience);
   auto joined = membership::join(self, std::move(hooks), patience);
   if (!joined) return joined.error();
@@ -64,7 +65,7 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
 
 cluster_service::~cluster_service() {
   if (members_) members_->stop();
-  copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends what is under way
+  copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends operations under way
   filler_.stop();
   links_.stop();
 }
@@ -77,7 +78,7 @@ cluster_service::service_state_ptr cluster_service::now() const {
 }
 
 status cluster_service::may(const service_state& snapshot, unsigned unit, std::string_view key) const {
-  // Who has joined anew looks at the map first: what it served before is another's now.
+  // A server that has rejoined reads the map first: the slots that it served may be another server's now.
   if (!members_->holds_lease() || snapshot.run != members_->run()) {
     ++not_now_;
     return failure{EAGAIN, format("server %s has no lease in its cluster: it may not serve", options_.name.c_str())};
@@ -103,7 +104,7 @@ status cluster_service::may(const service_state& snapshot, unsigned unit, std::s
 
 status cluster_service::admits(store::pool_id pool, std::string_view key, bool write) const {
   const auto known = pools_.find(pool);
-  if (!known || known->copies == 0) return {};  // the engine knows what to say
+  if (!known || known->copies == 0) return {};  // the engine reports it
   const unsigned unit = unit_of(known->copies, key);
   if (status fine = may(*now(), unit, key); !fine) return fine;
   const unsigned copies = write ? copies_.reachable_copies(unit) : least_copies(unit);
@@ -121,7 +122,7 @@ bool cluster_service::lists(store::pool_id pool, std::string_view key) const {
 
 result<cluster_service::entered> cluster_service::enter(const known_pool& pool, std::string_view key) {
   entered out{pool, std::string(key), turn_of(pool.id, key), unit_of(pool.copies, key), false};
-  ++changes_[out.unit];  // before the look: a handing over that begins behind it sees this
+  ++changes_[out.unit];  // before the check: a handover that begins after it sees this
   if (status fine = admits(pool.id, key, true); !fine) {
     --changes_[out.unit];
     return fine.error();
@@ -142,11 +143,11 @@ store::completion<Result> cluster_service::copies_then(const entered& one, bool 
   return [this, one, erased, level, request, done = std::move(done)](result<Result> local) {
     if (!local) {
       leave(one);
-      // That a condition does not hold is an answer about the key: who gives it must still serve it.
+      // A failed condition is a statement about the key, so only the server that serves it may answer.
       const status fine = is_condition(local.code()) ? may(*now(), one.unit, one.key) : status{};
       return done(fine ? std::move(local) : result<Result>(fine.error()));
     }
-    if (erased && local->version == 0) {  // there was nothing
+    if (erased && local->version == 0) {  // nothing was erased
       leave(one);
       return done(std::move(local));
     }
@@ -212,8 +213,8 @@ void cluster_service::erase_async(store::pool_id pool, std::string_view key, con
 template <class Result>
 void cluster_service::end_read(const known_pool& pool, std::string_view key, result<Result> found,
                                std::function<void(const Result&)> drop, store::completion<Result> done) {
-  // A change that ended without being known to be everywhere ended because this server does not serve the key any more, or
-  // because it is the only one that has it: either way what was found may be told if it still serves.
+  // A change may end without being known to every copy: because this server no longer serves the key, or because it alone
+  // has it. In both cases a value may be returned if this server still serves the key.
   serializer_.behind(turn_of(pool.id, key),
                      [this, unit = unit_of(pool.copies, key), key = std::string(key), found = std::move(found),
                       drop = std::move(drop), done = std::move(done)]() mutable {
@@ -238,8 +239,8 @@ void cluster_service::lookup_async(store::session_id session, store::pool_id poo
       session, pool, key, options,
       [this, known = *known, key = std::string(key), session, options, end](result<store::pinned_value> found) {
         if (found || found.code() != EBADMSG || known.copies < 2) return end(std::move(found));
-        heal(known, key, [this, known, key, session, options, end, why = found.error()](const status& healed) {
-          if (!healed) return end(why);
+        heal(known, key, [this, known, key, session, options, end, reason = found.error()](const status& healed) {
+          if (!healed) return end(reason);
           engine_.lookup_async(session, known.id, key, options, end);
         });
       });
@@ -332,8 +333,8 @@ std::uint16_t cluster_service::request_group(store::pool_id pool, std::string_vi
   return known && known->copies > 0 ? static_cast<std::uint16_t>(unit_of(known->copies, key) + 1) : std::uint16_t{0};
 }
 
-// A put that this server took (to serve it, or as a copy) and that whoever serves the unit now does not have is undone by
-// the filling. Its client may ask again, and this server may serve by then: it must not say that it is done.
+// A put that this server accepted, and that the present primary does not have, is undone by the catch-up. Its outcome is
+// forgotten, because its client may repeat it to this server later and must not hear that it is done.
 status cluster_service::forget_requests(const cluster_map& map, const unit_set& units) {
   return engine_.forget_requests([&](std::uint16_t group) {
     const unsigned unit = group - 1u;
@@ -345,7 +346,7 @@ bool cluster_service::is_idle() const {
   return std::all_of(changes_.begin(), changes_.end(), [](const auto& count) { return count.load() == 0; });
 }
 
-// The newest map here, which is not older than the sender's.
+// The newest map here; it is not older than the sender's.
 result<view_ptr> cluster_service::view_for(const store_protocol::copy_terms& terms) {
   auto view = members_->view();
   if (terms.epoch <= view->map.epoch) return view;
@@ -353,8 +354,8 @@ result<view_ptr> cluster_service::view_for(const store_protocol::copy_terms& ter
   return failure{EAGAIN, "this server does not know that epoch yet"};
 }
 
-// From here on the sender's changes come on this connection or on later ones. What it sent on older ones may lie in the
-// network, or wait here for room, for seconds: it would overtake what the filling brings.
+// From here the sender's changes come on this connection or later ones. Changes on earlier connections may still lie in the
+// network or wait here for room for seconds, and would overwrite what the catch-up brings.
 status cluster_service::begin_being_filled(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                            const cluster_map& map, const unit_set& units) {
   {
@@ -393,7 +394,7 @@ status cluster_service::admits_copy(const store_protocol::copy_terms& terms, std
 
 result<std::string> cluster_service::differing_keys(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                                     store::pool_id pool, const store_protocol::tail& fields,
-                                                    std::string_view until, std::string_view theirs, bool knows_requests) {
+                                                    std::string_view end, std::string_view theirs, bool knows_requests) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
   const auto units = units_in(fields.prefix.value_or(""));
@@ -401,13 +402,13 @@ result<std::string> cluster_service::differing_keys(const store_protocol::copy_t
   const auto seen = view_for(terms);
   if (!seen) return seen.error();
   const view_ptr& view = *seen;
-  // From a server of an earlier release this is the first word of a filling.
+  // A server of an earlier release begins a catch-up with this request.
   if (!knows_requests && fields.after.value_or("").empty())
     if (const status begun = begin_being_filled(terms, connection, view->map, *units); !begun) return begun.error();
-  return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), until, theirs);
+  return keys_that_differ(engine_, *known, *units, fields.after.value_or(""), end, theirs);
 }
 
-// Only of units that are filled here, and by whoever serves them: that is the one who knows which requests count.
+// Only for units whose catch-up runs here, and only from their primary, which knows the outcomes that count.
 status cluster_service::take_requests(const store_protocol::copy_terms& terms, std::uint64_t connection,
                                       const std::string& units, std::string_view outcomes) {
   const auto named = units_in(units);
@@ -419,8 +420,8 @@ status cluster_service::take_requests(const store_protocol::copy_terms& terms, s
     return is_served_by(view->map, unit, terms.sender) && view->map.units[unit].fills(options_.name);
   };
   if (outcomes.empty()) {
-    // All or nothing: what is left here of an earlier filling, by a server that has lost its changes since, must not outlive
-    // this one.
+    // All or nothing: results of an earlier catch-up, by a server that has lost its changes since, must not outlive this
+    // one.
     for (unsigned unit = 0; unit < kPlacements; ++unit)
       if ((*named)[unit] && !filled_by_sender(unit)) {
         ++refused_copies_;
@@ -453,7 +454,7 @@ result<store::pool_info> cluster_service::configure_pool(store::pool_id id, cons
 status cluster_service::delete_pool(store::pool_id id) { return pools_.drop(*members_, id); }
 
 result<store::pool_info> cluster_service::find_pool(const std::string& name) {
-  if (const status looked = members_->look(kLookPatience); !looked) return looked.error();
+  if (const status refreshed = members_->refresh(kRefreshPatience); !refreshed) return refreshed.error();
   if (const status done = pools_.follow(*members_->view(), *members_); !done) log_("cluster_pool", done.error().message);
   return engine_.find_pool(name);
 }
@@ -477,7 +478,7 @@ void cluster_service::seen(const view_ptr& view) {
     next->handing_over[unit] = next->mine[unit] && !heir_of(view->map, unit, options_.name).empty();
     gained = gained || (next->mine[unit] && !before->mine[unit]);
   }
-  // What another server has put and could not bring here had versions of its own.
+  // Puts of another server that did not reach this one had versions of their own.
   if (gained) engine_.skip_versions(kTakeOverVersions);
   copies_.act_by(view, known, members_->run());
   {
@@ -507,7 +508,7 @@ bool cluster_service::propose_changes(const cluster_view& view, cluster_map& nex
     const auto server = next.servers.find(one.name);
     if (!serves(one.unit) || !entry.fills(one.name) || server == next.servers.end() || server->second.run != one.run)
       continue;
-    if (!copies_.promise(one.unit, one.name, one.filling, view.map_revision)) continue;
+    if (!copies_.promise(one.unit, one.name, one.catch_up_number, view.map_revision)) continue;
     std::erase(entry.joining, one.name);
     entry.copies.push_back(one.name);
     changed = true;

@@ -59,7 +59,7 @@ class cluster_service final : public value_service {
   status admits_copy(const store_protocol::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
                      std::string_view key, bool write) override;
   result<std::string> differing_keys(const store_protocol::copy_terms& terms, std::uint64_t connection, store::pool_id pool,
-                                     const store_protocol::tail& fields, std::string_view until, std::string_view theirs,
+                                     const store_protocol::tail& fields, std::string_view end, std::string_view theirs,
                                      bool knows_requests) override;
 
   status take_requests(const store_protocol::copy_terms& terms, std::uint64_t connection, const std::string& units,
@@ -130,11 +130,12 @@ class cluster_service final : public value_service {
   catch_up filler_;
   mutable std::mutex lock_;
   service_state_ptr service_state_;
-  struct filling {
+  struct received_catch_up {
     std::uint64_t sender = 0;  // run
     std::uint64_t connection = 0;
   };
-  std::array<filling, store_client::kPlacements> catch_ups_{};  // here, the last one of each unit; guarded by lock_
+  std::array<received_catch_up, store_client::kPlacements>
+      catch_ups_{};  // here, the last one of each unit; guarded by lock_
   mutable std::array<std::atomic<std::uint32_t>, store_client::kPlacements> changes_{};  // under way
   mutable std::atomic<std::uint64_t> moved_{0}, not_now_{0}, healed_{0}, refused_copies_{0};
 };

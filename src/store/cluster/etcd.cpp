@@ -23,9 +23,9 @@ using asio::ip::tcp;
 using json = nlohmann::json;
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-constexpr std::size_t kMaxAnswerBytes = 64u << 20;
+constexpr std::size_t kMaxResponseBytes = 64u << 20;
 
-// One request over a connection of its own: HTTP/1.0, so that the answer ends where the connection does.
+// One request over its own connection: HTTP/1.0, so that the answer ends with the connection.
 class exchange {
  public:
   // `tls`: null for none.
@@ -38,8 +38,8 @@ class exchange {
     const auto found = resolver_.resolve(host, port, error);
     if (error) return failed(error, host, port);
     if (secure_) expect(host);
-    asio::async_connect(socket_, found, [this](std::error_code why, const tcp::endpoint&) {
-      if (why) return end(why);
+    asio::async_connect(socket_, found, [this](std::error_code reason, const tcp::endpoint&) {
+      if (reason) return end(reason);
       if (!secure_) return talk(socket_);
       secure_->async_handshake(asio::ssl::stream_base::client, [this](std::error_code bad) {
         if (bad) return end(bad);
@@ -61,24 +61,24 @@ class exchange {
     asio::ip::make_address(host, no_number);
     if (no_number) SSL_set_tlsext_host_name(secure_->native_handle(), host.c_str());
   }
-  // The answer ends with the connection: by TLS with its own goodbye, so that nobody can cut it short.
+  // The answer ends with the connection; under TLS with its close message, so that no third party can truncate it.
   template <class Stream>
   void talk(Stream& stream) {
     asio::async_write(stream, asio::buffer(request_), [this, &stream](std::error_code bad, std::size_t) {
       if (bad) return end(bad);
-      asio::async_read(stream, asio::dynamic_buffer(answer_, kMaxAnswerBytes),
+      asio::async_read(stream, asio::dynamic_buffer(answer_, kMaxResponseBytes),
                        [this](std::error_code last, std::size_t) { end(last); });
     });
   }
-  static failure failed(std::error_code why, const std::string& host, const std::string& port) {
-    int code = why.category() == asio::error::get_system_category() ? why.value() : EHOSTUNREACH;
-    if (why.category() == asio::error::get_ssl_category() || why.category() == asio::ssl::error::get_stream_category())
+  static failure failed(std::error_code reason, const std::string& host, const std::string& port) {
+    int code = reason.category() == asio::error::get_system_category() ? reason.value() : EHOSTUNREACH;
+    if (reason.category() == asio::error::get_ssl_category() || reason.category() == asio::ssl::error::get_stream_category())
       code = EPROTO;
-    return {code, format("etcd at %s:%s: %s", host.c_str(), port.c_str(), why.message().c_str())};
+    return {code, format("etcd at %s:%s: %s", host.c_str(), port.c_str(), reason.message().c_str())};
   }
-  void end(std::error_code why) {
+  void end(std::error_code reason) {
     done_ = true;
-    error_ = why;
+    error_ = reason;
   }
   asio::io_context home_{1};
   tcp::resolver resolver_{home_};

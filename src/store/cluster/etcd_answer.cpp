@@ -31,7 +31,7 @@ result<json> parsed(const result<std::string>& answer) {
   return out;
 }
 
-// A member that shall be an object.
+// A member that must be an object.
 json object_in(const json& object, const char* name) {
   const auto found = object.find(name);
   return found != object.end() && found->is_object() ? *found : json::object();
@@ -65,7 +65,7 @@ result<bool> succeeded(const result<std::string>& body) {
   if (!answer) return answer.error();
   const auto found = answer->find("succeeded");
   if (found == answer->end()) return false;
-  // Taken for neither: the transaction may have happened.
+  // Counts as neither: the transaction may have happened.
   if (!found->is_boolean()) return failure{EPROTO, "etcd: \"succeeded\" is neither true nor false"};
   return found->get<bool>();
 }

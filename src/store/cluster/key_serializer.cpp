@@ -6,7 +6,7 @@
 namespace pl::store_cluster {
 namespace {
 
-// A step may leave its turn at once, which calls the next step: run one after the other, not one within the other.
+// Runs steps one after the other: a step may end at once, which would otherwise call the next one within itself.
 void run(std::vector<key_serializer::step> steps) {
   thread_local std::deque<key_serializer::step> waiting;
   thread_local bool running = false;

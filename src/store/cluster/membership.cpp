@@ -61,16 +61,16 @@ membership::membership(const cluster_options& options, etcd client, hooks callba
 
 result<std::unique_ptr<membership>> membership::join(const cluster_options& options, hooks callbacks,
                                                      std::chrono::milliseconds patience) {
-  // Short, so that a server that etcd does not answer to renews in time with another of its addresses.
+  // Short, so that a server without an answer renews in time at another of etcd's addresses.
   const auto timeout = std::clamp<std::chrono::milliseconds>(std::chrono::seconds(options.lease_s) / 4, 200ms, 2000ms);
   auto client = etcd::connect(options.etcd, timeout, options.tls);
   if (!client) return client.error();
   std::unique_ptr<membership> made(new membership(options, *std::move(client), std::move(callbacks)));
-  const auto until = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
     const status done = made->enter_anew();
     if (done) break;
-    if (std::chrono::steady_clock::now() >= until) return done.error();
+    if (std::chrono::steady_clock::now() >= deadline) return done.error();
     std::this_thread::sleep_for(50ms);
   }
   if (const status seen = made->poll_once(); !seen) return seen.error();
@@ -98,8 +98,8 @@ view_ptr membership::view() const {
 }
 
 std::uint64_t membership::lease_left_ns() const noexcept {
-  const std::uint64_t now = monotonic_ns(), until = lease_until_ns_.load(std::memory_order_acquire);
-  return until > now ? until - now : 0;
+  const std::uint64_t now = monotonic_ns(), deadline = lease_until_ns_.load(std::memory_order_acquire);
+  return deadline > now ? deadline - now : 0;
 }
 bool membership::holds_lease() const noexcept { return lease_left_ns() > 0; }
 
@@ -111,11 +111,11 @@ void membership::wake() {
   changed_.notify_all();
 }
 
-status membership::look(std::chrono::milliseconds patience) {
+status membership::refresh(std::chrono::milliseconds patience) {
   std::unique_lock hold(lock_);
   woken_ = true;
   changed_.notify_all();
-  const std::uint64_t wanted = checks_begun_ + 1;  // one that begins from now on
+  const std::uint64_t wanted = checks_begun_ + 1;  // a check that begins from now on
   if (!changed_.wait_for(hold, patience, [&] { return checks_done_ >= wanted || stopping_; }) || stopping_)
     return failure{ETIMEDOUT, "etcd does not answer"};
   return {};
@@ -135,8 +135,8 @@ void membership::serve() {
       hooks_.log(back ? "cluster_joined_again" : "cluster_not_joined", back ? options_.name : back.error().message);
       if (back) ++rejoins_;
     }
-    status looked = poll_once();
-    if (looked && lease_ != 0) looked = propose();
+    status refreshed = poll_once();
+    if (refreshed && lease_ != 0) refreshed = propose();
     hooks_.seen(view());
   }
 }
@@ -148,7 +148,7 @@ void membership::renew() {
   if (!left) {
     if (!holds_lease()) {
       hooks_.log("cluster_lease_out", left.error().message);
-      lease_ = 0;  // it may be alive in etcd, where it ends by itself
+      lease_ = 0;  // the lease may still live in etcd, where it expires
     }
     return;
   }
@@ -157,14 +157,14 @@ void membership::renew() {
     lease_ = 0;
     return;
   }
-  // A tenth for clocks that do not run alike.
+  // A tenth of the lease covers clocks that run at different speeds.
   const auto seconds = static_cast<std::uint64_t>(*left);
   if (holds_lease()) lease_until_ns_.store(asked + seconds * kSecond / 10 * 9, std::memory_order_release);
-  else lease_ = 0;  // it was out here: what happened meanwhile was not answered by this server
+  else lease_ = 0;  // it expired here: meanwhile this server answered nothing
   renew_at_ns_ = asked + seconds * kSecond / 5;
 }
 
-// A server that (re)starts, or whose lease was out, comes back as a new one: it was dead for the others.
+// A server that starts, or whose lease expired, joins as a new run: the others saw it as dead.
 status membership::enter_anew() {
   lease_until_ns_ = 0;
   if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still under way"};
@@ -173,9 +173,9 @@ status membership::enter_anew() {
   const std::string member = prefix() + "member/" + options_.name;
   const auto mine = now->member_revisions.find(options_.name);
   if (mine != now->member_revisions.end()) {
-    const auto there = etcd_.list(member);
-    if (!there) return there.error();
-    for (const auto& one : there->entries)
+    const auto listed = etcd_.list(member);
+    if (!listed) return listed.error();
+    for (const auto& one : listed->entries)
       if (one.key == member && endpoint_in(one.value) != options_.endpoint)
         return failure{EEXIST, format("cluster %s has a server %s at %s: choose another --name", options_.cluster.c_str(),
                                       options_.name.c_str(), endpoint_in(one.value).c_str())};
@@ -201,7 +201,7 @@ status membership::enter_anew() {
   return {};
 }
 
-// True: it comes with another data folder than the one that the map knew.
+// True: its data folder is not the one in the map.
 bool membership::enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const {
   data_folder mine{options_.folder, false};
   copies_in_use used{};
@@ -271,8 +271,8 @@ void membership::mark_down(const cluster_view& view, cluster_map& next, bool& ch
       dead_since_ns_.erase(name);
       continue;
     }
-    const auto [since, first] = dead_since_ns_.emplace(name, now);
-    if (now - since->second < options_.repair_after_s * kSecond) continue;
+    const auto [dead_since, first] = dead_since_ns_.emplace(name, now);
+    if (now - dead_since->second < options_.repair_after_s * kSecond) continue;
     one.down = true;
     changed = true;
     hooks_.log("cluster_server_down", name);
@@ -280,19 +280,19 @@ void membership::mark_down(const cluster_view& view, cluster_map& next, bool& ch
 }
 
 status membership::propose() {
-  // Somebody else may be quicker a few times.
+  // Another server may write first a few times.
   for (int attempt = 0; attempt < 8; ++attempt) {
     const view_ptr now = view();
     if (!now->alive.contains(options_.name)) return {};
     cluster_map next = now->map;
     bool changed = forget_dead(next, now->alive);
-    if (*now->alive.begin() == options_.name) {  // one is enough for this
+    if (*now->alive.begin() == options_.name) {  // one server is enough for this
       mark_down(*now, next, changed);
       changed = place(next, now->alive) || changed;
       changed = retire(next) || changed;
     }
     auto& self = next.servers[options_.name];
-    if (self.run == run_ && self.folder.empty()) {  // a server from before identities has written the map
+    if (self.run == run_ && self.folder.empty()) {  // a server of a release without identities
       publish_self(self);
       changed = true;
     }
@@ -301,18 +301,18 @@ status membership::propose() {
     const auto mine = now->member_revisions.find(options_.name);
     const auto done = write_map(*now, std::move(next), {{prefix() + "member/" + options_.name, mine->second}}, {});
     if (!done) return done.error();
-    if (const status looked = poll_once(); !looked) return looked;
+    if (const status refreshed = poll_once(); !refreshed) return refreshed;
     if (*done) hooks_.seen(view());
   }
   return {};
 }
 
-// The map as the next epoch, if nothing of what it was made from has changed. False: something has.
+// Writes the map as the next epoch if nothing that it was made from has changed. False: something has.
 result<bool> membership::write_map(const cluster_view& current, cluster_map next, std::vector<etcd::compare> conditions,
                                    std::vector<etcd::change> changes) {
   ++next.epoch;
   conditions.push_back({prefix() + "map", current.map_revision});
-  for (const auto& [name, one] : current.map.servers)  // who was dead still is
+  for (const auto& [name, one] : current.map.servers)  // dead servers stay dead
     if (!current.alive.contains(name) && name != options_.name) conditions.push_back({prefix() + "member/" + name, 0});
   changes.push_back({prefix() + "map", to_text(next), 0, false});
   return etcd_.transact(conditions, changes);

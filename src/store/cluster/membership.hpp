@@ -91,7 +91,7 @@ class membership {
   // Looks and proposes at once.
   void wake();
   // As wake(), and waits for it. ETIMEDOUT: etcd does not answer.
-  status look(std::chrono::milliseconds patience);
+  status refresh(std::chrono::milliseconds patience);
 
  private:
   membership(const cluster_options& options, etcd client, hooks callbacks);

@@ -66,7 +66,7 @@ void peer_links::serve(const std::string& name) {
     if (stopping_) return;
     const job now = std::move(mine.jobs.front());
     mine.jobs.pop_front();
-    // Whoever used one of these has ended by now, or ends with it.
+    // Users of these clients have ended, or end with them.
     std::vector<std::shared_ptr<store_client::client>> gone;
     const auto unused =
         std::partition(forgotten_.begin(), forgotten_.end(), [](const auto& one) { return one.use_count() > 1; });
@@ -95,7 +95,7 @@ result<peer_pool> peer_links::connect(const peer_name& peer, const std::string& 
     options.server.endpoint = peer.endpoint;
     options.timeout_ms = timeout_ms_;
     options.use_shm = false;
-    options.ucx = store_client::ucx_mode::off;  // what is said of copies goes with frames
+    options.ucx = store_client::ucx_mode::off;  // messages about copies use frames
     options.reconnect = false;
     options.spin_us = 0;
     auto made = store_client::client::open(options);

@@ -11,7 +11,7 @@ using store_client::copies_of_unit;
 using store_client::kPlacements;
 using store_client::kUnits;
 
-// The same on every server and in every release: where values lie depends on it.
+// Must be the same on every server and in every release: it decides where values lie.
 std::uint64_t score(const std::string& name, unsigned unit) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char one : name) hash = (hash ^ static_cast<unsigned char>(one)) * 0x100000001b3;
@@ -27,7 +27,7 @@ bool contains(const std::vector<std::string>& list, const std::string& name) {
 
 bool erase_from(std::vector<std::string>& list, const auto& unwanted) { return std::erase_if(list, unwanted) > 0; }
 
-// Servers in the order in which they should have the unit.
+// Servers in order of preference for the unit.
 std::vector<std::string> ranked(const cluster_map& map, unsigned unit, const auto& eligible) {
   std::vector<std::pair<std::uint64_t, std::string>> scored;
   for (const auto& [name, one] : map.servers)
@@ -57,7 +57,7 @@ bool place_one(placement& entry, const cluster_map& map, unsigned unit, const na
   const bool all_there = std::all_of(wanted.begin(), wanted.end(), [&](const auto& one) { return entry.has(one); });
   if (!all_there) return entry != before;
   entry.joining.clear();
-  // Whoever serves stays until it has handed over.
+  // The primary stays until it has handed over.
   if (contains(wanted, entry.copies.front()))
     erase_from(entry.copies, [&](const auto& one) { return !contains(wanted, one); });
   return entry != before;
@@ -103,7 +103,7 @@ unsigned accept_loss(cluster_map& map, const std::string& name, const names_t& a
       const auto eligible = ranked(map, unit, [&](const auto& one, const auto& server) {
         return alive.contains(one) && server.assigned_role == cluster_server::role::active;
       });
-      if (gone && eligible.empty()) continue;  // nobody could take it: it waits on
+      if (gone && eligible.empty()) continue;  // no server can take it: the unit keeps waiting
       next.copies = {gone ? eligible.front() : name};
       erase_from(next.joining, [&](const auto& one) { return one == next.copies.front(); });
     }

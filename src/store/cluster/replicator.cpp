@@ -11,7 +11,7 @@
 namespace pl::store_cluster {
 namespace {
 
-constexpr std::uint64_t kPauseNs = 20'000'000;  // before something that failed is tried again
+constexpr std::uint64_t kPauseNs = 20'000'000;  // before a failed step is repeated
 
 store_client::memory memory_at(const std::byte* data, std::uint64_t bytes) {
   return {reinterpret_cast<std::uint64_t>(data), bytes, std::nullopt};
@@ -22,7 +22,7 @@ status status_of(const store_client::operation& one) {
   return failure{one.got.status, one.got.text};
 }
 
-// Something is wrong with the connection rather than with what was asked.
+// The error concerns the connection, not the request.
 bool is_about_connection(int code) {
   return code == ECONNRESET || code == ETIMEDOUT || code == EPROTO || code == ECANCELED || code == EPIPE || code == ENXIO;
 }
@@ -34,7 +34,7 @@ struct replicator::spreading {
   std::function<void(const result<unsigned>&)> done;
   std::set<std::string> has, asked;
   std::map<std::string, std::uint64_t> again_at_ns;
-  std::optional<failure> hopeless;  // no copy can take it
+  std::optional<failure> hopeless;  // no replica can store it
   bool ended = false;
 };
 
@@ -43,7 +43,7 @@ replicator::replicator(store::engine& engine, peer_links& links, const std::stri
 
 replicator::~replicator() { engine_.close_session(session_); }
 
-// With the lock held. The other servers whose word a change of the unit waits for.
+// With the lock held. The other servers that must confirm a change of the unit.
 std::vector<std::string> replicator::needed(unsigned unit) const {
   const placement& entry = view_->map.units[unit];
   std::vector<std::string> out(entry.copies.begin() + 1, entry.copies.end());
@@ -92,11 +92,11 @@ void replicator::spread(const change& change, std::function<void(const result<un
   step(one);
 }
 
-// Asks whom it has not asked yet; ends it if nobody is left.
+// Sends the change to servers that have not got it yet; ends it when none is left.
 void replicator::step(const spreading_ptr& one) {
   std::vector<peer_name> ask;
   result<unsigned> outcome = 0u;
-  bool ends = true;  // with this call
+  bool ends = true;  // in this call
   {
     const std::lock_guard hold(lock_);
     if (one->ended) return;
@@ -142,13 +142,13 @@ void replicator::on_copy_answer(const spreading_ptr& one, const peer_name& peer,
       one->has.insert(peer.name);
       failing_since_ns_.erase(peer.name);
     } else if (outcome.code() == EBADMSG || outcome.code() == EFBIG) {
-      one->hopeless = outcome.error();  // the value is to blame, not the server
+      one->hopeless = outcome.error();  // the value is at fault, not the server
     } else {
       ++failed;
       one->again_at_ns[peer.name] = monotonic_ns() + kPauseNs;
       failing_since_ns_.emplace(peer.name, monotonic_ns());
-      // It is being filled: that starts anew, and nobody waits for it meanwhile. Unless the map may say by now that it is
-      // complete: then it must have this, or be voted out.
+      // The server is catching up: the catch-up restarts, and no change waits for it meanwhile. Exception: if the map may
+      // already call the server complete, it must have this change or be voted out.
       if (!promised_.contains({one->mutation.unit, peer.name})) catching_up_.erase({one->mutation.unit, peer.name});
     }
   }
@@ -160,8 +160,8 @@ std::set<std::string> replicator::suspects() const {
   const std::lock_guard hold(lock_);
   std::set<std::string> out;
   const std::uint64_t now = monotonic_ns();
-  for (const auto& [name, since] : failing_since_ns_)
-    if (now - since > give_up_ns_) out.insert(name);
+  for (const auto& [name, failing_since] : failing_since_ns_)
+    if (now - failing_since > give_up_ns_) out.insert(name);
   return out;
 }
 
@@ -169,21 +169,21 @@ std::uint64_t replicator::begin_catch_up(unsigned unit, const std::string& name)
   const std::lock_guard hold(lock_);
   return catching_up_[{unit, name}] = ++catch_ups_;
 }
-void replicator::end_catch_up(unsigned unit, const std::string& name, std::uint64_t filling) {
+void replicator::end_catch_up(unsigned unit, const std::string& name, std::uint64_t catch_up_number) {
   const std::lock_guard hold(lock_);
   const auto found = catching_up_.find({unit, name});
-  if (found != catching_up_.end() && found->second == filling && !promised_.contains(found->first))
+  if (found != catching_up_.end() && found->second == catch_up_number && !promised_.contains(found->first))
     catching_up_.erase(found);
 }
-bool replicator::fills(unsigned unit, const std::string& name, std::uint64_t filling) const {
+bool replicator::fills(unsigned unit, const std::string& name, std::uint64_t catch_up_number) const {
   const std::lock_guard hold(lock_);
   const auto found = catching_up_.find({unit, name});
-  return found != catching_up_.end() && found->second == filling;
+  return found != catching_up_.end() && found->second == catch_up_number;
 }
-bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t filling, std::int64_t revision) {
+bool replicator::promise(unsigned unit, const std::string& name, std::uint64_t catch_up_number, std::int64_t revision) {
   const std::lock_guard hold(lock_);
   const auto found = catching_up_.find({unit, name});
-  if (found == catching_up_.end() || found->second != filling) return false;
+  if (found == catching_up_.end() || found->second != catch_up_number) return false;
   promised_[found->first] = revision;
   return true;
 }
@@ -203,7 +203,7 @@ void replicator::send(const change& change, const peer_name& peer, std::function
   links_.reach(peer, change.pool_name, [change, terms, done = std::move(done)](const result<peer_pool>& target) {
     if (!target) return done(target.error());
     auto one = target->connection->make_erase(target->pool, change.key, {});
-    if (!change.request.empty()) one->fields.who = {change.request.client, change.request.sequence};
+    if (!change.request.empty()) one->fields.request_number = {change.request.client, change.request.sequence};
     if (change.level != store::durability::pool_default) one->fields.level = change.level;
     one->fields.copy = terms;
     one->callback = [done](store_client::operation& ended) { done(status_of(ended)); };
@@ -216,17 +216,17 @@ void replicator::send_value(const change& mutation, const peer_name& peer, store
   engine_.lookup_async(
       session_, mutation.pool, mutation.key, {},
       [this, mutation, peer, terms, done = std::move(done)](const result<store::pinned_value>& found) mutable {
-        if (!found && found.code() == ENOENT && !mutation.erased) {  // a request that came again, and the key went since
+        if (!found && found.code() == ENOENT && !mutation.erased) {  // a repeated request whose key was erased since
           change gone = mutation;
           gone.erased = true;
           return send(gone, peer, std::move(done));
         }
-        // This server's own trouble, which is not the other's fault.
+        // An error of this server, not of the other.
         if (!found) return done(failure{EBADMSG, "the value cannot be read for its copies: " + found.error().message});
         const auto value = *found;
         terms.version = value.info.version;
         auto let_go = [this, pin = value.pin] { (void)engine_.unpin(session_, pin); };
-        // The value as one piece of memory: where it lies, or a copy of its pieces.
+        // The value in one piece: in place, or as a copy of its pieces.
         auto whole = std::make_shared<std::vector<std::byte>>();
         const std::byte* base = engine_.arena().base;
         const std::byte* at_bytes = value.segments.empty() ? base : base + value.segments.front().offset_bytes;
@@ -247,7 +247,7 @@ void replicator::send_value(const change& mutation, const peer_name& peer, store
           options.user_flags = value.info.user_flags;
           if (mutation.level != store::durability::pool_default) options.level = mutation.level;
           auto one = target->connection->make_put(target->pool, mutation.key, memory, options);
-          if (!mutation.request.empty()) one->fields.who = {mutation.request.client, mutation.request.sequence};
+          if (!mutation.request.empty()) one->fields.request_number = {mutation.request.client, mutation.request.sequence};
           one->fields.copy = terms;
           one->callback = [done, let_go, whole](store_client::operation& ended) {
             let_go();

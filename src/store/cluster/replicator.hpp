@@ -48,12 +48,12 @@ class replicator {
   // From now on a copy in catch-up takes part in changes, until it fails or is dropped. Returns the number of this
   // catch-up: a later one of the same copy has another number and supersedes it.
   std::uint64_t begin_catch_up(unsigned unit, const std::string& name);
-  void end_catch_up(unsigned unit, const std::string& name, std::uint64_t filling);
-  bool fills(unsigned unit, const std::string& name, std::uint64_t filling) const;
+  void end_catch_up(unsigned unit, const std::string& name, std::uint64_t catch_up_number);
+  bool fills(unsigned unit, const std::string& name, std::uint64_t catch_up_number) const;
   // This server is about to write, over the map's revision, that the copy is complete. False: it has failed meanwhile, and
   // is not. Whether the map was written may not be known for a while: no change ends without the copy until another
   // revision has been seen.
-  bool promise(unsigned unit, const std::string& name, std::uint64_t filling, std::int64_t revision);
+  bool promise(unsigned unit, const std::string& name, std::uint64_t catch_up_number, std::int64_t revision);
   // Copies that a put to the unit would reach now, this server's included.
   unsigned reachable_copies(unsigned unit) const;
 

@@ -23,12 +23,12 @@ std::uint64_t all_free(std::uint64_t slot_bytes) {
   return count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
 }
 
-// Of values that only memory knows: half for those that are small, which cost more on disk than they free here, and seven
-// eighths for all. What is left is for values on their way to disk, and from it.
+// Limits for values that only memory holds: one half for small ones, which cost more on disk than they free here, and seven
+// eighths for all. The rest serves values on their way to and from disk.
 constexpr std::uint64_t kLastingSlotsPart = 2, kReservePart = 8;
-constexpr std::uint64_t kReadPart = 16, kMaxReadBytes = std::uint64_t{16} << 20;  // for reads alone
+constexpr std::uint64_t kReadPart = 16, kMaxReadBytes = std::uint64_t{16} << 20;  // reserved for reads
 
-// Addresses for so many bytes, that start with a whole page of this size. Null: errno says why.
+// Reserves addresses for so many bytes, aligned to a page of this size. Null: errno has the reason.
 std::byte* reserve(std::uint64_t bytes, std::uint64_t page_bytes) {
   const std::uint64_t step = std::max(page_bytes, std::uint64_t{2} << 20);
   void* const found = ::mmap(nullptr, bytes + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -40,7 +40,7 @@ std::byte* reserve(std::uint64_t bytes, std::uint64_t page_bytes) {
   return base + before;
 }
 
-// Maps a memfd of this kind; info.fd stays -1 where that is refused.
+// Maps a memfd of this kind; info.fd stays -1 if that is refused.
 int map_memory(arena_info& info, unsigned kind) {
   const int fd = ::memfd_create("peerlane-store", MFD_CLOEXEC | MFD_ALLOW_SEALING | kind);
   if (fd < 0) return errno;
@@ -49,7 +49,7 @@ int map_memory(arena_info& info, unsigned kind) {
   struct stat about {};
   if (::ftruncate(fd, static_cast<off_t>(info.size_bytes)) == 0 && ::fstat(fd, &about) == 0)
     base = reserve(2 * info.size_bytes, static_cast<std::uint64_t>(about.st_blksize));
-  // Pages of the normal kind are taken when touched; huge ones are reserved here, so that a later touch does not kill us.
+  // Normal pages are allocated when touched. Huge pages are reserved here; otherwise a later touch could raise SIGBUS.
   const int flags = MAP_SHARED | MAP_FIXED | (kind == 0 ? MAP_NORESERVE : 0);
   if (base == nullptr || ::mmap(base, info.size_bytes, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED) {
     error = errno;
@@ -77,14 +77,14 @@ result<std::unique_ptr<arena>> arena::make(std::uint64_t size_bytes, std::uint64
   if (info.fd < 0) {
     if (const int error = map_memory(info, 0); error != 0)
       return failure{error, format("arena of %s: %s", format_size(info.size_bytes).c_str(), errno_text(error).c_str())};
-    ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a wish
+    ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a hint
   }
   std::unique_ptr<arena> made(new arena(info));
-  // Who gets the fd must not be able to pull the memory away from under us.
+  // A holder of the descriptor must not be able to shrink the memory.
   if (::fcntl(info.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return failure{errno, "arena: memfd cannot be sealed: " + errno_text(errno)};
-  // A descriptor that reads would be opened anew to write through /proc, were it not for the file's mode.
-  // (F_SEAL_FUTURE_WRITE cannot say it: a seal holds for all, and some clients do map the memory to write.)
+  // The file's mode keeps a read-only descriptor from being reopened for writing through /proc. (F_SEAL_FUTURE_WRITE does
+  // not fit: a seal holds for all descriptors, and some clients map the memory to write.)
   if (::fchmod(info.fd, S_IRUSR) != 0) return failure{errno, "arena: mode of the memfd: " + errno_text(errno)};
   made->info_.read_only_fd = ::open(format("/proc/self/fd/%d", info.fd).c_str(), O_RDONLY | O_CLOEXEC);
   if (made->info_.read_only_fd < 0) return failure{errno, "arena: opening it read-only through /proc: " + errno_text(errno)};
@@ -117,7 +117,7 @@ bool arena::may_take(std::uint64_t size_bytes, bool small, placement place) cons
 bool arena::is_lasting_full(std::uint64_t size_bytes) const {
   const bool small = size_bytes <= kSlotBytes;
   placement place;
-  place.for_read = true;  // the other limits are not asked about
+  place.for_read = true;  // the other limits do not apply
   std::lock_guard lock(mutex_);
   if (!may_take(small ? kBlockBytes : whole_blocks(size_bytes), small, place)) return false;
   place.lasting = true;
@@ -147,7 +147,7 @@ std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_by
 void arena::release_blocks(segment piece, bool lasting) {
   if (lasting) lasting_bytes_ -= piece.size_bytes;
   if (piece.offset_bytes >= info_.size_bytes) {
-    // Memory that is taken in both halves would be the tier twice.
+    // Memory that is used in both halves would double the tier.
     ::madvise(info_.base + piece.offset_bytes, piece.size_bytes, MADV_DONTNEED);
     piece.offset_bytes -= info_.size_bytes;
   }
@@ -168,7 +168,7 @@ std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, pl
   if (!pieces) return std::nullopt;
   std::uint64_t whole = 0;
   for (const segment& piece : *pieces) whole += piece.size_bytes;
-  // What lies behind the value belongs to earlier ones, and would go to disk with it.
+  // Bytes behind the value belong to earlier values and would go to disk with it.
   segment& last = pieces->back();
   const std::uint64_t excess = whole - size_bytes;
   std::memset(info_.base + last.offset_bytes + last.size_bytes - excess, 0, excess);
@@ -227,10 +227,11 @@ void arena::release_slot(const segment& piece) {
   release_blocks(segment{block, kBlockBytes}, lasting);
 }
 
-bool arena::wait_for_release(std::uint64_t seen, deadline_t until) {
+bool arena::wait_for_release(std::uint64_t seen, deadline_t deadline) {
   std::unique_lock lock(mutex_);
   ++waiting_;
-  const bool happened = released_.wait_until(lock, until, [&] { return releases_.load(std::memory_order_relaxed) != seen; });
+  const bool happened =
+      released_.wait_until(lock, deadline, [&] { return releases_.load(std::memory_order_relaxed) != seen; });
   --waiting_;
   return happened;
 }

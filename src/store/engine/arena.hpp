@@ -52,7 +52,7 @@ class arena {
     return !pieces.empty() && pieces.front().offset_bytes >= info_.size_bytes;
   }
   // Waits until something was released after `seen` (a value of releases()), or the deadline. False: the deadline.
-  bool wait_for_release(std::uint64_t seen, deadline_t until);
+  bool wait_for_release(std::uint64_t seen, deadline_t deadline);
   std::uint64_t releases() const noexcept { return releases_.load(std::memory_order_acquire); }
   std::uint64_t used_bytes() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread, the write, and what is done with its outcome. How operations are settled is in committer_settle.cpp.
+// The thread, the write, and the handling of its outcome. How operations are settled is in committer_settle.cpp.
 #include "store/engine/committer.hpp"
 
 #include <cerrno>
@@ -10,7 +10,7 @@
 namespace pl::store {
 namespace {
 
-// A group larger than this gains nothing from being one.
+// Larger groups gain nothing.
 constexpr std::size_t kGroupUnits = 1024;
 constexpr std::uint64_t kGroupBytes = std::uint64_t{8} << 20;
 
@@ -56,7 +56,7 @@ void committer::enqueue(unit_ref unit) {
 std::vector<unit_ref> committer::take() {
   std::unique_lock lock(mutex_);
   const auto is_asked = [&] { return stopping_ || !queue_.empty(); };
-  // Whoever has nothing to do has time to make the mark durable, for the loss of power.
+  // An idle committer makes the mark durable against a loss of power.
   if (components_.records.is_mark_behind() && !wake_.wait_for(lock, std::chrono::seconds(1), is_asked)) {
     lock.unlock();
     if (status settled = components_.records.settle_mark(); !settled) components_.state.note(settled.error());
@@ -91,7 +91,7 @@ void committer::commit(group& commit_group) {
   check_room();
   for (const unit_ref& unit : commit_group.units) settle(commit_group, *unit);
   written_since_check_ += commit_group.batch.GetDataSize();
-  announce(commit_group);
+  publish_volatile_names(commit_group);
   const status written = write(commit_group);
   if (written) publish(commit_group);
   else take_back(commit_group, written.error());
@@ -102,7 +102,7 @@ void committer::commit(group& commit_group) {
     for (std::size_t i = 0; i < copy->operations.size() && i < original->operations.size(); ++i)
       copy->operations[i].outcome = original->operations[i].outcome;
   }
-  // Whoever is answered finds the space of what went, or was refused, already free.
+  // Frees the space of erased, replaced and refused values before the answers go out.
   for (const unit_ref& unit : commit_group.units)
     for (operation& op : unit->operations)
       if (unit->failed || op.outcome.error != 0) op.made.reset();
@@ -114,13 +114,13 @@ void committer::commit(group& commit_group) {
   reach("commit.acknowledged");
 }
 
-// Asking the file system costs a call; between two answers the log cannot have grown by more than a little.
+// Checks free space once per group: asking costs a system call, and the log grows only a little between two groups.
 void committer::check_room() {
   const auto now = std::chrono::steady_clock::now();
   constexpr std::uint64_t kCheckBytes = std::uint64_t{4} << 20;
   if (room_ && now - room_checked_ < std::chrono::milliseconds(200) && written_since_check_ < kCheckBytes) return;
   const auto free = components_.free_bytes();
-  room_ = !free || *free >= components_.reserve_bytes;  // a file system that does not say will refuse by itself
+  room_ = !free || *free >= components_.reserve_bytes;  // a file system that reports nothing refuses writes itself
   room_checked_ = now;
   written_since_check_ = 0;
   components_.state.full.store(!room_, std::memory_order_relaxed);
@@ -178,9 +178,9 @@ status committer::sync_log() {
   return {};
 }
 
-// A key that leaves the index for memory alone is announced to find() before its record goes, so that one of its two looks
+// Names a key that leaves the index for memory alone before its record goes, so that one of the two passes of find()
 // (names, records, names) meets it.
-void committer::announce(group& commit_group) {
+void committer::publish_volatile_names(group& commit_group) {
   for (const auto& [full, key] : commit_group.keys) {
     if (!key.before.in_index || !key.now.exists || key.now.in_index) continue;
     const pool_ref pool = components_.known.find(pool_of(full));
@@ -216,10 +216,10 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   table::shard& shard = components_.memory.shard_of(full);
   std::lock_guard lock(shard.mutex);
   entry& key_entry = shard.need(full);
-  old = key_entry.current;  // let go of behind the lock
+  old = key_entry.current;  // released after the lock
   key_entry.committing = false;
   key_entry.is_volatile = is_volatile;
-  // A value that lies on disk alone is found through its record, unless it has none.
+  // A value that only the disk holds is found through its record, unless it has none.
   const bool keep = key.now.exists && key.now.current && (is_volatile || key.now.current->in_memory());
   shard.set_current(key_entry, keep ? key.now.current : nullptr);
   shard.drop_if_empty(key_entry);
@@ -247,9 +247,9 @@ void committer::forget_pool(const pool_ref& pool) {
   }
 }
 
-void committer::take_back(group& commit_group, const failure& why) {
-  // The log may hold the records although the write failed. Nothing else may be written where they point to; the next start,
-  // which sees what the log really holds, gives the space back.
+void committer::take_back(group& commit_group, const failure& reason) {
+  // The log may hold the records although the write failed, so their space is not reused. The next start sees what the log
+  // holds and gives the space back.
   for (const value_ref& made : commit_group.written) made->owns_extents = made->owns_extents && !commit_group.attempted;
   for (auto& [pool, counts] : commit_group.charged)
     pool->refund(static_cast<std::int64_t>(counts.keys), static_cast<std::int64_t>(counts.bytes));
@@ -262,7 +262,7 @@ void committer::take_back(group& commit_group, const failure& why) {
   }
   for (const pool_ref& pool : commit_group.dropped) pool->dropped = false;
   for (const unit_ref& unit : commit_group.units) {
-    if (!unit->repeated) unit->failed = why;
+    if (!unit->repeated) unit->failed = reason;
   }
 }
 

@@ -118,11 +118,11 @@ class committer {
   status charge(group& commit_group, const pool_ref& pool, std::int64_t keys, std::int64_t bytes);
   status write(group& commit_group);
   void check_room();
-  void announce(group& commit_group);
+  void publish_volatile_names(group& commit_group);
   void publish(group& commit_group);
   void publish_key(const std::string& full, pending_key& key);
   void forget_pool(const pool_ref& pool);
-  void take_back(group& commit_group, const failure& why);
+  void take_back(group& commit_group, const failure& reason);
   void reach(std::string_view point) {
     if (components_.on_point) components_.on_point(point);
   }

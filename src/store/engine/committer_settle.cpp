@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the committer settles a unit: against the state that the group's earlier units leave, without showing anything yet.
+// Settles a unit against the state that the group's earlier units leave, without publishing anything.
 #include <cerrno>
 #include <chrono>
 
@@ -24,7 +24,7 @@ status check_condition(condition precondition, version_t expected, bool exists, 
   return {};
 }
 
-// What an atomic unit needs to be taken back out of its group.
+// State to remove an atomic unit from its group again.
 struct committer::undo {
   std::vector<std::pair<std::string, key_state>> keys;
   std::map<pool_ref, pool_counts> counts;
@@ -61,8 +61,8 @@ void committer::settle(group& commit_group, commit_unit& unit) {
     outcome.items.push_back({op.outcome.error, op.outcome.version, op.made ? op.made->crc : 0});
     any = any || op.outcome.error == 0;
   }
-  if (!any) return;  // nothing was done: doing it again later is as good
-  // The client is answered as by the store that it asked: here a later version may have overtaken this one.
+  if (!any) return;  // nothing changed, so repeating it is harmless
+  // The client gets the answer of the store that it asked first: a later version may have overtaken this one here.
   if (earlier_outcome && earlier_outcome->items.size() == outcome.items.size())
     outcome.items = std::move(earlier_outcome->items);
   commit_group.requests[{unit.request.client, unit.request.sequence}] = &unit;
@@ -73,7 +73,7 @@ void committer::settle(group& commit_group, commit_unit& unit) {
   commit_group.outcomes.emplace_back(unit.request, std::move(outcome));
 }
 
-// What another store says of requests takes the place of nothing that was done here, and of no later ones.
+// Outcomes reported by another store do not replace those of operations done here, nor later ones.
 void committer::settle_outcomes(group& commit_group, commit_unit& unit) {
   if (status able = components_.state.writable(); !able) {
     unit.failed = able.error();
@@ -98,7 +98,7 @@ void committer::settle_outcomes(group& commit_group, commit_unit& unit) {
   }
 }
 
-// False: the unit is to be done; `earlier_outcome` then holds what another store reported, if any.
+// False: the unit must be done; `earlier_outcome` then holds the outcome that another store reported, if any.
 bool committer::answer_repeated(group& commit_group, commit_unit& unit, std::optional<request_outcome>& earlier_outcome) {
   if (const auto twin = commit_group.requests.find({unit.request.client, unit.request.sequence});
       twin != commit_group.requests.end()) {
@@ -112,7 +112,7 @@ bool committer::answer_repeated(group& commit_group, commit_unit& unit, std::opt
     return true;
   }
   if (!*found) return false;
-  // A copy of a change that was under way when this store was told of it: the value is not here yet.
+  // A copy of a change that was under way when its outcome was reported: the value is not here yet.
   if ((*found)->is_remote && unit.is_copy()) {
     earlier_outcome = **found;
     return false;
@@ -277,7 +277,7 @@ status committer::settle_flags(group& commit_group, operation& op, pending_key& 
     components_.records.put(commit_group.batch, family::values, op.full, encode(*record));
     return {};
   }
-  // Put by this very group: nobody else sees the value yet.
+  // Put by this group: no reader sees the value yet.
   key.now.current->user_flags.store(op.user_flags, std::memory_order_relaxed);
   put_record(commit_group, *key.now.current, op.full);
   return {};
@@ -294,10 +294,10 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
     return;
   }
   const std::string first_key = full_key(pool->id, "");
-  const std::string until = full_key(pool->id + 1, "");
+  const std::string end = full_key(pool->id + 1, "");
   std::vector<segment> pieces;
   status scanned =
-      components_.records.scan(family::extents, first_key, until, false, [&](std::string_view, std::string_view raw) {
+      components_.records.scan(family::extents, first_key, end, false, [&](std::string_view, std::string_view raw) {
         if (const auto of_key = decode_extents(raw)) pieces.insert(pieces.end(), of_key->begin(), of_key->end());
         return true;
       });
@@ -306,19 +306,19 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
     unit.failed = scanned.error();
     return;
   }
-  // What this group has put so far is in its batch, behind which the removal stands.
+  // The batch holds this group's earlier puts; the removal stands behind them.
   for (auto& [full, key] : commit_group.keys) {
     if (pool_of(full) != pool->id) continue;
     if (!(key.before.in_index && key.before.version == key.now.version))
       pieces.insert(pieces.end(), key.now.on_disk.begin(), key.now.on_disk.end());
     key.now = key_state{};
   }
-  // (a piece that this group has freed already was in a record that the scan saw)
+  // (The record that the scan saw may name a piece that this group has freed already.)
   for (const segment& freed : commit_group.freed)
     std::erase_if(pieces, [&](const segment& piece) { return piece.offset_bytes == freed.offset_bytes; });
   commit_group.freed.insert(commit_group.freed.end(), pieces.begin(), pieces.end());
-  components_.records.erase_range(commit_group.batch, family::values, first_key, until);
-  components_.records.erase_range(commit_group.batch, family::extents, first_key, until);
+  components_.records.erase_range(commit_group.batch, family::values, first_key, end);
+  components_.records.erase_range(commit_group.batch, family::extents, first_key, end);
   components_.records.erase(commit_group.batch, family::catalogue, pool_key(pool->id));
   components_.records.erase(commit_group.batch, family::catalogue, counts_key(pool->id));
   commit_group.dropped.push_back(pool);

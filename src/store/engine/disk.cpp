@@ -36,7 +36,7 @@ status sync_folder_of(const std::string& path) {
   return outcome;
 }
 
-// Whether this file lies on a disk of the virtual machine's host. False where the system does not say.
+// Whether this file lies on a disk of the virtual machine's host. False if the system does not report it.
 bool is_on_virtio(int file) {
   struct stat file_status {};
   if (::fstat(file, &file_status) != 0) return false;
@@ -115,16 +115,16 @@ class system_disk final : public disk {
   }
 
  private:
-  // A file of the right size is whole: it is synced before anything names it.
+  // A file of the right size is complete, because it is synced before anything names it.
   static status allocate(int fd, const std::string& path, std::uint64_t size_bytes) {
     struct stat now {};
     if (::fstat(fd, &now) != 0) return system_failure(path);
     if (static_cast<std::uint64_t>(now.st_size) >= size_bytes) return {};
     if (const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes)); error != 0) {
       errno = error;
-      failure why = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
-      if (::ftruncate(fd, 0) == 0) ::unlink(path.c_str());  // what it got so far
-      return why;
+      failure reason = system_failure(path + format(": allocating %s", format_size(size_bytes).c_str()));
+      if (::ftruncate(fd, 0) == 0) ::unlink(path.c_str());  // frees the part that was allocated
+      return reason;
     }
     if (::fsync(fd) != 0) return system_failure("fsync of " + path);
     return sync_folder_of(path);
@@ -149,7 +149,7 @@ class system_disk final : public disk {
     if (!ring) return gate != nullptr ? disk::write_when_ready(blocks, *gate) : run_plainly(blocks, write);
     status outcome = write ? ring->write(blocks, through.get(), gate) : ring->read(blocks);
     std::lock_guard lock(mutex_);
-    if (outcome) {  // what failed may be used by what did not complete
+    if (outcome) {  // a stage of a failed write may still be used by incomplete requests
       idle_.push_back(std::move(ring));
       if (through) idle_stages_.push_back(std::move(through));
     } else if (through) {

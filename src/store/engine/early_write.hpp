@@ -42,7 +42,7 @@ class early_write {
           }
           if (on_finished) on_finished(written);
         },
-        std::shared_ptr<filling>(state_, &state_->coming));
+        std::shared_ptr<fill_progress>(state_, &state_->coming));
   }
   // The first `bytes` are where the value lies.
   void reach(std::uint64_t bytes) {
@@ -66,7 +66,7 @@ class early_write {
   // A copy from a GPU comes at tens of GB/s, in pieces of 8 MiB.
   static constexpr std::chrono::milliseconds kPatience{20};
   struct state {
-    filling coming{kPatience};
+    fill_progress coming{kPatience};
     std::mutex mutex;
     std::optional<status> written;
     std::function<void(const status&)> on_finished;

@@ -125,7 +125,7 @@ status engine::impl::open() {
   remembered = std::make_unique<requests>(*records);
   if (status read = remembered->load(); !read) return read;
 
-  // Versions that were given out are below the ceiling, whatever became of them.
+  // Versions that were handed out lie below the ceiling, whether or not they were used.
   const version_t next = ceiling;
   if (!options.read_only) {
     ceiling += committer::kVersionsAhead;
@@ -202,7 +202,7 @@ status engine::impl::read_catalogue(version_t& ceiling) {
   return {};
 }
 
-// Opening makes a manifest and a log; half of that on a full disk helps nobody.
+// Opening writes a manifest and a log. Refuses a disk without room for them, because a half-written index does not open.
 status engine::impl::check_room() const {
   const auto free = files->free_bytes(options.directory);
   if (options.read_only || !free || *free >= kOpenBytes) return {};
@@ -212,7 +212,7 @@ status engine::impl::check_room() const {
                         options.directory.c_str(), static_cast<unsigned long long>(*free), format_size(kOpenBytes).c_str())};
 }
 
-// What is reserved and allocated at once is for disks of some size; a small one would be full of it.
+// Reserves and allocation steps fit large disks; a small disk gets smaller ones.
 void engine::impl::scale_to_disk() {
   const auto total = files->total_bytes(options.directory);
   const std::uint64_t disk_bytes = total ? *total : ~std::uint64_t{0};
@@ -221,7 +221,7 @@ void engine::impl::scale_to_disk() {
     options.extent_file_bytes = std::clamp(std::bit_floor(disk_bytes / 16), kMinExtentFileBytes, kMaxExtentFileBytes);
 }
 
-// The files of these pieces are not there. A value that names the same pieces is one that is lost with them; else the
+// The files of these pieces are missing. Values that name the same pieces are lost with them; any other overlap means that
 // records contradict each other.
 status engine::impl::take_lost_extents(std::string_view full, const std::vector<segment>& pieces) {
   const auto stored = records->get(family::values, full);
@@ -250,7 +250,7 @@ status engine::impl::read_extents() {
       for (const segment& piece : named)
         if (status taken = space->take(piece); !taken) damage = taken.error();
     }
-    if (const auto why = space->why_lost(named); why && lost++ == 0) first_lost = *why;
+    if (const auto cause = space->why_lost(named); cause && lost++ == 0) first_lost = *cause;
     if (damage)
       damage->message = "store: key " + shown(key_of(full)) + format(" of pool %u: ", pool_of(full)) + damage->message;
     return !damage;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the store's structures agree with each other, and its values with their checksums.
+// Checks the store's structures against each other, and its values against their checksums.
 #include <algorithm>
 #include <map>
 
@@ -14,11 +14,11 @@ namespace {
 
 class checker {
  public:
-  checker(engine::impl& owner, engine::check_report& into) : owner_(owner), report_(into) {}
+  checker(engine::impl& owner, engine::check_report& findings) : owner_(owner), report_(findings) {}
 
   status run(bool values) {
     values_ = values;
-    // Records are held against each other in two snapshots; what was written between them is looked at again.
+    // Compares records in two snapshots; those that changed in between are checked again.
     status scanned = owner_.records->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
       check_record(full, raw);
       if (values) to_read_.emplace_back(full);
@@ -48,7 +48,7 @@ class checker {
     if (!record) return problem(full, "its record is damaged");
     if (!owner_.known.find(pool_of(full))) problem(full, "its pool does not exist");
     if (record->large() && !values_) {
-      if (const auto why = owner_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *why);
+      if (const auto reason = owner_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *reason);
     }
     if (!record->large()) {
       if (arch::crc32c(record->small_value.data(), record->small_value.size()) != record->crc)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grants: a writer fills the value's memory itself, then asks to commit it; meanwhile it may say how far it is.
+// Grants: a writer fills the value's memory itself and then commits it; meanwhile it may report progress.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace pl::store {
 namespace {
 
-// The checksum now, unless the value is written to disk meanwhile. EBADMSG if it is known to be wrong.
+// Computes the checksum, unless the value is being written to disk. EBADMSG if it is known to be wrong.
 status settle_checksum(const engine::impl& owner, commit_unit& unit) {
   const operation& op = unit.operations.front();
   value& made = *op.made;
@@ -23,7 +23,8 @@ status settle_checksum(const engine::impl& owner, commit_unit& unit) {
 
 }  // namespace
 
-// The disk has the value's bytes, or nearly; what is asked of it now may be something else than was foreseen.
+// Submits a unit whose early write to disk is complete or nearly so. Its final options may differ from those assumed at the
+// start.
 void engine::impl::submit_when_written(unit_ref unit, early_write early) {
   const std::uint64_t length = unit->operations.front().made->length_bytes;
   auto shared = std::make_shared<unit_ref>(std::move(unit));
@@ -48,7 +49,7 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   const auto limits = (*found)->options();
   if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
-  // Small ones may be committed as volatile, whatever the pool's level.
+  // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);
   auto made = impl_->make_value(length_bytes, options.deadline, impl_->place_of(**found, level));
@@ -100,7 +101,7 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
   unit->operations.push_back(operation{operation::kind::put,
                                        std::move(taken->full),
                                        std::move(taken->made),
-                                       options.put.when,
+                                       options.put.precondition,
                                        options.put.expected_version,
                                        0,
                                        {},

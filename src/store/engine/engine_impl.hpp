@@ -43,7 +43,7 @@ class engine::impl {
 
   // ---- engine_write.cpp
   // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.
-  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t until, placement place);
+  result<value_ref> make_value(std::uint64_t length_bytes, deadline_t deadline, placement place);
   // Where values of this pool and level lie.
   placement place_of(const pool_state& pool, durability level) const {
     return {pool.is_apart.load(std::memory_order_relaxed), level == durability::volatile_, false};
@@ -80,9 +80,9 @@ class engine::impl {
   std::string place_on_disk(const value& stored) const;
   status check_stored(const pool_state& pool, const std::string& full, const value& stored, std::uint32_t crc);
   // EBADMSG: the extent file that it lies in is not there, or not whole.
-  status check_there(const pool_state& pool, const std::string& full, const value& stored);
+  status check_present(const pool_state& pool, const std::string& full, const value& stored);
   // The current version, in memory. ENOENT.
-  result<value_ref> acquire(const pool_state& pool, const std::string& full, deadline_t until);
+  result<value_ref> acquire(const pool_state& pool, const std::string& full, deadline_t deadline);
   // Only if that needs no disk; null otherwise.
   value_ref acquire_cached(const pool_state& pool, const std::string& full);
   // Whether it lies in memory, where its pool's values lie now.
@@ -144,9 +144,10 @@ class engine::impl {
   };
   std::uint64_t spill(std::vector<victim> leaving);
   bool put_in_place_of(const victim& old, value_ref moved);
-  result<value_ref> read_indexed(const pool_state& pool, const std::string& full, deadline_t until, bool& is_small);
-  result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& source, deadline_t until);
-  result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& source, deadline_t until);
+  result<value_ref> read_indexed(const pool_state& pool, const std::string& full, deadline_t deadline, bool& is_small);
+  result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& source,
+                                    deadline_t deadline);
+  result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& source, deadline_t deadline);
 };
 
 status check_request(const request_key& request);

@@ -28,10 +28,10 @@ failure behind_the_end(std::string_view full, std::uint64_t length_bytes, std::u
                         static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(offset_bytes))};
 }
 
-void copy_bytes(const value& source, value& into) {
+void copy_bytes(const value& source, value& destination) {
   auto rest = source.spans();
   std::size_t offset = 0;
-  for (std::span<std::byte> target : into.spans()) {
+  for (std::span<std::byte> target : destination.spans()) {
     while (!target.empty() && offset < rest.size()) {
       const std::size_t size = std::min(target.size(), rest[offset].size());
       std::memcpy(target.data(), rest[offset].data(), size);
@@ -66,12 +66,12 @@ status engine::impl::check_stored(const pool_state& pool, const std::string& ful
   return same;
 }
 
-status engine::impl::check_there(const pool_state& pool, const std::string& full, const value& stored) {
-  const auto why = space->why_lost(stored.on_disk);
-  if (!why) return {};
+status engine::impl::check_present(const pool_state& pool, const std::string& full, const value& stored) {
+  const auto reason = space->why_lost(stored.on_disk);
+  if (!reason) return {};
   count(state.checksum_errors);
   return failure{EBADMSG, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) +
-                              ": its value is lost: " + *why + "; put it again, or restore a backup"};
+                              ": its value is lost: " + *reason + "; put it again, or restore a backup"};
 }
 
 value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string& full) {
@@ -83,10 +83,10 @@ value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string
   return key_entry->current;
 }
 
-result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t until) {
+result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t deadline) {
   std::shared_ptr<load> mine;
   std::shared_ptr<load> others;
-  value_ref found, source;  // what the table has; null `source`: see the index
+  value_ref found, source;  // the table's entry; null `source`: see the index
   table::shard& shard = values->shard_of(full);
   {
     std::lock_guard lock(shard.mutex);
@@ -100,7 +100,7 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
     if (key_entry != nullptr && key_entry->current) found = key_entry->current;
     if (key_entry != nullptr && key_entry->current && (key_entry->is_volatile || !key_entry->current->in_memory()))
       source = key_entry->current;
-    // Beside a commit only for this reader: what it finds may be the old value.
+    // A load during a commit serves only this reader, because it may find the old value.
     if (!others && (key_entry == nullptr || !key_entry->committing)) {
       mine = std::make_shared<load>();
       shard.need(full).loading = mine;
@@ -110,13 +110,13 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
     std::unique_lock wait(others->mutex);
     others->finished.wait(wait, [&] { return others->done; });
     if (others->loaded) return others->loaded;
-    return others->why;
+    return others->reason;
   }
   count(state.misses);
   bool is_small = false;
-  auto loaded = !source               ? read_indexed(pool, full, until, is_small)
-                : source->in_memory() ? copy_in_place(pool, full, *source, until)
-                                      : read_extents_of(pool, full, *source, until);
+  auto loaded = !source               ? read_indexed(pool, full, deadline, is_small)
+                : source->in_memory() ? copy_in_place(pool, full, *source, deadline)
+                                      : read_extents_of(pool, full, *source, deadline);
   source.reset();
   if (!mine) return loaded;
   {
@@ -131,7 +131,7 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   std::lock_guard tell(mine->mutex);
   mine->done = true;
   if (loaded) mine->loaded = *loaded;
-  else mine->why = loaded.error();
+  else mine->reason = loaded.error();
   mine->finished.notify_all();
   return loaded;
 }
@@ -142,17 +142,17 @@ placement engine::impl::read_place(const pool_state& pool, durability level) con
   return place;
 }
 
-// A value that only memory knows, and whose pool's values lie in other memory now. Whoever could write there until now may
-// have done so.
+// Copies a value that only memory holds because its pool's values now lie in other memory: clients that could write there
+// may have done so.
 result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std::string& full, const value& source,
-                                              deadline_t until) {
-  auto made = make_value(source.length_bytes, until, read_place(pool, source.level));
+                                              deadline_t deadline) {
+  auto made = make_value(source.length_bytes, deadline, read_place(pool, source.level));
   if (!made) return made;
-  value& into = **made;
-  into.version = source.version, into.crc = source.crc, into.user_flags = source.user_flags.load();
-  into.written_unix_ns = source.written_unix_ns, into.level = source.level;
-  copy_bytes(source, into);
-  if (status same = verify(pool, full, into); !same) return std::move(same).error();
+  value& destination = **made;
+  destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
+  destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
+  copy_bytes(source, destination);
+  if (status same = verify(pool, full, destination); !same) return std::move(same).error();
   return made;
 }
 
@@ -161,7 +161,7 @@ void engine::impl::place_pool(pool_state& pool) {
   if (pool.is_apart.exchange(apart) == apart || !values) return;
   std::vector<std::string> volatile_ones;
   for (std::size_t i = 0; i < table::kShards; ++i) {
-    std::vector<value_ref> gone;  // let go of behind the lock
+    std::vector<value_ref> gone;  // released after the lock
     table::shard& shard = values->shard_at(i);
     std::lock_guard lock(shard.mutex);
     for (auto next = shard.entries.begin(); next != shard.entries.end();) {
@@ -179,13 +179,13 @@ void engine::impl::place_pool(pool_state& pool) {
       }
     }
   }
-  // What does not find room now is moved by who reads it next.
+  // A value without room now moves when it is next read.
   for (const std::string& full : volatile_ones) (void)acquire(pool, full, kNoWait).ok();
 }
 
-result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::string& full, deadline_t until,
+result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::string& full, deadline_t deadline,
                                              bool& is_small) {
-  const extents::reading guard(*space);  // before the record is read: its extents stay what they are
+  const extents::reading guard(*space);  // taken before the record is read, so its extents stay valid
   const auto stored = records->get(family::values, full);
   if (!stored) return stored.error();
   if (!*stored) return no_key(full);
@@ -196,20 +196,20 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   source.user_flags = record->user_flags, source.written_unix_ns = record->written_unix_ns, source.level = record->level;
   if (record->large()) {
     source.on_disk = record->extents;
-    return read_extents_of(pool, full, source, until);
+    return read_extents_of(pool, full, source, deadline);
   }
   is_small = true;
-  auto made = make_value(record->length_bytes, until, read_place(pool, source.level));
+  auto made = make_value(record->length_bytes, deadline, read_place(pool, source.level));
   if (!made) return made;
-  value& into = **made;
-  into.version = source.version, into.crc = source.crc, into.user_flags = record->user_flags;
-  into.written_unix_ns = source.written_unix_ns, into.level = source.level;
+  value& destination = **made;
+  destination.version = source.version, destination.crc = source.crc, destination.user_flags = record->user_flags;
+  destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
   std::string_view rest = record->small_value;
-  for (const auto& piece : into.spans()) {
+  for (const auto& piece : destination.spans()) {
     std::memcpy(piece.data(), rest.data(), piece.size());
     rest.remove_prefix(piece.size());
   }
-  if (status same = check_crc(pool, full, into, crc_of(into), "in the index"); !same) {
+  if (status same = check_crc(pool, full, destination, crc_of(destination), "in the index"); !same) {
     count(state.checksum_errors);
     return std::move(same).error();
   }
@@ -217,19 +217,19 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
 }
 
 result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const std::string& full, const value& source,
-                                                deadline_t until) {
-  if (status there = check_there(pool, full, source); !there) return std::move(there).error();
-  auto made = make_value(source.length_bytes, until, read_place(pool, source.level));
+                                                deadline_t deadline) {
+  if (status present = check_present(pool, full, source); !present) return std::move(present).error();
+  auto made = make_value(source.length_bytes, deadline, read_place(pool, source.level));
   if (!made) return made;
-  value& into = **made;
-  into.version = source.version, into.crc = source.crc, into.user_flags = source.user_flags.load();
-  into.written_unix_ns = source.written_unix_ns, into.level = source.level;
-  if (!source.owns_extents) into.on_disk = source.on_disk;
-  const auto pieces = into.spans();
+  value& destination = **made;
+  destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
+  destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
+  if (!source.owns_extents) destination.on_disk = source.on_disk;
+  const auto pieces = destination.spans();
   if (status read = files->read(space->blocks(source.on_disk, pieces)); !read)
     return failure{read.error().code, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) + ", " +
                                           place_on_disk(source) + ": " + read.error().message};
-  if (status same = check_stored(pool, full, source, crc_of(into)); !same) return std::move(same).error();
+  if (status same = check_stored(pool, full, source, crc_of(destination)); !same) return std::move(same).error();
   return made;
 }
 
@@ -265,7 +265,7 @@ result<value_info> engine::stat(pool_id pool, std::string_view key) {
   return impl_->stat(full_key(pool, key));
 }
 
-// A value that memory does not hold.
+// Reads a value that memory does not hold.
 result<get_result> engine::impl::get_in_windows(const pool_ref& pool, const std::string& full, std::span<std::byte> out,
                                                 get_options read_options) {
   read_options.length_bytes = out.size();
@@ -297,7 +297,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
   } else {
     auto loaded = impl_->acquire(**found, full, options.deadline);
     if (loaded.code() == EFBIG) return impl_->get_in_windows(*found, full, out, options);
-    if (loaded.code() == ENOSPC) {  // past the memory tier, unless the value lies in the index
+    if (loaded.code() == ENOSPC) {  // bypasses the memory tier, unless the value lies in the index
       auto past = impl_->get_in_windows(*found, full, out, options);
       if (past || past.code() != EAGAIN) return past;
     }
@@ -307,7 +307,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
     }
     now = std::move(*loaded);
     made.info = now->info();
-    made.info.where = tier::disk;
+    made.info.location = tier::disk;
   }
   if (options.offset_bytes > now->length_bytes) return behind_the_end(full, now->length_bytes, options.offset_bytes);
   if (options.verify || (*found)->options()->verify_reads) {
@@ -358,7 +358,7 @@ result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_r
   const bool no_room = now.code() == ENOSPC;
   if ((now.code() != EFBIG && !no_room) || !read_options.or_reader) return std::move(now).error();
   auto reader = open_reader(pool, full, read_options);
-  // Replaced meanwhile by one that memory holds.
+  // Replaced meanwhile by a value that memory holds.
   if (reader.code() == EAGAIN && !no_room) return load_and_pin(session, pool, full, read_options);
   if (!reader) return no_room ? std::move(now).error() : std::move(reader).error();
   return by_reader(*std::move(reader));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts, erases, batches, grants; and the room in memory for them.
+// Puts, erases, batches and grants, and the room in memory for them.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -15,10 +15,10 @@ namespace pl::store {
 namespace {
 
 constexpr std::uint64_t kSpillBytes = 128 << 10;                  // written at a time at least, if there is so much to write
-constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // what is longer has left the cache before it is read
+constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // longer values leave the cache before they are read
 
-// Copies the value's bytes to where it lies, in one pass with their checksum, and says how far it is.
-std::uint32_t fill(value& target, std::span<const std::byte> source, filling* progress = nullptr) {
+// Copies the value's bytes and computes their checksum in one pass; reports progress.
+std::uint32_t fill(value& target, std::span<const std::byte> source, fill_progress* progress = nullptr) {
   const bool past_cache = source.size() >= kPastCacheFrom;
   std::uint32_t crc = 0;
   std::uint64_t offset = 0;  // of the value
@@ -38,10 +38,10 @@ failure of_item(const batch_item& item) {
   return failure{item.error, item.message.empty() ? "store: as it was before" : item.message};
 }
 
-// Answers a unit that failed; who is answered finds its space free.
-void give_up(unit_ref unit, const failure& why) {
+// Answers a failed unit. Frees its space first.
+void give_up(unit_ref unit, const failure& reason) {
   for (operation& op : unit->operations) op.made.reset();
-  unit->failed = why;
+  unit->failed = reason;
   unit->done(*unit);
 }
 
@@ -75,7 +75,7 @@ std::function<void(commit_unit&)> answer_put(engine::impl& owner, completion<put
 // ---- Room
 // --------------------------------------------------------------------------------------------------------------------
 
-result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t until, placement place) {
+result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t deadline, placement place) {
   const std::uint64_t limit = max_in_memory();
   if (length_bytes > limit)
     return failure{EFBIG, format("store: %llu bytes do not lie in memory as one value, that is for up to %llu (half of the "
@@ -95,7 +95,7 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
     const bool small = length_bytes <= store::arena::kSlotBytes;
     if (make_room(length_bytes, !of_lasting ? victims::any : small ? victims::small_lasting : victims::lasting)) continue;
     if (memory->releases() != seen) continue;
-    if (until == kNoWait || !memory->wait_for_release(seen, until))
+    if (deadline == kNoWait || !memory->wait_for_release(seen, deadline))
       return failure{
           ENOSPC, format("store: no room for %llu bytes in the arena of %s: all of it is pinned, granted or being written",
                          static_cast<unsigned long long>(length_bytes), format_size(memory->info().size_bytes).c_str())};
@@ -105,7 +105,7 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
 bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
   std::uint64_t evicted = 0;
   bool any = false;
-  // Twice round: the first may find only values that were just let go of.
+  // Two rounds: the first may find only values that were just used.
   for (std::size_t i = 0; i < 2 * table::kShards && evicted < bytes; ++i)
     any =
         evict_from(values->shard_at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, candidates, evicted) || any;
@@ -113,9 +113,9 @@ bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
 }
 
 bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted) {
-  // Longer looks would hold readers up. What must be written before it may leave is written together: many small values cost
-  // little more than one, and the puts to come find room without waiting.
-  constexpr int kLooks = 32, kSkips = 4096;
+  // The visit is short because it holds the shard's lock. Values that need a write before they may go are written together:
+  // many small ones cost little more than one, and the next puts find room without waiting.
+  constexpr int kMaxVisits = 32, kSkips = 4096;
   std::vector<value_ref> gone;  // let go of behind the lock
   std::vector<victim> to_spill;
   {
@@ -124,10 +124,10 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
     auto next = recent.end();
     int skips = 0;
     std::uint64_t found = 0;
-    for (int visited = 0; visited < kLooks && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
+    for (int visited = 0; visited < kMaxVisits && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
          ++visited) {
       entry& key_entry = **--next;
-      // What is in use stays, and must not stand in the way of what is behind it.
+      // Values in use stay, and do not count as visited.
       const bool in_use = key_entry.committing || key_entry.loading || key_entry.current.use_count() != 1;
       if (in_use || (candidates == victims::lasting && !key_entry.current->is_lasting)) {
         if (++skips < kSkips) --visited;
@@ -138,7 +138,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
         to_spill.push_back({*key_entry.key, key_entry.current});
         continue;
       }
-      if (evicted + found >= bytes) break;  // what needs no write is not let go of in advance
+      if (evicted + found >= bytes) break;  // values that need no write are not evicted in advance
       evicted += key_entry.current->length_bytes;
       gone.push_back(key_entry.current);
       const auto after = std::next(next);
@@ -158,9 +158,9 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
   return dropped || spilled != 0;
 }
 
-// Volatile values that must leave memory go to disk for as long as the process lives. How many bytes left.
+// Writes volatile values that must leave memory to disk, for the life of the process. Returns the bytes freed.
 std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
-  std::vector<value_ref> copies;  // on disk, of the victims in their order
+  std::vector<value_ref> copies;  // copies on disk, in the order of the victims
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
     auto found = space->allocate(one.stored->length_bytes);
@@ -190,7 +190,7 @@ bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
   table::shard& shard = values->shard_of(old.full);
   std::lock_guard lock(shard.mutex);
   entry* key_entry = shard.find(old.full);
-  // Taken, replaced or wanted meanwhile: it stays.
+  // Erased, replaced or read meanwhile: it stays.
   if (key_entry == nullptr || key_entry->current != old.stored || key_entry->committing || key_entry->loading ||
       key_entry->current.use_count() != 2)
     return false;
@@ -222,7 +222,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   if (!unit.request.empty()) {
     once = remembered->lock(unit.request);
     const auto found = remembered->find(unit.request);
-    if (!found || *found) return false;  // the committer knows what that means for it
+    if (!found || *found) return false;  // the committer reports it
   }
   table::shard& shard = values->shard_of(op.full);
   value_ref old;  // let go of behind the lock
@@ -306,8 +306,8 @@ void engine::impl::submit(unit_ref unit) {
   write_extents_then_commit(std::move(unit));
 }
 
-// The disk writes the value while its checksum is made here and, if it is not there yet, the bytes `to_copy` are copied:
-// step by step, each one written as soon as it is there. Whoever is done last goes on.
+// The disk writes the value while its checksum is computed and the bytes `to_copy` are copied step by step; each step is
+// written when it is copied. The side that ends last submits the unit.
 void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy) {
   struct meeting {
     std::atomic<int> missing{2};
@@ -318,7 +318,7 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
   value_ref made = unit->operations.front().made;
   const bool crc_missing = unit->crc_missing;
   both->unit = std::move(unit);
-  const auto coming = to_copy.empty() ? nullptr : std::make_shared<filling>();
+  const auto coming = to_copy.empty() ? nullptr : std::make_shared<fill_progress>();
   const auto arrive = [this](meeting& joined) {
     if (joined.missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     unit_ref back = std::move(joined.unit);
@@ -342,7 +342,7 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
 void engine::impl::write_extents_then_commit(unit_ref unit) {
   for (operation& op : unit->operations) {
     if (!op.made || !is_large(op.made->length_bytes, unit->level) || !op.made->on_disk.empty()) continue;
-    // One after the other: the values of a batch that are large are few.
+    // One at a time, because a batch has few large values.
     auto shared = std::make_shared<unit_ref>(std::move(unit));
     return writer->enqueue(op.made, [this, shared](status written) {
       unit_ref back = std::move(*shared);
@@ -375,7 +375,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   unit->operations.push_back(operation{operation::kind::put,
                                        full_key(pool, key),
                                        std::move(*made),
-                                       options.when,
+                                       options.precondition,
                                        options.expected_version,
                                        0,
                                        {},
@@ -384,7 +384,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   unit->crc_missing = !options.known_crc;
   store::value& target = *unit->operations.front().made;
   if (options.known_crc) target.crc = *options.known_crc;
-  // What fits into one step is there before a thread that writes it is awake.
+  // A value of one step is copied before a thread that writes it is awake.
   if (impl_->is_large(value.size(), unit->level) && value.size() > kFillStepBytes)
     return impl_->write_beside_checksum(std::move(unit), value);
   const std::uint32_t crc = fill(target, value);
@@ -409,8 +409,14 @@ void engine::erase_async(pool_id pool, std::string_view key, const erase_options
   unit->pool = *found;
   unit->level = (*found)->level(options.level);
   unit->request = options.request;
-  unit->operations.push_back(operation{
-      operation::kind::erase, full_key(pool, key), nullptr, options.when, options.expected_version, 0, {}, options.copy});
+  unit->operations.push_back(operation{operation::kind::erase,
+                                       full_key(pool, key),
+                                       nullptr,
+                                       options.precondition,
+                                       options.expected_version,
+                                       0,
+                                       {},
+                                       options.copy});
   unit->done = [&state = impl_->state, done = std::move(done)](commit_unit& finished) {
     const batch_item& item = finished.operations.front().outcome;
     if (finished.failed || item.error != 0) {
@@ -469,11 +475,11 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
     return done(failure{EFBIG, "store: an atomic batch has at most 64 MiB of values"});
   for (const batch_operation& one : operations) {
     if (status good = impl_->check_key(one.key); !good) return done(good.error());
-    const bool putting = one.what == batch_operation::kind::put;
+    const bool putting = one.action == batch_operation::kind::put;
     operation made{putting ? operation::kind::put : operation::kind::erase,
                    full_key(pool, one.key),
                    nullptr,
-                   one.when,
+                   one.precondition,
                    one.expected_version,
                    0,
                    {}};

@@ -9,11 +9,11 @@ namespace {
 
 constexpr std::uint64_t kWriteBytes = std::uint64_t{64} << 20;
 
-// Blocks of several values one behind the other, and what each must wait for.
+// The blocks of several values in a row, and the progress that each one waits for.
 class blocks_to_come final : public block_gate {
  public:
-  // Whole: they are there. Else they are cut at the steps of `coming`.
-  void add(std::span<const block_io> more, std::uint64_t length_bytes, filling* coming) {
+  // Without `coming` the blocks are ready. With it they are cut at its steps.
+  void add(std::span<const block_io> more, std::uint64_t length_bytes, fill_progress* coming) {
     if (coming != nullptr) any_ = true;
     std::uint64_t offset = 0;  // of the value
     for (const block_io& one : more) {
@@ -38,7 +38,7 @@ class blocks_to_come final : public block_gate {
 
  private:
   struct need {
-    filling* progress;
+    fill_progress* progress;
     std::uint64_t bytes;
   };
   static bool is_there(const need& needed) {
@@ -70,7 +70,7 @@ void extent_writer::stop() {
   }
 }
 
-void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<filling> coming) {
+void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming) {
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {
@@ -104,7 +104,7 @@ void extent_writer::run() {
     if (jobs.empty()) return;
     write(jobs);
     for (job& one : jobs) {
-      one.stored.reset();  // who is answered finds the space of a failed put free
+      one.stored.reset();  // frees the space of a failed put before the answer
       one.done(std::move(one.outcome));
     }
   }
@@ -114,7 +114,7 @@ status extent_writer::find_space(value& stored) {
   if (status able = components_.state.writable(); !able) return able;
   auto found = components_.space.allocate(stored.length_bytes);
   if (!found && found.error().code == ENOSPC) {
-    // Values that were replaced without a sync still hold theirs.
+    // Space of values that were replaced without a sync is free after it.
     if (status synced = components_.sync_log(); !synced) return synced;
     found = components_.space.allocate(stored.length_bytes);
   }

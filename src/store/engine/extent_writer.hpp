@@ -36,7 +36,7 @@ class extent_writer {
   // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
   // `coming`: the value's bytes are still being copied to where it lies; they are written as they come. With patience:
   // alone, so that no other value waits for this value's writer; ECANCELED if they do not come.
-  void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<filling> coming = nullptr);
+  void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming = nullptr);
 
   // The same without the sync, and at once: for values that need not survive.
   status write_unsynced(const value_ref& stored);
@@ -46,7 +46,7 @@ class extent_writer {
     value_ref stored;
     std::function<void(status)> done;
     status outcome;
-    std::shared_ptr<filling> coming;
+    std::shared_ptr<fill_progress> coming;
   };
   void run();
   std::vector<job> take();

@@ -46,7 +46,7 @@ result<std::unique_ptr<extents>> extents::open(options settings, disk& files) {
   return made;
 }
 
-// A file that is damaged costs the values in it, not all others.
+// A damaged file costs the values in it and no others.
 status extents::open_found(std::uint64_t number) {
   std::error_code error;
   const std::uint64_t size = std::filesystem::file_size(path_of(number), error);
@@ -61,7 +61,7 @@ status extents::open_found(std::uint64_t number) {
 }
 
 status extents::add_file(std::uint64_t number) {
-  // A file that a crash left short is completed here; nothing can lie in it.
+  // Completes a file that a crash left short; no value lies in it.
   auto file = files_.open_file(path_of(number), options_.file_bytes, options_.read_only);
   if (!file) return std::move(file).error();
   std::lock_guard lock(mutex_);
@@ -108,8 +108,8 @@ std::optional<std::string> extents::why_lost(std::span<const segment> pieces) co
     const auto found = lost_.find(piece.offset_bytes);
     if (found == lost_.end()) continue;
     const std::uint64_t number = piece.offset_bytes / options_.file_bytes;
-    if (const auto why = cannot_open_.find(number); why != cannot_open_.end())
-      return "an extent file cannot be opened: " + why->second;
+    if (const auto reason = cannot_open_.find(number); reason != cannot_open_.end())
+      return "an extent file cannot be opened: " + reason->second;
     if (found->second.has_file)
       return format("%s was cut off at %llu bytes", path_of(number).c_str(),
                     static_cast<unsigned long long>(cut_at_.at(number)));
@@ -118,7 +118,7 @@ std::optional<std::string> extents::why_lost(std::span<const segment> pieces) co
   return std::nullopt;
 }
 
-// A number whose file is lost is not given to a new one: records still name places in it.
+// The number of a lost file is not reused: records still name places in it.
 bool extents::may_add(std::uint64_t number) const {
   if (number < open_.size() && open_[number] >= 0) return false;
   if (cannot_open_.contains(number)) return false;
@@ -156,7 +156,7 @@ result<std::vector<segment>> extents::allocate(std::uint64_t size_bytes) {
     std::lock_guard one_at_a_time(growing_);
     {
       std::lock_guard lock(mutex_);
-      if (space_.total_bytes() != seen) continue;  // somebody else made a file meanwhile
+      if (space_.total_bytes() != seen) continue;  // another thread added a file
     }
     if (status grown = grow(); !grown) return std::move(grown).error();
   }

@@ -15,12 +15,12 @@ namespace pl::store {
 constexpr std::uint64_t kFillStepBytes = std::uint64_t{1} << 20;
 
 // Any thread; one copies, one waits.
-class filling {
+class fill_progress {
  public:
   // Without patience the copying thread always reaches the value's end, even if the write failed.
-  filling() = default;
+  fill_progress() = default;
   // The bytes come from another process, which may stop: the wait ends when nothing arrives for `patience`.
-  explicit filling(std::chrono::milliseconds patience) : patience_(patience) {}
+  explicit fill_progress(std::chrono::milliseconds patience) : patience_(patience) {}
   bool has_patience() const noexcept { return patience_.has_value(); }
   // The first `bytes` are there.
   void reach(std::uint64_t bytes) {

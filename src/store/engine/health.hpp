@@ -15,12 +15,12 @@ namespace pl::store {
 class health {
  public:
   // The first reason stays. What a failed write or sync left behind is not knowable, so nothing is ever tried again.
-  void fail(const std::string& why) {
+  void fail(const std::string& cause) {
     std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
-    reason_ = why;
+    reason_ = cause;
     read_only.store(true, std::memory_order_release);
-    PL_LOG(error, "store: read-only until it is opened anew: %s", why.c_str());
+    PL_LOG(error, "store: read-only until it is opened anew: %s", cause.c_str());
   }
   std::string reason() const {
     std::lock_guard lock(mutex_);
@@ -29,16 +29,16 @@ class health {
   // EROFS if writes are refused.
   status writable() const {
     if (!read_only.load(std::memory_order_acquire)) return {};
-    const std::string why = reason();
-    if (why.empty())
+    const std::string cause = reason();
+    if (cause.empty())
       return failure{EROFS, "store: it is served read-only: start it without --read-only, with room on its disk"};
-    return failure{EROFS, "store: read-only since an error: " + why};
+    return failure{EROFS, "store: read-only since an error: " + cause};
   }
   // Notes a failed write: anything but lack of room, or of descriptors or memory of this process, makes the store read-only.
-  void note(const failure& why) {
-    if (why.code == EMFILE || why.code == ENFILE || why.code == ENOMEM) return;
-    if (why.code == ENOSPC) full.store(true, std::memory_order_relaxed);
-    else fail(why.message);
+  void note(const failure& cause) {
+    if (cause.code == EMFILE || cause.code == ENFILE || cause.code == ENOMEM) return;
+    if (cause.code == ENOSPC) full.store(true, std::memory_order_relaxed);
+    else fail(cause.message);
   }
 
   std::atomic<bool> read_only{false};

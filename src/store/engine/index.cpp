@@ -34,8 +34,8 @@ std::uint64_t table_bytes(std::uint64_t disk_bytes) {
   return std::clamp<std::uint64_t>(disk_bytes / 64, std::uint64_t{1} << 20, std::uint64_t{32} << 20);
 }
 
-// RocksDB's warnings into our log. Its own log, a file beside the index, ends the process by an assertion when it is written
-// to after a full disk has refused it once.
+// Sends RocksDB's warnings to our log. Its own log, a file beside the index, aborts the process if it is written after a
+// full disk has refused a write.
 class warnings final : public rocksdb::Logger {
  public:
   warnings() : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL) {}
@@ -51,17 +51,17 @@ class warnings final : public rocksdb::Logger {
 
 rocksdb::DBOptions database_options(const index::options& settings, bool is_new, bool is_sealed) {
   rocksdb::DBOptions options;
-  // An index that is not found where one was is damage; RocksDB would make an empty one.
+  // A missing index is damage; without this option RocksDB would make an empty one.
   options.create_if_missing = is_new;
   options.create_missing_column_families = !settings.read_only;
   if (settings.env != nullptr) options.env = settings.env;
-  // Everything before the first torn record counts: that is what a crash may leave of a log that is synced in order. After a
-  // clean stop there is nothing torn.
+  // Replay keeps everything before the first torn record: a crash may tear the end of a log that is synced in order. After
+  // a clean stop nothing is torn.
   options.wal_recovery_mode =
       is_sealed ? rocksdb::WALRecoveryMode::kAbsoluteConsistency : rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.track_and_verify_wals_in_manifest = true;  // a whole log that is missing is damage, not a torn tail
   options.paranoid_checks = true;
-  options.avoid_flush_during_recovery = true;                         // start-up replays, it does not rewrite
+  options.avoid_flush_during_recovery = true;                         // start-up replays without rewriting
   options.max_total_wal_size = 2 * table_bytes(settings.disk_bytes);  // what start-up replays at most
   options.manifest_preallocation_size = std::size_t{64} << 10;
   options.max_background_jobs = 2;
@@ -81,7 +81,7 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
   table.format_version = 5;
   rocksdb::ColumnFamilyOptions options;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  options.compression = rocksdb::kNoCompression;  // values of GPUs do not shrink, keys hardly
+  options.compression = rocksdb::kNoCompression;  // GPU values do not compress, keys hardly
   options.write_buffer_size = memory_bytes;
   options.max_write_buffer_number = 3;
   options.level_compaction_dynamic_level_bytes = true;
@@ -90,16 +90,16 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
 
 }  // namespace
 
-failure index_failure(const rocksdb::Status& why, std::string_view action) {
-  const std::string text = "store: index: " + std::string(action) + ": " + why.ToString();
-  if (why.IsNoSpace() || why.subcode() == rocksdb::Status::kNoSpace) return failure{ENOSPC, text};
-  if (why.IsCorruption()) return failure{EUCLEAN, text};
-  if (why.IsBusy() || why.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
-  if (why.IsIOError() && why.ToString().find("lock") != std::string::npos) return failure{EBUSY, text};
-  if (why.IsIOError() && text.find("Too many open files") != std::string::npos) return failure{EMFILE, text};
-  if (why.IsMemoryLimit() || why.subcode() == rocksdb::Status::kMemoryLimit) return failure{ENOMEM, text};
-  if (why.IsNotSupported()) return failure{ENOTSUP, text};
-  if (why.IsInvalidArgument()) return failure{EINVAL, text};
+failure index_failure(const rocksdb::Status& reason, std::string_view action) {
+  const std::string text = "store: index: " + std::string(action) + ": " + reason.ToString();
+  if (reason.IsNoSpace() || reason.subcode() == rocksdb::Status::kNoSpace) return failure{ENOSPC, text};
+  if (reason.IsCorruption()) return failure{EUCLEAN, text};
+  if (reason.IsBusy() || reason.subcode() == rocksdb::Status::kStaleFile) return failure{EBUSY, text};
+  if (reason.IsIOError() && reason.ToString().find("lock") != std::string::npos) return failure{EBUSY, text};
+  if (reason.IsIOError() && text.find("Too many open files") != std::string::npos) return failure{EMFILE, text};
+  if (reason.IsMemoryLimit() || reason.subcode() == rocksdb::Status::kMemoryLimit) return failure{ENOMEM, text};
+  if (reason.IsNotSupported()) return failure{ENOTSUP, text};
+  if (reason.IsInvalidArgument()) return failure{EINVAL, text};
   return failure{EIO, text};
 }
 
@@ -116,9 +116,9 @@ result<std::unique_ptr<index>> index::open_files(const options& settings, bool i
                                      ? rocksdb::DB::OpenForReadOnly(options, settings.folder, wanted, &handles, &db)
                                      : rocksdb::DB::Open(options, settings.folder, wanted, &handles, &db);
   if (!opened.ok()) {
-    failure why = index_failure(opened, "opening " + settings.folder);
-    if (opened.IsCorruption() || opened.IsPathNotFound()) why = failure{EUCLEAN, why.message + kDamageAdvice};
-    return why;
+    failure reason = index_failure(opened, "opening " + settings.folder);
+    if (opened.IsCorruption() || opened.IsPathNotFound()) reason = failure{EUCLEAN, reason.message + kDamageAdvice};
+    return reason;
   }
   made->db_.reset(db);
   std::copy(handles.begin(), handles.end(), made->families_.begin());
@@ -146,7 +146,7 @@ result<std::unique_ptr<index>> index::open(const options& settings) {
   first.written = first.synced;
   first.boot = question.boot;
   std::unique_ptr<commit_mark> mark;
-  // Before anything is changed: from now on the files are not those of the clean stop.
+  // Marks the files as changed since the clean stop, before anything changes.
   if (!settings.read_only && !plan->is_new) {
     auto opened = commit_mark::open(settings.mark_path, *settings.files, first);
     if (!opened) return opened.error();
@@ -182,29 +182,29 @@ status index::prepare_stop(std::uint64_t free_bytes) {
   flush_options.allow_write_stall = true;
   std::uint64_t in_memory = 0;
   db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
-  // Tables that do not fit are not begun.
+  // A table is not begun if it does not fit.
   const bool has_room = free_bytes / 2 > in_memory + kSpareBytes;
   rocksdb::Status flushed;
   if (has_room) flushed = db_->Flush(flush_options, {families_.begin(), families_.end()});
   rocksdb::CancelAllBackgroundWork(db_.get(), true);
-  // A full disk takes no table. The log is synced all the same; it may hold what a full disk tore, so the next start looks
-  // at it as after a crash.
+  // A full disk takes no table. The log is synced all the same; it may end torn, so the next start treats it as after a
+  // crash.
   if (!flushed.ok() && !flushed.IsNoSpace()) return index_failure(flushed, "flushing at the stop");
   may_seal_ = mark_ != nullptr && has_room && flushed.ok();
   return {};
 }
 
-// Without it the next start looks at the log as after a crash, which loses nothing.
+// Without the seal the next start treats the log as after a crash, which loses nothing.
 void index::seal() {
   auto sealed = seals_of(folder_);
   const status done = sealed ? mark_->seal(std::move(*sealed)) : status(sealed.error());
   if (!done) PL_LOG(warn, "store: the clean stop was not noted: %s", done.error().message.c_str());
-  // For repair; nothing else needs it.
+  // For repair only.
   if (done) (void)write_manifest_copy(folder_, manifest_copy_);
 }
 
-// The change is done, so it is not this one that fails but the next: as after any write or sync that failed. Without room
-// (file systems that write elsewhere than where they read) the mark stays behind, which is true of it all the same.
+// The change is done, so the next one fails instead of this one, as after any failed write or sync. Without room (copy-on-
+// write file systems) the mark stays behind, which still holds.
 void index::note(std::uint64_t written, std::uint64_t synced) {
   const status done = mark_->note(written, synced);
   if (done || done.code() == ENOSPC || mark_failed_.exchange(true)) return;
@@ -238,7 +238,7 @@ status index::write(rocksdb::WriteBatch& batch, bool sync) {
   }
   if (mark_failed_) return failure{EIO, "store: index: the commit mark could not be written"};
   batch.PutLogData(stamp_of(mark_->synced()));
-  // Others may write beside this one: it ends there at least.
+  // Other threads may write too: the log's end is at least this.
   const std::uint64_t end = last_sequence() + batch.Count();
   const rocksdb::Status done = db_->Write(write_options, &batch);
   if (!done.ok()) {
@@ -250,8 +250,8 @@ status index::write(rocksdb::WriteBatch& batch, bool sync) {
 }
 
 status index::sync() {
-  // Syncing a log that has refused a write ends the process by an assertion of RocksDB, as distributions build it; recovery
-  // writes what is in memory to tables, which is as good.
+  // RocksDB aborts the process when a log that refused a write is synced; recovery writes memory to tables instead, which
+  // is as durable.
   if (needs_recovery_) return recover();
   const std::uint64_t end = last_sequence();
   const rocksdb::Status done = db_->SyncWAL();
@@ -265,7 +265,7 @@ status index::recover() {
   const rocksdb::Status resumed = db_->Resume();
   if (resumed.IsBusy()) return failure{ENOSPC, "store: index: its disk was full; waiting until there is room"};
   if (!resumed.ok()) return index_failure(resumed, "resuming after an error");
-  // What failed is in the old log at most, and a flushed log is not replayed.
+  // The failed write is at most in the old log, and a flushed log is not replayed.
   for (rocksdb::ColumnFamilyHandle* handle : families_) {
     const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), handle);
     if (!flushed.ok()) return index_failure(flushed, "flushing after an error");
@@ -283,15 +283,15 @@ void index::erase(rocksdb::WriteBatch& batch, family column_family, std::string_
 }
 
 void index::erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first,
-                        std::string_view until) const {
-  batch.DeleteRange(families_[static_cast<std::size_t>(column_family)], slice(first), slice(until));
+                        std::string_view bound) const {
+  batch.DeleteRange(families_[static_cast<std::size_t>(column_family)], slice(first), slice(bound));
 }
 
-status index::scan(family column_family, std::string_view first, std::string_view until, bool keep,
+status index::scan(family column_family, std::string_view first, std::string_view bound, bool keep,
                    const std::function<bool(std::string_view, std::string_view)>& visit) const {
   rocksdb::ReadOptions read_options;
-  const rocksdb::Slice end = slice(until);
-  if (!until.empty()) read_options.iterate_upper_bound = &end;
+  const rocksdb::Slice end = slice(bound);
+  if (!bound.empty()) read_options.iterate_upper_bound = &end;
   read_options.fill_cache = keep;
   read_options.total_order_seek = true;
   const std::unique_ptr<rocksdb::Iterator> cursor(

@@ -69,12 +69,12 @@ class index {
 
   void put(rocksdb::WriteBatch& batch, family column_family, std::string_view key, std::string_view value) const;
   void erase(rocksdb::WriteBatch& batch, family column_family, std::string_view key) const;
-  // [first, until)
-  void erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first, std::string_view until) const;
+  // [first, bound)
+  void erase_range(rocksdb::WriteBatch& batch, family column_family, std::string_view first, std::string_view bound) const;
 
-  // Calls `visit` for each key in [first, until) in order, until it returns false. `until` empty: to the end. A snapshot of
+  // Calls `visit` for each key in [first, bound) in order, until it returns false. `bound` empty: to the end. A snapshot of
   // the moment. `keep` = false: what is read does not push other things out of the cache.
-  status scan(family column_family, std::string_view first, std::string_view until, bool keep,
+  status scan(family column_family, std::string_view first, std::string_view bound, bool keep,
               const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
 
   // From the end back to `after`, which is not visited.
@@ -101,6 +101,6 @@ class index {
 };
 
 // The errno and message for a RocksDB status.
-failure index_failure(const rocksdb::Status& why, std::string_view action);
+failure index_failure(const rocksdb::Status& reason, std::string_view action);
 
 }  // namespace pl::store

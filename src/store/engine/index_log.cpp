@@ -32,7 +32,8 @@ T number_at(std::string_view bytes, std::size_t offset) {
   return out;
 }
 
-// The checksum as the log has it: RocksDB adds to it, so that a checksum of data with checksums in it is a good one.
+// Checks the log's form of the checksum: RocksDB adds a constant, so that data which contain checksums still have useful
+// ones.
 bool is_whole(std::string_view fragment) {
   const std::uint32_t crc = arch::crc32c(fragment.data() + 6, fragment.size() - 6);
   const std::uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
@@ -41,8 +42,9 @@ bool is_whole(std::string_view fragment) {
 
 class log_reader {
  public:
-  log_reader(std::string name, std::string_view bytes, log_findings& into, const std::function<void(const log_batch&)>& each)
-      : name_(std::move(name)), bytes_(bytes), into_(into), each_(each) {}
+  log_reader(std::string name, std::string_view bytes, log_findings& findings,
+             const std::function<void(const log_batch&)>& each)
+      : name_(std::move(name)), bytes_(bytes), findings_(findings), each_(each) {}
 
   void read() {
     while (offset_ < bytes_.size()) {
@@ -100,25 +102,25 @@ class log_reader {
     batch.bytes = record;
     batch.is_damaged = is_damaged;
     if (!is_damaged && batch.changes != 0) follow(batch);
-    batch.is_behind_gap = into_.missing_from != 0 && batch.first_sequence > into_.missing_from;
+    batch.is_behind_gap = findings_.missing_from != 0 && batch.first_sequence > findings_.missing_from;
     if (each_) each_(batch);
   }
 
-  // As replay does: after a damage it goes on with a batch that continues what was before.
+  // As replay does: after damage it continues with a batch that follows the last one.
   void follow(const log_batch& batch) {
-    if (into_.last_sequence == 0 || batch.first_sequence <= into_.last_sequence + 1) {
-      if (into_.missing_from == 0) into_.last_sequence = batch.end_sequence();
-    } else if (into_.missing_from == 0) {
-      into_.missing_from = into_.last_sequence + 1;
-      into_.missing_until = batch.first_sequence - 1;
-      if (into_.damage.empty())
-        into_.damage = batch.place + format(": changes %llu to %llu before it are missing",
-                                            static_cast<unsigned long long>(into_.missing_from),
-                                            static_cast<unsigned long long>(into_.missing_until));
+    if (findings_.last_sequence == 0 || batch.first_sequence <= findings_.last_sequence + 1) {
+      if (findings_.missing_from == 0) findings_.last_sequence = batch.end_sequence();
+    } else if (findings_.missing_from == 0) {
+      findings_.missing_from = findings_.last_sequence + 1;
+      findings_.missing_until = batch.first_sequence - 1;
+      if (findings_.damage.empty())
+        findings_.damage = batch.place + format(": changes %llu to %llu before it are missing",
+                                                static_cast<unsigned long long>(findings_.missing_from),
+                                                static_cast<unsigned long long>(findings_.missing_until));
     }
   }
 
-  // Goes on at the next fragment that is whole; what lies between is told as far as it looks like a record.
+  // Continues at the next whole fragment and reports what lies between, as far as it resembles a record.
   void skip_damage(std::size_t left, const char* cause) {
     std::string torn = in_record_ ? record_ : std::string();
     const std::size_t torn_at = in_record_ ? begun_at_ : offset_;
@@ -139,12 +141,12 @@ class log_reader {
 
   void damaged(const char* cause) {
     in_record_ = false;
-    if (into_.damage.empty()) into_.damage = name_ + format(" at %zu: ", offset_) + cause;
+    if (findings_.damage.empty()) findings_.damage = name_ + format(" at %zu: ", offset_) + cause;
   }
 
   const std::string name_;
   const std::string_view bytes_;
-  log_findings& into_;
+  log_findings& findings_;
   const std::function<void(const log_batch&)>& each_;
   std::size_t offset_ = 0, begun_at_ = 0;
   bool in_record_ = false;
@@ -172,8 +174,8 @@ class visiting final : public rocksdb::WriteBatch::Handler {
     visitor_.erase(family, text_of(key));
     return {};
   }
-  rocksdb::Status DeleteRangeCF(std::uint32_t family, const rocksdb::Slice& first, const rocksdb::Slice& until) override {
-    visitor_.erase_range(family, text_of(first), text_of(until));
+  rocksdb::Status DeleteRangeCF(std::uint32_t family, const rocksdb::Slice& first, const rocksdb::Slice& end) override {
+    visitor_.erase_range(family, text_of(first), text_of(end));
     return {};
   }
   void LogData(const rocksdb::Slice& blob) override {

@@ -51,7 +51,7 @@ struct batch_visitor {
   virtual ~batch_visitor() = default;
   virtual void put(std::uint32_t family, std::string_view key, std::string_view value) = 0;
   virtual void erase(std::uint32_t family, std::string_view key) = 0;
-  virtual void erase_range(std::uint32_t family, std::string_view first, std::string_view until) = 0;
+  virtual void erase_range(std::uint32_t family, std::string_view first, std::string_view end) = 0;
   virtual void stamp(std::uint64_t /*synced*/) {}
 };
 bool visit_batch(std::string_view bytes, batch_visitor& visitor);

@@ -62,7 +62,7 @@ std::optional<repetition> repetition_at(std::string_view text, std::size_t posit
 
 constexpr std::int64_t kMaxProgramBytes = 4 << 20;  // RE2's, with the states that it keeps
 
-// Counts what a pattern comes to with its repetitions written out, and knows which parts can match nothing.
+// Computes a pattern's length with its repetitions written out, and which parts can match nothing.
 class counter {
  public:
   enum class answer { fine, too_much, repeats_nothing };
@@ -112,9 +112,10 @@ class counter {
   std::vector<group> outer_;
 };
 
-// A pattern in the words of RE2, or why there is none. What the two read differently is written out, or refused.
+// Translates a pattern for RE2, or says why that fails. Constructs that the two read differently are written out or
+// refused.
 result<std::string> translate(std::string_view text) {
-  const auto refuse = [](std::string why) { return failure{EINVAL, "store: regular expression: " + std::move(why)}; };
+  const auto refuse = [](std::string reason) { return failure{EINVAL, "store: regular expression: " + std::move(reason)}; };
   if (text.size() > kMaxPatternBytes) return refuse(format("it is longer than %zu bytes", kMaxPatternBytes));
   if (text.find('\0') != std::string_view::npos) return refuse("it has a zero byte");
   counter all;

@@ -12,9 +12,9 @@ namespace {
 constexpr std::uint8_t kSmall = 1;
 constexpr std::uint8_t kLarge = 2;
 constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
-constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeTold = 3;
+constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeRemote = 3;
 
-// Of a record: what a caller may have asked for, in earlier releases too.
+// The durability level of a record: one that callers may have asked for, in earlier releases too.
 std::optional<durability> read_level(byte_reader& reader) {
   const auto level = durability_from(reader.number<std::uint8_t>());
   return level == durability::pool_default ? std::nullopt : level;
@@ -126,7 +126,7 @@ std::optional<pool_info> decode_pool(std::string_view bytes) {
   pool.created_unix_ns = reader.number<std::int64_t>();
   if (!reader.good_end() || pool.id == 0 || pool.name.empty() || !level || verify > 1) return std::nullopt;
   pool.options.verify_reads = verify == 1;
-  // Who asked for more than there is gets the most that there is.
+  // A level above the highest becomes the highest.
   pool.options.level = std::min(*level, durability::durable);
   return pool;
 }
@@ -169,7 +169,7 @@ std::optional<store_format> decode_format(std::string_view bytes) {
 
 std::string encode(const request_outcome& outcome) {
   std::string out;
-  append_number(out, outcome.is_remote ? kOutcomeTold : kOutcome);
+  append_number(out, outcome.is_remote ? kOutcomeRemote : kOutcome);
   append_number(out, outcome.sequence);
   append_number(out, static_cast<std::uint8_t>(outcome.reached));
   append_number(out, outcome.group);
@@ -186,8 +186,8 @@ std::optional<request_outcome> decode_outcome(std::string_view bytes) {
   byte_reader reader(bytes);
   request_outcome outcome;
   const auto layout = reader.number<std::uint8_t>();
-  if (layout < kOutcomeWithoutGroup || layout > kOutcomeTold) return std::nullopt;
-  outcome.is_remote = layout == kOutcomeTold;
+  if (layout < kOutcomeWithoutGroup || layout > kOutcomeRemote) return std::nullopt;
+  outcome.is_remote = layout == kOutcomeRemote;
   outcome.sequence = reader.number<std::uint64_t>();
   const auto level = read_level(reader);
   outcome.group = layout != kOutcomeWithoutGroup ? reader.number<std::uint16_t>() : kAnyGroup;

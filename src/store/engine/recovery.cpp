@@ -20,7 +20,7 @@ unsigned long long shown_number(std::uint64_t value) { return value; }
 
 failure damage(const std::string& text) { return failure{EUCLEAN, "store: " + text + kDamageAdvice}; }
 
-// Whether the folder could be one in which an index was about to be made and nothing was written to it.
+// Whether the folder may be a new one whose index was not written yet.
 bool holds_nothing(const std::string& folder) {
   std::error_code error;
   for (const auto& file : std::filesystem::directory_iterator(folder, error)) {
@@ -43,7 +43,7 @@ std::optional<std::string> current_manifest(const std::string& folder) {
   return name;
 }
 
-// A release that knows no marks has opened the store since: each opening makes a later manifest and takes the old one away.
+// True if a release without marks has opened the store since: each opening writes a later manifest and removes the old one.
 bool was_opened_since(const std::string& folder, const mark_state& mark) {
   const auto now = current_manifest(folder);
   for (const file_seal& one : mark.files) {
@@ -79,10 +79,10 @@ status compare_seals(const std::string& folder, const mark_state& mark) {
 failure lost(const recovery_question& question, const log_findings& logs, const replay_reach& reach, std::uint64_t need) {
   const std::uint64_t first_lost =
       std::min(logs.missing_from != 0 ? logs.missing_from : ~std::uint64_t{0}, reach.last_sequence + 1);
-  const std::uint64_t until = std::max(need, logs.missing_until);
+  const std::uint64_t last_lost = std::max(need, logs.missing_until);
   return damage(format("%s: the index's log is damaged (%s): changes %llu to %llu were acknowledged and are lost",
                        question.index_folder.c_str(), logs.damage.empty() ? "its end is missing" : logs.damage.c_str(),
-                       shown_number(first_lost), shown_number(until)));
+                       shown_number(first_lost), shown_number(last_lost)));
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ result<recovery_plan> plan_recovery(const recovery_question& question) {
   const auto quick = scan_logs({question.index_folder, 0, false, {}});
   if (!quick) return quick.error();
   if (quick->is_whole() && quick->last_sequence >= plan.required) return plan;
-  // The log's torn end, a flushed log, or damage.
+  // Distinguishes the log's torn end, a flushed log, and damage.
   const auto reach = question.replay();
   if (!reach) return reach.error();
   const auto logs = scan_logs({question.index_folder, reach->first_log, true, {}});

@@ -58,14 +58,14 @@ requests::window& requests::need(group& client_group, std::uint64_t client) {
   return made;
 }
 
-status requests::read_window(std::uint64_t client, window& into) {
+status requests::read_window(std::uint64_t client, window& destination) {
   return index_.scan(family::requests, client_key(client), client_key(client + 1), false,
                      [&](std::string_view, std::string_view raw) {
                        auto outcome = decode_outcome(raw);
                        if (!outcome) return true;  // a layout of another version: as if forgotten
                        const std::size_t slot = outcome->sequence % kDedupeWindow;
-                       if (into.slots.size() <= slot) into.slots.resize(slot + 1);
-                       into.slots[slot] = std::move(*outcome);
+                       if (destination.slots.size() <= slot) destination.slots.resize(slot + 1);
+                       destination.slots[slot] = std::move(*outcome);
                        return true;
                      });
 }
@@ -128,7 +128,7 @@ status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
     const auto outcome = decode_outcome(raw);
-    // What cannot be read is of another release. It goes, too: that release shall not believe it again after this.
+    // An unreadable record is of another release. It is erased too, so that the other release does not trust it later.
     if (!outcome || goes(outcome->group)) index_.erase(batch, family::requests, key);
     return true;
   });

@@ -59,7 +59,7 @@ class requests {
   static constexpr std::size_t kGroups = 16;
   group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
   window& need(group& client_group, std::uint64_t client);
-  status read_window(std::uint64_t client, window& into);
+  status read_window(std::uint64_t client, window& destination);
 
   index& index_;
   std::array<group, kGroups> groups_;

@@ -29,7 +29,7 @@ struct block_free {
 
 }  // namespace
 
-// Changes that replay does not reach take the place of what it found; those in damaged batches make their keys doubtful.
+// Changes behind the end of replay replace what it found; those in damaged batches make their keys doubtful.
 struct salvage::later_changes final : batch_visitor {
   explicit later_changes(salvage& owner) : target(owner) {}
   void put(std::uint32_t family, std::string_view key, std::string_view value) override {
@@ -89,8 +89,7 @@ status salvage::open_index() {
   return {};
 }
 
-// CURRENT and the manifest say what the index is. Where they are not those of the clean stop, the copy of that moment says
-// it.
+// CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is used.
 status salvage::mend_manifest() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const auto copy = read_manifest_copy(folder_ + "/manifest.copy");
@@ -132,18 +131,18 @@ status salvage::read_log() {
   const auto logs = scan_logs(scan);
   if (!logs) return logs.error();
   const std::uint64_t need = std::max(logs->synced, mark ? mark->required(files_.boot_id()) : 0);
-  // The torn end of what nobody was told of.
+  // The torn end of a log: no client got an answer for these changes.
   if (reached >= need && (logs->missing_from == 0 || logs->missing_from > need)) {
     doubtful_.clear();
     if (logs->missing_from != 0) later_.clear();
     return {};
   }
   const std::uint64_t first_missing = logs->missing_from != 0 ? logs->missing_from : reached + 1;
-  const std::uint64_t until = logs->missing_from != 0 ? logs->missing_until : need;
+  const std::uint64_t last_missing = logs->missing_from != 0 ? logs->missing_until : need;
   lost_.push_back(
       format("changes %llu to %llu of the index's log (%s): keys that they put or erased, and that are not named "
              "below, are as before them",
-             static_cast<unsigned long long>(first_missing), static_cast<unsigned long long>(until),
+             static_cast<unsigned long long>(first_missing), static_cast<unsigned long long>(last_missing),
              logs->damage.empty() ? "its end is missing" : logs->damage.c_str()));
   return {};
 }
@@ -182,20 +181,20 @@ status salvage::open_extents() {
   return {};
 }
 
-void salvage::lose(const std::string& full, const std::string& why) {
+void salvage::lose(const std::string& full, const std::string& reason) {
   if (lost_.size() >= kMaxLost) return;
   std::string name = format("%u", pool_of(full));
   for (const pool_info& pool : pools_)
     if (pool.id == pool_of(full)) name = shown(pool.name);
-  lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + why);
+  lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + reason);
 }
 
-// What cannot be read between two keys. Large values have a second record, which names them.
-void salvage::report_gap(std::string_view first, std::string_view until) {
+// Reports the unreadable keys between two readable ones. Large values have a second record that names them.
+void salvage::report_gap(std::string_view first, std::string_view bound) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
-  lost_.push_back("keys behind " + name(first) + " and before " + (until.empty() ? "the end" : name(until)) +
+  lost_.push_back("keys behind " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
                   ": a table of the index is damaged");
-  (void)records_->scan(family::extents, first, until, false, [&](std::string_view full, std::string_view) {
+  (void)records_->scan(family::extents, first, bound, false, [&](std::string_view full, std::string_view) {
     if (full != first && !later_.contains(std::string(full))) lose(std::string(full), "its record lies in a damaged table");
     return true;
   });
@@ -203,7 +202,7 @@ void salvage::report_gap(std::string_view first, std::string_view until) {
 
 status salvage::each(const std::function<void(const std::string&, const value_record&)>& take) {
   const auto take_one = [&](const std::string& full, std::string_view raw) {
-    if (const auto why = doubtful_.find(full); why != doubtful_.end()) return;
+    if (const auto reason = doubtful_.find(full); reason != doubtful_.end()) return;
     const auto record = decode_value(raw);
     if (!record) return lose(full, "its record is damaged");
     take(full, *record);
@@ -218,7 +217,7 @@ status salvage::each(const std::function<void(const std::string&, const value_re
     return visit(full, raw);
   });
   if (!scanned) {
-    // From the end back to the damage, to know where it goes on.
+    // Reads from the end back to the damage, to find where reading can continue.
     std::string next;
     (void)records_->scan_back(family::values, last, [&](std::string_view full, std::string_view) {
       next = full;
@@ -230,7 +229,7 @@ status salvage::each(const std::function<void(const std::string&, const value_re
   }
   for (const auto& [full, raw] : later_)
     if (raw) take_one(full, *raw);
-  for (const auto& [full, why] : doubtful_) lose(full, why);
+  for (const auto& [full, reason] : doubtful_) lose(full, reason);
   return {};
 }
 

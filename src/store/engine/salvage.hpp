@@ -33,7 +33,7 @@ class salvage {
   // Reads the bytes in parts of at most kPartBytes and compares their checksum at the end. EBADMSG, EIO: why it is lost.
   status read(const value_record& record, const std::function<status(std::span<const std::byte>)>& take);
   status verify_tables() const { return records_->verify_tables(); }
-  void lose(const std::string& full, const std::string& why);
+  void lose(const std::string& full, const std::string& reason);
   const std::vector<std::string>& lost() const noexcept { return lost_; }
 
   static constexpr std::size_t kPartBytes = std::size_t{4} << 20;
@@ -46,7 +46,7 @@ class salvage {
   status read_catalogue();
   status open_extents();
   void take_pool(std::string_view key, std::string_view raw);
-  void report_gap(std::string_view first, std::string_view until);
+  void report_gap(std::string_view first, std::string_view bound);
 
   struct later_changes;  // of the log, behind what replay reaches
   std::string folder_;

@@ -10,7 +10,7 @@ session_id sessions::open() {
 }
 
 void sessions::close(session_id session) {
-  held gone;  // let go of behind the lock
+  held gone;  // released after the lock
   {
     std::lock_guard lock(mutex_);
     const auto session_entry = open_.find(session);

@@ -41,7 +41,7 @@ std::optional<std::vector<segment>> space_map::allocate(std::uint64_t size_bytes
     return pieces;
   }
   while (wanted > 0 && pieces.size() < kMaxSegments) {
-    // A range that suffices is taken tightly, so that the longest one is not broken for a rest.
+    // Takes the shortest range that fits, so that the longest one stays whole.
     auto fit = by_size_.lower_bound({wanted, 0});
     if (fit == by_size_.end()) --fit;
     pieces.push_back(cut(by_offset_.find(fit->second), std::min(wanted, fit->first)));

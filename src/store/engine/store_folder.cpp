@@ -43,7 +43,7 @@ engine_options options_of(const std::string& folder, disk* files, bool read_only
   return made;
 }
 
-// Keeps a store from opening the folder to write.
+// Keeps a store from opening the folder for writing.
 class folder_lock {
  public:
   static result<folder_lock> take(const std::string& folder) {
@@ -81,29 +81,29 @@ status need_empty(const std::string& folder) {
   return {};
 }
 
-// Everything of a folder that holds nothing else.
+// Removes everything from a folder of ours.
 void empty(const std::string& folder) {
   std::error_code ignored;
   for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
 }
 
-status check_values(const std::string& folder, disk& files, folder_report& into) {
+status check_values(const std::string& folder, disk& files, folder_report& findings) {
   auto source = salvage::open(folder, files);
   if (!source) {
-    into.problems.push_back(source.error().message);
+    findings.problems.push_back(source.error().message);
     return {};
   }
   status read = (*source)->each([&](const std::string& full, const value_record& record) {
-    ++into.keys;
+    ++findings.keys;
     const status got = (*source)->read(record, [&](std::span<const std::byte> part) {
-      into.bytes_read += part.size();
+      findings.bytes_read += part.size();
       return status();
     });
-    if (got) ++into.values_read;
+    if (got) ++findings.values_read;
     else (*source)->lose(full, got.error().message);
   });
-  if (status same = (*source)->verify_tables(); !same) into.problems.push_back(same.error().message);
-  into.problems.insert(into.problems.end(), (*source)->lost().begin(), (*source)->lost().end());
+  if (status same = (*source)->verify_tables(); !same) findings.problems.push_back(same.error().message);
+  findings.problems.insert(findings.problems.end(), (*source)->lost().begin(), (*source)->lost().end());
   return read;
 }
 
@@ -116,7 +116,7 @@ status sync_path(const fs::path& path) {
   return done == 0 ? status() : status(failure{error, "fsync of " + path.string() + ": " + errno_text(error)});
 }
 
-// With its holes, and durable when this returns: extent files are mostly empty.
+// Copies with holes, because extent files are mostly empty; durable on return.
 status copy_sparse(const fs::path& source, const fs::path& target) {
   const int input = ::open(source.c_str(), O_RDONLY | O_CLOEXEC);
   if (input < 0) return failure{errno, source.string() + ": " + errno_text(errno)};
@@ -141,7 +141,7 @@ status copy_sparse(const fs::path& source, const fs::path& target) {
   return outcome;
 }
 
-// What belongs to the store: not the lock, sockets, and what others have put there.
+// The store's own files, without the lock, sockets and foreign files.
 std::vector<fs::path> files_of(const std::string& folder) {
   std::vector<fs::path> out;
   std::error_code error;
@@ -172,7 +172,7 @@ status copy_files(const std::string& source, const std::string& target) {
   return {};
 }
 
-// Name, size and checksum of each file, a line each, and the checksum of the list.
+// One line per file with name, size and checksum, and the checksum of the list.
 result<std::string> list_of(const std::string& folder) {
   std::string out;
   for (const fs::path& name : files_of(folder)) {
@@ -183,7 +183,7 @@ result<std::string> list_of(const std::string& folder) {
   return out;
 }
 
-// Who has the folder must not be taken for who had it.
+// A copy of the folder must not pass for the original.
 status give_new_identity(const std::string& folder, disk& files) {
   auto opened = index::open({folder + "/index", std::uint64_t{8} << 20, false, files.index_env(), folder + "/commit.mark",
                              &files, true, ~std::uint64_t{0}});
@@ -200,7 +200,7 @@ status give_new_identity(const std::string& folder, disk& files) {
   return (*opened)->prepare_stop(free ? *free : 0);
 }
 
-// Puts into the new store, many under way.
+// Puts values into the new store, many at a time.
 class refill {
  public:
   refill(salvage& source, engine& target, repair_report& report) : source_(source), target_(target), report_(report) {}
@@ -217,7 +217,7 @@ class refill {
   status run() {
     status read = source_.each([this](const std::string& full, const value_record& record) {
       if (!outcome_) return;
-      // Read to the end first: a value is put only if it is good.
+      // Reads a value to its end first, because only a good value is put.
       const status good = source_.read(record, [](std::span<const std::byte>) { return status(); });
       if (!good) return source_.lose(full, good.error().message);
       outcome_ = put(full, record);
@@ -311,7 +311,7 @@ struct disk_choice {
 }  // namespace
 
 result<folder_report> check_folder(const std::string& folder, disk* files) {
-  if (status there = need_folder(folder); !there) return std::move(there).error();
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   const disk_choice disks(files);
@@ -321,7 +321,7 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
   if (!opened) {
     report.problems.push_back(opened.error().message);
   } else {
-    // Structures against each other; values are read below, with what the index does not lead to.
+    // Checks structures here; values are read below, including those that the index does not lead to.
     auto checked = (*opened)->check(false);
     if (!checked) report.problems.push_back(checked.error().message);
     else
@@ -334,7 +334,7 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
 }
 
 result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files) {
-  if (status there = need_folder(folder); !there) return std::move(there).error();
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   if (status room = need_empty(target); !room) return std::move(room).error();
@@ -346,9 +346,9 @@ result<repair_report> repair_folder(const std::string& folder, const std::string
   auto made = engine::open(settings);
   if (!made) return made.error();
   repair_report report;
-  refill filling(**source, **made, report);
-  status done = filling.make_pools();
-  if (done) done = filling.run();
+  refill transfer(**source, **made, report);
+  status done = transfer.make_pools();
+  if (done) done = transfer.run();
   if (done) done = (*made)->close();
   made->reset();
   if (!done) {
@@ -360,13 +360,13 @@ result<repair_report> repair_folder(const std::string& folder, const std::string
 }
 
 result<folder_report> backup_folder(const std::string& folder, const std::string& target, disk* files) {
-  if (status there = need_folder(folder); !there) return std::move(there).error();
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   if (status room = need_empty(target); !room) return std::move(room).error();
-  const auto give_up = [&](const failure& why) {
+  const auto give_up = [&](const failure& reason) {
     empty(target);
-    return why;
+    return reason;
   };
   if (status copied = copy_files(folder, target); !copied) return give_up(copied.error());
   auto report = check_folder(target, files);
@@ -393,9 +393,9 @@ result<folder_report> restore_folder(const std::string& backup, const std::strin
     return failure{EUCLEAN, "store: the files of " + backup + " are not those of its " + kListName +
                                 ": the backup is damaged; take another one, or `store repair` it"};
   if (status room = need_empty(target); !room) return std::move(room).error();
-  const auto give_up = [&](const failure& why) {
+  const auto give_up = [&](const failure& reason) {
     empty(target);
-    return why;
+    return reason;
   };
   if (status copied = copy_files(backup, target); !copied) return give_up(copied.error());
   auto report = check_folder(target, files);

@@ -34,7 +34,7 @@ struct load {
   std::mutex mutex;
   std::condition_variable finished;
   bool done = false;
-  failure why;  // if `loaded` is null
+  failure reason;  // if `loaded` is null
   value_ref loaded;
 };
 

@@ -12,7 +12,7 @@ struct code_row {
   const char* name;
 };
 
-// key_exists stands before pool_exists: it is the one that EEXIST means unless told otherwise.
+// key_exists stands first because EEXIST means it unless the call is about a pool.
 constexpr code_row kCodes[] = {
     {status_code::ok, 0, "ok"},
     {status_code::more, 0, "more"},
@@ -43,10 +43,10 @@ constexpr code_row kCodes[] = {
 
 }  // namespace
 
-status_code code_of(const failure& why, bool about_pool) noexcept {
-  if (why.code == EEXIST && about_pool) return status_code::pool_exists;
+status_code code_of(const failure& reason, bool about_pool) noexcept {
+  if (reason.code == EEXIST && about_pool) return status_code::pool_exists;
   for (const code_row& row : kCodes) {
-    if (row.error == why.code && row.error != 0) return row.code;
+    if (row.error == reason.code && row.error != 0) return row.code;
   }
   return status_code::failed;
 }

@@ -50,7 +50,7 @@ enum class status_code : std::int32_t {
 };
 
 // The code for a failure of the store. `about_pool` settles EEXIST, the one errno that has two meanings.
-status_code code_of(const failure& why, bool about_pool = false) noexcept;
+status_code code_of(const failure& reason, bool about_pool = false) noexcept;
 // The errno that code_of() turns into `code`; 0 for codes that are no errors.
 int errno_of(status_code code) noexcept;
 // "key_not_found"; "unknown" for numbers that are none.
@@ -69,10 +69,10 @@ constexpr std::uint64_t kMaxValueBytes = std::uint64_t{64} << 30;  // and never 
 constexpr std::size_t kMaxPools = 4096;
 constexpr std::size_t kMaxSegments = 128;  // pieces that a value lies in, in memory or on disk
 constexpr std::size_t kMaxBatchOperations = 4096;
-constexpr std::size_t kMaxFindKeys = 1000;    // keys in one page
-constexpr std::size_t kMaxFindLooks = 10000;  // keys compared for one page
-constexpr std::size_t kDedupeWindow = 1024;   // a client's last so many requests are remembered
-constexpr std::size_t kBlockBytes = 4096;     // of O_DIRECT: segments start and end on it
+constexpr std::size_t kMaxFindKeys = 1000;     // keys in one page
+constexpr std::size_t kMaxFindVisits = 10000;  // keys compared for one page
+constexpr std::size_t kDedupeWindow = 1024;    // a client's last so many requests are remembered
+constexpr std::size_t kBlockBytes = 4096;      // of O_DIRECT: segments start and end on it
 
 // When a put or erase happens. A failed condition is ESTALE, EEXIST or ENOENT and changes nothing.
 enum class condition : std::uint8_t {
@@ -108,7 +108,7 @@ struct copy_of {
 
 struct put_options {
   durability level = durability::pool_default;
-  condition when = condition::none;
+  condition precondition = condition::none;
   version_t expected_version = 0;  // for if_version
   std::uint32_t user_flags = 0;    // stored with the value, meaning nothing to the store
   request_key request{};
@@ -120,7 +120,7 @@ struct put_options {
 
 struct erase_options {
   durability level = durability::pool_default;
-  condition when = condition::if_present;
+  condition precondition = condition::if_present;
   version_t expected_version = 0;
   request_key request{};
   copy_of copy{};
@@ -149,7 +149,7 @@ struct value_info {
   std::uint32_t user_flags = 0;
   std::int64_t written_unix_ns = 0;  // of the put; for people, nothing is decided by it
   durability level = durability::pool_default;
-  tier where = tier::disk;
+  tier location = tier::disk;
 };
 
 struct get_options {
@@ -238,10 +238,10 @@ struct pool_info {
 
 // One operation of a batch.
 struct batch_operation {
-  enum class kind : std::uint8_t { put, erase } what = kind::put;
+  enum class kind : std::uint8_t { put, erase } action = kind::put;
   std::string_view key;
-  std::span<const std::byte> value;  // put: copied before the call returns
-  condition when = condition::none;  // (an erase of an absent key under `none` succeeds)
+  std::span<const std::byte> value;          // put: copied before the call returns
+  condition precondition = condition::none;  // (an erase of an absent key under `none` succeeds)
   version_t expected_version = 0;
   std::uint32_t user_flags = 0;
 };

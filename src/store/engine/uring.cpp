@@ -14,9 +14,9 @@
 namespace pl::store {
 namespace {
 
-// Larger parts gain nothing, smaller ones cost calls; several under way keep the device's queue filled.
+// Larger parts gain nothing and smaller ones cost calls. Several in flight keep the device's queue full.
 constexpr std::uint64_t kPartBytes = stage::kPartBytes;
-constexpr std::uint64_t kStagedFromBytes = std::uint64_t{32} << 10;  // few pages are taken as fast as they are copied
+constexpr std::uint64_t kStagedFromBytes = std::uint64_t{32} << 10;  // few pages are allocated as fast as they are copied
 constexpr long kBrieflyNs = 100'000;                                 // a copy of 1 MiB takes about as long
 
 failure failed(const block_io& block, bool write, int code) {
@@ -40,7 +40,7 @@ uring::~uring() {
   if (ring_.ring_fd >= 0) io_uring_queue_exit(&ring_);
 }
 
-// Huge pages start at multiples of their size: one more is mapped, and what lies outside given back.
+// Maps one huge page more and gives back what lies outside the aligned range.
 std::unique_ptr<stage> stage::make() {
   constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kWhole = kParts * kPartBytes;
   void* mapped = ::mmap(nullptr, kWhole + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -49,7 +49,7 @@ std::unique_ptr<stage> stage::make() {
   const std::uint64_t before = -reinterpret_cast<std::uintptr_t>(base) % kHuge;
   if (before != 0) ::munmap(base, before);
   ::munmap(base + before + kWhole, kHuge - before);
-  ::madvise(base + before, kWhole, MADV_HUGEPAGE);  // a wish
+  ::madvise(base + before, kWhole, MADV_HUGEPAGE);  // a hint
   return std::unique_ptr<stage>(new stage(base + before));
 }
 
@@ -57,10 +57,10 @@ stage::~stage() { ::munmap(base_, kParts * kPartBytes); }
 
 void uring::begin(part& chunk) {
   chunk.data = chunk.block->data + chunk.begun;
-  const std::uint64_t size = chunk.until - chunk.begun;
+  const std::uint64_t size = chunk.end - chunk.begun;
   if (through_ == nullptr || size < kStagedFromBytes) return;
   std::byte* copy = through_->part(static_cast<std::size_t>(&chunk - parts_));
-  arch::crc32c_copy(copy, chunk.data, size, 0, true);  // for its stores past the cache: twice as fast as memcpy here
+  arch::crc32c_copy(copy, chunk.data, size, 0, true);  // for its non-temporal stores
   chunk.data = copy;
 }
 
@@ -68,7 +68,7 @@ void uring::submit(part& chunk, bool write) {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);  // never null: as many entries as parts
   const block_io& block = *chunk.block;
   std::byte* data = chunk.data + (chunk.done - chunk.begun);
-  const auto size = static_cast<unsigned>(chunk.until - chunk.done);
+  const auto size = static_cast<unsigned>(chunk.end - chunk.done);
   if (write) io_uring_prep_write(sqe, block.file, data, size, block.offset_bytes + chunk.done);
   else io_uring_prep_read(sqe, block.file, data, size, block.offset_bytes + chunk.done);
   io_uring_sqe_set_data(sqe, &chunk);
@@ -86,7 +86,7 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
   const int moved = cqe->res;
   io_uring_cqe_seen(&ring_, cqe);
   if (moved > 0) done.done += static_cast<std::uint64_t>(moved);
-  if (moved == -EINTR || moved == -EAGAIN || (moved > 0 && done.done < done.until)) {
+  if (moved == -EINTR || moved == -EAGAIN || (moved > 0 && done.done < done.end)) {
     submit(done, write);
     return {};
   }
@@ -110,7 +110,7 @@ status uring::read(std::span<const block_io> blocks) {
 }
 
 status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate) {
-  // Low numbers on top: the first most_ parts, which have a place in the stage, are the only ones used.
+  // Low numbers on top: only the first most_ parts, which have a place in the stage, are used.
   for (free_count_ = 0; free_count_ < kDepth; ++free_count_) free_[free_count_] = kDepth - 1 - free_count_;
   status outcome;
   unsigned under_way = 0;
@@ -128,12 +128,12 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
       begin(fresh);
       submit(fresh, write);
       ++under_way;
-      begun = fresh.until;
+      begun = fresh.end;
       if (begun == blocks[next].size_bytes) {
         ++next;
         begun = 0;
       }
-      if (through_ != nullptr) break;  // the device need not wait for the next one's copy
+      if (through_ != nullptr) break;  // the device starts without waiting for the next copy
     }
     const int submitted = io_uring_submit(&ring_);
     if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY && outcome)

@@ -51,7 +51,7 @@ class uring {
     std::byte* data = nullptr;  // of the byte `begun`: in the block or in the stage
     std::uint64_t begun = 0;    // from the block's start, and so are these:
     std::uint64_t done = 0;
-    std::uint64_t until = 0;
+    std::uint64_t end = 0;
   };
 
   uring() = default;

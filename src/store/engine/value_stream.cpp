@@ -17,7 +17,7 @@ window_memory make_window(std::uint64_t bytes) {
   return window_memory(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, bytes)));
 }
 
-// The blocks [from, from + size) of what lies in these pieces.
+// The range [offset, offset + size) of these pieces.
 std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t offset, std::uint64_t size) {
   std::vector<segment> out;
   for (const segment& piece : pieces) {
@@ -75,7 +75,7 @@ void value_writer::submit_window() {
     window = current_;
     offset = begun_bytes_;
     size = whole_blocks(used_bytes_);
-    // Behind the value's end the block is written too.
+    // The rest of the last block is written too, as zeros.
     std::memset(windows_[window].get() + used_bytes_, 0, size - used_bytes_);
     begun_bytes_ += used_bytes_;
     used_bytes_ = 0;
@@ -123,7 +123,7 @@ void value_writer::commit_async(const put_options& options, std::uint32_t crc32c
     ending_->done(failure{ESHUTDOWN, "store: closed"});
 }
 
-// By a thread that may block, when the last window is written.
+// Called by a thread that may block, when the last window is written.
 void value_writer::finish() {
   const put_options& options = ending_->options;
   const auto level = pool_->level(options.level);
@@ -135,7 +135,7 @@ void value_writer::finish() {
     count(owner_.state.syncs);
   }
   if (failed_) {
-    made_.reset();  // who is answered finds its space free
+    made_.reset();  // frees its space before the answer
     return ending_->done(*failed_);
   }
   made_->user_flags = options.user_flags;
@@ -143,8 +143,8 @@ void value_writer::finish() {
   unit->pool = pool_;
   unit->level = level;
   unit->request = options.request;
-  unit->operations.push_back(
-      operation{operation::kind::put, full_, std::move(made_), options.when, options.expected_version, 0, {}, options.copy});
+  unit->operations.push_back(operation{
+      operation::kind::put, full_, std::move(made_), options.precondition, options.expected_version, 0, {}, options.copy});
   unit->done = answer_put(owner_, std::move(ending_->done));
   owner_.submit(std::move(unit));
 }
@@ -159,33 +159,34 @@ value_reader::value_reader(engine::impl& owner, pool_ref pool, std::string full,
       source_(std::move(origin)),
       slot_(std::move(slot)),
       begin_(std::min(offset_bytes, source_.stored->length_bytes)),
-      until_(begin_ + std::min(length_bytes, source_.stored->length_bytes - begin_)),
+      end_(begin_ + std::min(length_bytes, source_.stored->length_bytes - begin_)),
       offset_(begin_) {
-  // A block more: ranges need not start with one.
+  // One block more, because a range need not start at a block.
   for (auto& one : windows_) one = make_window(kWindowBytes + kBlockBytes);
 }
 
-result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std::uint64_t bytes, window_memory& into) {
+result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std::uint64_t bytes,
+                                                      window_memory& destination) {
   const std::uint64_t skip = offset % kBlockBytes;
-  const std::span<std::byte> memory(into.get(), whole_blocks(skip + bytes));
+  const std::span<std::byte> memory(destination.get(), whole_blocks(skip + bytes));
   const auto blocks = owner_.space->blocks(part_of(source_.stored->on_disk, offset - skip, memory.size()), {&memory, 1});
   if (status done = owner_.files->read(blocks); !done)
     return failure{done.error().code, "store: pool " + shown(pool_->name) + ", key " + shown(key_of(full_)) + ", " +
                                           owner_.place_on_disk(*source_.stored) + ": " + done.error().message};
-  return std::span<const std::byte>(into.get() + skip, bytes);
+  return std::span<const std::byte>(destination.get() + skip, bytes);
 }
 
 result<std::span<const std::byte>> value_reader::next() {
-  if (offset_ == until_) return std::span<const std::byte>{};
-  // Windows after the first start with a block.
-  const std::uint64_t bytes = std::min(kWindowBytes - offset_ % kBlockBytes, until_ - offset_);
+  if (offset_ == end_) return std::span<const std::byte>{};
+  // Windows after the first start at a block.
+  const std::uint64_t bytes = std::min(kWindowBytes - offset_ % kBlockBytes, end_ - offset_);
   auto got = read(offset_, bytes, windows_[current_]);
   if (!got) return got;
   current_ ^= 1;
   offset_ += bytes;
-  if (begin_ != 0 || until_ != source_.stored->length_bytes) return got;
+  if (begin_ != 0 || end_ != source_.stored->length_bytes) return got;
   crc_ = arch::crc32c(got->data(), got->size(), crc_);
-  if (offset_ < until_) return got;
+  if (offset_ < end_) return got;
   if (status same = owner_.check_stored(*pool_, full_, *source_.stored, crc_); !same) return std::move(same).error();
   return got;
 }
@@ -234,7 +235,7 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
   made->version = record->version, made->length_bytes = record->length_bytes, made->crc = record->crc;
   made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
   made->on_disk = record->extents;
-  // (pieces that are lost are given back in another way, and nobody reads them)
+  // (Lost pieces are given back elsewhere, and nothing reads them.)
   if (space->why_lost(record->extents)) return value_reader::source{std::move(made), nullptr};
   return value_reader::source{std::move(made), std::make_shared<extents::held>(*space, record->extents)};
 }
@@ -244,7 +245,7 @@ result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, c
                                                                 stream_slot_ref slot) {
   auto found = find_on_disk(full);
   if (!found) return std::move(found).error();
-  if (status there = check_there(*pool, full, *found->stored); !there) return std::move(there).error();
+  if (status present = check_present(*pool, full, *found->stored); !present) return std::move(present).error();
   return std::make_shared<value_reader>(*this, std::move(pool), full, *std::move(found), offset_bytes, length_bytes,
                                         std::move(slot));
 }
@@ -257,7 +258,7 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   if (length_bytes == 0) return failure{EINVAL, "store: an empty value needs no writer"};
-  // More pieces than a record holds, and no file would ever help.
+  // Refuses a value with more pieces than a record holds: no file could help.
   const std::uint64_t limit = std::min(kMaxValueBytes, impl_->options.extent_file_bytes * kMaxSegments);
   if (length_bytes > limit)
     return failure{EFBIG,
@@ -272,7 +273,7 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
   made->length_bytes = length_bytes;
   auto pieces = impl_->space->allocate(length_bytes);
   if (!pieces && pieces.error().code == ENOSPC) {
-    // Values that were replaced without a sync still hold theirs.
+    // Space of values that were replaced without a sync is free after it.
     if (status synced = impl_->commits->sync_log(); !synced) return std::move(synced).error();
     pieces = impl_->space->allocate(length_bytes);
   }
@@ -309,7 +310,7 @@ result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& 
   return made;
 }
 
-// A put by copy of such a value.
+// Puts a copy of such a value.
 result<put_result> engine::impl::put_in_windows(engine& owner, pool_id pool, std::string_view key,
                                                 std::span<const std::byte> bytes, const put_options& options) {
   auto writer = owner.open_writer(pool, key, bytes.size());

@@ -99,7 +99,7 @@ class value_reader : public std::enable_shared_from_this<value_reader> {
 
   value_info info() const { return source_.stored->info(); }
   // How much next() will give in all.
-  std::uint64_t range_bytes() const noexcept { return until_ - begin_; }
+  std::uint64_t range_bytes() const noexcept { return end_ - begin_; }
   // The range's next bytes, at most kWindowBytes; empty at its end. They stay until the call after the next one. Blocking.
   // A reader of the whole value gets EBADMSG instead of the last window if its checksum is wrong.
   result<std::span<const std::byte>> next();
@@ -109,14 +109,14 @@ class value_reader : public std::enable_shared_from_this<value_reader> {
   status verify();
 
  private:
-  result<std::span<const std::byte>> read(std::uint64_t offset, std::uint64_t bytes, window_memory& into);
+  result<std::span<const std::byte>> read(std::uint64_t offset, std::uint64_t bytes, window_memory& destination);
 
   engine::impl& owner_;
   const pool_ref pool_;
   const std::string full_;
   const source source_;
   const stream_slot_ref slot_;
-  const std::uint64_t begin_, until_;
+  const std::uint64_t begin_, end_;
   std::uint64_t offset_;
   std::uint32_t crc_ = 0;
   window_memory windows_[2];

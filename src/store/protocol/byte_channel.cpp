@@ -42,9 +42,9 @@ class socket_channel final : public byte_channel {
     return failure{errno, format("the connection to the store broke: %s", errno_text(errno).c_str())};
   }
 
-  result<std::size_t> read(void* into, std::size_t bytes) override {
-    return transport_ == store_protocol::path::unix_socket ? read_message(into, bytes)
-                                                           : ended(recv(fd_, into, bytes, MSG_DONTWAIT));
+  result<std::size_t> read(void* destination, std::size_t bytes) override {
+    return transport_ == store_protocol::path::unix_socket ? read_message(destination, bytes)
+                                                           : ended(recv(fd_, destination, bytes, MSG_DONTWAIT));
   }
   int take_descriptor() noexcept override { return std::exchange(descriptor_, -1); }
 
@@ -56,8 +56,8 @@ class socket_channel final : public byte_channel {
     return failure{code, got == 0 ? "the store closed the connection"
                                   : format("the connection to the store broke: %s", errno_text(code).c_str())};
   }
-  result<std::size_t> read_message(void* into, std::size_t bytes) {
-    iovec room{into, bytes};
+  result<std::size_t> read_message(void* destination, std::size_t bytes) {
+    iovec room{destination, bytes};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
     msghdr message{};
     message.msg_iov = &room;

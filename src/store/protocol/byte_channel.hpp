@@ -39,7 +39,7 @@ class byte_channel {
   // Bytes taken; 0: none now. ECONNRESET and the like: it is over.
   virtual result<std::size_t> write(std::span<const iovec> buffers) = 0;
   // Bytes read; 0: none now. ECONNRESET at the end of the stream.
-  virtual result<std::size_t> read(void* into, std::size_t bytes) = 0;
+  virtual result<std::size_t> read(void* destination, std::size_t bytes) = 0;
   // A descriptor that came along with what was read, or -1. The caller owns it.
   virtual int take_descriptor() noexcept { return -1; }
   // Called before the caller sleeps in poll(): what to look for at fd(). None: there is something to do already. Taken back

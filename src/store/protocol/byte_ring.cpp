@@ -16,7 +16,7 @@
 
 namespace pl::store_protocol {
 
-// Of one direction. A line each: none is written by both ends but the two that ask for a bell.
+// Of one direction. Each word has its own cache line, because only the two wakeup requests are written by both ends.
 struct byte_rings::words {
   alignas(64) std::atomic<std::uint64_t> written;  // bytes since the beginning, by the writer
   alignas(64) std::atomic<std::uint64_t> read;     // the same by the reader
@@ -27,7 +27,7 @@ struct byte_rings::words {
 namespace {
 
 constexpr std::size_t kDataAt = 4096;
-// The other end's cache holds the lines that are written over, and each would be fetched from there to be changed.
+// The other end's cache holds the lines that are overwritten; an ordinary store would fetch each of them first.
 constexpr std::size_t kPastCacheFrom = 1024;
 constexpr std::size_t kWholeBytes = kDataAt + 2 * byte_rings::kRingBytes;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -43,7 +43,7 @@ result<void*> map_memory(int fd) {
 result<std::unique_ptr<byte_rings>> byte_rings::make() {
   const int fd = memfd_create("peerlane-store-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return failure{errno, format("memory for rings of bytes: %s", errno_text(errno).c_str())};
-  // Sealed: a client that shrank it would end the server with SIGBUS.
+  // Sealed, because a client that shrank it would end the server with SIGBUS.
   const bool is_made =
       ftruncate(fd, kWholeBytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
   result<void*> mapping =
@@ -80,7 +80,7 @@ byte_rings::~byte_rings() {
 
 failure byte_rings::nonsense() { return {EPROTO, "the other end of the rings of bytes tells positions that cannot be"}; }
 
-// Not yet to be seen: write() publishes it.
+// Copies without publishing; write() publishes.
 void byte_rings::store(std::byte* target, const void* source, std::size_t bytes) {
   if (bytes < kPastCacheFrom) {
     std::memcpy(target, source, bytes);
@@ -115,14 +115,14 @@ result<std::size_t> byte_rings::write(std::span<const iovec> buffers) {
   }
   if (done == 0) return done;
   if (std::exchange(stored_past_cache_, false)) arch::publish_to_device(arch::mapping_type::wc);
-  // Sequentially consistent, as what arm() does: either it sees these bytes, or they are seen to be waited for.
+  // Sequentially consistent like arm(): either arm() sees these bytes, or this end sees that the other end sleeps.
   outgoing_.shared->written.store(outgoing_.mine, std::memory_order_seq_cst);
   if (outgoing_.shared->reader_sleeps.load(std::memory_order_seq_cst) != 0)
     wakeup_due_ = outgoing_.shared->reader_sleeps.exchange(0) != 0 || wakeup_due_;
   return done;
 }
 
-result<std::size_t> byte_rings::read(void* into, std::size_t bytes) {
+result<std::size_t> byte_rings::read(void* destination, std::size_t bytes) {
   if (incoming_.theirs == incoming_.mine) {
     incoming_.theirs = incoming_.shared->written.load(std::memory_order_acquire);
     if (incoming_.theirs - incoming_.mine > kRingBytes) return nonsense();
@@ -131,8 +131,8 @@ result<std::size_t> byte_rings::read(void* into, std::size_t bytes) {
   if (done == 0) return done;
   const std::size_t position = incoming_.mine % kRingBytes;
   const std::size_t first = std::min(done, kRingBytes - position);
-  std::memcpy(into, incoming_.data + position, first);
-  std::memcpy(static_cast<std::byte*>(into) + first, incoming_.data, done - first);
+  std::memcpy(destination, incoming_.data + position, first);
+  std::memcpy(static_cast<std::byte*>(destination) + first, incoming_.data, done - first);
   incoming_.mine += done;
   incoming_.shared->read.store(incoming_.mine, std::memory_order_seq_cst);
   if (incoming_.shared->writer_sleeps.load(std::memory_order_seq_cst) != 0)

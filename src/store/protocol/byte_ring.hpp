@@ -37,7 +37,7 @@ class byte_rings {
   // Bytes taken, 0: there is no room now. Release: whoever reads them sees what was stored before.
   result<std::size_t> write(std::span<const iovec> buffers);
   // Bytes read, 0: there are none now. Acquire.
-  result<std::size_t> read(void* into, std::size_t bytes);
+  result<std::size_t> read(void* destination, std::size_t bytes);
 
   // Before sleep: asks the other end for a byte through the socket when there is something to read, or room to write. False:
   // there is already, and nothing was asked for.

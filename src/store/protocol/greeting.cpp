@@ -17,7 +17,7 @@ struct answer {
   store_protocol::tail fields;
 };
 
-// One question and its answer at a time.
+// One request and its answer at a time.
 class exchange {
  public:
   exchange(byte_channel& wire, unsigned timeout_ms)
@@ -59,9 +59,9 @@ class exchange {
     }
     return {};
   }
-  status receive(std::string& into, std::size_t offset) {
-    while (offset < into.size()) {
-      const auto got = wire_.read(into.data() + offset, into.size() - offset);
+  status receive(std::string& destination, std::size_t offset) {
+    while (offset < destination.size()) {
+      const auto got = wire_.read(destination.data() + offset, destination.size() - offset);
       if (!got) return got.error();
       offset += *got;
       if (*got > 0) continue;
@@ -82,18 +82,18 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
   store_protocol::tail hello;
   hello.greeting.emplace().session = request.last_session;
   hello.greeting->agent = "peerlane store client";
-  hello.lane = request.lane;
+  hello.ucx = request.ucx;
   const auto welcome = talk.ask(opcode::hello, {}, hello);
   if (!welcome) return welcome.error();
   if (welcome->header.status != 0) return refused(*welcome);
   if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting says nothing of itself"};
   greeted out;
   out.server = *welcome->fields.greeting;
-  out.lane = welcome->fields.lane;
+  out.ucx = welcome->fields.ucx;
   out.ucx_refusal = welcome->fields.ucx_transports.value_or("the store has no UCX, or is told not to use it (\"ucx\")");
   for (const auto& [id, name] : request.pools) {
     const auto opened = talk.ask(opcode::pool_open, name, {});
-    // A pool that is gone is told to those who use it.
+    // A pool that no longer exists is reported to its users.
     if (!opened) return opened.error();
   }
   if (!request.attach) {

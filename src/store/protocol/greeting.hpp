@@ -17,16 +17,16 @@ struct greeted {
   int arena_fd = -1;                            // the caller's; -1 if not attached
   int rings_fd = -1;                            // the caller's; not -1: all bytes from here on go through them
   std::string why_no_shm;                       // if not attached
-  std::optional<store_protocol::ucx_offer> lane;
+  std::optional<store_protocol::ucx_offer> ucx;
   std::string ucx_refusal;  // if the server said it
 };
 
 struct greeting_request {
   std::uint64_t last_session = 0;
-  bool attach = true;                             // the arena, if the server allows it
-  bool rings = false;                             // for the connection's bytes, if the server has them
-  std::map<std::uint32_t, std::string> pools;     // opened again
-  std::optional<store_protocol::ucx_offer> lane;  // this end's
+  bool attach = true;                            // the arena, if the server allows it
+  bool rings = false;                            // for the connection's bytes, if the server has them
+  std::map<std::uint32_t, std::string> pools;    // opened again
+  std::optional<store_protocol::ucx_offer> ucx;  // this end's
 };
 
 // Blocks, at most `timeout_ms`. EPROTO: not a store, or another version; EACCES, ...

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A connection whose bytes go through rings in shared memory (byte_ring.hpp); its socket carries bells, and the end.
+// A connection whose bytes go through rings in shared memory (byte_ring.hpp); its socket carries wakeup bytes, and the end.
 #include <poll.h>
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace pl::store_client {
 namespace {
 
-constexpr unsigned kLooksBetweenEnds = 64;  // that find nothing, before the socket is asked whether the store has gone
+constexpr unsigned kPollsBetweenEndChecks = 64;  // empty polls before the socket is checked for the server's end
 
 class ring_channel final : public byte_channel {
  public:
@@ -21,20 +21,20 @@ class ring_channel final : public byte_channel {
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
     const auto sent = rings_->write(buffers);
-    ring_bell();
+    send_wakeup();
     return sent;
   }
 
-  result<std::size_t> read(void* into, std::size_t bytes) override {
+  result<std::size_t> read(void* destination, std::size_t bytes) override {
     const bool was_armed = rings_->disarm();
-    auto got = rings_->read(into, bytes);
-    if (got && *got == 0 && (was_armed || end_ || ++idle_polls_ % kLooksBetweenEnds == 0)) {
+    auto got = rings_->read(destination, bytes);
+    if (got && *got == 0 && (was_armed || end_ || ++idle_polls_ % kPollsBetweenEndChecks == 0)) {
       if (!end_) drain_wakeups();
-      // What the store had written before it went comes first.
-      if (end_) got = rings_->read(into, bytes);
+      // Bytes that the store wrote before it ended come first.
+      if (end_) got = rings_->read(destination, bytes);
       if (end_ && got && *got == 0) return *end_;
     }
-    ring_bell();
+    send_wakeup();
     return got;
   }
 
@@ -44,11 +44,11 @@ class ring_channel final : public byte_channel {
   }
 
  private:
-  void ring_bell() {
+  void send_wakeup() {
     if (!rings_->take_wakeup_request()) return;
     char wakeup = 1;
     const iovec one{&wakeup, 1};
-    // A full socket has bells enough in it, and a broken one is found by reading.
+    // A full socket already holds wakeup bytes, and reading finds a broken one.
     (void)socket_->write({&one, 1});
   }
   void drain_wakeups() {

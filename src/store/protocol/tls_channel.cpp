@@ -25,7 +25,7 @@ std::string openssl_reason() {
   return text;
 }
 
-// OpenSSL writes with write(): to a connection that the store has closed, that is SIGPIPE, the end of the caller's program.
+// OpenSSL calls write(), which raises SIGPIPE on a connection that the store has closed and would end the caller's program.
 int write_without_signal(BIO* bio, const char* data, int bytes) {
   const auto sent = send(static_cast<int>(BIO_get_fd(bio, nullptr)), data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL);
   BIO_clear_retry_flags(bio);
@@ -58,7 +58,7 @@ class tls_channel final : public byte_channel {
   store_protocol::path way() const noexcept override { return store_protocol::path::tls; }
 
   result<std::size_t> write(std::span<const iovec> buffers) override {
-    // A record at a time; what OpenSSL refused to take now must come again as it was, so only whole pieces are gathered.
+    // One record at a time. Bytes that OpenSSL refused must be offered again unchanged, so only whole pieces are gathered.
     std::size_t all = 0;
     for (const auto& piece : buffers) {
       std::size_t sent = 0;
@@ -78,9 +78,9 @@ class tls_channel final : public byte_channel {
     return all;
   }
 
-  result<std::size_t> read(void* into, std::size_t bytes) override {
+  result<std::size_t> read(void* destination, std::size_t bytes) override {
     std::size_t got = 0;
-    const int done = SSL_read_ex(tls_.get(), into, bytes, &got);
+    const int done = SSL_read_ex(tls_.get(), destination, bytes, &got);
     if (done == 1) return got;
     const auto ended = after(done);
     if (!ended) return ended.error();
@@ -92,21 +92,21 @@ class tls_channel final : public byte_channel {
     for (;;) {
       const int done = SSL_connect(tls_.get());
       if (done == 1) return {};
-      const int why = SSL_get_error(tls_.get(), done);
-      if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
+      const int reason = SSL_get_error(tls_.get(), done);
+      if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
         return failure{EPROTO, format("TLS with the store at %s: %s", host.c_str(), openssl_reason().c_str())};
       const std::uint64_t now = monotonic_ns();
       if (now >= end) return failure{ETIMEDOUT, format("TLS with the store at %s: no answer", host.c_str())};
-      wait_for(fd_, why == SSL_ERROR_WANT_WRITE, static_cast<unsigned>((end - now) / 1'000'000 + 1));
+      wait_for(fd_, reason == SSL_ERROR_WANT_WRITE, static_cast<unsigned>((end - now) / 1'000'000 + 1));
     }
   }
 
  private:
   // Success: not now.
   status after(int done) {
-    const int why = SSL_get_error(tls_.get(), done);
-    if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) return {};
-    if (why == SSL_ERROR_ZERO_RETURN || (why == SSL_ERROR_SYSCALL && ERR_peek_error() == 0))
+    const int reason = SSL_get_error(tls_.get(), done);
+    if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE) return {};
+    if (reason == SSL_ERROR_ZERO_RETURN || (reason == SSL_ERROR_SYSCALL && ERR_peek_error() == 0))
       return failure{ECONNRESET, "the store closed the connection"};
     return failure{ECONNRESET, "the TLS connection to the store broke: " + openssl_reason()};
   }

@@ -75,9 +75,9 @@ inline constexpr std::uint16_t more = 4;      // data: others of this request fo
 inline constexpr std::uint16_t warm = 8;      // get: bring it into memory, but send nothing
 inline constexpr std::uint16_t patch = 16;    // put, alloc: only [offset, offset + value_bytes) of the value changes
 inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value against its checksum first
-inline constexpr std::uint16_t lane = 64;     // get, alloc and the answers: the bytes go by UCX (ucx_value_stream.hpp)
-inline constexpr std::uint16_t told = 128;    // sync_keys: what requests did was told before (sync_requests)
-inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | lane | told;
+inline constexpr std::uint16_t ucx = 64;      // get, alloc and the answers: the bytes go by UCX (ucx_value_stream.hpp)
+inline constexpr std::uint16_t knows_requests = 128;  // sync_keys: what requests did was told before (sync_requests)
+inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | ucx | knows_requests;
 }  // namespace flag
 
 struct head {
@@ -200,7 +200,7 @@ struct arena {
 
 // The tail of a frame. What is not set is not sent.
 struct tail {
-  std::optional<sequence> who;
+  std::optional<sequence> request_number;
   std::optional<precondition> only;
   std::optional<durability> level;
   std::optional<outcome> result;
@@ -216,7 +216,7 @@ struct tail {
   std::optional<arena> memory;                      // attach
   std::optional<std::uint64_t> epoch;               // with EREMOTE: of the slot map by which another server has the key
   std::optional<copy_terms> copy;
-  std::optional<ucx_offer> lane;
+  std::optional<ucx_offer> ucx;
   std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   bool operator==(const tail&) const = default;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tail's fields, one line in each direction a field, and the lists that bodies hold.
+// The tail's fields: one line per field and direction, and the lists that bodies hold.
 #include <limits>
 
 #include "base/text.hpp"
@@ -28,8 +28,8 @@ enum field : std::uint16_t {
   kArena = 16,
   kEpoch = 17,
   kCopy = 18 | kMandatory,
-  kLane = 19,
-  kLaneName = 20,
+  kUcxOffer = 19,
+  kUcxTransports = 20,
 };
 
 void add(std::string& out, std::uint16_t type, std::string_view bytes) {
@@ -59,7 +59,7 @@ std::string pack_settings(const pool_settings& settings) {
          settings.access;
 }
 
-// False, and `out` as it was: a number without a meaning, which goes no further than this.
+// False for a number without a meaning; `out` keeps its value.
 template <class Enum>
 bool read_enum(byte_reader& reader, Enum last, Enum& out) {
   const auto raw = reader.number<std::uint8_t>();
@@ -125,7 +125,7 @@ hello read_hello(byte_reader& reader) {
   return out;
 }
 
-ucx_offer read_lane(byte_reader& reader) {
+ucx_offer read_ucx_offer(byte_reader& reader) {
   ucx_offer out;
   out.major = reader.number<std::uint16_t>();
   out.minor = reader.number<std::uint16_t>();
@@ -154,7 +154,7 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
       read_list(reader, out.unpin);
       return true;
     case kSequence: {
-      auto& sender = out.who.emplace();
+      auto& sender = out.request_number.emplace();
       sender.client = reader.number<std::uint64_t>();
       sender.number = reader.number<std::uint64_t>();
       return true;
@@ -205,10 +205,10 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
       copy.replaces = reader.number<std::uint64_t>();
       return true;
     }
-    case kLane:
-      out.lane = read_lane(reader);
+    case kUcxOffer:
+      out.ucx = read_ucx_offer(reader);
       return true;
-    case kLaneName:
+    case kUcxTransports:
       out.ucx_transports.emplace(reader.rest());
       return true;
     default:
@@ -240,7 +240,7 @@ std::string encode_tail(const tail& fields) {
   if (fields.result) add_outcome(out, *fields.result);
   if (fields.text) add(out, kText, *fields.text);
   if (fields.token) add_numbers(out, kToken, *fields.token);
-  if (fields.who) add_numbers(out, kSequence, fields.who->client, fields.who->number);
+  if (fields.request_number) add_numbers(out, kSequence, fields.request_number->client, fields.request_number->number);
   if (fields.only) add_numbers(out, kCondition, static_cast<std::uint8_t>(fields.only->kind), fields.only->version);
   if (fields.level) add_numbers(out, kDurability, static_cast<std::uint8_t>(*fields.level));
   if (fields.crc) add_numbers(out, kCrc, *fields.crc);
@@ -256,12 +256,12 @@ std::string encode_tail(const tail& fields) {
     add_numbers(out, kArena, memory->size_bytes, memory->chunk_bytes, static_cast<std::uint8_t>(memory->read_only));
   if (fields.epoch) add_numbers(out, kEpoch, *fields.epoch);
   if (const auto& copy = fields.copy) add_numbers(out, kCopy, copy->epoch, copy->sender, copy->version, copy->replaces);
-  if (const auto& offer = fields.lane)
-    add(out, kLane,
+  if (const auto& offer = fields.ucx)
+    add(out, kUcxOffer,
         packed(offer->major, offer->minor, offer->secret[0], offer->secret[1],
                static_cast<std::uint8_t>(offer->any_transport), static_cast<std::uint16_t>(offer->address.size())) +
             offer->address + offer->transports);
-  if (fields.ucx_transports) add(out, kLaneName, *fields.ucx_transports);
+  if (fields.ucx_transports) add(out, kUcxTransports, *fields.ucx_transports);
   add_lists(out, fields);
   return out;
 }
@@ -278,7 +278,7 @@ result<tail> decode_tail(std::string_view bytes) {
     if (!known && (type & kMandatory) != 0)
       return failure{EPROTO,
                      format("store protocol: field 0x%x is not understood here: use the same release at both ends", type)};
-    // A longer field than this end knows comes from a newer one; a shorter one is damage.
+    // A field that is longer than expected comes from a newer release; a shorter one is damage.
     if (!field.ok()) return failure{EPROTO, format("store protocol: field 0x%x is cut off", type)};
   }
   return out;

@@ -21,7 +21,7 @@ bool contains(const std::vector<std::string>& list, const std::string& principal
          std::find(list.begin(), list.end(), "*") != list.end();
 }
 
-// The last '=': certificate names are URIs, which may hold one.
+// Splits at the last '=', because certificate names are URIs and may hold one.
 std::pair<std::string_view, std::string_view> split(std::string_view entry) {
   const auto found = entry.rfind('=');
   if (found == std::string_view::npos) return {entry, {}};
@@ -122,7 +122,7 @@ bool access_rules::keeps_apart(const pool_policy& pool) const {
     return pool.access.empty() ? rights{true, true, false} : rights_in(pool.access, principal);
   };
   for (const auto& principal : lists_.mappers)
-    if (const rights its = may(principal); !its.read || !its.write) return true;
+    if (const rights granted = may(principal); !granted.read || !granted.write) return true;
   return std::any_of(lists_.readers.begin(), lists_.readers.end(), [&](const auto& one) { return !may(one).read; });
 }
 

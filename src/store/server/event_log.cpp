@@ -48,7 +48,8 @@ void event_log::write(level severity, const char* event, std::initializer_list<f
                             kLevels[static_cast<int>(severity)], event);
   for (const auto& [name, value] : fields) line += format(",\"%s\":", name) + json_quoted(value);
   line += "}\n";
-  // One call a line: O_APPEND keeps lines of several processes apart. A log that cannot be written must not stop a store.
+  // One write call per line: O_APPEND keeps lines of several processes apart. A log that cannot be written does not stop
+  // the store.
   if (::write(fd_, line.data(), line.size()) < 0) return;
 }
 

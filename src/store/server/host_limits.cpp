@@ -15,7 +15,7 @@
 namespace pl::store_server {
 namespace {
 
-// Of the process's descriptors, for the engine's files, rings, and processes that are watched: connections get the others.
+// Part of the process's descriptors for the engine's files, rings and watched processes; connections get the rest.
 constexpr rlim_t kReservePart = 4, kMaxReserve = 640;
 
 }  // namespace
@@ -30,9 +30,8 @@ int raise_descriptor_limit() {
   return static_cast<int>(std::min<rlim_t>(now.rlim_cur - reserve, std::numeric_limits<int>::max()));
 }
 
-// Threads that cannot be made end the process in the middle of things: so it is asked for their room before. What RocksDB,
-// the allocator and the program itself map is a guess on the safe side of what was seen (450 MiB in all with a tier of 64
-// MiB).
+// A thread that cannot be created would end the process in mid-operation, so its memory is checked here. The share of
+// RocksDB, the allocator and the program is a safe estimate (seen: 450 MiB in all with a tier of 64 MiB).
 status check_address_space(const server_config& config) {
   rlimit most{};
   if (getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return {};
@@ -48,17 +47,17 @@ status check_address_space(const server_config& config) {
   return {};
 }
 
-// The folder becomes the store's own, with a mode that keeps others out: what is somebody else's is not taken.
+// Makes the folder the store's own, with a mode that keeps other users out. A folder of another user is refused.
 status check_data_folder(const std::string& path) {
   struct stat about {};
   if (stat(path.c_str(), &about) != 0) {
-    if (errno == ENOENT) return {};  // will be made
+    if (errno == ENOENT) return {};  // it will be created
     return failure{errno, format("data directory %s: %s", path.c_str(), errno_text(errno).c_str())};
   }
   if (!S_ISDIR(about.st_mode)) return failure{ENOTDIR, format("data directory %s: it is no directory", path.c_str())};
   std::error_code error;
   if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
-  bool is_empty = true;  // or what a first start left that did not come to its end
+  bool is_empty = true;  // or holds the rest of an unfinished first start
   for (const auto& one : std::filesystem::directory_iterator(path, error)) {
     const std::string name = one.path().filename();
     is_empty =

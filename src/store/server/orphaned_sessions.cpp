@@ -29,7 +29,7 @@ bool orphaned_sessions::stays(store::session_id id, long pid, account_share& mem
   if (is_taken_back || closing_ || !holds) return false;
   const auto process = processes_.try_emplace(pid).first;
   if (!process->second.ended && !watch(pid, process->second)) {
-    if (process->second.sessions.empty()) processes_.erase(process);  // else the next retry ends them
+    if (process->second.sessions.empty()) processes_.erase(process);  // otherwise the next retry ends them
     return false;
   }
   process->second.sessions.emplace(id, std::move(memory));
@@ -40,7 +40,7 @@ bool orphaned_sessions::stays(store::session_id id, long pid, account_share& mem
 bool orphaned_sessions::watch(long pid, left_process& one) {
   const int process = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
   if (process < 0) {
-    if (errno == ESRCH) return false;  // nobody is left who could write
+    if (errno == ESRCH) return false;  // no process is left that could write
     retry_later();                     // out of descriptors: its memory stays taken meanwhile
     return true;
   }
@@ -49,7 +49,7 @@ bool orphaned_sessions::watch(long pid, left_process& one) {
   return true;
 }
 
-// The loop may wake up for nothing: memory that a live process can write must not be used again.
+// Checks again after a wakeup, which may be spurious: memory that a live process can write must not be reused.
 void orphaned_sessions::await_end(long pid, asio::posix::stream_descriptor& process) {
   process.async_wait(asio::posix::stream_descriptor::wait_read, [this, pid](std::error_code error) {
     if (error) return;
@@ -110,7 +110,7 @@ void orphaned_sessions::take_back(store::session_id id, long pid) {
       if (process->second.sessions.empty()) processes_.erase(process);
     }
     if (gone.empty()) {
-      // Ids only grow: the oldest of too many belongs to a connection that is long gone, or never was.
+      // Ids grow, so the oldest of too many belongs to a connection that closed long ago or never opened.
       early_[id] = pid;
       if (early_.size() > kMaxEarly) early_.erase(early_.begin());
     }

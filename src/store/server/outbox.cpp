@@ -36,7 +36,7 @@ bool outbox::send_descriptors() {
   return true;
 }
 
-// The next frame of the value whose turn it is.
+// Adds the next frame of the value whose turn it is.
 void outbox::add_data_frame(std::vector<asio::const_buffer>& buffers) {
   download value = std::move(downloads_.front());
   downloads_.pop_front();

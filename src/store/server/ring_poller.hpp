@@ -17,13 +17,13 @@ class ring_poller {
    public:
     virtual ~member() = default;
     // Calls the handlers of what has ended; how many that were.
-    virtual std::size_t look() = 0;
+    virtual std::size_t poll() = 0;
     // Requests a notification. False: there is work already.
     virtual bool arm() = 0;
     virtual void disarm() = 0;
   };
 
-  // A look costs each of them a line of another CPU's cache: with more, a socket is as quick.
+  // A poll costs each of them a line of another CPU's cache: with more, a socket is as quick.
   static constexpr std::size_t kMaxMembers = 64;
 
   bool is_full() const noexcept { return members_.size() >= kMaxMembers; }
@@ -32,12 +32,12 @@ class ring_poller {
   // Also from within a handler.
   void remove(member* one) noexcept { std::replace(members_.begin(), members_.end(), one, static_cast<member*>(nullptr)); }
 
-  std::size_t look() {
+  std::size_t poll() {
     std::size_t did = 0;
     bool has_gone = false;
     // By index: handlers open and close connections.
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      if (members_[i] != nullptr) did += members_[i]->look();
+      if (members_[i] != nullptr) did += members_[i]->poll();
       has_gone = has_gone || members_[i] == nullptr;
     }
     if (has_gone) std::erase(members_, nullptr);

@@ -36,14 +36,14 @@ using unix_socket = asio::local::stream_protocol;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
 constexpr unsigned kBlockingThreads = 2;
 constexpr int kMaxScrapes = 16;
-// One thread's connections.
+// The connections of one thread.
 struct event_loop {
   ring_poller rings;  // outlives the connections, which handlers of the context may own
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> stay{context.get_executor()};
   std::thread thread;
 
-  // Looks for work for a while before it sleeps: waking up costs more than a small request.
+  // Polls for a while before it sleeps, because waking up costs more than a small request.
   void serve(std::uint64_t spin_ns) {
     served_here = &context;
     if (spin_ns == 0) {
@@ -63,13 +63,13 @@ struct event_loop {
     }
   }
 
-  // A look at the event loop is a system call: some at the rings for each. 32 were no quicker, with 1, 16 and 64 requests
-  // under way, and what the engine's threads have done waits in the loop.
+  // Asking the event loop is a system call, so the rings are polled several times for each. 32 were no quicker, with 1, 16
+  // and 64 requests under way, and what the engine's threads have done waits in the loop.
   bool poll_rings() {
-    constexpr unsigned kLooks = 8;
+    constexpr unsigned kPolls = 8;
     bool did = false;
-    for (unsigned i = 0; i < kLooks && !rings.is_empty(); ++i) {
-      if (rings.look() > 0) did = true;
+    for (unsigned i = 0; i < kPolls && !rings.is_empty(); ++i) {
+      if (rings.poll() > 0) did = true;
       else arch::relax();
     }
     return did;
@@ -79,7 +79,7 @@ struct event_loop {
 access_rules::lists lists_of(const server_config& config) {
   access_rules::lists out{config.admins, config.mappers, config.map_readers};
   const std::string mine = format("uid:%u", geteuid());
-  // Not plain TCP, which every user of the host reaches.
+  // Plain TCP is left out: every user of the host reaches it.
   if (out.admins.empty()) out.admins = {mine, "uid:0"};
   if (out.mappers.empty()) out.mappers = {mine, "uid:0"};
   return out;
@@ -97,7 +97,7 @@ std::string text_of(const tcp::endpoint& endpoint) {
                                     : format("%s:%u", host.c_str(), endpoint.port());
 }
 
-// Only on the loopback interface, unless `anywhere`: what a name resolves to is known here.
+// Only the loopback interface, unless `anywhere`. Checked here, where the name is resolved.
 result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const std::string& endpoint, bool anywhere) {
   const auto parts = split_endpoint(endpoint);
   if (!parts) return parts.error();
@@ -120,7 +120,7 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   return out;
 }
 
-// A socket file that nobody listens on any more is replaced; one that answers is not.
+// Replaces a socket file without a listener; one that answers stays.
 result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path) {
   if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
   std::error_code error;
@@ -144,7 +144,7 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
   return out;
 }
 
-// One scrape: whatever is asked, the metrics are the answer. Who says nothing, or takes nothing, is cut off.
+// One scrape: any request gets the metrics. A client that sends or takes nothing is cut off.
 struct scrape : std::enable_shared_from_this<scrape> {
   scrape(tcp::socket peer, std::atomic<int>& count) : socket(std::move(peer)), all(count), timer(socket.get_executor()) {
     ++all;
@@ -189,7 +189,7 @@ struct server::state {
   event_log log;
   std::unique_ptr<store::engine> engine;
   std::unique_ptr<store_cluster::value_service> plain;
-  std::unique_ptr<store_cluster::cluster_service> cluster;  // null: of itself alone
+  std::unique_ptr<store_cluster::cluster_service> cluster;  // null: a single store
   asio::thread_pool blocking;
   std::vector<std::unique_ptr<event_loop>> loops;
   tls_context tls;  // of connections from now on
@@ -209,7 +209,7 @@ struct server::state {
   std::size_t next_loop = 0;
   std::mutex sessions_lock;
   std::map<session*, std::weak_ptr<session>> sessions;
-  bool stopping = false;  // of the first lane's thread
+  bool stopping = false;  // of the first loop's thread
   bool has_run = false;
 
   asio::io_context& home() { return loops.front()->context; }
@@ -231,7 +231,7 @@ struct server::state {
   std::vector<std::shared_ptr<session>> live_sessions();
 };
 
-// UCX for the sessions that can use it, or why there is none: a store without it is a whole one.
+// Opens UCX for the sessions that can use it, or says why that failed: the store works without it.
 std::string server::state::open_stream() {
   auto mode = store_client::ucx_mode_of(config.ucx).value_or(store_client::ucx_mode::off);
   if (mode == store_client::ucx_mode::automatic)
@@ -249,7 +249,7 @@ std::string server::state::open_stream() {
   return made.error().message;
 }
 
-// A disk that is full or not writable can still be read.
+// A full or read-only disk can still be read.
 status server::state::open_engine() {
   const auto options = [this] {
     auto made = engine_options_of(config);
@@ -259,11 +259,12 @@ status server::state::open_engine() {
   auto opened = store::engine::open(options());
   const bool is_unwritable = opened.code() == ENOSPC || opened.code() == EROFS;
   if (is_unwritable && !config.read_only && config.cluster.empty()) {
-    const std::string why = opened.error().message;
+    const std::string reason = opened.error().message;
     config.read_only = true;
     auto again = store::engine::open(options());
-    if (!again) return opened.error();  // why it could not be written says more
-    log.write(event_log::level::warn, "read_only", {{"why", why}, {"next", "make room, then start it again to take puts"}});
+    if (!again) return opened.error();  // the error of writing says more
+    log.write(event_log::level::warn, "read_only",
+              {{"why", reason}, {"next", "make room, then start it again to take puts"}});
     opened = std::move(again);
   }
   if (!opened) return opened.error();
@@ -383,7 +384,7 @@ void server::state::accept(Acceptor& acceptor) {
   const auto taken = std::make_shared<typename Acceptor::protocol_type::socket>(loop.context);
   acceptor.async_accept(*taken, [this, &acceptor, &loop, taken, is_scrape](std::error_code error) {
     if (error == asio::error::operation_aborted || stopping) return;
-    if (error) {  // out of descriptors: those that are open go on
+    if (error) {  // out of descriptors: open connections go on
       log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
       const auto pause = std::make_shared<asio::steady_timer>(home());
       pause->expires_after(kAcceptPause);
@@ -403,7 +404,7 @@ void server::state::accept(Acceptor& acceptor) {
   });
 }
 
-// Numbers are given out from below: one near the limit says that there are few left.
+// The kernel hands out the lowest free number, so one near the limit means that few are left.
 bool server::state::has_descriptors(int newest) {
   if (newest < descriptor_limit) return true;
   ++counters.refused;
@@ -421,7 +422,7 @@ void server::state::serve_scrape(tcp::socket peer) {
   });
 }
 
-// New connections get the new certificates, those that are open keep theirs.
+// New connections use the new certificates; open ones keep theirs.
 void server::state::reload() {
   if (config.tls.certificate.empty()) return;
   auto made = make_tls_context(config.tls);
@@ -443,7 +444,7 @@ void server::state::add(asio::io_context& context, std::unique_ptr<transport> wi
   std::shared_ptr<session> made;
   {
     const std::lock_guard hold(sessions_lock);
-    // Those that have said nothing yet may not take all the room there is.
+    // Connections that have not greeted may not take all slots.
     const auto most_ungreeted = static_cast<std::int64_t>(std::max<std::uint64_t>(64, config.max_connections / 4));
     if (sessions.size() < config.max_connections && counters.ungreeted < most_ungreeted) {
       made = std::make_shared<session>(context, std::move(wire), *parts);
@@ -531,16 +532,16 @@ status server::run() {
   return all.failed ? status(*all.failed) : closed;
 }
 
-// Out of memory in the middle of a request: what was acknowledged is safe, and the store ends as on SIGTERM, but at once.
+// Out of memory in mid-request: acknowledged values are safe, and the store ends as on SIGTERM, but at once.
 void server::state::serve(std::size_t index, std::uint64_t spin_ns) {
   try {
     loops[index]->serve(spin_ns);
-  } catch (const std::exception& why) {
-    log.write(event_log::level::error, "failed", {{"why", why.what()}});
+  } catch (const std::exception& reason) {
+    log.write(event_log::level::error, "failed", {{"why", reason.what()}});
     const std::lock_guard hold(sessions_lock);
     if (!failed)
-      failed =
-          failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", why.what())};
+      failed = failure{ENOMEM,
+                       format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", reason.what())};
     for (auto& one : loops) one->context.stop();
   }
 }
@@ -571,7 +572,7 @@ server::~server() {
   state_->cluster.reset();
   state_->engine->close().ok();
   state_->orphans->clear();
-  // Handlers that were never run hold sessions, and those the engine's grants: before the engine goes.
+  // Handlers that never ran hold sessions, and sessions hold grants of the engine: they go before the engine.
   for (auto& one : state_->loops) one->context.stop();
   state_->local.reset();
   state_->remote.reset();

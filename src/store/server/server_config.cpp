@@ -108,14 +108,14 @@ failure wrong(const char* name, const std::string& reason) {
 struct assign {
   const field& spec;
   const json& value;
-  server_config& into;
+  server_config& parsed;
 
-  status operator()(std::string server_config::*member) const { return text(into.*member); }
-  status operator()(std::string tls_files::*member) const { return text(into.tls.*member); }
-  status operator()(std::string etcd_tls::*member) const { return text(into.cluster_tls.*member); }
+  status operator()(std::string server_config::*member) const { return text(parsed.*member); }
+  status operator()(std::string tls_files::*member) const { return text(parsed.tls.*member); }
+  status operator()(std::string etcd_tls::*member) const { return text(parsed.cluster_tls.*member); }
   status operator()(bool server_config::*member) const {
     if (!value.is_boolean()) return wrong(spec.name, "true or false is expected");
-    into.*member = value.get<bool>();
+    parsed.*member = value.get<bool>();
     return {};
   }
   status operator()(std::vector<std::string> server_config::*member) const {
@@ -125,7 +125,7 @@ struct assign {
       if (!one.is_string()) return wrong(spec.name, "a list of texts is expected");
       list.push_back(one.get<std::string>());
     }
-    into.*member = std::move(list);
+    parsed.*member = std::move(list);
     return {};
   }
   status operator()(const number& number_field) const {
@@ -137,7 +137,7 @@ struct assign {
                                      static_cast<unsigned long long>(number_field.highest)));
     if (!number_field.fits(given))
       return wrong(spec.name, number_field.must_be == number::shape::blocks ? "a multiple of 4096" : "a power of two");
-    into.*number_field.member = given;
+    parsed.*number_field.member = given;
     return {};
   }
 
@@ -161,7 +161,7 @@ struct describe {
                {"maximum", number_field.highest},
                {"default", defaults.*number_field.member}};
     if (number_field.must_be == number::shape::blocks) out["multipleOf"] = store::kBlockBytes;
-    if (number_field.must_be == number::shape::power_of_two)  // which a schema cannot say but one by one
+    if (number_field.must_be == number::shape::power_of_two)  // a schema can only list the powers one by one
       for (std::uint64_t one = std::bit_ceil(number_field.lowest); one <= number_field.highest; one *= 2)
         out["enum"].push_back(one);
     return out;
@@ -180,14 +180,14 @@ struct describe {
 };
 
 constexpr const char* kLogLevels[] = {"debug", "info", "warn", "error"};
-constexpr const char* kLaneModes[] = {"auto", "off", "on"};
+constexpr const char* kUcxModes[] = {"auto", "off", "on"};
 
-// JSON, or the failure that says where it stops being it.
+// Parses JSON; the failure names the position.
 result<json> parse_json(const std::string& text) {
   try {
     return json::parse(text);
-  } catch (const json::exception& why) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
-    const std::string said = why.what();
+  } catch (const json::exception& cause) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
+    const std::string said = cause.what();
     const auto position = said.find("at line");
     return failure{EINVAL,
                    "config: this is not a JSON object: " + (position == std::string::npos ? said : said.substr(position))};
@@ -199,13 +199,13 @@ result<json> parse_json(const std::string& text) {
 bool is_loopback(const std::string& endpoint) {
   const auto parts = split_endpoint(endpoint);
   if (!parts) return false;
-  if (parts->first == "localhost") return true;  // what it resolves to is looked at before it is bound
+  if (parts->first == "localhost") return true;  // its address is checked before it is bound
   std::error_code no_number;
   const auto address = asio::ip::make_address(parts->first, no_number);
   return !no_number && address.is_loopback();
 }
 
-status read_config(const std::string& text, server_config& into) {
+status read_config(const std::string& text, server_config& parsed) {
   const auto whole = parse_json(text);
   if (!whole) return whole.error();
   if (!whole->is_object()) return failure{EINVAL, "config: this is not a JSON object"};
@@ -214,7 +214,7 @@ status read_config(const std::string& text, server_config& into) {
     for (const auto& one : kFields)
       if (name == one.name) found = &one;
     if (found == nullptr) return wrong(name.c_str(), "there is no such field; --print-schema lists them");
-    if (auto done = std::visit(assign{*found, value, into}, found->destination); !done) return done;
+    if (auto done = std::visit(assign{*found, value, parsed}, found->destination); !done) return done;
   }
   return {};
 }
@@ -264,7 +264,7 @@ std::string config_schema() {
     properties[one.name]["description"] = one.meaning;
   }
   properties["log_level"]["enum"] = kLogLevels;
-  properties["ucx"]["enum"] = kLaneModes;
+  properties["ucx"]["enum"] = kUcxModes;
   const char* const tls[] = {"tls_certificate", "tls_key", "tls_client_authority"};
   schema together = schema::object();
   for (const char* one : tls)

@@ -60,8 +60,8 @@ struct server_config {
   std::uint64_t small_value_bytes = 32u << 10;
 };
 
-// Fields of `text` (a JSON object) replace those of `into`. EINVAL names the field and what it may be.
-status read_config(const std::string& text, server_config& into);
+// Fields of `text` (a JSON object) replace those of `parsed`. EINVAL names the field and what it may be.
+status read_config(const std::string& text, server_config& parsed);
 // What no single field shows: TLS files that belong together, listeners that need them.
 status check(const server_config& config);
 // Whether "HOST:PORT" is of the loopback interface: an address of it, or localhost.

@@ -14,11 +14,11 @@ namespace {
 
 using store_protocol::opcode;
 constexpr std::size_t kMaxGreetingBytes = store_protocol::kHeadBytes + store_protocol::kMaxTailBytes;
-constexpr std::uint64_t kProgressBytes = 64 << 10;   // of a frame, in stall_timeout_s: less is no progress
+constexpr std::uint64_t kProgressBytes = 64 << 10;   // bytes of a frame in stall_timeout_s: less is no progress
 constexpr std::size_t kMaxWaitingBytes = 16u << 20;  // answers that the client has not taken yet
 constexpr std::size_t kMaxDownloads = 256;
-constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // as clients do that copy it themselves
-constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between looks for room
+constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like clients that copy it themselves
+constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
 }  // namespace
@@ -84,7 +84,7 @@ void session::start() {
   });
 }
 
-// Once a second: clients that do not greet, that take nothing, that send nothing of what they have begun, or that are idle.
+// Once a second: closes clients that do not greet, take nothing, send nothing of what they have begun, or are idle.
 void session::watch() {
   watch_timer_.expires_after(kWatchPause);
   watch_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
@@ -92,13 +92,13 @@ void session::watch() {
     if (error || !me || me->closed_) return;
     const std::uint64_t now = monotonic_ns(), second = 1'000'000'000;
     if (!me->greeted_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second) return me->close("no greeting");
-    const std::uint64_t since = me->out_.writing_since_ns();
-    if (since != 0 && now - since > me->parts_.config.stall_timeout_s * second) {
+    const std::uint64_t writing_since = me->out_.writing_since_ns();
+    if (writing_since != 0 && now - writing_since > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
       return me->close("takes nothing");
     }
     if (me->closed_) return;
-    if (!me->may_parse()) me->progress_ns_ = now;  // it is the store that does not read
+    if (!me->may_parse()) me->progress_ns_ = now;  // the store itself does not read
     const std::uint64_t quiet = now > me->progress_ns_ ? now - me->progress_ns_ : 0;
     if (me->is_sending_something() && quiet > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
@@ -118,7 +118,7 @@ void session::made_progress() {
   progress_ns_ = std::max(progress_ns_, parse_ns_);
 }
 
-bool session::is_sending_something() const { return !uploads_.empty() || catching_up_ || !buffer_.empty(); }
+bool session::is_sending_something() const { return !uploads_.empty() || incoming_ || !buffer_.empty(); }
 
 bool session::holds_nothing() const {
   return under_way_ == 0 && !is_sending_something() && grants_.empty() && ucx_grants_.empty() && pinned_.empty() &&
@@ -154,14 +154,14 @@ void session::hold_pin(std::uint64_t pin, std::uint64_t bytes) {
 }
 
 void session::count_buffers() {
-  constexpr std::size_t kStep = 64 << 10;  // answers come and go: not each of them
+  constexpr std::size_t kStep = 64 << 10;  // answers come and go, so not each of them
   buffers_.set(buffer_.size() + out_.waiting_bytes() / kStep * kStep);
 }
 
 bool session::may_buffer_more() const { return buffers_.all() < parts_.config.max_principal_buffer_bytes; }
 
 bool session::make_buffer_room() {
-  // Who fills it sends much: more is taken at a time.
+  // A client that fills the buffer gets a larger one.
   const bool larger = greeted_ && std::exchange(sends_much_, false) && buffer_.size() < receive_buffer::kUsualBytes;
   if (!buffer_.full() && !larger) return true;
   const std::size_t next = buffer_.next_size(greeted_ ? wanted_bytes_ : kMaxGreetingBytes);
@@ -176,11 +176,11 @@ bool session::make_buffer_room() {
   return true;
 }
 
-void session::close(const char* why) {
+void session::close(const char* reason) {
   if (closed_) return;
   closed_ = true;
   parts_.log.write(event_log::level::debug, "closed",
-                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why}});
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason}});
   watch_timer_.cancel();
   room_timer_.cancel();
   leave_ucx();
@@ -215,20 +215,20 @@ void session::resume() {
 
 void session::read_more() {
   if (reading_ || closed_ || !may_parse()) return;
-  asio::mutable_buffer into;
-  if (catching_up_ && !catching_up_->room.empty()) {
-    into = asio::buffer(catching_up_->room.front().data(), catching_up_->room.front().size());
+  asio::mutable_buffer destination;
+  if (incoming_ && !incoming_->room.empty()) {
+    destination = asio::buffer(incoming_->room.front().data(), incoming_->room.front().size());
   } else {
     buffer_.pack();
     if (buffer_.empty() && buffer_.size() > receive_buffer::kUsualBytes) buffer_.resize(receive_buffer::kGreetedBytes);
     if (greeted_ && buffer_.size() < receive_buffer::kGreetedBytes) buffer_.resize(receive_buffer::kGreetedBytes);
     if (!make_buffer_room()) return;
-    // Of a value on its way the next frame's head alone, so that the bytes behind it are read to where they shall lie.
+    // During a value, reads the next frame's head alone, so that the bytes behind it go straight to their destination.
     const bool head_alone = !uploads_.empty() && buffer_.empty();
-    into = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
+    destination = asio::buffer(buffer_.room(), head_alone ? store_protocol::kHeadBytes : buffer_.room_bytes());
   }
   reading_ = true;
-  wire_->read_some(into,
+  wire_->read_some(destination,
                    [me = shared_from_this()](std::error_code error, std::size_t bytes) { me->received(error, bytes); });
 }
 
@@ -238,9 +238,9 @@ void session::received(std::error_code error, std::size_t bytes) {
   if (error) return close(error.message().c_str());
   progress_bytes_ += bytes;
   if (progress_bytes_ >= kProgressBytes) made_progress();
-  if (catching_up_ && !catching_up_->room.empty()) {
+  if (incoming_ && !incoming_->room.empty()) {
     room_filled(bytes);
-    if (catching_up_->left_bytes == 0) body_complete();
+    if (incoming_->left_bytes == 0) body_complete();
   } else {
     buffer_.came(bytes);
     sends_much_ = buffer_.full();
@@ -261,9 +261,9 @@ void session::parse() {
 
 // False: more bytes are needed.
 bool session::parse_one() {
-  if (catching_up_) {
+  if (incoming_) {
     fill_from_buffer();
-    return !catching_up_;
+    return !incoming_;
   }
   const auto have = buffered();
   if (have.size() < store_protocol::kHeadBytes) return false;
@@ -289,16 +289,17 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   if ((header.flags & store_protocol::flag::reply) != 0)
     return fail_protocol({EPROTO, "an answer came from a client"}), false;
   if (header.op == opcode::data) {
-    auto& next = catching_up_.emplace(filling{});
+    auto& next = incoming_.emplace(incoming_body{});
     next.frame = header;
     next.left_bytes = header.body_bytes;
-    if (const auto found = uploads_.find(header.request_id); found != uploads_.end()) next.into = found->second;
-    const bool wanted = next.into && !next.into->refused;
+    if (const auto found = uploads_.find(header.request_id); found != uploads_.end()) next.receiver = found->second;
+    const bool wanted = next.receiver && !next.receiver->refused;
     if (wanted) {
-      if (header.offset != next.into->have_bytes || header.body_bytes > next.into->request->head.value_bytes - header.offset)
+      if (header.offset != next.receiver->have_bytes ||
+          header.body_bytes > next.receiver->request->head.value_bytes - header.offset)
         return fail_protocol({EPROTO, "a piece of a value came that does not continue the one before"}), false;
-      std::uint64_t offset = next.into->patch_at + header.offset, left = header.body_bytes;
-      for (const auto& piece : next.into->granted.segments) {
+      std::uint64_t offset = next.receiver->patch_at + header.offset, left = header.body_bytes;
+      for (const auto& piece : next.receiver->granted.segments) {
         if (offset < piece.size_bytes && left > 0) {
           const std::uint64_t part = std::min(left, piece.size_bytes - offset);
           next.room.emplace_back(parts_.engine.arena().base + piece.offset_bytes + offset, part);
@@ -331,52 +332,52 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
 }
 
 void session::room_filled(std::size_t bytes) {
-  auto& room = catching_up_->room.front();
-  catching_up_->crc = arch::crc32c(room.data(), bytes, catching_up_->crc);
-  catching_up_->left_bytes -= bytes;
+  auto& room = incoming_->room.front();
+  incoming_->crc = arch::crc32c(room.data(), bytes, incoming_->crc);
+  incoming_->left_bytes -= bytes;
   room = room.subspan(bytes);
-  if (room.empty()) catching_up_->room.erase(catching_up_->room.begin());
-  if (catching_up_->into->writer) catching_up_->into->writer->filled(bytes);
+  if (room.empty()) incoming_->room.erase(incoming_->room.begin());
+  if (incoming_->receiver->writer) incoming_->receiver->writer->filled(bytes);
 }
 
 void session::fill_from_buffer() {
-  while (catching_up_ && catching_up_->left_bytes > 0) {
+  while (incoming_ && incoming_->left_bytes > 0) {
     if (!more_room()) return;
     const auto have = buffered();
     if (have.empty()) return;
-    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), catching_up_->left_bytes));
-    if (catching_up_->room.empty()) {
-      catching_up_->left_bytes -= part;
+    auto part = static_cast<std::size_t>(std::min<std::uint64_t>(have.size(), incoming_->left_bytes));
+    if (incoming_->room.empty()) {
+      incoming_->left_bytes -= part;
     } else {
-      part = std::min(part, catching_up_->room.front().size());
-      std::memcpy(catching_up_->room.front().data(), have.data(), part);
+      part = std::min(part, incoming_->room.front().size());
+      std::memcpy(incoming_->room.front().data(), have.data(), part);
       room_filled(part);
     }
     buffer_.take(part);
-    if (catching_up_->left_bytes == 0) return body_complete();
+    if (incoming_->left_bytes == 0) return body_complete();
   }
 }
 
 void session::body_complete() {
-  const filling done = *std::move(catching_up_);
-  catching_up_.reset();
+  const incoming_body done = *std::move(incoming_);
+  incoming_.reset();
   made_progress();
-  if (!done.into) return;
+  if (!done.receiver) return;
   const bool last = (done.frame.flags & store_protocol::flag::more) == 0;
-  if (done.into->refused) return;
+  if (done.receiver->refused) return;
   if (done.crc != done.frame.body_crc)
     return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
-  done.into->crc = arch::crc32c_combine(done.into->crc, done.crc, done.frame.body_bytes);
-  done.into->have_bytes += done.frame.body_bytes;
-  if (!last) return report_arrival(*done.into);
-  if (done.into->have_bytes != done.into->request->head.value_bytes)
+  done.receiver->crc = arch::crc32c_combine(done.receiver->crc, done.crc, done.frame.body_bytes);
+  done.receiver->have_bytes += done.frame.body_bytes;
+  if (!last) return report_arrival(*done.receiver);
+  if (done.receiver->have_bytes != done.receiver->request->head.value_bytes)
     return fail_protocol({EPROTO, "a value ended before its length"});
-  const auto one = done.into;
+  const auto one = done.receiver;
   uploads_.erase(done.frame.request_id);
   upload_complete(one);
 }
 
-// A durable value goes to disk while it comes.
+// A durable value is written to disk while it arrives.
 void session::report_arrival(upload& one) {
   const bool whole = (one.request->head.flags & store_protocol::flag::patch) == 0;
   if (one.writer || !whole || one.request->head.value_bytes < kTellFrom || one.have_bytes < one.reported_bytes + kTellBytes)
@@ -385,17 +386,17 @@ void session::report_arrival(upload& one) {
   (void)parts_.engine.arrived(engine_session_, one.granted.id, one.have_bytes, put_options_of(one.request->fields, 0).level);
 }
 
-void session::fail_protocol(const failure& why) {
+void session::fail_protocol(const failure& reason) {
   ++parts_.counters.protocol_errors;
   parts_.log.write(event_log::level::warn, "protocol_error",
-                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", why.message}});
-  // Said once, so that the other end can print it; then there is no telling where the next frame starts.
+                   {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason.message}});
+  // Sent once, so that the other end can print it; after that the start of the next frame is unknown.
   store_protocol::tail fields;
-  fields.text = why.message;
+  fields.text = reason.message;
   store_protocol::head head;
   head.op = opcode::hello;
   head.flags = store_protocol::flag::reply;
-  head.status = why.code;
+  head.status = reason.code;
   (void)store_protocol::encode(head, {}, fields, out_.frames());
   out_.flush(shared_from_this());
   broken_ = draining_ = true;
@@ -406,8 +407,8 @@ void session::fail_protocol(const failure& why) {
 
 namespace {
 
-// Answers to a question are no faults: a client asks on each connect whether there is a cluster, and opens a pool before it
-// makes one. Who watches the log for warnings must not see them while all is well.
+// Expected answers are not logged as warnings: each client asks on connect whether there is a cluster, and opens a pool
+// before it creates one.
 bool is_ordinary(opcode op, int code) {
   constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
   if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
@@ -461,13 +462,13 @@ bool session::may_wait(const pending_request& request) const {
 }
 
 void session::wait_for_room(std::function<void()> again) {
-  // Until then nothing else of this connection is taken: what comes behind would need room as well.
+  // Until then nothing else of this connection is read: later requests would need room too.
   ++parts_.counters.waits_for_room;
   waiting_for_room_ = true;
   room_timer_.expires_after(kRoomPause);
   room_timer_.async_wait([me = shared_from_this(), again = std::move(again)](std::error_code) {
     me->waiting_for_room_ = false;
-    // Nobody reads the connection meanwhile, so nobody would see its end.
+    // Nothing reads the connection meanwhile, so its end is checked here.
     if (!me->closed_ && me->wire_->has_left()) me->close("left while it waited for room");
     again();
     me->resume();

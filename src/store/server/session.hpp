@@ -111,9 +111,9 @@ class session : public std::enable_shared_from_this<session> {
   using outgoing_ptr = std::shared_ptr<outgoing>;
 
   // A frame's body that is being read, straight to where it shall lie.
-  struct filling {
+  struct incoming_body {
     store_protocol::head frame;
-    std::shared_ptr<upload> into;  // null: nobody wants it
+    std::shared_ptr<upload> receiver;  // null: nobody wants it
     std::vector<std::span<std::byte>> room;
     std::uint64_t left_bytes = 0;
     std::uint32_t crc = 0;
@@ -132,8 +132,8 @@ class session : public std::enable_shared_from_this<session> {
   void room_filled(std::size_t bytes);
   void body_complete();
   void report_arrival(upload& one);
-  void fail_protocol(const failure& why);
-  void close(const char* why);
+  void fail_protocol(const failure& reason);
+  void close(const char* reason);
   void finish_if_drained();
   void watch();
   std::string_view buffered() const { return buffer_.bytes(); }
@@ -153,11 +153,11 @@ class session : public std::enable_shared_from_this<session> {
   void has_greeted();
   // Runs `work` on this connection's thread, now if that is this one.
   template <class Then>
-  void here(Then work);
+  void run_on_home_thread(Then work);
   // The one answer to a request.
   void answer(const request_ptr& request, const status& outcome, store_protocol::tail fields = {},
               std::string_view body = {}, std::uint64_t value_bytes = 0, std::uint16_t flags = 0);
-  void answer(const request_ptr& request, const failure& why) { answer(request, status(why)); }
+  void answer(const request_ptr& request, const failure& reason) { answer(request, status(reason)); }
   void count_and_log(const pending_request& request, const status& outcome, std::uint64_t took_ns);
   // Puts wait for room up to their deadline: runs `again` in a while.
   bool may_wait(const pending_request& request) const;
@@ -209,7 +209,7 @@ class session : public std::enable_shared_from_this<session> {
   void open_writer(const std::shared_ptr<upload>& one);
   // False: the present frame must wait for room; the writer calls back.
   bool more_room();
-  void refuse_upload(const std::shared_ptr<upload>& one, const failure& why);
+  void refuse_upload(const std::shared_ptr<upload>& one, const failure& reason);
   void send_in_windows(const request_ptr& request, const store::pinned_value& value);
   void next_window(const outgoing_ptr& one);
   void send_window(const outgoing_ptr& one);
@@ -268,7 +268,7 @@ class session : public std::enable_shared_from_this<session> {
   std::uint64_t progress_bytes_ = 0;  // come since
   account_share connected_, buffers_, memory_;
   std::uint64_t parse_ns_ = 0;  // when what is being parsed was looked at; requests of one read share it
-  std::optional<filling> catching_up_;
+  std::optional<incoming_body> incoming_;
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
   std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
   std::uint64_t under_way_ = 0;                           // requests without an answer yet
@@ -298,7 +298,7 @@ class session : public std::enable_shared_from_this<session> {
 };
 
 template <class Then>
-void session::here(Then work) {
+void session::run_on_home_thread(Then work) {
   if (served_here == &home_) work();
   else asio::post(home_, std::move(work));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that is not about one value: greeting, the arena's descriptor, pools, searching, metrics.
+// Requests that are not about one value: greeting, the arena's descriptor, pools, searching, metrics.
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
 
@@ -15,7 +15,7 @@ template <class T>
 void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
   asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
     auto done = std::make_shared<result<T>>(work());
-    me->here([me, request, done, on_done] {
+    me->run_on_home_thread([me, request, done, on_done] {
       if (!*done) return me->answer(request, done->error());
       on_done(*std::move(*done));
     });
@@ -31,7 +31,7 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
     case opcode::ping:
     case opcode::unpin:
       answer(request, status{});
-      return true;  // what the tail unpins has been let go
+      return true;  // the tail's unpins are done
     case opcode::attach:
       attach(request);
       return true;
@@ -123,7 +123,7 @@ void session::attach(const request_ptr& request) {
   answer_with_descriptor(request, fields, may == mapping::read ? arena.read_only_fd : arena.fd);
 }
 
-// The socket is left once the answer has gone through it: descriptors go before what else is to be written (outbox.cpp).
+// Switches to the rings after the answer has gone through the socket: descriptors precede other output (outbox.cpp).
 void session::open_rings(const request_ptr& request) {
   const auto made = wire_->open_rings();
   if (!made) return answer(request, made.error());
@@ -260,7 +260,7 @@ void session::find(const request_ptr& request) {
   options.regex = request->fields.regex.value_or("");
   options.after = request->fields.after.value_or("");
   if (request->head.value_bytes > 0 && request->head.value_bytes < options.limit) options.limit = request->head.value_bytes;
-  // A page that takes long ends early, and the next one goes on: the threads are there for others too.
+  // A page that takes long ends early and the next one continues, because other clients share the threads.
   static constexpr auto kLongest = std::chrono::seconds(2);
   options.deadline = request->deadline;
   const auto pool = request->head.pool_id;
@@ -310,9 +310,9 @@ void session::sync_keys(const request_ptr& request, std::string_view key, std::s
     return answer(request, {EACCES, format("%s may not compare keys", wire_->other().principal.c_str())});
   aside<std::string>(
       request,
-      [this, request, until = std::string(key), theirs = std::string(body)] {
+      [this, request, end = std::string(key), theirs = std::string(body)] {
         return parts_.values.differing_keys(*request->fields.copy, engine_session_, request->head.pool_id, request->fields,
-                                            until, theirs, (request->head.flags & store_protocol::flag::told) != 0);
+                                            end, theirs, (request->head.flags & store_protocol::flag::knows_requests) != 0);
       },
       [me = shared_from_this(), request](const std::string& list) { me->answer(request, {}, {}, list); });
 }
@@ -334,7 +334,7 @@ void session::sync_requests(const request_ptr& request, std::string_view body) {
 
 void session::sync(const request_ptr& request) {
   parts_.engine.sync_async(request->head.pool_id, [me = shared_from_this(), request](result<store::durability> done) {
-    me->here([me, request, done = std::move(done)] {
+    me->run_on_home_thread([me, request, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
       store_protocol::tail fields;
       fields.result.emplace().reached = *done;

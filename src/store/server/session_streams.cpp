@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that memory does not hold: between the socket and the disk a window at a time.
+// Values that do not fit memory: moved between socket and disk a window at a time.
 //
 //   put   data frames ─▶ window A │ window B ─▶ extents ... the last one ─▶ sync ─▶ commit ─▶ answer
 //   get   answer, then  extents ─▶ window A │ window B ─▶ data frames
 //
-// While both windows of a put are with the disk its connection takes nothing, so the client's writes wait: that is the
-// back-pressure.
+// While the disk has both windows of a put, its connection is not read, so the client's writes wait: that is the back-
+// pressure.
 #include <asio/post.hpp>
 #include <asio/thread_pool.hpp>
 
@@ -40,7 +40,7 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
   asio::post(parts_.blocking, [me = shared_from_this(), one] {
     const auto& head = one->request->head;
     auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes);
-    me->here([me, one, made = std::move(made)] {
+    me->run_on_home_thread([me, one, made = std::move(made)] {
       me->waiting_for_room_ = false;
       if (made.code() == ENOSPC && me->may_wait(*one->request))
         return me->wait_for_room([me, one] { me->open_writer(one); });
@@ -51,21 +51,21 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
   });
 }
 
-void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& why) {
-  one->refused = true;  // the rest of its frames is thrown away
+void session::refuse_upload(const std::shared_ptr<upload>& one, const failure& reason) {
+  one->refused = true;  // the rest of its frames is dropped
   one->writer.reset();
   uploads_.erase(one->request->head.request_id);
   let_hold_go(std::exchange(one->held_bytes, 0));
-  answer(one->request, why);
+  answer(one->request, reason);
 }
 
 bool session::more_room() {
-  if (!catching_up_->room.empty() || !catching_up_->into || !catching_up_->into->writer) return true;
-  const auto one = catching_up_->into;
+  if (!incoming_->room.empty() || !incoming_->receiver || !incoming_->receiver->writer) return true;
+  const auto one = incoming_->receiver;
   for (;;) {
     const auto room = one->writer->room();
     if (!room.empty()) {
-      catching_up_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), catching_up_->left_bytes)));
+      incoming_->room.push_back(room.first(std::min<std::uint64_t>(room.size(), incoming_->left_bytes)));
       return true;
     }
     if (const auto bad = one->writer->failed(); !bad) {
@@ -105,11 +105,11 @@ void session::send_in_windows(const request_ptr& request, const store::pinned_va
   one->request = request;
   one->reader = value.reader;
   one->unread_bytes = one->unsent_bytes = bytes;
-  ++under_way_;  // a server that drains lets it end
+  ++under_way_;  // a draining server lets it end
   next_window(one);
 }
 
-// Has the next window read, if there is one, while the one before is sent.
+// Reads the next window, if there is one, while the previous one is sent.
 void session::next_window(const outgoing_ptr& one) {
   if (one->reading || one->ready || one->unread_bytes == 0) return;
   one->reading = true;
@@ -143,7 +143,7 @@ void session::send_window(const outgoing_ptr& one) {
   one->unsent_bytes -= window.size();
   out.more_follow = one->unsent_bytes > 0;
   one->sending = true;
-  // Called while the outbox is at its lists, or as the session goes.
+  // Called while the outbox uses its lists, or when the session ends.
   out.finished = [weak = weak_from_this(), one] {
     const auto me = weak.lock();
     if (!me) return;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values whose bytes go by UCX: asked for, allowed and answered like others, on the connection. The lane's thread tells here
-// when bytes have arrived or gone.
+// Values whose bytes go by UCX. Requests, permissions and answers use the connection; the UCX thread reports here when
+// bytes have arrived or left.
 //
 //   alloc ─▶ room, a random token ─▶ bytes (ucx_listener.hpp) ┐
 //   commit ──────────────────────────────────────────────────┴▶ both there: commit ─▶ answer
 //
-// A session that closes takes its lane down first; what holds it until UCX has let go of its room are the transfers' own
-// functions, so the room is used again only then.
+// A closing session closes its UCX lane first. The transfers' own functions keep it alive until UCX has released its
+// memory, so the memory is not reused before.
 #include <asio/post.hpp>
 #include <random>
 
@@ -28,12 +28,12 @@ std::uint64_t random_token() {
 
 // ---- The greeting --------------------------------------------------------------------------------------------------------
 
-// Empty: there shall be one.
+// Empty: a UCX lane will be made.
 std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
-  if (!greeting.lane) return "the client offers none";
+  if (!greeting.ucx) return "the client offers none";
   if (parts_.ucx == nullptr) return parts_.ucx_refusal;
-  if (greeting.lane->address.empty()) return "the client's offer has no address";
-  const bool forced = greeting.lane->any_transport && parts_.ucx->offer().any_transport;
+  if (greeting.ucx->address.empty()) return "the client's offer has no address";
+  const bool forced = greeting.ucx->any_transport && parts_.ucx->offer().any_transport;
   const auto& remote = wire_->other();
   if (remote.way == store_protocol::path::tls && !parts_.config.ucx_beside_tls)
     return "the connection is TLS and UCX does not encrypt: the store's \"ucx_beside_tls\" allows it";
@@ -42,8 +42,8 @@ std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
 }
 
 void session::join_ucx(const request_ptr& request, store_protocol::tail fields) {
-  if (auto why = ucx_refusal(request->fields); !why.empty()) {
-    if (request->fields.lane) fields.ucx_transports = std::move(why);
+  if (auto reason = ucx_refusal(request->fields); !reason.empty()) {
+    if (request->fields.ucx) fields.ucx_transports = std::move(reason);
     return answer(request, {}, std::move(fields));
   }
   auto joined = [me = shared_from_this(), request, fields](result<ucx_listener::joined_stream> made) mutable {
@@ -57,7 +57,7 @@ void session::join_ucx(const request_ptr& request, store_protocol::tail fields) 
       } else {
         me->leave_ucx();  // of an earlier greeting
         me->stream_session_ = made->session;
-        fields.lane = made->offer;
+        fields.ucx = made->offer;
         fields.ucx_transports = me->stream_session_->transports;
         me->parts_.log.write(event_log::level::info, "lane",
                              {{"peer", me->wire_->other().origin}, {"transports", me->stream_session_->transports}});
@@ -72,11 +72,11 @@ void session::join_ucx(const request_ptr& request, store_protocol::tail fields) 
         me->leave_ucx();
       });
   };
-  parts_.ucx->join(*request->fields.lane, std::move(joined), std::move(lost));
+  parts_.ucx->join(*request->fields.ucx, std::move(joined), std::move(lost));
 }
 
 bool session::uses_ucx(const pending_request& request) const {
-  return (request.head.flags & flag::lane) != 0 && stream_session_ != nullptr;
+  return (request.head.flags & flag::ucx) != 0 && stream_session_ != nullptr;
 }
 
 void session::leave_ucx() {
@@ -93,15 +93,15 @@ void session::receive_by_ucx(const request_ptr& request, const store::grant& gra
   grant.id = granted.id;
   grant.whole = patch_at == 0 && bytes == granted.length_bytes;
   hold(granted.length_bytes);
-  std::vector<iovec> into;
+  std::vector<iovec> destination;
   std::uint64_t skip = patch_at, left = bytes;
   for (const auto& one : granted.segments) {
     const std::uint64_t begin = std::min(skip, one.size_bytes), part = std::min(left, one.size_bytes - begin);
     skip -= begin;
     left -= part;
-    if (part > 0) into.push_back({parts_.engine.arena().base + one.offset_bytes + begin, part});
+    if (part > 0) destination.push_back({parts_.engine.arena().base + one.offset_bytes + begin, part});
   }
-  parts_.ucx->receive(stream_session_, token, std::move(into), bytes,
+  parts_.ucx->receive(stream_session_, token, std::move(destination), bytes,
                       [me = shared_from_this(), token](const status& outcome, std::uint32_t crc) {
                         asio::post(me->home_, [me, token, outcome, crc] { me->ucx_received(token, outcome, crc); });
                       });
@@ -134,7 +134,7 @@ void session::commit_ucx_grant(const request_ptr& request, std::uint64_t token) 
   grant.commit = request;
   if (settle_ucx_grant(token) || request->deadline == clock::time_point::max()) return;
   if (!ucx_timer_) ucx_timer_ = std::make_unique<asio::steady_timer>(home_);
-  // One timer: it looks at all that wait, again and again while one does.
+  // One timer checks all waiting transfers, and runs while there are any.
   ucx_timer_->expires_after(std::chrono::milliseconds(100));
   ucx_timer_->async_wait([weak = weak_from_this()](std::error_code error) {
     if (const auto me = weak.lock(); me && !error) me->expire_ucx_commits();
@@ -163,7 +163,7 @@ void session::expire_ucx_commits() {
 // True: the grant is used up.
 bool session::settle_ucx_grant(std::uint64_t token) {
   auto& waiting = ucx_grants_.at(token);
-  if (!waiting.arrived || !(waiting.commit || waiting.given_up)) return false;  // a failure is told to who commits
+  if (!waiting.arrived || !(waiting.commit || waiting.given_up)) return false;  // the commit gets a failure
   const ucx_grant grant = std::move(waiting);
   ucx_grants_.erase(token);
   const auto& request = grant.commit;
@@ -182,12 +182,12 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   }
   store::commit_options options;
   options.put = put_options_of(request->fields, parts_.values.request_group(grant.room.pool, grant.room.key));
-  options.take_crc = grant.whole;  // of chunks that were checked one by one as they came
+  options.take_crc = grant.whole;  // from chunks that were checked one by one as they came
   options.crc32c = grant.crc;
   const std::string transports = stream_session_ ? stream_session_->transports : std::string();
   parts_.values.commit_async(engine_session_, grant.id, grant.room.pool, grant.room.key, options,
                              [me = shared_from_this(), request, bytes, transports](result<store::put_result> done) {
-                               me->here([me, request, bytes, transports, done = std::move(done)] {
+                               me->run_on_home_thread([me, request, bytes, transports, done = std::move(done)] {
                                  me->let_hold_go(bytes);
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::ucx, true, bytes);
@@ -207,12 +207,12 @@ void session::send_by_ucx(const request_ptr& request, store_protocol::tail field
   parts_.counters.bytes(store_protocol::path::ucx, false, bytes);
   fields.result->way = store_protocol::path::ucx;
   fields.ucx_transports = stream_session_->transports;
-  const auto stream = stream_session_;  // the answer may find the connection gone
-  answer(request, {}, std::move(fields), {}, bytes, flag::lane);
+  const auto stream = stream_session_;  // the connection may be gone when the answer comes
+  answer(request, {}, std::move(fields), {}, bytes, flag::ucx);
   if (closed_ || bytes == 0) return let_go({&pin, 1});
   std::vector<iovec> source;
   for (const auto& one : pieces) source.push_back({const_cast<std::byte*>(one.data()), one.size()});
-  ++under_way_;  // a server that drains lets it end
+  ++under_way_;  // a draining server lets it end
   parts_.ucx->send(stream, request->fields.token.value_or(0), std::move(source), bytes,
                    [me = shared_from_this(), request, pin](const status& outcome, std::uint32_t) {
                      asio::post(me->home_, [me, request, pin, outcome] {

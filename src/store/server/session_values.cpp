@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on values: each takes a request, has the engine do it, and answers once.
+// Operations on values: each takes a request, runs it on the engine, and answers once.
 #include <algorithm>
 #include <asio/post.hpp>
 #include <thread>
@@ -12,7 +12,7 @@
 namespace pl::store_server {
 namespace {
 
-// For `peerlane top`; metrics.hpp has what a monitoring system asks for.
+// For `peerlane top`; metrics.hpp serves monitoring systems.
 live_counter g_live_puts{"store.puts"};
 live_counter g_live_gets{"store.gets"};
 live_counter g_live_others{"store.other_requests"};
@@ -31,11 +31,11 @@ store::put_options put_options_of(const store_protocol::tail& fields, std::uint1
   store::put_options out;
   if (fields.level) out.level = *fields.level;
   if (fields.only) {
-    out.when = static_cast<store::condition>(fields.only->kind);
+    out.precondition = static_cast<store::condition>(fields.only->kind);
     out.expected_version = fields.only->version;
   }
   if (fields.user_flags) out.user_flags = *fields.user_flags;
-  if (fields.who) out.request = {fields.who->client, fields.who->number, request_group};
+  if (fields.request_number) out.request = {fields.request_number->client, fields.request_number->number, request_group};
   if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
   return out;
 }
@@ -88,7 +88,7 @@ void session::dispatch(const request_ptr& request, std::string_view key, std::st
   dispatch_value(request, pool->second, key, body);
 }
 
-// Why a request may not be about mapped memory; null: it may, or is not.
+// The reason for refusing mapped memory to a request; null: it is allowed or not asked for.
 const char* session::why_not_mapped(opcode op) const {
   if (op != opcode::alloc && op != opcode::lookup) return nullptr;
   if (mapped_ == mapping::none) return "the arena is not attached";
@@ -104,15 +104,15 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   if (writes(op) ? !may.write : !may.read)
     refusal = failure{EACCES, format("%s may not %s pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
-  else if ((request->head.flags & flag::lane) != 0 && !uses_ucx(*request))
+  else if ((request->head.flags & flag::ucx) != 0 && !uses_ucx(*request))
     refusal = failure{ENOTSUP, "this connection has no UCX lane"};
   else if ((op == opcode::alloc || op == opcode::lookup) && !uses_ucx(*request) && parts_.access.keeps_apart(pool))
     refusal =
         failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
                                 "maps the store's memory may read and write it",
                                 pool.name.c_str())};
-  else if (const char* why = uses_ucx(*request) ? nullptr : why_not_mapped(op); why != nullptr)
-    refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), why)};
+  else if (const char* reason = uses_ucx(*request) ? nullptr : why_not_mapped(op); reason != nullptr)
+    refusal = failure{EACCES, format("pool %s is not reached by shared memory here: %s", pool.name.c_str(), reason)};
   else if (writes(op) && op != opcode::erase &&
            (request->head.value_bytes > store_protocol::kMaxValueBytes ||
             granted_bytes_ + held_bytes(request->head.value_bytes) >
@@ -121,7 +121,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
                       format("%llu bytes: more than this connection may have under way",
                              static_cast<unsigned long long>(request->head.value_bytes))};
   if (refusal) refusal = admits(*request, key, writes(op));
-  if (!refusal) return answer(request, refusal.error());  // data frames that follow belong to nothing and are thrown away
+  if (!refusal) return answer(request, refusal.error());  // later data frames of it are dropped
   (op == opcode::put ? g_live_puts : op == opcode::get ? g_live_gets : g_live_others).add();
   switch (op) {
     case opcode::put:
@@ -141,7 +141,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   }
 }
 
-// A grant is no right that outlives the pool's list.
+// A grant does not outlive the pool's list.
 bool session::may_still_write(std::uint32_t pool) const {
   const auto found = pools_.find(pool);
   return found != pools_.end() && parts_.access.rights_of(wire_->other(), found->second).write;
@@ -160,7 +160,7 @@ status session::admits(const pending_request& request, std::string_view key, boo
   return parts_.values.admits_copy(*request.fields.copy, engine_session_, request.head.pool_id, key, writes);
 }
 
-// A copy's change on its way to the engine: it was admitted when it came, which may be long ago.
+// Holds a replicated change, which may have been admitted long ago, against changes of the map.
 std::shared_lock<std::shared_mutex> session::gate_of(const pending_request& request) {
   return request.fields.copy ? std::shared_lock(parts_.values.copies_gate()) : std::shared_lock<std::shared_mutex>();
 }
@@ -175,7 +175,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
   if (request->fields.crc && *request->fields.crc != request->head.body_crc)
     return answer(request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x",
                                             request->head.body_crc, *request->fields.crc)});
-  // "No room" is told within the call, on this thread, while key and body are still in the buffer.
+  // The engine reports "no room" within the call, on this thread, while key and body are still in the buffer.
   struct call {
     std::thread::id caller = std::this_thread::get_id();
     bool running = true, no_room = false;
@@ -186,7 +186,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
       now->no_room = true;
       return;
     }
-    me->here([me, request, size, done = std::move(done)] {
+    me->run_on_home_thread([me, request, size, done = std::move(done)] {
       if (!done) return me->answer(request, done.error());
       me->parts_.counters.bytes(me->wire_->other().way, true, size);
       store_protocol::tail fields;
@@ -197,7 +197,7 @@ void session::put_whole(const request_ptr& request, std::string_view key, std::s
   auto options = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, key));
   const auto gate = gate_of(*request);
   if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
-  if (!body.empty()) options.known_crc = request->head.body_crc;  // held against the body when the frame was taken apart
+  if (!body.empty()) options.known_crc = request->head.body_crc;  // checked against the body when the frame was taken apart
   service_for(*request).put_async(request->head.pool_id, key, std::as_bytes(std::span(body)), options, std::move(ended));
   now->running = false;
   if (now->no_room)
@@ -224,11 +224,11 @@ result<store::grant> session::begin(const pending_request& request, std::string_
   return parts_.engine.begin_put(engine_session_, pool, key, length, options);
 }
 
-// A durable value that has waited for room in memory for a while goes to the disk without it.
+// True for a durable value that has waited long for room in memory: it goes to the disk directly.
 bool session::goes_past_memory(const pending_request& request) const {
   constexpr std::uint64_t kPatienceNs = 100'000'000;
   const auto pool = pools_.find(request.head.pool_id);
-  const bool is_whole = (request.head.flags & (flag::patch | flag::lane)) == 0;
+  const bool is_whole = (request.head.flags & (flag::patch | flag::ucx)) == 0;
   if (!is_whole || request.head.value_bytes <= kInlineBytes || pool == pools_.end()) return false;
   const auto level = put_options_of(request.fields, 0).level;
   const bool stays = (level == store::durability::pool_default ? pool->second.level : level) != store::durability::volatile_;
@@ -244,7 +244,7 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
   auto one = std::make_shared<upload>();
   one->request = request;
   one->key = key;
-  // To wait here would keep the bytes of the others away that this connection is sending: past the memory tier it goes on.
+  // Waiting would block this connection's other bytes, so the value bypasses the memory tier.
   const bool waits_for_itself = !uploads_.empty() && !part && request->head.value_bytes > 0 && may_wait(*request) &&
                                 parts_.values.takes_longer_than_memory();
   uploads_[request->head.request_id] = one;
@@ -281,9 +281,9 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
 void session::upload_complete(const std::shared_ptr<upload>& one) {
   store::commit_options options;
   options.put = put_options_of(one->request->fields, parts_.values.request_group(one->request->head.pool_id, one->key));
-  if ((one->request->head.flags & flag::patch) != 0 && options.put.when == store::condition::none) {
-    // What the rest of the value was taken from must still be the value.
-    options.put.when = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
+  if ((one->request->head.flags & flag::patch) != 0 && options.put.precondition == store::condition::none) {
+    // The value that the rest was taken from must still be current.
+    options.put.precondition = one->base_version != 0 ? store::condition::if_version : store::condition::if_absent;
     options.put.expected_version = one->base_version;
   } else if (one->request->fields.crc && *one->request->fields.crc != one->crc) {
     let_hold_go(std::exchange(one->held_bytes, 0));
@@ -291,13 +291,13 @@ void session::upload_complete(const std::shared_ptr<upload>& one) {
     return answer(one->request, {EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", one->crc,
                                                  *one->request->fields.crc)});
   } else if (one->patch_at == 0 && one->granted.length_bytes == one->have_bytes) {
-    options.take_crc = true;  // of frames that were checked one by one as they came
+    options.take_crc = true;  // from frames that were checked one by one as they came
     options.crc32c = one->crc;
   }
   const auto way = wire_->other().way;
   const std::uint64_t length = one->writer ? one->have_bytes : one->granted.length_bytes;
   auto committed = [me = shared_from_this(), one, way, length](result<store::put_result> done) {
-    me->here([me, one, way, length, done = std::move(done)] {
+    me->run_on_home_thread([me, one, way, length, done = std::move(done)] {
       me->let_hold_go(std::exchange(one->held_bytes, 0));
       if (!done) return me->answer(one->request, done.error());
       me->parts_.counters.bytes(way, true, one->have_bytes);
@@ -336,7 +336,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
       [me = shared_from_this(), request, granted, patch_at, key = std::string(key)](const status& begun) {
         if (!begun) return me->answer(request, begun.error());
         if (me->uses_ucx(*request)) return me->receive_by_ucx(request, *granted, *patch_at, key);
-        if ((request->head.flags & flag::lane) != 0) {  // it broke while this waited for room
+        if ((request->head.flags & flag::ucx) != 0) {  // it broke while this waited for room
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
           return me->answer(request, {ECONNABORTED, "the UCX lane broke"});
         }
@@ -366,7 +366,7 @@ void session::arrived(const request_ptr& request) {
 
 void session::commit(const request_ptr& request) {
   const std::uint64_t token = request->fields.token.value_or(0);
-  if ((request->head.flags & flag::lane) != 0) {  // the client has done with its lane
+  if ((request->head.flags & flag::ucx) != 0) {  // the client has done with its lane
     leave_ucx();
     return answer(request, status{});
   }
@@ -390,7 +390,7 @@ void session::commit(const request_ptr& request) {
   }
   parts_.values.commit_async(engine_session_, token, grant.pool, grant.key, options,
                              [me = shared_from_this(), request, bytes](result<store::put_result> done) {
-                               me->here([me, request, bytes, done = std::move(done)] {
+                               me->run_on_home_thread([me, request, bytes, done = std::move(done)] {
                                  me->let_hold_go(bytes);
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::shm_direct, true, bytes);
@@ -406,7 +406,8 @@ void session::erase(const request_ptr& request, std::string_view key) {
   store::erase_options options;
   options.level = given.level;
   const bool is_copy = request->fields.copy.has_value();
-  options.when = given.when == store::condition::none && !is_copy ? store::condition::if_present : given.when;
+  options.precondition =
+      given.precondition == store::condition::none && !is_copy ? store::condition::if_present : given.precondition;
   options.copy = given.copy;
   options.expected_version = given.expected_version;
   options.request = given.request;
@@ -414,7 +415,7 @@ void session::erase(const request_ptr& request, std::string_view key) {
   if (const status fine = is_still_admitted(*request, key); !fine) return answer(request, fine.error());
   service_for(*request).erase_async(request->head.pool_id, key, options,
                                     [me = shared_from_this(), request](result<store::erase_result> done) {
-                                      me->here([me, request, done = std::move(done)] {
+                                      me->run_on_home_thread([me, request, done = std::move(done)] {
                                         if (!done) return me->answer(request, done.error());
                                         store_protocol::tail fields;
                                         fields.result.emplace().version = done->version;
@@ -433,18 +434,18 @@ void session::look_up(const request_ptr& request, std::string_view key,
                       void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   store::get_options options;
   options.verify = (request->head.flags & flag::verify) != 0;
-  // Whoever can read pieces of the value gets it without its being in memory.
+  // A client that can read pieces gets the value without loading it into memory.
   options.or_reader = request->head.op == opcode::get;
   options.offset_bytes = request->head.offset;
   options.length_bytes = request->head.value_bytes;
   const bool may = may_hold(0).ok();
   if (!may && request->head.op == opcode::lookup) return answer(request, {ENOTSUP, may_hold(0).error().message});
   options.past_memory = !may;
-  // (the engine's threads wait for nobody's room: others' values come through them)
+  // (The engine's threads do not wait for room: other values come through them.)
   service_for(*request).lookup_async(
       engine_session_, request->head.pool_id, key, options,
       [me = shared_from_this(), request, handler, name = std::string(key)](result<store::pinned_value> found) {
-        me->here([me, request, handler, name, found = std::move(found)] {
+        me->run_on_home_thread([me, request, handler, name, found = std::move(found)] {
           if (found.code() == ENOSPC && me->look_up_again(request, name, handler)) return;
           const bool by_socket = found.code() == ENOSPC && request->head.op == opcode::lookup;
           if (by_socket) return me->answer(request, {ENOTSUP, found.error().message});
@@ -454,7 +455,7 @@ void session::look_up(const request_ptr& request, std::string_view key,
       });
 }
 
-// No room in memory now. Who asked for mapped memory is soon sent to the socket, where values are read past it.
+// No room in memory now. A client that asked for mapped memory is soon sent to the socket, where values bypass memory.
 bool session::look_up_again(const request_ptr& request, const std::string& key,
                             void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
@@ -515,7 +516,7 @@ void session::send_value(const request_ptr& request, const store::pinned_value& 
 
 // The arena holds the value, and the client reads it there.
 void session::send_extents(const request_ptr& request, const store::pinned_value& value) {
-  if (parts_.engine.is_apart(value.segments)) {  // its pool's list has changed just now
+  if (parts_.engine.is_apart(value.segments)) {  // its pool's list has just changed
     let_go({&value.pin, 1});
     return answer(request, {ENOTSUP, "the value does not lie in memory that clients map"});
   }
@@ -532,7 +533,7 @@ void session::send_extents(const request_ptr& request, const store::pinned_value
 void session::stat(const request_ptr& request, std::string_view key) {
   service_for(*request).stat_async(request->head.pool_id, key,
                                    [me = shared_from_this(), request](result<store::value_info> found) {
-                                     me->here([me, request, found = std::move(found)] {
+                                     me->run_on_home_thread([me, request, found = std::move(found)] {
                                        if (!found) return me->answer(request, found.error());
                                        store_protocol::tail fields;
                                        fields.result = me->outcome_of(*found);
@@ -541,7 +542,7 @@ void session::stat(const request_ptr& request, std::string_view key) {
                                    });
 }
 
-// Pins of another session are not this one's to drop; the engine looks.
+// Another session's pins are not this one's to drop; the engine checks.
 void session::let_go(std::span<const std::uint64_t> pins) {
   for (const auto pin : pins) {
     (void)parts_.engine.unpin(engine_session_, pin);

@@ -19,7 +19,7 @@ namespace {
 void set_up(asio::ip::tcp::socket& socket, peer& other) {
   std::error_code ignored;
   socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-  // A host that is gone without a word is noticed within two minutes.
+  // Detects a host that vanished within two minutes.
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
   const int idle_s = 60, between_s = 15, probes = 4;
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
@@ -41,7 +41,9 @@ class tcp_transport final : public transport {
     set_up(socket_, peer_);
     ready({});
   }
-  void read_some(asio::mutable_buffer into, done callback) override { socket_.async_read_some(into, std::move(callback)); }
+  void read_some(asio::mutable_buffer destination, done callback) override {
+    socket_.async_read_some(destination, std::move(callback));
+  }
   void write(std::vector<asio::const_buffer> buffers, done callback) override {
     asio::async_write(socket_, buffers, kAllAtOnce, std::move(callback));
   }
@@ -60,8 +62,8 @@ std::string text_of(const ASN1_STRING* name) {
                      static_cast<std::size_t>(ASN1_STRING_length(name)));
 }
 
-// The first URI among the certificate's alternative names, else its common name: two kinds of principals, or a common name
-// could be written like somebody else's URI. Empty: it has neither, or one with a zero byte in it.
+// The first URI among the certificate's alternative names, else its common name. Their prefixes differ, so a common name
+// cannot imitate a URI. Empty: it has neither, or one with a zero byte.
 std::string principal_of(SSL* tls) {
   const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(tls), X509_free);
   if (!certificate) return {};
@@ -95,11 +97,13 @@ class tls_transport final : public transport {
     set_up(stream_.next_layer(), peer_);
     stream_.async_handshake(asio::ssl::stream_base::server, [this, ready = std::move(ready)](std::error_code error) {
       if (!error) peer_.principal = principal_of(stream_.native_handle());
-      if (!error && peer_.principal.empty()) error = std::make_error_code(std::errc::permission_denied);  // who is it?
+      if (!error && peer_.principal.empty()) error = std::make_error_code(std::errc::permission_denied);  // no name to check
       ready(error);
     });
   }
-  void read_some(asio::mutable_buffer into, done callback) override { stream_.async_read_some(into, std::move(callback)); }
+  void read_some(asio::mutable_buffer destination, done callback) override {
+    stream_.async_read_some(destination, std::move(callback));
+  }
   void write(std::vector<asio::const_buffer> buffers, done callback) override {
     asio::async_write(stream_, buffers, std::move(callback));
   }
@@ -110,7 +114,7 @@ class tls_transport final : public transport {
   bool has_left() override { return store_server::has_left(stream_.next_layer().native_handle()); }
 
  private:
-  const tls_context tls_;  // another one may have taken its place for new connections
+  const tls_context tls_;  // a reload may have replaced it
   asio::ssl::stream<asio::ip::tcp::socket> stream_;
 };
 

@@ -42,7 +42,7 @@ class transport {
 
   // Handshakes (TLS) and finds out who the peer is.
   virtual void start(std::function<void(std::error_code)> ready) = 0;
-  virtual void read_some(asio::mutable_buffer into, done callback) = 0;
+  virtual void read_some(asio::mutable_buffer destination, done callback) = 0;
   // Writes all buffers; their memory must stay valid until `callback`.
   virtual void write(std::vector<asio::const_buffer> buffers, done callback) = 0;
   // As many of the bytes as go without a system call: none, but through rings. Only while no write is under way.

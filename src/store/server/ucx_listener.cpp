@@ -19,7 +19,7 @@ using store_client::stream_transfer;
 using store_client::stream_transfer_ptr;
 using store_client::ucx_value_stream;
 
-constexpr int kMaxSleepMs = 1000;  // UCX's own timers (keepalive) want a look now and then
+constexpr int kMaxSleepMs = 1000;  // UCX's own timers (keepalive) need a poll now and then
 
 std::uint64_t random_number() {
   std::random_device random;
@@ -32,7 +32,7 @@ result<std::unique_ptr<ucx_listener>> ucx_listener::open(const options& wanted, 
   std::unique_ptr<ucx_listener> made(new ucx_listener(wanted, counters));
   auto stream = made->open_end();
   if (!stream) return stream.error();
-  // A failure costs time in every transfer, no more.
+  // A failure only costs time in every transfer.
   const auto kept = (*stream)->keep_registered(wanted.arena, wanted.arena_bytes);
   made->ucx_stream_ = *std::move(stream);
   made->offer_ = made->ucx_stream_->offer();
@@ -85,9 +85,9 @@ void ucx_listener::serve() {
     }
     take_receives();
     for (const auto& one : now) one();
-    now.clear();  // what they hold goes here
+    now.clear();  // releases what they hold
     if (progress()) continue;
-    counters_.lane_refused.store(refused(), std::memory_order_relaxed);
+    counters_.ucx_refused.store(refused(), std::memory_order_relaxed);
     if (arm()) sleep();
   }
 }
@@ -163,7 +163,7 @@ void ucx_listener::join(const store_protocol::ucx_offer& client, std::function<v
 }
 
 void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr transfer, done callback) {
-  // Weak: the lane's list of transfers holds it while it moves.
+  // Weak: the list of transfers holds it while it moves.
   transfer->changed = [this, session, weak = std::weak_ptr(transfer), is_reported = false,
                        callback = std::move(callback)]() mutable {
     const auto one = weak.lock();
@@ -191,11 +191,11 @@ void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr 
   });
 }
 
-void ucx_listener::receive(const stream_session_ptr& session, std::uint64_t token, std::vector<iovec> into,
+void ucx_listener::receive(const stream_session_ptr& session, std::uint64_t token, std::vector<iovec> destination,
                            std::uint64_t bytes, done callback) {
   auto transfer = std::make_shared<stream_transfer>();
   transfer->token = token;
-  transfer->pieces = std::move(into);
+  transfer->pieces = std::move(destination);
   transfer->bytes = bytes;
   begin(session, std::move(transfer), std::move(callback));
 }

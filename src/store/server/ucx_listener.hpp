@@ -50,7 +50,7 @@ class ucx_listener {
             std::function<void()> lost);
   // Calls `callback` once, from the listener's thread, when all has moved or after the first failure. ECONNABORTED: UCX
   // broke, ECANCELED: stop(). Names a transfer by its token.
-  void receive(const store_client::stream_session_ptr& session, std::uint64_t token, std::vector<iovec> into,
+  void receive(const store_client::stream_session_ptr& session, std::uint64_t token, std::vector<iovec> destination,
                std::uint64_t bytes, done callback);
   void send(const store_client::stream_session_ptr& session, std::uint64_t token, std::vector<iovec> pieces,
             std::uint64_t bytes, done callback);

@@ -21,8 +21,8 @@ using local_socket = asio::local::stream_protocol::socket;
 
 constexpr int kSocketBytes = 4 << 20;
 
-// The rings of a connection and its socket, which carries bells then. Shared by what waits for the socket, which may be told
-// of its end after the connection is gone.
+// The rings of a connection and its socket, which then carries wakeup bytes. Shared with the socket's handlers, which may
+// run after the connection is gone.
 class ringing final : public ring_poller::member, public std::enable_shared_from_this<ringing> {
  public:
   ringing(local_socket& socket, ring_poller& poller, std::unique_ptr<store_protocol::byte_rings> rings)
@@ -31,13 +31,13 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
 
   void start() {
     poller_.add(this);
-    await_bell();
+    await_wakeup();
   }
-  void read_some(asio::mutable_buffer into, transport::done callback) {
-    into_ = into;
+  void read_some(asio::mutable_buffer destination, transport::done callback) {
+    destination_ = destination;
     read_ = std::move(callback);
   }
-  // `then` is called by the next look: not from in here.
+  // The next poll calls `callback`; this function does not.
   void write(std::vector<asio::const_buffer> buffers, transport::done callback) {
     unsent_.clear();
     for (const auto& each : buffers) unsent_.push_back({const_cast<void*>(each.data()), each.size()});
@@ -49,10 +49,10 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     const iovec all{const_cast<char*>(bytes.data()), bytes.size()};
     const auto taken = rings_->write({&all, 1});
     if (!taken) broken_ = true;
-    ring_bell();
+    send_wakeup();
     return taken ? *taken : 0;
   }
-  // Handlers that wait are told from the event loop: they may own whoever calls this.
+  // The event loop calls the waiting handlers, because they may own the caller.
   void close() {
     if (socket_ == nullptr) return;
     poller_.remove(this);
@@ -63,20 +63,21 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     socket_ = nullptr;
   }
 
-  std::size_t look() override {
+  std::size_t poll() override {
     const auto keep = shared_from_this();
     std::size_t did = 0;
     if (write_) {
       push();
-      if (unsent_.empty() || over_ || broken_) did += finish(write_, unsent_.empty() ? std::error_code() : why(), written_);
+      if (unsent_.empty() || over_ || broken_)
+        did += finish(write_, unsent_.empty() ? std::error_code() : reason(), written_);
     }
     if (read_ && socket_ != nullptr) {
-      const auto got = rings_->read(into_.data(), into_.size());
+      const auto got = rings_->read(destination_.data(), destination_.size());
       if (!got) broken_ = true;
       if (got && *got > 0) did += finish(read_, {}, *got);
-      else if (over_ || broken_) did += finish(read_, why(), 0);  // what came before the end comes first
+      else if (over_ || broken_) did += finish(read_, reason(), 0);  // bytes before the end come first
     }
-    if (socket_ != nullptr) ring_bell();
+    if (socket_ != nullptr) send_wakeup();
     return did;
   }
   bool arm() override {
@@ -90,9 +91,9 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
     std::exchange(one, nullptr)(error, bytes);
     return 1;
   }
-  std::error_code why() const { return over_ ? *over_ : std::make_error_code(std::errc::protocol_error); }
+  std::error_code reason() const { return over_ ? *over_ : std::make_error_code(std::errc::protocol_error); }
 
-  // As much as there is room for.
+  // Writes as much as fits.
   void push() {
     while (!unsent_.empty() && !broken_) {
       const auto taken = rings_->write(unsent_);
@@ -106,31 +107,32 @@ class ringing final : public ring_poller::member, public std::enable_shared_from
       if (!unsent_.empty() && rest > 0)
         unsent_[0] = {static_cast<std::byte*>(unsent_[0].iov_base) + rest, unsent_[0].iov_len - rest};
     }
-    ring_bell();
+    send_wakeup();
   }
-  // A full socket has bells enough in it.
-  void ring_bell() {
-    const char bell = 1;
-    if (rings_->take_wakeup_request()) (void)send(socket_->native_handle(), &bell, sizeof bell, MSG_NOSIGNAL | MSG_DONTWAIT);
+  // A full socket already holds wakeup bytes.
+  void send_wakeup() {
+    const char wakeup = 1;
+    if (rings_->take_wakeup_request())
+      (void)send(socket_->native_handle(), &wakeup, sizeof wakeup, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  void await_bell() {
-    socket_->async_read_some(asio::buffer(bells_), [me = shared_from_this()](std::error_code error, std::size_t) {
+  void await_wakeup() {
+    socket_->async_read_some(asio::buffer(wakeups_), [me = shared_from_this()](std::error_code error, std::size_t) {
       if (me->socket_ == nullptr) return;
       if (error) me->over_ = error;
-      else me->await_bell();
+      else me->await_wakeup();
     });
   }
 
   local_socket* socket_;  // null: closed
   ring_poller& poller_;
   const std::unique_ptr<store_protocol::byte_rings> rings_;
-  std::array<char, 64> bells_{};
-  asio::mutable_buffer into_;
-  std::vector<iovec> unsent_;  // what is left of it
+  std::array<char, 64> wakeups_{};
+  asio::mutable_buffer destination_;
+  std::vector<iovec> unsent_;  // the rest of it
   std::size_t written_ = 0;
   transport::done read_, write_;
   std::optional<std::error_code> over_;  // of the socket
-  bool broken_ = false;                  // the client tells positions that cannot be
+  bool broken_ = false;                  // the client reports impossible positions
 };
 
 class unix_transport final : public transport {
@@ -152,9 +154,9 @@ class unix_transport final : public transport {
              true};
     ready({});
   }
-  void read_some(asio::mutable_buffer into, done callback) override {
-    if (rings_ != nullptr) return rings_->read_some(into, std::move(callback));
-    socket_.async_read_some(into, std::move(callback));
+  void read_some(asio::mutable_buffer destination, done callback) override {
+    if (rings_ != nullptr) return rings_->read_some(destination, std::move(callback));
+    socket_.async_read_some(destination, std::move(callback));
   }
   void write(std::vector<asio::const_buffer> buffers, done callback) override {
     if (rings_ != nullptr) return rings_->write(std::move(buffers), std::move(callback));
@@ -199,7 +201,7 @@ status unix_transport::send_descriptor(std::string_view bytes, int fd) {
   control->cmsg_type = SCM_RIGHTS;
   control->cmsg_len = CMSG_LEN(sizeof fd);
   std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
-  // Some hundred bytes into an empty socket buffer: all or nothing in practice, and checked.
+  // Some hundred bytes fit an empty socket buffer: sent whole in practice, and checked.
   const auto sent = sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) return {};
   return failure{sent < 0 ? errno : EAGAIN, "a descriptor could not be sent"};

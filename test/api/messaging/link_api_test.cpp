@@ -43,16 +43,16 @@ int truncate(messenger& job) {
     for (std::uint64_t tag = 1; tag <= 4; ++tag) CHECK(job.send(1, std::span(std::as_const(data)), tag, patience));
   } else {
     std::array<int, 10> few{};
-    message_info told{};
-    CHECK(job.recv(0, std::span(few), 2, whole_tag, patience, &told).code() == EMSGSIZE);
-    CHECK(told.bytes == sizeof data && told.source == 0 && told.tag == 2 && told.error == EMSGSIZE);
+    message_info reply{};
+    CHECK(job.recv(0, std::span(few), 2, whole_tag, patience, &reply).code() == EMSGSIZE);
+    CHECK(reply.bytes == sizeof data && reply.source == 0 && reply.tag == 2 && reply.error == EMSGSIZE);
     auto waited = job.irecv(0, std::span(few), 3);
-    told = {};
-    CHECK(waited && waited->wait(patience, &told).code() == EMSGSIZE && told.bytes == sizeof data && told.tag == 3);
+    reply = {};
+    CHECK(waited && waited->wait(patience, &reply).code() == EMSGSIZE && reply.bytes == sizeof data && reply.tag == 3);
     std::uint64_t thrown_bytes = 0;
     try {
       job.recv_or_throw(0, std::span(few), 4, whole_tag, patience);
-    } catch (const link_error& why) { thrown_bytes = why.code() == EMSGSIZE ? why.info().bytes : 1; }
+    } catch (const link_error& reason) { thrown_bytes = reason.code() == EMSGSIZE ? reason.info().bytes : 1; }
     CHECK(thrown_bytes == sizeof data);
     auto received = job.irecv(0, std::span(few), 1);
     CHECK(received);
@@ -199,7 +199,7 @@ struct wake_at_end {
   ~wake_at_end() { kill(process, SIGCONT); }
 };
 
-std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
+std::chrono::milliseconds time_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
 }
 
@@ -225,7 +225,7 @@ int end_window_of_stopped_reader(messenger& job) {
   const auto begin = std::chrono::steady_clock::now();
   const auto late = mine->close();
   CHECK(late.code() == ETIMEDOUT && late.error().message.find("rank 1") != std::string::npos);
-  CHECK(since(begin) < std::chrono::milliseconds(4000));
+  CHECK(time_since(begin) < std::chrono::milliseconds(4000));
   kill(peer, SIGCONT);
   CHECK(mine->close());
   std::fill(data.begin(), data.end(), static_cast<unsigned char>(9));
@@ -262,7 +262,7 @@ int close_beside_stopped_peer(messenger& job) {
   all.clear();
   mine->reset();
   job.reset();
-  const auto took = since(begin);
+  const auto took = time_since(begin);
   kill(peer, SIGCONT);
   if (took >= std::chrono::milliseconds(4000)) std::fprintf(stderr, "closing took %lld ms\n", (long long)took.count());
   return took < std::chrono::milliseconds(4000) ? 0 : __LINE__;
@@ -306,21 +306,21 @@ int dead_peer(messenger& job) {
   bool has_thrown = false;
   try {
     job.recv_or_throw(1, one(value), 1);
-  } catch (const link_error& why) { has_thrown = why.code() == ECONNRESET && *why.what() != '\0'; }
+  } catch (const link_error& reason) { has_thrown = reason.code() == ECONNRESET && *reason.what() != '\0'; }
   CHECK(has_thrown);
   return 0;
 }
 TEST(link_api, a_dead_peer_is_an_error_and_an_exception_where_asked_for) { EXPECT_EQ(run_job(2, dead_peer), 0); }
 
 // Four ranks of which two share a CPU policy; what a job may set for itself.
-int look_at_plan(messenger& job) {
+int check_plan(messenger& job) {
   const auto plan = job.plan(1 - job.rank());
   CHECK(plan && plan->find("this thread: CPUs ") == 0 && plan->find("(bunch)") != std::string::npos);
   CHECK(plan->find("up to 2 KiB") != std::string::npos);
   return 0;
 }
 TEST(link_api, options_of_the_job_are_in_its_plan) {
-  EXPECT_EQ(run_job(2, look_at_plan,
+  EXPECT_EQ(run_job(2, check_plan,
                     [](peerlane_link_options& options) {
                       options.cpus = "bunch";
                       options.eager_limit = 2048;

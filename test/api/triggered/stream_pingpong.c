@@ -40,7 +40,7 @@ static void play(peerlane_stream_t job, int rank, void* stream) {
   unsigned i;
   char text[4096];
   size_t needed = 0;
-  int here = -1;
+  int has_arrived = -1;
   CHECK(cuMemAlloc_v2(&device, BYTES) == 0);
   for (i = 0; i < BYTES; ++i) host[i] = (unsigned char)(rank == 0 ? i * 5 + 3 : 0);
   CHECK(cuMemcpyHtoD_v2(device, host, BYTES) == 0);
@@ -64,8 +64,8 @@ static void play(peerlane_stream_t job, int rank, void* stream) {
   state.struct_bytes = sizeof state;
   CHECK(peerlane_channel_get_state(job, channel, &state) == 0);
   CHECK(state.error == 0 && state.puts == ROUNDS && state.sent == ROUNDS && state.waits == ROUNDS);
-  CHECK(peerlane_channel_arrived(job, channel, ROUNDS, &here) == 0 && here == 1);
-  CHECK(peerlane_channel_arrived(job, channel, ROUNDS + 1, &here) == 0 && here == 0);
+  CHECK(peerlane_channel_arrived(job, channel, ROUNDS, &has_arrived) == 0 && has_arrived == 1);
+  CHECK(peerlane_channel_arrived(job, channel, ROUNDS + 1, &has_arrived) == 0 && has_arrived == 0);
   CHECK(peerlane_channel_diag(job, channel, text, sizeof text, &needed) == 0 && strstr(text, "0 puts queued") != NULL);
   CHECK(peerlane_stream_all_gather(job, NULL, 0, NULL) == 0);
   CHECK(peerlane_channel_close(job, channel) == 0 && peerlane_channel_close(job, channel) == EINVAL);

@@ -13,7 +13,7 @@
 namespace pl::test {
 namespace {
 
-// What went wrong in a run of this program, empty if nothing.
+// The error of a run of this program; empty if none.
 std::string replay(const std::vector<std::uint8_t>& program, bool may_fork, std::map<std::string, int>& calls) {
   const current_device context(0);
   const int descriptors = open_descriptor_count(), mapped = mapping_count("peerlane-sim");

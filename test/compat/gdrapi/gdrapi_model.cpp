@@ -54,7 +54,7 @@ gdr_mh_t gdrapi_model::pick_handle(byte_source& source, pin*& known) {
   return {kGarbage[choice % 5]};
 }
 
-// What every call on (gdr_t, handle) answers before it looks further.
+// The answer that every call on (gdr_t, handle) gives before it checks further.
 int gdrapi_model::wanted_of_pair(gdr_t g, const pin* known) const {
   return is_open(g) && known != nullptr && known->owner == g ? 0 : EINVAL;
 }
@@ -259,7 +259,7 @@ void gdrapi_model::copy(byte_source& source) {
   for (std::size_t i = 0; i < length; ++i)
     if (static_cast<unsigned char>(seen[i]) != byte_at(*known, begin + i)) return require(false, "copy_from: wrong bytes");
   if (length < sizeof seen) require(seen[length] == 0x6b, "copy_from wrote past its size");
-  // What CUDA sees, while the memory still belongs to it.
+  // The bytes that CUDA sees, while the memory still belongs to it.
   const auto chunk = chunks_.find(begin & ~std::uint64_t{kChunkBytes - 1});
   const bool same_memory = chunk != chunks_.end() &&
                            chunk->second == known->chunks[(begin - known->first_chunk) / kChunkBytes] &&

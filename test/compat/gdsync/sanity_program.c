@@ -81,7 +81,7 @@ static void keep_order(CUstream stream, int type) {
 /* The stream and gds_post_descriptors answer each other; every condition. The words are this program's own pages: nobody
  * told CUDA of them. */
 static void answer(CUstream stream, int type, uint32_t* gpu) {
-  gds_descriptor_t remote[8], here[8];
+  gds_descriptor_t remote[8], answers_posted[8];
   size_t count = 0, answers = 0;
   add_wait(remote, &count, gpu, 7, GDS_WAIT_COND_GEQ, type);
   add_write(remote, &count, gpu + 1, 0xfffffff0u, type);
@@ -89,16 +89,16 @@ static void answer(CUstream stream, int type, uint32_t* gpu) {
   add_write(remote, &count, gpu + 3, 5, type);
   add_wait(remote, &count, gpu + 4, 0xffffff00u, GDS_WAIT_COND_NOR, type);
   add_write(remote, &count, gpu + 5, 6, type);
-  add_write(here, &answers, gpu, 9, type);
-  add_wait(here, &answers, gpu + 1, 0xffffffeeu, GDS_WAIT_COND_GEQ, type); /* cyclic */
-  add_write(here, &answers, gpu + 2, 12, type);
-  add_wait(here, &answers, gpu + 3, 5, GDS_WAIT_COND_EQ, type);
-  add_write(here, &answers, gpu + 4, 0x7f, type);
-  add_wait(here, &answers, gpu + 5, 2, GDS_WAIT_COND_AND, type);
+  add_write(answers_posted, &answers, gpu, 9, type);
+  add_wait(answers_posted, &answers, gpu + 1, 0xffffffeeu, GDS_WAIT_COND_GEQ, type); /* cyclic */
+  add_write(answers_posted, &answers, gpu + 2, 12, type);
+  add_wait(answers_posted, &answers, gpu + 3, 5, GDS_WAIT_COND_EQ, type);
+  add_write(answers_posted, &answers, gpu + 4, 0x7f, type);
+  add_wait(answers_posted, &answers, gpu + 5, 2, GDS_WAIT_COND_AND, type);
   CHECK(gds_post_descriptors(1, &(gds_descriptor_t){.tag = GDS_TAG_WRITE_VALUE32, .write32 = {gpu + 4, 0xff, type}}, 0) ==
         0);
   CHECK(gds_stream_post_descriptors(stream, count, remote, 0) == 0);
-  CHECK(gds_post_descriptors(answers, here, 0) == 0);
+  CHECK(gds_post_descriptors(answers, answers_posted, 0) == 0);
   CHECK(cuStreamSynchronize(stream) == 0);
 }
 

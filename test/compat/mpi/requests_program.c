@@ -117,7 +117,7 @@ static void freed(void) {
   compare("freed", __LINE__);
 }
 
-static void looked_at(void) {
+static void check_queries(void) {
   MPI_Request request;
   MPI_Status status;
   int flag = 0, got = 0;
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
   persistent();
   cancelled();
   freed();
-  looked_at();
+  check_queries();
   errors();
   MPI_Barrier(WORLD);
   MPI_Finalize();

@@ -112,7 +112,7 @@ static void threads_may(void) {
 
 enum { kSteps = 7 };
 
-static void live_until(int step, int told) {
+static void live_until(int step, int ready) {
   const int fd = driver_open();
   struct memory memory = step >= 1 ? memory_new(4 * kGpuPage) : (struct memory){0};
   uint64_t handle = 0;
@@ -122,7 +122,7 @@ static void live_until(int step, int told) {
   if (step >= 4) memset(pointer, 1, memory.bytes);
   if (step >= 5) memory_free(&memory);
   if (step >= 6 && unpin(fd, handle) != 0) _exit(1);
-  if (write(told, "x", 1) != 1) _exit(1);
+  if (write(ready, "x", 1) != 1) _exit(1);
   for (unsigned i = 0;; ++i)
     if (step == 4) pointer[i % memory.bytes] = (unsigned char)i;  // it dies writing
     else pause();
@@ -130,16 +130,16 @@ static void live_until(int step, int told) {
 
 static void killed_at_each_step(void) {
   for (int step = 0; step < kSteps; ++step) {
-    int told[2];
+    int ready[2];
     char byte;
-    CHECK_EQ(pipe(told), 0);
+    CHECK_EQ(pipe(ready), 0);
     const pid_t child = fork();
-    if (child == 0) live_until(step, told[1]);
-    close(told[1]);
-    CHECK_EQ(read(told[0], &byte, 1), 1);
+    if (child == 0) live_until(step, ready[1]);
+    close(ready[1]);
+    CHECK_EQ(read(ready[0], &byte, 1), 1);
     CHECK_EQ(kill(child, SIGKILL), 0);
     CHECK_EQ(waitpid(child, NULL, 0), child);
-    close(told[0]);
+    close(ready[0]);
     const struct board_statistics left = statistics();
     if (left.pages_used + left.revocable_tables + left.persistent_tables != 0) FAIL("left after step %d", step);
   }

@@ -16,19 +16,19 @@ int main(void) {
   char got[sizeof sent] = "";
   void* context = NULL;
   unsigned long long address = 0;
-  peerlane_session_t lane;
+  peerlane_session_t session;
   peerlane_mapping_t mapping;
   if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cuMemAlloc_v2(&address, kBytes)) {
     puts("no GPU memory");
     return EXIT_FAILURE;
   }
-  if (peerlane_open(NULL, &lane) || peerlane_map(lane, address, kBytes, 0, &mapping) ||
+  if (peerlane_open(NULL, &session) || peerlane_map(session, address, kBytes, 0, &mapping) ||
       peerlane_write(mapping, kOffset, sent, sizeof sent) || peerlane_read(mapping, kOffset, got, sizeof got)) {
     puts(peerlane_last_error());
     return EXIT_FAILURE;
   }
   printf("%s, through the backend %s\n", strcmp(sent, got) == 0 ? "written and read back" : "other bytes came back",
-         peerlane_backend_name(lane));
-  if (peerlane_unmap(mapping) || peerlane_close(lane) || strcmp(sent, got) != 0) return EXIT_FAILURE;
+         peerlane_backend_name(session));
+  if (peerlane_unmap(mapping) || peerlane_close(session) || strcmp(sent, got) != 0) return EXIT_FAILURE;
   return EXIT_SUCCESS;
 }

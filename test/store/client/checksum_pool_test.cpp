@@ -35,7 +35,7 @@ bool all_summed(const parts& given) {
   return true;
 }
 
-// Nobody helps: each part has to be taken by one of the crew, also the one that comes when all have just lain down.
+// No caller helps: a pool thread takes each part, also one that comes when all have just gone to sleep.
 TEST(checksum_pool, sums_what_it_is_given_at_any_time) {
   const auto bytes = some_bytes(64 << 10);
   checksum_pool pool;

@@ -26,13 +26,13 @@ bytes_t random_bytes(std::size_t count) {
 
 std::vector<iovec> all_of(bytes_t& bytes) { return {{bytes.data(), bytes.size()}}; }
 
-class lanes : public testing::Test {
+class ucx_streams : public testing::Test {
  protected:
   void SetUp() override {
     store_ = open(true);
-    if (store_ == nullptr) GTEST_SKIP() << why_;
+    if (store_ == nullptr) GTEST_SKIP() << reason_;
     client_ = open(false);
-    ASSERT_NE(client_, nullptr) << why_;
+    ASSERT_NE(client_, nullptr) << reason_;
     join();
   }
   std::unique_ptr<ucx_value_stream> open(bool is_store) {
@@ -41,26 +41,26 @@ class lanes : public testing::Test {
     options.is_store = is_store;
     auto made = ucx_value_stream::open(std::move(options));
     if (made) return *std::move(made);
-    why_ = made.error().message;
+    reason_ = made.error().message;
     return nullptr;
   }
   void join() {
-    auto here = store_->connect(client_->offer(), kSecret);
-    ASSERT_TRUE(here) << here.error().message;
-    in_store_ = *here;
-    auto there = client_->connect(store_->offer(), kSecret);
-    ASSERT_TRUE(there) << there.error().message;
-    in_client_ = *there;
+    auto in_store = store_->connect(client_->offer(), kSecret);
+    ASSERT_TRUE(in_store) << in_store.error().message;
+    in_store_ = *in_store;
+    auto in_client = client_->connect(store_->offer(), kSecret);
+    ASSERT_TRUE(in_client) << in_client.error().message;
+    in_client_ = *in_client;
     EXPECT_FALSE(in_client_->transports.empty());
   }
   template <class Until>
-  bool drive(Until until, std::chrono::milliseconds most = std::chrono::seconds(20)) {
+  bool drive(Until is_done, std::chrono::milliseconds most = std::chrono::seconds(20)) {
     const auto end = std::chrono::steady_clock::now() + most;
-    while (!until() && std::chrono::steady_clock::now() < end) {
+    while (!is_done() && std::chrono::steady_clock::now() < end) {
       if (store_) store_->progress();
       if (client_) client_->progress();
     }
-    return until();
+    return is_done();
   }
   static stream_transfer_ptr transfer(bool is_out, std::vector<iovec> memory, std::uint64_t bytes, std::uint64_t token = 7) {
     auto out = std::make_shared<stream_transfer>();
@@ -71,16 +71,16 @@ class lanes : public testing::Test {
     return out;
   }
   static constexpr std::uint64_t kSecret[2] = {0x1234, 0x5678};
-  std::string why_;
+  std::string reason_;
   std::unique_ptr<ucx_value_stream> store_, client_;
   stream_session_ptr in_store_, in_client_;
 };
 
-TEST_F(lanes, BytesArriveInPiecesAsTheyWereSent) {
+TEST_F(ucx_streams, BytesArriveInPiecesAsTheyWereSent) {
   for (const std::size_t count :
        {std::size_t{1}, std::size_t{4096}, kStreamChunkBytes, kStreamChunkBytes + 1, std::size_t{20} << 20}) {
     auto value = random_bytes(count);
-    bytes_t into(count + 2, 0xee);
+    bytes_t destination(count + 2, 0xee);
     // The store's memory in three pieces that are not next to each other.
     const std::size_t third = count / 3;
     bytes_t apart(count + 100, 0xee);
@@ -97,19 +97,20 @@ TEST_F(lanes, BytesArriveInPiecesAsTheyWereSent) {
     store_->stop(in_store_, incoming);
     client_->stop(in_client_, out);
     // And back.
-    const auto back_in = transfer(false, {{into.data() + 1, count}}, count, 8), back_out = transfer(true, pieces, count, 8);
+    const auto back_in = transfer(false, {{destination.data() + 1, count}}, count, 8),
+               back_out = transfer(true, pieces, count, 8);
     client_->add(in_client_, back_in);
     store_->add(in_store_, back_out);
     ASSERT_TRUE(drive([&] { return back_in->moved_bytes == count && back_out->under_way == 0; })) << back_in->bad.message;
-    EXPECT_TRUE(std::equal(value.begin(), value.end(), into.begin() + 1));
-    EXPECT_TRUE(into.front() == 0xee && into.back() == 0xee);
+    EXPECT_TRUE(std::equal(value.begin(), value.end(), destination.begin() + 1));
+    EXPECT_TRUE(destination.front() == 0xee && destination.back() == 0xee);
     store_->stop(in_store_, back_out);
     client_->stop(in_client_, back_in);
   }
   EXPECT_EQ(store_->refused() + client_->refused(), 0u);
 }
 
-TEST_F(lanes, WhatNamesNoTransferOrLeavesItIsRefused) {
+TEST_F(ucx_streams, WhatNamesNoTransferOrLeavesItIsRefused) {
   auto value = random_bytes(100'000);
   bytes_t room(100'000, 0xee);
   const auto incoming = transfer(false, all_of(room), room.size());
@@ -150,7 +151,7 @@ TEST_F(lanes, WhatNamesNoTransferOrLeavesItIsRefused) {
 }
 
 // Bytes that change while they travel: somebody wrote into them, or the network did.
-TEST_F(lanes, DamageIsFound) {
+TEST_F(ucx_streams, DamageIsFound) {
   auto value = random_bytes(kStreamChunkBytes);
   bytes_t room(value.size());
   const auto incoming = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
@@ -161,7 +162,7 @@ TEST_F(lanes, DamageIsFound) {
   EXPECT_EQ(incoming->bad.code, EBADMSG) << incoming->bad.message;
 }
 
-TEST_F(lanes, StagedCopiesSeeEveryByteOnceInOrder) {
+TEST_F(ucx_streams, StagedCopiesSeeEveryByteOnceInOrder) {
   auto value = random_bytes((11u << 20) + 5);
   bytes_t got(value.size());
   const auto out = transfer(true, {}, value.size()), incoming = transfer(false, {}, value.size());
@@ -186,7 +187,7 @@ TEST_F(lanes, StagedCopiesSeeEveryByteOnceInOrder) {
   EXPECT_EQ(bad->under_way, 0u);
 }
 
-TEST_F(lanes, AStoppedTransferEndsWithWhatIsUnderWay) {
+TEST_F(ucx_streams, AStoppedTransferEndsWithWhatIsUnderWay) {
   auto value = random_bytes(64u << 20);
   bytes_t room(value.size());
   const auto incoming = transfer(false, all_of(room), room.size()), out = transfer(true, all_of(value), value.size());
@@ -202,8 +203,9 @@ TEST_F(lanes, AStoppedTransferEndsWithWhatIsUnderWay) {
   EXPECT_GT(changes, 0);
 }
 
-// What every user of the lane rests on: memory is free again some time after the other end has gone, whatever was under way.
-TEST_F(lanes, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
+// Every user of the lane relies on this: memory is free again some time after the other end has gone, whatever was under
+// way.
+TEST_F(ucx_streams, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
   for (const bool store_goes : {false, true}) {
     auto value = random_bytes(64u << 20);
     bytes_t room(value.size());
@@ -223,7 +225,7 @@ TEST_F(lanes, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
   }
 }
 
-TEST_F(lanes, SleepsUntilSomethingCame) {
+TEST_F(ucx_streams, SleepsUntilSomethingCame) {
   while (!(store_->progress() || client_->progress())) {
     if (store_->arm()) break;
   }
@@ -248,7 +250,7 @@ TEST_F(lanes, SleepsUntilSomethingCame) {
   EXPECT_EQ(room, value);
 }
 
-TEST(lane_words, AreKnown) {
+TEST(ucx_mode_names, AreKnown) {
   EXPECT_EQ(ucx_mode_of("auto"), ucx_mode::automatic);
   EXPECT_EQ(ucx_mode_of("on"), ucx_mode::on);
   EXPECT_EQ(ucx_mode_of("off"), ucx_mode::off);
@@ -259,7 +261,7 @@ TEST(lane_words, AreKnown) {
   EXPECT_FALSE(has_rdma(""));
 }
 
-TEST(lane_words, AnotherVersionOfUcxIsNotJoined) {
+TEST(ucx_mode_names, AnotherVersionOfUcxIsNotJoined) {
   ucx_value_stream::options options;
   options.mode = ucx_mode::on;
   auto made = ucx_value_stream::open(std::move(options));

@@ -83,10 +83,10 @@ TEST_F(cluster_api, EachKeyIsReachedByTheShortestWayToWhoeverHasIt) {
   EXPECT_EQ(strict->put(*strict->open_pool("p"), "x", large.data(), large.size()).code(), ENOTSUP);
   // One server by itself has not all of them.
   const auto alone = open(PEERLANE_STORE_ONE_SERVER);
-  const auto there = alone->open_pool("p");
-  ASSERT_TRUE(there);
+  const auto other_pool = alone->open_pool("p");
+  ASSERT_TRUE(other_pool);
   int others = 0;
-  for (std::uint64_t i = 0; i < kKeys; ++i) others += alone->stat(*there, key_at(i)).code() == EREMOTE ? 1 : 0;
+  for (std::uint64_t i = 0; i < kKeys; ++i) others += alone->stat(*other_pool, key_at(i)).code() == EREMOTE ? 1 : 0;
   EXPECT_GT(others, 0);
   EXPECT_LT(others, static_cast<int>(kKeys));
 }

@@ -17,8 +17,8 @@ constexpr unsigned kLeaseSeconds = 2;  // etcd's shortest with its usual electio
 // Waits until `is` holds for etcd's contents. False: not within a generous time.
 inline bool wait_until(const store_cluster::etcd& client, const std::function<bool(const store_cluster::cluster_view&)>& is,
                        int seconds = 60) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
-  while (std::chrono::steady_clock::now() < until) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  while (std::chrono::steady_clock::now() < deadline) {
     const auto now = store_cluster::read_view(client, "default");
     if (now && is(*now)) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // etcd has other things to do

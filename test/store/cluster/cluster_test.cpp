@@ -203,7 +203,7 @@ TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
   EXPECT_EQ(read_back(*all, pool, "k", old), "");
   const auto again = store_rig::open(rig.server(first).over_tcp());
   const auto one = again->make_put(*again->open_pool("p"), "k", memory_of(lost), {});
-  one->fields.who = store_protocol::sequence{77, 1};
+  one->fields.request_number = store_protocol::sequence{77, 1};
   const auto done = again->run(one);
   EXPECT_EQ(done.status, 0) << done.text;
   EXPECT_FALSE(done.result.repeated);
@@ -224,11 +224,11 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
   const auto ask = [&](const std::string& server, std::uint64_t number, const auto& make) {
     const auto connection = store_rig::open(rig.server(server).over_tcp());
     const auto pool_id = *connection->open_pool("p");
-    for (const std::uint64_t until = monotonic_ns() + 5'000'000'000;;) {
+    for (const std::uint64_t deadline = monotonic_ns() + 5'000'000'000;;) {
       const auto one = make(*connection, pool_id);
-      one->fields.who = store_protocol::sequence{77, number};
+      one->fields.request_number = store_protocol::sequence{77, number};
       const auto done = connection->run(one);
-      if ((done.status != EREMOTE && done.status != EAGAIN) || monotonic_ns() > until) return done;
+      if ((done.status != EREMOTE && done.status != EAGAIN) || monotonic_ns() > deadline) return done;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   };
@@ -250,11 +250,11 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
   for (std::uint64_t i = 0; i < kKeys; ++i) {
     const std::string old = "key" + std::to_string(i), fresh = "new" + std::to_string(i);
     ASSERT_EQ(put(*all, pool, old, value).status, 0);
-    const auto gone = erase_again(server_of(old), i), there = make_again(server_of(fresh), i);
+    const auto gone = erase_again(server_of(old), i), made_again = make_again(server_of(fresh), i);
     ASSERT_EQ(gone.status, 0) << gone.text;
-    ASSERT_EQ(there.status, 0) << there.text;
+    ASSERT_EQ(made_again.status, 0) << made_again.text;
     erased[old] = gone.result.version;
-    made[fresh] = there.result.version;
+    made[fresh] = made_again.result.version;
   }
   rig.start("c");
   rig.start("d");
@@ -342,9 +342,9 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
                                                             });
     return found;
   };
-  const std::uint64_t until = monotonic_ns() + 30'000'000'000;
+  const std::uint64_t deadline = monotonic_ns() + 30'000'000'000;
   bool was_reported = false;  // again and again, as the filling begins anew
-  while (!(was_reported = knows()) && monotonic_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!(was_reported = knows()) && monotonic_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ASSERT_TRUE(was_reported) << "the test tries nothing";
   ASSERT_FALSE(store_cluster_map(rig).units[unit].has("c")) << "the filling has ended";
   rig.stop(first);
@@ -356,7 +356,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   store_client::reply done;
   for (const std::uint64_t patience = monotonic_ns() + 5'000'000'000; monotonic_ns() < patience;) {
     const auto one = again->make_put(*again->open_pool("p"), key, memory_of(lost), {});
-    one->fields.who = store_protocol::sequence{77, 1};
+    one->fields.request_number = store_protocol::sequence{77, 1};
     done = again->run(one);
     if (done.status != EREMOTE && done.status != EAGAIN) break;
   }
@@ -365,7 +365,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   EXPECT_EQ(read_back(*all, pool, key, lost), "") << "it was answered as done";
 }
 
-// What whoever serves a slot sent on one connection, and then began to fill the copy on another one.
+// Changes that a primary sent on one connection before it began to fill the copy on another one.
 TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
@@ -418,10 +418,10 @@ TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
   const auto one = rig.open(50);
   const auto again = one->open_pool("p");
   ASSERT_TRUE(again);
-  const std::uint64_t until = monotonic_ns() + 20'000'000'000;
+  const std::uint64_t deadline = monotonic_ns() + 20'000'000'000;
   int status = 0;
   do status = one->stat(*again, "k").status;
-  while (status != EAGAIN && monotonic_ns() < until);
+  while (status != EAGAIN && monotonic_ns() < deadline);
   EXPECT_EQ(status, EAGAIN);
   EXPECT_NE(put(*one, *again, "k", value_of(2)).status, 0);
   rig.etcd().process().signal(SIGCONT);

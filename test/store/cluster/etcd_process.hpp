@@ -97,9 +97,9 @@ class etcd_process {
   store_cluster::etcd client() const { return *store_cluster::etcd::connect({url_}, std::chrono::milliseconds(2000)); }
   // False: it does not answer.
   bool wait_until_it_answers() const {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     const auto connected = client();
-    while (std::chrono::steady_clock::now() < until) {
+    while (std::chrono::steady_clock::now() < deadline) {
       if (connected.list("/x/")) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }

@@ -43,8 +43,8 @@ class etcd_by_tls : public testing::Test {
                                                                      "--trusted-ca-file",
                                                                      pki_->path("ca.crt")},
                                             rig_.directory() + "/etcd.log");
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!look(files("ca", "store")) && std::chrono::steady_clock::now() < until)
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!check_connection(files("ca", "store")) && std::chrono::steady_clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   std::string url(const std::string& host = "127.0.0.1") const { return "https://" + host + ":" + port_; }
@@ -52,7 +52,7 @@ class etcd_by_tls : public testing::Test {
     return {pki_->path(authority + ".crt"), client.empty() ? "" : pki_->path(client + ".crt"),
             client.empty() ? "" : pki_->path(client + ".key")};
   }
-  status look(const etcd_tls& tls, const std::string& host = "127.0.0.1") const {
+  status check_connection(const etcd_tls& tls, const std::string& host = "127.0.0.1") const {
     const auto client = etcd::connect({url(host)}, std::chrono::milliseconds(5000), tls);
     if (!client) return client.error();
     const auto found = client->list("/x/");
@@ -67,15 +67,15 @@ class etcd_by_tls : public testing::Test {
 };
 
 TEST_F(etcd_by_tls, BothEndsProveThemselves) {
-  const status mine = look(files("ca", "store"));
+  const status mine = check_connection(files("ca", "store"));
   ASSERT_TRUE(mine) << mine.error().message;
-  EXPECT_FALSE(look(files("ca", ""))) << "without a certificate";
-  EXPECT_FALSE(look(files("ca", "stranger"))) << "with one by somebody else";
-  const status forged = look(files("stranger_ca", "store"));
+  EXPECT_FALSE(check_connection(files("ca", ""))) << "without a certificate";
+  EXPECT_FALSE(check_connection(files("ca", "stranger"))) << "with one by somebody else";
+  const status forged = check_connection(files("stranger_ca", "store"));
   ASSERT_FALSE(forged);
   EXPECT_EQ(forged.code(), EPROTO);
   EXPECT_NE(forged.error().message.find("certificate verify failed"), std::string::npos) << forged.error().message;
-  EXPECT_EQ(look(files("ca", "store"), "localhost").code(), EPROTO) << "its certificate names another host";
+  EXPECT_EQ(check_connection(files("ca", "store"), "localhost").code(), EPROTO) << "its certificate names another host";
   // An address that does not prove itself is passed over like one that does not answer.
   const auto two = etcd::connect({url("localhost"), url()}, std::chrono::milliseconds(5000), files("ca", "store"));
   ASSERT_TRUE(two);

@@ -92,10 +92,10 @@ TEST_F(cluster_folder, AnEmptyDiskIsNotTakenForTheTruthAndIsFilled) {
   EXPECT_NE(some->put(*some->open_pool("two"), key_at(0), memory_of(value), soon).status, 0);
   EXPECT_NE(log_of("a").find("cluster_other_folder"), std::string::npos);
   const auto direct = store_rig::open(rig->server("a").over_unix());
-  const auto told =
+  const auto answer =
       direct->run(direct->make_plain(store_protocol::opcode::stat, *direct->open_pool("lone"), key_at(*lone_of_a)));
-  EXPECT_EQ(told.status, EAGAIN);
-  EXPECT_NE(told.text.find("data folder"), std::string::npos) << told.text;
+  EXPECT_EQ(answer.status, EAGAIN);
+  EXPECT_NE(answer.text.find("data folder"), std::string::npos) << answer.text;
   // Started once more it is none the wiser.
   rig->stop("a");
   rig->start("a");

@@ -59,7 +59,7 @@ std::string replay_answer(std::string text, int& taken) {
   return {};
 }
 
-// What went wrong, empty if nothing. The first byte says which of the two the others are.
+// The error, empty if none. The first byte chooses how the others are read.
 std::string replay(std::string_view input, int (&taken)[2]) {
   if (input.empty()) return {};
   const std::string text(input.substr(1));  // a block of its own, so that a sanitizer sees a read past its end

@@ -144,12 +144,12 @@ class wired_cluster {
   // Nothing is wrong with any of them. What etcd says is not enough: a server that was killed and started again is alive
   // there, and complete, until its old lease is out or it has joined anew.
   bool settled(const std::set<std::string>& names) {
-    const std::uint64_t until = monotonic_ns() + 90'000'000'000;
+    const std::uint64_t deadline = monotonic_ns() + 90'000'000'000;
     const auto well = [&](const auto& now) {
       return is_settled(now, names) &&
              std::all_of(names.begin(), names.end(), [&](const auto& one) { return goes_by(one, now.map.epoch); });
     };
-    while (monotonic_ns() < until)
+    while (monotonic_ns() < deadline)
       if (wait_until(database(), well, 5)) return true;
     return false;
   }
@@ -172,9 +172,9 @@ class wired_cluster {
     options.use_shm = false;
     const auto past = store_client::client::open(options);
     if (!past) return false;
-    const auto told = (*past)->run((*past)->make_plain(store_protocol::opcode::stats, 0, {}));
-    return told.status == 0 && value_in(told.body, "peerlane_store_cluster_lease_seconds") > 0 &&
-           value_in(told.body, "peerlane_store_cluster_epoch") == static_cast<double>(epoch);
+    const auto reply = (*past)->run((*past)->make_plain(store_protocol::opcode::stats, 0, {}));
+    return reply.status == 0 && value_in(reply.body, "peerlane_store_cluster_lease_seconds") > 0 &&
+           value_in(reply.body, "peerlane_store_cluster_epoch") == static_cast<double>(epoch);
   }
   static double value_in(const std::string& metrics, const std::string& name) {
     const auto found = metrics.find("\n" + name + " ");
@@ -207,16 +207,16 @@ class players {
     for (auto& [key, events] : histories_) {
       events.push_back(read(*last, *pool, key));
       if (events.back().unknown) wrong.push_back(key + " cannot be read at the end");
-      const auto why = explain_if_impossible(events);
-      if (!why.empty()) wrong.push_back(key + ": " + why);
+      const auto reason = explain_if_impossible(events);
+      if (!reason.empty()) wrong.push_back(key + ": " + reason);
     }
     return wrong;
   }
   std::uint64_t answered() const { return answered_.load(); }
   // Some more operations have been answered, of each client.
   bool go_on() {
-    const std::uint64_t wanted = answered_ + 200, until = monotonic_ns() + 60'000'000'000;
-    while (answered_ < wanted && monotonic_ns() < until) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const std::uint64_t wanted = answered_ + 200, deadline = monotonic_ns() + 60'000'000'000;
+    while (answered_ < wanted && monotonic_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (answered_ >= wanted) return true;
     tell_why();
     return false;
@@ -229,7 +229,7 @@ class players {
       if (one.joinable()) one.join();
   }
 
-  // What the clients are at, for people: on stderr.
+  // The clients' progress, for people: on stderr.
   void tell_why() {
     const auto now = store_cluster::read_view(cluster_.database(), "default");
     const std::lock_guard hold(lock_);
@@ -313,7 +313,7 @@ class players {
     return one;
   }
 
-  // What to say if the clients do not go on.
+  // The message for clients that make no progress.
   void note_if_slow(const event& one, const std::string& key, const std::string& text) {
     const std::uint64_t took_ms = (one.end_ns - one.begin_ns) / 1'000'000;
     if (took_ms < 500) return;
@@ -370,7 +370,7 @@ bool left_it(const store_cluster::cluster_view& now, const std::string& name) {
 }
 
 TEST(store_netns, OneCutOffOneKilledOneAddedOneTakenOut) {
-  if (const auto why = why_not(); !why.empty()) GTEST_SKIP() << why;
+  if (const auto reason = why_not(); !reason.empty()) GTEST_SKIP() << reason;
   wired_cluster cluster;
   for (const char* name : {"a", "b", "c"}) cluster.start(name);
   ASSERT_TRUE(cluster.settled({"a", "b", "c"}));
@@ -402,7 +402,7 @@ TEST(store_netns, OneCutOffOneKilledOneAddedOneTakenOut) {
 }
 
 TEST(store_netns, DISABLED_LongAndAtRandom) {
-  if (const auto why = why_not(); !why.empty()) GTEST_SKIP() << why;
+  if (const auto reason = why_not(); !reason.empty()) GTEST_SKIP() << reason;
   // The usual lease: where other programs have the CPUs, etcd does not always answer in time for the shortest one, and
   // servers that leave for that reason are faults that this test has not drawn.
   wired_cluster cluster(static_cast<unsigned>(number_in("PL_NETNS_LEASE_S").value_or(5)));
@@ -421,7 +421,7 @@ TEST(store_netns, DISABLED_LongAndAtRandom) {
       const std::string name(1, static_cast<char>('a' + random() % 4));
       EXPECT_TRUE(all.go_on());
       const std::uint64_t began = monotonic_ns();
-      const auto told = [&](const char* label) {
+      const auto reply = [&](const char* label) {
         std::fprintf(stderr, "round %d: %s of %s at %.3f s for %.3f s\n", round, label, name.c_str(),
                      1e-9 * static_cast<double>(began), 1e-9 * static_cast<double>(monotonic_ns() - began));
       };
@@ -431,14 +431,14 @@ TEST(store_netns, DISABLED_LongAndAtRandom) {
           ASSERT_TRUE(wait_until(cluster.database(), [&](const auto& now) { return !now.alive.contains(name); }));
         }
         cluster.start(name);
-        told("death");
+        reply("death");
       } else {
         cluster.server(name).wire(false);
         if (random() % 2 == 0) {
           ASSERT_TRUE(wait_until(cluster.database(), [&](const auto& now) { return !now.alive.contains(name); }));
         }
         EXPECT_TRUE(all.go_on());
-        told("cut");
+        reply("cut");
         cluster.server(name).wire(true);
       }
       ASSERT_TRUE(cluster.settled(names));

@@ -257,7 +257,7 @@ TEST(plan, AnyMixOfDeathsAndReturnsKeepsACompleteCopy) {
       for (unsigned unit = 0; unit < kPlacements; ++unit) {
         const auto& copies = map.units[unit].copies;
         ASSERT_FALSE(copies.empty());
-        // Who is complete was so before: nobody becomes it by somebody's death.
+        // A complete replica was complete before: no server becomes it by the death of another.
         for (const auto& one : copies) ASSERT_TRUE(before.units[unit].has(one)) << unit;
       }
       if (random() % 4 == 0) settle(map, alive);

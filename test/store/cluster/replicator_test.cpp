@@ -64,8 +64,8 @@ class replicator_ends : public testing::Test {
   // Looks at the view again and again, as a server does, until the copy was tried some more times or the change has ended.
   int tried(const view_ptr& now) {
     const std::uint64_t wanted = copies_->failed + 3;
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (outcome_ == 0 && copies_->failed < wanted && std::chrono::steady_clock::now() < until) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (outcome_ == 0 && copies_->failed < wanted && std::chrono::steady_clock::now() < deadline) {
       copies_->act_by(now, true, 1);
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -83,17 +83,17 @@ class replicator_ends : public testing::Test {
 TEST_F(replicator_ends, WithoutACopyThatFailsWhileItIsFilled) {
   const auto now = view(10, {"me"}, {"x"});
   copies_->act_by(now, true, 1);
-  const auto filling = copies_->begin_catch_up(kUnit, "x");
-  EXPECT_TRUE(copies_->fills(kUnit, "x", filling));
+  const auto number = copies_->begin_catch_up(kUnit, "x");
+  EXPECT_TRUE(copies_->fills(kUnit, "x", number));
   spread();
   EXPECT_EQ(tried(now), 1);
-  EXPECT_FALSE(copies_->fills(kUnit, "x", filling));
-  EXPECT_FALSE(copies_->promise(kUnit, "x", filling, 10)) << "it is not complete any more";
+  EXPECT_FALSE(copies_->fills(kUnit, "x", number));
+  EXPECT_FALSE(copies_->promise(kUnit, "x", number, 10)) << "it is not complete any more";
   // A job that was late, or one for another run, begins again: the first one has missed a change all the same.
   const auto other = copies_->begin_catch_up(kUnit, "x");
-  EXPECT_FALSE(copies_->fills(kUnit, "x", filling));
-  EXPECT_FALSE(copies_->promise(kUnit, "x", filling, 10));
-  copies_->end_catch_up(kUnit, "x", filling);
+  EXPECT_FALSE(copies_->fills(kUnit, "x", number));
+  EXPECT_FALSE(copies_->promise(kUnit, "x", number, 10));
+  copies_->end_catch_up(kUnit, "x", number);
   EXPECT_TRUE(copies_->promise(kUnit, "x", other, 10));
 }
 

@@ -76,7 +76,7 @@ class Damage : public StoreTest {
     return expected;
   }
 
-  // Of a process that is killed with the store open.
+  // Runs in a process that is killed with the store open.
   oracle live_and_die() {
     store_.reset();
     const pid_t child = ::fork();
@@ -98,7 +98,7 @@ class Damage : public StoreTest {
     return expected;
   }
 
-  // What is wrong without having been told of; empty: all values are right, or the store has said what is not.
+  // The errors that the store did not report; empty: all values are right, or the store has named the lost ones.
   std::string silent_loss(const oracle& expected, bool& refused, int& reported) {
     refused = false, reported = 0;
     auto opened = engine::open(options());

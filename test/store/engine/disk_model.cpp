@@ -136,18 +136,18 @@ class model_files final : public rocksdb::FileSystemWrapper {
 
 constexpr std::size_t kSectorBytes = 512;
 
-// One file's contents: what is surely there, then draws for the rest.
+// One file's contents: what is is_synced there, then draws for the rest.
 class file_contents {
  public:
-  void write(const disk_event& event, bool surely, unsigned percent, std::mt19937& random) {
+  void write(const disk_event& event, bool is_synced, unsigned percent, std::mt19937& random) {
     const std::uint64_t end = event.offset + event.data.size();
     for (std::uint64_t offset = event.offset; offset < end;) {
       const std::uint64_t next = std::min(end, (offset / kSectorBytes + 1) * kSectorBytes);
-      if (surely || random() % 100 < percent)
+      if (is_synced || random() % 100 < percent)
         put(offset, std::string_view(event.data).substr(offset - event.offset, next - offset));
       offset = next;
     }
-    if (!surely && random() % 2 == 0 && data_.size() < end) data_.resize(end);  // the length, without the bytes
+    if (!is_synced && random() % 2 == 0 && data_.size() < end) data_.resize(end);  // the length, without the bytes
   }
   void truncate(std::uint64_t size) { data_.resize(size); }
   std::string& data() { return data_; }
@@ -322,7 +322,7 @@ disk_model::image disk_model::crash(std::size_t cut, std::mt19937& random) const
     const disk_event& event = events_[i];
     if (is_name_change(event.type) && i >= names_until) continue;
     const auto last = synced.find(event.file);
-    const bool surely = last != synced.end() && i < last->second;
+    const bool is_synced = last != synced.end() && i < last->second;
     switch (event.type) {
       case disk_event::kind::create:
         names[event.path] = event.file;
@@ -335,10 +335,10 @@ disk_model::image disk_model::crash(std::size_t cut, std::mt19937& random) const
         names.erase(event.path);
         break;
       case disk_event::kind::write:
-        files[event.file].write(event, surely, percent, random);
+        files[event.file].write(event, is_synced, percent, random);
         break;
       case disk_event::kind::truncate:
-        if (surely || random() % 2 == 0) files[event.file].truncate(event.offset);
+        if (is_synced || random() % 2 == 0) files[event.file].truncate(event.offset);
         break;
       case disk_event::kind::sync:
       case disk_event::kind::sync_folder:

@@ -51,7 +51,7 @@ class disk_model final : public disk {
   rocksdb::Env* index_env() noexcept override;
 
   std::size_t events() const;
-  // What is left when power is lost before event number `cut`, drawn by `random`: file name -> contents.
+  // The files that remain when power is lost before event number `cut`, drawn by `random`: file name -> contents.
   using image = std::map<std::string, std::string>;
   image crash(std::size_t cut, std::mt19937& random) const;
 

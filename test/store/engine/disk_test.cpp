@@ -87,7 +87,7 @@ class slow_gate final : public block_gate {
   }
 
  private:
-  filling filled_;  // counts blocks
+  fill_progress filled_;  // counts blocks
   std::thread copier_;
 };
 

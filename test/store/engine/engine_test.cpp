@@ -46,18 +46,18 @@ TEST_F(Engine, ARangeOfAValue) {
 }
 
 TEST_F(Engine, ConditionsHoldOrNothingChanges) {
-  EXPECT_EQ(put("k", "x", {.when = condition::if_present}), ENOENT);
-  EXPECT_EQ(put("k", "one", {.when = condition::if_absent}), 0);
-  EXPECT_EQ(put("k", "two", {.when = condition::if_absent}), EEXIST);
+  EXPECT_EQ(put("k", "x", {.precondition = condition::if_present}), ENOENT);
+  EXPECT_EQ(put("k", "one", {.precondition = condition::if_absent}), 0);
+  EXPECT_EQ(put("k", "two", {.precondition = condition::if_absent}), EEXIST);
   const version_t version = store_->stat(pool_, "k")->version;
-  EXPECT_EQ(put("k", "two", {.when = condition::if_version, .expected_version = version + 1}), ESTALE);
+  EXPECT_EQ(put("k", "two", {.precondition = condition::if_version, .expected_version = version + 1}), ESTALE);
   EXPECT_EQ(read("k"), "one");
-  EXPECT_EQ(put("k", "two", {.when = condition::if_version, .expected_version = version}), 0);
+  EXPECT_EQ(put("k", "two", {.precondition = condition::if_version, .expected_version = version}), 0);
   EXPECT_EQ(read("k"), "two");
-  EXPECT_EQ(store_->erase(pool_, "k", {.when = condition::if_version, .expected_version = version}).code(), ESTALE);
+  EXPECT_EQ(store_->erase(pool_, "k", {.precondition = condition::if_version, .expected_version = version}).code(), ESTALE);
   EXPECT_EQ(store_->erase(pool_, "k").code(), 0);
   EXPECT_EQ(store_->erase(pool_, "k").code(), ENOENT);
-  EXPECT_EQ(store_->erase(pool_, "k", {.when = condition::none}).code(), 0);
+  EXPECT_EQ(store_->erase(pool_, "k", {.precondition = condition::none}).code(), 0);
 }
 
 TEST_F(Engine, VersionsGrowAcrossRestarts) {
@@ -150,7 +150,7 @@ TEST_F(Engine, AGrantBecomesAValueOnCommitOnly) {
   EXPECT_EQ(update->base_version, store_->stat(pool_, "k")->version);
   store_->arena().base[update->segments[0].offset_bytes] = std::byte{1};
   ASSERT_TRUE(store_->commit(session, update->id,
-                             {.put = {.when = condition::if_version, .expected_version = update->base_version}}));
+                             {.put = {.precondition = condition::if_version, .expected_version = update->base_version}}));
   bytes changed = value;
   changed[0] = std::byte{1};
   changed.resize(value.size() + 10);
@@ -168,9 +168,9 @@ class EarlyWrites : public StoreTest {
     grant_ = given->id;
     memory_ = store_->arena().base + given->segments[0].offset_bytes;
   }
-  void come(std::uint64_t first, std::uint64_t until, durability level = durability::pool_default) {
-    std::memcpy(memory_ + first, value_.data() + first, until - first);
-    ASSERT_TRUE(store_->arrived(session_, grant_, until, level));
+  void come(std::uint64_t first, std::uint64_t bound, durability level = durability::pool_default) {
+    std::memcpy(memory_ + first, value_.data() + first, bound - first);
+    ASSERT_TRUE(store_->arrived(session_, grant_, bound, level));
   }
   void commit(const commit_options& settings = {}) {
     std::memcpy(memory_, value_.data(), kBytes);
@@ -248,7 +248,8 @@ TEST_F(EarlyWrites, MayTurnOutOtherThanForeseen) {
   EXPECT_EQ(store_->stats().early_writes, 0u);
   begin();
   come(0, kStep);
-  EXPECT_EQ(store_->commit(session_, grant_, {.put = {.when = condition::if_absent}, .take_crc = true, .crc32c = 1}).code(),
+  EXPECT_EQ(store_->commit(session_, grant_, {.put = {.precondition = condition::if_absent}, .take_crc = true, .crc32c = 1})
+                .code(),
             EEXIST);
   expect_sound();
 }
@@ -435,7 +436,7 @@ TEST_F(Engine, AFullDiskIsFullAndEraseMakesRoom) {
   EXPECT_EQ(put("b", std::string(3u << 20, 'b')), 0);
 }
 
-// What a logged erase frees may come back with the old record, so it is not reused before the log is synced.
+// The space of a logged erase may come back with the old record, so it is not reused before the log is synced.
 TEST_F(Engine, SpaceOfALoggedEraseIsReusedAfterASync) {
   store_.reset();
   engine_options settings = options();

@@ -31,8 +31,8 @@ class Faults : public StoreTest {
   }
   void SetUp() override {
     disk_.refuse = [this](std::string_view operation, std::string_view path) {
-      const bool here = operation == bad_operation_ && path.find(bad_path_) != std::string_view::npos;
-      return here ? bad_errno_.load() : 0;
+      const bool is_bad = operation == bad_operation_ && path.find(bad_path_) != std::string_view::npos;
+      return is_bad ? bad_errno_.load() : 0;
     };
     StoreTest::SetUp();
   }
@@ -310,7 +310,8 @@ TEST_F(Faults, SizesFollowASmallDisk) {
   }
 }
 
-// Whatever file meets the full disk, at a stop (which flushes), at a start and between: an error, and nothing is lost.
+// A full disk may hit any file, at a stop (which flushes), at a start and between: the result is an error, and nothing is
+// lost.
 TEST_F(Faults, NoFileOfTheIndexThatMeetsAFullDiskEndsTheProcess) {
   for (const char* operation : {"write", "allocate", "sync"}) {
     for (const char* path : {".sst", "MANIFEST", "OPTIONS", "dbtmp", ".log", "index/"}) {
@@ -338,7 +339,8 @@ TEST_F(Faults, NoDamageOfAnUnstoppedStoreWithTablesIsSilent) {
   reopen();
   for (int key = 0; key < kKeys; ++key)
     ASSERT_TRUE(store_->put(pool_, std::to_string(key), as_bytes(value_for(key)), {.level = durability::logged}));
-  // What a kill would leave, once the tables are written: RocksDB's threads do not live in a child that could be killed.
+  // The state that a kill leaves once the tables are written. RocksDB's threads do not live in a child that could be
+  // killed.
   namespace fs = std::filesystem;
   const fs::path data = folder_.path() + "/data", copy = folder_.path() + "/copy";
   std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -81,7 +81,7 @@ bool live(const arguments& args, disk_model& files, life& recorded) {
     const durability level = random() % 3 == 0 ? durability::durable : durability::logged;
     int code = 0;
     if (is_erase(now.number))
-      code = (*opened)->erase(pool->id, key_name(key), {.level = level, .when = condition::none}).code();
+      code = (*opened)->erase(pool->id, key_name(key), {.level = level, .precondition = condition::none}).code();
     else if (const auto value = value_of(0, 0, key, now.number); now.number % 3 == 0)
       code = put_as_it_comes(**opened, pool->id, key_name(key), value, now.number, {.level = level});
     else code = (*opened)->put(pool->id, key_name(key), value, {.level = level}).code();

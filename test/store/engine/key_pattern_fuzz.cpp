@@ -17,7 +17,7 @@
 namespace pl::store {
 namespace {
 
-// What went wrong, empty if nothing.
+// The error, empty if none.
 std::string replay(const std::string& text, int& taken) {
   const pattern one(text);
   if (!one.good())

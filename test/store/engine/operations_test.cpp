@@ -112,9 +112,9 @@ TEST_F(Operations, ABatchsItemsAreIndependentUnlessAtomic) {
   ASSERT_EQ(put("there", "old"), 0);
   std::vector<batch_operation> some(4);
   some[0].key = "a", some[0].value = as_bytes("1");
-  some[1].key = "there", some[1].value = as_bytes("2"), some[1].when = condition::if_absent;
+  some[1].key = "there", some[1].value = as_bytes("2"), some[1].precondition = condition::if_absent;
   some[2].key = "large", some[2].value = large;
-  some[3].key = "there", some[3].what = batch_operation::kind::erase;
+  some[3].key = "there", some[3].action = batch_operation::kind::erase;
   auto done = store_->batch(pool_, some, {.atomic = true});
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(done->items[1].error, EEXIST);
@@ -296,7 +296,8 @@ TEST_F(Told, ACopyThatComesLateKeepsTheFirstAnswer) {
   const std::string known = what_is_known();
   forget();
   tell(known);
-  const auto copied = store_->erase(pool_, "k", {.when = condition::none, .request = {7, 5, 1}, .copy = {gone->version, 0}});
+  const auto copied =
+      store_->erase(pool_, "k", {.precondition = condition::none, .request = {7, 5, 1}, .copy = {gone->version, 0}});
   ASSERT_TRUE(copied) << copied.error().message;
   const auto again = store_->erase(pool_, "k", {.request = {7, 5, 1}});
   ASSERT_TRUE(again) << again.error().message;
@@ -362,7 +363,7 @@ TEST_F(Told, ABatchIsAnsweredItemByItem) {
 }
 
 TEST_F(Operations, FailedRequestsMayBeTriedAgain) {
-  const put_options settings{.when = condition::if_present, .request = {5, 1}};
+  const put_options settings{.precondition = condition::if_present, .request = {5, 1}};
   EXPECT_EQ(put("k", "v", settings), ENOENT);
   ASSERT_EQ(put("k", "old"), 0);
   const auto done = store_->put(pool_, "k", as_bytes("v"), settings);
@@ -389,7 +390,7 @@ TEST_F(Operations, ConditionalPutsAreExactUnderConcurrency) {
         const std::string next = std::to_string(std::atoi(digits) + 1);
         const durability level = t % 2 == 0 ? durability::volatile_ : durability::logged;
         const int code =
-            put("n", next, {.level = level, .when = condition::if_version, .expected_version = now->info.version});
+            put("n", next, {.level = level, .precondition = condition::if_version, .expected_version = now->info.version});
         if (code == 0) ++done;
         if (code != 0 && code != ESTALE) ++failures;
       }
@@ -479,7 +480,7 @@ TEST_P(Model, AgreesWithAMap) {
         const int expected = precondition == condition::if_absent && modelled != model.end()    ? EEXIST
                              : precondition == condition::if_present && modelled == model.end() ? ENOENT
                                                                                                 : 0;
-        const auto done = store_->put(pool_, key, value, {.level = level, .when = precondition});
+        const auto done = store_->put(pool_, key, value, {.level = level, .precondition = precondition});
         ASSERT_EQ(done.code(), expected) << (done ? "" : done.error().message);
         if (done) model[key] = {value, level == durability::logged};
       }

@@ -152,7 +152,7 @@ std::string with_level(std::string bytes, const std::optional<level_place>& leve
   return bytes;
 }
 
-// What decoding accepts is exactly what encoding makes: a changed byte is either refused or comes back as that byte.
+// Decoding accepts exactly what encoding makes: a changed byte is refused or comes back as that byte.
 template <class Decode>
 void mutate(const std::string& good, const Decode& decode, std::optional<level_place> level = {}) {
   std::mt19937 random(11);

@@ -26,7 +26,7 @@ std::string with_level(std::string_view bytes, std::size_t offset, durability to
   return out;
 }
 
-// What is encoded again must be the same bytes.
+// Encoding a decoded record must give the same bytes.
 template <class Record, class Encode>
 std::string same(const std::optional<Record>& got, const Encode& again, std::string_view bytes, int& taken) {
   if (!got) return {};
@@ -34,7 +34,7 @@ std::string same(const std::optional<Record>& got, const Encode& again, std::str
   return again(*got) == bytes ? "" : "what was decoded is encoded as other bytes";
 }
 
-// What went wrong, empty if nothing. The first byte says which record the others are.
+// The error, empty if none. The first byte chooses the kind of record for the others.
 std::string replay(std::span<const std::uint8_t> input, int& taken) {
   if (input.empty()) return {};
   // A block of exactly the input's size, so that a sanitizer sees a read past its end.
@@ -69,7 +69,7 @@ std::string replay(std::span<const std::uint8_t> input, int& taken) {
       if (!got || encode(*got).size() == bytes.size())
         return same(
             got, [](const request_outcome& one) { return encode(one); }, same_level, taken);
-      // Of a release that did not know groups: the same without two bytes, and what it is written as today means the same.
+      // A record of a release without groups: two bytes shorter, with the same meaning as the present form.
       std::string today = encode(*got);
       const auto again = decode_outcome(today);
       if (got->group != kAnyGroup || !again || encode(*again) != today) return "an older record is not read as what it was";

@@ -44,7 +44,7 @@ class StoreFolder : public StoreTest {
     for (int key = 1; key < kKeys; key += 10) ASSERT_TRUE(store.erase(pool, name_of_key(key)));
   }
   static bool is_there(int key) { return key % 10 != 1; }
-  // Of a process that is killed.
+  // Runs in a process that is killed.
   void fill_and_die() {
     store_.reset();
     const pid_t child = ::fork();
@@ -80,7 +80,7 @@ class StoreFolder : public StoreTest {
     return std::any_of(lines.begin(), lines.end(),
                        [&](const std::string& one) { return one.find(wanted) != std::string::npos; });
   }
-  // What repair made: each key is right or in the list of what is lost.
+  // Checks a repaired folder: each key is right or in the list of losses.
   void expect_saved(const repair_report& report, int at_least) {
     const auto made = open_other();
     ASSERT_NE(made, nullptr);

@@ -48,7 +48,7 @@ TEST_F(Streams, PutGetEraseAndAreThereAfterARestart) {
     EXPECT_TRUE(read("k") == expected);
     const auto info = store_->stat(pool_, "k");
     ASSERT_TRUE(info);
-    EXPECT_EQ(info->where, tier::disk);
+    EXPECT_EQ(info->location, tier::disk);
     EXPECT_EQ(info->crc32c, done->crc32c);
     // Windows end at 4 MiB of the value, blocks at 4096.
     for (const auto& [offset, length] : {std::pair<std::uint64_t, std::uint64_t>{0, 1},
@@ -119,7 +119,7 @@ TEST_F(Streams, AWriterThatGoesLeavesNothing) {
 
 TEST_F(Streams, ConditionsAndRepetitionsHoldAsForOthers) {
   ASSERT_TRUE(put_long("k", 1, {.request = {7, 1}}));
-  EXPECT_EQ(put_long("k", 2, {.when = condition::if_absent}).code(), EEXIST);
+  EXPECT_EQ(put_long("k", 2, {.precondition = condition::if_absent}).code(), EEXIST);
   const auto again = put_long("k", 3, {.request = {7, 1}});
   ASSERT_TRUE(again);
   EXPECT_TRUE(again->repeated);

@@ -92,7 +92,7 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
       if (code == 0 && (!store.get(pools[pool], name, back, {.verify = true}) || back != value))
         return complain(shared, "a volatile value is not what was put");
     } else if (is_erase(number)) {
-      code = store.erase(pools[pool], name, {.when = condition::none}).code();
+      code = store.erase(pools[pool], name, {.precondition = condition::none}).code();
     } else {
       const auto value = value_of(pool, thread, key, number);
       code = number % 3 == 0 ? put_as_it_comes(store, pools[pool], name, value, number)
@@ -141,8 +141,7 @@ void live_and_die(const std::string& folder, shared_state& shared, const char* p
   ::_exit(1);  // only an error ends the threads
 }
 
-// What the key holds must be the outcome of an operation in [acknowledged, begun]. What it is counts as acknowledged from
-// now on.
+// The key's value must be the outcome of an operation in [acknowledged, begun], and counts as acknowledged from now on.
 bool check_key(engine& store, pool_id pool, std::size_t pool_number, std::size_t thread, std::size_t key,
                key_history& history) {
   const std::string name = name_of_key(thread, key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operation number n of a key does, and the bytes that it puts: known without being told, different for each.
+// The kind and the bytes of a key's operation number n: computed, and different for each.
 #pragma once
 
 #include <algorithm>
@@ -46,16 +46,16 @@ inline int put_as_it_comes(engine& store, pool_id pool, std::string_view key, st
     }
     std::size_t step = 0, done = 0;
     for (; step < kSteps && code == 0; ++step) {
-      const std::size_t until = value.size() * (step + 1) / kSteps;
+      const std::size_t bound = value.size() * (step + 1) / kSteps;
       std::uint64_t offset = 0;  // of the segment in the value
       for (const segment& one : given->segments) {
         const std::size_t first = std::max<std::size_t>(done, offset),
-                          end = std::min<std::size_t>(until, offset + one.size_bytes);
+                          end = std::min<std::size_t>(bound, offset + one.size_bytes);
         if (first < end)
           std::memcpy(store.arena().base + one.offset_bytes + (first - offset), value.data() + first, end - first);
         offset += one.size_bytes;
       }
-      done = until;
+      done = bound;
       if (step + 1 < kSteps || number % 2 == 0) code = store.arrived(session, given->id, done, settings.level).code();
       if (turn == 0 && step == 1) break;
     }

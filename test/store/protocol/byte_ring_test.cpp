@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rings of bytes: everything comes, in order, whatever the sizes; sleepers are woken; nonsense from the other end is found.
+// Rings of bytes: all bytes arrive in order, whatever the sizes; waiters are woken; invalid positions from the other end are
+// found.
 #include "store/protocol/byte_ring.hpp"
 
 #include <fcntl.h>
@@ -71,7 +72,7 @@ TEST_F(both_ends, TakeWhatThereIsRoomFor) {
 
 // From a thread to another, in pieces of all sizes, both sleeping in between: a byte that is lost or late is a test that
 // hangs.
-TEST_F(both_ends, BytesComeInOrderAndSleepersAreWoken) {
+TEST_F(both_ends, BytesComeInOrderAndWaitersAreWoken) {
   constexpr std::size_t kBytes = 3'000'000;
   int sockets[2];
   ASSERT_EQ(pipe(sockets), 0);
@@ -125,7 +126,7 @@ TEST_F(both_ends, NobodyIsToldToSleepOverWhatIsThere) {
   EXPECT_TRUE(server->arm(true, false));
   EXPECT_EQ(write(*client, "x"), 1u);
   EXPECT_TRUE(client->take_wakeup_request());
-  EXPECT_FALSE(client->take_wakeup_request()) << "one bell is enough";
+  EXPECT_FALSE(client->take_wakeup_request()) << "one wakeup is enough";
   EXPECT_TRUE(server->disarm());
   EXPECT_FALSE(server->disarm());
   EXPECT_FALSE(server->arm(true, false));

@@ -16,7 +16,7 @@
 namespace pl::store_protocol {
 namespace {
 
-// What went wrong with the lists that a body may be; each that is understood is encoded as the same bytes.
+// The error in a body's lists, each of which must encode to the same bytes.
 std::string replay_lists(std::string_view body) {
   const auto encoded = [](const auto& list) {
     std::string out;
@@ -30,7 +30,7 @@ std::string replay_lists(std::string_view body) {
   return again && *again == *pools ? "" : "a list of pools changes when it is encoded";
 }
 
-// What went wrong, empty if nothing. `taken` counts frames that were understood.
+// The error, empty if none. `taken` counts frames that were understood.
 std::string replay(std::span<const std::uint8_t> input, int& taken) {
   if (input.size() < kHeadBytes) return {};
   // A block of exactly the input's size, so that a sanitizer sees a read past its end.
@@ -61,7 +61,7 @@ std::string some_frame(std::uint32_t seed) {
   const auto text = [&](char letter) { return std::string(random() % 40, letter); };
   const auto level = [&] { return static_cast<durability>(random() % 5); };
   tail fields;
-  if (one_in_three()) fields.who = {random(), random()};
+  if (one_in_three()) fields.request_number = {random(), random()};
   if (one_in_three()) fields.only = {static_cast<condition>(random() % 4), random()};
   if (one_in_three()) fields.level = level();
   if (one_in_three()) fields.result = outcome{random(), random(), true, path::tcp, level(), 1, 2, 3, 4, false};
@@ -79,7 +79,7 @@ std::string some_frame(std::uint32_t seed) {
   if (one_in_three()) fields.memory = arena{random(), random(), true};
   if (one_in_three()) fields.epoch = random();
   if (one_in_three()) fields.copy = copy_terms{random(), random(), random(), random()};
-  if (one_in_three()) fields.lane = ucx_offer{1, 13, {random(), random()}, true, text('l'), text('t')};
+  if (one_in_three()) fields.ucx = ucx_offer{1, 13, {random(), random()}, true, text('l'), text('t')};
   if (one_in_three()) fields.ucx_transports = text('n');
   std::string key(random() % 30, 'k');
   for (unsigned many = random() % 9; many > 5; --many) append(key, key_entry{text('e'), random(), random()});

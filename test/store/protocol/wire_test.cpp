@@ -17,7 +17,7 @@ result<head> head_of(const std::string& text) { return decode_head(bytes_of(text
 std::vector<std::pair<const char*, tail>> tails() {
   std::vector<std::pair<const char*, tail>> out(1, {"nothing", {}});
   const auto add = [&](const char* name) -> tail& { return out.emplace_back(name, tail{}).second; };
-  add("sequence").who = {0x1122334455667788, 7};
+  add("sequence").request_number = {0x1122334455667788, 7};
   add("condition").only = {condition::if_version, 99};
   add("durability").level = durability::durable;
   add("outcome").result = {17, 0xabcdef01, true, path::shm_direct, durability::logged, 12345, 9, 1ull << 36, -5, true, 3};
@@ -36,10 +36,10 @@ std::vector<std::pair<const char*, tail>> tails() {
   add("arena").memory = {1ull << 34, 1ull << 30, true};
   add("epoch").epoch = 1ull << 40;
   add("copy").copy = {7, 1ull << 63, 1ull << 44, 3};
-  add("lane").lane = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
+  add("lane").ucx = {1, 13, {1ull << 63, 5}, true, "a\0dress"s, "rc_verbs/mlx5_0:1,tcp/eth0"};
   add("lane name").ucx_transports = "rc_verbs/mlx5_0:1";
   tail& all = add("all");
-  all.who = {1, 2};
+  all.request_number = {1, 2};
   all.only = {condition::if_absent, 0};
   all.level = durability::logged;
   all.result = outcome{};
@@ -85,7 +85,7 @@ TEST(store_protocol, LayoutOfTheHead) {
 TEST(store_protocol, EveryFlippedBitIsSeen) {
   std::string frame;
   tail fields;
-  fields.who = {1, 2};
+  fields.request_number = {1, 2};
   ASSERT_TRUE(encode({opcode::erase, 0, 1, 2}, "some key", fields, frame));
   for (std::size_t bit = 0; bit < frame.size() * 8; ++bit) {
     std::string damaged = frame;

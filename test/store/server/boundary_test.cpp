@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom the store lets in, and what each of them can see.
+// The principals that the store accepts, and the data that each of them can see.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
   EXPECT_EQ(anybody->create_pool("theirs", {}).code(), EACCES);
   EXPECT_EQ(anybody->run(anybody->make_plain(opcode::pool_delete, 0, "mine")).status, EACCES);
   EXPECT_EQ(get(*admin, pool, "k", 1), bytes_t{1});
-  // Whoever wants it says so.
+  // Only on request.
   rig.stop();
   rig.config.admins = {me(), "tcp"};
   rig.start();
@@ -36,7 +36,7 @@ TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
   EXPECT_TRUE(named->open_pool("mine"));
 }
 
-// What a client that maps the memory finds there.
+// The memory as a client that maps it finds it.
 class everything_mapped {
  public:
   explicit everything_mapped(const store_rig& rig) {

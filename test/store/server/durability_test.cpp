@@ -20,9 +20,9 @@ TEST(store_durability, AReplicatedPutIsRefusedAndTheStoreOpensAgain) {
     ASSERT_NE(store, nullptr);
     const auto pool = store->open_pool("pool") ? *store->open_pool("pool") : make_pool(*store, "pool");
     for (const std::size_t bytes : {10u, 100'000u, 10u << 20}) {  // in the index, in extents, longer than memory
-      const auto told = put(*store, pool, "key", random_value(bytes, 1), at_level(durability::replicated));
-      EXPECT_EQ(told.status, ENOTSUP) << bytes << told.text;
-      EXPECT_NE(told.text.find("volatile, logged or durable"), std::string::npos) << told.text;
+      const auto reply = put(*store, pool, "key", random_value(bytes, 1), at_level(durability::replicated));
+      EXPECT_EQ(reply.status, ENOTSUP) << bytes << reply.text;
+      EXPECT_NE(reply.text.find("volatile, logged or durable"), std::string::npos) << reply.text;
       EXPECT_EQ(put(*store, pool, "kept", random_value(bytes, 2), at_level(durability::durable)).status, 0);
     }
     store_protocol::pool_settings settings;

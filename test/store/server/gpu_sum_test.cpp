@@ -59,9 +59,9 @@ class store_gpu_sum : public testing::Test {
     test::set_device_bytes(address, value);
     auto source = store_->classify(address, value.size());
     ASSERT_TRUE(source && source->device);
-    const auto told = store_->run(store_->make_put(pool_, "k", *source, at_level(durability::durable)));
-    ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, path::shm_direct);
+    const auto reply = store_->run(store_->make_put(pool_, "k", *source, at_level(durability::durable)));
+    ASSERT_EQ(reply.status, 0) << reply.text;
+    EXPECT_EQ(reply.result.way, path::shm_direct);
     std::vector<unsigned char> back(value.size());
     store_client::get_request verified;
     verified.verify = true;  // the store compares the value with the checksum that it was told

@@ -50,7 +50,7 @@ class store_gpu : public gpu_rig, public testing::TestWithParam<bool> {  // true
   path expected(std::size_t bytes) const { return GetParam() && bytes > 16384 ? path::shm_direct : path::unix_socket; }
 };
 
-class store_gpu_lane : public gpu_rig, public testing::Test {
+class store_gpu_ucx : public gpu_rig, public testing::Test {
  protected:
   void SetUp() override {
     open(false, true);
@@ -59,14 +59,14 @@ class store_gpu_lane : public gpu_rig, public testing::Test {
 };
 
 // Through pinned memory a chunk at a time, in both directions at once.
-TEST_F(store_gpu_lane, PutsAndGetsGoThroughIt) {
+TEST_F(store_gpu_ucx, PutsAndGetsGoThroughIt) {
   for (const std::size_t bytes : {300'000u, 1u << 20, (21u << 20) + 3}) {
     const test::device_buffer source(bytes), destination(bytes);
     const auto value = test::random_bytes(bytes, bytes);
     test::set_device_bytes(source.pointer(), value);
-    const auto told = put_of(source.pointer(), bytes);
-    ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, path::ucx);
+    const auto answer = put_of(source.pointer(), bytes);
+    ASSERT_EQ(answer.status, 0) << answer.text;
+    EXPECT_EQ(answer.result.way, path::ucx);
     EXPECT_EQ(get(*store_, pool_, "k", bytes), value);
     const auto again = store_->make_put(pool_, "other", device(source.pointer(), bytes), at_level(durability::volatile_));
     const auto back = store_->make_get(pool_, "k", device(destination.pointer(), bytes), {});
@@ -89,10 +89,10 @@ TEST_P(store_gpu, PutsAndGetsOfEverySize) {
     const test::device_buffer source(bytes), destination(bytes);
     const auto value = test::random_bytes(bytes, bytes);
     test::set_device_bytes(source.pointer(), value);
-    const auto told =
+    const auto answer =
         store_->run(store_->make_put(pool_, "k", device(source.pointer(), bytes), at_level(durability::durable)));
-    ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, expected(bytes)) << bytes;
+    ASSERT_EQ(answer.status, 0) << answer.text;
+    EXPECT_EQ(answer.result.way, expected(bytes)) << bytes;
     EXPECT_EQ(get(*store_, pool_, "k", bytes), value) << bytes;  // as the CPU sees it
     // The checksum that the client told is that of the bytes.
     store_client::get_request verified;

@@ -63,7 +63,7 @@ const char* name_of(event::kind kind) {
 std::string explain_if_impossible(std::vector<event> events) {
   if (events.size() > 64) return "too long a history";
   std::sort(events.begin(), events.end(), [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
-  // What nobody got an answer to and nobody waited for may be left out as far as gets go: they change nothing.
+  // Operations without an answer may be left out for gets: they change nothing.
   std::erase_if(events, [](const auto& one) { return one.unknown && one.action == event::kind::get; });
   search tried(events);
   if (tried.possible(0, 0)) return {};

@@ -120,7 +120,7 @@ TEST(store_hostile, AnnouncedPutsDoNotHoldTheMemoryTier) {
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
   raw_peer one(rig.over_tcp(), pool, "p");
-  for (unsigned i = 1; i <= 10; ++i) one.announce(pool, i, "k" + std::to_string(i), 1600 << 10);
+  for (unsigned i = 1; i <= 10; ++i) one.send_put_header(pool, i, "k" + std::to_string(i), 1600 << 10);
   ASSERT_TRUE(soon([&] { return rig.server().engine().stats().grants > 0; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   // Others find room at once,
@@ -141,7 +141,7 @@ TEST(store_hostile, ATrickleIsNoProgress) {
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
   raw_peer one(rig.over_tcp(), pool, "p");
-  one.announce(pool, 1, "k", 1 << 20);
+  one.send_put_header(pool, 1, "k", 1 << 20);
   store_protocol::head header;
   header.op = opcode::data;
   header.request_id = 1;
@@ -171,7 +171,7 @@ TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
       ASSERT_EQ(store->run(grab).status, 0);
     }
     auto one = std::make_unique<raw_peer>(local ? rig.over_unix() : rig.over_tcp(), pool, "p");
-    one->announce(pool, 1, "k", 8u << 20);  // without a deadline
+    one->send_put_header(pool, 1, "k", 8u << 20);  // without a deadline
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     EXPECT_EQ(rig.server().engine().stats().sessions, 2u);
     one.reset();
@@ -274,9 +274,9 @@ TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
   rig.start();
   const std::size_t before = open_descriptors();
   std::vector<std::unique_ptr<raw_peer>> many;
-  store_client::client_options there;
-  there.server.endpoint = rig.server().metrics_endpoint();
-  for (int i = 0; i < 100; ++i) many.push_back(std::make_unique<raw_peer>(there));
+  store_client::client_options metrics_options;
+  metrics_options.server.endpoint = rig.server().metrics_endpoint();
+  for (int i = 0; i < 100; ++i) many.push_back(std::make_unique<raw_peer>(metrics_options));
   EXPECT_TRUE(soon([&] { return open_descriptors() <= before + many.size() + 40; })) << open_descriptors();
   for (const auto& one : many) EXPECT_TRUE(one->is_cut_off(5000));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may do what, and what happens to clients that misbehave, are slow, or die.
+// Permissions, and clients that misbehave, are slow, or die.
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a client can and cannot do with the memory tier that it has mapped.
+// The rights of a client over the memory tier that it has mapped.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

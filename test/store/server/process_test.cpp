@@ -59,9 +59,9 @@ class store_process : public testing::Test {
     wait();
   }
   bool serves() {
-    return soon([&] { return static_cast<bool>(store_client::connect(there().server, 1000)); }, 30);
+    return soon([&] { return static_cast<bool>(store_client::connect(reachable().server, 1000)); }, 30);
   }
-  store_client::client_options there() const {
+  store_client::client_options reachable() const {
     store_client::client_options out;
     out.server.socket = data_ + "/store.sock";
     return out;
@@ -85,13 +85,13 @@ TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
   std::ofstream(folder_ + "/config") << R"({"extent_file_bytes": 4194304})";
   start({"--config", folder_ + "/config"}, [] { allow_descriptors(200, 320); });
   ASSERT_TRUE(serves()) << said();
-  auto options = there();
+  auto options = reachable();
   options.use_shm = false;
   const auto store = store_rig::open(options);
   const auto pool = make_pool(*store, "p");
   ASSERT_EQ(put(*store, pool, "before", random_value(1 << 20, 1)).status, 0);
   std::vector<std::unique_ptr<raw_peer>> idle;
-  for (int i = 0; i < 500; ++i) idle.push_back(std::make_unique<raw_peer>(there()));
+  for (int i = 0; i < 500; ++i) idle.push_back(std::make_unique<raw_peer>(reachable()));
   // More files than it had, and more of the index's.
   for (unsigned i = 0; i < 20; ++i) {
     const auto done = put(*store, pool, "large" + std::to_string(i), random_value(3 << 20, i));
@@ -101,8 +101,8 @@ TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
     const auto done = put(*store, pool, "small" + std::to_string(i), random_value(100, i));
     ASSERT_EQ(done.status, 0) << i << ": " << done.text;
   }
-  const auto told = store->run(store->make_plain(store_protocol::opcode::stats, 0, {})).body;
-  EXPECT_NE(told.find("peerlane_store_read_only 0"), std::string::npos) << told;
+  const auto reply = store->run(store->make_plain(store_protocol::opcode::stats, 0, {})).body;
+  EXPECT_NE(reply.find("peerlane_store_read_only 0"), std::string::npos) << reply;
   idle.clear();
   EXPECT_TRUE(soon([&] {
     const auto made = store_client::client::open(options);

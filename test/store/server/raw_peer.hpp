@@ -54,7 +54,7 @@ class raw_peer {
     send(bytes);
   }
   // A put whose bytes shall follow.
-  void announce(std::uint32_t pool, std::uint64_t id, const std::string& key, std::uint64_t bytes) {
+  void send_put_header(std::uint32_t pool, std::uint64_t id, const std::string& key, std::uint64_t bytes) {
     store_protocol::head header;
     header.op = store_protocol::opcode::put;
     header.flags = store_protocol::flag::streamed;
@@ -78,9 +78,9 @@ class raw_peer {
   }
   const std::string& text() const { return last_text_; }
   bool is_cut_off(unsigned timeout_ms) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     char piece[4096];
-    while (std::chrono::steady_clock::now() < until) {
+    while (std::chrono::steady_clock::now() < deadline) {
       (void)store_client::wait_for(wire_->fd(), false, 50);
       if (!wire_->read(piece, sizeof piece)) return true;
     }
@@ -90,10 +90,10 @@ class raw_peer {
 
  private:
   std::string read(std::size_t bytes, unsigned timeout_ms) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     std::string out(bytes, '\0');
     std::size_t have = 0;
-    while (have < bytes && std::chrono::steady_clock::now() < until) {
+    while (have < bytes && std::chrono::steady_clock::now() < deadline) {
       const auto got = wire_->read(out.data() + have, bytes - have);
       if (!got) break;
       have += *got;
@@ -108,9 +108,9 @@ class raw_peer {
 
 template <class Condition>
 bool soon(const Condition& condition, int seconds = 15) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
+    if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;

@@ -35,7 +35,7 @@ class store_rings : public testing::Test {
     rig.config.spin_us = 20;
     rig.start();
   }
-  // What the server counts by this name.
+  // The server's counter of this name.
   long counted(const std::string& name) {
     const auto asker = store_rig::open(rig.over_tcp());
     const std::string text = asker->run(asker->make_plain(opcode::stats, 0, {})).body;
@@ -71,13 +71,13 @@ TEST_F(store_rings, AreForClientsOfTheSocketThatMapMemory) {
   const auto without_memory = store_rig::open(options);
   options = rig.over_unix();
   options.use_rings = false;
-  const auto without = store_rig::open(options);
+  const auto plain = store_rig::open(options);
   const auto far = store_rig::open(rig.over_tcp());
   EXPECT_EQ(counted("peerlane_store_rings_total"), 1);
 }
 
 // Both ends sleep before each question.
-TEST_F(store_rings, SleepersAreWoken) {
+TEST_F(store_rings, WaitersAreWoken) {
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
   for (int i = 0; i < 30; ++i) {
@@ -116,25 +116,25 @@ TEST_F(store_rings, AProcessThatIsKilledLeavesNothing) {
   const auto pool = make_pool(*store, "p");
   const long before = counted("peerlane_store_connections");
   for (int round = 0; round < 5; ++round) {
-    int told[2];
-    ASSERT_EQ(pipe(told), 0);
+    int ready[2];
+    ASSERT_EQ(pipe(ready), 0);
     const pid_t child = fork();
     if (child == 0) {
       auto mine = store_client::client::open(rig.over_unix());
       const bytes_t value(60'000, 5);
       const bool is_open = mine && (*mine)->open_pool("p");
-      if (::write(told[1], "x", 1) != 1 || !is_open) _exit(1);
+      if (::write(ready[1], "x", 1) != 1 || !is_open) _exit(1);
       for (;;) (void)(*mine)->run((*mine)->make_put(pool, "c", memory_of(value), at_level(durability::volatile_)));
     }
     char byte = 0;
-    ASSERT_EQ(::read(told[0], &byte, 1), 1);
+    ASSERT_EQ(::read(ready[0], &byte, 1), 1);
     std::this_thread::sleep_for(round * 3ms);
     kill(child, SIGKILL);
     int wait_status = 0;
     waitpid(child, &wait_status, 0);
     EXPECT_TRUE(WIFSIGNALED(wait_status));
-    close(told[0]);
-    close(told[1]);
+    close(ready[0]);
+    close(ready[1]);
   }
   EXPECT_TRUE(comes_true([&] { return counted("peerlane_store_connections") == before; }));
   EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
@@ -185,8 +185,8 @@ TEST_F(store_rings, ClientsThatLieAreThrownOut) {
       const iovec piece{frame.data(), frame.size()};
       is_over = !(*wire)->write({&piece, 1});
       if (word == 0) std::atomic_ref(words[0]).store(std::uint64_t{1} << 40);
-      const char bell = 1;
-      is_over = is_over || (send((*wire)->fd(), &bell, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EPIPE);
+      const char wakeup = 1;
+      is_over = is_over || (send((*wire)->fd(), &wakeup, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EPIPE);
       if (i % 1000 == 0) std::this_thread::sleep_for(1ms);
     }
     EXPECT_TRUE(is_over) << "word " << word;

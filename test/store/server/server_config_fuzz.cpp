@@ -22,7 +22,7 @@ const json& properties() {
   return all;
 }
 
-// What `text` says of the field, held against the schema's rules for it; empty: nothing is wrong.
+// The error of `text` by the field's rules in the schema; empty if none.
 std::string held_against(const std::string& name, const json& value) {
   if (!properties().contains(name)) return name + " was taken and is in no schema";
   const json& rules = properties()[name];
@@ -40,22 +40,22 @@ std::string held_against(const std::string& name, const json& value) {
   return {};
 }
 
-// What went wrong, empty if nothing. `taken` counts files that were understood.
+// The error, empty if none. `taken` counts files that were understood.
 std::string replay_config(const std::string& text, int& taken) {
-  server_config into;
-  const auto done = read_config(text, into);
+  server_config config;
+  const auto done = read_config(text, config);
   if (!done) {
-    const bool told = done.code() == EINVAL && done.error().message.starts_with("config");
-    return told ? std::string() : "not told well: " + done.error().message;
+    const bool is_described = done.code() == EINVAL && done.error().message.starts_with("config");
+    return is_described ? std::string() : "not told well: " + done.error().message;
   }
   ++taken;
   const json whole = json::parse(text, nullptr, false);
   if (!whole.is_object()) return "something that is no JSON object was taken";
   for (const auto& [name, value] : whole.items())
     if (const std::string problem = held_against(name, value); !problem.empty()) return problem;
-  if (whole.contains("threads") && whole["threads"] != into.threads) return "threads is not what the file says";
-  if (whole.contains("data") && whole["data"] != into.data) return "data is not what the file says";
-  if (const auto good = check(into); !good && good.error().message.empty()) return "refused without a word";
+  if (whole.contains("threads") && whole["threads"] != config.threads) return "threads is not what the file says";
+  if (whole.contains("data") && whole["data"] != config.data) return "data is not what the file says";
+  if (const auto good = check(config); !good && good.error().message.empty()) return "refused without a word";
   return {};
 }
 

@@ -33,8 +33,8 @@ TEST(store_config, FieldsHaveRangesAndUnknownOnesAreRefused) {
       {R"({"data": 5})", "a text"},
   };
   for (const auto& one : cases) {
-    store_server::server_config into;
-    const auto done = store_server::read_config(one.text, into);
+    store_server::server_config parsed;
+    const auto done = store_server::read_config(one.text, parsed);
     if (*one.problem == '\0') {
       EXPECT_TRUE(done) << one.text;
     } else {
@@ -85,17 +85,17 @@ TEST(store_config, ServersOfAClusterProveThemselvesOrTheOperatorSaysThatNobodyNe
 
 // Set to one value, everything else as it is by default.
 status one_field(const std::string& name, const json& value) {
-  store_server::server_config into;
-  into.data = "d";
-  if (auto read = store_server::read_config(json{{name, value}}.dump(), into); !read) return read;
+  store_server::server_config parsed;
+  parsed.data = "d";
+  if (auto read = store_server::read_config(json{{name, value}}.dump(), parsed); !read) return read;
   if (name == "cluster") {
-    into.name = "n";
-    into.listen = "127.0.0.1:1";
-    into.admins = {"tcp"};
+    parsed.name = "n";
+    parsed.listen = "127.0.0.1:1";
+    parsed.admins = {"tcp"};
   }
-  if (name.starts_with("tls_")) into.tls = {"c", "k", "a"};
-  if (name.starts_with("cluster_tls_")) into.cluster_tls = {"a", "c", "k"};
-  return store_server::check(into);
+  if (name.starts_with("tls_")) parsed.tls = {"c", "k", "a"};
+  if (name.starts_with("cluster_tls_")) parsed.cluster_tls = {"a", "c", "k"};
+  return store_server::check(parsed);
 }
 
 // Values that the field's rules allow, and values that they do not.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What strangers may say on a connection: a server of its own hears frames that were damaged or put together at random, with
-// checksums made right so that they get past the door. It must answer only what is a frame, end the connection soon after
-// the client's end, hold nothing for it afterwards, and serve the next one. From a seeded generator in the test suite, or
-// from libFuzzer (preset fuzz), where one server hears all inputs, so what one finds may need the ones before it:
+// Arbitrary bytes on a connection: a server gets frames that were damaged or put together at random, with valid checksums
+// so that they pass the first check. It must answer only frames, end the connection soon after the client's end, hold
+// nothing for it afterwards, and serve the next one. Inputs come from a seeded generator in the test suite, or from
+// libFuzzer (preset fuzz), where one server gets all inputs, so a finding may need the ones before it:
 //   store_session_fuzz -max_total_time=600
 #include <poll.h>
 #include <sys/socket.h>
@@ -42,7 +42,7 @@ std::string next_frame(std::string_view& bytes) {
   return out;
 }
 
-// Whole frames are taken off the front of `answers`. What is wrong with them, empty if nothing.
+// Takes whole frames off the front of `answers`. Returns the error in them, empty if none.
 std::string check_answers(std::string& answers) {
   while (answers.size() >= kHeadBytes) {
     const auto bytes = std::as_bytes(std::span(answers));
@@ -138,7 +138,7 @@ std::string some_talk(std::uint32_t seed) {
     const std::string key(1, static_cast<char>('a' + random() % 4));
     const std::string value(random() % 200, 'v');
     tail fields;
-    if (random() % 3 == 0) fields.who = {1 + random() % 3, random() % 8};
+    if (random() % 3 == 0) fields.request_number = {1 + random() % 3, random() % 8};
     if (random() % 3 == 0) fields.only = {static_cast<condition>(random() % 4), random() % 8};
     if (random() % 4 == 0) fields.level = static_cast<durability>(random() % 5);
     if (random() % 4 == 0) fields.crc = arch::crc32c(value.data(), value.size());

@@ -45,7 +45,7 @@ struct environment {
 class other_process {
  public:
   other_process(const std::string& test, const std::string& about) {
-    const environment told("PEERLANE_STORE", about);
+    const environment setting("PEERLANE_STORE", about);
     std::string filter = "--gtest_filter=" + test, also = "--gtest_also_run_disabled_tests";
     std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
     char* arguments[] = {self.data(), filter.data(), also.data(), nullptr};
@@ -69,8 +69,8 @@ store_client::client_options by_ucx(store_client::client_options options) {
   return options;
 }
 
-// What a client says to a store passes through here, until it is cut: the store then has an end of the connection, whatever
-// the client does. What goes by UCX does not pass.
+// Forwards a client's bytes to a store until it is cut: the store then sees the end of the connection, whatever the client
+// does. UCX's bytes do not pass here.
 class relay {
  public:
   explicit relay(const std::string& endpoint)
@@ -132,7 +132,7 @@ std::string log_of(const store_rig& rig) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class store_lane : public testing::Test {
+class store_ucx : public testing::Test {
  protected:
   void SetUp() override {
     rig_.config.ucx = "on";
@@ -190,12 +190,12 @@ TEST(stream_helper, DISABLED_ServesUntilKilled) {
 
 // ---- Who gets a lane
 
-TEST_F(store_lane, AnswersMetricsAndTheLogNameIt) {
+TEST_F(store_ucx, AnswersMetricsAndTheLogNameIt) {
   const auto value = random_value(kLarge, 1);
-  const auto told = put(*store_, pool_, "k", value);
-  ASSERT_EQ(told.status, 0) << told.text;
-  EXPECT_EQ(told.result.way, path::ucx);
-  EXPECT_EQ(told.fields.ucx_transports, store_->ucx_lanes());
+  const auto reply = put(*store_, pool_, "k", value);
+  ASSERT_EQ(reply.status, 0) << reply.text;
+  EXPECT_EQ(reply.result.way, path::ucx);
+  EXPECT_EQ(reply.fields.ucx_transports, store_->ucx_lanes());
   EXPECT_FALSE(store_->ucx_lanes().empty());
   store_client::reply got;
   EXPECT_EQ(get(*store_, pool_, "k", kLarge, &got), value);
@@ -210,45 +210,45 @@ TEST_F(store_lane, AnswersMetricsAndTheLogNameIt) {
   EXPECT_NE(log_of(rig_).find("\"event\":\"lane\""), std::string::npos);
   // A wrong checksum from the caller, and a part of a value.
   store_client::put_request wrong;
-  wrong.crc = told.result.crc + 1;
+  wrong.crc = reply.result.crc + 1;
   EXPECT_EQ(put(*store_, pool_, "k", value, wrong).status, EBADMSG);
   EXPECT_EQ(get(*store_, pool_, "k", kLarge), value);
   EXPECT_EQ(rig_.server().engine().stats().grants, 0u);
 }
 
-TEST_F(store_lane, CanBeDemanded) {
+TEST_F(store_ucx, CanBeDemanded) {
   auto options = by_ucx(rig_.over_unix());
   options.require = path::ucx;
   const auto strict = store_rig::open(options);
   ASSERT_TRUE(strict->open_pool("p"));
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{100'000}, std::size_t{3'000'000}}) {
     const auto value = random_value(bytes, bytes);
-    const auto told = put(*strict, pool_, "k", value);
-    ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, path::ucx);
+    const auto reply = put(*strict, pool_, "k", value);
+    ASSERT_EQ(reply.status, 0) << reply.text;
+    EXPECT_EQ(reply.result.way, path::ucx);
     store_client::reply got;
     EXPECT_EQ(get(*strict, pool_, "k", bytes, &got), value);
     EXPECT_EQ(got.result.way, path::ucx);
   }
   options.ucx = ucx_mode::off;
-  const auto without = store_rig::open(options);
-  ASSERT_TRUE(without->open_pool("p"));
-  const auto refused = put(*without, pool_, "k", random_value(1'000'000, 1));
+  const auto without_ucx = store_rig::open(options);
+  ASSERT_TRUE(without_ucx->open_pool("p"));
+  const auto refused = put(*without_ucx, pool_, "k", random_value(1'000'000, 1));
   EXPECT_EQ(refused.status, ENOTSUP);
   EXPECT_NE(refused.text.find("PEERLANE_STORE_UCX=off"), std::string::npos) << refused.text;
 }
 
-TEST_F(store_lane, ValuesLongerThanMemoryGoByTheConnection) {
+TEST_F(store_ucx, ValuesLongerThanMemoryGoByTheConnection) {
   const auto value = random_value(40u << 20, 3);  // more than half of the arena
-  const auto told = put(*store_, pool_, "long", value);
-  ASSERT_EQ(told.status, 0) << told.text;
-  EXPECT_EQ(told.result.way, path::tcp);
+  const auto reply = put(*store_, pool_, "long", value);
+  ASSERT_EQ(reply.status, 0) << reply.text;
+  EXPECT_EQ(reply.result.way, path::tcp);
   store_client::reply got;
   EXPECT_EQ(get(*store_, pool_, "long", value.size(), &got), value);
   EXPECT_EQ(got.result.way, path::tcp);
 }
 
-TEST_F(store_lane, AccessListsHoldForItToo) {
+TEST_F(store_ucx, AccessListsHoldForItToo) {
   store_protocol::pool_settings settings;
   settings.access = "uid:99=rw";
   const auto admin = store_rig::open(rig_.over_unix());
@@ -266,7 +266,7 @@ TEST_F(store_lane, AccessListsHoldForItToo) {
   EXPECT_EQ(put(*store_, read_only, "k", random_value(1'000'000, 1)).status, EACCES);
 }
 
-TEST(store_lane_choice, NoLibraryIsSaidAndTcpIsUsed) {
+TEST(store_ucx_choice, NoLibraryIsSaidAndTcpIsUsed) {
   const environment gone("PEERLANE_UCX_LIBRARY", "/nonexistent/libucp.so.0");
   store_rig rig;
   rig.config.ucx = "on";
@@ -284,7 +284,7 @@ TEST(store_lane_choice, NoLibraryIsSaidAndTcpIsUsed) {
   EXPECT_NE(log_of(rig).find("\"event\":\"no_ucx\""), std::string::npos);
 }
 
-TEST(store_lane_choice, WithoutBeingForcedThereIsNoneToOneself) {
+TEST(store_ucx_choice, WithoutBeingForcedThereIsNoneToOneself) {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_tcp());
@@ -298,45 +298,45 @@ TEST(store_lane_choice, WithoutBeingForcedThereIsNoneToOneself) {
 
 // ---- Strangers: whoever reaches UCX's port without the session's secret
 
-TEST_F(store_lane, WhoDoesNotKnowTheSecretWritesNothing) {
+TEST_F(store_ucx, WhoDoesNotKnowTheSecretWritesNothing) {
   store_client::ucx_value_stream::options options;
   options.mode = ucx_mode::on;
-  auto lane = store_client::ucx_value_stream::open(std::move(options));
-  ASSERT_TRUE(lane) << lane.error().message;
+  auto stream = store_client::ucx_value_stream::open(std::move(options));
+  ASSERT_TRUE(stream) << stream.error().message;
   auto wire = store_client::connect(rig_.over_tcp().server, 5000);
   ASSERT_TRUE(wire);
   store_client::greeting_request request;
-  request.lane = (*lane)->offer();
+  request.ucx = (*stream)->offer();
   const auto hello = store_client::greet(**wire, request, 5000);
-  ASSERT_TRUE(hello && hello->lane);
-  EXPECT_NE(hello->lane->secret[0], 0u);
+  ASSERT_TRUE(hello && hello->ucx);
+  EXPECT_NE(hello->ucx->secret[0], 0u);
   bytes_t value(kLarge, 0x66);
   const auto refused = [&](std::uint64_t first, std::uint64_t second) {
     const std::uint64_t secret[2] = {first, second};
-    auto joined = (*lane)->connect(*hello->lane, secret);
+    auto joined = (*stream)->connect(*hello->ucx, secret);
     ASSERT_TRUE(joined);
     const auto out = std::make_shared<store_client::stream_transfer>();
     out->is_out = true;
     out->token = 1;
     out->pieces = {{value.data(), value.size()}};
     out->bytes = value.size();
-    (*lane)->add(*joined, out);
+    (*stream)->add(*joined, out);
     EXPECT_TRUE(comes_true([&] {
-      (*lane)->progress();
+      (*stream)->progress();
       return out->bad.code != 0 && out->under_way == 0;
     }));
-    (*lane)->close(*joined);
+    (*stream)->close(*joined);
   };
-  refused(hello->lane->secret[0], hello->lane->secret[1]);  // its own session, which was granted nothing
-  refused(hello->lane->secret[0] + 1, hello->lane->secret[1]);
-  refused(hello->lane->secret[0], hello->lane->secret[1] + 1);
+  refused(hello->ucx->secret[0], hello->ucx->secret[1]);  // its own session, which was granted nothing
+  refused(hello->ucx->secret[0] + 1, hello->ucx->secret[1]);
+  refused(hello->ucx->secret[0], hello->ucx->secret[1] + 1);
   EXPECT_TRUE(comes_true([&] { return metrics().find("peerlane_store_lane_refused_total 0") == std::string::npos; }));
   EXPECT_EQ(put(*store_, pool_, "k", value).result.way, path::ucx);  // and it goes on
 }
 
 // ---- What breaks
 
-TEST_F(store_lane, ALaneThatBreaksCostsNoOperation) {
+TEST_F(store_ucx, AUcxLaneThatBreaksCostsNoOperation) {
   const auto value = random_value(kLarge, 5);
   ASSERT_EQ(put(*store_, pool_, "old", value).status, 0);
   store_client::put_request absent;
@@ -362,7 +362,7 @@ TEST_F(store_lane, ALaneThatBreaksCostsNoOperation) {
   EXPECT_EQ(put(*store_, pool_, "new", value).result.way, path::ucx);
 }
 
-TEST_F(store_lane, SpaceOfAKilledClientComesBack) {
+TEST_F(store_ucx, SpaceOfAKilledClientComesBack) {
   const auto value = random_value(kLarge, 6);
   ASSERT_EQ(put(*store_, pool_, "large", value).status, 0);
   const auto& engine = rig_.server().engine();
@@ -377,12 +377,12 @@ TEST_F(store_lane, SpaceOfAKilledClientComesBack) {
     EXPECT_EQ(get(*store_, pool_, "large", kLarge), value);
   }
   EXPECT_EQ(put(*store_, pool_, "k", value).result.way, path::ucx);
-  // What it had put is whole.
+  // Its earlier puts are whole.
   const auto theirs = get(*store_, pool_, "theirs", kLarge);
   EXPECT_EQ(theirs, random_value(kLarge, 9));
 }
 
-TEST(store_lane_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
+TEST(store_ucx_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
   const store_rig rig;  // for its directory; the store is another process
   const auto endpoint = [&] {
     std::string out;
@@ -435,7 +435,7 @@ std::string endpoint_in(const std::string& directory) {
 
 // The store closes the lane of a client that stands still, by force, while values travel; the client then goes on, and UCX
 // hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
-TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
+TEST(store_ucx_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
   const store_rig rig;
   other_process served("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
   const std::string endpoint = endpoint_in(rig.directory());
@@ -471,15 +471,15 @@ TEST(store_lane_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
     std::this_thread::sleep_for(std::chrono::milliseconds(round % 3 * 20));
     client.send(SIGCONT);
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    const auto told = put(*store, pool, "mine", value);
-    ASSERT_EQ(told.status, 0) << "round " << round << ": " << told.text;
-    ASSERT_EQ(told.result.way, path::ucx) << "round " << round << ": another client lost its lane: " << store->why_no_ucx()
-                                          << log_of_served();
+    const auto reply = put(*store, pool, "mine", value);
+    ASSERT_EQ(reply.status, 0) << "round " << round << ": " << reply.text;
+    ASSERT_EQ(reply.result.way, path::ucx)
+        << "round " << round << ": another client lost its lane: " << store->why_no_ucx() << log_of_served();
     ASSERT_EQ(get(*store, pool, "large", kLarge), value) << "round " << round;
   }
 }
 
-TEST(store_lane_server, ThatHangsCostsTheDeadlineAndNoMore) {
+TEST(store_ucx_server, ThatHangsCostsTheDeadlineAndNoMore) {
   const store_rig rig;
   other_process served("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
   const std::string endpoint = endpoint_in(rig.directory());

@@ -109,12 +109,12 @@ inline store_client::reply put(store_client::client& connection, std::uint32_t p
 
 // The value, or a test failure.
 inline bytes_t get(store_client::client& connection, std::uint32_t pool, const std::string& key, std::size_t room,
-                   store_client::reply* told = nullptr, const store_client::get_request& options = {}) {
+                   store_client::reply* answer = nullptr, const store_client::get_request& options = {}) {
   bytes_t out(room);
   const auto got = connection.run(connection.make_get(pool, key, memory_of(out), options));
   EXPECT_EQ(got.status, 0) << got.text;
   out.resize(got.moved_bytes);
-  if (told != nullptr) *told = got;
+  if (answer != nullptr) *answer = got;
   return out;
 }
 

@@ -50,7 +50,7 @@ TEST_F(store_streams, GoAndComeByTheSocketAndSaySo) {
     EXPECT_TRUE(std::equal(middle.begin(), middle.end(), value.begin() + static_cast<std::ptrdiff_t>(part.offset)));
     EXPECT_EQ(middle.size(), 5u << 20);
   }
-  // What memory holds goes by memory as before.
+  // Values in memory still go by memory.
   EXPECT_EQ(put(*store_, pool_, "small", random_value(1 << 20, 2)).result.way, path::shm_direct);
   EXPECT_LE(rig_.server().engine().stats().arena_used_bytes, 2u << 20);
 }
@@ -124,10 +124,10 @@ TEST_F(store_streams, AClientThatGoesInTheMiddleLeavesNothing) {
   }
   const auto limit = store_client::clock::now() + std::chrono::seconds(10);
   while (rig_.server().engine().stats().sessions > 1 && store_client::clock::now() < limit) std::this_thread::yield();
-  // What the disk was doing for it may end a moment after the session.
+  // Disk operations of the session may end a moment after it.
   const auto taken_by_values_only = [&] {
-    const bool there = store_->run(store_->make_plain(opcode::stat, pool_, "k")).status == 0;
-    return there == (disk_used() != 0);
+    const bool is_present = store_->run(store_->make_plain(opcode::stat, pool_, "k")).status == 0;
+    return is_present == (disk_used() != 0);
   };
   while (!taken_by_values_only() && store_client::clock::now() < limit) std::this_thread::yield();
   EXPECT_TRUE(taken_by_values_only());

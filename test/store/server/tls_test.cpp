@@ -53,9 +53,9 @@ TEST_F(store_tls, ValuesTravelAndTheCertificateSaysWho) {
   ASSERT_TRUE(store->open_pool("p"));
   for (const std::size_t bytes : {100u, 9u << 20}) {
     const auto value = random_value(bytes, bytes);
-    const auto told = put(*store, pool, "k", value);
-    ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, store_protocol::path::tls);
+    const auto reply = put(*store, pool, "k", value);
+    ASSERT_EQ(reply.status, 0) << reply.text;
+    EXPECT_EQ(reply.result.way, store_protocol::path::tls);
     EXPECT_EQ(get(*store, pool, "k", bytes), value);
   }
   EXPECT_EQ(store->open_pool("closed").code(), EACCES);

@@ -43,16 +43,16 @@ TEST_P(store_paths, EverySizeComesBack) {
   for (const std::size_t bytes : {0u, 1u, 4096u, 16384u, 16385u, 65536u, 65537u, 1u << 20, (4u << 20) + 1, 11u << 20}) {
     const auto value = random_value(bytes, bytes);
     const auto level = bytes % 2 == 0 ? durability::durable : durability::volatile_;
-    const auto told = put(*store_, pool_, "key" + std::to_string(bytes), value, at_level(level));
-    ASSERT_EQ(told.status, 0) << told.text;
-    EXPECT_EQ(told.result.way, path_for(bytes)) << bytes;
-    EXPECT_GE(told.result.reached, level) << bytes;
-    EXPECT_EQ(told.result.value_bytes, bytes);
-    EXPECT_GT(told.result.version, 0u);
+    const auto answered = put(*store_, pool_, "key" + std::to_string(bytes), value, at_level(level));
+    ASSERT_EQ(answered.status, 0) << answered.text;
+    EXPECT_EQ(answered.result.way, path_for(bytes)) << bytes;
+    EXPECT_GE(answered.result.reached, level) << bytes;
+    EXPECT_EQ(answered.result.value_bytes, bytes);
+    EXPECT_GT(answered.result.version, 0u);
     store_client::reply got;
     EXPECT_EQ(get(*store_, pool_, "key" + std::to_string(bytes), bytes + 5, &got), value) << bytes;
-    EXPECT_EQ(got.result.version, told.result.version);
-    EXPECT_EQ(got.result.crc, told.result.crc);
+    EXPECT_EQ(got.result.version, answered.result.version);
+    EXPECT_EQ(got.result.crc, answered.result.crc);
     EXPECT_EQ(got.result.way, path_for(bytes + 5)) << bytes;
   }
 }
@@ -63,8 +63,8 @@ TEST_P(store_paths, LongDurableValuesGoToDiskWhileTheyCome) {
   const bool can = GetParam().large != path::ucx;
   for (unsigned i = 0; i < 30; ++i) {
     const auto value = random_value((17u << 20) + i, i);
-    const auto told = put(*store_, pool_, "k", value, at_level(durability::durable));
-    ASSERT_EQ(told.status, 0) << told.text;
+    const auto answered = put(*store_, pool_, "k", value, at_level(durability::durable));
+    ASSERT_EQ(answered.status, 0) << answered.text;
     EXPECT_EQ(get(*store_, pool_, "k", value.size()), value);
     if (!can || early() > 0) break;  // a busy machine may have to try again
   }
@@ -96,8 +96,8 @@ TEST_P(store_paths, PartsOfValues) {
     const auto part = random_value(150'000, offset);
     store_client::put_request options;
     options.offset = offset;
-    const auto told = put(*store_, pool_, "k", part, options);
-    ASSERT_EQ(told.status, 0) << told.text;
+    const auto answered = put(*store_, pool_, "k", part, options);
+    ASSERT_EQ(answered.status, 0) << answered.text;
     if (expected.size() < offset + part.size()) expected.resize(offset + part.size());
     std::copy(part.begin(), part.end(), expected.begin() + static_cast<long>(offset));
     EXPECT_EQ(get(*store_, pool_, "k", expected.size() + 1), expected) << offset;
@@ -185,7 +185,7 @@ TEST_P(store_paths, ConnectionsBreakAndEverythingIsAppliedOnce) {
   }
   EXPECT_EQ(store_->reconnects(), 20u);
   EXPECT_EQ(get(*store_, pool_, "large", large.size()), large);
-  // What the lost connections had been granted comes back when the server has seen them go.
+  // Grants of the lost connections come back when the server has seen them go.
   const auto limit = store_client::clock::now() + std::chrono::seconds(10);
   while (rig_.server().engine().stats().grants != 0 && store_client::clock::now() < limit) std::this_thread::yield();
   EXPECT_EQ(rig_.server().engine().stats().grants, 0u);
@@ -193,8 +193,8 @@ TEST_P(store_paths, ConnectionsBreakAndEverythingIsAppliedOnce) {
 
 TEST_P(store_paths, ServerComesBack) {
   const auto value = random_value(1 << 20, 4);
-  const auto told = put(*store_, pool_, "k", value);
-  ASSERT_EQ(told.status, 0);
+  const auto answered = put(*store_, pool_, "k", value);
+  ASSERT_EQ(answered.status, 0);
   ASSERT_EQ(put(*store_, pool_, "gone", value, at_level(durability::volatile_)).status, 0);
   rig_.stop();
   bytes_t room(1 << 20);
@@ -205,7 +205,7 @@ TEST_P(store_paths, ServerComesBack) {
   ASSERT_TRUE(store_->wait(waiting));
   EXPECT_EQ(waiting->got.status, 0) << waiting->got.text;
   EXPECT_EQ(room, value);
-  EXPECT_EQ(waiting->got.result.version, told.result.version);
+  EXPECT_EQ(waiting->got.result.version, answered.result.version);
   EXPECT_EQ(store_->run(store_->make_get(pool_, "gone", memory_of(room), {})).status, ENOENT);
 }
 

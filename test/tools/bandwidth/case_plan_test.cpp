@@ -186,7 +186,7 @@ TEST(CasePlan, PairsThatCannotReachEachOtherSaySo) {
   machine_shape one_way{{132, 132}, {{true, true}, {false, true}}};
   const auto plan = planned("device_to_device_memcpy_write_ce", one_way);
   EXPECT_EQ(plan.runs.size(), 1u);
-  EXPECT_EQ(plan.matrices[0].cells[1][0].why, "no peer access between GPU 1 and GPU 0");
+  EXPECT_EQ(plan.matrices[0].cells[1][0].reason, "no peer access between GPU 1 and GPU 0");
 }
 
 TEST(CasePlan, TheBudgetOfMultiprocessorsIsShared) {

@@ -72,9 +72,9 @@ TEST(Expectation, NvlinkBySwitchAndDirect) {
 TEST(Expectation, PeersWithoutNvlinkHaveTheNarrowerPcieLink) {
   auto links = machine_of({h100_facts(), h100_facts()});
   links.gpus[1].pcie_width_max = 8;
-  const auto there = expect(links, path_of(gpu_place(0), gpu_place(1), by_ce()));
-  ASSERT_TRUE(there);
-  EXPECT_NEAR(there->limit, 31.5077, 1e-3);
+  const auto expected = expect(links, path_of(gpu_place(0), gpu_place(1), by_ce()));
+  ASSERT_TRUE(expected);
+  EXPECT_NEAR(expected->limit, 31.5077, 1e-3);
 }
 
 TEST(Expectation, BothDirectionsAndSharers) {

@@ -17,7 +17,7 @@ class team {
     for (int gpu = 0; gpu < 2; ++gpu) {
       cu::allocation_prop memory{};
       memory.type = cu::allocation_type::pinned;
-      memory.where = {cu::location_type::device, gpu};
+      memory.location = {cu::location_type::device, gpu};
       ok(cuda.cuMemCreate(&memory_[gpu], kBytes, &memory, 0));
       ok(cuda.cuMulticastBindMem(handle_, 0, memory_[gpu], 0, kBytes, 0));
       replica_[gpu] = map(memory_[gpu], gpu);

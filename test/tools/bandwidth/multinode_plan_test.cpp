@@ -56,10 +56,10 @@ TEST(MultinodePlan, EveryCellIsMeasuredOnce) {
     const auto plan = plan_multinode(index, shape_of(4));
     std::set<std::tuple<std::size_t, std::size_t, std::size_t>> cells;
     for (const auto& round : plan.rounds) {
-      std::set<std::tuple<std::size_t, std::size_t, std::size_t>> here;
+      std::set<std::tuple<std::size_t, std::size_t, std::size_t>> round_cells;
       for (const auto& one : round.transfers)
-        for (const auto& target : one.targets) here.insert({target.matrix, target.row, target.column});
-      for (const auto& one : here) EXPECT_TRUE(cells.insert(one).second) << index;
+        for (const auto& target : one.targets) round_cells.insert({target.matrix, target.row, target.column});
+      for (const auto& one : round_cells) EXPECT_TRUE(cells.insert(one).second) << index;
     }
     const bool pairs = index < 43;
     const std::size_t each = pairs ? 12 : 4;
@@ -94,12 +94,12 @@ TEST(MultinodePlan, PairsThatCannotReachEachOtherSaySo) {
   shape.why_not[0][2] = "no way";
   const auto plan = plan_multinode(37, shape);
   for (const auto& one : plan.matrices) {
-    EXPECT_EQ(one.cells[0][2].why, "no way");
-    EXPECT_EQ(one.cells[2][0].why, "no way") << "both directions at once need both";
-    EXPECT_EQ(one.cells[1][2].why, "");
+    EXPECT_EQ(one.cells[0][2].reason, "no way");
+    EXPECT_EQ(one.cells[2][0].reason, "no way") << "both directions at once need both";
+    EXPECT_EQ(one.cells[1][2].reason, "");
   }
-  EXPECT_EQ(plan_multinode(35, shape).matrices[0].cells[2][0].why, "");
-  EXPECT_EQ(plan_multinode(43, shape).matrices[0].cells[0][2].why, "no way");
+  EXPECT_EQ(plan_multinode(35, shape).matrices[0].cells[2][0].reason, "");
+  EXPECT_EQ(plan_multinode(43, shape).matrices[0].cells[0][2].reason, "no way");
   EXPECT_EQ(plan_multinode(43, shape).rounds.size(), 2u);
 }
 

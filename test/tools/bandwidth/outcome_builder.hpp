@@ -14,7 +14,7 @@ constexpr double kNone = -1;  // a cell without a value
 inline cell cell_with(double value) {
   cell one;
   if (value < 0) {
-    one.why = "no peer access";
+    one.reason = "no peer access";
     return one;
   }
   one.state = cell_state::measured;
@@ -74,7 +74,7 @@ inline std::vector<test_outcome> outcomes_of_two_gpus() {
                              {matrix_with("", "memcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)", {{52.5, 52.25}})}));
   cell& wrong = out[4].matrices[0].cells[0][1];
   wrong.state = cell_state::mismatch;
-  wrong.why = "8 of 65536 bytes from G1 to H by CE arrived wrong";
+  wrong.reason = "8 of 65536 bytes from G1 to H by CE arrived wrong";
   wrong.wrong.bytes = 8;
   wrong.wrong.first_offset = 4096;
   conclude(out[4], false);

@@ -33,7 +33,7 @@ struct fixture {
     try {
       arena.verify(test_case, bytes, "test", run);
       return "";
-    } catch (const tool_failure& why) { return why.what(); }
+    } catch (const tool_failure& reason) { return reason.what(); }
   }
 };
 

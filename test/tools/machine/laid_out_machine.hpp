@@ -64,7 +64,7 @@ inline const finding* find_finding(const std::vector<finding>& all, const std::s
 }
 
 // The level and the text of a finding, "absent" without one.
-inline std::string told(const std::vector<finding>& all, const std::string& subject) {
+inline std::string finding_text(const std::vector<finding>& all, const std::string& subject) {
   const auto* one = find_finding(all, subject);
   if (one == nullptr) return "absent";
   return std::string(one->level == severity::ok     ? "ok: "

@@ -20,14 +20,15 @@ std::string cells(const machine& all) {
 }
 
 using rule = std::function<std::string(std::size_t, std::size_t)>;
-std::string expected(std::size_t gpus, std::size_t adapters, const rule& told) {
+std::string expected(std::size_t gpus, std::size_t adapters, const rule& wording) {
   std::string out;
   const auto label = [gpus](std::size_t i) {
     return i < gpus ? "GPU" + std::to_string(i) : "NIC" + std::to_string(i - gpus);
   };
   for (std::size_t row = 0; row < gpus + adapters; ++row) {
     out += label(row);
-    for (std::size_t column = 0; column < gpus + adapters; ++column) out += " " + (row == column ? "X" : told(row, column));
+    for (std::size_t column = 0; column < gpus + adapters; ++column)
+      out += " " + (row == column ? "X" : wording(row, column));
     out += "\n";
   }
   return out;

@@ -94,9 +94,9 @@ int flush() {
   std::vector<std::thread> threads;
   for (const auto& entry : world->sockets)
     for (const bool sends : {true, false})
-      threads.emplace_back([&, peer = entry.first, sends, into = &codes[threads.size()]] {
+      threads.emplace_back([&, peer = entry.first, sends, destination = &codes[threads.size()]] {
         cuCtxSetCurrent(context);
-        *into = carry_out(*world, all, peer, sends);
+        *destination = carry_out(*world, all, peer, sends);
       });
   for (auto& one : threads) one.join();
   for (const int code : codes)
@@ -139,8 +139,9 @@ PL_FAKE int ncclCommInitRank(communicator** out, int size, unique_id id, int ran
     return system_error;
   for (int peer = 0; peer < rank; ++peer) {
     const int line = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const auto there = address_of(id, peer);
-    while (connect(line, reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) usleep(1000);  // not there yet
+    const auto peer_address = address_of(id, peer);
+    while (connect(line, reinterpret_cast<const sockaddr*>(&peer_address), sizeof peer_address) != 0)
+      usleep(1000);  // not there yet
     if (!move_all(line, &rank, sizeof rank, true)) return remote_error;
     made->sockets[peer] = line;
   }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t kReady = 1;  // iteration i uses the value i + 2
 constexpr std::uint32_t kAbort = 0xFFFFFFFFu;
-constexpr unsigned kPollsPerClock = 1024;  // the timer is slow to read: look at it rarely
+constexpr unsigned kPollsPerClock = 1024;  // the timer is slow to read
 
 // Polls with relaxed loads: an acquire would order every poll and, after the last one, cost a second trip to memory. Callers
 // that read data behind the flag fence once after it.

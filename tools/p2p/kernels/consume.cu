@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program does with a message: a kernel reads all of it (`peerlane p2p --consume`).
+// Consumes a message: a kernel reads all of it (`peerlane p2p --consume`).
 #include "cuda/kernel_device.cuh"
 
 using namespace pl::dev;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What a stranger meets first, on a real GPU: the demo as root and as a user without rights, sanity, a soak, what only a GPU can show of
+# What a new user runs first, on a real GPU: the demo as root and as a user without rights, sanity, a soak, what only a GPU can show of
 # the mapping layer, and the Python package from its wheel. It builds nothing; results (JSON) go to the folder given, a table comes last.
-#   scripts/gpu/front_door.sh <out folder of the build> <mapping_faults> <wheel> <results folder>
+#   scripts/gpu/first_use.sh <out folder of the build> <mapping_faults> <wheel> <results folder>
 set -u
 if [ $# -ne 4 ]; then
   echo "usage: $0 <out folder of the build> <mapping_faults> <wheel> <results folder>" >&2

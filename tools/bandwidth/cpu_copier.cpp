@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bandwidth/cpu_lane.hpp"
+#include "tools/bandwidth/cpu_copier.hpp"
 
 #include <sched.h>
 
@@ -10,7 +10,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "copy/cpu_copy.hpp"
-#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/gpu_copier.hpp"
 #include "tools/bandwidth/transfer_check.hpp"
 
 namespace pl::bandwidth {
@@ -18,18 +18,18 @@ namespace {
 
 constexpr std::uint64_t kMapCapacityBytes = 16ull << 30;    // BAR1 itself is the limit
 constexpr std::uint64_t kEnginePatienceNs = 2'000'000'000;  // a launch takes 10 us; only a full GPU takes long
-constexpr unsigned kMaxWidth = 64;
+constexpr unsigned kMaxTeamWidth = 64;
 
 failure stopped() { return failure{ECANCELED, "stopped: another transfer failed or took too long"}; }
 
 bool is_to_gpu(const bound_transfer& transfer) { return transfer.destination.location.type == place::kind::gpu; }
 
-// Loads and stores over a mapping that is made beforehand, so that nothing but the copy is timed.
-class bar_lane final : public cpu_lane {
+// Loads and stores through a mapping that is made before timing starts.
+class bar_copier final : public cpu_copier {
  public:
-  bar_lane(gpu_set& gpus, const bound_transfer& transfer)
+  bar_copier(gpu_set& gpus, const bound_transfer& transfer)
       : transfer_(transfer),
-        width_(std::clamp(transfer.executor.width, 1u, kMaxWidth)),
+        width_(std::clamp(transfer.executor.width, 1u, kMaxTeamWidth)),
         pool_({width_ - 1, copy::cpus_near(gpus.bus_id(transfer.executor.gpu).c_str())}) {}
 
   status map(gpu_set& gpus, copy::planner& planner, std::uint64_t piece_bytes) {
@@ -70,13 +70,14 @@ class bar_lane final : public cpu_lane {
   std::vector<piece> pieces_;
 };
 
-// The resident kernel of src/copy, kept hot as long as the lane lives.
-class engine_lane final : public cpu_lane {
+// The resident kernel of src/copy, kept hot as long as the copier lives.
+class kernel_copier final : public cpu_copier {
  public:
-  engine_lane(const bound_transfer& transfer, copy::planner& planner, copy::gpu_engine::hold hold)
+  kernel_copier(const bound_transfer& transfer, copy::planner& planner, copy::gpu_engine::hold hold)
       : planner_(planner),
         hold_(std::move(hold)),
-        choice_{copy::method::engine_copy, static_cast<std::uint8_t>(std::clamp(transfer.executor.width, 1u, kMaxWidth))} {
+        choice_{copy::method::engine_copy,
+                static_cast<std::uint8_t>(std::clamp(transfer.executor.width, 1u, kMaxTeamWidth))} {
     transfer_.way = is_to_gpu(transfer) ? copy::direction::to_device : copy::direction::to_host;
     transfer_.dst = transfer.destination.address;
     transfer_.src = transfer.source.address;
@@ -112,10 +113,10 @@ class engine_lane final : public cpu_lane {
   std::uint64_t retries_ = 0;
 };
 
-// cuMemcpyAsync where it blocks: pageable memory, and GPUs without a path between them.
-class driver_lane final : public cpu_lane {
+// cuMemcpyAsync in the cases in which it blocks: pageable memory, and GPUs without a path between them.
+class driver_copier final : public cpu_copier {
  public:
-  driver_lane(gpu_set& gpus, const bound_transfer& transfer)
+  driver_copier(gpu_set& gpus, const bound_transfer& transfer)
       : gpus_(gpus), transfer_(transfer), stream_(gpus, transfer.executor.gpu) {}
   status open() { return stream_.open(); }
   status enter() override { return gpus_.make_current(transfer_.executor.gpu); }
@@ -142,12 +143,13 @@ class driver_lane final : public cpu_lane {
   owned_stream stream_;
 };
 
-result<std::unique_ptr<cpu_lane>> make_engine_lane(gpu_set& gpus, copy::planner& planner, const bound_transfer& transfer) {
+result<std::unique_ptr<cpu_copier>> make_kernel_copier(gpu_set& gpus, copy::planner& planner,
+                                                       const bound_transfer& transfer) {
   if (auto ready = gpus.make_current(transfer.executor.gpu); !ready) return ready.error();
   if (auto ready = planner.prepare(transfer.executor.gpu); !ready) return ready.error();
   auto hold = planner.keep_hot(transfer.executor.gpu);
   if (!hold) return failure{hold.code(), describe(transfer) + ": " + hold.error().message};
-  return std::unique_ptr<cpu_lane>(new engine_lane(transfer, planner, *std::move(hold)));
+  return std::unique_ptr<cpu_copier>(new kernel_copier(transfer, planner, *std::move(hold)));
 }
 
 }  // namespace
@@ -165,19 +167,19 @@ result<copy::planner*> cpu_tools::planner() {
   return planner_.get();
 }
 
-result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {
+result<std::unique_ptr<cpu_copier>> make_cpu_copier(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {
   if (transfer.executor.kind == executor_kind::ce) {
-    auto lane = std::make_unique<driver_lane>(gpus, transfer);
-    if (auto opened = lane->open(); !opened) return opened.error();
-    return std::unique_ptr<cpu_lane>(std::move(lane));
+    auto copier = std::make_unique<driver_copier>(gpus, transfer);
+    if (auto opened = copier->open(); !opened) return opened.error();
+    return std::unique_ptr<cpu_copier>(std::move(copier));
   }
   const auto planner = tools.planner();
   if (!planner) return planner.error();
-  if (transfer.executor.kind == executor_kind::engine) return make_engine_lane(gpus, **planner, transfer);
-  auto lane = std::make_unique<bar_lane>(gpus, transfer);
+  if (transfer.executor.kind == executor_kind::engine) return make_kernel_copier(gpus, **planner, transfer);
+  auto copier = std::make_unique<bar_copier>(gpus, transfer);
   if (auto ready = gpus.make_current(transfer.executor.gpu); !ready) return ready.error();
-  if (auto mapped = lane->map(gpus, **planner, tools.piece_bytes()); !mapped) return mapped.error();
-  return std::unique_ptr<cpu_lane>(std::move(lane));
+  if (auto mapped = copier->map(gpus, **planner, tools.piece_bytes()); !mapped) return mapped.error();
+  return std::unique_ptr<cpu_copier>(std::move(copier));
 }
 
 }  // namespace pl::bandwidth

@@ -36,16 +36,16 @@ class owned_stream {
 };
 
 // The GPU's context must be current (select) for everything that enqueues. One thread.
-class gpu_lane {
+class gpu_copier {
  public:
   enum class mark : std::uint8_t { warm, start, end, all_ended };
 
   // Loads the kernel that it needs.
   // `has_company`: other GPU streams run beside it, so it must be known how far it was when one of them ended.
-  static result<std::unique_ptr<gpu_lane>> make(gpu_set& gpus, const bound_transfer& transfer, bool has_company);
-  ~gpu_lane();
-  gpu_lane(const gpu_lane&) = delete;
-  gpu_lane& operator=(const gpu_lane&) = delete;
+  static result<std::unique_ptr<gpu_copier>> make(gpu_set& gpus, const bound_transfer& transfer, bool has_company);
+  ~gpu_copier();
+  gpu_copier(const gpu_copier&) = delete;
+  gpu_copier& operator=(const gpu_copier&) = delete;
 
   int gpu() const { return transfer_.executor.gpu; }
   cu::stream_t stream() const { return stream_.get(); }
@@ -55,11 +55,11 @@ class gpu_lane {
   status enqueue_timed(std::uint64_t copies);
   // Of the same GPU: how much later than the other one's its own start mark was passed. A copy engine that several streams
   // share passes the mark of the second when it has done the copies of the first.
-  result<double> started_after_ns(const gpu_lane& other);
+  result<double> started_after_ns(const gpu_copier& other);
   // Copies that had ended `ns` after the start; nothing where there are no traces (kernels copy all in one launch).
   result<std::optional<double>> copies_until(double ns);
   status record(mark marker);
-  status wait_for(const gpu_lane& other, mark marker);  // also of another GPU
+  status wait_for(const gpu_copier& other, mark marker);  // also of another GPU
   // EAGAIN while work is under way; the driver's reason if it failed.
   status finished();
   result<double> elapsed_ns(mark begin, mark end);
@@ -69,7 +69,7 @@ class gpu_lane {
 
   static constexpr std::size_t kMarks = 4;
   static constexpr std::size_t kTraces = 64;
-  gpu_lane(gpu_set& gpus, const bound_transfer& transfer)
+  gpu_copier(gpu_set& gpus, const bound_transfer& transfer)
       : gpus_(gpus), transfer_(transfer), stream_(gpus, transfer.executor.gpu) {}
   status check(cu::result_t code, const char* step) const;
   gpu_set& gpus_;

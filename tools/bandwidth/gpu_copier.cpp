@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bandwidth/gpu_lane.hpp"
+#include "tools/bandwidth/gpu_copier.hpp"
 
 #include <algorithm>
 #include <span>
@@ -38,37 +38,37 @@ owned_stream::~owned_stream() {
   if (stream_ != nullptr && gpus_.make_current(gpu_)) gpus_.cuda().cuStreamDestroy_v2(stream_);
 }
 
-result<std::unique_ptr<gpu_lane>> gpu_lane::make(gpu_set& gpus, const bound_transfer& transfer, bool has_company) {
-  std::unique_ptr<gpu_lane> lane(new gpu_lane(gpus, transfer));
-  if (auto opened = lane->stream_.open(); !opened) return opened.error();
-  if (has_company && transfer.executor.kind == executor_kind::ce) lane->traces_.resize(kTraces);
-  for (const std::span<cu::event_t> some : {std::span<cu::event_t>(lane->events_), std::span(lane->traces_)})
+result<std::unique_ptr<gpu_copier>> gpu_copier::make(gpu_set& gpus, const bound_transfer& transfer, bool has_company) {
+  std::unique_ptr<gpu_copier> copier(new gpu_copier(gpus, transfer));
+  if (auto opened = copier->stream_.open(); !opened) return opened.error();
+  if (has_company && transfer.executor.kind == executor_kind::ce) copier->traces_.resize(kTraces);
+  for (const std::span<cu::event_t> some : {std::span<cu::event_t>(copier->events_), std::span(copier->traces_)})
     for (auto& event : some) {
       cu::event_t made = nullptr;
       const auto rc = gpus.cuda().cuEventCreate(&made, cu::event_flag::standard);
-      if (auto got = lane->check(rc, "an event"); !got) return got.error();
+      if (auto got = copier->check(rc, "an event"); !got) return got.error();
       event = made;
     }
-  if (transfer.executor.kind != executor_kind::sm) return lane;
-  const auto kernel = gpus.kernel(lane->gpu(), transfer.is_multicast ? "bandwidth_multicast" : "bandwidth_copy");
+  if (transfer.executor.kind != executor_kind::sm) return copier;
+  const auto kernel = gpus.kernel(copier->gpu(), transfer.is_multicast ? "bandwidth_multicast" : "bandwidth_copy");
   if (!kernel) return kernel.error();
-  lane->kernel_ = *kernel;
-  return lane;
+  copier->kernel_ = *kernel;
+  return copier;
 }
 
-gpu_lane::~gpu_lane() {
+gpu_copier::~gpu_copier() {
   if (!select()) return;
   for (const std::span<cu::event_t> some : {std::span<cu::event_t>(events_), std::span(traces_)})
     for (const auto event : some)
       if (event != nullptr) gpus_.cuda().cuEventDestroy_v2(event);
 }
 
-status gpu_lane::check(cu::result_t code, const char* step) const {
+status gpu_copier::check(cu::result_t code, const char* step) const {
   if (code == cu::error_code::success) return {};
   return gpus_.check(code, format("GPU %d: %s", transfer_.executor.gpu, step));
 }
 
-status gpu_lane::enqueue_copies(std::uint64_t copies) {
+status gpu_copier::enqueue_copies(std::uint64_t copies) {
   if (copies == 0) return {};
   const auto& cuda = gpus_.cuda();
   std::uint64_t dst = transfer_.destination.address;
@@ -86,7 +86,7 @@ status gpu_lane::enqueue_copies(std::uint64_t copies) {
   return {};
 }
 
-status gpu_lane::enqueue_timed(std::uint64_t copies) {
+status gpu_copier::enqueue_timed(std::uint64_t copies) {
   copies_ = copies;
   traced_ = 0;
   if (traces_.empty()) return enqueue_copies(copies);
@@ -101,7 +101,7 @@ status gpu_lane::enqueue_timed(std::uint64_t copies) {
   return {};
 }
 
-result<std::optional<double>> gpu_lane::copies_until(double ns) {
+result<std::optional<double>> gpu_copier::copies_until(double ns) {
   if (traces_.empty()) return std::optional<double>();
   const auto end_ns = elapsed_ns(mark::start, mark::end);
   if (!end_ns) return end_ns.error();
@@ -117,32 +117,32 @@ result<std::optional<double>> gpu_lane::copies_until(double ns) {
   return std::optional(bandwidth::copies_until(ended_ns, step_, copies_, ns));
 }
 
-status gpu_lane::record(mark marker) {
+status gpu_copier::record(mark marker) {
   return check(gpus_.cuda().cuEventRecord(events_[static_cast<std::size_t>(marker)], stream()), "cuEventRecord");
 }
 
-status gpu_lane::wait_for(const gpu_lane& other, mark marker) {
+status gpu_copier::wait_for(const gpu_copier& other, mark marker) {
   return check(gpus_.cuda().cuStreamWaitEvent(stream(), other.events_[static_cast<std::size_t>(marker)], 0),
                "cuStreamWaitEvent");
 }
 
-status gpu_lane::finished() {
+status gpu_copier::finished() {
   if (auto ready = select(); !ready) return ready;
   const auto rc = gpus_.cuda().cuStreamQuery(stream());
   if (rc == cu::error_code::not_ready) return failure{EAGAIN, format("GPU %d is still at work", gpu())};
   return check(rc, "the transfer");
 }
 
-result<double> gpu_lane::elapsed_ns(mark begin, mark end) {
+result<double> gpu_copier::elapsed_ns(mark begin, mark end) {
   return between(events_[static_cast<std::size_t>(begin)], events_[static_cast<std::size_t>(end)]);
 }
 
-result<double> gpu_lane::started_after_ns(const gpu_lane& other) {
+result<double> gpu_copier::started_after_ns(const gpu_copier& other) {
   constexpr auto start = static_cast<std::size_t>(mark::start);
   return between(other.events_[start], events_[start]);
 }
 
-result<double> gpu_lane::between(cu::event_t begin, cu::event_t end) {
+result<double> gpu_copier::between(cu::event_t begin, cu::event_t end) {
   if (auto ready = select(); !ready) return ready.error();
   float milliseconds = 0;
   const auto rc = gpus_.cuda().cuEventElapsedTime(&milliseconds, begin, end);

@@ -26,10 +26,10 @@ class cpu_tools {
   std::uint64_t piece_bytes_ = 0;
 };
 
-class cpu_lane {
+class cpu_copier {
  public:
-  virtual ~cpu_lane() = default;
-  // On the lane's own thread, before the first copy.
+  virtual ~cpu_copier() = default;
+  // On the copier's own thread, before the first copy.
   virtual status enter() { return {}; }
   // Complete on return. ECANCELED once `stop` is set, which is checked between copies.
   virtual status copy(std::uint64_t copies, const std::atomic<bool>& stop) = 0;
@@ -39,6 +39,6 @@ class cpu_lane {
 
 // For a checked transfer (transfer_check.hpp) that no GPU stream can hold. Everything that it maps or loads is there when
 // this returns.
-result<std::unique_ptr<cpu_lane>> make_cpu_lane(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer);
+result<std::unique_ptr<cpu_copier>> make_cpu_copier(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer);
 
 }  // namespace pl::bandwidth

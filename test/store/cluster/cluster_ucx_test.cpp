@@ -22,11 +22,11 @@ std::string ucx_refusal() {
   return tried ? "" : tried.error().message;
 }
 
-class store_cluster_lane : public testing::Test {
+class store_cluster_ucx : public testing::Test {
  protected:
   void SetUp() override {
     if (!etcd_is_there()) GTEST_SKIP() << kNoEtcd;
-    if (const auto why = ucx_refusal(); !why.empty()) GTEST_SKIP() << why;
+    if (const auto reason = ucx_refusal(); !reason.empty()) GTEST_SKIP() << reason;
     setenv("PEERLANE_STORE_UCX", "on", 1);
   }
   void TearDown() override { unsetenv("PEERLANE_STORE_UCX"); }
@@ -43,7 +43,7 @@ class store_cluster_lane : public testing::Test {
 
 std::string key_of(unsigned i) { return "key" + std::to_string(i); }
 
-// What is wrong with the key's value, and the way that it came; empty: nothing.
+// The error in the key's value or in its path; empty if none.
 std::string read_back(router& cluster, std::uint32_t pool, unsigned i) {
   bytes_t out(kLarge + 1);
   const auto got = cluster.get(pool, key_of(i), memory_of(out));
@@ -53,7 +53,7 @@ std::string read_back(router& cluster, std::uint32_t pool, unsigned i) {
   return got.result.way == path::ucx ? "" : key_of(i) + " came by " + store_protocol::name_of(got.result.way);
 }
 
-TEST_F(store_cluster_lane, LargeValuesGoByTheLaneOfWhoeverHasThem) {
+TEST_F(store_cluster_ucx, LargeValuesGoByTheUcxLaneOfWhoeverHasThem) {
   cluster_rig rig;
   rig.ucx = "on";
   for (const char* name : {"a", "b"}) rig.start(name);
@@ -80,7 +80,7 @@ TEST_F(store_cluster_lane, LargeValuesGoByTheLaneOfWhoeverHasThem) {
 
 #ifdef PL_PROGRAM
 
-TEST_F(store_cluster_lane, AServerIsKilledWhileValuesTravel) {
+TEST_F(store_cluster_ucx, AServerIsKilledWhileValuesTravel) {
   cluster_rig rig;
   rig.ucx = "on";
   rig.start("a");
@@ -133,8 +133,8 @@ TEST_F(store_cluster_lane, AServerIsKilledWhileValuesTravel) {
     }
   });
   const auto more_puts = [&](unsigned many) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    for (const unsigned before = puts; puts < before + many && std::chrono::steady_clock::now() < until;)
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (const unsigned before = puts; puts < before + many && std::chrono::steady_clock::now() < deadline;)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   more_puts(5);

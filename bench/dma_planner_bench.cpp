@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner's copies by DMA channel on a real GPU: all kinds of memory, registered copies and lists beside CUDA's in the
+// same turns, freed memory given back, cudaFree beside copies.
+//
+//     dma_planner_bench [FILE.json]
+//
+// Exit code 1 if anything is wrong.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/completion.hpp"
+#include "copy/planner.hpp"
+#include "cuda/driver_table.hpp"
+#include "measure/machine.hpp"
+#include "measure/result_file.hpp"
+#include "measure/samples.hpp"
+
+namespace {
+
+using namespace pl;
+using copy::direction;
+using copy::transfer;
+
+constexpr std::size_t kBytes = 128u << 20;
+int failures = 0;
+
+void check(bool is_right, const std::string& step) {
+  if (is_right) return;
+  ++failures;
+  std::printf("WRONG: %s\n", step.c_str());
+}
+void need(const status& outcome, const char* step) {
+  if (outcome) return;
+  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
+  std::exit(1);
+}
+
+double time_once_ns(const std::function<void()>& run) {
+  const std::uint64_t begin = ticks_ordered();
+  run();
+  return ticks_to_ns(ticks_ordered() - begin);
+}
+
+struct bench {
+  explicit bench(const cu::driver_table& table) : cuda(table) {}
+  const cu::driver_table& cuda;
+  cu::device_ptr device = 0, second = 0;
+  cu::stream_t stream = nullptr;
+  std::byte* host = nullptr;
+  std::unique_ptr<copy::planner> planner;
+  result_file file{"dma_planner_bench", {"dma_planner_bench"}};
+
+  void must(cu::result_t code, const char* step) const {
+    if (code == cu::error_code::success) return;
+    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
+    std::exit(1);
+  }
+  std::uint64_t by_channel() const {
+    return planner->counts().copies[static_cast<std::size_t>(copy::method::dma_channel)] +
+           planner->counts().copies[static_cast<std::size_t>(copy::method::dma_bounce)];
+  }
+  void set_up();
+  void check_memory(const char* kind, cu::device_ptr gpu, void* memory, bool goes_by_channel);
+  void check_kinds();
+  void time_copies();
+  void time_lists();
+  void check_freed();
+  void time_free();
+};
+
+void bench::set_up() {
+  need(cu::initialize(cuda), "cuInit");
+  cu::device_t ordinal = 0;
+  cu::context_t context = nullptr;
+  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
+  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
+  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  must(cuda.cuMemAlloc_v2(&device, kBytes), "cuMemAlloc");
+  must(cuda.cuMemAlloc_v2(&second, kBytes), "cuMemAlloc");
+  must(cuda.cuStreamCreate(&stream, 1), "cuStreamCreate");
+  void* pinned = nullptr;
+  must(cuda.cuMemHostAlloc(&pinned, kBytes, 0), "cuMemHostAlloc");
+  host = static_cast<std::byte*>(pinned);
+  auto opened = copy::planner::open(cuda, copy::planner::options_from_environment());
+  need(opened ? status() : status(opened.error()), "planner");
+  planner = *std::move(opened);
+  const std::uint64_t begin_ns = monotonic_ns();
+  need(planner->prepare(0), "prepare");
+  std::printf("prepared in %.1f ms\n", static_cast<double>(monotonic_ns() - begin_ns) / 1e6);
+  machine_facts facts = describe_host();
+  describe_gpu(facts, cuda, 0);
+  facts.backend = "rm";
+  file.set_machine(facts);
+}
+
+// Through GPU memory and back, at sizes that the planner gives to channels.
+void bench::check_memory(const char* kind, cu::device_ptr gpu, void* memory, bool goes_by_channel) {
+  auto* const words = static_cast<std::uint32_t*>(memory);
+  constexpr std::size_t kSize = 1u << 20;
+  const std::uint64_t before = by_channel();
+  for (std::uint32_t round = 1; round <= 20; ++round) {
+    for (std::size_t i = 0; i < kSize / 4; ++i) words[i] = static_cast<std::uint32_t>(i) * 2654435761u + round;
+    need(planner->copy({direction::to_device, gpu, copy::address_of(memory), kSize}), kind);
+    std::memset(memory, 0, kSize);
+    need(planner->copy({direction::to_host, copy::address_of(memory), gpu, kSize}), kind);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < kSize / 4; ++i) wrong += words[i] != static_cast<std::uint32_t>(i) * 2654435761u + round;
+    check(wrong == 0, format("%s: %zu words in round %u", kind, wrong, round));
+  }
+  const std::uint64_t taken = by_channel() - before;
+  check(goes_by_channel ? taken >= 20 : taken == 0, format("%s: %llu copies by channel", kind, static_cast<unsigned long long>(taken)));
+  std::printf("%-44s right, %2llu of 40 copies by channel\n", kind, static_cast<unsigned long long>(taken));
+  file.add_row({{"kind", "memory"}, {"memory", kind}, {"by_channel", taken}});
+}
+
+void bench::check_kinds() {
+  check_memory("cuMemAlloc, cuMemHostAlloc", device, host, true);
+  void* plain = mmap(nullptr, 4u << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  must(cuda.cuMemHostRegister_v2(plain, 4u << 20, 0), "cuMemHostRegister");
+  check_memory("cuMemAlloc, cuMemHostRegister", device, plain, true);
+  must(cuda.cuMemHostUnregister(plain), "cuMemHostUnregister");
+  check_memory("cuMemAlloc, pageable (to the host by staging)", device, plain, true);
+  cu::device_ptr pooled = 0;
+  if (cuda.cuMemAllocAsync != nullptr) {
+    must(cuda.cuMemAllocAsync(&pooled, 4u << 20, stream), "cuMemAllocAsync");
+    must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    check_memory("cuMemAllocAsync, cuMemHostAlloc", pooled, host, true);
+    must(cuda.cuMemFreeAsync(pooled, stream), "cuMemFreeAsync");
+    must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  }
+  cu::device_ptr small[64];
+  for (auto& one : small) must(cuda.cuMemAlloc_v2(&one, 4096), "cuMemAlloc");
+  auto* const words = reinterpret_cast<std::uint32_t*>(host);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    std::fill(words, words + 1024, i + 7);
+    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_device, small[i], copy::address_of(host), 4096}), "small");
+  }
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_host, copy::address_of(host), small[i], 4096}), "small");
+    check(words[0] == i + 7 && words[1023] == i + 7, "small allocations that share a block");
+    must(cuda.cuMemFree_v2(small[i]), "cuMemFree");
+  }
+  std::printf("64 allocations of 4 KiB: right\n");
+}
+
+void bench::time_copies() {
+  auto gpu = planner->register_memory(device, kBytes);
+  need(gpu ? status() : status(gpu.error()), "registering GPU memory");
+  auto memory = planner->register_host_memory(host, kBytes, 0);
+  need(memory ? status() : status(memory.error()), "registering host memory");
+  const auto at_host = copy::address_of(host);
+  struct contender {
+    const char* name;
+    std::function<void(std::size_t)> run;
+  };
+  const copy::choice by_dma{copy::method::dma_channel, 1};
+  const std::vector<contender> contenders{
+      {"to_host_registered", [&](std::size_t n) { (void)planner->copy({direction::to_host, at_host, device, n}); }},
+      {"to_host_channel", [&](std::size_t n) { (void)planner->copy_by(by_dma, {direction::to_host, at_host, device, n}); }},
+      {"to_host_cuda", [&](std::size_t n) { cuda.cuMemcpyDtoH_v2(host, device, n); }},
+      {"to_device_registered", [&](std::size_t n) { (void)planner->copy({direction::to_device, device, at_host, n}); }},
+      {"to_device_channel", [&](std::size_t n) { (void)planner->copy_by(by_dma, {direction::to_device, device, at_host, n}); }},
+      {"to_device_cuda", [&](std::size_t n) { cuda.cuMemcpyHtoD_v2(device, host, n); }},
+  };
+  std::printf("\nus, p50 (p99)");
+  for (const auto& one : contenders) std::printf(" %21s", one.name);
+  std::printf("\n");
+  for (const std::size_t size : {64u, 1024u, 4096u, 16384u, 65536u, 262144u, 1u << 20, 16u << 20}) {
+    std::vector<std::vector<double>> times_ns(contenders.size());
+    const int rounds = size <= (256u << 10) ? 600 : 40;
+    for (int round = 0; round < rounds; ++round)
+      for (std::size_t i = 0; i < contenders.size(); ++i) {
+        contenders[i].run(size);
+        for (int turn = 0; turn < 4; ++turn) times_ns[i].push_back(time_once_ns([&] { contenders[i].run(size); }));
+      }
+    std::printf("%13zu", size);
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      auto row = latency_fields(times_ns[i]);
+      std::printf(" %10.2f (%8.2f)", row["latency_ns_p50"].get<double>() / 1e3, row["latency_ns_p99"].get<double>() / 1e3);
+      row["kind"] = "copy";
+      row["contender"] = contenders[i].name;
+      row["size_bytes"] = size;
+      file.add_row(row);
+    }
+    std::printf("\n");
+  }
+}
+
+void bench::time_lists() {
+  std::printf("\nlists, us p50 and GB/s%12s %20s %20s %20s\n", "", "to host", "to device", "host, one by one");
+  struct shape {
+    std::size_t count, bytes;
+  };
+  for (const auto& [count, bytes] : {shape{64, 4096}, {1024, 4096}, {16384, 2048}, {1024, 65536}}) {
+    std::vector<transfer> to_host, to_device;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t place = (i * 7919 % count) * bytes;  // scattered on the GPU
+      to_host.push_back({direction::to_host, copy::address_of(host) + i * bytes, device + place, bytes});
+      to_device.push_back({direction::to_device, device + place, copy::address_of(host) + i * bytes, bytes});
+    }
+    auto* const words = reinterpret_cast<std::uint32_t*>(host);
+    for (std::size_t i = 0; i < count * bytes / 4; ++i) words[i] = static_cast<std::uint32_t>(i) * 40503u;
+    need(planner->copy_list(to_device), "list");
+    std::memset(host, 0, count * bytes);
+    need(planner->copy_list(to_host), "list");
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < count * bytes / 4; ++i) wrong += words[i] != static_cast<std::uint32_t>(i) * 40503u;
+    check(wrong == 0, format("a list of %zu of %zu B: %zu words", count, bytes, wrong));
+    std::vector<double> times_ns[3];
+    for (int round = 0; round < 60; ++round) {
+      times_ns[0].push_back(time_once_ns([&] { (void)planner->copy_list(to_host); }));
+      times_ns[1].push_back(time_once_ns([&] { (void)planner->copy_list(to_device); }));
+      times_ns[2].push_back(time_once_ns([&] {
+        for (const auto& one : to_host) cuda.cuMemcpyDtoHAsync_v2(copy::host_pointer(one.dst), one.src, one.row_bytes, stream);
+        cuda.cuStreamSynchronize(stream);
+      }));
+    }
+    std::printf("%6zu x %6zu            ", count, bytes);
+    const char* const names[] = {"list_to_host", "list_to_device", "cuda_one_by_one"};
+    for (int i = 0; i < 3; ++i) {
+      auto row = latency_fields(times_ns[i]);
+      const double ns = row["latency_ns_p50"].get<double>();
+      std::printf(" %10.2f %9.2f", ns / 1e3, static_cast<double>(count * bytes) / ns);
+      row["kind"] = "list";
+      row["contender"] = names[i];
+      row["blocks"] = count;
+      row["size_bytes"] = bytes;
+      row["gb_per_s"] = static_cast<double>(count * bytes) / ns;
+      file.add_row(row);
+    }
+    std::printf("\n");
+  }
+}
+
+// Memory that the application frees goes back to the GPU although a channel had it bound.
+void bench::check_freed() {
+  constexpr std::size_t kFreedBytes = std::size_t{2} << 30;
+  std::vector<double> back_ms;
+  for (int round = 0; round < 5; ++round) {
+    std::size_t before = 0, now = 0, all = 0;
+    must(cuda.cuMemGetInfo_v2(&before, &all), "cuMemGetInfo");
+    cu::device_ptr memory = 0;
+    must(cuda.cuMemAlloc_v2(&memory, kFreedBytes), "cuMemAlloc");
+    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_host, copy::address_of(host), memory, 65536}), "copy");
+    const std::uint64_t begin_ns = monotonic_ns();
+    must(cuda.cuMemFree_v2(memory), "cuMemFree");
+    while (now < before && monotonic_ns() - begin_ns < 2'000'000'000) {
+      usleep(1000);
+      must(cuda.cuMemGetInfo_v2(&now, &all), "cuMemGetInfo");
+    }
+    check(now >= before, "freed memory goes back to the GPU");
+    back_ms.push_back(static_cast<double>(monotonic_ns() - begin_ns) / 1e6);
+  }
+  std::sort(back_ms.begin(), back_ms.end());
+  check(back_ms.back() < 100, format("freed memory is back within 0.1 s: %.0f ms", back_ms.back()));
+  std::printf("\n2 GiB that were bound and freed are back after %.0f to %.0f ms\n", back_ms.front(), back_ms.back());
+  file.add_row({{"kind", "freed"}, {"back_ms_min", back_ms.front()}, {"back_ms_max", back_ms.back()}});
+}
+
+// cuCtxSynchronize and cuMemFree beside a thread that copies: by the planner, and by nobody.
+void bench::time_free() {
+  const auto measured = [&](bool with_copies) {
+    std::atomic<bool> is_over{false};
+    std::thread worker([&] {
+      while (with_copies && !is_over) (void)planner->copy({direction::to_host, copy::address_of(host), device, 65536});
+    });
+    std::vector<double> times_ns;
+    for (int round = 0; round < 300; ++round) {
+      cu::device_ptr memory = 0;
+      must(cuda.cuMemAlloc_v2(&memory, 4u << 20), "cuMemAlloc");
+      times_ns.push_back(time_once_ns([&] {
+        cuda.cuCtxSynchronize();
+        cuda.cuMemFree_v2(memory);
+      }));
+    }
+    is_over = true;
+    worker.join();
+    return latency_fields(times_ns);
+  };
+  auto idle = measured(false), beside = measured(true);
+  std::printf("cuCtxSynchronize and cuMemFree: %.2f us p50 alone, %.2f beside copies of 64 KiB\n",
+              idle["latency_ns_p50"].get<double>() / 1e3, beside["latency_ns_p50"].get<double>() / 1e3);
+  idle["kind"] = "free_alone";
+  beside["kind"] = "free_beside_copies";
+  file.add_row(idle);
+  file.add_row(beside);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto cuda = cu::driver();
+  if (!cuda) {
+    std::printf("FAILED: %s\n", cuda.error().message.c_str());
+    return 1;
+  }
+  bench run(**cuda);
+  run.set_up();
+  run.check_kinds();
+  run.time_copies();
+  run.time_lists();
+  run.check_freed();
+  run.time_free();
+  run.file.set_pass(failures == 0);
+  if (argc > 1) need(run.file.write(argv[1]), "result file");
+  std::printf("%s\n", failures == 0 ? "all right" : "SOMETHING IS WRONG");
+  run.planner.reset();
+  return failures == 0 ? 0 : 1;
+}
