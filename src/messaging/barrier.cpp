@@ -14,15 +14,16 @@ namespace pl::messaging {
 std::optional<status> messenger_core::advance_barrier() {
   auto& state = barrier_;
   if (!state.is_open) state = {.number = state.number + 1, .is_open = true, .is_attended = state.is_attended};
-  for (; state.distance < size_; state.distance *= 2, state.has_sent = false) {
-    const int destination_rank = (rank_ + state.distance) % size_, source_rank = (rank_ - state.distance + size_) % size_;
+  for (; state.distance < context_.size; state.distance *= 2, state.has_sent = false) {
+    const int destination_rank = (context_.rank + state.distance) % context_.size,
+              source_rank = (context_.rank - state.distance + context_.size) % context_.size;
     if (!state.has_sent) {
-      if (auto refused = refuses_peer(destination_rank)) return status(*std::move(refused));
-      send_control(destination_rank, {.kind = frame_kind::barrier, .tag = state.number});
+      if (auto refused = context_.refuses_peer(destination_rank)) return status(*std::move(refused));
+      channel_.send_control(destination_rank, {.kind = frame_kind::barrier, .tag = state.number});
       state.has_sent = true;
     }
-    if (peer(source_rank).barriers >= state.number && barrier_frames_ == 0) continue;
-    if (peer(source_rank).is_dead) return status(failure{ECONNRESET, format("rank %d is gone", source_rank)});
+    if (context_.peer(source_rank).barriers >= state.number && channel_.barrier_frames() == 0) continue;
+    if (context_.peer(source_rank).is_dead) return status(failure{ECONNRESET, format("rank %d is gone", source_rank)});
     return std::nullopt;
   }
   state.is_open = false;
@@ -32,9 +33,9 @@ std::optional<status> messenger_core::advance_barrier() {
 void messenger_core::on_barrier(peer_state& source, const frame& head) {
   if (head.tag == source.barriers + 1) source.barriers = head.tag;
   else
-    lost_.emplace_back(source.rank, format("is out of step: it told of barrier %llu where %llu was due",
-                                           static_cast<unsigned long long>(head.tag),
-                                           static_cast<unsigned long long>(source.barriers + 1)));
+    watch_.report(source.rank,
+                  format("is out of step: it told of barrier %llu where %llu was due",
+                         static_cast<unsigned long long>(head.tag), static_cast<unsigned long long>(source.barriers + 1)));
 }
 
 }  // namespace pl::messaging

@@ -23,7 +23,9 @@
 #include "copy/worker_pool.hpp"
 #include "messaging/memory_access.hpp"
 #include "messaging/messenger.hpp"
-#include "messaging/node.hpp"
+#include "messaging/messenger_context.hpp"
+#include "messaging/packet_channel.hpp"
+#include "messaging/peer_watch.hpp"
 #include "messaging/request_state.hpp"
 #include "messaging/rndv.hpp"
 #include "messaging/tag_match.hpp"
@@ -35,70 +37,6 @@
 #include "messaging/transport/ucx_fabric.hpp"
 
 namespace pl::messaging {
-
-// Each process sends this to all others when the messenger opens. UCX's address follows it.
-struct introduction {
-  std::uint32_t protocol = kProtocol;
-  std::uint32_t is_ready = 0;
-  node_identity node;
-  shm_queue_set::name send_queues;
-  std::uint8_t has_gpu_lanes = 0;
-  std::uint8_t wants_calibration = 0;
-  port_list ports{};  // of UCX
-};
-
-// A packet that belongs to no operation.
-struct control_packet : packet {
-  std::array<std::byte, 64> inline_data;
-  messenger_core* core = nullptr;
-  control_packet* next = nullptr;
-};
-
-// One end of a ring in shared memory: copies into or out of its chunks. They end in order.
-struct ring_end {
-  std::unique_ptr<shm_ring> ring;
-  int refusal = 0;  // errno of the only attempt to make or open it
-  // Opening failed because the owning process has ended.
-  bool is_gone() const noexcept {
-    return refusal == ENOENT || refusal == ESRCH || refusal == ESTALE || refusal == ECONNRESET;
-  }
-  std::uint64_t begun = 0;  // chunks whose copy has begun
-  std::uint64_t ended = 0;  // chunks whose copy has ended: published, or emptied
-  std::array<chunk_copy, shm_ring::kChunks> copies;
-  std::array<shm_ring::label, shm_ring::kChunks> labels{};
-  std::array<std::uint64_t, shm_ring::kChunks> senders{};  // outbound: the operations that fill
-  unsigned expected = 0;                                   // inbound: transfers whose RTR was sent
-};
-
-// A packet that overtook earlier ones of the same sender.
-struct early_packet {
-  byte_string whole;
-  remote_data data;
-};
-
-struct peer_state {
-  int rank = -1;
-  bool is_same_node = false;
-  bool is_dead = false;
-  bool has_left = false;
-  bool refuses_cma = false;            // the kernel denies process_vm_readv on it
-  bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
-  std::uint16_t gpu = 0;
-  pid_t pid = 0;
-  std::uint32_t sent = 0, received = 0;  // frames
-  std::map<std::uint32_t, early_packet> early;
-  std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, reported_cost = 0;
-  intrusive_list<operation, &operation::in_queue> waiting_sends;
-  std::uint64_t barriers = 0;  // the last one that it has entered
-  // Its liveness() when it last missed a deadline. While that has not changed, nobody waits for it again.
-  std::pair<std::uint64_t, std::uint64_t> unanswered_state{~0ull, ~0ull};
-  std::uint64_t puts = 0;  // not answered yet
-  // Same node: the queues, and packets for which there is no room yet.
-  shm_queue queue_out, queue_in;
-  std::deque<packet*> unsent;
-  ring_end outbound, inbound;
-  intrusive_list<operation, &operation::in_queue> fill_queue;  // transfers that leave through `outbound`
-};
 
 struct atomic_request {
   atomic_op op = atomic_op::add;
@@ -116,7 +54,7 @@ struct barrier_state {
 
 constexpr const char* kTakenBack = "its sender has taken the message back (a time-out there, or it was dropped)";
 
-struct messenger_core final : ucx_fabric::listener {
+struct messenger_core {
   messenger_core(const cu::driver_table* cuda, const messenger_options& wanted, int rank, int size);
   ~messenger_core();
 
@@ -125,17 +63,7 @@ struct messenger_core final : ucx_fabric::listener {
   // Without the network where a caller polls more often than UCX needs.
   bool progress(bool with_network = true);
   void mark_lost(int rank, const std::string& why);
-  void end(operation& op, int code, std::string message = {});
-  void release(operation& op);
-  void send_packet(int peer, packet& outgoing);
-  void send_operation(operation& op, frame_kind kind, std::size_t payload,
-                      int (*read)(packet&, std::size_t, void*, std::size_t));
-  void send_control(int peer, frame head, const void* data = nullptr, std::size_t bytes = 0);
-  operation& failed(operation_kind kind, int code, std::string message);
-  peer_state& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
-  bool is_foreign_process() const noexcept;
-  std::optional<failure> refuses_peer(int rank) const;
-  touch touch_of(const memory& range);
+  void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   // Makes progress until `done` yields a status.
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit);
@@ -157,8 +85,6 @@ struct messenger_core final : ucx_fabric::listener {
   // Stops this process's use of the operation's memory. True: nothing in this process reads or writes it any more, and a
   // peer discards what it has read of it since. The operation itself may continue without the memory.
   bool revoke(operation& op);
-  // Counters that change whenever the peer shows a sign of life.
-  std::pair<std::uint64_t, std::uint64_t> liveness(int rank) const;
   // A rank whose operation still uses the ended window; -1: none.
   int window_user(std::uint32_t id);
 
@@ -173,57 +99,24 @@ struct messenger_core final : ucx_fabric::listener {
   operation& atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request, std::uint64_t* before);
 
   std::mutex mutex_;
-  const std::uint32_t epoch_;
-  const messenger_options options_;
-  const int rank_, size_;
-  std::unique_ptr<copy::planner> own_planner_;
-  memory_access memory_;
-  thresholds thresholds_;
-  messenger::statistics counts_;
-  std::vector<peer_state> peers_;
-  operation_pool operations_;
+  messenger_context context_;
+  peer_watch watch_;
+  packet_channel channel_;
   tag_matcher matcher_;
-  std::unique_ptr<ucx_fabric> fabric_;
-  const cu::driver_table* cuda_;
   bool do_all_calibrate_ = false;  // every process of the job asks for it
 
  private:
   friend class messenger;
   // messenger_core.cpp
-  void on_packet(const std::byte* whole, std::size_t bytes) override;
-  void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
-  void on_remote(const frame& head, remote_data data) override;
-  void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  bool push(peer_state& destination, packet& outgoing);
-  bool read_queue(peer_state& source);
-  void take_from_queue(peer_state& source, const shm_queue::view& whole);
-  bool advance_queues();
-  void on_lost(int rank, const char* reason) override;
-  void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  status exchange_introductions(bootstrap& group);
-  status open_fabric(int rank_on_node);
-  status open_queues(const std::vector<introduction>& known);
-  status accept_introduction(std::size_t rank, const byte_string& text, const introduction& mine);
-  void choose_gpu();
-  void leave();
-  void check_deaths();
-  bool is_gone(const peer_state& remote);
-  void drop_departed();
   void fail_operations_of(int rank, const std::string& why);
   void fail_operation_of(operation& op, const std::string& why);
   void update_credit(peer_state& remote, const frame& head);
-  void send_credit(peer_state& remote);
-  static void on_packet_sent(packet& outgoing, int code);
-  static void on_control_packet_sent(packet& outgoing, int code);
   // tag_send_recv.cpp
   void start_send(operation& op);
   void send_to_self(operation& op);
   void send_waiting(peer_state& destination);
-  std::size_t eager_limit(const memory& source, const peer_state& destination) const;
   void on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void on_reply(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  void deliver(operation& receive, const std::byte* payload, std::size_t bytes, int outcome);
-  void deliver_held(operation& receive, operation& unexpected);
   void deliver_from_self(operation& receive, operation& send);
   void receive_unexpected(operation& receive, operation& unexpected);
   void on_retract(peer_state& source, const frame& head);
@@ -288,6 +181,7 @@ struct messenger_core final : ucx_fabric::listener {
   void advance_ucx_receive(operation& op);
   bool uses_ucx_rendezvous(const operation& op) const { return uses_ucx_rendezvous(op.peer, op.range); }
   void send_rts_in_place(operation& op, frame_kind kind);
+  static void on_in_place_sent(packet& outgoing, int code);
   void on_in_place_done(operation& op, int code);
   void receive_in_place(operation& receive);
   void on_parts(const peer_state& source, const frame& head);
@@ -308,18 +202,10 @@ struct messenger_core final : ucx_fabric::listener {
   result<std::uint64_t> apply(const memory& range, const atomic_request& request);
   std::optional<failure> refuses_window(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes) const;
 
-  death_watch deaths_;
-  std::optional<shm_queue_set> send_queues_;
-  std::vector<int> queue_peers_;
   std::optional<pinned_pool> pinned_;
   cuda_ipc_cache ipc_;
-  std::unique_ptr<copy::worker_pool> fillers_;             // made by the first chunk that they share
-  std::vector<std::unique_ptr<transfer_state>> given_up_;  // UCX has not let go of their parts
-  remote_data arriving_;                                   // of the announcement that is looked at
-  std::deque<std::unique_ptr<control_packet>> controls_;
-  control_packet* free_control_ = nullptr;
-  std::vector<std::pair<int, std::string>> lost_;
-  std::vector<std::pair<int, std::uint64_t>> leaving_;      // until when what they sent is waited for
+  std::unique_ptr<copy::worker_pool> fillers_;              // made by the first chunk that they share
+  std::vector<std::unique_ptr<transfer_state>> given_up_;   // UCX has not let go of their parts
   intrusive_list<operation, &operation::in_order> moving_;  // all but rings
   std::vector<operation*> ready_;                           // of them, copies between GPUs that have not been queued
   std::size_t ready_bytes_ = 0;
@@ -330,15 +216,8 @@ struct messenger_core final : ucx_fabric::listener {
   std::map<std::uint32_t, memory> windows_;
   std::uint32_t next_window_ = 1;
   barrier_state barrier_;
-  std::uint64_t barrier_frames_ = 0;  // under way: they must leave before this process turns to other things
-  std::uint16_t gpu_ = 0;
-  bool is_gpu_shared_ = false;
-  bool is_gpu_used_ = false;  // by this process, as far as its messages show
-  bool is_reading_ = false;   // lanes: more messages may be in them
   bool is_open_ = false;
-  bool is_leaving_ = false;
   unsigned rounds_ = 0;
-  std::uint64_t last_death_check_ns_ = 0;
 };
 
 }  // namespace pl::messaging

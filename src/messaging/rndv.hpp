@@ -54,6 +54,7 @@ constexpr std::size_t kMaxCmaBytesPerRound = 512 << 10;
 
 // One side of a transfer.
 struct transfer_state {
+  messenger_core* core = nullptr;  // of a send in place
   rts_body rts;  // the sender's, valid until its packet has left
   transport_kind transport = transport_kind::none;
   touch access = touch::any;

@@ -26,7 +26,7 @@ void messenger_core::start_cma(operation& receive, const rts_body& rts) {
   receive.transfer->source = rts.address;
   receive.transfer->rts = rts;
   moving_.push_back(&receive);
-  if (cma_receives_++ != 0 || is_reading_) return;
+  if (cma_receives_++ != 0 || channel_.is_reading()) return;
   cma_budget_ = kMaxCmaBytesPerRound;
   advance_cma(receive);
 }
@@ -47,13 +47,13 @@ void messenger_core::read_together() {
     list[count++] = current;
   }
   if (count < 2) return;
-  auto& source = peer(list[0]->peer);
+  auto& source = context_.peer(list[0]->peer);
   const auto done = process_vm_readv(source.pid, here.data(), count, there.data(), count, 0);
   // Reading each alone shows which one fails.
-  if (done < 0 || static_cast<std::size_t>(done) != bytes || is_gone(source)) return;
+  if (done < 0 || static_cast<std::size_t>(done) != bytes || watch_.has_ended(source)) return;
   cma_budget_ -= bytes;
   for (operation* const each : std::span(list).first(count)) {
-    ++counts_.pulled;
+    ++context_.counts.pulled;
     g_live_pulled.add(each->transfer->wanted);
     --cma_receives_;
     moving_.remove(each);
@@ -73,19 +73,19 @@ void messenger_core::advance_cma(operation& op) {
   moving_.remove(&op);
   if (is_readable) return finish_read(op, state.code, std::move(state.message));
   state.ended = 0;
-  start_ring(op, peer(op.peer), state.rts);
+  start_ring(op, context_.peer(op.peer), state.rts);
 }
 
 // Up to `most` bytes more of the message. False as for classify_read_error.
 bool messenger_core::read_some_bytes(operation& receive, std::size_t most) {
   auto& state = *receive.transfer;
-  auto& source = peer(receive.peer);
+  auto& source = context_.peer(receive.peer);
   const std::size_t bytes = std::min<std::size_t>(most, state.wanted - state.ended);
   const int code =
       read_process(source.pid, state.source + state.ended, copy::host_pointer(receive.range.address + state.ended), bytes);
   if (!classify_read_error(receive, source, code)) return false;
   if (state.ended == 0) {
-    ++counts_.pulled;
+    ++context_.counts.pulled;
     g_live_pulled.add(state.wanted);
   }
   if (state.code == 0) state.ended += bytes;
@@ -108,7 +108,7 @@ int messenger_core::read_process(pid_t pid, std::uint64_t address, void* destina
 // ENOSYS) or for this memory (EFAULT: a driver's, such as managed memory).
 bool messenger_core::classify_read_error(operation& receive, peer_state& source, int code) {
   // The process number may have been reused: check whether the sender has died.
-  if (code == ESRCH || is_gone(source)) {
+  if (code == ESRCH || watch_.has_ended(source)) {
     receive.transfer->code = ECONNRESET;
     receive.transfer->message = format("rank %d is gone", receive.peer);
     return true;

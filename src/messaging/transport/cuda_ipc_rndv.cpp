@@ -33,7 +33,7 @@ bool messenger_core::start_cuda_ipc(operation& receive, const rts_body& rts) {
   state.source = (*opened)->base + rts.ipc_offset;
   // The planner copies to host memory of any kind.
   if (!receive.range.is_device && !begin_by_planner(receive)) return false;
-  ++counts_.ipc;
+  ++context_.counts.ipc;
   g_live_ipc.add(state.wanted);
   state.ipc_source = *opened;
   ++state.ipc_source->holders;
@@ -43,7 +43,7 @@ bool messenger_core::start_cuda_ipc(operation& receive, const rts_body& rts) {
   ready_bytes_ += receive.moved;
   // More may follow in the packets that are being read. But nothing waits while the link is idle.
   const bool is_enough = ready_bytes_ >= kListBytes || ready_.size() == kListPieces;
-  if (is_enough || (!is_reading_ && copies_under_way_ == 0)) submit_copies();
+  if (is_enough || (!channel_.is_reading() && copies_under_way_ == 0)) submit_copies();
   return true;
 }
 
@@ -53,7 +53,7 @@ bool messenger_core::begin_by_planner(operation& receive) {
   const copy::transfer transfer{way, receive.range.address, state.source, receive.moved};
   copy::planner::async_options wanted;
   if (receive.range.is_device && receive.moved >= kManyWorkersFrom) wanted.least_workers = kManyWorkers;
-  auto begun = memory_.planner()->begin(std::span(&transfer, 1), wanted);
+  auto begun = context_.buffers.planner()->begin(std::span(&transfer, 1), wanted);
   if (!begun) return false;
   state.ipc_copy = *std::move(begun);
   return true;
@@ -63,7 +63,8 @@ bool messenger_core::begin_by_planner(operation& receive) {
 void messenger_core::submit_copies() {
   const auto ready = std::exchange(ready_, {});
   ready_bytes_ = 0;
-  const bool is_alone = ready.size() == 1 && copies_under_way_ == 0 && ready[0]->moved <= kMaxAlone && !is_gpu_shared_;
+  const bool is_alone =
+      ready.size() == 1 && copies_under_way_ == 0 && ready[0]->moved <= kMaxAlone && !context_.is_gpu_shared;
   copies_under_way_ += ready.size();
   if (is_alone && begin_by_planner(*ready[0])) return;
   for (std::size_t first = 0; first < ready.size();) {

@@ -31,7 +31,7 @@ std::uint64_t chunk_of(const operation& op, const shm_ring& ring, bool is_alone)
 
 bool messenger_core::open_ring_out(peer_state& destination) {
   if (destination.outbound.ring != nullptr || destination.outbound.refusal != 0) return destination.outbound.ring != nullptr;
-  auto made = shm_ring::make(thresholds_.ring_chunk_bytes);
+  auto made = shm_ring::make(context_.limits.ring_chunk_bytes);
   destination.outbound.refusal = made.code();
   if (made) destination.outbound.ring = *std::move(made);
   return destination.outbound.ring != nullptr;
@@ -65,7 +65,7 @@ void messenger_core::start_ring(operation& receive, peer_state& source, const rt
 
 void messenger_core::advance_rings() {
   for (std::size_t i = 0; i < ring_peers_.size();) {
-    auto& remote = peer(ring_peers_[i]);
+    auto& remote = context_.peer(ring_peers_[i]);
     const bool is_filling = fill_ring(remote);
     const bool is_emptying = empty_ring(remote);
     if (is_filling || is_emptying) ++i;
@@ -114,8 +114,8 @@ status messenger_core::begin_filling(operation& op, shm_ring& ring, std::uint64_
     fill_by_threads(ring.chunk(number), copy::host_pointer(op.range.address + state.started), bytes);
     return {};
   }
-  if (memory_.has_gpu() && op.range.is_device && state.access == touch::any)
-    ring.pin(*memory_.planner(), state.device_ordinal);
+  if (context_.buffers.has_gpu() && op.range.is_device && state.access == touch::any)
+    ring.pin(*context_.buffers.planner(), state.device_ordinal);
   return begin_copy(copy, op.range, state.started, ring.chunk(number), bytes, true, state.access);
 }
 
@@ -124,10 +124,10 @@ status messenger_core::begin_filling(operation& op, shm_ring& ring, std::uint64_
 // by one thread through the caches, 14 by two and 27 by four past them).
 void messenger_core::fill_by_threads(void* chunk, const void* source, std::size_t bytes) {
   if (fillers_ == nullptr) {
-    const unsigned most = memory_.has_gpu() ? memory_.planner()->threads() : 2;
-    fillers_ = std::make_unique<copy::worker_pool>(
-        copy::worker_pool::options{.helpers = std::min(most, kMaxFillers) - 1,
-                                   .cpus = memory_.has_gpu() ? copy::cpus_near_device(*cuda_, 0) : std::vector<int>()});
+    const unsigned most = context_.buffers.has_gpu() ? context_.buffers.planner()->threads() : 2;
+    fillers_ = std::make_unique<copy::worker_pool>(copy::worker_pool::options{
+        .helpers = std::min(most, kMaxFillers) - 1,
+        .cpus = context_.buffers.has_gpu() ? copy::cpus_near_device(*context_.cuda, 0) : std::vector<int>()});
   }
   fillers_->run(kMaxFillers, (bytes + kShareBytes - 1) / kShareBytes, [&](std::size_t share) {
     const std::size_t begin = share * kShareBytes;
@@ -137,7 +137,7 @@ void messenger_core::fill_by_threads(void* chunk, const void* source, std::size_
 }
 
 void messenger_core::chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done) {
-  operation* const op = operations_.find(sender);
+  operation* const op = context_.operations.find(sender);
   if (op == nullptr || op->has_ended()) return;
   auto& state = *op->transfer;
   state.ended += label.bytes;
@@ -175,19 +175,19 @@ bool messenger_core::empty_ring(peer_state& source) {
 int messenger_core::begin_emptying(peer_state& source, const shm_ring::label& label, shm_ring& ring, std::uint64_t number,
                                    chunk_copy& copy) {
   copy.is_pending = false;
-  operation* const receive = operations_.find(label.op);
+  operation* const receive = context_.operations.find(label.op);
   if (label.code != 0 || receive == nullptr || receive->peer != source.rank || receive->state != operation_state::moving)
     return label.code;
   auto& state = *receive->transfer;
   if (label.bytes > ring.chunk_bytes() || label.offset > state.wanted || label.bytes > state.wanted - label.offset)
     return EPROTO;
   if (state.code != 0) return state.code;
-  if (receive->range.is_device && state.access == touch::any) ring.pin(*memory_.planner(), state.device_ordinal);
+  if (receive->range.is_device && state.access == touch::any) ring.pin(*context_.buffers.planner(), state.device_ordinal);
   return begin_copy(copy, receive->range, label.offset, ring.chunk(number), label.bytes, false, state.access).code();
 }
 
 void messenger_core::chunk_emptied(const shm_ring::label& label, const status& done) {
-  operation* const receive = operations_.find(label.op);
+  operation* const receive = context_.operations.find(label.op);
   if (receive == nullptr || receive->state != operation_state::moving) return;
   auto& state = *receive->transfer;
   state.ended += label.bytes;
@@ -198,7 +198,7 @@ void messenger_core::chunk_emptied(const shm_ring::label& label, const status& d
                                               : "a chunk of the message could not be copied";
   }
   if (state.ended < state.wanted) return;
-  --peer(receive->peer).inbound.expected;
+  --context_.peer(receive->peer).inbound.expected;
   const int code = state.code;
   finish_receive(*receive, code, std::move(state.message));
 }

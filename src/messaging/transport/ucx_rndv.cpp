@@ -31,7 +31,7 @@ void messenger_core::on_part(ucx_part& bulk, int code, std::size_t bytes) {
 
 void messenger_core::abandon_parts(operation& op) {
   for (auto& part : *op.transfer->parts)
-    if (part.is_busy) fabric_->cancel_tagged(part);
+    if (part.is_busy) channel_.fabric()->cancel_tagged(part);
 }
 
 // Some versions of UCX never complete a part whose peer has died. Nothing can arrive for it any more, so the operation
@@ -49,7 +49,7 @@ bool messenger_core::give_up(operation& op) {
   std::string message = std::move(state.message);
   state.data.reset();
   given_up_.push_back(std::move(op.transfer));
-  end(op, code, std::move(message));
+  context_.end(op, code, std::move(message));
   return true;
 }
 
@@ -67,11 +67,12 @@ void messenger_core::end_part(operation& op, transfer_state::part& part) {
 // the send ends when UCX does.
 
 bool messenger_core::uses_ucx_rendezvous(int destination_rank, const memory& source) const {
-  if (source.is_device || fabric_ == nullptr || peers_[static_cast<std::size_t>(destination_rank)].is_same_node)
+  if (source.is_device || channel_.fabric() == nullptr ||
+      context_.peers[static_cast<std::size_t>(destination_rank)].is_same_node)
     return false;
   using transport = messenger_options::rendezvous_t;
-  return options_.rendezvous == transport::always ||
-         (options_.rendezvous == transport::automatic && fabric_->has_rdma_lane(destination_rank));
+  return context_.options.rendezvous == transport::always ||
+         (context_.options.rendezvous == transport::automatic && channel_.fabric()->has_rdma_lane(destination_rank));
 }
 
 void messenger_core::send_rts_in_place(operation& op, frame_kind kind) {
@@ -80,7 +81,13 @@ void messenger_core::send_rts_in_place(operation& op, frame_kind kind) {
   op.out.head.is_remote = 1;
   op.out.in_place = copy::host_pointer(op.range.address);
   op.out.in_place_bytes = op.bytes;
-  send_operation(op, kind, 0, nullptr);
+  op.transfer->core = this;
+  channel_.send_operation(op, kind, 0, nullptr, &messenger_core::on_in_place_sent);
+}
+
+void messenger_core::on_in_place_sent(packet& outgoing, int code) {
+  auto& op = *static_cast<operation*>(outgoing.owner);
+  if (packet_channel::note_sent(op)) op.transfer->core->on_in_place_done(op, code);
 }
 
 void messenger_core::on_in_place_done(operation& op, int code) {
@@ -92,14 +99,16 @@ void messenger_core::on_in_place_done(operation& op, int code) {
     op.out.payload = sizeof state.rts;
     op.out.plain = &state.rts;
     op.out.read = &read_rts;
+    op.out.done = &packet_channel::on_operation_sent;
     op.is_sending = true;
-    return fabric_->send(op.peer, op.out);
+    return channel_.fabric()->send(op.peer, op.out);
   }
   if (code != 0 && state.code == 0) state.code = code, state.message = "the peer is gone";
   if (op.state == operation_state::moving) return;                     // the parts end it
   if (code == 0 && state.is_retracted && !state.is_confirmed) return;  // received or dropped: the receiver's ATS follows
-  if (code == 0 && state.is_retracted) return end(op, state.confirmed_code, state.confirmed_code == 0 ? "" : "cancelled");
-  ++counts_.ucx_direct;
+  if (code == 0 && state.is_retracted)
+    return context_.end(op, state.confirmed_code, state.confirmed_code == 0 ? "" : "cancelled");
+  ++context_.counts.ucx_direct;
   g_live_network.add(op.bytes);
   finish_send(op);
 }
@@ -114,7 +123,7 @@ void messenger_core::receive_in_place(operation& receive) {
   whole.done = &messenger_core::on_part;
   state.parts_busy = 1;
   moving_.push_back(&receive);
-  fabric_->receive_remote(std::move(state.data), copy::host_pointer(receive.range.address), state.wanted, whole);
+  channel_.fabric()->receive_remote(std::move(state.data), copy::host_pointer(receive.range.address), state.wanted, whole);
 }
 
 // ---- Sending
@@ -131,14 +140,14 @@ void messenger_core::start_ucx_send(operation& op, const rtr_body& order) {
     state.code = EPROTO;
     state.wanted = 0;
   }
-  state.is_direct ? ++counts_.ucx_direct : ++counts_.network_ring;
+  state.is_direct ? ++context_.counts.ucx_direct : ++context_.counts.network_ring;
   g_live_network.add(state.wanted);
   moving_.push_back(&op);
   advance_ucx_send(op);
 }
 
 void messenger_core::on_parts(const peer_state& source, const frame& head) {
-  operation* const op = operations_.find(head.peer_op);
+  operation* const op = context_.operations.find(head.peer_op);
   const bool is_valid = op != nullptr && op->peer == source.rank && op->state == operation_state::moving &&
                         op->transfer != nullptr && op->transfer->transport == transport_kind::ucx &&
                         !op->transfer->is_receive;
@@ -157,9 +166,9 @@ void messenger_core::advance_ucx_send(operation& op) {
       send_part(op, part);
     }
     if (part.op != nullptr && part.is_arrived) end_part(op, part);
-    if (part.op == nullptr && state.started < may_start && !peer(op.peer).is_dead && !fill_part(op, part)) break;
+    if (part.op == nullptr && state.started < may_start && !context_.peer(op.peer).is_dead && !fill_part(op, part)) break;
   }
-  const bool is_dead = peer(op.peer).is_dead;
+  const bool is_dead = context_.peer(op.peer).is_dead;
   const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || is_dead || state.is_withdrawn);
   const bool is_with_ucx = op.is_sending && op.out.in_place != nullptr && !is_dead;
   if (!is_over || is_with_ucx) return;
@@ -196,7 +205,7 @@ void messenger_core::send_part(operation& op, transfer_state::part& part) {
   part.done = &messenger_core::on_part;
   const void* const source = part.chunk != nullptr ? part.chunk : copy::host_pointer(op.range.address + part.offset);
   const std::uint64_t tag = state.first_tag + part.offset / state.chunk;
-  fabric_->send_tagged(op.peer, tag, source, state.code == 0 ? part.bytes : 0, state.is_raw_gpu, part);
+  channel_.fabric()->send_tagged(op.peer, tag, source, state.code == 0 ? part.bytes : 0, state.is_raw_gpu, part);
 }
 
 // ---- Receiving
@@ -211,7 +220,8 @@ void messenger_core::start_ucx_receive(operation& receive, const peer_state& sou
   state.is_direct = !receive.range.is_device || is_raw;
   if (is_raw) state.chunk = state.wanted;
   else
-    state.chunk = has_gpu_memory || rts.is_staged ? thresholds_.network_chunk_bytes : fabric_->part_bytes_of(state.wanted);
+    state.chunk = has_gpu_memory || rts.is_staged ? context_.limits.network_chunk_bytes
+                                                  : channel_.fabric()->part_bytes_of(state.wanted);
   state.first_tag = fresh_part_tag();
   moving_.push_back(&receive);
   post_parts(receive);
@@ -224,7 +234,7 @@ void messenger_core::post_parts(operation& op) {
   auto& state = *op.transfer;
   for (auto& part : *state.parts) {
     if (part.op != nullptr) continue;
-    if (state.started >= state.wanted || state.is_withdrawn || peer(op.peer).is_dead) return;
+    if (state.started >= state.wanted || state.is_withdrawn || context_.peer(op.peer).is_dead) return;
     if (!state.is_direct && !state.is_revoked && (part.chunk = pinned_->take(state.device_ordinal)) == nullptr) return;
     post_part(op, part);
   }
@@ -243,7 +253,8 @@ void messenger_core::post_part(operation& op, transfer_state::part& part) {
   if (state.is_revoked) return post_scratch(op, part);
   part.is_scratch = false;
   void* const destination = part.chunk != nullptr ? part.chunk : copy::host_pointer(op.range.address + part.offset);
-  fabric_->receive_tagged(state.first_tag + part.offset / state.chunk, destination, part.bytes, state.is_raw_gpu, part);
+  channel_.fabric()->receive_tagged(state.first_tag + part.offset / state.chunk, destination, part.bytes, state.is_raw_gpu,
+                                    part);
 }
 
 // Receives a part whose memory was taken back: UCX drops the bytes that do not fit into the scratch buffer.
@@ -251,8 +262,8 @@ void messenger_core::post_scratch(operation& op, transfer_state::part& part) {
   auto& state = *op.transfer;
   part.is_busy = part.is_scratch = true;
   part.is_arrived = false;
-  fabric_->receive_tagged(state.first_tag + part.offset / state.chunk, state.scratch.data(), state.scratch.size(), false,
-                          part);
+  channel_.fabric()->receive_tagged(state.first_tag + part.offset / state.chunk, state.scratch.data(), state.scratch.size(),
+                                    false, part);
 }
 
 void messenger_core::advance_ucx_receive(operation& op) {
@@ -260,7 +271,7 @@ void messenger_core::advance_ucx_receive(operation& op) {
   auto& state = *op.transfer;
   for (auto& part : *state.parts) {
     const bool is_cancelled = state.is_revoked && part.op != nullptr && part.is_arrived && !part.is_scratch &&
-                              part.code == ECANCELED && !peer(op.peer).is_dead && !state.is_withdrawn;
+                              part.code == ECANCELED && !context_.peer(op.peer).is_dead && !state.is_withdrawn;
     if (is_cancelled) post_scratch(op, part);
     if (part.op != nullptr && part.is_arrived && !part.is_filling) {
       part.is_filling = true;
@@ -281,9 +292,10 @@ void messenger_core::advance_ucx_receive(operation& op) {
   post_parts(op);
   if (state.started > state.granted) {
     state.granted = state.started;
-    send_control(op.peer, {.kind = frame_kind::parts, .tag = state.granted, .peer_op = op.peer_op});
+    channel_.send_control(op.peer, {.kind = frame_kind::parts, .tag = state.granted, .peer_op = op.peer_op});
   }
-  const bool is_over = state.parts_busy == 0 && (state.ended >= state.wanted || state.is_withdrawn || peer(op.peer).is_dead);
+  const bool is_over =
+      state.parts_busy == 0 && (state.ended >= state.wanted || state.is_withdrawn || context_.peer(op.peer).is_dead);
   if (!is_over) return;
   moving_.remove(&op);
   const int code = state.code;
