@@ -68,7 +68,7 @@ void messenger_core::reclaim_memory(operation& op) {
   bool is_silent = false;
   {
     const std::lock_guard lock(mutex_);
-    static_cast<void>(cancel(op));
+    static_cast<void>(messages_.cancel(op));
     if (op.has_ended()) return;
     peer_rank = op.peer;
     is_silent = context_.peer(peer_rank).unanswered_state == context_.peer(peer_rank).liveness();
@@ -78,7 +78,7 @@ void messenger_core::reclaim_memory(operation& op) {
   };
   if (!is_silent && wait_until(ended, kAnswer)) return;
   const auto revoked = [&]() -> std::optional<status> {
-    return revoke(op) ? std::optional<status>(status{}) : std::nullopt;
+    return revocation_.revoke(op) ? std::optional<status>(status{}) : std::nullopt;
   };
   if (wait_until(revoked, is_silent ? std::chrono::milliseconds(0) : kRevoked)) {
     const std::lock_guard lock(mutex_);
@@ -100,11 +100,11 @@ status messenger::end_window(std::uint32_t id, std::chrono::milliseconds limit, 
   int user = kAnySource;
   {
     const std::lock_guard lock(core.mutex_);
-    core.end_window(id);
+    core.windows_.end_window(id);
   }
   auto done = core.wait_until(
       [&]() -> std::optional<status> {
-        user = core.window_user(id);
+        user = core.revocation_.window_user(id);
         if (user < 0) return status{};
         const bool is_silent =
             is_last_word && core.context_.peer(user).unanswered_state == core.context_.peer(user).liveness();
@@ -179,7 +179,7 @@ status request::cancel() {
   auto& core = *owner_->core_;
   if (core.context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core.mutex_);
-  return core.cancel(*op_);
+  return core.messages_.cancel(*op_);
 }
 
 // The operation has ended, so nobody else writes it any more.
@@ -205,7 +205,7 @@ matched_message& matched_message::operator=(matched_message&& other) noexcept {
 matched_message::~matched_message() {
   if (op_ == nullptr || owner_->core_->context_.is_foreign_process()) return;
   const std::lock_guard lock(owner_->core_->mutex_);
-  owner_->core_->discard(*op_);
+  owner_->core_->messages_.discard(*op_);
 }
 
 const message_info& matched_message::info() const {
@@ -303,24 +303,24 @@ int messenger::size() const noexcept { return core_->context_.size; }
 
 request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   PL_LINK_ENTER(send);
-  return request(this, &core_->isend(destination_rank, data, tag));
+  return request(this, &core_->messages_.isend(destination_rank, data, tag));
 }
 request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
   PL_LINK_ENTER(receive);
-  return request(this, &core_->irecv(source_rank, data, tag, mask));
+  return request(this, &core_->messages_.irecv(source_rank, data, tag, mask));
 }
 request messenger::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(put);
-  return request(this, &core_->put(key, offset, data));
+  return request(this, &core_->windows_.put(key, offset, data));
 }
 request messenger::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(get);
-  return request(this, &core_->get(key, offset, data));
+  return request(this, &core_->windows_.get(key, offset, data));
 }
 request messenger::atomic(const window::key_t& key, std::uint64_t offset, atomic_op op, std::uint64_t operand,
                           std::uint64_t compare, std::uint64_t* before) {
   PL_LINK_ENTER(atomic);
-  return request(this, &core_->atomic(key, offset, {op, operand, compare}, before));
+  return request(this, &core_->windows_.atomic(key, offset, {op, operand, compare}, before));
 }
 request messenger::receive(matched_message&& message, const buffer& data) {
   operation* const taken = std::exchange(message.op_, nullptr);
@@ -328,7 +328,7 @@ request messenger::receive(matched_message&& message, const buffer& data) {
   if (taken == nullptr)
     return request(this,
                    &core_->context_.failed(operation_kind::receive, EINVAL, "no message was taken: match() found none"));
-  return request(this, &core_->receive_taken(*taken, data));
+  return request(this, &core_->messages_.receive_taken(*taken, data));
 }
 #undef PL_LINK_ENTER
 
@@ -337,7 +337,7 @@ status messenger::send(int destination_rank, const buffer& data, std::uint64_t t
   operation* op = nullptr;
   {
     const std::lock_guard lock(core_->mutex_);
-    op = &core_->isend(destination_rank, data, tag);
+    op = &core_->messages_.isend(destination_rank, data, tag);
     if (op->has_ended() && op->code == 0) return core_->context_.release(*op), status{};
   }
   return request(this, op).end_within(limit);
@@ -372,7 +372,7 @@ bool messenger::probe(int source_rank, std::uint64_t tag, std::uint64_t mask, me
   if (core_->context_.is_foreign_process()) return false;
   const std::lock_guard lock(core_->mutex_);
   core_->progress();
-  const operation* const message = core_->find_message(source_rank, tag, mask, false);
+  const operation* const message = core_->messages_.find_message(source_rank, tag, mask, false);
   if (message == nullptr) return false;
   found = message->info;
   return true;
@@ -382,7 +382,7 @@ matched_message messenger::match(int source_rank, std::uint64_t tag, std::uint64
   if (core_->context_.is_foreign_process()) return {};
   const std::lock_guard lock(core_->mutex_);
   core_->progress();
-  operation* const message = core_->find_message(source_rank, tag, mask, true);
+  operation* const message = core_->messages_.find_message(source_rank, tag, mask, true);
   return message == nullptr ? matched_message{} : matched_message(this, message);
 }
 
@@ -404,7 +404,7 @@ result<std::size_t> messenger::wait_any(std::span<const request* const> requests
 result<window> messenger::expose(const buffer& memory) {
   if (core_->context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core_->mutex_);
-  auto key = core_->expose(memory);
+  auto key = core_->windows_.expose(memory);
   if (!key) return std::move(key).error();
   return window(this, *key);
 }
@@ -434,13 +434,12 @@ status messenger::barrier(std::chrono::milliseconds limit) {
   bool is_mine = false;
   auto done = core.wait_until(
       [&]() -> std::optional<status> {
-        if (!is_mine && core.barrier_.is_attended) return std::nullopt;
-        is_mine = core.barrier_.is_attended = true;
-        return core.advance_barrier();
+        is_mine = is_mine || core.barrier_.enter();
+        return is_mine ? core.barrier_.advance() : std::nullopt;
       },
       limit);
   const std::lock_guard lock(core.mutex_);
-  if (is_mine) core.barrier_.is_attended = false;
+  if (is_mine) core.barrier_.leave();
   if (done.code() != ETIMEDOUT) return done;
   return failure{ETIMEDOUT, done.error().message + ": not every process came to the barrier; the next call goes on with it"};
 }

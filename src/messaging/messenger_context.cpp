@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/text.hpp"
-#include "messaging/rndv.hpp"
+#include "messaging/transfer.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::messaging {

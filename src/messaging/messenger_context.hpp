@@ -17,7 +17,6 @@
 #include "messaging/memory_access.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/request_state.hpp"
-#include "messaging/rndv.hpp"
 #include "messaging/thresholds.hpp"
 #include "messaging/transport/shm_queue.hpp"
 
@@ -27,22 +26,6 @@ namespace pl::messaging {
 struct early_packet {
   byte_string whole;
   remote_data data;
-};
-
-// One end of a ring in shared memory: copies into or out of its chunks. They end in order.
-struct ring_end {
-  std::unique_ptr<shm_ring> ring;
-  int refusal = 0;  // errno of the only attempt to make or open it
-  // Opening failed because the owning process has ended.
-  bool is_gone() const noexcept {
-    return refusal == ENOENT || refusal == ESRCH || refusal == ESTALE || refusal == ECONNRESET;
-  }
-  std::uint64_t begun = 0;  // chunks whose copy has begun
-  std::uint64_t ended = 0;  // chunks whose copy has ended: published, or emptied
-  std::array<chunk_copy, shm_ring::kChunks> copies;
-  std::array<shm_ring::label, shm_ring::kChunks> labels{};
-  std::array<std::uint64_t, shm_ring::kChunks> senders{};  // outbound: the operations that fill
-  unsigned expected = 0;                                   // inbound: transfers whose RTR was sent
 };
 
 // What this process knows of another one. Each transport keeps its own state of a peer.
@@ -67,11 +50,6 @@ struct peer_state {
   // Credit: what a peer's messages cost here before a receive takes them is bounded by their sender.
   std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, reported_cost = 0;
   intrusive_list<operation, &operation::in_queue> waiting_sends;
-
-  // The transports'.
-  bool refuses_cma = false;  // the kernel denies process_vm_readv on it
-  ring_end outbound, inbound;
-  intrusive_list<operation, &operation::in_queue> fill_queue;  // transfers that leave through `outbound`
 
   // Counters that change whenever the peer shows a sign of life.
   std::pair<std::uint64_t, std::uint64_t> liveness() const noexcept {

@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "base/clock.hpp"
 #include "base/text.hpp"
 #include "messaging/peer_introduction.hpp"
 
@@ -15,13 +14,20 @@ constexpr unsigned kRoundsBetweenClocks = 256;
 }  // namespace
 
 messenger_core::messenger_core(const cu::driver_table* cuda, const messenger_options& wanted, int rank, int size)
-    : context_(cuda, wanted, rank, size), watch_(context_), channel_(context_, watch_, *this), ipc_(cuda) {}
+    : context_(cuda, wanted, rank, size),
+      watch_(context_),
+      channel_(context_, watch_, *this),
+      rendezvous_(context_, channel_, watch_),
+      messages_(context_, channel_, rendezvous_),
+      windows_(context_, channel_, rendezvous_),
+      barrier_(context_, channel_, watch_),
+      revocation_(context_, channel_, rendezvous_, messages_) {}
 
 // ---- Opening, and the end
 
 status messenger_core::open(bootstrap& group) {
   if (auto done = context_.open_memory(); !done) return done;
-  pinned_.emplace(context_.buffers.planner(), context_.limits.network_chunk_bytes);
+  rendezvous_.open();
   if (context_.size > 1) {
     const auto introduced = introduce_peers(group, context_, channel_, watch_);
     if (!introduced) return introduced.error();
@@ -33,12 +39,7 @@ status messenger_core::open(bootstrap& group) {
 
 messenger_core::~messenger_core() {
   if (context_.size > 1 && is_open_) channel_.leave();
-  for (auto& each : context_.peers) drop_rings(each);
-  // Releases messages that were never received. Their senders have got `bye`.
-  context_.operations.for_each([](operation& each) {
-    each.data.reset();
-    if (each.transfer != nullptr) each.transfer->data.reset();
-  });
+  rendezvous_.close();
   channel_.close_all();
 }
 
@@ -50,47 +51,39 @@ void messenger_core::dispatch(peer_state& source, const frame& head, const std::
   switch (head.kind) {
     case frame_kind::eager:
     case frame_kind::rts:
-      return on_message(source, head, payload, bytes, outcome);
+      return messages_.on_message(source, head, payload, bytes, outcome);
     case frame_kind::put_eager:
     case frame_kind::put_rts:
-      return on_put(source, head, payload, bytes, outcome);
+      return windows_.on_put(source, head, payload, bytes, outcome);
     case frame_kind::reply_eager:
     case frame_kind::reply_rts:
-      return on_reply(source, head, payload, bytes, outcome);
+      return windows_.on_reply(source, head, payload, bytes, outcome);
     case frame_kind::get:
-      return on_get(source, head);
+      return windows_.on_get(source, head);
     case frame_kind::atomic:
-      if (atomic_request request; bytes == sizeof request) {
-        std::memcpy(&request, payload, sizeof request);
-        on_atomic(source, head, request);
-      }
-      return;
+      return windows_.on_atomic(source, head, payload, bytes);
     case frame_kind::atomic_reply:
-      if (operation* const asked = context_.operations.find(head.peer_op); asked != nullptr && !asked->has_ended()) {
-        if (asked->before != nullptr) *asked->before = head.tag;
-        context_.end(*asked, head.code);
-      }
-      return;
+      return windows_.on_atomic_reply(head);
     case frame_kind::rtr:
       if (rtr_body request; bytes == sizeof request) {
         std::memcpy(&request, payload, sizeof request);
-        on_rtr(source, head, request);
+        rendezvous_.on_rtr(source, head, request);
       }
       return;
     case frame_kind::parts:
-      return on_parts(source, head);
+      return rendezvous_.on_parts(source, head);
     case frame_kind::ats:
-      return on_ats(head);
+      return rendezvous_.on_ats(head);
     case frame_kind::retract:
-      return on_retract(source, head);
+      return messages_.on_retract(source, head);
     case frame_kind::withdraw:
-      return on_withdraw(source, head);
+      return revocation_.on_withdraw(source, head);
     case frame_kind::check:
-      return on_check(source, head);
+      return rendezvous_.on_check(source, head);
     case frame_kind::checked:
-      return on_checked(source, head);
+      return rendezvous_.on_checked(source, head);
     case frame_kind::barrier:
-      return on_barrier(source, head);
+      return barrier_.on_frame(source, head);
     case frame_kind::bye:
       source.has_left = true;
       watch_.report_leaving(source.rank);
@@ -108,15 +101,14 @@ void messenger_core::update_credit(peer_state& remote, const frame& head) {
   }
   if (head.credit <= remote.granted_cost) return;
   remote.granted_cost = head.credit;
-  if (!remote.waiting_sends.is_empty()) send_waiting(remote);
+  if (!remote.waiting_sends.is_empty()) messages_.send_waiting(remote);
 }
 
 // ---- Progress, and the loss of a peer
 
 bool messenger_core::progress(bool with_network) {
   const bool has_moved = channel_.advance(with_network);
-  if (!moving_.is_empty()) advance();
-  if (!ring_peers_.empty()) advance_rings();
+  rendezvous_.advance();
   if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) channel_.reap_closed();
   watch_.drop_departed();
   while (watch_.has_lost()) {
@@ -129,49 +121,30 @@ bool messenger_core::progress(bool with_network) {
 void messenger_core::mark_lost(int rank, const std::string& why) {
   auto& remote = context_.peer(rank);
   if (remote.is_dead) return;
-  remote.refuses_cma = true;  // its number may be another process's by now
+  remote.is_lost = true;
   channel_.drain(remote);
   remote.is_dead = true;
   watch_.remove(rank);
   channel_.close(remote);
-  fail_operations_of(rank, format("rank %d %s", rank, why.c_str()));
-  drop_rings(remote);
+  fail_operations(rank, format("rank %d %s", rank, why.c_str()));
+  rendezvous_.forget(rank);
   remote.early.clear();
-  ipc_.forget(rank);
 }
 
-void messenger_core::fail_operations_of(int rank, const std::string& why) {
+void messenger_core::fail_operations(int rank, const std::string& why) {
   while (operation* const waiting = context_.peer(rank).waiting_sends.pop_front()) context_.end(*waiting, ECONNRESET, why);
-  while (operation* const filling = context_.peer(rank).fill_queue.pop_front()) context_.end(*filling, ECONNRESET, why);
   context_.operations.for_each([&](operation& each) {
     // A wildcard receive may have been meant for the lost peer, so it must report the loss.
-    const bool is_of = each.peer == rank || (each.kind == operation_kind::receive && each.peer == kAnySource &&
-                                             each.state == operation_state::waiting);
-    if (is_of && !each.has_ended()) fail_operation_of(each, why);
+    const bool concerns_it = each.peer == rank || (each.kind == operation_kind::receive && each.peer == kAnySource &&
+                                                   each.state == operation_state::waiting);
+    if (concerns_it && !each.has_ended()) fail_operation(each, why);
   });
 }
 
-void messenger_core::fail_operation_of(operation& op, const std::string& why) {
-  if (op.kind == operation_kind::unexpected) {
-    if (!op.is_rendezvous || op.is_taken) return;  // complete messages stay receivable
-    matcher_.remove_unexpected(op);
-    op.state = operation_state::ended;
-    context_.operations.give_back(op);
-    return;
-  }
-  if (op.state == operation_state::moving && op.transfer != nullptr) {
-    // These end by themselves: the IPC mapping lives until it is closed here, and the next CMA read fails.
-    const auto transport = op.transfer->transport;
-    if ((transport == transport_kind::cuda_ipc || transport == transport_kind::cma) && !op.transfer->is_checked) return;
-    if (op.transfer->transport == transport_kind::ucx) {
-      op.transfer->code = ECONNRESET;
-      op.transfer->message = why;
-      op.transfer->is_withdrawn = true;
-      op.transfer->lost_ns = monotonic_ns();
-      return abandon_parts(op);
-    }
-  }
-  if (op.kind == operation_kind::receive && op.state == operation_state::waiting) matcher_.remove_receive(op);
+void messenger_core::fail_operation(operation& op, const std::string& why) {
+  if (op.kind == operation_kind::unexpected) return messages_.lose_sender(op);
+  if (rendezvous::abort_lost(op, why)) return;
+  if (op.kind == operation_kind::receive && op.state == operation_state::waiting) messages_.unpost(op);
   context_.end(op, ECONNRESET, why);
 }
 

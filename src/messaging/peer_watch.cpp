@@ -9,11 +9,11 @@ namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kCheckDeathsNs = 2'000'000;
-constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
+constexpr std::uint64_t kDepartureNs = 1'000'000'000;  // what a peer sent before it left is waited for at most so long
 
 }  // namespace
 
-void peer_watch::report_leaving(int rank) { leaving_.emplace_back(rank, monotonic_ns() + kLeaveNs); }
+void peer_watch::report_leaving(int rank) { leaving_.emplace_back(rank, monotonic_ns() + kDepartureNs); }
 
 bool peer_watch::check() {
   const auto now = monotonic_ns();

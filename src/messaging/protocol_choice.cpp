@@ -73,7 +73,7 @@ std::string messenger::plan(int rank) const {
   const std::size_t device = core.channel_.eager_limit({.is_device = true, .device = {}}, remote);
   const std::size_t host = core.channel_.eager_limit({}, remote);
   const bool ipc = is_near && core.context_.options.use_ipc;
-  const bool pull = is_near && core.context_.options.use_cma && !remote.refuses_cma;
+  const bool pull = is_near && core.rendezvous_.may_read(rank);
   const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
   const std::string by_ring =
       (is_near ? "ring of pinned chunks in shared memory, " : "ring of pinned chunks over UCX, ") + chunks;
@@ -84,7 +84,7 @@ std::string messenger::plan(int rank) const {
                            is_near ? "shared memory" : core.channel_.fabric()->version().c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
-  const bool is_rendezvous = !is_near && core.uses_ucx_rendezvous(rank, {});
+  const bool is_rendezvous = !is_near && core.rendezvous_.moves_in_place(rank, {});
   out += line("host", "host", beyond(host).c_str(),
               is_rendezvous ? "UCX's rendezvous, in place"
               : !is_near    ? "UCX, in place"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/request_state.hpp"
 
-#include "messaging/rndv.hpp"
+#include "messaging/transfer.hpp"
 
 namespace pl::messaging {
 namespace {

@@ -29,7 +29,7 @@ enum class operation_state : std::uint8_t {
 enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma };
 
 struct messenger_context;
-struct transfer_state;  // rndv.hpp: what a transport needs while data moves
+struct transfer_state;  // transfer.hpp
 
 struct operation {
   packet out;  // its owner: this operation

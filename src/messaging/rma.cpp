@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Put, get and atomics on windows. The target's side runs in its progress. Data uses the same protocols and transports
-// as messages, with a part of the window in place of a receive, and without matching.
+#include "messaging/rma.hpp"
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.hpp"
-#include "messaging/messenger_core.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -41,7 +40,7 @@ constexpr const char* kRefused = "the target refuses: its window has ended, or t
 
 // ---- Windows
 
-result<window::key_t> messenger_core::expose(const buffer& data) {
+result<window::key_t> remote_access::expose(const buffer& data) {
   auto range = context_.buffers.inspect(data);
   if (!range) return std::move(range).error();
   const auto id = next_window_++;
@@ -49,17 +48,17 @@ result<window::key_t> messenger_core::expose(const buffer& data) {
   return window::key_t{context_.rank, id, range->bytes};
 }
 
-void messenger_core::end_window(std::uint32_t id) { windows_.erase(id); }
+void remote_access::end_window(std::uint32_t id) { windows_.erase(id); }
 
-result<memory> messenger_core::window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const {
+result<memory> remote_access::window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const {
   const auto found = windows_.find(static_cast<std::uint32_t>(id));
   if (found == windows_.end() || offset > found->second.bytes || bytes > found->second.bytes - offset)
     return failure{EINVAL, kRefused};
   return memory{found->second.address + offset, bytes, found->second.is_device, {}};
 }
 
-std::optional<failure> messenger_core::refuses_window(const window::key_t& key, std::uint64_t offset,
-                                                      std::uint64_t bytes) const {
+std::optional<failure> remote_access::refuses_window(const window::key_t& key, std::uint64_t offset,
+                                                     std::uint64_t bytes) const {
   if (auto refused = context_.refuses_peer(key.rank)) return refused;
   if (offset <= key.bytes && bytes <= key.bytes - offset) return std::nullopt;
   return failure{EINVAL, format("%llu bytes at offset %llu leave a window of %llu", static_cast<unsigned long long>(bytes),
@@ -68,7 +67,7 @@ std::optional<failure> messenger_core::refuses_window(const window::key_t& key, 
 
 // ---- Put
 
-operation& messenger_core::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+operation& remote_access::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   constexpr auto kKind = operation_kind::put;
   if (auto refused = refuses_window(key, offset, data.bytes))
     return context_.failed(kKind, refused->code, std::move(refused->message));
@@ -88,7 +87,7 @@ operation& messenger_core::put(const window::key_t& key, std::uint64_t offset, c
   }
   op.out.head.peer_op = key.id;
   if (op.bytes > channel_.eager_limit(op.range, context_.peer(key.rank))) {
-    send_rts(op, frame_kind::put_rts);
+    rendezvous_.send_rts(op, frame_kind::put_rts);
     return op;
   }
   op.out.head.tag = offset;
@@ -97,8 +96,7 @@ operation& messenger_core::put(const window::key_t& key, std::uint64_t offset, c
   return op;
 }
 
-void messenger_core::on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
-                            int outcome) {
+void remote_access::on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
   const auto answer = [&](int code) {
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = code, .peer_op = head.op});
   };
@@ -116,12 +114,12 @@ void messenger_core::on_put(peer_state& source, const frame& head, const std::by
   deposit.range = *range;
   deposit.is_released = true;
   deposit.window = static_cast<std::uint32_t>(head.peer_op);
-  receive_rendezvous(deposit, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
+  rendezvous_.start_receive(deposit, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
 }
 
 // ---- Get
 
-operation& messenger_core::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+operation& remote_access::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   constexpr auto kKind = operation_kind::get;
   if (auto refused = refuses_window(key, offset, data.bytes))
     return context_.failed(kKind, refused->code, std::move(refused->message));
@@ -143,7 +141,7 @@ operation& messenger_core::get(const window::key_t& key, std::uint64_t offset, c
   return op;
 }
 
-void messenger_core::on_get(peer_state& source, const frame& head) {
+void remote_access::on_get(peer_state& source, const frame& head) {
   const auto range = window_part(head.peer_op, head.tag, head.bytes);
   if (!range) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = EINVAL, .peer_op = head.op});
   auto& reply = context_.operations.take(operation_kind::reply);
@@ -153,13 +151,13 @@ void messenger_core::on_get(peer_state& source, const frame& head) {
   reply.is_released = true;
   reply.window = static_cast<std::uint32_t>(head.peer_op);
   reply.out.head.peer_op = head.op;
-  if (reply.bytes > channel_.eager_limit(reply.range, source)) return send_rts(reply, frame_kind::reply_rts);
+  if (reply.bytes > channel_.eager_limit(reply.range, source)) return rendezvous_.send_rts(reply, frame_kind::reply_rts);
   reply.out.head.bytes = reply.bytes;
   channel_.send_operation(reply, frame_kind::reply_eager, reply.bytes, &read_operation);
 }
 
-void messenger_core::on_reply(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
-                              int outcome) {
+void remote_access::on_reply(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
+                             int outcome) {
   operation* const asked = context_.operations.find(head.peer_op);
   const bool is_wanted = asked != nullptr && asked->kind == operation_kind::get && !asked->has_ended() &&
                          asked->peer == source.rank && head.bytes == asked->range.bytes;
@@ -172,13 +170,13 @@ void messenger_core::on_reply(peer_state& source, const frame& head, const std::
   rts_body rts;
   if (bytes != sizeof rts) return context_.end(*asked, EPROTO);
   std::memcpy(&rts, payload, sizeof rts);
-  receive_rendezvous(*asked, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
+  rendezvous_.start_receive(*asked, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
 }
 
 // ---- Atomics: executed by the target's messenger, one after another.
 
-operation& messenger_core::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
-                                  std::uint64_t* before) {
+operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
+                                 std::uint64_t* before) {
   constexpr auto kKind = operation_kind::atomic;
   if (auto refused = refuses_window(key, offset, sizeof(std::uint64_t)))
     return context_.failed(kKind, refused->code, std::move(refused->message));
@@ -199,14 +197,24 @@ operation& messenger_core::atomic(const window::key_t& key, std::uint64_t offset
   return made;
 }
 
-void messenger_core::on_atomic(peer_state& source, const frame& head, const atomic_request& request) {
+void remote_access::on_atomic(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes) {
+  atomic_request request;
+  if (bytes != sizeof request) return;
+  std::memcpy(&request, payload, sizeof request);
   const auto word = window_part(head.peer_op, head.tag, sizeof(std::uint64_t));
   const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
   if (!old) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = old.code(), .peer_op = head.op});
   channel_.send_control(source.rank, {.kind = frame_kind::atomic_reply, .tag = *old, .peer_op = head.op});
 }
 
-result<std::uint64_t> messenger_core::apply(const memory& range, const atomic_request& request) {
+void remote_access::on_atomic_reply(const frame& head) {
+  operation* const asked = context_.operations.find(head.peer_op);
+  if (asked == nullptr || asked->has_ended()) return;
+  if (asked->before != nullptr) *asked->before = head.tag;
+  context_.end(*asked, head.code);
+}
+
+result<std::uint64_t> remote_access::apply(const memory& range, const atomic_request& request) {
   std::uint64_t before = 0;
   if (auto done = context_.buffers.read(range, 0, &before, sizeof before, context_.touch_of(range)); !done)
     return std::move(done).error();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagged messages: eager or rendezvous sends, receives and their matching.
+#include "messaging/tag_send_recv.hpp"
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.hpp"
 #include "messaging/live_messages.hpp"
-#include "messaging/messenger_core.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -31,7 +31,7 @@ int read_message(packet& outgoing, std::size_t offset, void* destination, std::s
 
 // ---- Sending
 
-operation& messenger_core::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
+operation& tagged_messages::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   constexpr auto kKind = operation_kind::send;
   if (auto refused = context_.refuses_peer(destination_rank))
     return context_.failed(kKind, refused->code, std::move(refused->message));
@@ -48,10 +48,10 @@ operation& messenger_core::isend(int destination_rank, const buffer& data, std::
   return op;
 }
 
-void messenger_core::start_send(operation& op) {
+void tagged_messages::start_send(operation& op) {
   auto& destination = context_.peer(op.peer);
   const bool is_eager = op.bytes <= channel_.eager_limit(op.range, destination);
-  const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(op), op.bytes);
+  const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(op.peer, op.range), op.bytes);
   // A send queues behind others even if its own cost fits: messages match in the order in which they were sent.
   const bool has_turn = op.state == operation_state::queued;
   if ((!has_turn && !destination.waiting_sends.is_empty()) ||
@@ -64,7 +64,7 @@ void messenger_core::start_send(operation& op) {
   destination.sent_cost += cost;
   op.cost = cost;
   op.state = operation_state::waiting;
-  if (!is_eager) return send_rts(op, frame_kind::rts);
+  if (!is_eager) return rendezvous_.send_rts(op, frame_kind::rts);
   ++context_.counts.eager;
   g_live_eager.add(op.bytes);
   op.out.head.tag = op.tag;
@@ -72,17 +72,17 @@ void messenger_core::start_send(operation& op) {
   channel_.send_operation(op, frame_kind::eager, op.bytes, &read_message);
 }
 
-void messenger_core::send_waiting(peer_state& destination) {
+void tagged_messages::send_waiting(peer_state& destination) {
   while (operation* const first = destination.waiting_sends.first()) {
     const bool is_eager = first->bytes <= channel_.eager_limit(first->range, destination);
-    const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(*first), first->bytes);
+    const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(first->peer, first->range), first->bytes);
     if (destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes) return;
     destination.waiting_sends.remove(first);
     start_send(*first);
   }
 }
 
-void messenger_core::send_to_self(operation& op) {
+void tagged_messages::send_to_self(operation& op) {
   ++context_.counts.self;
   g_live_self.add(op.bytes);
   if (operation* const receive = matcher_.take_receive(context_.rank, op.tag)) return deliver_from_self(*receive, op);
@@ -110,7 +110,7 @@ void messenger_core::send_to_self(operation& op) {
 
 // ---- Receiving
 
-operation& messenger_core::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
+operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
   constexpr auto kKind = operation_kind::receive;
   const bool is_any = source_rank == kAnySource;
   if (!is_any && (source_rank < 0 || source_rank >= context_.size))
@@ -143,8 +143,8 @@ operation& messenger_core::irecv(int source_rank, const buffer& data, std::uint6
   return op;
 }
 
-void messenger_core::on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
-                                int outcome) {
+void tagged_messages::on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
+                                 int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
   if (!is_eager && bytes != sizeof(rts_body)) return;
   const auto cost = cost_of(is_eager, head.is_remote != 0, head.bytes);
@@ -156,10 +156,15 @@ void messenger_core::on_message(peer_state& source, const frame& head, const std
     } else {
       rts_body rts;
       std::memcpy(&rts, payload, sizeof rts);
-      receive_rendezvous(*receive, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
+      rendezvous_.start_receive(*receive, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
     }
     return channel_.send_credit(source);
   }
+  hold(source, head, payload, bytes, outcome, cost);
+}
+
+void tagged_messages::hold(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome,
+                           std::uint64_t cost) {
   auto& unexpected = context_.operations.take(operation_kind::unexpected);
   unexpected.peer = source.rank;
   unexpected.info = {source.rank, head.tag, head.bytes};
@@ -167,7 +172,7 @@ void messenger_core::on_message(peer_state& source, const frame& head, const std
   unexpected.peer_op = head.op;
   unexpected.cost = cost;
   unexpected.code = outcome;
-  unexpected.is_rendezvous = !is_eager;
+  unexpected.is_rendezvous = head.kind != frame_kind::eager;
   unexpected.held.assign(payload, payload + bytes);
   unexpected.data = channel_.take_arriving();
   context_.counts.unexpected_bytes += bytes;
@@ -175,7 +180,7 @@ void messenger_core::on_message(peer_state& source, const frame& head, const std
   matcher_.hold(unexpected);
 }
 
-void messenger_core::receive_unexpected(operation& receive, operation& unexpected) {
+void tagged_messages::receive_unexpected(operation& receive, operation& unexpected) {
   receive.info = unexpected.info;
   auto& source = context_.peer(unexpected.peer);
   source.taken_cost += unexpected.cost;
@@ -187,7 +192,9 @@ void messenger_core::receive_unexpected(operation& receive, operation& unexpecte
     context_.counts.unexpected_bytes -= unexpected.held.size();
     receive.peer = unexpected.peer;
     if (source.is_dead) context_.end(receive, ECONNRESET, format("rank %d is gone", unexpected.peer));
-    else receive_rendezvous(receive, unexpected.peer, rts, unexpected.bytes, unexpected.peer_op, std::move(unexpected.data));
+    else
+      rendezvous_.start_receive(receive, unexpected.peer, rts, unexpected.bytes, unexpected.peer_op,
+                                std::move(unexpected.data));
   } else {
     context_.counts.unexpected_bytes -= unexpected.held.size();
     context_.deliver(receive, unexpected.held.data(), unexpected.held.size(), unexpected.code);
@@ -196,7 +203,7 @@ void messenger_core::receive_unexpected(operation& receive, operation& unexpecte
   if (source.rank != context_.rank && !source.is_dead) channel_.send_credit(source);
 }
 
-void messenger_core::deliver_from_self(operation& receive, operation& send) {
+void tagged_messages::deliver_from_self(operation& receive, operation& send) {
   receive.info = send.info;
   const auto fits = std::min(send.range.bytes, receive.range.bytes);
   const auto done = context_.buffers.move(receive.range, send.range, fits);
@@ -210,7 +217,7 @@ void messenger_core::deliver_from_self(operation& receive, operation& send) {
 
 // ---- Matched probe
 
-operation* messenger_core::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take) {
+operation* tagged_messages::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take) {
   operation* const found = matcher_.find_unexpected(source_rank, tag, mask);
   if (found != nullptr && take) {
     matcher_.remove_unexpected(*found);
@@ -219,7 +226,7 @@ operation* messenger_core::find_message(int source_rank, std::uint64_t tag, std:
   return found;
 }
 
-operation& messenger_core::receive_taken(operation& unexpected, const buffer& data) {
+operation& tagged_messages::receive_taken(operation& unexpected, const buffer& data) {
   auto range = context_.buffers.inspect(data);
   if (!range) {
     discard(unexpected);
@@ -233,7 +240,7 @@ operation& messenger_core::receive_taken(operation& unexpected, const buffer& da
 }
 
 // Receives into an empty buffer, so that the sender ends successfully.
-void messenger_core::discard(operation& unexpected) {
+void tagged_messages::discard(operation& unexpected) {
   auto& op = context_.operations.take(operation_kind::receive);
   op.peer = unexpected.peer;
   op.range = {};
@@ -243,7 +250,7 @@ void messenger_core::discard(operation& unexpected) {
 
 // ---- Cancelling
 
-status messenger_core::cancel(operation& op) {
+status tagged_messages::cancel(operation& op) {
   if (op.has_ended()) return {};
   const failure busy{EBUSY, "the operation is under way and cannot be cancelled: wait for its end"};
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) {
@@ -269,7 +276,7 @@ status messenger_core::cancel(operation& op) {
   return {};
 }
 
-void messenger_core::on_retract(peer_state& source, const frame& head) {
+void tagged_messages::on_retract(peer_state& source, const frame& head) {
   operation* found = nullptr;
   matcher_.for_each_unexpected([&](operation& each) {
     if (each.peer == source.rank && each.is_rendezvous && each.peer_op == head.op) found = &each;
@@ -278,11 +285,22 @@ void messenger_core::on_retract(peer_state& source, const frame& head) {
   if (found == nullptr && head.is_remote != 0)
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});
   if (found == nullptr) return;
-  matcher_.remove_unexpected(*found);
-  source.taken_cost += found->cost;
-  context_.counts.unexpected_bytes -= found->held.size();
-  context_.operations.give_back(*found);
+  drop_rts(source, *found);
   channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
+}
+
+void tagged_messages::drop_rts(peer_state& source, operation& unexpected) {
+  matcher_.remove_unexpected(unexpected);
+  source.taken_cost += unexpected.cost;
+  context_.counts.unexpected_bytes -= unexpected.held.size();
+  context_.operations.give_back(unexpected);
+}
+
+void tagged_messages::lose_sender(operation& unexpected) {
+  if (!unexpected.is_rendezvous || unexpected.is_taken) return;
+  matcher_.remove_unexpected(unexpected);
+  unexpected.state = operation_state::ended;
+  context_.operations.give_back(unexpected);
 }
 
 }  // namespace pl::messaging
