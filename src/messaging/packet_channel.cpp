@@ -202,12 +202,6 @@ std::size_t packet_channel::eager_limit(const memory& source, const peer_state& 
 
 // ---- Receiving, from a shm queue
 
-bool packet_channel::advance(bool with_network) {
-  bool has_moved = advance_queues();
-  if (fabric_ != nullptr && with_network) has_moved = fabric_->progress() != 0 || has_moved;
-  return has_moved;
-}
-
 void packet_channel::reap_closed() {
   if (fabric_ != nullptr) fabric_->reap_closed();
 }

@@ -73,7 +73,10 @@ class packet_channel final : public ucx_fabric::listener {
 
   // ---- Receiving
   // Takes and sends what is possible now. True: something moved.
-  bool advance(bool with_network);
+  bool advance(bool with_network) {
+    const bool has_moved = advance_queues();
+    return (fabric_ != nullptr && with_network && fabric_->progress() != 0) || has_moved;
+  }
   void reap_closed();
   // The peer's queue is being read, so more messages may follow at once.
   bool is_reading() const noexcept { return is_reading_; }

@@ -21,7 +21,11 @@ const char* refusal_text(const operation& op, int code) {
 }  // namespace
 
 transport::transport(rendezvous& owner, bool awaits_ats)
-    : rendezvous_(owner), context_(owner.context()), channel_(owner.channel()), awaits_ats_(awaits_ats) {}
+    : rendezvous_(owner),
+      context_(owner.context()),
+      channel_(owner.channel()),
+      all_under_way_(owner.under_way()),
+      awaits_ats_(awaits_ats) {}
 
 rendezvous::rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch)
     : context_(context), channel_(channel), cuda_ipc_(*this), cma_(*this, watch), shm_(*this), ucx_(*this) {}
@@ -131,7 +135,7 @@ void rendezvous::start_receive(operation& receive, int source_rank, const rts_bo
   receive.bytes = bytes;
   receive.moved = std::min<std::uint64_t>(bytes, receive.range.bytes);
   receive.state = operation_state::moving;
-  receive.transfer = std::make_unique<transfer_state>();
+  receive.transfer = std::make_unique_for_overwrite<transfer_state>();  // its constructor is enough: no padding travels
   receive.transfer->wanted = receive.moved;
   receive.transfer->is_receive = true;
   receive.transfer->data = std::move(data);
@@ -201,6 +205,11 @@ void rendezvous::on_checked(const peer_state& source, const frame& head) {
 }
 
 // ---- Both
+
+void rendezvous::advance_busy() {
+  for (transport* const each : all_)
+    if (each->is_busy()) each->advance();
+}
 
 void rendezvous::on_ats(const frame& head) {
   operation* const op = context_.operations.find(head.peer_op);

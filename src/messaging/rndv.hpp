@@ -36,6 +36,7 @@ class rendezvous {
   void close();
   messenger_context& context() const noexcept { return context_; }
   packet_channel& channel() const noexcept { return channel_; }
+  std::size_t& under_way() noexcept { return under_way_; }
 
   // ---- The sender
   void send_rts(operation& op, frame_kind kind);
@@ -59,8 +60,7 @@ class rendezvous {
   // An ATS ends the operation that waits for it.
   void on_ats(const frame& head);
   void advance() {
-    for (transport* const each : all_)
-      if (each->is_busy()) each->advance();
+    if (under_way_ != 0) advance_busy();
   }
   // Aborts a transfer under way with a lost peer. False: there is none, so the caller ends the operation.
   static bool abort_lost(operation& op, const std::string& why);
@@ -86,9 +86,11 @@ class rendezvous {
   bool start_with(std::span<transport* const> choices, operation& receive, const rts_body& rts);
   void refuse_receive(operation& receive);
   transport* sender_of(transport_kind kind);
+  void advance_busy();
 
   messenger_context& context_;
   packet_channel& channel_;
+  std::size_t under_way_ = 0;  // what the transports have to advance
   cuda_ipc_rndv cuda_ipc_;
   cma_rndv cma_;
   shm_ring_rndv shm_;

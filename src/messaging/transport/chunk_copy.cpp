@@ -29,8 +29,7 @@ status chunk_copy::begin(messenger_context& context, const memory& range, std::u
   return {};
 }
 
-std::optional<status> chunk_copy::test() {
-  if (!is_pending) return status{};
+std::optional<status> chunk_copy::test_pending() {
   const auto done = pending.test();
   if (done && !*done) return std::nullopt;
   is_pending = false;

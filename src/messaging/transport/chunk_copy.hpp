@@ -26,7 +26,10 @@ struct chunk_copy {
   status begin(messenger_context& context, const memory& range, std::uint64_t offset, void* chunk, std::size_t bytes,
                chunk_direction direction, touch access);
   // Empty while it is pending.
-  std::optional<status> test();
+  std::optional<status> test() { return is_pending ? test_pending() : status{}; }
+
+ private:
+  std::optional<status> test_pending();
 };
 
 }  // namespace pl::messaging

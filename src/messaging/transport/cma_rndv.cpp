@@ -41,9 +41,7 @@ bool cma_rndv::start_receive(operation& receive, const rts_body& rts) {
   const bool suits =
       rts.has_cma && !receive.range.is_device && is_allowed(receive.peer) && !context_.peer(receive.peer).is_lost;
   if (!suits) return false;
-  auto& slice = receive.transfer->slice.emplace<cma_transfer>();
-  slice.source = rts.address;
-  slice.rts = rts;
+  receive.transfer->slice.emplace<cma_transfer>(rts);
   const bool is_first = !is_busy();
   enter(receive);
   if (!is_first || channel_.is_reading()) return true;
@@ -54,7 +52,7 @@ bool cma_rndv::start_receive(operation& receive, const rts_body& rts) {
 
 void cma_rndv::advance() {
   budget_ = kMaxBytesPerRound;
-  if (under_way_ > 1) read_together();
+  if (under_way() > 1) read_together();
   for (operation* current = moving_.first(); current != nullptr;) {
     operation* const next = moving_.next(current);
     advance(*current);

@@ -21,8 +21,9 @@ struct peer_state;
 
 // Its slice of a transfer's state.
 struct cma_transfer {
-  std::uint64_t source = 0;  // the message's address in its sender
-  rts_body rts;              // for the next transport, if the kernel denies the read
+  explicit cma_transfer(const rts_body& announced) : source(announced.address), rts(announced) {}
+  std::uint64_t source;  // the message's address in its sender
+  rts_body rts;          // for the next transport, if the kernel denies the read
 };
 
 class cma_rndv final : public transport {

@@ -69,20 +69,26 @@ class transport {
  protected:
   void enter(operation& op) noexcept {
     moving_.push_back(&op);
-    ++under_way_;
+    set_under_way(under_way_ + 1);
   }
   void leave(operation& op) noexcept {
     moving_.remove(&op);
-    --under_way_;
+    set_under_way(under_way_ - 1);
+  }
+  std::size_t under_way() const noexcept { return under_way_; }
+  void set_under_way(std::size_t count) noexcept {
+    all_under_way_ += count - under_way_;
+    under_way_ = count;
   }
 
   rendezvous& rendezvous_;
   messenger_context& context_;
   packet_channel& channel_;
   intrusive_list<operation, &operation::in_order> moving_;  // in the order of their start
-  std::size_t under_way_ = 0;
 
  private:
+  std::size_t& all_under_way_;  // of all transports
+  std::size_t under_way_ = 0;
   const bool awaits_ats_;
 };
 
