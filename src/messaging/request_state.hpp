@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An operation is the state behind a request. Operations come from a pool, so that the path of a message allocates nothing.
 // Their number (index and generation) finds them when an answer arrives, and shows when they have ended meanwhile.
+//
+// Owns: the pool owns all operations until the messenger ends. Threads: the messenger's lock guards both.
+// Errors: an operation keeps its errno value and its sentence; find() of an old number is null.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What travels behind the frames of a rendezvous: the sender's RTS (ready to send) and the receiver's RTR (ready to
 // receive). Part of the wire format (wire_frame.hpp): plain bytes.
+//
+// Owns: nothing. Threads: any. Errors: whoever receives one checks its length and what it asks for.
 #pragma once
 
 #include <cstdint>

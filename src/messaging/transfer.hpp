@@ -2,7 +2,7 @@
 // One side of a rendezvous: what all transports share, and the slice that belongs to the one that moves the bytes.
 //
 // Owned by its operation, from the RTS to the end. Allocated once for a rendezvous; an eager message has none.
-// Threads: the messenger's lock guards it.
+// Threads: the messenger's lock guards it. Errors: the first failure is kept until the transfer ends.
 #pragma once
 
 #include <string>

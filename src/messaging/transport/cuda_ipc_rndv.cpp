@@ -38,9 +38,9 @@ void cuda_ipc_rndv::offer(operation& send, const std::optional<cu::pointer_info>
 bool cuda_ipc_rndv::suits(const operation& receive, const rts_body& rts) const {
   if (!rts.has_ipc || !context_.options.use_ipc || !context_.buffers.has_gpu()) return false;
   const auto& limits = context_.limits;
-  const std::size_t from = std::max(receive.range.is_device ? limits.ipc_from : limits.ipc_to_host_from,
-                                    context_.is_gpu_shared ? limits.shared_gpu_cpu_limit + 1 : 0);
-  return receive.moved >= from || !rts.has_ring;
+  const std::size_t smallest = std::max(receive.range.is_device ? limits.ipc_from : limits.ipc_to_host_from,
+                                        context_.is_gpu_shared ? limits.shared_gpu_cpu_limit + 1 : 0);
+  return receive.moved >= smallest || !rts.has_ring;
 }
 
 bool cuda_ipc_rndv::start_receive(operation& receive, const rts_body& rts) {
