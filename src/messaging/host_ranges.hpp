@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses that certainly are host memory, found without a call to the driver.
+//
+// Owns: bounds only. Threads: the messenger's lock guards all calls. Errors: none; what it does not know is not in a range.
 #pragma once
 
 #include <pthread.h>

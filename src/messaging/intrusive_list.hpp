@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Doubly linked list through a node in each element: no allocation, removal from the middle in constant time.
+//
+// Owns: nothing; an element is in at most one list for each of its nodes. Threads: those of its user. Errors: none.
 #pragma once
 
 namespace pl::messaging {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages by transport, for `peerlane top` (live_counter.hpp). Messages to oneself and eager messages count at the sender,
 // others at the process that moves the data.
+//
+// Owns: the entries in the table of live counters. Threads: any. Errors: none.
 #pragma once
 
 #include "base/live_counter.hpp"

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Classifies a message's buffer (host or device) and copies its bytes.
+//
+// Owns: recent answers of the driver. Threads: the messenger's lock guards all calls.
+// Errors: EINVAL for memory that cannot be reached, else those of the copy planner.
 #pragma once
 
 #include <array>
@@ -30,7 +33,6 @@ enum class touch : std::uint8_t {
             // both a context switch (some 150 us)
 };
 
-// The messenger's lock guards all calls.
 class memory_access {
  public:
   // Both null: host memory only.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what packets and handshakes cost, when a job opens.
+//
+// Owns: nothing. Threads: one in each process, before the messenger is used otherwise. Errors: those of the bootstrap.
 #pragma once
 
 #include "messaging/bootstrap/bootstrap.hpp"

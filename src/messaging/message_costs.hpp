@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cost of a message beyond the copies, which the copy planner knows. Measured once for a machine and kept beside the
 // planner's own calibration.
+//
+// Owns: nothing but the file. Threads: any; plain values. Errors: EINVAL for a text, an errno value for a file.
 #pragma once
 
 #include <optional>

@@ -49,7 +49,7 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
       const std::lock_guard lock(mutex_);
       for (int poll = 0; poll < kPollsAtOnce && !has_moved; ++poll) {
         if (std::optional<status> ended = done()) return *std::move(ended);
-        has_moved = progress(poll == 0 || queue_peers_.empty());
+        has_moved = progress(poll == 0 || !channel_.has_local_peers());
       }
       if (std::optional<status> ended = done()) return *std::move(ended);
     }
@@ -68,27 +68,27 @@ void messenger_core::reclaim_memory(operation& op) {
   bool is_silent = false;
   {
     const std::lock_guard lock(mutex_);
-    static_cast<void>(cancel(op));
+    static_cast<void>(messages_.cancel(op));
     if (op.has_ended()) return;
     peer_rank = op.peer;
-    is_silent = peer(peer_rank).unanswered_state == liveness(peer_rank);
+    is_silent = context_.peer(peer_rank).unanswered_state == context_.peer(peer_rank).liveness();
   }
   const auto ended = [&]() -> std::optional<status> {
     return op.has_ended() ? std::optional<status>(status{}) : std::nullopt;
   };
   if (!is_silent && wait_until(ended, kAnswer)) return;
   const auto revoked = [&]() -> std::optional<status> {
-    return revoke(op) ? std::optional<status>(status{}) : std::nullopt;
+    return revocation_.revoke(op) ? std::optional<status>(status{}) : std::nullopt;
   };
   if (wait_until(revoked, is_silent ? std::chrono::milliseconds(0) : kRevoked)) {
     const std::lock_guard lock(mutex_);
-    if (!is_silent) peer(peer_rank).unanswered_state = liveness(peer_rank);
+    if (!is_silent) context_.peer(peer_rank).unanswered_state = context_.peer(peer_rank).liveness();
     return;
   }
   {
     // UCX moves it and the peer takes nothing: only closing the connection releases the memory.
     const std::lock_guard lock(mutex_);
-    if (!peer(peer_rank).queue_out.is_open())
+    if (!context_.peer(peer_rank).queue_out.is_open())
       mark_lost(peer_rank, "takes nothing, and a message to or from it was given up: the connection was closed");
   }
   if (!wait_until(revoked, kRevoked))
@@ -100,19 +100,20 @@ status messenger::end_window(std::uint32_t id, std::chrono::milliseconds limit, 
   int user = kAnySource;
   {
     const std::lock_guard lock(core.mutex_);
-    core.end_window(id);
+    core.windows_.end_window(id);
   }
   auto done = core.wait_until(
       [&]() -> std::optional<status> {
-        user = core.window_user(id);
+        user = core.revocation_.window_user(id);
         if (user < 0) return status{};
-        const bool is_silent = is_last_word && core.peer(user).unanswered_state == core.liveness(user);
+        const bool is_silent =
+            is_last_word && core.context_.peer(user).unanswered_state == core.context_.peer(user).liveness();
         return is_silent ? std::optional<status>(failure{ETIMEDOUT, "it has not answered before"}) : std::nullopt;
       },
       limit);
   if (done) return {};
   const std::lock_guard lock(core.mutex_);
-  core.peer(user).unanswered_state = core.liveness(user);
+  core.context_.peer(user).unanswered_state = core.context_.peer(user).liveness();
   return failure{ETIMEDOUT,
                  format("the window has ended, but rank %d does not answer and may still use its memory: keep the "
                         "memory, and end the window again until it answers or has ended",
@@ -136,15 +137,15 @@ void request::drop() noexcept {
   operation* const op = std::exchange(op_, nullptr);
   if (op == nullptr) return;
   auto& core = *owner_->core_;
-  if (op->is_unpooled) return core.release(*op);
-  if (core.is_foreign_process()) return;
+  if (op->is_unpooled) return core.context_.release(*op);
+  if (core.context_.is_foreign_process()) return;
   core.reclaim_memory(*op);
   const std::lock_guard lock(core.mutex_);
-  core.release(*op);
+  core.context_.release(*op);
 }
 
 bool request::test() {
-  if (op_ == nullptr || op_->is_unpooled || owner_->core_->is_foreign_process()) return true;
+  if (op_ == nullptr || op_->is_unpooled || owner_->core_->context_.is_foreign_process()) return true;
   auto& core = *owner_->core_;
   const std::lock_guard lock(core.mutex_);
   if (!op_->has_ended()) core.progress();
@@ -154,7 +155,7 @@ bool request::test() {
 status request::wait(std::chrono::milliseconds limit) {
   if (op_ == nullptr || op_->is_unpooled) return outcome();
   auto& core = *owner_->core_;
-  if (core.is_foreign_process()) return kForeign;
+  if (core.context_.is_foreign_process()) return kForeign;
   auto done = core.wait_until([&]() { return op_->has_ended() ? std::optional<status>(status{}) : std::nullopt; }, limit);
   return done ? outcome() : done;
 }
@@ -176,9 +177,9 @@ bool request::is_refused() const noexcept { return op_ != nullptr && op_->is_unp
 status request::cancel() {
   if (op_ == nullptr || op_->is_unpooled) return {};
   auto& core = *owner_->core_;
-  if (core.is_foreign_process()) return kForeign;
+  if (core.context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core.mutex_);
-  return core.cancel(*op_);
+  return core.messages_.cancel(*op_);
 }
 
 // The operation has ended, so nobody else writes it any more.
@@ -202,9 +203,9 @@ matched_message& matched_message::operator=(matched_message&& other) noexcept {
 }
 
 matched_message::~matched_message() {
-  if (op_ == nullptr || owner_->core_->is_foreign_process()) return;
+  if (op_ == nullptr || owner_->core_->context_.is_foreign_process()) return;
   const std::lock_guard lock(owner_->core_->mutex_);
-  owner_->core_->discard(*op_);
+  owner_->core_->messages_.discard(*op_);
 }
 
 const message_info& matched_message::info() const {
@@ -219,13 +220,13 @@ window& window::operator=(window&& other) noexcept {
 }
 
 window::~window() {
-  if (owner_ == nullptr || owner_->core_->is_foreign_process()) return;
+  if (owner_ == nullptr || owner_->core_->context_.is_foreign_process()) return;
   if (auto done = owner_->end_window(key_.id, kPatience, true); !done) PL_LOG(error, "%s", done.error().message.c_str());
 }
 
 status window::close(std::chrono::milliseconds limit) {
   if (owner_ == nullptr) return {};
-  if (owner_->core_->is_foreign_process()) return kForeign;
+  if (owner_->core_->context_.is_foreign_process()) return kForeign;
   auto done = owner_->end_window(key_.id, limit, false);
   if (done) owner_ = nullptr;
   return done;
@@ -242,14 +243,14 @@ messenger::registration& messenger::registration::operator=(registration&&) noex
 messenger::registration::~registration() = default;
 
 result<messenger::registration> messenger::register_memory(const buffer& memory) {
-  if (core_->is_foreign_process()) return kForeign;
+  if (core_->context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core_->mutex_);
-  auto range = core_->memory_.inspect(memory);
+  auto range = core_->context_.buffers.inspect(memory);
   if (!range) return std::move(range).error();
   registration out;
   out.kept_ = std::make_unique<registration::kept>();
   if (!range->is_device) return out;  // host memory is reached as it is
-  auto made = core_->memory_.planner()->register_memory(range->address, range->bytes);
+  auto made = core_->context_.buffers.planner()->register_memory(range->address, range->bytes);
   if (!made) return std::move(made).error();
   out.kept_->registration = *std::move(made);
   return out;
@@ -262,7 +263,7 @@ messenger::messenger(std::unique_ptr<messenger_core> core) : core_(std::move(cor
 messenger::~messenger() {
   g_live_jobs.add(-1);
   // A forked child has neither UCX's connections nor the GPU's context, so it has nothing to close.
-  if (core_->is_foreign_process()) static_cast<void>(core_.release());
+  if (core_->context_.is_foreign_process()) static_cast<void>(core_.release());
 }
 
 result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda, bootstrap& group,
@@ -281,60 +282,63 @@ result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda,
 
 status messenger::calibrate(bootstrap& group) {
   auto& core = *core_;
-  const std::string key = handshake_key(core.cuda_, core.fabric_ != nullptr ? core.fabric_->version() : "none");
-  auto measured = measure_handshakes(*this, group, core.thresholds_, key);
+  const std::string key =
+      handshake_key(core.context_.cuda, core.channel_.fabric() != nullptr ? core.channel_.fabric()->version() : "none");
+  auto measured = measure_handshakes(*this, group, core.context_.limits, key);
   if (!measured) return std::move(measured).error();
-  core.thresholds_ =
-      thresholds::choose(core.options_, core.memory_.has_gpu() ? &core.memory_.planner()->costs() : nullptr, &*measured);
-  core.counts_ = {};
+  core.context_.limits =
+      thresholds::choose(core.context_.options,
+                         core.context_.buffers.has_gpu() ? &core.context_.buffers.planner()->costs() : nullptr, &*measured);
+  core.context_.counts = {};
   return {};
 }
 
-int messenger::rank() const noexcept { return core_->rank_; }
-int messenger::size() const noexcept { return core_->size_; }
+int messenger::rank() const noexcept { return core_->context_.rank; }
+int messenger::size() const noexcept { return core_->context_.size; }
 
-#define PL_LINK_ENTER(kind)                                                                      \
-  if (core_->is_foreign_process())                                                               \
-    return request(this, &core_->failed(operation_kind::kind, kForeign.code, kForeign.message)); \
+#define PL_LINK_ENTER(kind)                                                                               \
+  if (core_->context_.is_foreign_process())                                                               \
+    return request(this, &core_->context_.failed(operation_kind::kind, kForeign.code, kForeign.message)); \
   const std::lock_guard lock(core_->mutex_)
 
 request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   PL_LINK_ENTER(send);
-  return request(this, &core_->isend(destination_rank, data, tag));
+  return request(this, &core_->messages_.isend(destination_rank, data, tag));
 }
 request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
   PL_LINK_ENTER(receive);
-  return request(this, &core_->irecv(source_rank, data, tag, mask));
+  return request(this, &core_->messages_.irecv(source_rank, data, tag, mask));
 }
 request messenger::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(put);
-  return request(this, &core_->put(key, offset, data));
+  return request(this, &core_->windows_.put(key, offset, data));
 }
 request messenger::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(get);
-  return request(this, &core_->get(key, offset, data));
+  return request(this, &core_->windows_.get(key, offset, data));
 }
 request messenger::atomic(const window::key_t& key, std::uint64_t offset, atomic_op op, std::uint64_t operand,
                           std::uint64_t compare, std::uint64_t* before) {
   PL_LINK_ENTER(atomic);
-  return request(this, &core_->atomic(key, offset, {op, operand, compare}, before));
+  return request(this, &core_->windows_.atomic(key, offset, {op, operand, compare}, before));
 }
 request messenger::receive(matched_message&& message, const buffer& data) {
   operation* const taken = std::exchange(message.op_, nullptr);
   PL_LINK_ENTER(receive);
   if (taken == nullptr)
-    return request(this, &core_->failed(operation_kind::receive, EINVAL, "no message was taken: match() found none"));
-  return request(this, &core_->receive_taken(*taken, data));
+    return request(this,
+                   &core_->context_.failed(operation_kind::receive, EINVAL, "no message was taken: match() found none"));
+  return request(this, &core_->messages_.receive_taken(*taken, data));
 }
 #undef PL_LINK_ENTER
 
 status messenger::send(int destination_rank, const buffer& data, std::uint64_t tag, std::chrono::milliseconds limit) {
-  if (core_->is_foreign_process()) return kForeign;
+  if (core_->context_.is_foreign_process()) return kForeign;
   operation* op = nullptr;
   {
     const std::lock_guard lock(core_->mutex_);
-    op = &core_->isend(destination_rank, data, tag);
-    if (op->has_ended() && op->code == 0) return core_->release(*op), status{};
+    op = &core_->messages_.isend(destination_rank, data, tag);
+    if (op->has_ended() && op->code == 0) return core_->context_.release(*op), status{};
   }
   return request(this, op).end_within(limit);
 }
@@ -349,7 +353,7 @@ result<message_info> messenger::recv(int source_rank, const buffer& data, std::u
       if (!received.op_->has_ended()) return std::nullopt;
       if (received.op_->code != 0) return status{};
       info = received.op_->info;
-      core_->release(*std::exchange(received.op_, nullptr));
+      core_->context_.release(*std::exchange(received.op_, nullptr));
       return status{};
     };
     const auto done = core_->wait_until(seen, limit);
@@ -365,25 +369,25 @@ result<message_info> messenger::recv(int source_rank, const buffer& data, std::u
 }
 
 bool messenger::probe(int source_rank, std::uint64_t tag, std::uint64_t mask, message_info& found) {
-  if (core_->is_foreign_process()) return false;
+  if (core_->context_.is_foreign_process()) return false;
   const std::lock_guard lock(core_->mutex_);
   core_->progress();
-  const operation* const message = core_->find_message(source_rank, tag, mask, false);
+  const operation* const message = core_->messages_.find_message(source_rank, tag, mask, false);
   if (message == nullptr) return false;
   found = message->info;
   return true;
 }
 
 matched_message messenger::match(int source_rank, std::uint64_t tag, std::uint64_t mask) {
-  if (core_->is_foreign_process()) return {};
+  if (core_->context_.is_foreign_process()) return {};
   const std::lock_guard lock(core_->mutex_);
   core_->progress();
-  operation* const message = core_->find_message(source_rank, tag, mask, true);
+  operation* const message = core_->messages_.find_message(source_rank, tag, mask, true);
   return message == nullptr ? matched_message{} : matched_message(this, message);
 }
 
 result<std::size_t> messenger::wait_any(std::span<const request* const> requests, std::chrono::milliseconds limit) {
-  if (core_->is_foreign_process()) return kForeign;
+  if (core_->context_.is_foreign_process()) return kForeign;
   std::size_t found = requests.size();
   if (std::all_of(requests.begin(), requests.end(), [](const request* each) { return each == nullptr; }))
     return failure{EINVAL, "no request to wait for"};
@@ -398,63 +402,62 @@ result<std::size_t> messenger::wait_any(std::span<const request* const> requests
 }
 
 result<window> messenger::expose(const buffer& memory) {
-  if (core_->is_foreign_process()) return kForeign;
+  if (core_->context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core_->mutex_);
-  auto key = core_->expose(memory);
+  auto key = core_->windows_.expose(memory);
   if (!key) return std::move(key).error();
   return window(this, *key);
 }
 
 status messenger::flush(int destination_rank, std::chrono::milliseconds limit) {
-  if (core_->is_foreign_process()) return kForeign;
-  if (destination_rank < 0 || destination_rank >= size()) return *core_->refuses_peer(destination_rank);
+  if (core_->context_.is_foreign_process()) return kForeign;
+  if (destination_rank < 0 || destination_rank >= size()) return *core_->context_.refuses_peer(destination_rank);
   return core_->wait_until(
       [&]() -> std::optional<status> {
-        if (auto refused = core_->refuses_peer(destination_rank)) return status(*std::move(refused));
-        if (core_->peer(destination_rank).puts == 0) return status{};
+        if (auto refused = core_->context_.refuses_peer(destination_rank)) return status(*std::move(refused));
+        if (core_->context_.peer(destination_rank).puts == 0) return status{};
         return std::nullopt;
       },
       limit);
 }
 
 bool messenger::progress() {
-  if (core_->is_foreign_process()) return false;
+  if (core_->context_.is_foreign_process()) return false;
   const std::lock_guard lock(core_->mutex_);
   return core_->progress();
 }
 
 // One thread at a time: a second thread enters the next barrier.
 status messenger::barrier(std::chrono::milliseconds limit) {
-  if (core_->is_foreign_process()) return kForeign;
+  if (core_->context_.is_foreign_process()) return kForeign;
   auto& core = *core_;
   bool is_mine = false;
   auto done = core.wait_until(
       [&]() -> std::optional<status> {
-        if (!is_mine && core.barrier_.is_attended) return std::nullopt;
-        is_mine = core.barrier_.is_attended = true;
-        return core.advance_barrier();
+        is_mine = is_mine || core.barrier_.enter();
+        return is_mine ? core.barrier_.advance() : std::nullopt;
       },
       limit);
   const std::lock_guard lock(core.mutex_);
-  if (is_mine) core.barrier_.is_attended = false;
+  if (is_mine) core.barrier_.leave();
   if (done.code() != ETIMEDOUT) return done;
   return failure{ETIMEDOUT, done.error().message + ": not every process came to the barrier; the next call goes on with it"};
 }
 
 status messenger::peer_state(int rank) const {
   const std::lock_guard lock(core_->mutex_);
-  if (auto refused = core_->refuses_peer(rank)) return *std::move(refused);
+  if (auto refused = core_->context_.refuses_peer(rank)) return *std::move(refused);
   return {};
 }
 
 bool messenger::is_same_node(int peer) const {
-  return peer == rank() || (peer >= 0 && peer < size() && core_->peer(peer).is_same_node);
+  return peer == rank() || (peer >= 0 && peer < size() && core_->context_.peer(peer).is_same_node);
 }
 
 messenger::statistics messenger::counts() const {
   const std::lock_guard lock(core_->mutex_);
-  auto out = core_->counts_;
-  out.operations = core_->operations_.in_use();
+  auto out = core_->context_.counts;
+  out.operations = core_->context_.operations.in_use();
   return out;
 }
 

@@ -65,26 +65,26 @@ messenger_options messenger_options::from_environment() {
 std::string messenger::plan(int rank) const {
   const std::lock_guard lock(core_->mutex_);
   auto& core = *core_;
-  if (rank < 0 || rank >= core.size_) return format("no rank %d\n", rank);
-  const auto& remote = core.peer(rank);
-  if (rank == core.rank_) return format("rank %d: this process: one copy by the copy planner\n", rank);
-  const auto& limits = core.thresholds_;
+  if (rank < 0 || rank >= core.context_.size) return format("no rank %d\n", rank);
+  const auto& remote = core.context_.peer(rank);
+  if (rank == core.context_.rank) return format("rank %d: this process: one copy by the copy planner\n", rank);
+  const auto& limits = core.context_.limits;
   const bool is_near = remote.is_same_node;
-  const std::size_t device = core.eager_limit({.is_device = true, .device = {}}, remote);
-  const std::size_t host = core.eager_limit({}, remote);
-  const bool ipc = is_near && core.options_.use_ipc;
-  const bool pull = is_near && core.options_.use_cma && !remote.refuses_cma;
+  const std::size_t device = core.channel_.eager_limit({.is_device = true, .device = {}}, remote);
+  const std::size_t host = core.channel_.eager_limit({}, remote);
+  const bool ipc = is_near && core.context_.options.use_ipc;
+  const bool pull = is_near && core.rendezvous_.may_read(rank);
   const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
   const std::string by_ring =
       (is_near ? "ring of pinned chunks in shared memory, " : "ring of pinned chunks over UCX, ") + chunks;
   const char* const raw = "GPU pointers to UCX (RDMA lanes)";
 
   std::string out = format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
-                           core.is_gpu_shared_ ? ", GPU shared with another process" : "",
-                           is_near ? "shared memory" : core.fabric_->version().c_str(), limits.origin.c_str());
+                           core.context_.is_gpu_shared ? ", GPU shared with another process" : "",
+                           is_near ? "shared memory" : core.channel_.fabric()->version().c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
-  const bool is_rendezvous = !is_near && core.uses_ucx_rendezvous(rank, {});
+  const bool is_rendezvous = !is_near && core.rendezvous_.moves_in_place(rank, {});
   out += line("host", "host", beyond(host).c_str(),
               is_rendezvous ? "UCX's rendezvous, in place"
               : !is_near    ? "UCX, in place"
@@ -93,7 +93,7 @@ std::string messenger::plan(int rank) const {
   out += line("host", "device", up_to(host).c_str(), "eager, mapped stores");
   out += line("host", "device", beyond(host).c_str(), remote.can_take_gpu_pointers ? raw : by_ring.c_str());
   out += line("device", "host", up_to(device).c_str(),
-              core.is_gpu_shared_ ? "eager, mapped loads only" : "eager, planned reads");
+              core.context_.is_gpu_shared ? "eager, mapped loads only" : "eager, planned reads");
   for (const char* target : {"host", "device"}) {
     if (*target == 'd') out += line("device", target, up_to(device).c_str(), "eager, mapped loads and stores");
     if (!ipc) {
@@ -101,7 +101,7 @@ std::string messenger::plan(int rank) const {
       continue;
     }
     const std::size_t ipc_from = std::max(*target == 'd' ? limits.ipc_from : limits.ipc_to_host_from,
-                                          core.is_gpu_shared_ ? limits.shared_gpu_cpu_limit : 0);
+                                          core.context_.is_gpu_shared ? limits.shared_gpu_cpu_limit : 0);
     if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
     out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
                 *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/request_state.hpp"
 
-#include "messaging/rndv.hpp"
+#include "messaging/transfer.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -10,7 +10,6 @@ constexpr std::size_t kKeptBytes = 8 << 10;  // of a pooled operation's own memo
 
 }  // namespace
 
-operation_pool::operation_pool(messenger_core* core) : home_(core) {}
 operation_pool::~operation_pool() = default;
 
 operation& operation_pool::take(operation_kind kind) {
@@ -19,7 +18,7 @@ operation& operation_pool::take(operation_kind kind) {
     for (std::size_t i = kBlock; i-- > 0;) {
       auto& fresh = blocks_.back()[i];
       fresh.index = static_cast<std::uint32_t>((blocks_.size() - 1) * kBlock + i);
-      fresh.core = home_;
+      fresh.context = home_;
       fresh.out.owner = &fresh;
       fresh.in_queue.next = free_;
       free_ = &fresh;

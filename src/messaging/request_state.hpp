@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An operation is the state behind a request. Operations come from a pool, so that the path of a message allocates nothing.
 // Their number (index and generation) finds them when an answer arrives, and shows when they have ended meanwhile.
+//
+// Owns: the pool owns all operations until the messenger ends. Threads: the messenger's lock guards both.
+// Errors: an operation keeps its errno value and its sentence; find() of an old number is null.
 #pragma once
 
 #include <memory>
@@ -28,11 +31,12 @@ enum class operation_state : std::uint8_t {
 // The transport of a rendezvous message.
 enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma };
 
-struct transfer_state;  // rndv.hpp: what a transport needs while data moves
+struct messenger_context;
+struct transfer_state;  // transfer.hpp
 
 struct operation {
   packet out;  // its owner: this operation
-  messenger_core* core = nullptr;
+  messenger_context* context = nullptr;
   operation_kind kind = operation_kind::send;
   operation_state state = operation_state::idle;
   bool is_released = false;  // no request refers to it: it returns to the pool when it ends
@@ -69,7 +73,7 @@ struct operation {
 
 class operation_pool {
  public:
-  explicit operation_pool(messenger_core* core);
+  explicit operation_pool(messenger_context* context) : home_(context) {}
   ~operation_pool();
   operation& take(operation_kind kind);
   void give_back(operation& op) noexcept;
@@ -86,7 +90,7 @@ class operation_pool {
  private:
   static constexpr std::size_t kBlock = 256;
   std::vector<std::unique_ptr<operation[]>> blocks_;
-  messenger_core* home_;
+  messenger_context* home_;
   operation* free_ = nullptr;  // through in_queue.next
   std::size_t in_use_ = 0;
 };

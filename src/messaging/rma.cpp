@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Put, get and atomics on windows. The target's side runs in its progress. Data uses the same protocols and transports
-// as messages, with a part of the window in place of a receive, and without matching.
+#include "messaging/rma.hpp"
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.hpp"
-#include "messaging/messenger_core.hpp"
 
 namespace pl::messaging {
 namespace {
 
 int read_operation(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
   auto& op = *static_cast<operation*>(outgoing.owner);
-  const auto done = op.core->memory_.read(op.range, offset, destination, bytes, op.core->touch_of(op.range));
+  const auto done = op.context->buffers.read(op.range, offset, destination, bytes, op.context->touch_of(op.range));
   if (!done) op.message = done.error().message;
   return done.code();
 }
@@ -41,26 +40,26 @@ constexpr const char* kRefused = "the target refuses: its window has ended, or t
 
 // ---- Windows
 
-result<window::key_t> messenger_core::expose(const buffer& data) {
-  auto range = memory_.inspect(data);
+result<window::key_t> remote_access::expose(const buffer& data) {
+  auto range = context_.buffers.inspect(data);
   if (!range) return std::move(range).error();
   const auto id = next_window_++;
   windows_[id] = *range;
-  return window::key_t{rank_, id, range->bytes};
+  return window::key_t{context_.rank, id, range->bytes};
 }
 
-void messenger_core::end_window(std::uint32_t id) { windows_.erase(id); }
+void remote_access::end_window(std::uint32_t id) { windows_.erase(id); }
 
-result<memory> messenger_core::window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const {
+result<memory> remote_access::window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const {
   const auto found = windows_.find(static_cast<std::uint32_t>(id));
   if (found == windows_.end() || offset > found->second.bytes || bytes > found->second.bytes - offset)
     return failure{EINVAL, kRefused};
   return memory{found->second.address + offset, bytes, found->second.is_device, {}};
 }
 
-std::optional<failure> messenger_core::refuses_window(const window::key_t& key, std::uint64_t offset,
-                                                      std::uint64_t bytes) const {
-  if (auto refused = refuses_peer(key.rank)) return refused;
+std::optional<failure> remote_access::refuses_window(const window::key_t& key, std::uint64_t offset,
+                                                     std::uint64_t bytes) const {
+  if (auto refused = context_.refuses_peer(key.rank)) return refused;
   if (offset <= key.bytes && bytes <= key.bytes - offset) return std::nullopt;
   return failure{EINVAL, format("%llu bytes at offset %llu leave a window of %llu", static_cast<unsigned long long>(bytes),
                                 static_cast<unsigned long long>(offset), static_cast<unsigned long long>(key.bytes))};
@@ -68,149 +67,161 @@ std::optional<failure> messenger_core::refuses_window(const window::key_t& key, 
 
 // ---- Put
 
-operation& messenger_core::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+operation& remote_access::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   constexpr auto kKind = operation_kind::put;
   if (auto refused = refuses_window(key, offset, data.bytes))
-    return failed(kKind, refused->code, std::move(refused->message));
-  auto range = memory_.inspect(data);
-  if (!range) return failed(kKind, range.code(), range.error().message);
-  auto& op = operations_.take(kKind);
+    return context_.failed(kKind, refused->code, std::move(refused->message));
+  auto range = context_.buffers.inspect(data);
+  if (!range) return context_.failed(kKind, range.code(), range.error().message);
+  auto& op = context_.operations.take(kKind);
   op.peer = key.rank;
   op.range = *range;
   op.tag = offset;
   op.bytes = range->bytes;
-  ++peer(key.rank).puts;
-  if (key.rank == rank_) {
+  ++context_.peer(key.rank).puts;
+  if (key.rank == context_.rank) {
     const auto target = window_part(key.id, offset, data.bytes);
-    const auto done = target ? memory_.move(*target, op.range, op.bytes) : status(target.error());
-    end(op, done.code(), done ? "" : done.error().message);
+    const auto done = target ? context_.buffers.move(*target, op.range, op.bytes) : status(target.error());
+    context_.end(op, done.code(), done ? "" : done.error().message);
     return op;
   }
   op.out.head.peer_op = key.id;
-  if (op.bytes > eager_limit(op.range, peer(key.rank))) {
-    send_rts(op, frame_kind::put_rts);
+  if (op.bytes > channel_.eager_limit(op.range, context_.peer(key.rank))) {
+    rendezvous_.send_rts(op, frame_kind::put_rts);
     return op;
   }
   op.out.head.tag = offset;
   op.out.head.bytes = op.bytes;
-  send_operation(op, frame_kind::put_eager, op.bytes, &read_operation);
+  channel_.send_operation(op, frame_kind::put_eager, op.bytes, &read_operation);
   return op;
 }
 
-void messenger_core::on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
-                            int outcome) {
+void remote_access::on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
   const auto answer = [&](int code) {
-    send_control(source.rank, {.kind = frame_kind::ats, .code = code, .peer_op = head.op});
+    channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = code, .peer_op = head.op});
   };
   const auto range = window_part(head.peer_op, head.tag, head.bytes);
   if (!range) return answer(EINVAL);
   if (head.kind == frame_kind::put_eager) {
     if (outcome != 0 || bytes != head.bytes) return answer(EIO);
-    const auto done = bytes == 0 ? status{} : memory_.write(*range, 0, payload, bytes, touch_of(*range));
+    const auto done = bytes == 0 ? status{} : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range));
     return answer(done.code());
   }
   rts_body rts;
   if (bytes != sizeof rts) return answer(EPROTO);
   std::memcpy(&rts, payload, sizeof rts);
-  auto& deposit = operations_.take(operation_kind::deposit);
+  auto& deposit = context_.operations.take(operation_kind::deposit);
   deposit.range = *range;
   deposit.is_released = true;
   deposit.window = static_cast<std::uint32_t>(head.peer_op);
-  receive_rendezvous(deposit, source.rank, rts, head.bytes, head.op, std::move(arriving_));
+  rendezvous_.start_receive(deposit, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
 }
 
 // ---- Get
 
-operation& messenger_core::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+operation& remote_access::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   constexpr auto kKind = operation_kind::get;
   if (auto refused = refuses_window(key, offset, data.bytes))
-    return failed(kKind, refused->code, std::move(refused->message));
-  auto range = memory_.inspect(data);
-  if (!range) return failed(kKind, range.code(), range.error().message);
-  auto& op = operations_.take(kKind);
+    return context_.failed(kKind, refused->code, std::move(refused->message));
+  auto range = context_.buffers.inspect(data);
+  if (!range) return context_.failed(kKind, range.code(), range.error().message);
+  auto& op = context_.operations.take(kKind);
   op.peer = key.rank;
   op.range = *range;
   op.bytes = range->bytes;
   op.info = {key.rank, 0, range->bytes};
-  if (key.rank == rank_) {
+  if (key.rank == context_.rank) {
     const auto source = window_part(key.id, offset, data.bytes);
-    const auto done = source ? memory_.move(op.range, *source, op.bytes) : status(source.error());
-    end(op, done.code(), done ? "" : done.error().message);
+    const auto done = source ? context_.buffers.move(op.range, *source, op.bytes) : status(source.error());
+    context_.end(op, done.code(), done ? "" : done.error().message);
     return op;
   }
-  send_control(key.rank, {.kind = frame_kind::get, .tag = offset, .bytes = op.bytes, .op = op.id(), .peer_op = key.id});
+  channel_.send_control(key.rank,
+                        {.kind = frame_kind::get, .tag = offset, .bytes = op.bytes, .op = op.id(), .peer_op = key.id});
   return op;
 }
 
-void messenger_core::on_get(peer_state& source, const frame& head) {
+void remote_access::on_get(peer_state& source, const frame& head) {
   const auto range = window_part(head.peer_op, head.tag, head.bytes);
-  if (!range) return send_control(source.rank, {.kind = frame_kind::ats, .code = EINVAL, .peer_op = head.op});
-  auto& reply = operations_.take(operation_kind::reply);
+  if (!range) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = EINVAL, .peer_op = head.op});
+  auto& reply = context_.operations.take(operation_kind::reply);
   reply.peer = source.rank;
   reply.range = *range;
   reply.bytes = range->bytes;
   reply.is_released = true;
   reply.window = static_cast<std::uint32_t>(head.peer_op);
   reply.out.head.peer_op = head.op;
-  if (reply.bytes > eager_limit(reply.range, source)) return send_rts(reply, frame_kind::reply_rts);
+  if (reply.bytes > channel_.eager_limit(reply.range, source)) return rendezvous_.send_rts(reply, frame_kind::reply_rts);
   reply.out.head.bytes = reply.bytes;
-  send_operation(reply, frame_kind::reply_eager, reply.bytes, &read_operation);
+  channel_.send_operation(reply, frame_kind::reply_eager, reply.bytes, &read_operation);
 }
 
-void messenger_core::on_reply(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
-                              int outcome) {
-  operation* const asked = operations_.find(head.peer_op);
+void remote_access::on_reply(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
+                             int outcome) {
+  operation* const asked = context_.operations.find(head.peer_op);
   const bool is_wanted = asked != nullptr && asked->kind == operation_kind::get && !asked->has_ended() &&
                          asked->peer == source.rank && head.bytes == asked->range.bytes;
   if (!is_wanted) {
     if (head.kind == frame_kind::reply_rts)
-      send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
+      channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
     return;
   }
-  if (head.kind == frame_kind::reply_eager) return deliver(*asked, payload, bytes, outcome);
+  if (head.kind == frame_kind::reply_eager) return context_.deliver(*asked, payload, bytes, outcome);
   rts_body rts;
-  if (bytes != sizeof rts) return end(*asked, EPROTO);
+  if (bytes != sizeof rts) return context_.end(*asked, EPROTO);
   std::memcpy(&rts, payload, sizeof rts);
-  receive_rendezvous(*asked, source.rank, rts, head.bytes, head.op, std::move(arriving_));
+  rendezvous_.start_receive(*asked, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
 }
 
 // ---- Atomics: executed by the target's messenger, one after another.
 
-operation& messenger_core::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
-                                  std::uint64_t* before) {
+operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
+                                 std::uint64_t* before) {
   constexpr auto kKind = operation_kind::atomic;
   if (auto refused = refuses_window(key, offset, sizeof(std::uint64_t)))
-    return failed(kKind, refused->code, std::move(refused->message));
+    return context_.failed(kKind, refused->code, std::move(refused->message));
   if (offset % sizeof(std::uint64_t) != 0)
-    return failed(kKind, EINVAL, "an atomic operation needs an offset of whole words");
-  auto& made = operations_.take(kKind);
+    return context_.failed(kKind, EINVAL, "an atomic operation needs an offset of whole words");
+  auto& made = context_.operations.take(kKind);
   made.peer = key.rank;
   made.before = before;
-  if (key.rank == rank_) {
+  if (key.rank == context_.rank) {
     const auto word = window_part(key.id, offset, sizeof(std::uint64_t));
     const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
     if (old && before != nullptr) *before = *old;
-    end(made, old.code(), old ? "" : old.error().message);
+    context_.end(made, old.code(), old ? "" : old.error().message);
     return made;
   }
-  send_control(key.rank, {.kind = frame_kind::atomic, .tag = offset, .op = made.id(), .peer_op = key.id}, &request,
-               sizeof request);
+  channel_.send_control(key.rank, {.kind = frame_kind::atomic, .tag = offset, .op = made.id(), .peer_op = key.id}, &request,
+                        sizeof request);
   return made;
 }
 
-void messenger_core::on_atomic(peer_state& source, const frame& head, const atomic_request& request) {
+void remote_access::on_atomic(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes) {
+  atomic_request request;
+  if (bytes != sizeof request) return;
+  std::memcpy(&request, payload, sizeof request);
   const auto word = window_part(head.peer_op, head.tag, sizeof(std::uint64_t));
   const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
-  if (!old) return send_control(source.rank, {.kind = frame_kind::ats, .code = old.code(), .peer_op = head.op});
-  send_control(source.rank, {.kind = frame_kind::atomic_reply, .tag = *old, .peer_op = head.op});
+  if (!old) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = old.code(), .peer_op = head.op});
+  channel_.send_control(source.rank, {.kind = frame_kind::atomic_reply, .tag = *old, .peer_op = head.op});
 }
 
-result<std::uint64_t> messenger_core::apply(const memory& range, const atomic_request& request) {
+void remote_access::on_atomic_reply(const frame& head) {
+  operation* const asked = context_.operations.find(head.peer_op);
+  if (asked == nullptr || asked->has_ended()) return;
+  if (asked->before != nullptr) *asked->before = head.tag;
+  context_.end(*asked, head.code);
+}
+
+result<std::uint64_t> remote_access::apply(const memory& range, const atomic_request& request) {
   std::uint64_t before = 0;
-  if (auto done = memory_.read(range, 0, &before, sizeof before, touch_of(range)); !done) return std::move(done).error();
+  if (auto done = context_.buffers.read(range, 0, &before, sizeof before, context_.touch_of(range)); !done)
+    return std::move(done).error();
   const std::uint64_t now = after(request, before);
   if (now != before)
-    if (auto done = memory_.write(range, 0, &now, sizeof now, touch_of(range)); !done) return std::move(done).error();
+    if (auto done = context_.buffers.write(range, 0, &now, sizeof now, context_.touch_of(range)); !done)
+      return std::move(done).error();
   return before;
 }
 

@@ -1,236 +1,242 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rendezvous: the sender's RTS names the ways to reach its memory. The receiver knows both memories and chooses the
-// transport.
 #include "messaging/rndv.hpp"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.hpp"
-#include "messaging/live_messages.hpp"
-#include "messaging/messenger_core.hpp"
 
 namespace pl::messaging {
+namespace {
+
+constexpr const char* kWindowEnded = "the target has ended its window while this was under way";
+
+// What the user reads when the other side ended a transfer with `code`.
+const char* refusal_text(const operation& op, int code) {
+  if (code == 0) return "";
+  if (code != ECANCELED) return "the receiver's side failed";
+  return op.kind == operation_kind::put || op.kind == operation_kind::get ? kWindowEnded : "cancelled";
+}
+
+}  // namespace
+
+transport::transport(rendezvous& owner, bool awaits_ats)
+    : rendezvous_(owner),
+      context_(owner.context()),
+      channel_(owner.channel()),
+      all_under_way_(owner.under_way()),
+      awaits_ats_(awaits_ats) {}
+
+rendezvous::rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch)
+    : context_(context), channel_(channel), cuda_ipc_(*this), cma_(*this, watch), shm_(*this), ucx_(*this) {}
+
+// The senders of messages that were never received have got `bye`.
+void rendezvous::close() {
+  for (const auto& each : context_.peers) shm_.forget(each.rank);
+  context_.operations.for_each([](operation& each) {
+    each.data.reset();
+    if (each.transfer != nullptr) each.transfer->data.reset();
+  });
+}
+
+void rendezvous::forget(int rank) {
+  for (transport* const each : all_) each->forget(rank);
+}
+
+std::span<transport* const> rendezvous::transports_to(int rank) const {
+  constexpr std::size_t kNear = 3;
+  const std::span<transport* const> all(all_);
+  return context_.peer(rank).is_same_node ? all.first(kNear) : all.subspan(kNear);
+}
 
 // ---- The sender
 
-int messenger_core::read_rts(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
+int rendezvous::read_rts(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
   const auto& op = *static_cast<const operation*>(outgoing.owner);
   std::memcpy(destination, reinterpret_cast<const std::byte*>(&op.transfer->rts) + offset, bytes);
   return 0;
 }
 
-// The driver's description of the memory; null for host memory.
-std::optional<cu::pointer_info> messenger_core::describe_gpu(const memory& range, transfer_state& transfer) {
-  transfer.access = touch_of(range);
+// The driver's description of the memory; empty for host memory.
+std::optional<cu::pointer_info> rendezvous::describe_gpu(const memory& range, transfer_state& into) {
+  into.access = context_.touch_of(range);
   if (!range.is_device) return std::nullopt;
   const auto info =
-      range.device.device_ordinal >= 0 ? std::optional(range.device) : cu::find_device_memory(*cuda_, range.address);
-  if (info) transfer.device_ordinal = info->device_ordinal;
+      range.device.device_ordinal >= 0 ? std::optional(range.device) : cu::find_device_memory(*context_.cuda, range.address);
+  if (info) into.device_ordinal = info->device_ordinal;
   return info;
 }
 
-void messenger_core::send_rts(operation& op, frame_kind kind) {
+void rendezvous::send_rts(operation& op, frame_kind kind) {
   op.transfer = std::make_unique<transfer_state>();
   auto& rts = op.transfer->rts;
-  auto& destination = peer(op.peer);
-  if (uses_ucx_rendezvous(op)) return send_rts_in_place(op, kind);
   rts.is_device = op.range.is_device;
   const auto info = describe_gpu(op.range, *op.transfer);
-  if (destination.is_same_node && open_ring_out(destination)) {
-    rts.has_ring = true;
-    rts.ring = destination.outbound.ring->own_name();
-  }
-  if (destination.is_same_node && options_.use_cma && !op.range.is_device) {
-    rts.has_cma = true;
-    rts.address = op.range.address;
-  }
-  if (destination.queue_out.is_open()) rts.withdrawals = destination.queue_out.withdrawals();
-  if (destination.is_same_node && options_.use_ipc && info && op.bytes >= thresholds_.ipc_from) {
-    if (const auto handle = ipc_.export_handle(*info)) {
-      rts.has_ipc = true;
-      rts.ipc = *handle;
-      rts.buffer_id = info->buffer_id;
-      rts.ipc_offset = op.range.address - info->allocation.begin;
-    }
-  }
+  if (const auto& queue = context_.peer(op.peer).queue_out; queue.is_open()) rts.withdrawals = queue.withdrawals();
+  for (transport* const each : transports_to(op.peer)) each->offer(op, info, rts);
   op.out.head.tag = op.tag;
   op.out.head.bytes = op.bytes;
-  send_operation(op, kind, sizeof rts, &read_rts);
+  if (op.out.in_place != nullptr) return channel_.send_operation(op, kind, 0, nullptr, &ucx_rndv::on_in_place_sent);
+  channel_.send_operation(op, kind, sizeof rts, &read_rts);
 }
 
-void messenger_core::on_rtr(peer_state& source, const frame& head, const rtr_body& order) {
-  operation* const op = operations_.find(head.peer_op);
+void rendezvous::send_rts_again(operation& op) {
+  auto& rts = op.transfer->rts;
+  op.out.in_place = nullptr;
+  rts.is_staged = true;
+  op.out.payload = sizeof rts;
+  op.out.plain = &rts;
+  op.out.read = &read_rts;
+  op.out.done = &packet_channel::on_operation_sent;
+  op.is_sending = true;
+  channel_.fabric()->send(op.peer, op.out);
+}
+
+// The transport with which the sender moves the bytes; null: there is none of that kind.
+transport* rendezvous::sender_of(transport_kind kind) {
+  if (kind == transport_kind::shm) return &shm_;
+  return kind == transport_kind::ucx && channel_.fabric() != nullptr ? &ucx_ : nullptr;
+}
+
+void rendezvous::on_rtr(peer_state& source, const frame& head, const rtr_body& request) {
+  operation* const op = context_.operations.find(head.peer_op);
+  transport* const chosen = sender_of(request.transport);
   const bool is_valid = op != nullptr && op->state == operation_state::waiting && op->transfer != nullptr &&
-                        op->peer == source.rank && order.bytes <= op->bytes;
-  if (!is_valid) return send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
-  auto& state = *op->transfer;
+                        op->peer == source.rank && request.bytes <= op->bytes && chosen != nullptr;
+  if (!is_valid) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
   op->state = operation_state::moving;
   op->peer_op = head.op;
-  state.transport = order.transport;
-  state.wanted = order.bytes;
-  if (order.transport == transport_kind::shm) {
-    ++counts_.shared_ring;
-    g_live_shared_ring.add(order.bytes);
-    state.is_for_device = order.receiver_is_device;
-    source.fill_queue.push_back(op);
-    if (std::find(ring_peers_.begin(), ring_peers_.end(), source.rank) == ring_peers_.end())
-      ring_peers_.push_back(source.rank);
-  } else {
-    start_ucx_send(*op, order);
-  }
+  op->transfer->active = chosen;
+  op->transfer->wanted = request.bytes;
+  chosen->start_send(*op, request);
 }
 
-constexpr const char* kWindowEnded = "the target has ended its window while this was under way";
-
-// ATS at either side: ends the operation that waits for it.
-void messenger_core::on_ats(const frame& head) {
-  operation* const op = operations_.find(head.peer_op);
-  if (op == nullptr || op->has_ended() || op->kind == operation_kind::unexpected) return;
-  if (op->state == operation_state::moving && op->transfer != nullptr) {
-    auto& state = *op->transfer;
-    if (op->kind == operation_kind::put) {
-      state.is_confirmed = true;
-      state.confirmed_code = head.code;
-      if (head.code != 0 && state.transport == transport_kind::ucx && state.code == 0) {
-        state.code = head.code;
-        state.message = kWindowEnded;
-      }
-      return;
-    }
-    if (!state.is_receive && head.code != 0 && state.transport == transport_kind::ucx && state.code == 0)
-      state.code = head.code;  // the receiver wants no more: what it waits for comes empty
-    if (head.code == 0 || !state.is_receive) return;
-    // The sender rejects the RTR.
-    state.code = head.code;
-    if (state.transport == transport_kind::ucx) {
-      state.is_withdrawn = true;
-      return abandon_parts(*op);
-    }
-    --peer(op->peer).inbound.expected;
-  } else if (op->is_sending && op->out.in_place != nullptr) {
-    op->transfer->is_confirmed = true;  // UCX has the last word: until then its peer may read the memory
-    op->transfer->confirmed_code = head.code;
-    return;
-  }
-  const bool is_of_window = op->kind == operation_kind::put || op->kind == operation_kind::get;
-  end(*op, head.code,
-      head.code == 0           ? ""
-      : head.code != ECANCELED ? "the receiver's side failed"
-      : is_of_window           ? kWindowEnded
-                               : "cancelled");
+void rendezvous::on_parts(const peer_state& source, const frame& head) {
+  operation* const op = context_.operations.find(head.peer_op);
+  const bool is_valid = op != nullptr && op->peer == source.rank && op->state == operation_state::moving &&
+                        op->transfer != nullptr && op->transfer->active == &ucx_ && !op->transfer->is_receive;
+  if (is_valid) ucx_rndv::raise_grant(*op, head.tag);
 }
 
-// All data has left, or could not be read.
-void messenger_core::finish_send(operation& op) {
+void rendezvous::finish_send(operation& op) {
   const auto& state = *op.transfer;
-  if (op.kind != operation_kind::put || state.code != 0) return end(op, state.code, state.message);
-  if (state.is_confirmed) return end(op, state.confirmed_code, state.confirmed_code == 0 ? "" : "the target's side failed");
+  if (op.kind != operation_kind::put || state.code != 0) return context_.end(op, state.code, state.message);
+  if (state.is_confirmed)
+    return context_.end(op, state.confirmed_code, state.confirmed_code == 0 ? "" : "the target's side failed");
   op.state = operation_state::waiting;  // for the target's word
 }
 
 // ---- The receiver
 
-transport_kind messenger_core::choose_transport(const operation& receive, const peer_state& source, const rts_body& rts) {
-  if (!source.is_same_node) return transport_kind::ucx;
-  const std::size_t ipc_from = std::max(receive.range.is_device ? thresholds_.ipc_from : thresholds_.ipc_to_host_from,
-                                        is_gpu_shared_ ? thresholds_.shared_gpu_cpu_limit + 1 : 0);
-  const bool can_ipc = rts.has_ipc && options_.use_ipc && memory_.has_gpu();
-  if (can_ipc && (receive.moved >= ipc_from || !rts.has_ring)) return transport_kind::cuda_ipc;
-  if (rts.has_cma && !receive.range.is_device && options_.use_cma && !source.refuses_cma) return transport_kind::cma;
-  return rts.has_ring ? transport_kind::shm : transport_kind::none;
-}
-
-void messenger_core::receive_rendezvous(operation& receive, int source_rank, const rts_body& rts, std::uint64_t bytes,
-                                        std::uint64_t sender_op, remote_data data) {
-  auto& source = peer(source_rank);
+void rendezvous::start_receive(operation& receive, int source_rank, const rts_body& rts, std::uint64_t bytes,
+                               std::uint64_t sender_op, remote_data data) {
   receive.peer = source_rank;
   receive.peer_op = sender_op;
   receive.bytes = bytes;
   receive.moved = std::min<std::uint64_t>(bytes, receive.range.bytes);
   receive.state = operation_state::moving;
-  receive.transfer = std::make_unique<transfer_state>();
+  receive.transfer = std::make_unique_for_overwrite<transfer_state>();  // its constructor is enough: no padding travels
   receive.transfer->wanted = receive.moved;
   receive.transfer->is_receive = true;
   receive.transfer->data = std::move(data);
   receive.transfer->withdrawals = rts.withdrawals;
   describe_gpu(receive.range, *receive.transfer);
   if (receive.moved == 0) return finish_receive(receive, 0);
-  const auto transport = receive.transfer->transport = choose_transport(receive, source, rts);
-  if (transport == transport_kind::cuda_ipc && start_cuda_ipc(receive, rts)) return;
-  if (transport == transport_kind::cma) return start_cma(receive, rts);
-  if (transport == transport_kind::ucx) return start_ucx_receive(receive, source, rts);
-  start_ring(receive, source, rts);
+  if (!start_with(transports_to(source_rank), receive, rts)) refuse_receive(receive);
 }
 
-void messenger_core::send_rtr(operation& receive, const rtr_body& request) {
-  send_control(receive.peer, {.kind = frame_kind::rtr, .op = receive.id(), .peer_op = receive.peer_op}, &request,
-               sizeof request);
+void rendezvous::start_behind(operation& receive, const transport& refused, const rts_body& rts) {
+  const auto choices = transports_to(receive.peer);
+  const auto found = std::find(choices.begin(), choices.end(), &refused);
+  if (!start_with({found + 1, choices.end()}, receive, rts)) refuse_receive(receive);
 }
 
-// Ends the receiving side, and sends an ATS if the sender waits for one.
-void messenger_core::finish_receive(operation& op, int code, std::string message) {
+bool rendezvous::start_with(std::span<transport* const> choices, operation& receive, const rts_body& rts) {
+  for (transport* const each : choices) {
+    receive.transfer->active = each;
+    if (each->start_receive(receive, rts)) return true;
+  }
+  receive.transfer->active = nullptr;
+  return false;
+}
+
+void rendezvous::refuse_receive(operation& receive) {
+  finish_receive(receive, ENOMEM, "there is no shared memory for a message of the node");
+}
+
+void rendezvous::send_rtr(operation& receive, const rtr_body& request) {
+  channel_.send_control(receive.peer, {.kind = frame_kind::rtr, .op = receive.id(), .peer_op = receive.peer_op}, &request,
+                        sizeof request);
+}
+
+void rendezvous::finish_receive(operation& op, int code, std::string message) {
   const bool is_deposit = op.kind == operation_kind::deposit;
-  const auto transport = op.transfer->transport;
-  // A send through the ring or UCX ends by itself when its last byte has left.
-  if (is_deposit || (transport != transport_kind::shm && transport != transport_kind::ucx))
-    send_control(op.peer, {.kind = frame_kind::ats, .code = code, .peer_op = op.peer_op});
+  const transport* const used = op.transfer->active;
+  if (is_deposit || used == nullptr || used->awaits_ats())
+    channel_.send_control(op.peer, {.kind = frame_kind::ats, .code = code, .peer_op = op.peer_op});
   if (code == 0 && op.bytes > op.range.bytes)
-    return end(
+    return context_.end(
         op, EMSGSIZE,
         format("a message of %llu bytes for a buffer of %zu", static_cast<unsigned long long>(op.bytes), op.range.bytes));
-  end(op, code, std::move(message));
+  context_.end(op, code, std::move(message));
 }
 
-// ---- Progress
+void rendezvous::finish_read(operation& op, int code, std::string message) {
+  auto& state = *op.transfer;
+  const auto& source = context_.peer(op.peer);
+  const bool is_sure = !source.queue_in.is_open() || source.queue_in.withdrawals() == state.withdrawals;
+  if (code != 0 || is_sure || source.is_dead) return finish_receive(op, code, std::move(message));
+  state.is_checked = true;
+  channel_.send_control(op.peer, {.kind = frame_kind::check, .op = op.id(), .peer_op = op.peer_op});
+}
 
-void messenger_core::advance() {
-  if (!ready_.empty()) submit_copies();
-  cma_budget_ = kMaxCmaBytesPerRound;
-  if (cma_receives_ > 1) read_together();
-  for (operation* current = moving_.first(); current != nullptr;) {
-    operation* const next = moving_.next(current);
-    const auto transport = current->transfer->transport;
-    if (transport == transport_kind::cuda_ipc) advance_cuda_ipc(*current);
-    else if (transport == transport_kind::cma) advance_cma(*current);
-    else if (current->transfer->is_receive) advance_ucx_receive(*current);
-    else advance_ucx_send(*current);
-    current = next;
+void rendezvous::on_check(const peer_state& source, const frame& head) {
+  const operation* const op = context_.operations.find(head.peer_op);
+  const bool holds = op != nullptr && op->peer == source.rank && op->state == operation_state::waiting &&
+                     op->transfer != nullptr && !op->transfer->is_revoked;
+  channel_.send_control(source.rank, {.kind = frame_kind::checked, .code = holds ? 0 : ECANCELED, .peer_op = head.op});
+}
+
+void rendezvous::on_checked(const peer_state& source, const frame& head) {
+  operation* const op = context_.operations.find(head.peer_op);
+  const bool is_asked =
+      op != nullptr && op->peer == source.rank && !op->has_ended() && op->transfer != nullptr && op->transfer->is_checked;
+  if (is_asked) finish_receive(*op, head.code, head.code == 0 ? "" : kTakenBack);
+}
+
+// ---- Both
+
+void rendezvous::advance_busy() {
+  for (transport* const each : all_)
+    if (each->is_busy()) each->advance();
+}
+
+void rendezvous::on_ats(const frame& head) {
+  operation* const op = context_.operations.find(head.peer_op);
+  if (op == nullptr || op->has_ended() || op->kind == operation_kind::unexpected) return;
+  if (op->state == operation_state::moving && op->transfer != nullptr) {
+    if (op->kind == operation_kind::put) {
+      op->transfer->is_confirmed = true;
+      op->transfer->confirmed_code = head.code;
+    }
+    // The other side wants no more, or rejects the RTR.
+    if (head.code != 0 && !op->transfer->is_checked)
+      op->transfer->active->abort(*op, {abort_cause::refused, head.code, refusal_text(*op, head.code)});
+    return;
   }
-}
-
-// ---- Copies between a message's memory and a chunk
-
-status messenger_core::begin_copy(chunk_copy& copy, const memory& range, std::uint64_t offset, void* chunk,
-                                  std::size_t bytes, bool to_chunk, touch access) {
-  copy.is_pending = false;
-  // The CPU copies small ones, and those that must not use a copy engine, at once.
-  constexpr std::size_t kAtOnce = 16 << 10;
-  const bool by_cpu = access == touch::cpu_only && range.bytes <= thresholds_.shared_gpu_cpu_limit;
-  if (!range.is_device || bytes <= kAtOnce || by_cpu) {
-    const auto touched = by_cpu ? touch::cpu_only : touch::any;
-    return to_chunk ? memory_.read(range, offset, chunk, bytes, touched)
-                    : memory_.write(range, offset, chunk, bytes, touched);
+  if (op->is_sending && op->out.in_place != nullptr) {
+    op->transfer->is_confirmed = true;  // UCX has the last word: until then its peer may read the memory
+    op->transfer->confirmed_code = head.code;
+    return;
   }
-  const copy::transfer transfer =
-      to_chunk ? copy::transfer{copy::direction::to_host, copy::address_of(chunk), range.address + offset, bytes}
-               : copy::transfer{copy::direction::to_device, range.address + offset, copy::address_of(chunk), bytes};
-  auto begun = memory_.planner()->begin(std::span(&transfer, 1), {});
-  if (!begun) return std::move(begun).error();
-  copy.pending = *std::move(begun);
-  copy.is_pending = true;
-  return {};
+  context_.end(*op, head.code, refusal_text(*op, head.code));
 }
 
-// Empty while it is pending.
-std::optional<status> messenger_core::copy_ended(chunk_copy& copy) {
-  if (!copy.is_pending) return status{};
-  const auto done = copy.pending.test();
-  if (done && !*done) return std::nullopt;
-  copy.is_pending = false;
-  copy.pending = {};
-  if (!done) return status{done.error()};
-  return status{};
+// A message that was read whole waits only for its sender's word, which does not come any more.
+bool rendezvous::abort_lost(operation& op, const std::string& why) {
+  if (op.state != operation_state::moving || op.transfer == nullptr || op.transfer->is_checked) return false;
+  op.transfer->active->abort(op, {abort_cause::peer_lost, ECONNRESET, why});
+  return true;
 }
 
 }  // namespace pl::messaging

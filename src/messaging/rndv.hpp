@@ -1,108 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rendezvous: the sender's RTS (ready to send), the receiver's RTR (ready to receive), and the state of a transfer.
+// Rendezvous: the sender's RTS names the ways to reach its memory. The receiver knows both memories and takes the first
+// transport that suits them. An ATS acknowledges the message to a sender that cannot see its end by itself.
+//
+//   sender                              receiver
+//   send_rts     -------- rts -------->  start_receive: transport::start_receive
+//   transport::start_send <--- rtr ----  only where the sender moves the bytes
+//                -------- bytes ------>  transport::advance
+//   on_ats       <------- ats ---------  finish_receive
+//
+// Owns: the transports, in order of preference. Each operation owns the state of its transfer (transfer.hpp).
+// Threads: the messenger's lock guards all calls.
+// Errors: end the operation, and are told to the other side in the ATS.
 #pragma once
 
 #include <array>
-#include <cstdint>
-#include <memory>
-#include <vector>
+#include <optional>
+#include <span>
+#include <string>
 
-#include "copy/completion.hpp"
-#include "messaging/request_state.hpp"
-#include "messaging/transport/cuda_ipc_cache.hpp"
-#include "messaging/transport/pinned_pool.hpp"
-#include "messaging/transport/shm_ring.hpp"
-#include "messaging/transport/ucx_fabric.hpp"
+#include "messaging/messenger_context.hpp"
+#include "messaging/packet_channel.hpp"
+#include "messaging/peer_watch.hpp"
+#include "messaging/transfer.hpp"
 
 namespace pl::messaging {
 
-// Behind the frame `rts`: the ways to reach the message's memory.
-struct rts_body {
-  bool is_device = false;
-  bool has_ipc = false;
-  bool has_ring = false;
-  bool is_staged = false;     // ucx: the sender copies the message through chunks, because UCX cannot register its memory
-  bool has_cma = false;       // the receiver may read the message at `address` with process_vm_readv
-  std::uint64_t address = 0;  // of the message in host memory
-  std::uint64_t withdrawals = 0;  // the queue's count when this was sent
-  std::uint64_t buffer_id = 0;    // CUDA's, of the exported allocation
-  std::uint64_t ipc_offset = 0;   // of the message in it
-  cu::ipc_mem_handle_t ipc{};
-  shm_ring::name ring;
-};
+constexpr const char* kTakenBack = "its sender has taken the message back (a time-out there, or it was dropped)";
 
-// Behind the frame `rtr`, from the receiver.
-struct rtr_body {
-  transport_kind transport = transport_kind::none;
-  bool receiver_is_device = false;
-  bool is_raw_gpu = false;        // ucx: GPU pointers go to UCX as they are
-  std::uint64_t bytes = 0;        // that the receiver wants
-  std::uint64_t chunk_bytes = 0;  // ucx: of one tagged part
-  std::uint64_t first_tag = 0;    // ucx: of the first part; the next ones count up
-  std::uint64_t granted = 0;      // ucx: bytes whose receives are posted; the frame `parts` raises it
-};
+class rendezvous {
+ public:
+  rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch);
+  // Once the context's limits are known.
+  void open() { ucx_.open(); }
+  // Waits for copies, and releases messages that were never received. The connections close behind it.
+  void close();
+  messenger_context& context() const noexcept { return context_; }
+  packet_channel& channel() const noexcept { return channel_; }
+  std::size_t& under_way() noexcept { return under_way_; }
 
-// A copy between a chunk and the message's memory, which may still be pending.
-struct chunk_copy {
-  copy::completion pending;
-  bool is_pending = false;
-};
+  // ---- The sender
+  void send_rts(operation& op, frame_kind kind);
+  void on_rtr(peer_state& source, const frame& head, const rtr_body& request);
+  void on_parts(const peer_state& source, const frame& head);
+  // A message from this memory takes more room at its receiver (tag_send_recv.cpp).
+  bool moves_in_place(int rank, const memory& source) const {
+    return !source.is_device && !context_.peer(rank).is_same_node && ucx_.moves_in_place(rank, source);
+  }
 
-constexpr std::size_t kChunksUnderWay = 4;
-// Read from other processes' memory in one round of progress: everything else waits for it, some 50 us.
-constexpr std::size_t kMaxCmaBytesPerRound = 512 << 10;
+  // ---- The receiver
+  // `data`: UCX's handle of the message, if it came with one.
+  void start_receive(operation& receive, int source_rank, const rts_body& rts, std::uint64_t bytes, std::uint64_t sender_op,
+                     remote_data data);
+  void on_checked(const peer_state& source, const frame& head);
+  void on_check(const peer_state& source, const frame& head);
+  // Whether the receiver may read this peer's host memory (for people).
+  bool may_read(int rank) const { return cma_.is_allowed(rank); }
 
-// One side of a transfer.
-struct transfer_state {
-  rts_body rts;  // the sender's, valid until its packet has left
-  transport_kind transport = transport_kind::none;
-  touch access = touch::any;
-  int device_ordinal = -1;
-  std::uint64_t wanted = 0;  // bytes that move
-  std::uint64_t chunk = 0;
-  std::uint64_t started = 0;  // bytes whose first step has begun
-  std::uint64_t ended = 0;    // bytes whose last step is over
-  std::uint64_t first_tag = 0;
-  std::uint64_t granted = 0;  // ucx: bytes whose receives the receiver has posted, as far as the sender knows
-  int code = 0;               // first failure: the remaining chunks still move, without being copied
-  std::string message;
-  bool is_receive = false;
-  bool is_for_device = false;  // ring, sender: the receiver empties it by GPU copies
-  bool is_confirmed = false;   // the target of a put has acknowledged it, and the local send has not completed yet
-  int confirmed_code = 0;
-  std::uint64_t lost_ns = 0;  // when its peer was lost
-  bool is_withdrawn = false;  // ucx: nothing more is sent or received
-  bool is_direct = false;     // ucx: parts lie in the message's own memory
-  bool is_raw_gpu = false;
-  bool is_retracted = false;      // ucx, sender: cancelling was requested and the receiver has not answered yet
-  bool is_revoked = false;        // the caller has its memory back: what still moves bypasses it
-  bool is_checked = false;        // cuda_ipc, cma: all was read, and the sender must still confirm that it was the message
-  std::uint64_t withdrawals = 0;  // the queue's count when the RTS was sent
-  remote_data data;               // ucx, receiver: the handle of the data, released if it is not received
+  // ---- Both
+  // An ATS ends the operation that waits for it.
+  void on_ats(const frame& head);
+  void advance() {
+    if (under_way_ != 0) advance_busy();
+  }
+  // Aborts a transfer under way with a lost peer. False: there is none, so the caller ends the operation.
+  static bool abort_lost(operation& op, const std::string& why);
+  void forget(int rank);
 
-  // ucx: active parts, in order of their offsets modulo their number
-  struct part : ucx_part {
-    operation* op = nullptr;
-    std::uint64_t offset = 0, bytes = 0;
-    std::byte* chunk = nullptr;  // from the pinned pool; null if direct
-    bool is_busy = false;        // with UCX
-    bool is_arrived = false;     // UCX is done with it
-    bool is_filling = false;     // its copy is under way
-    bool is_scratch = false;     // received into `scratch`, since the message's memory was taken back
-    int code = 0;                // UCX's result
-    chunk_copy copy;
-  };
-  // Allocated for ucx only: they are the largest part of this struct.
-  std::unique_ptr<std::array<part, kChunksUnderWay>> parts;
-  std::array<std::byte, 8> scratch;  // too short for any part: UCX drops what does not fit
-  void make_parts() { parts = std::make_unique<std::array<part, kChunksUnderWay>>(); }
-  unsigned parts_busy = 0;
+  // ---- Called by the transports
+  // An RTS that UCX could not send in place goes without UCX's rendezvous. Its credit cost stays that of the first one.
+  void send_rts_again(operation& op);
+  // All data has left, or could not be read.
+  void finish_send(operation& op);
+  // The receiving side is over. Sends an ATS if the sender waits for one.
+  void finish_receive(operation& op, int code, std::string message = {});
+  // The same for bytes read in the sender's memory: they are valid unless the sender has taken it back meanwhile.
+  void finish_read(operation& op, int code, std::string message = {});
+  void send_rtr(operation& receive, const rtr_body& request);
+  // Gives the receive to a transport behind `refused`.
+  void start_behind(operation& receive, const transport& refused, const rts_body& rts);
 
-  // cuda_ipc, receiver: one of the two completions
-  cuda_ipc_cache::opened* ipc_source = nullptr;
-  std::uint64_t source = 0;  // the message's address in this process (cuda_ipc) or in its sender's (cma)
-  copy_streams::mark ipc_mark;
-  copy::completion ipc_copy;
+ private:
+  static int read_rts(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes);
+  std::optional<cu::pointer_info> describe_gpu(const memory& range, transfer_state& into);
+  std::span<transport* const> transports_to(int rank) const;
+  bool start_with(std::span<transport* const> choices, operation& receive, const rts_body& rts);
+  void refuse_receive(operation& receive);
+  transport* sender_of(transport_kind kind);
+  void advance_busy();
+
+  messenger_context& context_;
+  packet_channel& channel_;
+  std::size_t under_way_ = 0;  // what the transports have to advance
+  cuda_ipc_rndv cuda_ipc_;
+  cma_rndv cma_;
+  shm_ring_rndv shm_;
+  ucx_rndv ucx_;
+  std::array<transport*, 4> all_{&cuda_ipc_, &cma_, &shm_, &ucx_};  // the first three on one node, the last between hosts
 };
 
 }  // namespace pl::messaging

@@ -2,6 +2,8 @@
 // Tag matching. A message goes to the earliest posted receive that it fits; a receive takes the earliest unexpected message
 // that it fits. Unexpected messages, and receives without wildcards, are found through a hash table. Receives with wildcards
 // are searched linearly.
+//
+// Owns: the order of operations, which stay the pool's. Threads: the messenger's lock guards all calls. Errors: none.
 #pragma once
 
 #include <array>

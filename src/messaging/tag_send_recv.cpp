@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagged messages: eager or rendezvous sends, receives and their matching.
+#include "messaging/tag_send_recv.hpp"
+
 #include <algorithm>
 #include <cstring>
 
 #include "base/text.hpp"
 #include "messaging/live_messages.hpp"
-#include "messaging/messenger_core.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -22,48 +22,41 @@ constexpr std::uint64_t cost_of(bool is_eager, bool is_remote, std::uint64_t byt
 
 int read_message(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
   auto& op = *static_cast<operation*>(outgoing.owner);
-  const auto done = op.core->memory_.read(op.range, offset, destination, bytes, op.core->touch_of(op.range));
+  const auto done = op.context->buffers.read(op.range, offset, destination, bytes, op.context->touch_of(op.range));
   if (!done) op.message = done.error().message;
   return done.code();
 }
 
 }  // namespace
 
-std::size_t messenger_core::eager_limit(const memory& source, const peer_state& destination) const {
-  if (!source.is_device && destination.is_same_node) return thresholds_.eager_host;
-  if (!source.is_device)
-    return fabric_->has_rdma_lane(destination.rank) ? thresholds_.eager_host_rdma : thresholds_.eager_host_network;
-  if (is_gpu_shared_) return thresholds_.eager_shared_gpu;
-  return destination.is_same_node ? thresholds_.eager_device : thresholds_.eager_device_network;
-}
-
 // ---- Sending
 
-operation& messenger_core::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
+operation& tagged_messages::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   constexpr auto kKind = operation_kind::send;
-  if (auto refused = refuses_peer(destination_rank)) return failed(kKind, refused->code, std::move(refused->message));
-  auto range = memory_.inspect(data);
-  if (!range) return failed(kKind, range.code(), range.error().message);
-  auto& op = operations_.take(kKind);
+  if (auto refused = context_.refuses_peer(destination_rank))
+    return context_.failed(kKind, refused->code, std::move(refused->message));
+  auto range = context_.buffers.inspect(data);
+  if (!range) return context_.failed(kKind, range.code(), range.error().message);
+  auto& op = context_.operations.take(kKind);
   op.peer = destination_rank;
   op.tag = tag;
   op.range = *range;
   op.bytes = range->bytes;
-  op.info = {rank_, tag, range->bytes};
-  if (destination_rank == rank_) send_to_self(op);
+  op.info = {context_.rank, tag, range->bytes};
+  if (destination_rank == context_.rank) send_to_self(op);
   else start_send(op);
   return op;
 }
 
-void messenger_core::start_send(operation& op) {
-  auto& destination = peer(op.peer);
-  const bool is_eager = op.bytes <= eager_limit(op.range, destination);
-  const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(op), op.bytes);
+void tagged_messages::start_send(operation& op) {
+  auto& destination = context_.peer(op.peer);
+  const bool is_eager = op.bytes <= channel_.eager_limit(op.range, destination);
+  const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(op.peer, op.range), op.bytes);
   // A send queues behind others even if its own cost fits: messages match in the order in which they were sent.
   const bool has_turn = op.state == operation_state::queued;
   if ((!has_turn && !destination.waiting_sends.is_empty()) ||
-      destination.sent_cost - destination.granted_cost + cost > thresholds_.unexpected_bytes) {
-    if (!has_turn) ++counts_.waiting_sends;
+      destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes) {
+    if (!has_turn) ++context_.counts.waiting_sends;
     op.state = operation_state::queued;
     destination.waiting_sends.push_back(&op);
     return;
@@ -71,59 +64,60 @@ void messenger_core::start_send(operation& op) {
   destination.sent_cost += cost;
   op.cost = cost;
   op.state = operation_state::waiting;
-  if (!is_eager) return send_rts(op, frame_kind::rts);
-  ++counts_.eager;
+  if (!is_eager) return rendezvous_.send_rts(op, frame_kind::rts);
+  ++context_.counts.eager;
   g_live_eager.add(op.bytes);
   op.out.head.tag = op.tag;
   op.out.head.bytes = op.bytes;
-  send_operation(op, frame_kind::eager, op.bytes, &read_message);
+  channel_.send_operation(op, frame_kind::eager, op.bytes, &read_message);
 }
 
-void messenger_core::send_waiting(peer_state& destination) {
+void tagged_messages::send_waiting(peer_state& destination) {
   while (operation* const first = destination.waiting_sends.first()) {
-    const bool is_eager = first->bytes <= eager_limit(first->range, destination);
-    const auto cost = cost_of(is_eager, !is_eager && uses_ucx_rendezvous(*first), first->bytes);
-    if (destination.sent_cost - destination.granted_cost + cost > thresholds_.unexpected_bytes) return;
+    const bool is_eager = first->bytes <= channel_.eager_limit(first->range, destination);
+    const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(first->peer, first->range), first->bytes);
+    if (destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes) return;
     destination.waiting_sends.remove(first);
     start_send(*first);
   }
 }
 
-void messenger_core::send_to_self(operation& op) {
-  ++counts_.self;
+void tagged_messages::send_to_self(operation& op) {
+  ++context_.counts.self;
   g_live_self.add(op.bytes);
-  if (operation* const receive = matcher_.take_receive(rank_, op.tag)) return deliver_from_self(*receive, op);
-  auto& unexpected = operations_.take(operation_kind::unexpected);
-  unexpected.peer = rank_;
+  if (operation* const receive = matcher_.take_receive(context_.rank, op.tag)) return deliver_from_self(*receive, op);
+  auto& unexpected = context_.operations.take(operation_kind::unexpected);
+  unexpected.peer = context_.rank;
   unexpected.info = op.info;
   unexpected.bytes = op.bytes;
-  ++counts_.unexpected;
-  const bool fits = op.bytes <= thresholds::kMaxEager && counts_.unexpected_bytes + op.bytes <= kMaxHeldOfSelf;
+  ++context_.counts.unexpected;
+  const bool fits = op.bytes <= thresholds::kMaxEager && context_.counts.unexpected_bytes + op.bytes <= kMaxHeldOfSelf;
   if (!fits) {
     unexpected.self_send = &op;
     op.peer_op = unexpected.id();
     return matcher_.hold(unexpected);
   }
   unexpected.held.resize(op.bytes);
-  const auto done = memory_.read(op.range, 0, unexpected.held.data(), op.bytes, touch_of(op.range));
+  const auto done = context_.buffers.read(op.range, 0, unexpected.held.data(), op.bytes, context_.touch_of(op.range));
   if (!done) {
-    operations_.give_back(unexpected);
-    return end(op, done.code(), done.error().message);
+    context_.operations.give_back(unexpected);
+    return context_.end(op, done.code(), done.error().message);
   }
-  counts_.unexpected_bytes += op.bytes;
+  context_.counts.unexpected_bytes += op.bytes;
   matcher_.hold(unexpected);
-  end(op, 0);
+  context_.end(op, 0);
 }
 
 // ---- Receiving
 
-operation& messenger_core::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
+operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
   constexpr auto kKind = operation_kind::receive;
   const bool is_any = source_rank == kAnySource;
-  if (!is_any && (source_rank < 0 || source_rank >= size_)) return failed(kKind, EINVAL, refuses_peer(source_rank)->message);
-  auto range = memory_.inspect(data);
-  if (!range) return failed(kKind, range.code(), range.error().message);
-  auto& op = operations_.take(kKind);
+  if (!is_any && (source_rank < 0 || source_rank >= context_.size))
+    return context_.failed(kKind, EINVAL, context_.refuses_peer(source_rank)->message);
+  auto range = context_.buffers.inspect(data);
+  if (!range) return context_.failed(kKind, range.code(), range.error().message);
+  auto& op = context_.operations.take(kKind);
   op.peer = source_rank;
   op.tag = tag;
   op.mask = mask;
@@ -134,22 +128,23 @@ operation& messenger_core::irecv(int source_rank, const buffer& data, std::uint6
     receive_unexpected(op, *unexpected);
     return op;
   }
-  const bool nobody_lives = size_ > 1 && std::all_of(peers_.begin(), peers_.end(), [&](const peer_state& each) {
-                              return each.is_dead || each.rank == rank_;
-                            });
-  if (is_any ? nobody_lives : peer(source_rank).is_dead) {
-    end(op, ECONNRESET, is_any ? "every other process is gone" : format("rank %d is gone", source_rank));
+  const bool nobody_lives =
+      context_.size > 1 && std::all_of(context_.peers.begin(), context_.peers.end(),
+                                       [&](const peer_state& each) { return each.is_dead || each.rank == context_.rank; });
+  if (is_any ? nobody_lives : context_.peer(source_rank).is_dead) {
+    context_.end(op, ECONNRESET, is_any ? "every other process is gone" : format("rank %d is gone", source_rank));
     return op;
   }
   matcher_.post(op);
   // The loss of a peer on another host is only detected on a connection.
-  if (!is_any && source_rank != rank_ && peer(source_rank).sent == 0 && !peer(source_rank).is_same_node)
-    send_control(source_rank, {.kind = frame_kind::hello});
+  if (!is_any && source_rank != context_.rank && context_.peer(source_rank).sent == 0 &&
+      !context_.peer(source_rank).is_same_node)
+    channel_.send_control(source_rank, {.kind = frame_kind::hello});
   return op;
 }
 
-void messenger_core::on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
-                                int outcome) {
+void tagged_messages::on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
+                                 int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
   if (!is_eager && bytes != sizeof(rts_body)) return;
   const auto cost = cost_of(is_eager, head.is_remote != 0, head.bytes);
@@ -157,79 +152,72 @@ void messenger_core::on_message(peer_state& source, const frame& head, const std
     source.taken_cost += cost;
     receive->info = {source.rank, head.tag, head.bytes};
     if (is_eager) {
-      deliver(*receive, payload, bytes, outcome);
+      context_.deliver(*receive, payload, bytes, outcome);
     } else {
       rts_body rts;
       std::memcpy(&rts, payload, sizeof rts);
-      receive_rendezvous(*receive, source.rank, rts, head.bytes, head.op, std::move(arriving_));
+      rendezvous_.start_receive(*receive, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
     }
-    return send_credit(source);
+    return channel_.send_credit(source);
   }
-  auto& unexpected = operations_.take(operation_kind::unexpected);
+  hold(source, head, payload, bytes, outcome, cost);
+}
+
+void tagged_messages::hold(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome,
+                           std::uint64_t cost) {
+  auto& unexpected = context_.operations.take(operation_kind::unexpected);
   unexpected.peer = source.rank;
   unexpected.info = {source.rank, head.tag, head.bytes};
   unexpected.bytes = head.bytes;
   unexpected.peer_op = head.op;
   unexpected.cost = cost;
   unexpected.code = outcome;
-  unexpected.is_rendezvous = !is_eager;
+  unexpected.is_rendezvous = head.kind != frame_kind::eager;
   unexpected.held.assign(payload, payload + bytes);
-  unexpected.data = std::move(arriving_);
-  counts_.unexpected_bytes += bytes;
-  ++counts_.unexpected;
+  unexpected.data = channel_.take_arriving();
+  context_.counts.unexpected_bytes += bytes;
+  ++context_.counts.unexpected;
   matcher_.hold(unexpected);
 }
 
-void messenger_core::deliver(operation& receive, const std::byte* payload, std::size_t bytes, int outcome) {
-  if (outcome != 0)
-    return end(receive, EIO, format("rank %d could not read the memory of its message", receive.info.source));
-  const auto fits = std::min<std::size_t>(bytes, receive.range.bytes);
-  const bool by_cpu = fits <= thresholds_.store_limit;
-  const auto done = fits == 0
-                        ? status{}
-                        : memory_.write(receive.range, 0, payload, fits, by_cpu ? touch::cpu_only : touch_of(receive.range));
-  if (!done) return end(receive, done.code(), done.error().message);
-  if (bytes > fits)
-    return end(receive, EMSGSIZE, format("a message of %zu bytes for a buffer of %zu", bytes, receive.range.bytes));
-  end(receive, 0);
-}
-
-void messenger_core::receive_unexpected(operation& receive, operation& unexpected) {
+void tagged_messages::receive_unexpected(operation& receive, operation& unexpected) {
   receive.info = unexpected.info;
-  auto& source = peer(unexpected.peer);
+  auto& source = context_.peer(unexpected.peer);
   source.taken_cost += unexpected.cost;
   if (unexpected.self_send != nullptr) {
     deliver_from_self(receive, *unexpected.self_send);
   } else if (unexpected.is_rendezvous) {
     rts_body rts;
     std::memcpy(&rts, unexpected.held.data(), sizeof rts);
-    counts_.unexpected_bytes -= unexpected.held.size();
+    context_.counts.unexpected_bytes -= unexpected.held.size();
     receive.peer = unexpected.peer;
-    if (source.is_dead) end(receive, ECONNRESET, format("rank %d is gone", unexpected.peer));
-    else receive_rendezvous(receive, unexpected.peer, rts, unexpected.bytes, unexpected.peer_op, std::move(unexpected.data));
+    if (source.is_dead) context_.end(receive, ECONNRESET, format("rank %d is gone", unexpected.peer));
+    else
+      rendezvous_.start_receive(receive, unexpected.peer, rts, unexpected.bytes, unexpected.peer_op,
+                                std::move(unexpected.data));
   } else {
-    counts_.unexpected_bytes -= unexpected.held.size();
-    deliver(receive, unexpected.held.data(), unexpected.held.size(), unexpected.code);
+    context_.counts.unexpected_bytes -= unexpected.held.size();
+    context_.deliver(receive, unexpected.held.data(), unexpected.held.size(), unexpected.code);
   }
-  operations_.give_back(unexpected);
-  if (source.rank != rank_ && !source.is_dead) send_credit(source);
+  context_.operations.give_back(unexpected);
+  if (source.rank != context_.rank && !source.is_dead) channel_.send_credit(source);
 }
 
-void messenger_core::deliver_from_self(operation& receive, operation& send) {
+void tagged_messages::deliver_from_self(operation& receive, operation& send) {
   receive.info = send.info;
   const auto fits = std::min(send.range.bytes, receive.range.bytes);
-  const auto done = memory_.move(receive.range, send.range, fits);
-  end(send, done.code(), done ? "" : done.error().message);
-  if (!done) return end(receive, done.code(), done.error().message);
+  const auto done = context_.buffers.move(receive.range, send.range, fits);
+  context_.end(send, done.code(), done ? "" : done.error().message);
+  if (!done) return context_.end(receive, done.code(), done.error().message);
   if (send.range.bytes > fits)
-    return end(receive, EMSGSIZE,
-               format("a message of %zu bytes for a buffer of %zu", send.range.bytes, receive.range.bytes));
-  end(receive, 0);
+    return context_.end(receive, EMSGSIZE,
+                        format("a message of %zu bytes for a buffer of %zu", send.range.bytes, receive.range.bytes));
+  context_.end(receive, 0);
 }
 
 // ---- Matched probe
 
-operation* messenger_core::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take) {
+operation* tagged_messages::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take) {
   operation* const found = matcher_.find_unexpected(source_rank, tag, mask);
   if (found != nullptr && take) {
     matcher_.remove_unexpected(*found);
@@ -238,13 +226,13 @@ operation* messenger_core::find_message(int source_rank, std::uint64_t tag, std:
   return found;
 }
 
-operation& messenger_core::receive_taken(operation& unexpected, const buffer& data) {
-  auto range = memory_.inspect(data);
+operation& tagged_messages::receive_taken(operation& unexpected, const buffer& data) {
+  auto range = context_.buffers.inspect(data);
   if (!range) {
     discard(unexpected);
-    return failed(operation_kind::receive, range.code(), range.error().message);
+    return context_.failed(operation_kind::receive, range.code(), range.error().message);
   }
-  auto& op = operations_.take(operation_kind::receive);
+  auto& op = context_.operations.take(operation_kind::receive);
   op.peer = unexpected.peer;
   op.range = *range;
   receive_unexpected(op, unexpected);
@@ -252,55 +240,67 @@ operation& messenger_core::receive_taken(operation& unexpected, const buffer& da
 }
 
 // Receives into an empty buffer, so that the sender ends successfully.
-void messenger_core::discard(operation& unexpected) {
-  auto& op = operations_.take(operation_kind::receive);
+void tagged_messages::discard(operation& unexpected) {
+  auto& op = context_.operations.take(operation_kind::receive);
   op.peer = unexpected.peer;
   op.range = {};
   receive_unexpected(op, unexpected);
-  release(op);
+  context_.release(op);
 }
 
 // ---- Cancelling
 
-status messenger_core::cancel(operation& op) {
+status tagged_messages::cancel(operation& op) {
   if (op.has_ended()) return {};
   const failure busy{EBUSY, "the operation is under way and cannot be cancelled: wait for its end"};
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) {
     matcher_.remove_receive(op);
   } else if (op.kind == operation_kind::send && op.state == operation_state::queued) {
-    peer(op.peer).waiting_sends.remove(&op);
-  } else if (op.kind == operation_kind::send && op.peer == rank_) {
-    operation* const unexpected = operations_.find(op.peer_op);
+    context_.peer(op.peer).waiting_sends.remove(&op);
+  } else if (op.kind == operation_kind::send && op.peer == context_.rank) {
+    operation* const unexpected = context_.operations.find(op.peer_op);
     if (unexpected == nullptr || unexpected->is_taken) return busy;
     matcher_.remove_unexpected(*unexpected);
-    operations_.give_back(*unexpected);
+    context_.operations.give_back(*unexpected);
   } else {
     // RTS sent, transfer not started: the receiver drops it unless a receive has taken it, and answers which.
     const bool is_rendezvous =
         op.kind == operation_kind::send && op.state == operation_state::waiting && op.transfer != nullptr;
     if (is_rendezvous && !op.transfer->is_retracted) {
       op.transfer->is_retracted = true;
-      send_control(op.peer, {.kind = frame_kind::retract, .is_remote = op.out.head.is_remote, .op = op.id()});
+      channel_.send_control(op.peer, {.kind = frame_kind::retract, .is_remote = op.out.head.is_remote, .op = op.id()});
     }
     return busy;
   }
-  end(op, ECANCELED, "cancelled");
+  context_.end(op, ECANCELED, "cancelled");
   return {};
 }
 
-void messenger_core::on_retract(peer_state& source, const frame& head) {
+void tagged_messages::on_retract(peer_state& source, const frame& head) {
   operation* found = nullptr;
   matcher_.for_each_unexpected([&](operation& each) {
     if (each.peer == source.rank && each.is_rendezvous && each.peer_op == head.op) found = &each;
   });
   // UCX's completion alone does not show the sender whether the message was received or dropped.
-  if (found == nullptr && head.is_remote != 0) send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});
+  if (found == nullptr && head.is_remote != 0)
+    channel_.send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});
   if (found == nullptr) return;
-  matcher_.remove_unexpected(*found);
-  source.taken_cost += found->cost;
-  counts_.unexpected_bytes -= found->held.size();
-  operations_.give_back(*found);
-  send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
+  drop_rts(source, *found);
+  channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
+}
+
+void tagged_messages::drop_rts(peer_state& source, operation& unexpected) {
+  matcher_.remove_unexpected(unexpected);
+  source.taken_cost += unexpected.cost;
+  context_.counts.unexpected_bytes -= unexpected.held.size();
+  context_.operations.give_back(unexpected);
+}
+
+void tagged_messages::lose_sender(operation& unexpected) {
+  if (!unexpected.is_rendezvous || unexpected.is_taken) return;
+  matcher_.remove_unexpected(unexpected);
+  unexpected.state = operation_state::ended;
+  context_.operations.give_back(unexpected);
 }
 
 }  // namespace pl::messaging

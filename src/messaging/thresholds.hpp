@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sizes from which each protocol and transport is used. All decisions read this table.
+//
+// Owns: nothing. Threads: plain values; the messenger's lock guards those of its context. Errors: none.
 #pragma once
 
 #include <cstddef>

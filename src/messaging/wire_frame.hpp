@@ -3,6 +3,8 @@
 // payload could be read: it is taken from the sender's memory while the frame is already on its way.
 //
 // The format may change with every build. All processes of a job run the same one, and messenger::open compares kProtocol.
+//
+// Owns: nothing. Threads: any. Errors: whoever receives a frame checks its length.
 #pragma once
 
 #include <cstddef>

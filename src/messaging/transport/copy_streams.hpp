@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several streams of one CUDA context, used in turn. A stream writes a word behind each copy to signal its end, and leaves
 // the link idle until that word is out, some 4 us. With several streams the next copy moves meanwhile.
+//
+// Owns: the streams. Threads: one at a time. Errors: those of the driver.
 #pragma once
 
 #include <array>

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device memory of other processes of the node, opened through CUDA IPC and kept open: opening costs some 100 us, a copy
 // from it 6. A cached mapping is found without a driver call. Also caches the handles of exported allocations.
+//
+// Owns: the opened memory and the streams. Threads: the messenger's lock guards all calls.
+// Errors: those of the driver; ENOTSUP for memory that CUDA IPC does not export.
 #pragma once
 
 #include <cstdint>

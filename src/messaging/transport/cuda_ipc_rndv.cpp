@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA IPC: the receiver copies straight from the sender's GPU memory.
-//
-// From 64 KiB to some MiB the bottleneck is not the link but the receiver's CPU (the driver takes 2 us to queue a copy,
-// and 1 us more for the word that signals its end) and the pause between two copies of a stream (4 us). So copies that
-// can start at the same time are queued as one list by one call with one such word, at half the cost for each, and lists
-// take turns on several streams. A single small message uses the copy planner's copy kernel, which starts faster than a
-// copy engine but is slower with many messages.
+#include "messaging/transport/cuda_ipc_rndv.hpp"
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 
 #include "messaging/live_messages.hpp"
-#include "messaging/messenger_core.hpp"
+#include "messaging/rndv.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -26,64 +23,88 @@ constexpr unsigned kManyWorkers = 8;
 
 }  // namespace
 
-bool messenger_core::start_cuda_ipc(operation& receive, const rts_body& rts) {
+cuda_ipc_rndv::cuda_ipc_rndv(rendezvous& owner) : transport(owner, true), cache_(owner.context().cuda) {}
+
+void cuda_ipc_rndv::offer(operation& send, const std::optional<cu::pointer_info>& gpu, rts_body& rts) {
+  if (!context_.options.use_ipc || !gpu || send.bytes < context_.limits.ipc_from) return;
+  const auto handle = cache_.export_handle(*gpu);
+  if (!handle) return;
+  rts.has_ipc = true;
+  rts.ipc = *handle;
+  rts.buffer_id = gpu->buffer_id;
+  rts.ipc_offset = send.range.address - gpu->allocation.begin;
+}
+
+bool cuda_ipc_rndv::suits(const operation& receive, const rts_body& rts) const {
+  if (!rts.has_ipc || !context_.options.use_ipc || !context_.buffers.has_gpu()) return false;
+  const auto& limits = context_.limits;
+  const std::size_t smallest = std::max(receive.range.is_device ? limits.ipc_from : limits.ipc_to_host_from,
+                                        context_.is_gpu_shared ? limits.shared_gpu_cpu_limit + 1 : 0);
+  return receive.moved >= smallest || !rts.has_ring;
+}
+
+bool cuda_ipc_rndv::start_receive(operation& receive, const rts_body& rts) {
+  if (!suits(receive, rts)) return false;
   auto& state = *receive.transfer;
-  const auto opened = ipc_.open(receive.peer, rts.buffer_id, rts.ipc, receive.range.is_device ? state.device_ordinal : 0);
+  const bool is_to_device = receive.range.is_device;
+  const auto opened = cache_.open(receive.peer, rts.buffer_id, rts.ipc, is_to_device ? state.device_ordinal : 0);
   if (!opened) return false;
-  state.source = (*opened)->base + rts.ipc_offset;
+  auto& slice = state.slice.emplace<cuda_ipc_transfer>();
+  slice.source = (*opened)->base + rts.ipc_offset;
   // The planner copies to host memory of any kind.
-  if (!receive.range.is_device && !begin_by_planner(receive)) return false;
-  ++counts_.ipc;
+  if (!is_to_device && !begin_by_planner(receive)) return false;
+  ++context_.counts.ipc;
   g_live_ipc.add(state.wanted);
-  state.ipc_source = *opened;
-  ++state.ipc_source->holders;
-  moving_.push_back(&receive);
-  if (!receive.range.is_device) return true;
+  slice.opened = *opened;
+  ++slice.opened->holders;
+  enter(receive);
+  if (!is_to_device) return true;
   ready_.push_back(&receive);
   ready_bytes_ += receive.moved;
   // More may follow in the packets that are being read. But nothing waits while the link is idle.
   const bool is_enough = ready_bytes_ >= kListBytes || ready_.size() == kListPieces;
-  if (is_enough || (!is_reading_ && copies_under_way_ == 0)) submit_copies();
+  if (is_enough || (!channel_.is_reading() && queued_copies_ == 0)) submit_copies();
   return true;
 }
 
-bool messenger_core::begin_by_planner(operation& receive) {
-  auto& state = *receive.transfer;
-  const auto way = receive.range.is_device ? copy::direction::on_device : copy::direction::to_host;
-  const copy::transfer transfer{way, receive.range.address, state.source, receive.moved};
+bool cuda_ipc_rndv::begin_by_planner(operation& receive) {
+  auto& slice = slice_of<cuda_ipc_transfer>(receive);
+  const auto direction = receive.range.is_device ? copy::direction::on_device : copy::direction::to_host;
+  const copy::transfer transfer{direction, receive.range.address, slice.source, receive.moved};
   copy::planner::async_options wanted;
   if (receive.range.is_device && receive.moved >= kManyWorkersFrom) wanted.least_workers = kManyWorkers;
-  auto begun = memory_.planner()->begin(std::span(&transfer, 1), wanted);
+  auto begun = context_.buffers.planner()->begin(std::span(&transfer, 1), wanted);
   if (!begun) return false;
-  state.ipc_copy = *std::move(begun);
+  slice.pending = *std::move(begun);
   return true;
 }
 
 // Submits all ready copies in lists.
-void messenger_core::submit_copies() {
+void cuda_ipc_rndv::submit_copies() {
   const auto ready = std::exchange(ready_, {});
   ready_bytes_ = 0;
-  const bool is_alone = ready.size() == 1 && copies_under_way_ == 0 && ready[0]->moved <= kMaxAlone && !is_gpu_shared_;
-  copies_under_way_ += ready.size();
+  const bool is_alone = ready.size() == 1 && queued_copies_ == 0 && ready[0]->moved <= kMaxAlone && !context_.is_gpu_shared;
+  queued_copies_ += ready.size();
   if (is_alone && begin_by_planner(*ready[0])) return;
+  const auto streams_of = [](const operation* op) { return slice_of<cuda_ipc_transfer>(*op).opened->streams; };
   for (std::size_t first = 0; first < ready.size();) {
     std::size_t end = first, bytes = 0;
-    const auto* const streams = ready[first]->transfer->ipc_source->streams;
-    while (end < ready.size() && end - first < kListPieces && bytes < kListBytes &&
-           ready[end]->transfer->ipc_source->streams == streams)
+    const auto* const streams = streams_of(ready[first]);
+    while (end < ready.size() && end - first < kListPieces && bytes < kListBytes && streams_of(ready[end]) == streams)
       bytes += ready[end++]->moved;
     submit_list(std::span(ready).subspan(first, end - first));
     first = end;
   }
 }
 
-void messenger_core::submit_list(std::span<operation* const> list) {
+void cuda_ipc_rndv::submit_list(std::span<operation* const> list) {
   std::array<copy::transfer, kListPieces> copies;
   for (std::size_t i = 0; i < list.size(); ++i)
-    copies[i] = {copy::direction::on_device, list[i]->range.address, list[i]->transfer->source, list[i]->moved};
-  auto queued = list[0]->transfer->ipc_source->streams->submit(std::span(copies).first(list.size()));
+    copies[i] = {copy::direction::on_device, list[i]->range.address, slice_of<cuda_ipc_transfer>(*list[i]).source,
+                 list[i]->moved};
+  auto queued = slice_of<cuda_ipc_transfer>(*list[0]).opened->streams->submit(std::span(copies).first(list.size()));
   if (queued) {
-    for (operation* const each : list) each->transfer->ipc_mark = *queued;
+    for (operation* const each : list) slice_of<cuda_ipc_transfer>(*each).mark = *queued;
   } else if (list.size() > 1) {
     for (std::size_t i = 0; i < list.size(); ++i) submit_list(list.subspan(i, 1));  // which of them it was
   } else {
@@ -92,20 +113,38 @@ void messenger_core::submit_list(std::span<operation* const> list) {
   }
 }
 
-void messenger_core::advance_cuda_ipc(operation& op) {
-  auto& state = *op.transfer;
-  if (state.ipc_mark.engine != nullptr) {
-    if (!state.ipc_mark.is_reached()) return;
-  } else if (state.code == 0) {
-    const auto done = state.ipc_copy.test();
-    if (done && !*done) return;
-    if (!done) state.code = done.code(), state.message = done.error().message;
+void cuda_ipc_rndv::advance() {
+  if (!ready_.empty()) submit_copies();
+  for (operation* current = moving_.first(); current != nullptr;) {
+    operation* const next = moving_.next(current);
+    advance(*current);
+    current = next;
   }
-  if (op.range.is_device) --copies_under_way_;
-  --state.ipc_source->holders;
-  moving_.remove(&op);
-  if (state.is_revoked && state.code == 0) return finish_receive(op, ECANCELED, kTakenBack);
-  finish_read(op, state.code, std::move(state.message));
+}
+
+void cuda_ipc_rndv::advance(operation& op) {
+  auto& state = *op.transfer;
+  auto& slice = slice_of<cuda_ipc_transfer>(op);
+  if (slice.mark.engine != nullptr) {
+    if (!slice.mark.is_reached()) return;
+  } else if (state.code == 0) {
+    const auto done = slice.pending.test();
+    if (done && !*done) return;
+    if (!done) state.fail(done.code(), done.error().message);
+  }
+  if (op.range.is_device) --queued_copies_;
+  --slice.opened->holders;
+  leave(op);
+  if (state.is_revoked && state.code == 0) return rendezvous_.finish_receive(op, ECANCELED, kTakenBack);
+  rendezvous_.finish_read(op, state.code, std::move(state.message));
+}
+
+// The GPU's copies cannot be stopped: they end by themselves, also after the death of the peer, whose memory stays mapped.
+bool cuda_ipc_rndv::abort(operation& op, const abort_reason& reason) {
+  if (reason.cause == abort_cause::peer_lost) return false;
+  op.transfer->is_revoked = true;
+  if (reason.cause == abort_cause::revoked && !ready_.empty()) submit_copies();
+  return false;
 }
 
 }  // namespace pl::messaging

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chunks of host memory for data on its way between GPU memory and the network. They are allocated at the first use, kept,
 // and pinned for the GPU when it first copies there.
+//
+// Owns: the chunks, also those in use. Threads: the messenger's lock guards all calls. Errors: none; take() may be null.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@
 namespace pl::messaging {
 namespace {
 
-failure not_shared(const char* step) {
+failure queue_failure(const char* step) {
   const int code = errno;
   return failure{code, format("shared memory for packets: %s failed: %s", step, errno_text(code).c_str())};
 }
@@ -21,7 +21,7 @@ failure not_shared(const char* step) {
 result<shm_queue> map_queue(int fd, int rank) {
   void* const mapping = mmap(nullptr, shm_queue::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
                              static_cast<off_t>(rank) * static_cast<off_t>(shm_queue::kBytes));
-  if (mapping == MAP_FAILED) return not_shared("mmap");
+  if (mapping == MAP_FAILED) return queue_failure("mmap");
   madvise(mapping, shm_queue::kBytes, MADV_DONTFORK);
   return shm_queue(mapping);
 }

@@ -26,6 +26,9 @@
 // the sender whether it has read the message.
 //
 // Death: a packet is either published or not there, because the mark is written last.
+//
+// Owns: a set owns its file, a queue its mapping until close(). Threads: one writer and one reader, each in its process.
+// Errors: errno values of the system, when a queue is made or opened; a packet carries its own.
 #pragma once
 
 #include <atomic>

@@ -10,7 +10,7 @@
 namespace pl::messaging {
 namespace {
 
-failure ring_not_shared(const char* step) {
+failure ring_failure(const char* step) {
   const int code = errno;
   return failure{code, format("shared memory between two processes: %s failed: %s", step, errno_text(code).c_str())};
 }
@@ -46,7 +46,7 @@ result<std::unique_ptr<shm_ring>> shm_ring::open(const name& file) {
 status shm_ring::map() {
   const std::size_t bytes = kControlBytes + kChunks * name_.chunk_bytes;
   void* const mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (mapping == MAP_FAILED) return ring_not_shared("mmap");
+  if (mapping == MAP_FAILED) return ring_failure("mmap");
   madvise(mapping, bytes, MADV_DONTFORK);
   control_ = static_cast<control*>(mapping);
   chunks_ = static_cast<std::byte*>(mapping) + kControlBytes;

@@ -2,6 +2,9 @@
 // A ring of chunks in memory that two processes of one node share: the sender fills chunks, the receiver empties them, in
 // order. The memory is an unnamed file that the receiver opens through the sender's /proc entry, so nothing remains when
 // both processes have ended, even if they were killed.
+//
+// Owns: the mapping and its file. Threads: one at each end; `published` and `emptied` order the chunks between them.
+// Errors: errno values of the system; what the other end wrote is not trusted.
 #pragma once
 
 #include <atomic>

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rendezvous through shared memory on one node: copies into chunks at the sender and out of them at the receiver
-// overlap, as many as the ring has chunks. Each chunk is labelled with its operation, so transfers of one pair follow
-// each other without a gap.
+#include "messaging/transport/shm_ring_rndv.hpp"
+
 #include <algorithm>
 
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
 #include "copy/calibration.hpp"
-#include "messaging/messenger_core.hpp"
+#include "messaging/live_messages.hpp"
+#include "messaging/rndv.hpp"
 
 namespace pl::messaging {
 
@@ -22,59 +22,89 @@ constexpr unsigned kMaxFillers = 4;            // threads, the caller included
 std::uint64_t chunk_of(const operation& op, const shm_ring& ring, bool is_alone) {
   constexpr std::uint64_t kByCpu = 16 << 10, kByGpu = 64 << 10;
   const auto& state = *op.transfer;
-  const bool by_gpu = op.range.is_device || (state.is_for_device && state.wanted > kByGpu);
+  const bool is_for_device = slice_of<shm_ring_transfer>(op).is_for_device;
+  const bool by_gpu = op.range.is_device || (is_for_device && state.wanted > kByGpu);
   if (!by_gpu || state.access == touch::cpu_only) return std::min(ring.chunk_bytes(), std::max(kByCpu, state.wanted / 4));
   return is_alone ? std::min(ring.chunk_bytes(), std::max(kByGpu, state.wanted / 4)) : ring.chunk_bytes();
 }
 
 }  // namespace
 
-bool messenger_core::open_ring_out(peer_state& destination) {
-  if (destination.outbound.ring != nullptr || destination.outbound.refusal != 0) return destination.outbound.ring != nullptr;
-  auto made = shm_ring::make(thresholds_.ring_chunk_bytes);
-  destination.outbound.refusal = made.code();
-  if (made) destination.outbound.ring = *std::move(made);
-  return destination.outbound.ring != nullptr;
+shm_ring_rndv::shm_ring_rndv(rendezvous& owner)
+    : transport(owner, false), rings_(static_cast<std::size_t>(owner.context().size)) {}
+
+// ---- Start
+
+void shm_ring_rndv::offer(operation& send, const std::optional<cu::pointer_info>&, rts_body& rts) {
+  auto& end_out = rings(send.peer).outbound;
+  rts.has_ring = open_outbound(end_out);
+  if (rts.has_ring) rts.ring = end_out.ring->own_name();
 }
 
-bool messenger_core::open_ring_in(peer_state& source, const rts_body& rts) {
-  if (source.inbound.ring == nullptr && source.inbound.refusal == 0) {
-    auto opened = shm_ring::open(rts.ring);
-    source.inbound.refusal = opened.code();
-    if (opened) source.inbound.ring = *std::move(opened);
+bool shm_ring_rndv::open_outbound(ring_end& end_out) {
+  if (end_out.ring != nullptr || end_out.refusal != 0) return end_out.ring != nullptr;
+  auto made = shm_ring::make(context_.limits.ring_chunk_bytes);
+  end_out.refusal = made.code();
+  if (made) end_out.ring = *std::move(made);
+  return end_out.ring != nullptr;
+}
+
+bool shm_ring_rndv::open_inbound(ring_end& end_in, const shm_ring::name& file) {
+  if (end_in.ring == nullptr && end_in.refusal == 0) {
+    auto opened = shm_ring::open(file);
+    end_in.refusal = opened.code();
+    if (opened) end_in.ring = *std::move(opened);
   }
-  if (source.inbound.ring == nullptr) return false;
-  if (std::find(ring_peers_.begin(), ring_peers_.end(), source.rank) == ring_peers_.end())
-    ring_peers_.push_back(source.rank);
+  return end_in.ring != nullptr;
+}
+
+void shm_ring_rndv::watch_peer(int rank) {
+  if (std::find(busy_peers_.begin(), busy_peers_.end(), rank) != busy_peers_.end()) return;
+  busy_peers_.push_back(rank);
+  set_under_way(busy_peers_.size());
+}
+
+bool shm_ring_rndv::start_receive(operation& receive, const rts_body& rts) {
+  auto& end_in = rings(receive.peer).inbound;
+  if (rts.has_ring && open_inbound(end_in, rts.ring)) {
+    receive.transfer->slice.emplace<shm_ring_transfer>();
+    watch_peer(receive.peer);
+    ++end_in.expected;
+    rendezvous_.send_rtr(
+        receive, {.transport = transport_kind::shm, .receiver_is_device = receive.range.is_device, .bytes = receive.moved});
+    return true;
+  }
+  if (!end_in.is_gone()) return false;
+  // The ring's owner may have ended after it sent the RTS, before this process has detected it.
+  receive.transfer->active = nullptr;
+  rendezvous_.finish_receive(receive, ECONNRESET, format("rank %d is gone", receive.peer));
   return true;
 }
 
-// The receiver's side, also the fallback for other transports.
-void messenger_core::start_ring(operation& receive, peer_state& source, const rts_body& rts) {
-  receive.transfer->transport = transport_kind::none;
-  if (rts.has_ring && open_ring_in(source, rts)) {
-    receive.transfer->transport = transport_kind::shm;
-    ++source.inbound.expected;
-    return send_rtr(
-        receive, {.transport = transport_kind::shm, .receiver_is_device = receive.range.is_device, .bytes = receive.moved});
-  }
-  // The ring's owner may have ended after it sent the RTS, before this process has detected it.
-  if (source.inbound.is_gone()) return finish_receive(receive, ECONNRESET, format("rank %d is gone", source.rank));
-  finish_receive(receive, ENOMEM, "there is no shared memory for a message of the node");
+bool shm_ring_rndv::start_send(operation& send, const rtr_body& request) {
+  ++context_.counts.shared_ring;
+  g_live_shared_ring.add(request.bytes);
+  send.transfer->slice.emplace<shm_ring_transfer>().is_for_device = request.receiver_is_device;
+  rings(send.peer).fill_queue.push_back(&send);
+  watch_peer(send.peer);
+  return true;
 }
 
-void messenger_core::advance_rings() {
-  for (std::size_t i = 0; i < ring_peers_.size();) {
-    auto& remote = peer(ring_peers_[i]);
-    const bool is_filling = fill_ring(remote);
-    const bool is_emptying = empty_ring(remote);
+void shm_ring_rndv::advance() {
+  for (std::size_t i = 0; i < busy_peers_.size();) {
+    const int rank = busy_peers_[i];
+    const bool is_filling = fill_ring(rings(rank));
+    const bool is_emptying = empty_ring(rank);
     if (is_filling || is_emptying) ++i;
-    else ring_peers_.erase(ring_peers_.begin() + static_cast<std::ptrdiff_t>(i));
+    else busy_peers_.erase(busy_peers_.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  set_under_way(busy_peers_.size());
 }
+
+// ---- The sender
 
 // Fills the first transfer's next chunks while there is room, then publishes the chunks whose copy has ended.
-bool messenger_core::fill_ring(peer_state& destination) {
+bool shm_ring_rndv::fill_ring(ring_pair& destination) {
   auto& end_out = destination.outbound;
   if (end_out.ring == nullptr) return false;
   auto& ring = *end_out.ring;
@@ -92,9 +122,15 @@ bool messenger_core::fill_ring(peer_state& destination) {
     ++end_out.begun;
     if (state.started == state.wanted) destination.fill_queue.remove(&op);
   }
+  return publish_filled(destination);
+}
+
+bool shm_ring_rndv::publish_filled(ring_pair& destination) {
+  auto& end_out = destination.outbound;
+  auto& ring = *end_out.ring;
   while (end_out.ended < end_out.begun) {
     const auto slot = end_out.ended % shm_ring::kChunks;
-    const auto done = copy_ended(end_out.copies[slot]);
+    const auto done = end_out.copies[slot].test();
     if (!done) break;
     auto& label = end_out.labels[slot];
     if (!*done) label.code = done->code();
@@ -105,29 +141,30 @@ bool messenger_core::fill_ring(peer_state& destination) {
   return !destination.fill_queue.is_empty() || end_out.ended < end_out.begun;
 }
 
-status messenger_core::begin_filling(operation& op, shm_ring& ring, std::uint64_t number, std::uint64_t bytes,
-                                     chunk_copy& copy) {
+status shm_ring_rndv::begin_filling(operation& op, shm_ring& ring, std::uint64_t number, std::uint64_t bytes,
+                                    chunk_copy& copy) {
   auto& state = *op.transfer;
   copy.is_pending = false;
   if (state.code != 0) return failure{state.code, state.message};  // the remaining chunks carry no bytes
-  if (!op.range.is_device && state.is_for_device && bytes > kShareBytes) {
+  if (!op.range.is_device && slice_of<shm_ring_transfer>(op).is_for_device && bytes > kShareBytes) {
     fill_by_threads(ring.chunk(number), copy::host_pointer(op.range.address + state.started), bytes);
     return {};
   }
-  if (memory_.has_gpu() && op.range.is_device && state.access == touch::any)
-    ring.pin(*memory_.planner(), state.device_ordinal);
-  return begin_copy(copy, op.range, state.started, ring.chunk(number), bytes, true, state.access);
+  if (context_.buffers.has_gpu() && op.range.is_device && state.access == touch::any)
+    ring.pin(*context_.buffers.planner(), state.device_ordinal);
+  return copy.begin(context_, op.range, state.started, ring.chunk(number), bytes, chunk_direction::to_chunk, state.access);
 }
 
 // Several threads, because a copy engine empties a chunk faster than one thread fills it. Non-temporal stores, so that
 // the chunk is not read first and the copy engine need not fetch it from a CPU cache (two H200, 4 MiB in windows: 9.4 GB/s
 // by one thread through the caches, 14 by two and 27 by four past them).
-void messenger_core::fill_by_threads(void* chunk, const void* source, std::size_t bytes) {
+void shm_ring_rndv::fill_by_threads(void* chunk, const void* source, std::size_t bytes) {
   if (fillers_ == nullptr) {
-    const unsigned most = memory_.has_gpu() ? memory_.planner()->threads() : 2;
-    fillers_ = std::make_unique<copy::worker_pool>(
-        copy::worker_pool::options{.helpers = std::min(most, kMaxFillers) - 1,
-                                   .cpus = memory_.has_gpu() ? copy::cpus_near_device(*cuda_, 0) : std::vector<int>()});
+    const auto& buffers = context_.buffers;
+    const unsigned most = buffers.has_gpu() ? buffers.planner()->threads() : 2;
+    fillers_ = std::make_unique<copy::worker_pool>(copy::worker_pool::options{
+        .helpers = std::min(most, kMaxFillers) - 1,
+        .cpus = buffers.has_gpu() ? copy::cpus_near_device(*context_.cuda, 0) : std::vector<int>()});
   }
   fillers_->run(kMaxFillers, (bytes + kShareBytes - 1) / kShareBytes, [&](std::size_t share) {
     const std::size_t begin = share * kShareBytes;
@@ -136,32 +173,31 @@ void messenger_core::fill_by_threads(void* chunk, const void* source, std::size_
   });
 }
 
-void messenger_core::chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done) {
-  operation* const op = operations_.find(sender);
+void shm_ring_rndv::chunk_filled(std::uint64_t sender, const shm_ring::label& label, const status& done) {
+  operation* const op = context_.operations.find(sender);
   if (op == nullptr || op->has_ended()) return;
   auto& state = *op->transfer;
   state.ended += label.bytes;
-  if (label.code != 0 && state.code == 0) {
-    state.code = label.code;
-    state.message = done ? "the memory of the message could not be read" : done.error().message;
-  }
-  if (state.ended == state.wanted) finish_send(*op);
+  if (label.code != 0) state.fail(label.code, done ? "the memory of the message could not be read" : done.error().message);
+  if (state.ended == state.wanted) rendezvous_.finish_send(*op);
 }
 
-bool messenger_core::empty_ring(peer_state& source) {
-  auto& end_in = source.inbound;
+// ---- The receiver
+
+bool shm_ring_rndv::empty_ring(int source_rank) {
+  auto& end_in = rings(source_rank).inbound;
   if (end_in.ring == nullptr) return false;
   auto& ring = *end_in.ring;
   const auto published = ring.published().load(std::memory_order_acquire);
   while (end_in.begun < published && end_in.begun - end_in.ended < shm_ring::kChunks) {
     const auto slot = end_in.begun % shm_ring::kChunks;
     auto& label = end_in.labels[slot] = ring.label_of(end_in.begun);
-    label.code = begin_emptying(source, label, ring, end_in.begun, end_in.copies[slot]);
+    label.code = begin_emptying(source_rank, label, ring, end_in.begun, end_in.copies[slot]);
     ++end_in.begun;
   }
   while (end_in.ended < end_in.begun) {
     const auto slot = end_in.ended % shm_ring::kChunks;
-    const auto done = copy_ended(end_in.copies[slot]);
+    const auto done = end_in.copies[slot].test();
     if (!done) break;
     const auto label = end_in.labels[slot];
     ring.emptied().store(++end_in.ended, std::memory_order_release);
@@ -172,40 +208,77 @@ bool messenger_core::empty_ring(peer_state& source) {
 }
 
 // Returns the chunk's result so far. A chunk of an operation that has ended meanwhile is only counted.
-int messenger_core::begin_emptying(peer_state& source, const shm_ring::label& label, shm_ring& ring, std::uint64_t number,
-                                   chunk_copy& copy) {
+int shm_ring_rndv::begin_emptying(int source_rank, const shm_ring::label& label, shm_ring& ring, std::uint64_t number,
+                                  chunk_copy& copy) {
   copy.is_pending = false;
-  operation* const receive = operations_.find(label.op);
-  if (label.code != 0 || receive == nullptr || receive->peer != source.rank || receive->state != operation_state::moving)
+  operation* const receive = context_.operations.find(label.op);
+  if (label.code != 0 || receive == nullptr || receive->peer != source_rank || receive->state != operation_state::moving)
     return label.code;
   auto& state = *receive->transfer;
   if (label.bytes > ring.chunk_bytes() || label.offset > state.wanted || label.bytes > state.wanted - label.offset)
     return EPROTO;
   if (state.code != 0) return state.code;
-  if (receive->range.is_device && state.access == touch::any) ring.pin(*memory_.planner(), state.device_ordinal);
-  return begin_copy(copy, receive->range, label.offset, ring.chunk(number), label.bytes, false, state.access).code();
+  if (receive->range.is_device && state.access == touch::any) ring.pin(*context_.buffers.planner(), state.device_ordinal);
+  const auto begun = copy.begin(context_, receive->range, label.offset, ring.chunk(number), label.bytes,
+                                chunk_direction::from_chunk, state.access);
+  return begun.code();
 }
 
-void messenger_core::chunk_emptied(const shm_ring::label& label, const status& done) {
-  operation* const receive = operations_.find(label.op);
+void shm_ring_rndv::chunk_emptied(const shm_ring::label& label, const status& done) {
+  operation* const receive = context_.operations.find(label.op);
   if (receive == nullptr || receive->state != operation_state::moving) return;
   auto& state = *receive->transfer;
   state.ended += label.bytes;
-  if (state.code == 0 && (label.code != 0 || !done)) {
-    state.code = label.code != 0 ? label.code : done.code();
-    state.message = !done                     ? done.error().message
-                    : label.code == ECANCELED ? kTakenBack
-                                              : "a chunk of the message could not be copied";
-  }
+  if (label.code != 0 || !done)
+    state.fail(label.code != 0 ? label.code : done.code(), !done                     ? done.error().message
+                                                           : label.code == ECANCELED ? kTakenBack
+                                                                                     : "a chunk of the message could not be "
+                                                                                       "copied");
   if (state.ended < state.wanted) return;
-  --peer(receive->peer).inbound.expected;
-  const int code = state.code;
-  finish_receive(*receive, code, std::move(state.message));
+  --rings(receive->peer).inbound.expected;
+  rendezvous_.finish_receive(*receive, state.code, std::move(state.message));
 }
 
-void messenger_core::drop_rings(peer_state& remote) {
-  std::erase(ring_peers_, remote.rank);
-  for (ring_end* each : {&remote.outbound, &remote.inbound}) {
+// ---- Abort
+
+bool shm_ring_rndv::abort(operation& op, const abort_reason& reason) {
+  auto& pair = rings(op.peer);
+  switch (reason.cause) {
+    case abort_cause::revoked:
+      return revoke(op, reason);
+    case abort_cause::withdrawn:  // the sender ends what it moves itself
+      return false;
+    case abort_cause::refused:
+      if (!op.transfer->is_receive) return false;
+      --pair.inbound.expected;
+      break;
+    case abort_cause::peer_lost:
+      pair.fill_queue.remove(&op);
+      break;
+  }
+  context_.end(op, reason.code, reason.message);
+  return true;
+}
+
+// The chunks that are left move without the message's memory.
+bool shm_ring_rndv::revoke(operation& op, const abort_reason& reason) {
+  auto& state = *op.transfer;
+  state.is_revoked = state.is_receive;
+  state.fail(reason.code, reason.message);
+  const auto& end_in = rings(op.peer).inbound;
+  const auto& end_out = rings(op.peer).outbound;
+  for (std::size_t slot = 0; slot < shm_ring::kChunks; ++slot) {
+    const bool is_ours = state.is_receive ? end_in.copies[slot].is_pending && end_in.labels[slot].op == op.id()
+                                          : end_out.copies[slot].is_pending && end_out.senders[slot] == op.id();
+    if (is_ours) return false;
+  }
+  return true;
+}
+
+void shm_ring_rndv::forget(int rank) {
+  std::erase(busy_peers_, rank);
+  set_under_way(busy_peers_.size());
+  for (ring_end* each : {&rings(rank).outbound, &rings(rank).inbound}) {
     for (auto& copy : each->copies) copy = {};  // waits for what still copies
     each->ring.reset();
     each->refusal = ECONNRESET;

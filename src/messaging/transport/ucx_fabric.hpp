@@ -2,6 +2,8 @@
 // One UCX worker that sends to ranks: packets (active messages), parts of messages (tagged sends whose receives are posted
 // first), and messages in place (active messages by UCX's rendezvous). The messenger's lock guards all calls. progress()
 // makes the callbacks, so they run under the lock too.
+//
+// Owns: UCX's context, worker and endpoints. Errors: errno values at done(); a lost connection at listener::on_lost.
 #pragma once
 
 #include <cerrno>

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/messenger_context.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+
+#include "base/text.hpp"
+#include "messaging/transfer.hpp"
+#include "os/fork_guard.hpp"
+
+namespace pl::messaging {
+namespace {
+
+// A short name for a GPU, the same in every process: never 0.
+std::uint16_t gpu_name(const cu::driver_table& cuda, int ordinal) {
+  cu::device_t device = 0;
+  cu::uuid_t uuid{};
+  if (cuda.cuDeviceGet(&device, ordinal) != cu::error_code::success ||
+      cuda.cuDeviceGetUuid_v2(&uuid, device) != cu::error_code::success)
+    return 0;
+  const auto hash = std::hash<std::string_view>{}({reinterpret_cast<const char*>(uuid.bytes), sizeof uuid.bytes});
+  return static_cast<std::uint16_t>((hash ^ hash >> 16 ^ hash >> 32) | 1);
+}
+
+std::uint16_t name_of_current_gpu(const cu::driver_table& cuda) {
+  cu::device_t device = -1;
+  cu::context_t current = nullptr;
+  const bool has_one = cuda.cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr &&
+                       cuda.cuCtxGetDevice(&device) == cu::error_code::success;
+  return has_one ? gpu_name(cuda, device) : std::uint16_t{0};
+}
+
+}  // namespace
+
+messenger_context::messenger_context(const cu::driver_table* driver, const messenger_options& wanted, int own_rank,
+                                     int job_size)
+    : epoch(claim_process_epoch()),
+      options(wanted),
+      rank(own_rank),
+      size(job_size),
+      cuda(driver),
+      buffers(nullptr, nullptr),
+      peers(static_cast<std::size_t>(job_size)),
+      operations(this) {
+  for (int i = 0; i < size; ++i) peer(i).rank = i;
+}
+
+status messenger_context::open_memory() {
+  if (cuda != nullptr) {
+    copy::planner* planner = options.planner;
+    if (planner == nullptr) {
+      auto made = copy::planner::open(*cuda, copy::planner::options_from_environment());
+      if (!made) return std::move(made).error();
+      own_planner = *std::move(made);
+      planner = own_planner.get();
+    }
+    buffers = memory_access(cuda, planner);
+    gpu = name_of_current_gpu(*cuda);
+  }
+  limits = thresholds::choose(options, buffers.has_gpu() ? &buffers.planner()->costs() : nullptr);
+  return {};
+}
+
+bool messenger_context::is_foreign_process() const noexcept { return process_epoch() != epoch; }
+
+std::optional<failure> messenger_context::refuses_peer(int peer_rank) const {
+  if (peer_rank < 0 || peer_rank >= size)
+    return failure{EINVAL, format("there is no rank %d among %d processes", peer_rank, size)};
+  if (peer(peer_rank).is_dead) return failure{ECONNRESET, format("rank %d is gone", peer_rank)};
+  return std::nullopt;
+}
+
+touch messenger_context::touch_of(const memory& range) {
+  if (!range.is_device) return touch::any;
+  is_gpu_used = true;
+  return is_gpu_shared ? touch::cpu_only : touch::any;
+}
+
+void messenger_context::end(operation& op, int code, std::string message) {
+  if (op.has_ended()) return;
+  op.state = operation_state::ended;
+  op.code = code;
+  if (code != 0 && !message.empty()) op.message = std::move(message);
+  if (op.kind == operation_kind::put) --peer(op.peer).puts;
+  if (op.transfer != nullptr && !op.is_sending) op.transfer.reset();
+  if (op.is_released && !op.is_sending) operations.give_back(op);
+}
+
+void messenger_context::release(operation& op) {
+  if (op.is_unpooled) {
+    delete &op;
+    return;
+  }
+  op.is_released = true;
+  if (op.has_ended() && !op.is_sending) operations.give_back(op);
+}
+
+operation& messenger_context::failed(operation_kind kind, int code, std::string message) {
+  auto* const made = new operation;
+  made->kind = kind;
+  made->is_unpooled = true;
+  made->state = operation_state::ended;
+  made->code = code;
+  made->message = std::move(message);
+  return *made;
+}
+
+void messenger_context::deliver(operation& receive, const std::byte* payload, std::size_t bytes, int outcome) {
+  if (outcome != 0)
+    return end(receive, EIO, format("rank %d could not read the memory of its message", receive.info.source));
+  const auto fits = std::min<std::size_t>(bytes, receive.range.bytes);
+  const bool by_cpu = fits <= limits.store_limit;
+  const auto done = fits == 0
+                        ? status{}
+                        : buffers.write(receive.range, 0, payload, fits, by_cpu ? touch::cpu_only : touch_of(receive.range));
+  if (!done) return end(receive, done.code(), done.error().message);
+  if (bytes > fits)
+    return end(receive, EMSGSIZE, format("a message of %zu bytes for a buffer of %zu", bytes, receive.range.bytes));
+  end(receive, 0);
+}
+
+}  // namespace pl::messaging

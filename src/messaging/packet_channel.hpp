@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames to and from every peer, each peer's in order: through the pair's shm queue on one node, through UCX elsewhere.
+//
+// Owns: the shm queues, the UCX fabric, packets without an operation, and frames that came too early.
+// Threads: the messenger's lock guards all calls; UCX's callbacks run inside advance().
+// Errors: a packet that cannot leave ends with an errno value at its done(); a lost connection goes to peer_watch.
+// Speed: a small message passes here once at each end. No virtual call, lock or allocation on the way through a shm queue.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "messaging/messenger_context.hpp"
+#include "messaging/peer_watch.hpp"
+#include "messaging/transport/shm_queue.hpp"
+#include "messaging/transport/ucx_fabric.hpp"
+
+namespace pl::messaging {
+
+struct messenger_core;
+class packet_channel;
+
+// A packet that belongs to no operation.
+struct control_packet : packet {
+  std::array<std::byte, 64> inline_data;
+  packet_channel* channel = nullptr;
+  control_packet* next = nullptr;
+};
+
+class packet_channel final : public ucx_fabric::listener {
+ public:
+  // `receiver`: its dispatch() gets every frame.
+  packet_channel(messenger_context& context, peer_watch& watch, messenger_core& receiver)
+      : context_(context), watch_(watch), receiver_(receiver) {}
+  packet_channel(const packet_channel&) = delete;
+  packet_channel& operator=(const packet_channel&) = delete;
+
+  // ---- Opening, and the end
+  result<shm_queue_set::name> make_queues();
+  // Opens both queues of a peer. False: its memory cannot be reached, so it counts as remote.
+  result<bool> open_queues(peer_state& remote, const shm_queue_set::name& its_queues);
+  // `rank_on_node` chooses the rail of a process that uses one.
+  status open_fabric(int rank_on_node);
+  // Tells the peers, and gives the packets under way a second to leave.
+  void leave();
+  // Closes every queue and connection. The memory of parts that UCX still had must live until then.
+  void close_all();
+  // Null: every peer is on this node.
+  ucx_fabric* fabric() const noexcept { return fabric_.get(); }
+  bool has_remote_peers() const noexcept { return queue_peers_.size() + 1 < context_.peers.size(); }
+  bool has_local_peers() const noexcept { return !queue_peers_.empty(); }
+
+  // ---- Sending. The packet stays its owner's, untouched until done().
+  void send_packet(int rank, packet& outgoing);
+  // Sends op.out. `read`: as in packet; without `done`, a failure ends the operation, and an eager packet's leaving too.
+  void send_operation(operation& op, frame_kind kind, std::size_t payload,
+                      int (*read)(packet&, std::size_t, void*, std::size_t),
+                      void (*done)(packet&, int) = &packet_channel::on_operation_sent);
+  // The part of done() that all operations share. False: the operation had ended.
+  static bool note_sent(operation& op);
+  static void on_operation_sent(packet& outgoing, int code);
+  // A frame without operation, with at most 64 bytes behind it. Dropped if the peer is gone.
+  void send_control(int rank, frame head, const void* data = nullptr, std::size_t bytes = 0);
+  // Tells the peer what its messages may cost again, once that is worth a frame.
+  void send_credit(peer_state& remote);
+  // Barrier frames that have not left.
+  std::uint64_t barrier_frames() const noexcept { return barrier_frames_; }
+  // Up to this size a message travels with its frame.
+  std::size_t eager_limit(const memory& source, const peer_state& destination) const;
+
+  // ---- Receiving
+  // Takes and sends what is possible now. True: something moved.
+  bool advance(bool with_network) {
+    const bool has_moved = advance_queues();
+    return (fabric_ != nullptr && with_network && fabric_->progress() != 0) || has_moved;
+  }
+  void reap_closed();
+  // The peer's queue is being read, so more messages may follow at once.
+  bool is_reading() const noexcept { return is_reading_; }
+  // UCX's handle of the message whose frame is being dispatched, if it has one.
+  remote_data take_arriving() { return std::move(arriving_); }
+  // Takes what a lost peer had sent whole.
+  void drain(peer_state& source);
+  // Ends everything that was to be sent to a lost peer.
+  void close(peer_state& destination);
+
+ private:
+  void on_packet(const std::byte* whole, std::size_t bytes) override;
+  void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
+  void on_remote(const frame& head, remote_data data) override;
+  void on_lost(int rank, const char* reason) override;
+  void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  void accept_early(peer_state& source);
+  bool push(peer_state& destination, packet& outgoing);
+  bool read_queue(peer_state& source);
+  void take_from_queue(peer_state& source, const shm_queue::view& whole);
+  bool advance_queues();
+  control_packet& take_control();
+  static void on_control_sent(packet& outgoing, int code);
+
+  messenger_context& context_;
+  peer_watch& watch_;
+  messenger_core& receiver_;
+  std::unique_ptr<ucx_fabric> fabric_;
+  std::optional<shm_queue_set> send_queues_;
+  std::vector<int> queue_peers_;
+  remote_data arriving_;
+  std::deque<std::unique_ptr<control_packet>> controls_;
+  control_packet* free_control_ = nullptr;
+  std::uint64_t barrier_frames_ = 0;
+  bool is_reading_ = false;
+  bool is_leaving_ = false;
+};
+
+}  // namespace pl::messaging

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which peers have ended, left or broken the rules, until the progress loop takes them out of the job.
+//
+// Owns: the watch over the node's processes, and the list of peers that are to be marked lost.
+// Threads: the messenger's lock guards all calls. check() makes a system call at most every 2 ms.
+// Errors: none; a loss is a rank and a sentence for the user.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messaging/messenger_context.hpp"
+#include "messaging/node.hpp"
+
+namespace pl::messaging {
+
+class peer_watch {
+ public:
+  explicit peer_watch(messenger_context& context) : context_(context) {}
+  // Watches a process of this node, which must be alive.
+  void add(int rank, pid_t pid) { deaths_.add(rank, pid); }
+  void remove(int rank) { deaths_.remove(rank); }
+  // The rank counts as lost from the next round of progress on.
+  void report(int rank, std::string why) { lost_.emplace_back(rank, std::move(why)); }
+  // The peer says that it leaves. It counts as lost when the data that it sent before has been received.
+  void report_leaving(int rank);
+  // False: the last look at the processes was less than 2 ms ago.
+  bool check();
+  // Whether the peer's process has ended. Its number is not reused between its end and this answer.
+  bool has_ended(const peer_state& remote);
+  void drop_departed() {
+    if (!leaving_.empty()) report_departed();
+  }
+  bool has_lost() const noexcept { return !lost_.empty(); }
+  // The next loss to act on.
+  std::pair<int, std::string> take_lost();
+  // All that have ended now, for a process that leaves.
+  std::vector<int> collect() { return deaths_.collect(); }
+
+ private:
+  void report_departed();
+  messenger_context& context_;
+  death_watch deaths_;
+  std::vector<std::pair<int, std::string>> lost_;
+  std::vector<std::pair<int, std::uint64_t>> leaving_;  // rank, and until when what it sent is waited for
+  std::uint64_t last_check_ns_ = 0;
+};
+
+}  // namespace pl::messaging

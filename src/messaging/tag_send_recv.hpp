@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tagged messages: eager or rendezvous sends, receives, their matching, and cancelling.
+//
+// Owns: posted receives and unexpected messages (tag_match.hpp), and the sends that wait for a peer's credit.
+// Threads: the messenger's lock guards all calls.
+// Errors: refused arguments become an operation that has failed (EINVAL, ECONNRESET); later ones end the operation.
+// Speed: an eager message through a shm queue makes no virtual call, takes no further lock and allocates nothing here.
+#pragma once
+
+#include "messaging/packet_channel.hpp"
+#include "messaging/rndv.hpp"
+#include "messaging/tag_match.hpp"
+
+namespace pl::messaging {
+
+class tagged_messages {
+ public:
+  tagged_messages(messenger_context& context, packet_channel& channel, rendezvous& transfers)
+      : context_(context), channel_(channel), rendezvous_(transfers) {}
+
+  operation& isend(int destination_rank, const buffer& data, std::uint64_t tag);
+  operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask);
+  // The unexpected message that such a receive would match; null: none. `take`: out of the matching.
+  operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take);
+  operation& receive_taken(operation& unexpected, const buffer& data);
+  void discard(operation& unexpected);
+  // EBUSY: it is too late, or the peer must answer first.
+  status cancel(operation& op);
+
+  void on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  void on_retract(peer_state& source, const frame& head);
+  // Starts the sends for which the peer's credit now suffices.
+  void send_waiting(peer_state& destination);
+
+  // A receive that is not to be matched any more.
+  void unpost(operation& receive) { matcher_.remove_receive(receive); }
+  // Forgets the RTS of a message that its sender has taken back, and gives its credit back.
+  void drop_rts(peer_state& source, operation& unexpected);
+  // Its sender is lost: complete messages stay receivable.
+  void lose_sender(operation& unexpected);
+
+ private:
+  void start_send(operation& op);
+  void send_to_self(operation& op);
+  void deliver_from_self(operation& receive, operation& send);
+  void receive_unexpected(operation& receive, operation& unexpected);
+  void hold(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome,
+            std::uint64_t cost);
+
+  messenger_context& context_;
+  packet_channel& channel_;
+  rendezvous& rendezvous_;
+  tag_matcher matcher_;
+};
+
+}  // namespace pl::messaging
