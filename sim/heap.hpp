@@ -39,7 +39,7 @@ class heap {
   std::size_t reserved_bytes_ = 0;
 };
 
-// A new object with an address range of its own, mapped. The base, or 0 with `why`.
+// A new object with an address range of its own, mapped. The base, or 0 with `reason`.
 device_ptr map_new_object(int device_ordinal, std::size_t bytes, result_t& reason);
 // Undoes map_new_object.
 void unmap_object(device_ptr base, std::size_t bytes);

@@ -137,7 +137,7 @@ unsigned client_handle() { return 0xc1d00000u | (static_cast<unsigned>(getpid())
 
 object_ref find_object(unsigned client, unsigned handle) {
   if (client != client_handle()) return nullptr;
-  registry& all = objects();
+  object_registry& all = objects();
   const std::lock_guard lock(all.mutex);
   const auto found = all.live.find(handle);
   return found == all.live.end() ? nullptr : found->second->weak_from_this().lock();

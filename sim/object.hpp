@@ -17,7 +17,7 @@ namespace pl::sim {
 
 class object : public std::enable_shared_from_this<object> {
  public:
-  // New zeroed memory on a device; null with `why` = out_of_memory when the device is full.
+  // New zeroed memory on a device; null with `reason` = out_of_memory when the device is full.
   static std::shared_ptr<object> create(device& gpu, std::size_t bytes, result_t& reason);
   // Memory that somebody else made (import, IPC): takes over `fd` in every case. Counts against no device.
   static std::shared_ptr<object> adopt(int fd, std::size_t bytes, int device_ordinal);

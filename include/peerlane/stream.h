@@ -167,7 +167,7 @@ int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t c
 /* Once the stream gets here, the peer may overwrite the bytes of its puts up to `sequence`. */
 int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* stream, uint64_t sequence);
 
-/* On the CPU. *here becomes 1 if the peer's put or signal is complete, else 0; about 1 us, a read of GPU memory. */
+/* On the CPU. *has_arrived becomes 1 if the peer's put or signal is complete, else 0; about 1 us, a read of GPU memory. */
 int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int* has_arrived);
 /* ETIMEDOUT: not within the limit (negative: none), or the channel's error; get_state shows which. */
 int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence, int64_t timeout_ms);

@@ -33,7 +33,7 @@ void dissemination_barrier::on_frame(peer_state& source, const frame& head) {
   else
     watch_.report(source.rank,
                   format("is out of step: it told of barrier %llu where %llu was due",
-                         static_cast<unsigned long long>(head.tag), static_cast<unsigned long long>(source.barriers + 1)));
+                         static_cast<unsigned long long>(head.tag), static_cast<unsigned long long>(source.barriers) + 1));
 }
 
 }  // namespace pl::messaging

@@ -85,7 +85,7 @@ status accept_introduction(messenger_context& context, packet_channel& channel, 
 
 result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch) {
   introduction mine;
-  mine.node = node_identity::here();
+  mine.node = node_identity::current();
   mine.wants_calibration = context.options.calibrate ? 1 : 0;
   if (context.options.path == messenger_options::path_t::automatic) {
     auto queues = channel.make_queues();

@@ -10,6 +10,7 @@ constexpr std::size_t kKeptBytes = 8 << 10;  // of a pooled operation's own memo
 
 }  // namespace
 
+operation_pool::operation_pool(messenger_context* context) : home_(context) {}
 operation_pool::~operation_pool() = default;
 
 operation& operation_pool::take(operation_kind kind) {

@@ -73,7 +73,7 @@ struct operation {
 
 class operation_pool {
  public:
-  explicit operation_pool(messenger_context* context) : home_(context) {}
+  explicit operation_pool(messenger_context* context);
   ~operation_pool();
   operation& take(operation_kind kind);
   void give_back(operation& op) noexcept;

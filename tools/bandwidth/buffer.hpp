@@ -38,7 +38,7 @@ class buffer_pool {
   buffer_pool(const buffer_pool&) = delete;
   buffer_pool& operator=(const buffer_pool&) = delete;
 
-  // The `slot`th buffer of at least `bytes` at `where`; the same arguments give the same memory until trim(), or until
+  // The `slot`th buffer of at least `bytes` at `location`; the same arguments give the same memory until trim(), or until
   // more bytes of it are asked for: that frees what was there. `near_gpu` decides the node of host memory whose index is -1.
   // ENOMEM with what to do (smaller -b, ulimit -l).
   result<memory_view> get(const place& location, std::uint64_t bytes, unsigned slot, int near_gpu);

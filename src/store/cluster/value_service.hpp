@@ -72,10 +72,10 @@ class value_service {
     return failure{EPERM, "this server is in no cluster"};
   }
   std::shared_mutex& copies_gate() noexcept { return copies_gate_; }
-  // Answers a page of keys (sync_keys, catch_up.hpp), `told`: after take_requests(). Blocking.
+  // Answers a page of keys (sync_keys, catch_up.hpp). `knows_requests`: after take_requests(). Blocking.
   virtual result<std::string> differing_keys(const store_protocol::copy_terms&, std::uint64_t /*connection*/, store::pool_id,
                                              const store_protocol::tail&, std::string_view, std::string_view,
-                                             bool /*told*/) {
+                                             bool /*knows_requests*/) {
     return failure{EPERM, "this server is in no cluster"};
   }
 

@@ -22,7 +22,7 @@ namespace peerlane::test {
 
 inline constexpr std::chrono::milliseconds patience{20'000};
 
-// `body(rank, where)` in `size` processes that may meet at `where`; how many of them did not return 0.
+// `body(rank, folder)` in `size` processes that may meet in `folder`; how many of them did not return 0.
 inline int fork_ranks(int size, const std::function<int(int, const std::string&)>& body) {
   static int jobs = 0;
   const auto folder =
