@@ -67,6 +67,7 @@ void resource_manager::drop_channel(const copy_channel* channel) {
 }
 
 void resource_manager::run_engine() {
+  prctl(PR_SET_NAME, "sim-copy-engine");
   prctl(PR_SET_TIMERSLACK, 1);
   idle_pause pause;
   for (;;) {
