@@ -20,7 +20,7 @@ constexpr std::uint64_t kSliceBytes = 1u << 20;  // so long may a call wait for 
 // Yielding lets whoever waits for the engine run where all CPUs are busy; after this a sleep costs less than looking on.
 constexpr std::uint64_t kYieldNs = 20'000;
 constexpr std::uint64_t kShortSleepNs = 5'000, kSleepNs = 50'000;
-constexpr std::uint64_t kLongIdleNs = 200'000'000, kLongSleepNs = 500'000;
+constexpr std::uint64_t kLongIdleNs = 50'000'000, kLongSleepNs = 1'000'000;  // a process at rest costs little
 
 class idle_pause {
  public:
