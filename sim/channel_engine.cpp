@@ -20,7 +20,7 @@ constexpr std::uint64_t kSliceBytes = 1u << 20;  // so long may a call wait for 
 // Yielding lets whoever waits for the engine run where all CPUs are busy; after this a sleep costs less than looking on.
 constexpr std::uint64_t kYieldNs = 20'000;
 constexpr std::uint64_t kShortSleepNs = 5'000, kSleepNs = 50'000;
-constexpr std::uint64_t kLongIdleNs = 200'000'000, kLongSleepNs = 500'000;
+constexpr std::uint64_t kLongIdleNs = 50'000'000, kLongSleepNs = 1'000'000;  // a process at rest costs little
 
 class idle_pause {
  public:
@@ -67,6 +67,7 @@ void resource_manager::drop_channel(const copy_channel* channel) {
 }
 
 void resource_manager::run_engine() {
+  prctl(PR_SET_NAME, "sim-copy-engine");
   prctl(PR_SET_TIMERSLACK, 1);
   idle_pause pause;
   for (;;) {

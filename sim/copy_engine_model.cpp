@@ -12,9 +12,11 @@
 namespace pl::sim {
 namespace {
 
-constexpr std::uint64_t kChunkBytes = 256u << 10;
+constexpr std::uint64_t kChunkBytes = 64u << 10;
 // The hardware's pipeline is short: this much may be under way.
-constexpr std::uint64_t kMaxPendingBytes = 16u << 20, kMaxPendingWords = 8;
+constexpr std::uint64_t kMaxPendingBytes = 512u << 10, kMaxPendingWords = 8;
+// Larger buffers are used again: malloc would give their pages back, and new ones cost more than the copy.
+constexpr std::size_t kSmallBuffer = 4096, kMaxSpareBuffers = 16;
 constexpr std::uint64_t kCommandBudget = 64;  // what executing one word counts, in bytes of copied data
 
 namespace host_method {
@@ -258,13 +260,22 @@ bool copy_channel::begin_transfer(std::uint32_t flags) {
   return true;
 }
 
+copy_channel::pending_write copy_channel::stage(std::uint64_t address, std::uint64_t count) {
+  pending_write one{address, {}, {}};
+  if (count > kSmallBuffer && !spare_.empty()) {
+    one.bytes = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  one.bytes.resize(count);
+  return one;
+}
+
 // Reads now and writes later, a chunk at a time.
 void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
   transfer& now = *active_;
   const std::uint64_t count = std::min(now.row_bytes - now.offset, kChunkBytes);
   const std::uint64_t source = now.source + std::uint64_t{now.line} * now.source_pitch + now.offset;
-  pending_write one{now.destination + std::uint64_t{now.line} * now.destination_pitch + now.offset, {}, {}};
-  one.bytes.resize(count);
+  pending_write one = stage(now.destination + std::uint64_t{now.line} * now.destination_pitch + now.offset, count);
   if (now.is_fill) {
     for (std::uint64_t i = 0; i < count; i += sizeof now.pattern)
       std::memcpy(&one.bytes[i], &now.pattern, sizeof now.pattern);
@@ -324,13 +335,14 @@ void copy_channel::complete(std::size_t count) {
   if (!is_dead()) pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void copy_channel::arrive(const pending_write& one) {
+void copy_channel::arrive(pending_write& one) {
   const std::uint64_t address = one.address;
   pending_bytes_ -= one.bytes.size();
   pending_words_ -= one.word ? 1 : 0;
   const bool has_arrived = one.word ? settings_.space->store_word(address, *one.word)
                                     : settings_.space->write(address, one.bytes.data(), one.bytes.size());
-  if (!has_arrived) end(mmu_fault, address);
+  if (!has_arrived) return end(mmu_fault, address);
+  if (one.bytes.size() > kSmallBuffer && spare_.size() < kMaxSpareBuffers) spare_.push_back(std::move(one.bytes));
 }
 
 }  // namespace pl::sim

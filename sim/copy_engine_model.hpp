@@ -100,7 +100,8 @@ class copy_channel {
   void complete_some();
   bool complete_all();
   void complete(std::size_t count);
-  void arrive(const pending_write& one);
+  void arrive(pending_write& one);
+  pending_write stage(std::uint64_t address, std::uint64_t count);
   std::uint32_t copy_value(std::uint32_t method) const { return copy_[method >> 2]; }
   std::uint64_t copy_address(std::uint32_t method) const {
     return std::uint64_t{copy_value(method)} << 32 | copy_value(method + 4);
@@ -122,6 +123,7 @@ class copy_channel {
   std::optional<transfer> active_;
   std::vector<pending_write> pending_;
   std::uint64_t pending_bytes_ = 0, pending_words_ = 0;
+  std::vector<std::vector<std::byte>> spare_;  // buffers of writes that have arrived
   std::uint64_t pipelined_ = 0;
 };
 
