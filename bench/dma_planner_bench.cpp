@@ -120,7 +120,8 @@ void bench::check_memory(const char* kind, cu::device_ptr gpu, void* memory, boo
     check(wrong == 0, format("%s: %zu words in round %u", kind, wrong, round));
   }
   const std::uint64_t taken = by_channel() - before;
-  check(goes_by_channel ? taken >= 20 : taken == 0, format("%s: %llu copies by channel", kind, static_cast<unsigned long long>(taken)));
+  check(goes_by_channel ? taken >= 20 : taken == 0,
+        format("%s: %llu copies by channel", kind, static_cast<unsigned long long>(taken)));
   std::printf("%-44s right, %2llu of 40 copies by channel\n", kind, static_cast<unsigned long long>(taken));
   file.add_row({{"kind", "memory"}, {"memory", kind}, {"by_channel", taken}});
 }
@@ -145,10 +146,12 @@ void bench::check_kinds() {
   auto* const words = reinterpret_cast<std::uint32_t*>(host);
   for (std::uint32_t i = 0; i < 64; ++i) {
     std::fill(words, words + 1024, i + 7);
-    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_device, small[i], copy::address_of(host), 4096}), "small");
+    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_device, small[i], copy::address_of(host), 4096}),
+         "small");
   }
   for (std::uint32_t i = 0; i < 64; ++i) {
-    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_host, copy::address_of(host), small[i], 4096}), "small");
+    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_host, copy::address_of(host), small[i], 4096}),
+         "small");
     check(words[0] == i + 7 && words[1023] == i + 7, "small allocations that share a block");
     must(cuda.cuMemFree_v2(small[i]), "cuMemFree");
   }
@@ -167,11 +170,23 @@ void bench::time_copies() {
   };
   const copy::choice by_dma{copy::method::dma_channel, 1};
   const std::vector<contender> contenders{
-      {"to_host_registered", [&](std::size_t n) { (void)planner->copy({direction::to_host, at_host, device, n}); }},
-      {"to_host_channel", [&](std::size_t n) { (void)planner->copy_by(by_dma, {direction::to_host, at_host, device, n}); }},
+      {"to_host_registered",
+       [&](std::size_t n) {
+         (void)planner->copy({direction::to_host, at_host, device, n});
+       }},
+      {"to_host_channel",
+       [&](std::size_t n) {
+         (void)planner->copy_by(by_dma, {direction::to_host, at_host, device, n});
+       }},
       {"to_host_cuda", [&](std::size_t n) { cuda.cuMemcpyDtoH_v2(host, device, n); }},
-      {"to_device_registered", [&](std::size_t n) { (void)planner->copy({direction::to_device, device, at_host, n}); }},
-      {"to_device_channel", [&](std::size_t n) { (void)planner->copy_by(by_dma, {direction::to_device, device, at_host, n}); }},
+      {"to_device_registered",
+       [&](std::size_t n) {
+         (void)planner->copy({direction::to_device, device, at_host, n});
+       }},
+      {"to_device_channel",
+       [&](std::size_t n) {
+         (void)planner->copy_by(by_dma, {direction::to_device, device, at_host, n});
+       }},
       {"to_device_cuda", [&](std::size_t n) { cuda.cuMemcpyHtoD_v2(device, host, n); }},
   };
   std::printf("\nus, p50 (p99)");
@@ -223,7 +238,8 @@ void bench::time_lists() {
       times_ns[0].push_back(time_once_ns([&] { (void)planner->copy_list(to_host); }));
       times_ns[1].push_back(time_once_ns([&] { (void)planner->copy_list(to_device); }));
       times_ns[2].push_back(time_once_ns([&] {
-        for (const auto& one : to_host) cuda.cuMemcpyDtoHAsync_v2(copy::host_pointer(one.dst), one.src, one.row_bytes, stream);
+        for (const auto& one : to_host)
+          cuda.cuMemcpyDtoHAsync_v2(copy::host_pointer(one.dst), one.src, one.row_bytes, stream);
         cuda.cuStreamSynchronize(stream);
       }));
     }
@@ -253,7 +269,8 @@ void bench::check_freed() {
     must(cuda.cuMemGetInfo_v2(&before, &all), "cuMemGetInfo");
     cu::device_ptr memory = 0;
     must(cuda.cuMemAlloc_v2(&memory, kFreedBytes), "cuMemAlloc");
-    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_host, copy::address_of(host), memory, 65536}), "copy");
+    need(planner->copy_by({copy::method::dma_channel, 1}, {direction::to_host, copy::address_of(host), memory, 65536}),
+         "copy");
     const std::uint64_t begin_ns = monotonic_ns();
     must(cuda.cuMemFree_v2(memory), "cuMemFree");
     while (now < before && monotonic_ns() - begin_ns < 2'000'000'000) {

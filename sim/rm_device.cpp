@@ -54,8 +54,8 @@ class simulated_machine final : public machine {
     if (has_cuda())
       for (auto& gpu : devices()) {
         if (gpu.physical != static_cast<int>(board)) continue;
-        result_t why = code::success;
-        auto made = object::create(gpu, size_bytes, why);
+        result_t reason = code::success;
+        auto made = object::create(gpu, size_bytes, reason);
         return made != nullptr ? std::make_shared<shared_object>(std::move(made)) : nullptr;
       }
     return make_anonymous_memory(size_bytes);

@@ -26,9 +26,10 @@ constexpr std::array kVariables = {
                  "1: prove every new rm mapping by a nonce written on one side and read on the other, then restored"},
     env_variable{"PEERLANE_COPY_ISA", env_type::choice, "", "auto", "auto|portable|sse2|sse41|avx2|avx512|movdir64b|neon",
                  "highest instruction set the CPU copies may use"},
-    env_variable{"PEERLANE_COPY_ENGINE", env_type::choice, "", "auto", "auto|dma|kernel|off|1|0",
-                 "what moves data on the GPU without CUDA: DMA channels, or the resident copy kernel; auto (1): channels on real "
-                 "GPUs, the kernel where they cannot be had; off (0): neither"},
+    env_variable{
+        "PEERLANE_COPY_ENGINE", env_type::choice, "", "auto", "auto|dma|kernel|off|1|0",
+        "what moves data on the GPU without CUDA: DMA channels, or the resident copy kernel; auto (1): channels on real "
+        "GPUs, the kernel where they cannot be had; off (0): neither"},
     env_variable{"PEERLANE_COPY_LEASE_US", env_type::integer, "microseconds", "200", "",
                  "how long the GPU engine's kernel stays at most, 20..1000000"},
     env_variable{"PEERLANE_COPY_PEER_ACCESS", env_type::boolean, "", "1", "",

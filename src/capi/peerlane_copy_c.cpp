@@ -350,8 +350,8 @@ PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, in
   const bool on_device = way == PEERLANE_ON_DEVICE;
   const auto side = on_device ? (pageable != 0 ? other_side::peer_gpu : other_side::same_gpu)
                               : (pageable != 0 ? other_side::pageable : other_side::pinned);
-  const std::string words =
-      pl::copy::explain(engine->costs(), engine->costs_origin(), static_cast<direction>(way), side, engine->best_executor(), bytes);
+  const std::string words = pl::copy::explain(engine->costs(), engine->costs_origin(), static_cast<direction>(way), side,
+                                              engine->best_executor(), bytes);
   return pl::give_text(words, text, capacity, needed);
 }
 PL_NO_EXCEPTIONS

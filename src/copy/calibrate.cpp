@@ -145,7 +145,8 @@ std::vector<case_of_curve> cases_for(const planner& planner, bool has_peer) {
       if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
       if (side == other_side::peer_gpu && !has_peer) continue;
       for (const auto& option : candidates(way, side))
-        if (option.width <= planner.threads() || needed_executor(option.kind) != executor::none) cases.push_back({way, side, option});
+        if (option.width <= planner.threads() || needed_executor(option.kind) != executor::none)
+          cases.push_back({way, side, option});
     }
   return cases;
 }

@@ -24,13 +24,14 @@ namespace pl::copy {
 class channel_memory {
  public:
   // `cuda` must outlive the object.
-  channel_memory(const cu::driver_table& cuda, std::shared_ptr<rm_space> space, std::shared_ptr<dma::address_space> addresses);
+  channel_memory(const cu::driver_table& cuda, std::shared_ptr<rm_space> space,
+                 std::shared_ptr<dma::address_space> addresses);
   ~channel_memory();
   channel_memory(const channel_memory&) = delete;
   channel_memory& operator=(const channel_memory&) = delete;
 
-  // Memory at `address` of the channels for `size_bytes`, at most what was asked for: the next bytes may lie in other memory.
-  // Bound while it lives.
+  // Memory at `address` of the channels for `size_bytes`, at most what was asked for: the next bytes may lie in other
+  // memory. Bound while it lives.
   struct piece {
     std::uint64_t address = 0, size_bytes = 0;
     mapping_cache::hold device;

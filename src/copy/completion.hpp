@@ -44,9 +44,7 @@ class completion {
     gpu_engine::request request;
     transfer piece;
   };
-  bool is_empty() const noexcept {
-    return queued_.empty() && given_.empty() && on_channel_.empty() && job_ == nullptr;
-  }
+  bool is_empty() const noexcept { return queued_.empty() && given_.empty() && on_channel_.empty() && job_ == nullptr; }
   result<bool> poll();
   status end(const result<gpu_engine::fate>& fate, const transfer& transfer);
 

@@ -13,10 +13,9 @@
 namespace pl::copy {
 namespace {
 
-constexpr const char* kMethodNames[kMethods] = {"cpu_store",          "cpu_load",    "cpu_relay",
-                                                "engine_low_latency", "engine_copy", "engine_bounce",
-                                                "copy_engine",        "bounce",      "registered",
-                                                "dma_channel",        "dma_bounce"};
+constexpr const char* kMethodNames[kMethods] = {"cpu_store",   "cpu_load",      "cpu_relay",   "engine_low_latency",
+                                                "engine_copy", "engine_bounce", "copy_engine", "bounce",
+                                                "registered",  "dma_channel",   "dma_bounce"};
 constexpr const char* kExecutorNames[kExecutors] = {"none", "copy kernel", "DMA channel", "DMA channel and copy kernel"};
 constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
 constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
@@ -194,7 +193,8 @@ cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
         const auto present = static_cast<executor>(index);
         for (std::size_t side = 0; side < kSides; ++side)
           decisions_[way][side][index][cell] = cheapest(direction_of, static_cast<other_side>(side), present, bytes);
-        if (direction_of != direction::on_device) unasked_[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
+        if (direction_of != direction::on_device)
+          unasked_[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
       }
 }
 

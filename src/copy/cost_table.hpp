@@ -103,8 +103,8 @@ class cost_table {
   explicit cost_table(std::vector<cost_curve> curves, double question_ns = kUsualQuestionNs);
 
   choice pick(direction way, other_side side, executor present, std::uint64_t bytes) const noexcept {
-    return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)]
-                     [static_cast<std::size_t>(present)][cell_of(bytes)];
+    return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)][static_cast<std::size_t>(present)]
+                     [cell_of(bytes)];
   }
   // The method for host memory whose pinned state is unknown: it works for pinned and pageable memory, and costs no more
   // over the best method than the driver call would. Width 0: no such method, ask the driver.

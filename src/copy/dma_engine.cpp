@@ -24,8 +24,8 @@ dma::ordering order_of(direction way) {
   return way == direction::to_host ? dma::ordering::none : dma::ordering::none_flushed;
 }
 
-failure not_for_channels(const failure& why) {
-  return {why.code == EACCES ? EACCES : ENOTSUP, format("DMA channels: %s", why.message.c_str())};
+failure not_for_channels(const failure& reason) {
+  return {reason.code == EACCES ? EACCES : ENOTSUP, format("DMA channels: %s", reason.message.c_str())};
 }
 
 }  // namespace
@@ -97,13 +97,13 @@ result<channel_memory::piece> dma_engine::find(bool is_host, const sides& ends, 
     return found;
   }
   const cu::pointer_info* const known = is_source && ends.source != nullptr ? ends.source : ends.device;
-  cu::pointer_info here = *known;
-  if (here.object.size_bytes != 0 && !here.object.contains({pointer, 1})) {  // behind the first memory object
+  cu::pointer_info found_info = *known;
+  if (found_info.object.size_bytes != 0 && !found_info.object.contains({pointer, 1})) {  // behind the first memory object
     auto asked = cu::inspect_pointer(*context_.cuda, pointer);
     if (!asked) return not_for_channels(asked.error());
-    here = *asked;
+    found_info = *asked;
   }
-  auto found = memory_.find_device(here, pointer, size_bytes);
+  auto found = memory_.find_device(found_info, pointer, size_bytes);
   if (!found) return not_for_channels(found.error());
   return found;
 }
@@ -197,8 +197,7 @@ result<std::pair<std::uint64_t, std::uint64_t>> dma_engine::list::find(unsigned 
     last = {{pointer, found->size_bytes}, found->address};
     begun_.more_.push_back(*std::move(found));
   }
-  return std::pair{last.address + (pointer - last.pointers.begin),
-                   std::min(size_bytes, last.pointers.end() - pointer)};
+  return std::pair{last.address + (pointer - last.pointers.begin), std::min(size_bytes, last.pointers.end() - pointer)};
 }
 
 status dma_engine::list::add(const transfer& transfer, const sides& ends) {

@@ -111,8 +111,8 @@ class dma_engine {
   std::shared_ptr<dma::address_space> addresses_;
   const std::vector<unsigned> engines_;
   channel_memory memory_;
-  spin_lock lock_;       // of the channels, for a few instructions
-  std::mutex opening_;   // one thread at a time opens a channel
+  spin_lock lock_;                                         // of the channels, for a few instructions
+  std::mutex opening_;                                     // one thread at a time opens a channel
   std::array<std::shared_ptr<dma::channel>, 2> channels_;  // to the host; to the device and on it
 };
 

@@ -15,8 +15,8 @@ host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std:
   std::uint64_t begin = 0;
   std::size_t size = 0;
   unsigned long long buffer_id = 0;
-  int attributes[] = {attribute::memory_type, attribute::is_managed, attribute::device_pointer, attribute::range_start,
-                      attribute::range_size, attribute::buffer_id};
+  int attributes[] = {attribute::memory_type, attribute::is_managed, attribute::device_pointer,
+                      attribute::range_start, attribute::range_size, attribute::buffer_id};
   void* values[] = {&type, &managed, &device, &begin, &size, &buffer_id};
   if (cuda.cuPointerGetAttributes(6, attributes, values, address) != cu::error_code::success) return {};
   if (type != cu::memory_type::host || managed != 0) return {};

@@ -60,7 +60,7 @@ planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
       uses_channels_(wanted.channels == channel_use::always ||
                      (wanted.channels == channel_use::on_real_gpus && !cuda.is_simulated)),
-      best_executor_(!uses_channels_      ? (wanted.use_engine ? executor::kernel : executor::none)
+      best_executor_(!uses_channels_     ? (wanted.use_engine ? executor::kernel : executor::none)
                      : wanted.use_engine ? executor::both
                                          : executor::channel),
       maps_(wanted.maps) {}
@@ -70,9 +70,9 @@ planner::options planner::options_from_environment() {
   out.maps.backend = env_read("PEERLANE_BACKEND").text;
   const std::string engine = env_read("PEERLANE_COPY_ENGINE").text;
   out.use_engine = engine == "auto" || engine == "1" || engine == "kernel";
-  out.channels = engine == "dma"                      ? channel_use::always
+  out.channels = engine == "dma"                     ? channel_use::always
                  : engine == "auto" || engine == "1" ? channel_use::on_real_gpus
-                                                      : channel_use::never;
+                                                     : channel_use::never;
   out.peer_access = env_read("PEERLANE_COPY_PEER_ACCESS").integer != 0;
   const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
   if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);

@@ -42,7 +42,7 @@ class planner {
   struct options {
     mapping_cache::options maps;
     gpu_engine::options engine;
-    bool use_engine = true;                             // the copy kernel, where channels cannot be had
+    bool use_engine = true;                            // the copy kernel, where channels cannot be had
     channel_use channels = channel_use::on_real_gpus;  // DMA channels
     bool peer_access = true;  // the first copy between two GPUs makes them reachable for each other (cuCtxEnablePeerAccess)
     unsigned threads = 0;     // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less

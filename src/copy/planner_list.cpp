@@ -129,8 +129,8 @@ bool planner::is_for_channel(std::span<const transfer> list) const noexcept {
     const bool to_device = transfer.way == direction::to_device;
     by_channel_ns += static_cast<double>(transfer.rows) * kBlockNs + static_cast<double>(transfer.bytes()) / kBytesPerNs;
     if (transfer.way == direction::on_device || !is_short(transfer)) return true;  // CUDA would take them one by one
-    by_cpu_ns += costs_.cost(transfer.way, other_side::pageable,
-                             {to_device ? method::cpu_store : method::cpu_load, 1}, transfer.row_bytes);
+    by_cpu_ns += costs_.cost(transfer.way, other_side::pageable, {to_device ? method::cpu_store : method::cpu_load, 1},
+                             transfer.row_bytes);
     if (by_cpu_ns > by_channel_ns + static_cast<double>(list.size()) * kBlockNs) return true;
   }
   return false;

@@ -160,7 +160,7 @@ status channel::wait(sequence number, std::uint64_t timeout_ns) const {
   for (unsigned polls = 1; !is_done(number); ++polls) {
     arch::relax();
     if (polls % kPollsBetweenClocks != 0) continue;
-    if (auto why = fault()) return is_done(number) ? status() : *std::move(why);
+    if (auto reason = fault()) return is_done(number) ? status() : *std::move(reason);
     const std::uint64_t now_ns = monotonic_ns();
     if (begin_ns == 0) begin_ns = ring_ns = now_ns;
     if (now_ns - ring_ns > kRingAgainNs) {
@@ -181,13 +181,13 @@ status channel::reserve(std::uint32_t words) {
   const std::uint64_t in_ring = begin % kCommandsBytes;
   if (in_ring + bytes > kCommandsBytes) begin += kCommandsBytes - in_ring;  // commands lie in one piece
   std::uint64_t end_ns = 0;
-  if (auto why = fault()) return *std::move(why);
+  if (auto reason = fault()) return *std::move(reason);
   for (;;) {
     const sequence done = completed();
     while (entries_done_ < entries_made_ && entries_[entries_done_ % options_.ring_entries].number <= done)
       commands_free_ = entries_[entries_done_++ % options_.ring_entries].commands_end;
     if (begin + bytes <= commands_free_ + kCommandsBytes && entries_made_ - entries_done_ < options_.ring_entries - 1) break;
-    if (auto why = fault()) return *std::move(why);
+    if (auto reason = fault()) return *std::move(reason);
     const std::uint64_t now_ns = monotonic_ns();
     if (end_ns == 0) end_ns = now_ns + kFullTimeoutNs;
     if (now_ns > end_ns) return failure{ETIMEDOUT, "DMA channel: its ring is full, and the engine takes nothing any more"};
@@ -214,8 +214,8 @@ sequence channel::submit() {
   auto* const put = reinterpret_cast<std::uint32_t*>(view_ + kUserWordsOffset + rm::kPutOffset);
   put_ = (put_ + 1) % options_.ring_entries;
   // Commands, entry, position, doorbell must reach the GPU in this order: an engine at work looks at the position by itself.
-  // Without fences, through an uncached view, 5 of 3 200 000 operations were lost (H100). Behind the position x86 needs none:
-  // the doorbell's page is uncached, and a store there leaves behind what waits in write-combining buffers (6 400 000
+  // Without fences, through an uncached view, 5 of 3 200 000 operations were lost (H100). Behind the position x86 needs
+  // none: the doorbell's page is uncached, and a store there leaves behind what waits in write-combining buffers (6 400 000
   // operations, none lost, and 0.13 us less for each; H200).
   __atomic_store_n(entry, ring_entry(address, words), __ATOMIC_RELEASE);
   arch::publish_to_device(kView);
@@ -273,9 +273,8 @@ result<sequence> channel::fill(std::uint64_t destination, std::uint32_t pattern,
 }
 
 result<sequence> channel::flush() {
-  return submit_one(1, {}, [](command_writer& commands, ordering) {
-    commands.launch(launch::kReleaseWord | launch::kFlush);
-  });
+  return submit_one(1, {},
+                    [](command_writer& commands, ordering) { commands.launch(launch::kReleaseWord | launch::kFlush); });
 }
 
 result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload) {

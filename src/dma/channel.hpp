@@ -43,8 +43,8 @@ enum class ordering {
 };
 
 struct channel_options {
-  unsigned engine = 2;  // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
-  ordering order = ordering::waits;   // of operations that name none
+  unsigned engine = 2;               // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
+  ordering order = ordering::waits;  // of operations that name none
   std::uint32_t ring_entries = 1024;  // submissions under way, a power of two
 };
 

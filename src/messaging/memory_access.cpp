@@ -55,7 +55,9 @@ status memory_access::copy(const copy::transfer& transfer, const memory& device_
 
   // The CPU copies small ones in any case, and the planner's own path is the shortest.
   if (access == touch::any ||
-      copy::is_by_cpu(planner_->costs().pick(transfer.way, copy::other_side::pageable, planner_->best_executor(), transfer.bytes()).kind))
+      copy::is_by_cpu(planner_->costs()
+                          .pick(transfer.way, copy::other_side::pageable, planner_->best_executor(), transfer.bytes())
+                          .kind))
     return is_known ? planner_->copy(transfer, known) : planner_->copy(transfer);
   const auto method = transfer.way == copy::direction::to_device ? copy::method::cpu_store : copy::method::cpu_load;
   auto done = planner_->copy_by({method, 1}, transfer);

@@ -110,15 +110,15 @@ bool messenger_core::progress(bool with_network) {
   const bool has_moved = channel_.advance(with_network);
   rendezvous_.advance();
   if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) channel_.reap_closed();
-  watch_.drop_departed();
+  watch_.drop_ended();
   while (watch_.has_lost()) {
-    const auto [rank, why] = watch_.take_lost();
-    mark_lost(rank, why);
+    const auto [rank, reason] = watch_.take_lost();
+    mark_lost(rank, reason);
   }
   return has_moved;
 }
 
-void messenger_core::mark_lost(int rank, const std::string& why) {
+void messenger_core::mark_lost(int rank, const std::string& reason) {
   auto& remote = context_.peer(rank);
   if (remote.is_dead) return;
   remote.is_lost = true;
@@ -126,26 +126,27 @@ void messenger_core::mark_lost(int rank, const std::string& why) {
   remote.is_dead = true;
   watch_.remove(rank);
   channel_.close(remote);
-  fail_operations(rank, format("rank %d %s", rank, why.c_str()));
+  fail_operations(rank, format("rank %d %s", rank, reason.c_str()));
   rendezvous_.forget(rank);
   remote.early.clear();
 }
 
-void messenger_core::fail_operations(int rank, const std::string& why) {
-  while (operation* const waiting = context_.peer(rank).waiting_sends.pop_front()) context_.end(*waiting, ECONNRESET, why);
+void messenger_core::fail_operations(int rank, const std::string& reason) {
+  while (operation* const waiting = context_.peer(rank).waiting_sends.pop_front())
+    context_.end(*waiting, ECONNRESET, reason);
   context_.operations.for_each([&](operation& each) {
     // A wildcard receive may have been meant for the lost peer, so it must report the loss.
     const bool concerns_it = each.peer == rank || (each.kind == operation_kind::receive && each.peer == kAnySource &&
                                                    each.state == operation_state::waiting);
-    if (concerns_it && !each.has_ended()) fail_operation(each, why);
+    if (concerns_it && !each.has_ended()) fail_operation(each, reason);
   });
 }
 
-void messenger_core::fail_operation(operation& op, const std::string& why) {
+void messenger_core::fail_operation(operation& op, const std::string& reason) {
   if (op.kind == operation_kind::unexpected) return messages_.lose_sender(op);
-  if (rendezvous::abort_lost(op, why)) return;
+  if (rendezvous::abort_lost(op, reason)) return;
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) messages_.unpost(op);
-  context_.end(op, ECONNRESET, why);
+  context_.end(op, ECONNRESET, reason);
 }
 
 }  // namespace pl::messaging

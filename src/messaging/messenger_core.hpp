@@ -35,7 +35,7 @@ struct messenger_core {
   bool progress(bool with_network = true);
   // Hands a frame to its part. Frames of one peer come in the order in which they were sent.
   void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  void mark_lost(int rank, const std::string& why);
+  void mark_lost(int rank, const std::string& reason);
 
   // ---- messenger.cpp: these take the lock
   // Makes progress until `done` yields a status.
@@ -57,8 +57,8 @@ struct messenger_core {
 
  private:
   void update_credit(peer_state& remote, const frame& head);
-  void fail_operations(int rank, const std::string& why);
-  void fail_operation(operation& op, const std::string& why);
+  void fail_operations(int rank, const std::string& reason);
+  void fail_operation(operation& op, const std::string& reason);
 
   bool is_open_ = false;
   unsigned rounds_ = 0;

@@ -34,24 +34,24 @@ result<first_round> gather(bootstrap& group, const messenger_context& context, c
   first_round out;
   out.known.resize(static_cast<std::size_t>(context.size));
   for (std::size_t i = 0; i < out.known.size(); ++i) {
-    auto& its = out.known[i];
-    if ((*all)[i].size() == sizeof its) std::memcpy(&its, (*all)[i].data(), sizeof its);
-    if ((*all)[i].size() != sizeof its || its.protocol != kProtocol)
+    auto& received = out.known[i];
+    if ((*all)[i].size() == sizeof received) std::memcpy(&received, (*all)[i].data(), sizeof received);
+    if ((*all)[i].size() != sizeof received || received.protocol != kProtocol)
       return failure{EPROTO, format("rank %zu runs another version of this library", i)};
-    out.do_all_calibrate = out.do_all_calibrate && its.wants_calibration != 0;
-    if (static_cast<int>(i) < context.rank && its.node.is_same_node(mine.node)) ++out.rank_on_node;
+    out.do_all_calibrate = out.do_all_calibrate && received.wants_calibration != 0;
+    if (static_cast<int>(i) < context.rank && received.node.is_same_node(mine.node)) ++out.rank_on_node;
   }
   return out;
 }
 
 // Opens the queues to every process of the node whose memory can be reached. The others count as remote.
 status open_queues(messenger_context& context, packet_channel& channel, const std::vector<introduction>& known) {
-  const auto& here = known[static_cast<std::size_t>(context.rank)].node;
+  const auto& own_node = known[static_cast<std::size_t>(context.rank)].node;
   for (auto& remote : context.peers) {
-    const auto& its = known[static_cast<std::size_t>(remote.rank)];
-    remote.pid = its.node.pid;
-    if (remote.rank == context.rank || !its.node.is_same_node(here)) continue;
-    auto opened = channel.open_queues(remote, its.send_queues);
+    const auto& received = known[static_cast<std::size_t>(remote.rank)];
+    remote.pid = received.node.pid;
+    if (remote.rank == context.rank || !received.node.is_same_node(own_node)) continue;
+    auto opened = channel.open_queues(remote, received.send_queues);
     if (!opened) return std::move(opened).error();
     remote.is_same_node = *opened;
   }
@@ -60,24 +60,24 @@ status open_queues(messenger_context& context, packet_channel& channel, const st
 
 status accept_introduction(messenger_context& context, packet_channel& channel, peer_watch& watch, std::size_t rank,
                            const byte_string& text, const introduction& mine) {
-  introduction its;
-  const std::size_t before_address = sizeof its + context.peers.size();
+  introduction received;
+  const std::size_t before_address = sizeof received + context.peers.size();
   if (text.size() < before_address) return failure{EPROTO, format("rank %zu runs another version of this library", rank)};
-  std::memcpy(&its, text.data(), sizeof its);
-  if (its.is_ready == 0)
+  std::memcpy(&received, text.data(), sizeof received);
+  if (received.is_ready == 0)
     return failure{ENOSYS, format("rank %zu could not open its messenger; its own error says why", rank)};
   auto& remote = context.peers[rank];
   if (remote.rank == context.rank) return {};
-  if (remote.is_same_node != (text[sizeof its + static_cast<std::size_t>(context.rank)] != std::byte{0}))
+  if (remote.is_same_node != (text[sizeof received + static_cast<std::size_t>(context.rank)] != std::byte{0}))
     return failure{EPERM,
                    format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
                           "the same user, or set PEERLANE_LINK_PATH=network",
                           context.rank, rank)};
-  remote.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && its.has_gpu_lanes != 0 && !remote.is_same_node;
+  remote.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && received.has_gpu_lanes != 0 && !remote.is_same_node;
   if (!remote.is_same_node)
     channel.fabric()->set_peer(
-        remote.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()), its.ports);
-  if (its.node.is_same_node(mine.node)) watch.add(remote.rank, remote.pid);
+        remote.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()), received.ports);
+  if (received.node.is_same_node(mine.node)) watch.add(remote.rank, remote.pid);
   return {};
 }
 

@@ -31,7 +31,7 @@ bool peer_watch::has_ended(const peer_state& remote) {
          std::any_of(lost_.begin(), lost_.end(), [&](const auto& each) { return each.first == remote.rank; });
 }
 
-void peer_watch::report_departed() {
+void peer_watch::report_ended() {
   const auto now = monotonic_ns();
   std::erase_if(leaving_, [&](const auto& each) {
     bool is_busy = false;

@@ -22,15 +22,15 @@ class peer_watch {
   void add(int rank, pid_t pid) { deaths_.add(rank, pid); }
   void remove(int rank) { deaths_.remove(rank); }
   // The rank counts as lost from the next round of progress on.
-  void report(int rank, std::string why) { lost_.emplace_back(rank, std::move(why)); }
+  void report(int rank, std::string reason) { lost_.emplace_back(rank, std::move(reason)); }
   // The peer says that it leaves. It counts as lost when the data that it sent before has been received.
   void report_leaving(int rank);
   // False: the last look at the processes was less than 2 ms ago.
   bool check();
   // Whether the peer's process has ended. Its number is not reused between its end and this answer.
   bool has_ended(const peer_state& remote);
-  void drop_departed() {
-    if (!leaving_.empty()) report_departed();
+  void drop_ended() {
+    if (!leaving_.empty()) report_ended();
   }
   bool has_lost() const noexcept { return !lost_.empty(); }
   // The next loss to act on.
@@ -39,7 +39,7 @@ class peer_watch {
   std::vector<int> collect() { return deaths_.collect(); }
 
  private:
-  void report_departed();
+  void report_ended();
   messenger_context& context_;
   death_watch deaths_;
   std::vector<std::pair<int, std::string>> lost_;

@@ -58,12 +58,12 @@ int rendezvous::read_rts(packet& outgoing, std::size_t offset, void* destination
 }
 
 // The driver's description of the memory; empty for host memory.
-std::optional<cu::pointer_info> rendezvous::describe_gpu(const memory& range, transfer_state& into) {
-  into.access = context_.touch_of(range);
+std::optional<cu::pointer_info> rendezvous::describe_gpu(const memory& range, transfer_state& described) {
+  described.access = context_.touch_of(range);
   if (!range.is_device) return std::nullopt;
   const auto info =
       range.device.device_ordinal >= 0 ? std::optional(range.device) : cu::find_device_memory(*context_.cuda, range.address);
-  if (info) into.device_ordinal = info->device_ordinal;
+  if (info) described.device_ordinal = info->device_ordinal;
   return info;
 }
 
@@ -233,9 +233,9 @@ void rendezvous::on_ats(const frame& head) {
 }
 
 // A message that was read whole waits only for its sender's word, which does not come any more.
-bool rendezvous::abort_lost(operation& op, const std::string& why) {
+bool rendezvous::abort_lost(operation& op, const std::string& reason) {
   if (op.state != operation_state::moving || op.transfer == nullptr || op.transfer->is_checked) return false;
-  op.transfer->active->abort(op, {abort_cause::peer_lost, ECONNRESET, why});
+  op.transfer->active->abort(op, {abort_cause::peer_lost, ECONNRESET, reason});
   return true;
 }
 

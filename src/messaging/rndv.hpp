@@ -63,7 +63,7 @@ class rendezvous {
     if (under_way_ != 0) advance_busy();
   }
   // Aborts a transfer under way with a lost peer. False: there is none, so the caller ends the operation.
-  static bool abort_lost(operation& op, const std::string& why);
+  static bool abort_lost(operation& op, const std::string& reason);
   void forget(int rank);
 
   // ---- Called by the transports
@@ -81,7 +81,7 @@ class rendezvous {
 
  private:
   static int read_rts(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes);
-  std::optional<cu::pointer_info> describe_gpu(const memory& range, transfer_state& into);
+  std::optional<cu::pointer_info> describe_gpu(const memory& range, transfer_state& described);
   std::span<transport* const> transports_to(int rank) const;
   bool start_with(std::span<transport* const> choices, operation& receive, const rts_body& rts);
   void refuse_receive(operation& receive);

@@ -115,7 +115,8 @@ TEST(CostTable, AWayIsNotTakenBeyondItsLimits) {
   const auto table =
       parsed("curve to_host pageable cpu_load 1 1:1 2:1\ncurve to_host pageable engine_low_latency 1 1:2 2:2\n");
   EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, (256u << 10) - 1).kind, method::cpu_load);
-  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, (256u << 10) + 1).kind, method::copy_engine);
+  EXPECT_EQ(table.pick(direction::to_host, other_side::pageable, executor::kernel, (256u << 10) + 1).kind,
+            method::copy_engine);
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::cpu_load, 1}, 300u << 10)));
   EXPECT_TRUE(std::isinf(table.cost(direction::to_host, other_side::pageable, {method::bounce, 1}, 300u << 10)));
   const auto wide = parsed("curve to_device pinned cpu_store 4 1:1\n");
@@ -145,7 +146,8 @@ TEST(CostTable, WaysBeginAndEndExactlyAtTheirLimits) {
           ASSERT_EQ(cost_table::middle_of(cost_table::cell_of(limit)), limit) << to_text(curve.option) << ": no round size";
           for (const auto bytes : {limit - 1, limit, limit + 1}) {
             if (bytes == 0) continue;
-            ASSERT_EQ(table.pick(curve.way, curve.side, present, bytes), cheapest_of(table, curve.way, curve.side, present, bytes))
+            ASSERT_EQ(table.pick(curve.way, curve.side, present, bytes),
+                      cheapest_of(table, curve.way, curve.side, present, bytes))
                 << name_of(curve.way) << " " << name_of(curve.side) << " " << bytes;
           }
         }
@@ -179,11 +181,14 @@ TEST(CostTable, HostMemoryIsNotAskedAboutWhereTheAnswerIsWorthLessThanTheQuestio
       "curve to_host pageable copy_engine 1 64:4060 4096:4060 65536:9000\n");
   constexpr auto kWay = direction::to_host;
   EXPECT_EQ(table.question_ns(), 100);
-  EXPECT_NE(table.pick(kWay, other_side::pinned, executor::none, 4096), table.pick(kWay, other_side::pageable, executor::none, 4096));
+  EXPECT_NE(table.pick(kWay, other_side::pinned, executor::none, 4096),
+            table.pick(kWay, other_side::pageable, executor::none, 4096));
   EXPECT_EQ(table.pick_unasked(kWay, executor::none, 4096).width, 1) << "either does";
   EXPECT_EQ(table.pick_unasked(kWay, executor::none, 64), (choice{method::cpu_load, 1})) << "the best for both";
   EXPECT_EQ(table.pick_unasked(kWay, executor::none, 65536), (choice{method::copy_engine, 1}));
-  EXPECT_EQ(parsed("question 20\n" + table.text().substr(table.text().find("curve"))).pick_unasked(kWay, executor::none, 4096).width,
+  EXPECT_EQ(parsed("question 20\n" + table.text().substr(table.text().find("curve")))
+                .pick_unasked(kWay, executor::none, 4096)
+                .width,
             0)
       << "a question that is cheaper than the worse way is asked";
   EXPECT_EQ(table.pick_unasked(direction::to_device, executor::none, 64).width, 0) << "no curves";
@@ -271,7 +276,8 @@ TEST(CostTable, DamagedTextsNeverCrash) {
   for (int round = 0; round < 40; ++round) {
     auto text = whole.substr(0, next(whole.size() + 1));
     for (std::size_t i = 0; i < 3 && !text.empty(); ++i) text[next(text.size())] = static_cast<char>(next(256));
-    if (auto table = cost_table::parse(text)) (void)table->pick(direction::to_host, other_side::pinned, executor::kernel, 100);
+    if (auto table = cost_table::parse(text))
+      (void)table->pick(direction::to_host, other_side::pinned, executor::kernel, 100);
     else EXPECT_FALSE(table.error().message.empty());
   }
 }

@@ -82,7 +82,9 @@ TEST(explanation, the_text_has_all_of_it) {
   EXPECT_EQ(text.find("64 KiB to_host, pinned, executor copy kernel: engine_copy\n"), 0u) << text;
   for (const auto& one : alternatives(three_ways(), kWay, kSide, executor::kernel, 64u << 10))
     EXPECT_NE(text.find("  " + to_text(one.option) + " "), std::string::npos) << text;
-  EXPECT_NE(text.find("ways by size: " + to_text(crossovers(three_ways(), kWay, kSide, executor::kernel))), std::string::npos) << text;
+  EXPECT_NE(text.find("ways by size: " + to_text(crossovers(three_ways(), kWay, kSide, executor::kernel))),
+            std::string::npos)
+      << text;
   EXPECT_NE(text.find("costs: a test\n"), std::string::npos) << text;
 }
 

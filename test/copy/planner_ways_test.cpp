@@ -173,7 +173,7 @@ class rows_copy {
 constexpr rows_case kRows[] = {{1, 2, 1, 3}, {37, 50, 101, 37}, {513, 150, 777, 1000}};
 
 TEST_F(PlannerWays, RowsByEveryWay) {
-  open();
+  open_for(method::dma_channel);
   auto hot = planner_->keep_hot(0);
   ASSERT_TRUE(hot);
   for (const auto way : kDirections)
@@ -191,6 +191,8 @@ TEST_F(PlannerWays, RowsByEveryWay) {
           if (kind == method::cpu_load && way == direction::to_host) { ASSERT_TRUE(done) << about; }
           if (kind == method::engine_copy && is_pinned) { ASSERT_TRUE(done) << about << done.error().message; }
           if (kind == method::engine_bounce && way == direction::to_host) { ASSERT_TRUE(done) << about; }
+          if (kind == method::dma_channel && (is_pinned || way == direction::on_device)) { ASSERT_TRUE(done) << about; }
+          if (kind == method::dma_bounce && way == direction::to_host) { ASSERT_TRUE(done) << about; }
         }
 }
 

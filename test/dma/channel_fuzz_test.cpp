@@ -90,14 +90,14 @@ class fuzzed_channel {
   std::byte* device_bytes() const { return static_cast<std::byte*>(view_.address); }
   std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
   std::size_t some_size() {
-    constexpr std::size_t kMost[] = {8, 200, 5000, 20'000, kBytes / 2};
-    return 1 + below(kMost[std::min<std::uint64_t>(below(40), 4)]);
+    constexpr std::size_t kMaxBytes[] = {8, 200, 5000, 20'000, kBytes / 2};
+    return 1 + below(kMaxBytes[std::min<std::uint64_t>(below(40), 4)]);
   }
   place some_place(std::size_t size_bytes) { return {static_cast<unsigned>(below(2)), below(kBytes - size_bytes + 1)}; }
-  std::uint64_t address(place where) const {
-    return (where.area == 0 ? host_region_.address() : device_.bound.address()) + where.offset;
+  std::uint64_t address(place spot) const {
+    return (spot.area == 0 ? host_region_.address() : device_.bound.address()) + spot.offset;
   }
-  std::byte* expected(place where) { return expected_[where.area].data() + where.offset; }
+  std::byte* expected(place spot) { return expected_[spot.area].data() + spot.offset; }
   static bool overlap(place a, std::size_t a_bytes, place b, std::size_t b_bytes) {
     return a.area == b.area && a.offset < b.offset + b_bytes && b.offset < a.offset + a_bytes;
   }
@@ -157,11 +157,11 @@ class fuzzed_channel {
   // From one area into the other: blocks of a list do not see each other.
   void copy_list() {
     const std::size_t count = below(3) == 0 ? 200 + below(1000) : below(20), slot = 1 + below(800);
-    const auto from = static_cast<unsigned>(below(2));
+    const auto source_area = static_cast<unsigned>(below(2));
     std::vector<dma::block> blocks;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t size_bytes = below(3) == 0 ? 1 + below(slot) : slot;
-      const place source{from, below(kBytes - size_bytes)}, destination{1 - from, i * slot};
+      const place source{source_area, below(kBytes - size_bytes)}, destination{1 - source_area, i * slot};
       blocks.push_back({address(destination), address(source), static_cast<std::uint32_t>(size_bytes)});
       std::memcpy(expected(destination), expected(source), size_bytes);
     }

@@ -180,12 +180,12 @@ TEST(raw_channel, APipelinedCopyReadsOldBytes) {
   for (const bool is_pipelined : {true, false}) {
     fake_engine engine;
     raw_channel channel(engine);
-    const std::uint64_t at = channel.host_address;
+    const std::uint64_t base = channel.host_address;
     std::memset(channel.host + 4096, 1, 64);
     const std::size_t words = channel.write(0, [&](command_writer& out) {
-      out.copy(at + 8192, at + 4096, 64, dma::launch::kNotPipelined);
-      out.copy(at + 12288, at + 8192, 64, is_pipelined ? dma::launch::kPipelined : dma::launch::kNotPipelined);
-      out.completion(at + 128, 1);
+      out.copy(base + 8192, base + 4096, 64, dma::launch::kNotPipelined);
+      out.copy(base + 12288, base + 8192, 64, is_pipelined ? dma::launch::kPipelined : dma::launch::kNotPipelined);
+      out.completion(base + 128, 1);
       out.launch(dma::launch::kReleaseWord);
     });
     channel.submit(0, words);

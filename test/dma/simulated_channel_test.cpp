@@ -65,11 +65,11 @@ class gpu_with_channels {
     return space->bind_object(piece.client, piece.object, piece.offset, piece.size_bytes);
   }
   // The region's bytes, by a channel of its own.
-  std::vector<std::byte> read(const dma::region& from) const {
+  std::vector<std::byte> read(const dma::region& source) const {
     const auto queue = open();
-    const auto number = queue->copy(host_region.address(), from.address(), from.size_bytes());
+    const auto number = queue->copy(host_region.address(), source.address(), source.size_bytes());
     EXPECT_TRUE(queue->wait(*number, kTimeoutNs));
-    return {host, host + from.size_bytes()};
+    return {host, host + source.size_bytes()};
   }
 
   rm::client& client_;

@@ -137,7 +137,8 @@ std::string to_text(const dominant_method& taken, const copy::cost_table& costs,
                     std::uint64_t bytes) {
   if (taken.share == 0) return "-";
   std::string out = copy::name_of(taken.method);
-  constexpr copy::executor kBestFirst[] = {copy::executor::both, copy::executor::channel, copy::executor::kernel, copy::executor::none};
+  constexpr copy::executor kBestFirst[] = {copy::executor::both, copy::executor::channel, copy::executor::kernel,
+                                           copy::executor::none};
   for (const auto present : kBestFirst) {
     if (test_case.way == direction::on_device) break;
     if (const auto unasked = costs.pick_unasked(test_case.way, present, bytes);

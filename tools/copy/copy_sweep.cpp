@@ -148,7 +148,8 @@ class copy_sweep {
     for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) {
       const auto limits = copy::limits_of(test_case.way, candidate);
       if (bytes < limits.least || bytes > limits.most) continue;
-      if (candidate.width > (*planner_)->threads() && copy::needed_executor(candidate.kind) == copy::executor::none) continue;
+      if (candidate.width > (*planner_)->threads() && copy::needed_executor(candidate.kind) == copy::executor::none)
+        continue;
       out.push_back({copy::to_text(candidate), candidate, {}, candidate.kind == method::cpu_store});
     }
     out.push_back({kCuMemcpy, {}, {}, false});

@@ -35,7 +35,7 @@ std::optional<int> parse(const invocation& call, explain_options& options) {
   parser.flag("--p2p", options.peer, "From one GPU to another");
   parser.flag("--pageable", options.pageable, "The host memory is not page-locked");
   parser.text("--executor", options.executor,
-                "What moves data on the GPU without CUDA: dma (channels), kernel (the resident copy kernel), none");
+              "What moves data on the GPU without CUDA: dma (channels), kernel (the resident copy kernel), none");
   parser.flag("--cold", options.cold, "The same as --executor none");
   parser.text("--costs", options.costs_path, "Explain this calibration file instead of the one in force");
   parser.common(options.common, false);

@@ -55,8 +55,8 @@ bool planned_write(const region* target, const void* mapped, const void* source,
 
 bool planned_read(const region* target, void* destination, const void* mapped, std::size_t size_bytes) noexcept {
   if (check_copy_range(target, mapped, destination, size_bytes) != 0) return false;
-  const auto offset = static_cast<std::uint64_t>(static_cast<const char*>(mapped) -
-                                                 static_cast<const char*>(target->view.address));
+  const auto offset =
+      static_cast<std::uint64_t>(static_cast<const char*>(mapped) - static_cast<const char*>(target->view.address));
   if (copy::read_by_channel(*target->pin, offset, mapped, destination, size_bytes))
     return count_region_read(size_bytes), true;
   return planned({copy::direction::to_host, copy::address_of(destination), device_address(target, mapped), size_bytes});

@@ -63,20 +63,20 @@ void cma_rndv::advance() {
 // Reads the first waiting messages with one call, if they are short and of one sender.
 void cma_rndv::read_together() {
   std::array<operation*, kMaxTogether> list;
-  std::array<iovec, kMaxTogether> here, there;
+  std::array<iovec, kMaxTogether> local_part, remote_part;
   std::size_t count = 0, bytes = 0;
   for (operation* current = moving_.first(); current != nullptr && count < kMaxTogether; current = moving_.next(current)) {
     const auto& state = *current->transfer;
     const bool fits = state.ended == 0 && state.wanted <= kMaxBytesTogether && bytes + state.wanted <= budget_;
     if (!fits || (count != 0 && current->peer != list[0]->peer)) break;
-    here[count] = {copy::host_pointer(current->range.address), state.wanted};
-    there[count] = {copy::host_pointer(slice_of<cma_transfer>(*current).source), state.wanted};
+    local_part[count] = {copy::host_pointer(current->range.address), state.wanted};
+    remote_part[count] = {copy::host_pointer(slice_of<cma_transfer>(*current).source), state.wanted};
     bytes += state.wanted;
     list[count++] = current;
   }
   if (count < 2) return;
   const auto& source = context_.peer(list[0]->peer);
-  const auto done = process_vm_readv(source.pid, here.data(), count, there.data(), count, 0);
+  const auto done = process_vm_readv(source.pid, local_part.data(), count, remote_part.data(), count, 0);
   // Reading each alone shows which one fails.
   if (done < 0 || static_cast<std::size_t>(done) != bytes || watch_.has_ended(source)) return;
   budget_ -= bytes;
@@ -122,9 +122,9 @@ bool cma_rndv::read_some_bytes(operation& receive, std::size_t most) {
 // Reads all of it, or returns an errno value. Any thread.
 int cma_rndv::read_process(pid_t pid, std::uint64_t address, void* destination, std::size_t bytes) {
   for (std::size_t done = 0; done != bytes;) {
-    const iovec here{static_cast<std::byte*>(destination) + done, bytes - done};
-    const iovec there{copy::host_pointer(address + done), bytes - done};
-    const auto got = process_vm_readv(pid, &here, 1, &there, 1, 0);
+    const iovec local_part{static_cast<std::byte*>(destination) + done, bytes - done};
+    const iovec remote_part{copy::host_pointer(address + done), bytes - done};
+    const auto got = process_vm_readv(pid, &local_part, 1, &remote_part, 1, 0);
     if (got <= 0) return got < 0 ? errno : EFAULT;
     done += static_cast<std::size_t>(got);
   }
