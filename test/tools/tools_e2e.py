@@ -574,7 +574,7 @@ def calibrate():
         dry = succeed(run("calibrate", "--dry-run", "--budget-ms", "100", "--max", "64K", "--print", env=env)).out
         check("peerlane-calibration/1" in dry and "not kept" in dry and not os.path.exists(env["XDG_CACHE_HOME"]), dry)
         done, result = with_json("calibrate", "--budget-ms", "100", "--max", "256K", env=env)
-        check("engine hot" in succeed(done).out, done.out)
+        check("with copy kernel:" in succeed(done).out, done.out)
         files = os.listdir(os.path.join(env["XDG_CACHE_HOME"], "peerlane"))
         check(len(files) == 1 and re.fullmatch(r"calibration-[0-9a-f]{16}\.txt", files[0]), files)
         kept = os.path.join(env["XDG_CACHE_HOME"], "peerlane", files[0])
@@ -613,7 +613,7 @@ def explain_copy():
     ways = [row for row in result["rows"] if row["kind"] == "way"]
     check(sum(row["taken"] for row in ways) == 1 and not any(row["taken"] and row["method"].startswith("engine") for row in ways),
           ways)
-    check(any(row["why"] == "the GPU engine is cold" for row in ways), ways)
+    check(any(row["why"] == "the copy kernel is not resident" for row in ways), ways)
     check(any(row["kind"] == "crossover" and row["up_to_bytes"] == -1 for row in result["rows"]), "crossovers")
 
 
