@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# DMA channels on a real GPU: checked and timed beside CUDA's copies, as root and as a user without rights, and what is left after
-# processes that were killed in the middle. It builds nothing (bench/dma_bench: -DPEERLANE_BENCH=ON).
-#   scripts/gpu/dma.sh <dma_bench> <results folder>
+# DMA channels on a real GPU: checked and timed beside CUDA's copies, as root and as a user without rights, what is left after
+# processes that were killed in the middle, the planner's copies and lists by channel, and GDRCopy's latency test with and without.
+# It builds nothing (bench/dma_bench, bench/dma_planner_bench: -DPEERLANE_BENCH=ON).
+#   scripts/gpu/dma.sh <folder of both benches> <out folder of the build> <results folder>
 set -u
-if [ $# -ne 2 ]; then
-  echo "usage: $0 <dma_bench> <results folder>" >&2
+if [ $# -ne 3 ]; then
+  echo "usage: $0 <folder of dma_bench and dma_planner_bench> <out folder of the build> <results folder>" >&2
   exit 2
 fi
-bench=$(realpath "$1")
-mkdir -p "$2"
-results=$(cd "$2" && pwd)
+benches=$(cd "$1" && pwd) || exit 2
+out=$(cd "$2" && pwd) || exit 2
+mkdir -p "$3"
+results=$(cd "$3" && pwd) || exit 2
 here=$(cd "$(dirname "$0")" && pwd)
+export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$here/steps.sh"
-cp "$bench" /tmp/dma_bench && chmod 755 /tmp/dma_bench
+cp "$benches/dma_bench" "$benches/dma_planner_bench" /tmp/ && chmod 755 /tmp/dma_bench /tmp/dma_planner_bench
 
 killed() { # eight at a time, each in the middle of something; then the GPU must be as it was
   local before after
@@ -25,8 +28,13 @@ killed() { # eight at a time, each in the middle of something; then the GPU must
   echo "GPU memory in use before and after eight killed processes: $before, $after"
   [ "$before" = "$after" ] && timeout 100 /tmp/dma_bench | tail -1
 }
-LIMIT=120 TAIL=60 step dma "$bench" "$results/dma.json"
+LIMIT=120 TAIL=60 step dma /tmp/dma_bench "$results/dma.json"
 LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
+LIMIT=120 TAIL=40 step planner /tmp/dma_planner_bench "$results/planner.json"
+LIMIT=120 TAIL=4 step planner_nobody "${nobody[@]}" /tmp/dma_planner_bench
+for way in auto off; do
+  LIMIT=60 TAIL=28 step "copylat_$way" env "PEERLANE_COPY_ENGINE=$way" "$out/gdrcopy_copylat"
+done
 printf '%s\n' "${summary[@]}"
 exit "$failed"

@@ -137,6 +137,13 @@ result<channel_memory::piece> channel_memory::find_host(const host_memory& info,
   return out;
 }
 
+void channel_memory::trim() {
+  device_.trim(true);
+  std::map<std::uint64_t, std::shared_ptr<host_binding>> gone;  // ends outside of the lock
+  const std::lock_guard lock(mutex_);
+  gone.swap(host_);
+}
+
 // True: nothing is left.
 bool channel_memory::drop_freed_host_memory() {
   struct question {

@@ -41,6 +41,8 @@ class channel_memory {
   result<piece> find_device(const cu::pointer_info& info, std::uint64_t pointer, std::uint64_t size_bytes);
   // `info` is inspect_host's of the memory. ENOTSUP: CUDA does not name it; EFAULT, ENOMEM: it cannot be bound.
   result<piece> find_host(const host_memory& info, std::uint64_t pointer, std::uint64_t size_bytes);
+  // Ends the bindings that no copy uses.
+  void trim();
 
  private:
   struct host_binding;

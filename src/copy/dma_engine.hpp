@@ -65,6 +65,9 @@ class dma_engine {
     std::vector<channel_memory::piece> more_;
   };
 
+  // Gives back what is bound and not used by a copy.
+  void trim() { memory_.trim(); }
+
   // Queues a copy. ENOTSUP: not for this memory; EIO, ETIMEDOUT: the channel. Nothing is queued after a failure.
   result<operation> begin(const transfer& transfer, const sides& ends);
 

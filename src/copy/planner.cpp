@@ -495,6 +495,14 @@ result<gpu_engine::hold> planner::keep_hot(int device_ordinal) {
   return engine->keep_hot();
 }
 
+void planner::trim() {
+  maps_.trim(true);
+  if (!is_mine()) return;
+  const std::lock_guard lock(shared_->mutex);
+  for (const auto& [context, state] : shared_->states)
+    if (auto* const channels = state->open_channels()) channels->trim();
+}
+
 planner::statistics planner::counts() const {
   statistics out;
   {

@@ -126,7 +126,7 @@ class planner {
   // Keeps the GPU engine hot (gpu_engine.hpp) while the object lives. ENOTSUP: no GPU code in this build, no mapping.
   result<gpu_engine::hold> keep_hot(int device_ordinal);
   // Unmaps what the cache holds; memory that the application has freed goes back to the GPU at once.
-  void trim() { maps_.trim(true); }
+  void trim();
 
   // ---- Introspection
   const cost_table& costs() const noexcept { return costs_; }
