@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies by DMA channels on the simulated GPU: lists, asynchronous copies, memory that is freed and allocated anew, and long
+// reads of mapped memory.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "copy/channel_reader.hpp"
+#include "copy/completion.hpp"
+#include "rm/simulated_device_io.hpp"
+#include "test/copy/planner_fixture.hpp"
+
+namespace pl::copy {
+namespace {
+
+class PlannerChannel : public planner_fixture {
+ protected:
+  void open_channels(const std::string& curves = "") {
+    planner::options wanted;
+    wanted.channels = channel_use::always;
+    wanted.use_engine = false;
+    open(curves, wanted);
+    ASSERT_TRUE(planner_->prepare(0));
+  }
+  std::size_t free_bytes() const {
+    std::size_t now = 0, all = 0;
+    EXPECT_EQ(cuda_.cuMemGetInfo_v2(&now, &all), cu::error_code::success);
+    return now;
+  }
+};
+
+std::vector<transfer> pieces_of(direction way, std::uint64_t device, std::uint64_t host, std::size_t count,
+                                std::size_t piece_bytes) {
+  std::vector<transfer> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t offset = (i * 7919 % count) * piece_bytes;  // every piece once, in another order
+    if (way == direction::to_device) out.push_back({way, device + offset, host + offset, piece_bytes});
+    else out.push_back({way, host + offset, device + offset, piece_bytes});
+  }
+  return out;
+}
+
+TEST_F(PlannerChannel, ListsOfPinnedMemoryGoByChannelAndOthersDoNot) {
+  open_channels();
+  constexpr std::size_t kCount = 2003, kPiece = 129;
+  for (const bool is_pinned : {true, false}) {
+    guarded_device device(kCount * kPiece, 3);
+    auto host = is_pinned ? std::make_unique<guarded_host>(context_of(0), kCount * kPiece, 5)
+                          : std::make_unique<guarded_host>(kCount * kPiece, 5);
+    const auto data = test::random_bytes(kCount * kPiece, 7);
+    host->set(data);
+    const auto before = taken(method::dma_channel);
+    ASSERT_TRUE(planner_->copy_list(pieces_of(direction::to_device, device.address(), host->address(), kCount, kPiece)));
+    EXPECT_EQ(device.get(), data);
+    host->set(bytes_t(kCount * kPiece, 0));
+    ASSERT_TRUE(planner_->copy_list(pieces_of(direction::to_host, device.address(), host->address(), kCount, kPiece)));
+    EXPECT_EQ(host->get(), data);
+    EXPECT_EQ(taken(method::dma_channel) - before, is_pinned ? 2 * kCount : 0);
+  }
+}
+
+TEST_F(PlannerChannel, AListWithAWrongPieceChangesNothingBehindIt) {
+  open_channels();
+  guarded_device device(8192);
+  guarded_host host(context_of(0), 8192, 0);
+  auto list = pieces_of(direction::to_host, device.address(), host.address(), 64, 128);
+  list.back().src = device.address() + (1u << 30);
+  EXPECT_EQ(planner_->copy_list(list).code(), EINVAL);
+  list.back().src = 0x1000;
+  EXPECT_EQ(planner_->copy_list(list).code(), EINVAL);
+  list.pop_back();
+  EXPECT_TRUE(planner_->copy_list(list));
+}
+
+TEST_F(PlannerChannel, AsynchronousListsEnd) {
+  open_channels();
+  constexpr std::size_t kCount = 300, kPiece = 1000;
+  guarded_device device(kCount * kPiece);
+  guarded_host host(context_of(0), kCount * kPiece, 0);
+  const auto data = test::random_bytes(kCount * kPiece, 11);
+  device.set(data);
+  auto begun = planner_->begin(pieces_of(direction::to_host, device.address(), host.address(), kCount, kPiece), {});
+  ASSERT_TRUE(begun) << begun.error().message;
+  for (result<bool> is_done = false; is_done && !*is_done;) is_done = begun->test();
+  EXPECT_TRUE(begun->wait());
+  EXPECT_EQ(host.get(), data);
+  auto dropped = planner_->begin(pieces_of(direction::to_host, device.address(), host.address(), kCount, kPiece), {});
+  EXPECT_TRUE(dropped);
+  EXPECT_EQ(taken(method::dma_channel), 2 * kCount);
+}
+
+TEST_F(PlannerChannel, FreedMemoryIsNeverReachedThroughItsOldBinding) {
+  open_channels();
+  constexpr std::size_t kBytes = 3u << 20;
+  for (unsigned round = 1; round <= 8; ++round) {
+    test::device_buffer device(kBytes);
+    void* memory = nullptr;
+    ASSERT_EQ(cuda_.cuMemHostAlloc(&memory, kBytes, 0), cu::error_code::success);
+    const auto data = test::random_bytes(kBytes, round);
+    ASSERT_EQ(cuda_.cuMemcpyHtoD_v2(device.pointer(), data.data(), kBytes), cu::error_code::success);
+    auto done =
+        planner_->copy_by({method::dma_channel, 1}, {direction::to_host, address_of(memory), device.pointer(), kBytes});
+    ASSERT_TRUE(done) << done.error().message;
+    EXPECT_EQ(std::memcmp(memory, data.data(), kBytes), 0) << round;
+    ASSERT_EQ(cuda_.cuMemFreeHost(memory), cu::error_code::success);
+  }
+}
+
+TEST_F(PlannerChannel, FreedMemoryGoesBack) {
+  open_channels();
+  guarded_host host(context_of(0), 4096, 0);
+  const std::size_t before = free_bytes();
+  for (const bool by_trim : {true, false}) {
+    {
+      test::device_buffer device(8u << 20);
+      ASSERT_TRUE(planner_->copy_by({method::dma_channel, 1}, {direction::to_host, host.address(), device.pointer(), 4096}));
+    }
+    EXPECT_LT(free_bytes(), before) << "bound memory stays for a moment";
+    if (by_trim) planner_->trim();
+    for (int tries = 0; !by_trim && tries < 5000 && free_bytes() < before; ++tries) usleep(1000);
+    EXPECT_EQ(free_bytes(), before) << (by_trim ? "by trim()" : "by the sweep");
+  }
+}
+
+// ---- Long reads of mapped memory: the rm backend on the simulated GPU's device files.
+
+class ChannelReader : public testing::Test {
+ protected:
+  ChannelReader() {
+    set_default_device_io_for_tests(rm::simulated_device_io(cuda_));
+    auto opened = open_backend({&default_device_io(), &cuda_}, "rm");
+    EXPECT_TRUE(opened) << opened.error().message;
+    maps_ = *std::move(opened);
+  }
+  ~ChannelReader() override { set_default_device_io_for_tests(nullptr); }
+
+  const cu::driver_table& cuda_ = test::simulated_cuda();
+  const test::current_device current_{0};
+  std::unique_ptr<backend> maps_;
+};
+
+TEST_F(ChannelReader, ReadsWhatIsThereOnceItIsOpen) {
+  constexpr std::size_t kBytes = 3u << 20;
+  auto device = std::make_unique<test::device_buffer>(kBytes);
+  const auto data = test::random_bytes(kBytes, 3);
+  ASSERT_EQ(cuda_.cuMemcpyHtoD_v2(device->pointer(), data.data(), kBytes), cu::error_code::success);
+  pin_request request;
+  request.range = {device->pointer(), kBytes};
+  auto pin = maps_->pin(request);
+  ASSERT_TRUE(pin) << pin.error().message;
+  auto view = (*pin)->map((*pin)->range().size_bytes, arch::mapping_type::none);
+  ASSERT_TRUE(view) << view.error().message;
+  const auto* const mapped = static_cast<const std::byte*>(view->address);
+  bytes_t out(kBytes);
+  EXPECT_FALSE(read_by_channel(**pin, 0, mapped, out.data(), 4096)) << "short reads are quicker by loads";
+  int refused = 0;
+  while (refused < 10 && !read_by_channel(**pin, 0, mapped, out.data(), kBytes)) ++refused;
+  EXPECT_EQ(refused, 3) << "the first long reads open nothing";
+  EXPECT_EQ(out, data);
+  for (const auto& [offset, bytes] : {std::pair{1u, 8192u}, {4095u, 70'001u}, {65536u, 1u << 20}, {777u, 2'500'000u}}) {
+    bytes_t part(bytes + 2, kCanary);
+    ASSERT_TRUE(read_by_channel(**pin, offset, mapped + offset, part.data() + 1, bytes));
+    EXPECT_EQ(std::memcmp(part.data() + 1, data.data() + offset, bytes), 0) << offset;
+    EXPECT_TRUE(part.front() == kCanary && part.back() == kCanary);
+  }
+  device.reset();  // freed: the pin keeps it
+  ASSERT_TRUE(read_by_channel(**pin, 0, mapped, out.data(), kBytes));
+  EXPECT_EQ(out, data);
+  const pid_t child = fork();
+  if (child == 0) _exit(read_by_channel(**pin, 0, mapped, out.data(), kBytes) ? 1 : 0);
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << "a forked child reads by loads";
+  (*pin)->unmap(*view, unmapping::by_request);
+}
+
+}  // namespace
+}  // namespace pl::copy
