@@ -40,7 +40,8 @@ std::byte* host_bytes(std::uint64_t address) { return static_cast<std::byte*>(ho
 
 // Where a pin's memory lies for channels. Kept with the pin, and ended with it.
 struct bound_pin {
-  std::shared_ptr<rm_object> object;  // outlives what is bound of it
+  std::shared_ptr<dma::address_space> addresses;  // of the reader that bound it: its addresses mean nothing to another
+  std::shared_ptr<rm_object> object;              // outlives what is bound of it
   dma::region bound;
 };
 
@@ -86,9 +87,12 @@ class gpu_reader {
   bool is_broken() const { return queue_->fault().has_value(); }
 
   result<std::shared_ptr<const bound_pin>> bind(pinned_memory& pin, const pinned_memory::backing& backing) {
-    const std::lock_guard lock(mutex_);
-    if (auto known = std::static_pointer_cast<const bound_pin>(pin.attachment())) return known;
+    static std::mutex attachments;  // one for all: a reader that takes over from a broken one meets its attachments
+    const std::lock_guard lock(attachments);
+    auto known = std::static_pointer_cast<const bound_pin>(pin.attachment());
+    if (known != nullptr && known->addresses == addresses_) return known;
     auto made = std::make_shared<bound_pin>();
+    made->addresses = addresses_;
     made->object = backing.object;
     auto bound = addresses_->bind_share(backing.object->memory(), backing.offset, pin.range().size_bytes);
     if (!bound) return bound.error();
@@ -146,7 +150,6 @@ class gpu_reader {
   std::byte* memory_ = nullptr;  // kAllBytes
   dma::region bound_;
   std::unique_ptr<dma::channel> queue_;
-  std::mutex mutex_;  // of attachments
   std::atomic<bool> lent_[kBuffers] = {};
 };
 

@@ -230,7 +230,10 @@ result<gpu_state*> planner::state_for(sides& ends) {
 // What would take a copy now. Where channels work, the copy kernel is never started here: it costs the application's own
 // kernels their place, and cudaFree its time. Who holds it hot (keep_hot) gets the better of both.
 executor planner::find_executor(sides& ends) {
-  if (find_channels(ends) == nullptr) return engine_is_hot(ends) ? executor::kernel : executor::none;
+  if (find_channels(ends) == nullptr) {
+    const bool may_have_channels = uses_channels_ && ends.state != nullptr && !ends.state->are_channels_refused();
+    return !may_have_channels && engine_is_hot(ends) ? executor::kernel : executor::none;
+  }
   gpu_engine* const kernel = options_.use_engine && ends.state != nullptr ? ends.state->open_engine() : nullptr;
   return kernel != nullptr && kernel->is_hot() ? executor::both : executor::channel;
 }
