@@ -123,6 +123,14 @@ void diagnose_backends(const doctor_facts& facts, findings& out) {
                 "deal with the findings above; PEERLANE_BACKEND must be auto or name a usable one");
 }
 
+void diagnose_channels(const doctor_facts& facts, findings& out) {
+  if (facts.channels.name.empty()) return;
+  if (facts.channels.usable)
+    return add_finding(out, severity::ok, "DMA channels", "copies can use the GPU's copy engines without CUDA");
+  add_finding(out, severity::note, "DMA channels", format("none: %s", facts.channels.reason.c_str()),
+              "nothing has to be done: copies use the CPU, the copy kernel and CUDA");
+}
+
 }  // namespace
 
 std::vector<finding> diagnose(const doctor_facts& facts) {
@@ -139,6 +147,7 @@ std::vector<finding> diagnose(const doctor_facts& facts) {
   }
   diagnose_cpu(facts, out);
   diagnose_backends(facts, out);
+  diagnose_channels(facts, out);
   if (!facts.simulated) compare_backends(facts, out);
   return out;
 }

@@ -42,6 +42,8 @@ struct doctor_facts {
   bool x86 = true;
   bool has_movdir64b = false, has_avx512 = false, has_avx2 = false;
   std::vector<backend_state> backends;
+  // Whether a DMA channel of our own could be opened on the first GPU; `name` is empty where nobody tried.
+  backend_state channels;
 };
 
 enum class severity { ok, note, blocker };

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -12,9 +13,12 @@
 #include "arch/cpu_features.hpp"
 #include "base/env.hpp"
 #include "base/text.hpp"
+#include "dma/channel.hpp"
 #include "map/backend.hpp"
+#include "map/rm_space.hpp"
 #include "measure/machine.hpp"
 #include "rm/rm_client.hpp"
+#include "rm/simulated_device_io.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/nvml.hpp"
 #include "tools/common/pci_facts.hpp"
@@ -84,6 +88,29 @@ void gather_driver(doctor_facts& facts) {
   facts.module = read_gdrdrv_facts("/");
 }
 
+// Without a CUDA context, which would take a quarter of a second and memory of the GPU.
+status try_channel() {
+  const auto cuda = cu::driver();
+  if (!cuda) return cuda.error();
+  if (auto ready = cu::initialize(**cuda); !ready) return ready;
+  device_io* const simulated = rm::simulated_device_io(**cuda);
+  device_io& io = simulated != nullptr ? *simulated : default_device_io();
+  const auto version = rm::driver_version(io);
+  if (!version) return version.error();
+  const auto space = rm_space::get(io);
+  if (!space) return space.error();
+  const auto gpu = (*space)->gpu_of(**cuda, 0);
+  if (!gpu) return gpu.error();
+  const auto addresses = dma::address_space::open((*space)->client(), **gpu, *version);
+  if (!addresses) return addresses.error();
+  const auto engines = dma::copy_engines((*addresses)->objects());
+  if (engines.empty()) return failure{ENOTSUP, "the GPU names no copy engine"};
+  dma::channel_options options;
+  options.engine = engines.front();
+  const auto opened = dma::channel::open(*addresses, options);
+  return opened ? status() : opened.error();
+}
+
 doctor_facts gather() {
   doctor_facts facts;
   facts.in_container = in_container();
@@ -104,6 +131,10 @@ doctor_facts gather() {
     facts.gpu_answers = probe.usable;
     (probe.library_opens ? facts.gpu_problem : facts.libcuda_problem) = probe.reason;
     if (probe.usable) gather_gpu(facts);
+  }
+  if (facts.simulated || facts.gpu_answers) {
+    const status tried = try_channel();
+    facts.channels = {"dma", tried.ok(), tried ? "" : tried.error().message};
   }
   for (const auto& one : probe_backends()) facts.backends.push_back({one.name, one.usable, one.reason});
   return facts;

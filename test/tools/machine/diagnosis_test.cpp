@@ -193,6 +193,16 @@ TEST(diagnosis, gdrdrv_answers) {
   expect_noted(facts, "gdrdrv", "use_persistent_mapping=1");
 }
 
+TEST(diagnosis, channels_are_named_where_somebody_tried) {
+  auto facts = healthy();
+  EXPECT_EQ(about(diagnose(facts), "DMA channels"), nullptr);
+  facts.channels = {"dma", true, ""};
+  EXPECT_EQ(about(diagnose(facts), "DMA channels")->level, severity::ok);
+  facts.channels = {"dma", false, "the layouts of driver 600.1 are not known here"};
+  expect_noted(facts, "DMA channels", "nothing has to be done");
+  EXPECT_NE(about(diagnose(facts), "DMA channels")->message.find("600.1"), std::string::npos);
+}
+
 // One line for the backend in use, one for each before it that is not, and for each behind it that is.
 TEST(diagnosis, backends_are_compared) {
   const auto lines_of = [](const doctor_facts& facts) {
