@@ -15,7 +15,8 @@ LISTS = ("command_line", "notes", "rows", "samples")
 # than this program.
 TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each other", "bandwidth": "Links",
          "calibrate": "Calibration of the copy planner", "copy": "Copies", "copybw": "Bandwidth of CPU copies",
-         "copylat": "Latency of CPU copies", "demo": "Everything in short", "dma_bench": "DMA channels", "doctor": "Doctor",
+         "copylat": "Latency of CPU copies", "demo": "Everything in short", "dma_bench": "DMA channels",
+         "dma_planner_bench": "Copies by DMA channel", "doctor": "Doctor",
          "env": "Environment", "explain-copy": "Why a copy goes its way", "info": "This machine", "p2p": "Messages",
          "pplat": "CPU and kernel in turns", "sanity": "Correctness", "soak": "Random load and faults",
          "store gpu-direct-demo": "GPU memory and the store", "store perf": "The store's operations",

@@ -196,3 +196,20 @@ def dma_bench(result):
     out.append(Table("Order: copies that follow a fill of the same memory", ["case", "copies", "old bytes", "of them only late", "lost"],
                      [[r["case"], f"{r['copies']:,}", f"{r['old']:,}", f"{r['late']:,}", f"{r['lost']:,}"] for r in result.rows_of("order")], "<>>>>"))
     return out, summary
+
+
+def dma_planner_bench(result):
+    """The planner's copies by DMA channel beside CUDA's; lists; kinds of memory; what freeing memory costs beside copies."""
+    series = series_by(result.rows_of("copy"), lambda r: r["contender"].replace("_", " "))
+    for one in series:
+        one.emphasis = "" if one.name.endswith("cuda") else "main"
+    chart, _ = latency_chart("Copies of registered memory", series)
+    lists = Table("Lists", ["contender", "blocks", "bytes each", "p50", "GB/s"],
+                  [[r["contender"].replace("_", " "), f"{r['blocks']:,}", f"{r['size_bytes']:,}", words.duration(r["latency_ns_p50"]),
+                    words.rounded(r["gb_per_s"])] for r in result.rows_of("list")], "<>>>>")
+    memory = Table("Memory: 20 copies each way, compared", ["memory", "by channel"],
+                   [[r["memory"], r["by_channel"]] for r in result.rows_of("memory")], "<>")
+    freeing = [[label, words.duration(r["latency_ns_p50"])] for label, kind in (("alone", "free_alone"), ("beside copies", "free_beside_copies"))
+               for r in result.rows_of(kind)]
+    summary = [f"Freed memory was back after {r['back_ms_min']:.0f} to {r['back_ms_max']:.0f} ms." for r in result.rows_of("freed")]
+    return [chart, lists, memory, Table("cuCtxSynchronize and cuMemFree", ["", "p50"], freeing, "<>")], summary
