@@ -31,14 +31,6 @@ constexpr std::uint32_t kKnown = kTransfer | dma::launch::kFlush | dma::launch::
                                  dma::launch::kPitchLayouts | dma::launch::kManyLines | dma::launch::kRemap;
 }  // namespace launch_bits
 
-// NvNotification: what the driver writes about a fault.
-struct error_record {
-  std::uint32_t time_low, time_high;
-  std::uint32_t info;
-  std::uint16_t info16;
-  std::uint16_t status;
-};
-static_assert(sizeof(error_record) == 16);
 constexpr std::uint16_t kNotifierError = 0xffff;
 
 bool is_copy_method(std::uint32_t method) {
@@ -67,8 +59,8 @@ void copy_channel::end(fault_code code, std::uint64_t address) {
 void copy_channel::record_fault() const {
   if (settings_.error_notifier == nullptr) return;
   const std::uint64_t now_ns = monotonic_ns();
-  const error_record record{static_cast<std::uint32_t>(now_ns), static_cast<std::uint32_t>(now_ns >> 32), fault_, 0,
-                            kNotifierError};
+  const rm::notification record{
+      {static_cast<std::uint32_t>(now_ns), static_cast<std::uint32_t>(now_ns >> 32)}, fault_, 0, kNotifierError};
   std::uint32_t last = 0;
   constexpr std::size_t kLastWord = sizeof record - sizeof last;
   std::memcpy(&last, reinterpret_cast<const std::byte*>(&record) + kLastWord, sizeof last);

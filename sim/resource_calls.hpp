@@ -23,15 +23,6 @@ constexpr bool is_doorbell(std::uint32_t object_class) { return object_class == 
 
 constexpr std::uint32_t gpu_id_of(unsigned board) { return 0x100 * (board + 1); }
 
-constexpr std::uint32_t kControlMmuFault = 0x906f0106;  // NV906F_CTRL_CMD_GET_MMU_FAULT_INFO
-struct mmu_fault_report {
-  std::uint32_t address_high, address_low, type;
-  char name[32];
-  std::uint32_t pad;
-  std::uint64_t shaders[7];
-};
-static_assert(sizeof(mmu_fault_report) == 104);
-
 // Holds the lock, for which the engine's thread stands back.
 class resource_manager::call_scope {
  public:

@@ -280,7 +280,7 @@ std::uint32_t resource_manager::control(const rm::control_params& params) {
 }
 
 std::uint32_t resource_manager::control_channel(const rm::control_params& params) {
-  if (params.command != rm::ctrl_work_submit_token && params.command != kControlMmuFault) return rm::status_not_supported;
+  if (params.command != rm::ctrl_work_submit_token && params.command != rm::ctrl_mmu_fault) return rm::status_not_supported;
   const object* const found = find(params.client, params.object);
   if (found == nullptr || found->channel == nullptr) return rm::status_object_not_found;
   auto* const block = reinterpret_cast<void*>(params.params);
@@ -289,10 +289,10 @@ std::uint32_t resource_manager::control_channel(const rm::control_params& params
     *static_cast<std::uint32_t*>(block) = found->channel->token();
     return rm::status_ok;
   }
-  if (params.params_bytes != sizeof(mmu_fault_report)) return bad_call(kBadParams);
+  if (params.params_bytes != sizeof(rm::mmu_fault_params)) return bad_call(kBadParams);
   const auto address = found->channel->take_fault_address();
   if (!address) return kNothingKnown;
-  auto& report = *static_cast<mmu_fault_report*>(block);
+  auto& report = *static_cast<rm::mmu_fault_params*>(block);
   report = {};
   report.address_high = static_cast<std::uint32_t>(*address >> 32);
   report.address_low = static_cast<std::uint32_t>(*address);

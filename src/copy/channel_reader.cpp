@@ -15,12 +15,10 @@
 #include "arch/copy_dispatch.hpp"
 #include "base/checked_math.hpp"
 #include "base/clock.hpp"
-#include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "copy/channel_source.hpp"
 #include "copy/transfer.hpp"
-#include "dma/channel.hpp"
-#include "map/rm_space.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::copy {
@@ -49,13 +47,9 @@ struct bound_pin {
 class gpu_reader {
  public:
   static result<std::unique_ptr<gpu_reader>> open(rm_object& object) {
-    auto version = rm::driver_version(default_device_io());
-    if (!version) return version.error();
-    std::unique_ptr<gpu_reader> made(new gpu_reader);
-    made->space_ = object.space();
-    auto addresses = dma::address_space::open(made->space_->client(), object.gpu(), *version);
-    if (!addresses) return addresses.error();
-    made->addresses_ = *addresses;
+    auto source = channel_source::open(object.space(), object.gpu());
+    if (!source) return source.error();
+    std::unique_ptr<gpu_reader> made(new gpu_reader(*std::move(source)));
     void* const memory = mmap(nullptr, 2 * kAllBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return failure{errno, "no memory for reads by DMA channel: " + errno_text(errno)};
     made->reserved_ = memory;
@@ -63,15 +57,13 @@ class gpu_reader {
     madvise(made->memory_, kAllBytes, MADV_HUGEPAGE);  // one huge page if the kernel has it at hand
     madvise(memory, 2 * kAllBytes, MADV_DONTFORK);
     std::memset(made->memory_, 0, kAllBytes);
-    auto bound = made->addresses_->bind_host(made->memory_, kAllBytes);
+    auto bound = made->source_.addresses->bind_host(made->memory_, kAllBytes);
     if (!bound) return bound.error();
     made->bound_ = *std::move(bound);
-    const auto engines = dma::copy_engines(made->addresses_->objects());
-    if (engines.empty()) return failure{ENOTSUP, "the GPU names no copy engine"};
     dma::channel_options options;
-    options.engine = engines.front();
+    options.engine = made->source_.engines.front();
     options.order = dma::ordering::none;
-    auto queue = dma::channel::open(made->addresses_, options);
+    auto queue = dma::channel::open(made->source_.addresses, options);
     if (!queue) return queue.error();
     made->queue_ = std::move(*queue);
     return made;
@@ -90,11 +82,11 @@ class gpu_reader {
     static std::mutex attachments;  // one for all: a reader that takes over from a broken one meets its attachments
     const std::lock_guard lock(attachments);
     auto known = std::static_pointer_cast<const bound_pin>(pin.attachment());
-    if (known != nullptr && known->addresses == addresses_) return known;
+    if (known != nullptr && known->addresses == source_.addresses) return known;
     auto made = std::make_shared<bound_pin>();
-    made->addresses = addresses_;
+    made->addresses = source_.addresses;
     made->object = backing.object;
-    auto bound = addresses_->bind_share(backing.object->memory(), backing.offset, pin.range().size_bytes);
+    auto bound = source_.addresses->bind_share(backing.object->memory(), backing.offset, pin.range().size_bytes);
     if (!bound) return bound.error();
     made->bound = *std::move(bound);
     pin.attach(made);
@@ -112,7 +104,7 @@ class gpu_reader {
   }
 
  private:
-  gpu_reader() = default;
+  explicit gpu_reader(channel_source source) : source_(std::move(source)) {}
   unsigned borrow() noexcept {
     unsigned index = 0;
     while (index < kBuffers && lent_[index].exchange(true, std::memory_order_acquire)) ++index;
@@ -144,8 +136,7 @@ class gpu_reader {
     return true;
   }
 
-  std::shared_ptr<rm_space> space_;  // its client outlives the address space
-  std::shared_ptr<dma::address_space> addresses_;
+  const channel_source source_;
   void* reserved_ = nullptr;     // of which an aligned half is used
   std::byte* memory_ = nullptr;  // kAllBytes
   dma::region bound_;
@@ -182,16 +173,11 @@ class readers {
   std::map<const rm::gpu*, state> by_gpu_;
 };
 
-bool is_wanted() {
-  const std::string engine = env_read("PEERLANE_COPY_ENGINE").text;
-  return engine == "auto" || engine == "1" || engine == "dma";
-}
-
 }  // namespace
 
 bool read_by_channel(pinned_memory& pin, std::uint64_t offset, const void* mapped, void* destination,
                      std::size_t size_bytes) noexcept try {
-  static const bool wanted = is_wanted();
+  static const bool wanted = channel_use_from_environment() != channel_use::never;
   if (!wanted || size_bytes < kMinChannelRead) return false;
   static const std::uint32_t epoch = claim_process_epoch();
   if (process_epoch() != epoch) return false;

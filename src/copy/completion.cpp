@@ -107,7 +107,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   completion made;
   made.owner_ = this;
   if (!wanted.has_after && is_for_channel(list)) {
-    auto begun = begin_on_channel(list);
+    auto begun = begin_on_channel(list, inspected[0]);
     if (!begun && begun.code() != EAGAIN) return begun.error();
     if (begun) {
       auto state = state_of(inspected[0].device);
@@ -140,8 +140,9 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
       }
       // Longer ones go by CUDA, whose streams other streams can wait for; a channel gains nothing there.
       if (option.kind == method::dma_channel && transfer.bytes() <= kMaxChannelBytes)
-        if (auto begun = begin_on_channel(std::span(&transfer, 1))) {
+        if (auto begun = give_to_channel(transfer, ends)) {
           made.on_channel_.push_back(*std::move(begun));
+          count(method::dma_channel, transfer.bytes());
           continue;
         }
     }

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "os/device_io.hpp"
-#include "rm/simulated_device_io.hpp"
 
 namespace pl::copy {
 namespace {
@@ -30,36 +28,22 @@ failure not_for_channels(const failure& reason) {
 
 }  // namespace
 
-dma_engine::dma_engine(const gpu_context& context, std::shared_ptr<rm_space> space,
-                       std::shared_ptr<dma::address_space> addresses, std::vector<unsigned> engines)
-    : context_(context),
-      space_(std::move(space)),
-      addresses_(std::move(addresses)),
-      engines_(std::move(engines)),
-      memory_(*context.cuda, space_, addresses_) {}
+dma_engine::dma_engine(const gpu_context& context, channel_source source)
+    : context_(context), source_(std::move(source)), memory_(*context.cuda, source_.space, source_.addresses) {}
 
 dma_engine::~dma_engine() = default;
 
 result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context) {
-  device_io* const simulated = rm::simulated_device_io(*context.cuda);
-  device_io& io = simulated != nullptr ? *simulated : default_device_io();
-  auto version = rm::driver_version(io);
-  if (!version) return version.error();
-  auto space = rm_space::get(io);
-  if (!space) return space.error();
-  auto gpu = (*space)->gpu_of(*context.cuda, context.device_ordinal);
-  if (!gpu) return gpu.error();
-  auto addresses = dma::address_space::open((*space)->client(), **gpu, *version);
-  if (!addresses) return addresses.error();
-  auto engines = dma::copy_engines((*addresses)->objects());
-  if (engines.empty()) return failure{ENOTSUP, "DMA channels: the GPU names no copy engine"};
-  std::unique_ptr<dma_engine> made(new dma_engine(context, *std::move(space), *std::move(addresses), std::move(engines)));
+  auto source = channel_source::open(*context.cuda, context.device_ordinal);
+  if (!source) return source.error();
+  std::unique_ptr<dma_engine> made(new dma_engine(context, *std::move(source)));
   if (auto tried = made->channel_for(direction::to_host); !tried) return tried.error();  // whether channels work here at all
   return made;
 }
 
 result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way) {
-  auto& slot = channels_[way == direction::to_host ? 0 : 1];
+  const std::size_t index = way == direction::to_host ? 0 : 1;
+  auto& slot = channels_[index];
   {
     const std::lock_guard guard(lock_);
     if (slot != nullptr) return slot;
@@ -69,18 +53,12 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way) {
     const std::lock_guard guard(lock_);
     if (slot != nullptr) return slot;
   }
-  auto made = open_channel(way);
-  if (!made) return made.error();
-  const std::lock_guard guard(lock_);
-  return slot = *std::move(made);
-}
-
-result<std::shared_ptr<dma::channel>> dma_engine::open_channel(direction way) {
   dma::channel_options options;
-  options.engine = engines_[way == direction::to_host || engines_.size() == 1 ? 0 : 1];
-  auto opened = dma::channel::open(addresses_, options);
+  options.engine = source_.engines[std::min(index, source_.engines.size() - 1)];
+  auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();
-  return std::shared_ptr<dma::channel>(std::move(*opened));
+  const std::lock_guard guard(lock_);
+  return slot = std::move(*opened);
 }
 
 void dma_engine::forget(const std::shared_ptr<dma::channel>& broken) noexcept {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "copy/channel_memory.hpp"
+#include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
 #include "copy/spin_lock.hpp"
 #include "copy/transfer.hpp"
@@ -99,9 +100,7 @@ class dma_engine {
   };
 
  private:
-  dma_engine(const gpu_context& context, std::shared_ptr<rm_space> space, std::shared_ptr<dma::address_space> addresses,
-             std::vector<unsigned> engines);
-  result<std::shared_ptr<dma::channel>> open_channel(direction way);
+  dma_engine(const gpu_context& context, channel_source source);
   result<std::shared_ptr<dma::channel>> channel_for(direction way);
   result<channel_memory::piece> find(bool is_host, const sides& ends, bool is_source, std::uint64_t pointer,
                                      std::uint64_t size_bytes);
@@ -110,9 +109,7 @@ class dma_engine {
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
 
   gpu_context context_;
-  std::shared_ptr<rm_space> space_;  // its client outlives the address space
-  std::shared_ptr<dma::address_space> addresses_;
-  const std::vector<unsigned> engines_;
+  const channel_source source_;
   channel_memory memory_;
   spin_lock lock_;                                         // of the channels, for a few instructions
   std::mutex opening_;                                     // one thread at a time opens a channel

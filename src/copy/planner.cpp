@@ -70,9 +70,7 @@ planner::options planner::options_from_environment() {
   out.maps.backend = env_read("PEERLANE_BACKEND").text;
   const std::string engine = env_read("PEERLANE_COPY_ENGINE").text;
   out.use_engine = engine == "auto" || engine == "1" || engine == "kernel";
-  out.channels = engine == "dma"                     ? channel_use::always
-                 : engine == "auto" || engine == "1" ? channel_use::on_real_gpus
-                                                     : channel_use::never;
+  out.channels = channel_use_from_environment();
   out.peer_access = env_read("PEERLANE_COPY_PEER_ACCESS").integer != 0;
   const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
   if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);

@@ -34,9 +34,6 @@ struct registered_range;
 struct gpu_state;  // gpu_state.hpp: the executors of one CUDA context
 class completion;  // completion.hpp
 
-// Whether copies go by DMA channels of our own (dma_engine.hpp).
-enum class channel_use : std::uint8_t { never, on_real_gpus, always };
-
 class planner {
  public:
   struct options {
@@ -187,7 +184,8 @@ class planner {
   executor find_executor(sides& ends);
   dma_engine* find_channels(sides& ends);
   bool engine_is_hot(sides& ends);
-  result<dma_engine::operation> begin_on_channel(std::span<const transfer> list);
+  result<dma_engine::operation> begin_on_channel(std::span<const transfer> list, sides ends);
+  result<dma_engine::operation> give_to_channel(const transfer& transfer, sides& ends);
   bool is_for_channel(std::span<const transfer> list) const noexcept;
   status add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends);
   status by_dma_channel(const transfer& transfer, sides& ends);

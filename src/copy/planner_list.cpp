@@ -166,10 +166,8 @@ status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> 
   return {};
 }
 
-// The whole list by one DMA channel. EAGAIN: it goes another way, and nothing was queued.
-result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list) {
-  sides ends;
-  if (auto good = inspect(list[0], ends); !good) return good.error();
+// The whole list by one DMA channel. `ends` are the first copy's. EAGAIN: it goes another way, and nothing is under way.
+result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list, sides ends) {
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "no DMA channel is open"};
   inspect_other(list[0], ends);
@@ -186,7 +184,9 @@ result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer
 status planner::copy_list(std::span<const transfer> list) {
   if (list.size() == 1) return copy(list[0]);
   if (is_for_channel(list)) {
-    auto begun = begin_on_channel(list);
+    sides first;
+    if (auto good = inspect(list[0], first); !good) return good;
+    auto begun = begin_on_channel(list, first);
     if (begun) return begun->wait();
     if (begun.code() != EAGAIN) return begun.error();
   }

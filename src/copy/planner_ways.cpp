@@ -15,6 +15,12 @@ failure not_for(const choice& option, const char* reason) {
   return {ENOTSUP, format("%s: %s", to_text(option).c_str(), reason)};
 }
 
+// Rows that lie one behind the other in `dense` to their places in host memory.
+void spread_rows(const transfer& transfer, const std::byte* dense) {
+  for (std::size_t row = 0; row < transfer.rows; ++row)
+    std::memcpy(host_pointer(transfer.dst + row * transfer.dst_pitch), dense + row * transfer.row_bytes, transfer.row_bytes);
+}
+
 // A mapping failure does not fail the copy: another method takes it.
 failure not_mapped(const failure& reason) { return {ENOTSUP, reason.message}; }
 
@@ -217,9 +223,7 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
       if (done.code() != EAGAIN) piece.forfeit();
       return done;
     }
-    for (std::size_t row = 0; row < transfer.rows; ++row)
-      std::memcpy(host_pointer(transfer.dst + row * transfer.dst_pitch), piece.data() + row * transfer.row_bytes,
-                  transfer.row_bytes);
+    spread_rows(transfer, piece.data());
     return {};
   }
   constexpr std::size_t kMaxParts = 8;
@@ -251,15 +255,18 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
   return outcome;
 }
 
-status planner::by_dma_channel(const transfer& transfer, sides& ends) {
+result<dma_engine::operation> planner::give_to_channel(const transfer& transfer, sides& ends) {
   inspect_other(transfer, ends);
   if (ends.way == direction::on_device ? ends.other != other_side::same_gpu : ends.other != other_side::pinned)
     return not_for({method::dma_channel, 1}, "takes pinned memory and one GPU's");
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
-  auto begun = channels->begin(transfer, sides_for_channel(ends));
-  if (!begun) return begun.error();
-  return begun->wait();
+  return channels->begin(transfer, sides_for_channel(ends));
+}
+
+status planner::by_dma_channel(const transfer& transfer, sides& ends) {
+  auto begun = give_to_channel(transfer, ends);
+  return begun ? begun->wait() : status(begun.error());
 }
 
 // To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
@@ -304,9 +311,7 @@ status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
                   std::min(share, bytes - part * share));
       continue;
     }
-    for (std::size_t row = 0; row < transfer.rows; ++row)
-      std::memcpy(host_pointer(transfer.dst + row * transfer.dst_pitch), piece.data() + row * transfer.row_bytes,
-                  transfer.row_bytes);
+    spread_rows(transfer, piece.data());
   }
   return {};
 }

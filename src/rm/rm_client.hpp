@@ -78,6 +78,8 @@ class client {
   // `left`: nothing, a PROT_NONE reservation of the caller's, or a range that raises SIGBUS (faulting_range.hpp).
   void unmap(const cpu_mapping& mapping, aftermath left) noexcept;
 
+  device_io& io() const noexcept { return io_; }
+
   // Objects made and not yet released, mappings included: tests compare it with its start.
   int live_objects() const noexcept { return live_objects_.load(); }
 

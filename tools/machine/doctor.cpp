@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -13,12 +12,10 @@
 #include "arch/cpu_features.hpp"
 #include "base/env.hpp"
 #include "base/text.hpp"
-#include "dma/channel.hpp"
+#include "copy/channel_source.hpp"
 #include "map/backend.hpp"
-#include "map/rm_space.hpp"
 #include "measure/machine.hpp"
 #include "rm/rm_client.hpp"
-#include "rm/simulated_device_io.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/nvml.hpp"
 #include "tools/common/pci_facts.hpp"
@@ -93,21 +90,11 @@ status try_channel() {
   const auto cuda = cu::driver();
   if (!cuda) return cuda.error();
   if (auto ready = cu::initialize(**cuda); !ready) return ready;
-  device_io* const simulated = rm::simulated_device_io(**cuda);
-  device_io& io = simulated != nullptr ? *simulated : default_device_io();
-  const auto version = rm::driver_version(io);
-  if (!version) return version.error();
-  const auto space = rm_space::get(io);
-  if (!space) return space.error();
-  const auto gpu = (*space)->gpu_of(**cuda, 0);
-  if (!gpu) return gpu.error();
-  const auto addresses = dma::address_space::open((*space)->client(), **gpu, *version);
-  if (!addresses) return addresses.error();
-  const auto engines = dma::copy_engines((*addresses)->objects());
-  if (engines.empty()) return failure{ENOTSUP, "the GPU names no copy engine"};
+  const auto source = copy::channel_source::open(**cuda, 0);
+  if (!source) return source.error();
   dma::channel_options options;
-  options.engine = engines.front();
-  const auto opened = dma::channel::open(*addresses, options);
+  options.engine = source->engines.front();
+  const auto opened = dma::channel::open(source->addresses, options);
   return opened ? status() : opened.error();
 }
 

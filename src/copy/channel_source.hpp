@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every DMA channel of a GPU is opened from: the process's client of the resource manager, an address space of the GPU,
+// and the GPU's copy engines. On the simulated GPU as on a real one.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dma/channel.hpp"
+#include "map/rm_space.hpp"
+
+namespace pl::copy {
+
+// Whether copies go by DMA channels.
+enum class channel_use : std::uint8_t { never, on_real_gpus, always };
+channel_use channel_use_from_environment();  // PEERLANE_COPY_ENGINE
+
+struct channel_source {
+  std::shared_ptr<rm_space> space;  // its client outlives the address space
+  std::shared_ptr<dma::address_space> addresses;
+  std::vector<unsigned> engines;  // in the order in which to use them, at least one
+
+  // ENOTSUP: no channels with this driver or GPU, MIG; EACCES, ENODEV: the device files.
+  static result<channel_source> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
+  // The same for a CUDA device. No context is made or needed.
+  static result<channel_source> open(const cu::driver_table& cuda, int device_ordinal);
+};
+
+}  // namespace pl::copy
