@@ -60,8 +60,8 @@ class live_counter {
 // A number of things and of their bytes.
 struct live_pair {
   live_pair(const char* count_name, const char* bytes_name) noexcept : count(count_name), bytes(bytes_name) {}
-  void add(std::uint64_t size_bytes) noexcept {
-    count.add(1);
+  void add(std::uint64_t size_bytes, std::size_t times = 1) noexcept {
+    count.add(static_cast<std::int64_t>(times));
     bytes.add(static_cast<std::int64_t>(size_bytes));
   }
   live_counter count, bytes;

@@ -16,6 +16,13 @@ constexpr std::uint64_t kSlowestBytesPerUs = 100;
 
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
 
+// Some 340 000 blocks of a list are given away before the caller has to wait for the first ones.
+constexpr std::uint64_t kBulkMemoryBytes = std::uint64_t{8} << 20;
+
+// A list finds its memory again by 256 MiB of addresses, as much as one binding of host memory holds.
+constexpr unsigned kWindowShift = 28;
+constexpr std::size_t kWindows = 1024;  // whose bindings a list remembers; more than that are looked up again
+
 // Bytes for the host were never seen behind their completion word. Bytes for GPU memory were, unless they are flushed
 // (docs/results/dma). What a copy reads is flushed: nothing is queued before its sources are complete.
 dma::ordering order_of(direction way) {
@@ -37,12 +44,13 @@ result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context)
   auto source = channel_source::open(*context.cuda, context.device_ordinal);
   if (!source) return source.error();
   std::unique_ptr<dma_engine> made(new dma_engine(context, *std::move(source)));
-  if (auto tried = made->channel_for(direction::to_host); !tried) return tried.error();  // whether channels work here at all
+  if (auto tried = made->channel_for(direction::to_host, queue_kind::quick); !tried)
+    return tried.error();  // whether channels work here at all
   return made;
 }
 
-result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way) {
-  const std::size_t index = way == direction::to_host ? 0 : 1;
+result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, queue_kind kind) {
+  const std::size_t index = (way == direction::to_host ? 0u : 1u) + (kind == queue_kind::bulk ? 2u : 0u);
   auto& slot = channels_[index];
   {
     const std::lock_guard guard(lock_);
@@ -54,7 +62,8 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way) {
     if (slot != nullptr) return slot;
   }
   dma::channel_options options;
-  options.engine = source_.engines[std::min(index, source_.engines.size() - 1)];
+  options.engine = source_.engines[index % source_.engines.size()];
+  if (kind == queue_kind::bulk) options.memory_bytes = kBulkMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();
   const std::lock_guard guard(lock_);
@@ -90,14 +99,15 @@ result<channel_memory::piece> dma_engine::find(bool is_host, const sides& ends, 
 
 // Gives work to the direction's channel; to a new one if another copy's fault has ended that.
 template <class Give>
-result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> dma_engine::submit(direction way, Give give) {
+result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> dma_engine::submit(direction way, queue_kind kind,
+                                                                                   Give give) {
   for (bool is_again = false;; is_again = true) {
-    auto queue = channel_for(way);
-    if (!queue) return queue.error();
-    result<dma::sequence> number = give(**queue);
-    if (number) return std::pair{*std::move(queue), *number};
-    (*queue)->stop();  // a part may be queued
-    forget(*queue);
+    auto channel = channel_for(way, kind);
+    if (!channel) return channel.error();
+    result<dma::sequence> number = give(**channel);
+    if (number) return std::pair{*std::move(channel), *number};
+    (*channel)->stop();  // a part may be queued
+    forget(*channel);
     if (is_again) return number.error();
   }
 }
@@ -110,8 +120,8 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
     auto source = find(transfer.way == direction::to_device, ends, true, transfer.src, transfer.row_bytes);
     if (!source) return source.error();
     if (destination->size_bytes == transfer.row_bytes && source->size_bytes == transfer.row_bytes) {
-      auto queued = submit(transfer.way, [&](dma::channel& queue) {
-        return queue.copy(destination->address, source->address, transfer.row_bytes, order_of(transfer.way));
+      auto queued = submit(transfer.way, queue_kind::quick, [&](dma::channel& channel) {
+        return channel.copy(destination->address, source->address, transfer.row_bytes, order_of(transfer.way));
       });
       if (!queued) return queued.error();
       made.owner_ = this;
@@ -162,40 +172,75 @@ status dma_engine::operation::wait() {
 
 // ---- Lists
 
-result<std::pair<std::uint64_t, std::uint64_t>> dma_engine::list::find(unsigned side, bool is_host, const sides& ends,
-                                                                       std::uint64_t pointer, std::uint64_t size_bytes) {
-  binding& last = last_[side];
-  if (!last.pointers.contains({pointer, 1})) {
-    // As much of the allocation as one binding holds, for the pieces that come.
-    const cu::pointer_info* const info = side == 1 && ends.source != nullptr ? ends.source : ends.device;
-    const std::uint64_t end = is_host ? ends.host->allocation.end() : info->allocation.end();
-    auto found = owner_.find(is_host, ends, side == 1, pointer, std::max(size_bytes, end > pointer ? end - pointer : 0));
-    if (!found) found = owner_.find(is_host, ends, side == 1, pointer, size_bytes);
+// Binds the window around `pointer`, as far as its allocation goes.
+status dma_engine::list::bind(unsigned side, const sides& ends, std::uint64_t pointer, std::uint64_t size_bytes) {
+  const bool is_host = way_ == (side == 0 ? direction::to_host : direction::to_device);
+  const cu::pointer_info* const info = side == 1 && ends.source != nullptr ? ends.source : ends.device;
+  const address_range allocation = is_host ? ends.host->allocation : info->allocation;
+  const std::uint64_t window = pointer >> kWindowShift << kWindowShift;
+  const std::uint64_t begin = std::max(window, allocation.begin);
+  const std::uint64_t end = std::min(window + (std::uint64_t{1} << kWindowShift), allocation.end());
+  binding made{{begin, 0}, 0};
+  if (begin <= pointer && pointer < end) {
+    if (auto found = owner_.find(is_host, ends, side == 1, begin, end - begin)) {
+      made = {{begin, found->size_bytes}, found->address};
+      begun_.more_.push_back(*std::move(found));
+    }
+  }
+  if (!made.pointers.contains({pointer, 1})) {  // it lies in several memory objects, or in no allocation that is known
+    auto found = owner_.find(is_host, ends, side == 1, pointer, size_bytes);
     if (!found) return found.error();
-    last = {{pointer, found->size_bytes}, found->address};
+    made = {{pointer, found->size_bytes}, found->address};
     begun_.more_.push_back(*std::move(found));
   }
+  bound_side& bound = sides_[side];
+  if (bound.last.pointers.size_bytes != 0) {
+    if (bound.by_window.empty()) {
+      bound.by_window.resize(kWindows);
+      bound.by_window[(bound.last.pointers.begin >> kWindowShift) % kWindows] = bound.last;
+    }
+    bound.by_window[(pointer >> kWindowShift) % kWindows] = made;
+  }
+  bound.last = made;
+  return {};
+}
+
+result<std::pair<std::uint64_t, std::uint64_t>> dma_engine::list::find(unsigned side, const sides& ends,
+                                                                       std::uint64_t pointer, std::uint64_t size_bytes) {
+  bound_side& bound = sides_[side];
+  if (!bound.last.pointers.contains({pointer, 1})) {
+    const binding* const known = bound.by_window.empty() ? nullptr : &bound.by_window[(pointer >> kWindowShift) % kWindows];
+    if (known != nullptr && known->pointers.contains({pointer, 1})) bound.last = *known;
+    else if (auto made = bind(side, ends, pointer, size_bytes); !made) return made.error();
+  }
+  const binding& last = bound.last;
   return std::pair{last.address + (pointer - last.pointers.begin), std::min(size_bytes, last.pointers.end() - pointer)};
 }
 
-status dma_engine::list::add(const transfer& transfer, const sides& ends) {
-  for (std::size_t row = 0; row < transfer.rows; ++row) {
-    std::uint64_t destination = transfer.dst + row * transfer.dst_pitch, source = transfer.src + row * transfer.src_pitch;
-    for (std::uint64_t left = transfer.row_bytes; left != 0;) {
-      const auto target = find(0, way_ == direction::to_host, ends, destination, left);
-      if (!target) return target.error();
-      const auto origin = find(1, way_ == direction::to_device, ends, source, left);
-      if (!origin) return origin.error();
-      const std::uint64_t bytes = std::min({target->second, origin->second, kMaxBlockBytes});
-      blocks_.push_back({target->first, origin->first, static_cast<std::uint32_t>(bytes)});
-      destination += bytes;
-      source += bytes;
-      left -= bytes;
-      begun_.size_bytes_ += bytes;
-      if (blocks_.size() < room_) continue;
-      if (auto given = flush(false); !given) return given;
-    }
+status dma_engine::list::add(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes, const sides& ends) {
+  while (size_bytes != 0) {
+    const auto target = find(0, ends, destination, size_bytes);
+    if (!target) return target.error();
+    const auto origin = find(1, ends, source, size_bytes);
+    if (!origin) return origin.error();
+    const std::uint64_t bytes = std::min({target->second, origin->second, kMaxBlockBytes});
+    blocks_.push_back({target->first, origin->first, static_cast<std::uint32_t>(bytes)});
+    destination += bytes;
+    source += bytes;
+    size_bytes -= bytes;
+    begun_.size_bytes_ += bytes;
+    if (blocks_.size() < room_) continue;
+    if (auto given = flush(false); !given) return given;
   }
+  return {};
+}
+
+status dma_engine::list::add(const transfer& transfer, const sides& ends) {
+  for (std::size_t row = 0; row < transfer.rows; ++row)
+    if (auto added =
+            add(transfer.dst + row * transfer.dst_pitch, transfer.src + row * transfer.src_pitch, transfer.row_bytes, ends);
+        !added)
+      return added;
   return {};
 }
 
@@ -203,12 +248,12 @@ status dma_engine::list::add(const transfer& transfer, const sides& ends) {
 status dma_engine::list::flush(bool is_last) {
   constexpr std::size_t kMaxRoom = 1024;
   room_ = std::min(room_ * 2, kMaxRoom);
-  const auto give = [&](dma::channel& queue) {
-    return queue.copy_blocks(blocks_, is_last ? order_of(way_) : dma::ordering::none);
+  const auto give = [&](dma::channel& channel) {
+    return channel.copy_blocks(blocks_, is_last ? order_of(way_) : dma::ordering::none);
   };
   begun_.owner_ = &owner_;
   if (begun_.queue_ == nullptr) {
-    auto queued = owner_.submit(way_, give);
+    auto queued = owner_.submit(way_, kind_, give);
     if (!queued) return queued.error();
     begun_.queue_ = std::move(queued->first);
     begun_.number_ = queued->second;

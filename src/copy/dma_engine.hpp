@@ -2,8 +2,9 @@
 // Copies by DMA channels of our own (dma/channel.hpp): between device memory and pinned host memory, and inside one GPU. No
 // CUDA call beside those that tell what an address is, no kernel, no thread of the GPU.
 //
-// One engine for each CUDA context; one channel for each direction, opened at its first copy (5 ms), so that both
-// directions of the link run at once. A channel that ends by a fault is opened anew at the next copy.
+// One engine for each CUDA context; channels are opened at their first copy (5 ms): one for each direction, so that both
+// directions of the link run at once, and one more for each direction's bulk lists, so that a short copy does not wait
+// behind a gigabyte. A channel that ends by a fault is opened anew at the next copy.
 //
 // Thread-safe. Belongs to the process that opened it.
 #pragma once
@@ -72,40 +73,53 @@ class dma_engine {
   // Queues a copy. ENOTSUP: not for this memory; EIO, ETIMEDOUT: the channel. Nothing is queued after a failure.
   result<operation> begin(const transfer& transfer, const sides& ends);
 
+  // Which of a direction's channels: that of short copies, or that of lists which keep the link busy for long.
+  enum class queue_kind : std::uint8_t { quick, bulk };
+
   // A list of copies of one direction, which must not overlap. Pieces are added, then submitted; the engine begins with the
   // first while later ones are added. One that is dropped waits for what has begun.
   class list {
    public:
-    list(dma_engine& owner, direction way) : owner_(owner), way_(way) {}
-    // Device memory is looked up once for neighbours in one allocation. Errors as begin's.
+    list(dma_engine& owner, direction way, queue_kind kind = queue_kind::quick) : owner_(owner), way_(way), kind_(kind) {}
+    // What `ends` tells must hold for all bytes. Memory is looked up once for every 256 MiB of an allocation. Errors as
+    // begin's.
     status add(const transfer& transfer, const sides& ends);
+    status add(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes, const sides& ends);
     result<operation> submit();
 
    private:
     friend class dma_engine;
-    // The address of `pointer` in the channels' space and the bytes from there that lie in one binding.
-    result<std::pair<std::uint64_t, std::uint64_t>> find(unsigned side, bool is_host, const sides& ends,
-                                                         std::uint64_t pointer, std::uint64_t size_bytes);
     struct binding {
       address_range pointers;
       std::uint64_t address = 0;
     };
-    dma_engine& owner_;
-    direction way_;
-    std::array<binding, 2> last_;  // of the destination and the source
+    // One side's memory, as the channels reach it.
+    struct bound_side {
+      binding last;
+      std::vector<binding> by_window;  // once two were needed
+    };
+    // The address of `pointer` in the channels' space and the bytes from there that lie in one binding.
+    result<std::pair<std::uint64_t, std::uint64_t>> find(unsigned side, const sides& ends, std::uint64_t pointer,
+                                                         std::uint64_t size_bytes);
+    status bind(unsigned side, const sides& ends, std::uint64_t pointer, std::uint64_t size_bytes);
     status flush(bool is_last);
-    operation begun_;  // with what is kept for it
+
+    dma_engine& owner_;
+    const direction way_;
+    const queue_kind kind_;
+    std::array<bound_side, 2> sides_;  // destination and source
+    operation begun_;                  // with what is kept for it
     std::vector<dma::block> blocks_;
     std::size_t room_ = 64;  // blocks that are gathered before they are given to the channel
   };
 
  private:
   dma_engine(const gpu_context& context, channel_source source);
-  result<std::shared_ptr<dma::channel>> channel_for(direction way);
+  result<std::shared_ptr<dma::channel>> channel_for(direction way, queue_kind kind);
   result<channel_memory::piece> find(bool is_host, const sides& ends, bool is_source, std::uint64_t pointer,
                                      std::uint64_t size_bytes);
   template <class Give>
-  result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> submit(direction way, Give give);
+  result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> submit(direction way, queue_kind kind, Give give);
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
 
   gpu_context context_;
@@ -113,7 +127,7 @@ class dma_engine {
   channel_memory memory_;
   spin_lock lock_;                                         // of the channels, for a few instructions
   std::mutex opening_;                                     // one thread at a time opens a channel
-  std::array<std::shared_ptr<dma::channel>, 2> channels_;  // to the host; to the device and on it
+  std::array<std::shared_ptr<dma::channel>, 4> channels_;  // quick: to the host, to the device and on it; bulk: likewise
 };
 
 }  // namespace pl::copy

@@ -19,10 +19,6 @@
 namespace pl::copy {
 namespace {
 
-failure wrong_process() {
-  return {EACCES, "this planner belongs to the parent process: CUDA does not work in a forked child, start it by exec"};
-}
-
 failure bad(const char* role, std::uint64_t address, std::uint64_t bytes, const std::string& reason) {
   return {EINVAL, format("the %s 0x%llx of %llu bytes: %s", role, static_cast<unsigned long long>(address),
                          static_cast<unsigned long long>(bytes), reason.c_str())};
@@ -111,6 +107,10 @@ planner::~planner() {
   if (shared_->runner.joinable()) shared_->runner.join();
   for (auto& range : shared_->ranges) range.clear();
   for (auto& range : shared_->host_ranges) range.clear();
+}
+
+failure planner::wrong_process() {
+  return {EACCES, "this planner belongs to the parent process: CUDA does not work in a forked child, start it by exec"};
 }
 
 bool planner::is_mine() const noexcept { return process_epoch() == epoch_; }
@@ -327,7 +327,7 @@ live_pair g_copies[kMethods] = {
 };
 }  // namespace
 
-void planner::count(method kind, std::size_t bytes) noexcept {
+void planner::count(method kind, std::size_t bytes, std::size_t copies) noexcept {
   auto& t_mine = this_thread().counters;
   if (t_mine.serial != serial_) [[unlikely]] {
     const std::lock_guard lock(shared_->counters_mutex);
@@ -338,9 +338,9 @@ void planner::count(method kind, std::size_t bytes) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   };
   auto& counter = t_mine.block->taken[static_cast<std::size_t>(kind)];
-  add(counter.copies, 1);
+  add(counter.copies, copies);
   add(counter.bytes, bytes);
-  g_copies[static_cast<std::size_t>(kind)].add(bytes);
+  g_copies[static_cast<std::size_t>(kind)].add(bytes, copies);
 }
 
 void planner::count_refusal(const choice& option) noexcept {

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 
+#include "copy/block_transfer.hpp"
 #include "copy/copy_engine.hpp"
 #include "copy/cost_table.hpp"
 #include "copy/dma_engine.hpp"
@@ -81,8 +82,13 @@ class planner {
     // Parts of one copy that are begun one by one take turns in two or three queues (copy_engine::submit), so that each
     // arrival is visible.
     unsigned turn = 0;
+    bool is_urgent = false;  // begin_blocks: by the channel of short copies, not behind other long lists
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
+  // Blocks of paged memories. All is checked before anything moves: check(block_transfer)'s errors; EINVAL: a plane that is
+  // not within one allocation. The arrays of planes and indices are free again on return, the memory when it has ended.
+  result<completion> begin_blocks(const block_transfer& blocks, const async_options& wanted);
+  status copy_blocks(const block_transfer& blocks);
 
   // The CRC-32C of device memory, computed by the GPU while the memory is copied; gpu_checksum says what may be expected.
   // `device` is what the driver said of it. Of `wanted` the order counts.
@@ -167,6 +173,7 @@ class planner {
   choice choose(const transfer& transfer, sides& ends);
   choice choose_for_rows(const transfer& transfer, sides& ends);
   bool is_mine() const noexcept;
+  static failure wrong_process();
   static thread_memory& this_thread();
   static thread_local thread_memory_holder t_memory;
   status run(const choice& option, const transfer& transfer, sides& ends);
@@ -188,6 +195,10 @@ class planner {
   result<dma_engine::operation> give_to_channel(const transfer& transfer, sides& ends);
   bool is_for_channel(std::span<const transfer> list) const noexcept;
   status add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends);
+  status inspect_plane(const char* role, const paged_memory& side, std::size_t plane, cu::pointer_info& out) const;
+  status inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const;
+  result<dma_engine::operation> blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
+                                                  bool is_urgent);
   status by_dma_channel(const transfer& transfer, sides& ends);
   status by_dma_bounce(const transfer& transfer, sides& ends);
   result<gpu_engine*> open_engine(sides& ends);
@@ -202,7 +213,7 @@ class planner {
                                                                             sides& ends);
   void enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind);
   void run_queue();
-  void count(method kind, std::size_t bytes) noexcept;
+  void count(method kind, std::size_t bytes, std::size_t copies = 1) noexcept;
   void count_refusal(const choice& option) noexcept;
 
   const cu::driver_table& cuda_;

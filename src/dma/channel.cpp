@@ -16,11 +16,8 @@
 namespace pl::dma {
 namespace {
 
-// The channel's own GPU memory.
-constexpr std::uint64_t kMemoryBytes = std::uint64_t{2} << 20;
+// In the channel's own GPU memory, between the ring of entries and the commands.
 constexpr std::uint64_t kUserWordsOffset = 0x10000;
-constexpr std::uint64_t kCommandsOffset = 0x20000;
-constexpr std::uint64_t kCommandsBytes = kMemoryBytes - kCommandsOffset;
 constexpr std::uint64_t kLineBytes = 64;  // submissions begin on lines of their own: each line is written once
 // Of the host page: notifications first, which the driver counts by itself, then the completion word on a line of its own.
 constexpr std::size_t kCompletionOffset = 0x800;
@@ -62,10 +59,10 @@ result<std::unique_ptr<channel>> channel::open(std::shared_ptr<address_space> sp
 
 status channel::set_up() {
   rm::channel_objects& objects = space_->objects();
-  auto memory = space_->make_device_memory(kMemoryBytes);
+  auto memory = space_->make_device_memory(options_.memory_bytes);
   if (!memory) return memory.error();
   memory_ = std::move(*memory);
-  auto view = objects.owner().map(objects.device(), memory_.memory, 0, kMemoryBytes, nullptr);
+  auto view = objects.owner().map(objects.device(), memory_.memory, 0, options_.memory_bytes, nullptr);
   if (!view) return view.error();
   cpu_view_ = *view;
   view_ = static_cast<std::byte*>(cpu_view_.address);
@@ -178,37 +175,42 @@ status channel::wait(sequence number, std::uint64_t timeout_ns) const {
 status channel::reserve(std::uint32_t words) {
   const std::uint64_t bytes = (words * sizeof(std::uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
   std::uint64_t begin = commands_next_;
-  const std::uint64_t in_ring = begin % kCommandsBytes;
-  if (in_ring + bytes > kCommandsBytes) begin += kCommandsBytes - in_ring;  // commands lie in one piece
+  std::uint64_t offset = next_offset_;
+  if (offset + bytes > commands_bytes_) {  // commands lie in one piece
+    begin += commands_bytes_ - offset;
+    offset = 0;
+  }
   std::uint64_t end_ns = 0;
   if (auto reason = fault()) return *std::move(reason);
   for (;;) {
     const sequence done = completed();
     while (entries_done_ < entries_made_ && entries_[entries_done_ % options_.ring_entries].number <= done)
       commands_free_ = entries_[entries_done_++ % options_.ring_entries].commands_end;
-    if (begin + bytes <= commands_free_ + kCommandsBytes && entries_made_ - entries_done_ < options_.ring_entries - 1) break;
+    if (begin + bytes <= commands_free_ + commands_bytes_ && entries_made_ - entries_done_ < options_.ring_entries - 1)
+      break;
     if (auto reason = fault()) return *std::move(reason);
     const std::uint64_t now_ns = monotonic_ns();
     if (end_ns == 0) end_ns = now_ns + kFullTimeoutNs;
     if (now_ns > end_ns) return failure{ETIMEDOUT, "DMA channel: its ring is full, and the engine takes nothing any more"};
     arch::relax();
   }
-  commands_begin_ = commands_next_ = begin;
+  commands_next_ = begin;
+  begin_offset_ = next_offset_ = offset;
   return {};
 }
 
 void channel::append(std::span<const std::uint32_t> commands) {
-  arch::copy_to_unfenced(kView, view_ + kCommandsOffset + commands_next_ % kCommandsBytes, commands.data(),
-                         commands.size_bytes());
-  commands_next_ += commands.size_bytes();
+  arch::copy_to_unfenced(kView, view_ + kCommandsOffset + next_offset_, commands.data(), commands.size_bytes());
+  next_offset_ += commands.size_bytes();
 }
 
 void channel::ring() const noexcept { __atomic_store_n(doorbell_, handles_.token, __ATOMIC_RELEASE); }
 
 sequence channel::submit() {
-  const std::uint64_t address = memory_.bound.address() + kCommandsOffset + commands_begin_ % kCommandsBytes;
-  const auto words = static_cast<std::uint32_t>((commands_next_ - commands_begin_) / sizeof(std::uint32_t));
-  commands_next_ = (commands_next_ + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::uint64_t address = memory_.bound.address() + kCommandsOffset + begin_offset_;
+  const auto words = static_cast<std::uint32_t>((next_offset_ - begin_offset_) / sizeof(std::uint32_t));
+  next_offset_ = (next_offset_ + kLineBytes - 1) / kLineBytes * kLineBytes;
+  commands_next_ += next_offset_ - begin_offset_;
   entries_[entries_made_++ % options_.ring_entries] = {++submitted_, commands_next_};
   auto* const entry = reinterpret_cast<std::uint64_t*>(view_) + put_;
   auto* const put = reinterpret_cast<std::uint32_t*>(view_ + kUserWordsOffset + rm::kPutOffset);

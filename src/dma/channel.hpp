@@ -46,6 +46,8 @@ struct channel_options {
   unsigned engine = 2;               // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
   ordering order = ordering::waits;  // of operations that name none
   std::uint32_t ring_entries = 1024;  // submissions under way, a power of two
+  // GPU memory for entries and commands, a multiple of 2 MiB. A block of a list takes 24 bytes of it until it is done.
+  std::uint64_t memory_bytes = std::uint64_t{2} << 20;
 };
 
 class channel {
@@ -89,8 +91,10 @@ class channel {
   address_space& space() const { return *space_; }
 
  private:
+  static constexpr std::uint64_t kCommandsOffset = 0x20000;  // in the channel's own GPU memory
+
   channel(std::shared_ptr<address_space> space, const channel_options& options)
-      : space_(std::move(space)), options_(options) {}
+      : space_(std::move(space)), options_(options), commands_bytes_(options.memory_bytes - kCommandsOffset) {}
   status set_up();
   // With the lock held: forgets entries that are done, and finds room for `words` commands that lie in one piece; may wait.
   status reserve(std::uint32_t words);
@@ -109,6 +113,7 @@ class channel {
 
   std::shared_ptr<address_space> space_;
   const channel_options options_;
+  const std::uint64_t commands_bytes_;  // of the ring of commands, behind entries and user words
   address_space::own_memory memory_;
   region completion_region_;
   void* completion_page_ = nullptr;
@@ -126,9 +131,9 @@ class channel {
   std::mutex mutex_;
   sequence submitted_ = 0;
   std::uint32_t put_ = 0;
-  std::uint64_t commands_begin_ = 0;  // of the submission being built: positions grow for ever, modulo the ring's size
-  std::uint64_t commands_next_ = 0;
+  std::uint64_t commands_next_ = 0;  // of the submission being built: positions grow for ever, modulo the ring's size
   std::uint64_t commands_free_ = 0;  // up to here the engine is done
+  std::uint64_t begin_offset_ = 0, next_offset_ = 0;  // the same in the ring: its begin, and where its next command goes
   std::vector<ring_slot> entries_;
   std::uint64_t entries_done_ = 0, entries_made_ = 0;
 };

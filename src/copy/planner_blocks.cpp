@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks between paged memories (block_transfer.hpp): one list for a DMA channel where both sides allow it, else the list of
+// copies that any other caller could have made.
+#include <cerrno>
+#include <vector>
+
+#include "base/text.hpp"
+#include "copy/block_transfer.hpp"
+#include "copy/completion.hpp"
+#include "copy/planner_impl.hpp"
+
+namespace pl::copy {
+namespace {
+
+// Longer lists keep a channel busy for more than short copies should wait.
+constexpr std::uint64_t kMaxQuickBytes = std::uint64_t{1} << 20;
+
+failure about_plane(const char* role, std::size_t plane, const failure& reason) {
+  return {reason.code, format("plane %zu of the %s: %s", plane, role, reason.message.c_str())};
+}
+
+}  // namespace
+
+status planner::inspect_plane(const char* role, const paged_memory& side, std::size_t plane, cu::pointer_info& out) const {
+  const address_range range{side.planes[plane], side.plane_bytes};
+  if (const auto* const known = registered(range.begin, range.size_bytes)) {
+    out = *known;
+    return {};
+  }
+  if (out.allocation.contains(range)) return {};  // of the plane before
+  auto info = cu::inspect_pointer(cuda_, range.begin);
+  if (!info) return about_plane(role, plane, info.error());
+  if (!info->allocation.contains(range))
+    return about_plane(
+        role, plane,
+        {EINVAL, format("0x%llx and %llu bytes: its allocation ends %llu bytes behind its beginning",
+                        static_cast<unsigned long long>(range.begin), static_cast<unsigned long long>(range.size_bytes),
+                        static_cast<unsigned long long>(info->allocation.end() - range.begin))});
+  out = *info;
+  return {};
+}
+
+// What lies at both sides of a plane. `ends` describes the plane before, which is often in the same allocations.
+status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const {
+  ends.way = blocks.way;
+  const paged_memory &written = blocks.destination, &read = blocks.source;
+  if (blocks.way == direction::on_device) {
+    if (auto good = inspect_plane("destination", written, plane, ends.device); !good) return good;
+    if (auto good = inspect_plane("source", read, plane, ends.source); !good) return good;
+    ends.other = ends.device.device_ordinal == ends.source.device_ordinal ? other_side::same_gpu : other_side::peer_gpu;
+    ends.other_is_known = true;
+    return {};
+  }
+  const bool to_host = blocks.way == direction::to_host;
+  const paged_memory& device = to_host ? read : written;
+  if (auto good = inspect_plane(to_host ? "source" : "destination", device, plane, ends.device); !good) return good;
+  const paged_memory& host = to_host ? written : read;
+  const address_range range{host.planes[plane], host.plane_bytes};
+  if (!ends.other_is_known || !ends.host.is_pinned || !ends.host.allocation.contains(range)) {
+    ends.other_is_known = false;
+    if (!find_registered_host(range.begin, range.size_bytes, ends.host)) {
+      const gpu_context context{&cuda_, ends.device.device_ordinal, ends.device.context};
+      ends.host = inspect_host(cuda_, host_pointer(range.begin), range.size_bytes,
+                               ends.device.context != nullptr ? &context : nullptr);
+    }
+    ends.other = ends.host.is_pinned ? other_side::pinned : other_side::pageable;
+    ends.other_is_known = true;
+  }
+  return {};
+}
+
+// EAGAIN: they go another way, and nothing is under way.
+result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
+                                                         bool is_urgent) {
+  sides first = planes[0];
+  for (const sides& ends : planes) {
+    const bool is_reachable = ends.other == other_side::pinned || ends.other == other_side::same_gpu;
+    if (!is_reachable || ends.device.context != first.device.context ||
+        ends.device.device_ordinal != first.device.device_ordinal)
+      return failure{EAGAIN, "not for one DMA channel"};
+  }
+  auto state = state_for(first);
+  if (!state) return failure{EAGAIN, state.error().message};
+  auto channels = (*state)->channels();
+  if (!channels) return failure{EAGAIN, channels.error().message};
+  const std::uint64_t size_bytes = blocks.bytes();
+  dma_engine::list pieces(
+      **channels, blocks.way,
+      is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
+  dma_engine::sides ends;
+  std::size_t present = planes.size();
+  auto added =
+      for_each_piece(blocks, [&](std::size_t plane, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+        if (plane != present) ends = sides_for_channel(planes[present = plane]);
+        return pieces.add(destination, source, bytes, ends);
+      });
+  if (!added) return failure{EAGAIN, added.error().message};
+  auto begun = pieces.submit();
+  if (!begun) return failure{EAGAIN, begun.error().message};
+  count(method::dma_channel, size_bytes, blocks.count * planes.size());
+  return begun;
+}
+
+result<completion> planner::begin_blocks(const block_transfer& blocks, const async_options& wanted) {
+  if (!is_mine()) return wrong_process();
+  if (auto good = check(blocks); !good) return good.error();
+  completion made;
+  if (blocks.bytes() == 0) return made;
+  std::vector<sides> planes(blocks.destination.planes.size());
+  for (std::size_t plane = 0; plane < planes.size(); ++plane) {
+    if (plane != 0) planes[plane] = planes[plane - 1];
+    if (auto good = inspect_planes(blocks, plane, planes[plane]); !good) return good.error();
+  }
+  if (!wanted.has_after && uses_channels_) {
+    auto begun = blocks_on_channel(blocks, planes, wanted.is_urgent);
+    if (begun) {
+      made.owner_ = this;
+      if (auto state = state_of(planes[0].device)) made.state_ = *state;
+      made.on_channel_.push_back(*std::move(begun));
+      return made;
+    }
+    if (begun.code() != EAGAIN) return begun.error();
+  }
+  std::vector<transfer> list;
+  (void)for_each_piece(blocks,
+                       [&](std::size_t, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) -> status {
+                         list.push_back({blocks.way, destination, source, bytes});
+                         return {};
+                       });
+  return begin(list, wanted);
+}
+
+status planner::copy_blocks(const block_transfer& blocks) {
+  auto begun = begin_blocks(blocks, {});
+  return begun ? begun->wait() : status(begun.error());
+}
+
+}  // namespace pl::copy
