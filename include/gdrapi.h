@@ -130,7 +130,7 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
 /* *flag = 1 if the driver revoked the pin because the memory was freed. Always 0 where mappings are persistent. */
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int* flag);
 
-/* No system call, about 10 ns. The macro below sends source code to v2; the symbol gdr_get_info keeps the v1 struct. */
+/* No system call, about 20 ns. The macro below sends source code to v2; the symbol gdr_get_info keeps the v1 struct. */
 int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t* info);
 #ifdef PEERLANE_GDRAPI_IMPLEMENTATION
 int gdr_get_info(gdr_t g, gdr_mh_t handle, gdr_info_v1_t* info);

@@ -6,8 +6,10 @@
     scripts/figures.py --update    write the files' numbers into the pages
     scripts/figures.py --eval 'cl[size_bytes=8].latency_ns_p50' --file cl=foundation/h100/copylat.json     try an expression
 
-A page has a proof file: README.md has docs/figures/README.txt, docs/store.md has docs/figures/store.txt, docs/results/p2p/README.md
-has docs/figures/results/p2p/README.txt. It consists of
+A page is README.md, CHANGELOG.md, CONTRIBUTING.md, SECURITY.md, or any page below docs/. It has a proof file: README.md has
+docs/figures/README.txt, docs/store.md has docs/figures/store.txt, docs/results/p2p/README.md has docs/figures/results/p2p/README.txt.
+The comments of the public headers and the Python package are one page together, with docs/figures/comments.txt: there every number of
+ns, us, GB/s or operations a second needs a proof (times in ms and s are settings and time-outs). A proof file consists of
 
     # a remark
     file lat p2p/h200x2/latency.json                a result file below docs/results/ (JSON or text); /src/... from the root
@@ -44,6 +46,10 @@ MEASURED = re.compile(rf"(?<![\w.^/-])(?:(?:{NUMBER}){JOINED})*(?:{NUMBER})(?:{U
 CELL = re.compile(rf"(?:{NUMBER})(?:{JOINED}(?:{NUMBER}))*")
 DECIMAL = re.compile(r"(?<![\w./-])\d+\.\d+(?![\w.]*\d|\w)")
 SUFFIX = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# What users read of the sources; a file that moves keeps its proofs, since its words are looked for in all of them.
+COMMENTS, COMMENTS_PROOF = "the public comments", "docs/figures/comments.txt"
+SOURCES = re.compile(r"include/.*\.(?:h|hpp|cuh)|python/peerlane/[^/]*\.pyi?")
+CLAIM = re.compile(rf"(?<![\w.^/-])({NUMBER}) ?(?:us|ns|GB/s|MB/s|GiB/s|MiB/s|M/s|op/s)(?![\w/])|(?<![\w.^/-])({NUMBER})(?: million)?(?: \w+)? a second\b")
 AGGREGATES = {"min": min, "max": max, "median": statistics.median, "sum": sum, "count": len}
 LEAST_WORDS = 6  # letters beside the {} where a number is said to be no measurement
 
@@ -410,17 +416,35 @@ def check_page(path, page, proof, load):
 
 
 def proof_path(page):
+    if page == COMMENTS:
+        return COMMENTS_PROOF
     return "docs/figures/" + re.sub(r"^docs/", "", page)[:-len(".md")] + ".txt"
 
 
 def pages_of(files):
-    """The pages whose numbers are looked at: README.md, docs/*.md, and whatever has a proof file."""
-    return sorted(p for p in files if re.fullmatch(r"README\.md|docs/[^/]+\.md", p) or (p.endswith(".md") and proof_path(p) in files))
+    """The pages whose numbers are looked at."""
+    return sorted(p for p in files if p == COMMENTS or re.fullmatch(r"(?:docs/.*|[^/]*)\.md", p))
+
+
+def comments_of(path, text):
+    """What a source file says to people: its comments, without their marks. Of Python everything: its docstrings are no different."""
+    if path.endswith((".py", ".pyi")):
+        return re.sub(r"^ *# ?", "", text, flags=re.M)
+    found = re.findall(r"//[/!]?(.*?)$|/\*+(.*?)\*/", text, re.M | re.S)
+    return "\n".join(re.sub(r"^ *\* ?", "", line or block, flags=re.M) for line, block in found)
+
+
+def claims_in(comments):
+    """(offset, number) of what comments say of speed."""
+    return [(m.start(1) if m.group(1) else m.start(2), m.group(1) or m.group(2)) for m in CLAIM.finditer(comments)]
 
 
 def check(files, load):
     """(findings, {page: changes}) of all pages; files: path -> text."""
     findings, changes = [], {}
+    sources = sorted(p for p in files if SOURCES.fullmatch(p))
+    if sources:
+        files = {**files, COMMENTS: "\n\n".join(comments_of(p, files[p]) for p in sources)}
     for path in pages_of(files):
         page, name = files[path], proof_path(path)
         try:
@@ -433,9 +457,10 @@ def check(files, load):
         findings += found
         if proof and proof.partial:
             continue
-        for offset, number in measured_numbers(page):
+        for offset, number in claims_in(page) if path == COMMENTS else measured_numbers(page):
             if offset not in named:
-                findings.append(Finding(path, line_number(page, offset), f"{number}: no proof in {name} (scripts/figures.py says how)"))
+                beside = " ".join(page[max(0, offset - 40):offset + 30].split())
+                findings.append(Finding(path, line_number(page, offset), f"{number}: no proof in {name} (scripts/figures.py says how): ... {beside} ..."))
     findings += [Finding(p, 1, "belongs to no page") for p in files
                  if re.fullmatch(r"docs/figures/.*\.txt", p) and not any(proof_path(page) == p for page in pages_of(files))]
     return findings, changes
@@ -467,7 +492,8 @@ def read_file(path):
 
 
 def documents(root):
-    names = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "docs" / "figures").rglob("*.txt")]
+    sources = [p for folder in ("include", "python/peerlane") for p in (root / folder).rglob("*.*") if SOURCES.fullmatch(str(p.relative_to(root)))]
+    names = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "docs" / "figures").rglob("*.txt"), *sources]
     return {str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in names}
 
 
@@ -486,7 +512,7 @@ def main(arguments):
     findings, changes = check(files, load)
     if options.update:
         for path, edits in changes.items():
-            if edits:
+            if edits and path != COMMENTS:
                 (ROOT / path).write_text(update(files[path], edits), encoding="utf-8")
                 print(f"{path}: {len(edits)} numbers rewritten")
         findings, _ = check(documents(ROOT), load)

@@ -158,6 +158,28 @@ class Pages(unittest.TestCase):
         self.assertEqual(len(check(**{**more, "docs/results/a/README.md": page.replace("1.82", "1.9")})[0]), 1)
 
 
+class Everywhere(unittest.TestCase):
+    def test_pages_that_nobody_wrote_a_proof_for(self):
+        for page in ("CHANGELOG.md", "docs/design/0001-x.md", "docs/results/b/README.md"):
+            with self.subTest(page):
+                findings, _ = check(**{page: "A copy takes 1.05 us.\n"})
+                self.assertEqual(len(findings), 1)
+                self.assertIn("1.05: no proof in docs/figures/", findings[0])
+
+    def test_comments_of_the_sources(self):
+        source = "int f(int);  // waits 10 s at most, in 3 ms\n/* Takes\n * 1.8 us on an H100. */\nint g(void) { return 5 / 2; }\n"
+        comments = figures.comments_of("a.h", source)
+        self.assertNotIn("return", comments)
+        findings, _ = check(**{"include/a.h": source})
+        self.assertEqual(len(findings), 1, findings)
+        self.assertIn("1.8: no proof in docs/figures/comments.txt", findings[0])
+        proof = PROOF.replace("8 B: {} us, UCX {}\n    L(ours, 8); L(\"UCX, tuned\", 8)", "Takes {} us\n    L(ours, 8)")
+        self.assertEqual(check(**{"include/a.h": source, "docs/figures/comments.txt": proof})[0], [])
+
+    def test_python_is_read_whole(self):
+        self.assertEqual(len(figures.claims_in(figures.comments_of("a.py", 'def f():\n    """7 GB/s"""\n    # 3 million a second\n'))), 2)
+
+
 class Rounding(unittest.TestCase):
     def test_as_printed(self):
         for number, slot, printed, expected in ((1.8234, "", "1.82", True), (1.8234, "", "1.9", False), (0.0147, "", "0.02", False), (390183, "2", "390 000", True),

@@ -95,7 +95,7 @@ int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordinal);
  * the like wait one lease at most. ENOTSUP with the reason if there can be none. */
 int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordinal, peerlane_hold_t* hold);
 int peerlane_copier_let_go(peerlane_hold_t hold);
-/* Keeps device memory mapped and saves its copies the look at what lies there (0.1 us). Unregister before freeing it. */
+/* Keeps device memory mapped and saves each copy a question to the driver. Unregister before freeing it. */
 int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes, peerlane_registration_t* handle);
 /* The same for host memory: it is pinned unless it is already, and its copies need neither a look nor a detour.
  * `device_ordinal`: any GPU, all of them can use it. Unregister before unmapping or freeing it. EBUSY: CUDA has registered

@@ -2,7 +2,7 @@
 // C++ API of the copies: RAII over the C calls of <peerlane/copy.h>, where each call is described; link libpeerlane.
 //
 //   auto copier = peerlane::copier::open();
-//   copier->to_host(&result, device_ptr, sizeof result);   // 1.05 us for up to 1 KiB, no CUDA copy
+//   copier->to_host(&result, device_ptr, sizeof result);   // 64 bytes: 1.15 us on an H100, no CUDA copy
 //   auto later = copier->begin({{dst, src, bytes, 1, 0, 0, PEERLANE_TO_HOST, 0}});
 //   later->wait();
 #pragma once

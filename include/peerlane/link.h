@@ -38,7 +38,7 @@ typedef uint64_t peerlane_registered_t; /* register .. unregister */
 #define PEERLANE_ANY_SOURCE (-1)
 #define PEERLANE_WHOLE_TAG UINT64_MAX /* mask: every bit of the tag counts */
 
-/* What lies at an address. DETECT asks the driver at each call (0.1 us), unless the memory is registered. */
+/* What lies at an address. DETECT asks the driver at each call, unless the memory is registered. */
 enum peerlane_memory {
   PEERLANE_MEMORY_DETECT = 0,
   PEERLANE_MEMORY_HOST = 1,

@@ -93,7 +93,7 @@ inline memory device_memory(std::uint64_t device_ptr, std::size_t bytes) noexcep
 inline memory device_memory(void* device_ptr, std::size_t bytes) noexcept {
   return {device_ptr, bytes, PEERLANE_MEMORY_DEVICE};
 }
-// The driver is asked what lies there (0.1 us).
+// The driver is asked at each call what lies there.
 inline memory any_memory(void* data, std::size_t bytes) noexcept { return {data, bytes, PEERLANE_MEMORY_DETECT}; }
 
 using message_info = peerlane_message_info;

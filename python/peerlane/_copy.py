@@ -53,7 +53,7 @@ def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
     """Copies `src` into `dst`, of the same shape and dtype, by the way that costs least; complete on return.
 
     Each may be a NumPy array, a PyTorch, CuPy, Numba or JAX array, a Mapping, or (device pointer, bytes). `after`: "auto" waits
-    for what the tensors' libraries have queued on their current streams, None for nothing (0.2 us less), a stream for that
+    for what the tensors' libraries have queued on their current streams, None for nothing (the quickest), a stream for that
     stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile. Error with EBUSY, before CUDA is
     touched: the stream is being captured into a graph.
     """

@@ -10,8 +10,11 @@ By the word behind the fence:
   json      parsed
   nothing   no command of ours
 Two processes run what opens messages or streams. /var/tmp/store stands for a folder where a store serves.
+`<!-- run after: COMMANDS -->` before a fence of `sh` names what the page takes for granted (a file, a program of the reader's), and may
+define a function `peerlane` that makes a benchmark smaller.
 `<!-- not run: reason -->` before a fence leaves it at looking: of lines that call our programs, the command and its options must
 exist, and `make` targets.
+A line that calls our programs can be pasted as it stands: what explains it comes after a #. It stands in a fence, which has a copy button.
 """
 
 import json
@@ -20,11 +23,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 TOGETHER = ("peerlane/link.h", "peerlane/link.hpp", "peerlane/stream.h", "peerlane/stream.hpp", "messages.open(", "streams.open(")
 STORE = "/var/tmp/store"
-OURS = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:peerlane|mpirun|srun|store_bench)\s", re.M)
+OURS = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:peerlane|nvbandwidth|osu_\w+|mpirun|srun|store_bench)\s", re.M)
 PATIENCE_S = 250  # a machine may be busy with other tests
 HARNESS_INCLUDES = """#include <dlfcn.h>
 #include <stdint.h>
@@ -59,18 +63,19 @@ int main(int argc, char** argv) {
 
 
 class Example:
-    def __init__(self, document, line, language, body, not_run):
-        self.location, self.language, self.body, self.not_run = f"{document}:{line}", language, body, not_run
+    def __init__(self, document, line, language, body, remark):
+        self.location, self.language, self.body = f"{document}:{line}", language, body
+        self.not_run = remark.startswith("not run: ")
+        self.preparation = remark[len("run after:"):] if remark.startswith("run after:") else ""
 
 
 def examples_of(path, root):
-    """Every fenced block with its line, language and whether a remark above it says that it is not run."""
+    """Every fenced block with its line, language and the remark above it."""
     found, fence, lines = [], None, path.read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines, 1):
         match = re.match(r"^( *)```(\w*)\s*$", line)
         if match and fence is None:
-            above = next((text for text in reversed(lines[:number - 1]) if text.strip()), "")
-            fence = (number, match.group(2), [], above.strip().startswith("<!-- not run: "))
+            fence = (number, match.group(2), [], remark_above(lines[:number - 1]))
         elif match:
             found.append(Example(path.relative_to(root), fence[0], fence[1], "\n".join(fence[2]) + "\n", fence[3]))
             fence = None
@@ -79,6 +84,21 @@ def examples_of(path, root):
     if fence is not None:
         raise AssertionError(f"{path}:{fence[0]}: the fence is not closed")
     return found
+
+
+def remark_above(lines):
+    """The text of the remark that ends where the lines end, or nothing."""
+    text = "\n".join(lines).rstrip()
+    if not text.endswith("-->"):
+        return ""
+    return textwrap.dedent(text[text.rfind("<!--") + len("<!--"):-len("-->")]).strip()
+
+
+def unfenced_commands(path, root):
+    """[(location, line)] of commands of ours in blocks that are code by indentation alone."""
+    text = re.sub(r"^( *)```.*?^ *```", lambda m: "\n" * m.group(0).count("\n"), path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [(f"{path.relative_to(root)}:{number}", line.strip()) for number, line in enumerate(text.split("\n"), 1)
+            if line.startswith("    ") and OURS.match(line.strip())]
 
 
 def program(examples):
@@ -99,7 +119,7 @@ class Checks:
         self.failures, self.counts, self.help_texts, self.server = [], {}, {}, None
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("PEERLANE_", "OMPI_", "PMI", "MV2_", "SLURM_"))}
         self.environment.update(PEERLANE_GPU="sim", LD_LIBRARY_PATH=f"{out}/sim:{out}", PATH=f"{out}:{os.environ['PATH']}",
-                                XDG_CACHE_HOME=str(folder))
+                                XDG_CACHE_HOME=str(folder), ROOT=str(root))
 
     def count(self, word):
         self.counts[word] = self.counts.get(word, 0) + 1
@@ -213,7 +233,7 @@ class Checks:
         if example.not_run:
             return
         folder = tempfile.mkdtemp(dir=self.folder)
-        body = example.body.replace(STORE, f"{folder}/store")  # a script starts its own server
+        body = f"{example.preparation}\n{example.body}".replace(STORE, f"{folder}/store")  # a script starts its own server
         process = subprocess.Popen(["bash", "-eu", "-o", "pipefail", "-c", body], env=self.environment, cwd=folder, text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         code, text = self.finish(process)
@@ -240,7 +260,9 @@ class Checks:
         if example.language == "" and not example.not_run and OURS.search(example.body):
             self.fail(example, "commands of ours: `sh` behind the fence runs them, or say why not: <!-- not run: reason -->")
         for line in example.body.replace("\\\n", " ").split("\n"):
-            line = re.split(r"\s+#|(?<=\S)\s{3,}", line.strip())[0]  # a remark, or words in a second column
+            line = re.split(r"\s+#", line.strip())[0]
+            if OURS.match(line) and re.search(r"\S\s{3,}\S", line):
+                self.fail(example, f"`{line}` cannot be pasted: words that explain it come after a #")
             self.make_target(example, line)
             match = re.search(r"(?:^|[\s/;])peerlane\s+([a-z][a-z0-9-]*)(.*)", line)
             if match and " = " not in line:
@@ -289,8 +311,10 @@ def main(out, root, cc, cxx):
     root = Path(root).resolve()
     documents = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     examples = [example for document in documents for example in examples_of(document, root)]
+    bare = [f"{location}: `{line}` stands in no fence" for document in documents for location, line in unfenced_commands(document, root)]
     with tempfile.TemporaryDirectory() as folder:
         checks = Checks(str(Path(out).resolve()), root, cc, cxx, Path(folder))
+        checks.failures += bare
         try:
             checks.look_at(examples)
         finally:

@@ -253,7 +253,7 @@ def smaller_runs():
     """By default no command takes more than 20 s of a small machine on the simulated GPU."""
     with tempfile.TemporaryDirectory() as cache:
         for words in (["copy"], ["calibrate"], ["copylat"], ["copybw"], ["apiperf"], ["pplat"], ["async", "stencil"], ["async", "multigrid"],
-                      ["async", "pingpong"], ["async", "economy"]):
+                      ["async", "pingpong"], ["async", "economy"], ["bandwidth"], ["p2p", "latency"], ["p2p", "mbw_mr"]):
             before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
             done = good(*words, XDG_CACHE_HOME=cache)
             after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begin
