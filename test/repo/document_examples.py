@@ -22,7 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-TOGETHER = ("peerlane/link.h", "peerlane/link.hpp", "peerlane/stream.h", "peerlane/stream.hpp", "messages.open(", "streams.open(")
+TOGETHER = ("peerlane/communicator.h", "peerlane/communicator.hpp", "peerlane/triggered.h", "peerlane/triggered.hpp", "messages.open(", "streams.open(")
 STORE = "/var/tmp/store"
 OURS = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:peerlane|mpirun|srun|store_bench)\s", re.M)
 PATIENCE_S = 250  # a machine may be busy with other tests
