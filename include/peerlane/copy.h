@@ -1,16 +1,32 @@
-/* SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * @file
+ * Copies between host and GPU memory: one call for any size, direction and kind of memory. The library takes the way that
+ * costs least (stores and loads through a mapping, a DMA channel, a resident GPU kernel, CUDA). Link -lpeerlane.
+ * C++: <peerlane/copy.hpp>; guide: docs/which-call.md.
  *
- * libpeerlane's copies between host and GPU memory: one call for any size, direction and kind of host memory; the library
- * takes the way that costs least (stores and loads through a mapping, a resident GPU kernel, DMA). C++: <peerlane/copy.hpp>.
+ * @code
+ * peerlane_copier_t copier;
+ * if (peerlane_copier_open(NULL, &copier) != 0) return fprintf(stderr, "%s\n", peerlane_last_error()), 1;
+ * peerlane_copy(copier, peerlane_host_buffer(&flag, sizeof flag), peerlane_device_buffer(device_ptr, sizeof flag));
+ * peerlane_copier_close(copier);
+ * @endcode
  *
- * Conventions as in <peerlane/peerlane.h>. Sizes and pitches are bytes. Device pointers are CUDA's, of any GPU, context and
- * allocator (managed memory is refused). A copier's calls may come from any thread; closing it or ending one of its objects
- * must not run beside other calls on the same object. In a forked child every call answers EACCES. What a copy means for
- * memory order: docs/ordering.md.
+ * Conventions. A call returns 0 or a positive errno value; outputs are written on success only; peerlane_last_error() is the
+ * sentence behind a failure. Memory is a struct peerlane_buffer. Device memory is of any GPU, context and allocator; managed
+ * memory is refused.
+ *
+ * Threads. Any thread may call a copier. Closing it, or releasing one of its objects, must not run beside other calls on the
+ * same object. fork: in a child every call answers EACCES.
+ *
+ * Memory order. A copy that has ended is at its destination, for the CPU and for GPU work launched afterwards. Kernels that
+ * run meanwhile: docs/ordering.md.
  */
 #ifndef PEERLANE_COPY_H
 #define PEERLANE_COPY_H
 
+#include <peerlane/buffer.h>
+#include <peerlane/operation.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,97 +34,183 @@
 extern "C" {
 #endif
 
-typedef struct peerlane_copier* peerlane_copier_t;             /* owner: peerlane_copier_open .. close */
-typedef struct peerlane_completion* peerlane_completion_t;     /* owner: peerlane_copy_begin .. peerlane_completion_free */
-typedef struct peerlane_registration* peerlane_registration_t; /* owner: peerlane_copier_register .. unregister */
-typedef struct peerlane_hold* peerlane_hold_t; /* owner: peerlane_copier_keep_hot .. peerlane_copier_let_go */
+typedef struct peerlane_copier* peerlane_copier_t; /**< open .. close */
+typedef struct peerlane_registration*
+    peerlane_registration_t;                   /**< peerlane_copier_register .. peerlane_registration_release */
+typedef struct peerlane_hold* peerlane_hold_t; /**< peerlane_copier_keep_hot .. peerlane_hold_release */
 
-/* Zero means the default everywhere, so options may be all zero. */
+/* ---- Opening --------------------------------------------------------------------------------------------------------- */
+
+/** Zero means the default everywhere, so options may be all zero but struct_bytes. */
 struct peerlane_copier_options {
-  size_t struct_bytes;    /* sizeof(struct peerlane_copier_options): fields that come later are not read */
-  const char* backend;    /* mapping backend, NULL: PEERLANE_BACKEND or the best */
-  uint32_t threads;       /* CPU threads of one copy, the caller included; default PEERLANE_COPY_THREADS or 8 */
-  uint32_t lease_us;      /* how long the resident kernel stays at most; default PEERLANE_COPY_LEASE_US or 200 */
-  uint32_t no_gpu_engine; /* 1: no resident kernel */
+  size_t struct_bytes;    /**< sizeof(struct peerlane_copier_options): fields that come later are not read. */
+  const char* backend;    /**< Mapping backend; NULL: PEERLANE_BACKEND or the best. */
+  uint32_t threads;       /**< CPU threads of one copy, the caller included; default PEERLANE_COPY_THREADS or 8. */
+  uint32_t lease_us;      /**< How long the resident kernel stays at most; default PEERLANE_COPY_LEASE_US or 200. */
+  uint32_t no_gpu_engine; /**< 1: no resident kernel. */
   uint32_t reserved;
-  uint64_t cache_bytes; /* most that is kept mapped between copies; default 512 MiB */
+  uint64_t cache_bytes; /**< Most that is kept mapped between copies; default 512 MiB. */
 };
 
-enum peerlane_direction {
-  PEERLANE_TO_DEVICE = 0, /* dst: device pointer, src: host pointer */
-  PEERLANE_TO_HOST = 1,   /* dst: host pointer, src: device pointer */
-  PEERLANE_ON_DEVICE = 2  /* both device pointers, of one GPU or of two */
-};
-
-/* `rows` rows of `row_bytes`; with one row the pitches are not read. Source and destination must not overlap. */
-struct peerlane_transfer {
-  uint64_t dst;
-  uint64_t src;
-  size_t row_bytes;
-  size_t rows;
-  size_t dst_pitch;
-  size_t src_pitch;
-  uint32_t direction; /* enum peerlane_direction */
-  uint32_t reserved;  /* 0 */
-};
-
-/* Needs an initialised CUDA driver; opens nothing else yet. NULL options: all defaults. ENFILE: 64 copiers are open. */
+/**
+ * @brief Opens a copier; one is enough for all threads and GPUs of a process.
+ *
+ * Needs an initialised CUDA driver. Opens nothing else before the first copy.
+ *
+ * @param options  NULL: all defaults.
+ * @param copier   written on success.
+ * @return 0; ENFILE: 64 copiers are open; EINVAL; or the reason why no driver answers.
+ */
 int peerlane_copier_open(const struct peerlane_copier_options* options, peerlane_copier_t* copier);
-/* Waits for what is under way. Completions, registrations and holds must have been ended: EBUSY, and it stays open. */
+
+/**
+ * @brief Waits for the copies under way, then ends the copier.
+ * @return 0; EBUSY: operations, holds or registrations are left, and it stays open; EINVAL: not open.
+ */
 int peerlane_copier_close(peerlane_copier_t copier);
 
-/* ---- Copies, complete on return: the data is at its destination, for the CPU and for GPU work launched afterwards. ----
- * EINVAL: an address that is not what the direction says, freed memory, bytes outside the allocation, rows that overlap.
- * EIO: CUDA's reason. After a failure nothing is in flight; part of the destination may be written. */
-int peerlane_copy_to_device(peerlane_copier_t copier, uint64_t dst, const void* src, size_t bytes);
-int peerlane_copy_to_host(peerlane_copier_t copier, void* dst, uint64_t src, size_t bytes);
-int peerlane_copy_on_device(peerlane_copier_t copier, uint64_t dst, uint64_t src, size_t bytes);
-int peerlane_copy_2d(peerlane_copier_t copier, const struct peerlane_transfer* transfer);
-/* Any order among themselves; directions may be mixed. Much cheaper than one by one where they are small. */
-int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count);
-int peerlane_copy_fill(peerlane_copier_t copier, uint64_t dst, int byte_value, size_t bytes);
+/* ---- Copies that are complete on return ------------------------------------------------------------------------------ */
 
-/* ---- Asynchronous copies --------------------------------------------------------------------------------------------
- * The memory must stay until the completion says done; freeing the completion before waits. */
+/**
+ * @brief Copies source.size_bytes bytes; either side is host or device memory.
+ *
+ * Takes no lock, allocates nothing and calls the system for small copies only where no
+ * mapping can be had.
+ *
+ * @param destination  at least source.size_bytes long.
+ * @param source       must not overlap the destination. Of size 0: nothing is done.
+ * @return 0; ERANGE: the destination is shorter than the source; EINVAL: an address that is not the kind of memory that its
+ *         buffer says, freed memory, bytes outside of the allocation, or both sides are host memory; EIO: CUDA's reason.
+ * After a failure nothing is in flight; part of the destination may be written.
+ */
+int peerlane_copy(peerlane_copier_t copier, struct peerlane_buffer destination, struct peerlane_buffer source);
+
+/** One copy of a list, or rows of one. All zero but the buffers is a plain copy of source.size_bytes bytes. */
+struct peerlane_transfer {
+  struct peerlane_buffer destination;
+  struct peerlane_buffer source;
+  size_t rows;                    /**< 0 and 1: a plain copy, and the fields below are not read. */
+  size_t row_size_bytes;          /**< Of each row. */
+  size_t destination_pitch_bytes; /**< From one row's begin to the next one's. */
+  size_t source_pitch_bytes;
+};
+
+/** @brief A plain copy as a transfer. */
+static inline struct peerlane_transfer peerlane_plain_transfer(struct peerlane_buffer destination,
+                                                               struct peerlane_buffer source) {
+  struct peerlane_transfer transfer;
+  memset(&transfer, 0, sizeof transfer);
+  transfer.destination = destination;
+  transfer.source = source;
+  return transfer;
+}
+
+/**
+ * @brief Copies rows.
+ * @return as peerlane_copy(); ERANGE: the rows leave one of the buffers; EINVAL: rows that overlap.
+ */
+int peerlane_copy_rows(peerlane_copier_t copier, const struct peerlane_transfer* transfer);
+
+/**
+ * @brief Copies a list, in any order among themselves; directions may be mixed.
+ *
+ * Much cheaper than one by one where the copies are small.
+ *
+ * @param transfers  `count` of them; NULL if count is 0.
+ * @return as peerlane_copy_rows(). Every transfer's fields are checked before the first one is copied.
+ */
+int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count);
+
+/**
+ * @brief Sets device memory to a byte.
+ * @param byte_value  its low 8 bits count.
+ * @return as peerlane_copy(); EINVAL: host memory.
+ */
+int peerlane_copy_fill(peerlane_copier_t copier, struct peerlane_buffer destination, int byte_value);
+
+/* ---- Asynchronous copies --------------------------------------------------------------------------------------------- */
+
 enum peerlane_begin_flags {
   PEERLANE_BEGIN_DEFAULT = 0,
-  PEERLANE_BEGIN_AFTER_STREAM = 1 /* the copies wait for a stream */
+  PEERLANE_BEGIN_AFTER_STREAM = 1 /**< The copies wait for what `stream` has queued so far. */
 };
-/* `stream`: a CUstream; with PEERLANE_BEGIN_AFTER_STREAM the copies wait for what it has queued so far. EBUSY: it is being
- * captured into a graph. */
-int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count, uint32_t flags,
-                        void* stream, peerlane_completion_t* completion);
-/* *done becomes 1 or 0. A failure of the copies is reported once and ends them. */
-int peerlane_completion_test(peerlane_completion_t completion, int* done);
-int peerlane_completion_wait(peerlane_completion_t completion);
-/* The CUstream waits on the GPU for the copies. / Records the CUevent behind them. Copies that need a CPU are waited for
- * here (docs/ordering.md lists them). */
-int peerlane_completion_make_wait(peerlane_completion_t completion, void* stream);
-int peerlane_completion_record(peerlane_completion_t completion, void* event);
-/* Waits if need be; the handle is dead afterwards. Returns what wait would. */
-int peerlane_completion_free(peerlane_completion_t completion);
 
-/* ---- Control ------------------------------------------------------------------------------------------------------- */
-/* Opens what copies with this GPU's memory will need (some 10 ms), so that none of them pays for it. */
+/**
+ * @brief Begins copies, and returns once they are under way.
+ *
+ * @param transfers  read before the call returns.
+ * @param flags      enum peerlane_begin_flags.
+ * @param stream     a CUstream or cudaStream_t; read with PEERLANE_BEGIN_AFTER_STREAM.
+ * @param op         written on success; ends with all of the copies. info->size_bytes is their sum.
+ * @return 0; EBUSY: the stream is being captured into a graph; EAGAIN: 4 million operations are not ended; as
+ *         peerlane_copy_list() else. After a failure nothing is in flight.
+ */
+int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count, uint32_t flags,
+                        void* stream, peerlane_op_t* op);
+
+/**
+ * @brief Makes a stream wait, on the GPU, for the copies of an operation; work that it queues later sees the data.
+ *
+ * Copies that need a CPU are waited for within this call (docs/ordering.md lists them). The operation is still to be ended.
+ *
+ * @param op      of peerlane_copy_begin(); an empty one has ended.
+ * @param stream  a CUstream or cudaStream_t of any GPU.
+ * @return 0; EINVAL: not a live copy; EBUSY: the stream is being captured; or what the copies ended with.
+ */
+int peerlane_copy_make_wait(const peerlane_op_t* op, void* stream);
+
+/**
+ * @brief Records an event (CUevent, cudaEvent_t) behind the copies of an operation; else as peerlane_copy_make_wait().
+ */
+int peerlane_copy_record(const peerlane_op_t* op, void* event);
+
+/* ---- Control --------------------------------------------------------------------------------------------------------- */
+
+/** @brief Opens what copies with this GPU's memory will need (some 10 ms), so that none of them pays for it. */
 int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordinal);
-/* Keeps the resident kernel there without use. It still leaves at the end of each lease and is relaunched, so cudaFree and
- * the like wait one lease at most. ENOTSUP with the reason if there can be none. */
+
+/**
+ * @brief Keeps the resident kernel on a GPU without use.
+ *
+ * It still leaves at the end of each lease and is launched again, so cudaFree and the like wait one lease at most.
+ *
+ * @param hold  written on success; end it with peerlane_hold_release().
+ * @return 0; ENOTSUP: there can be none, with the reason.
+ */
 int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordinal, peerlane_hold_t* hold);
-int peerlane_copier_let_go(peerlane_hold_t hold);
-/* Keeps device memory mapped and saves each copy a question to the driver. Unregister before freeing it. */
-int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes, peerlane_registration_t* handle);
-/* The same for host memory: it is pinned unless it is already, and its copies need neither a look nor a detour.
- * `device_ordinal`: any GPU, all of them can use it. Unregister before unmapping or freeing it. EBUSY: CUDA has registered
- * part of it. */
-int peerlane_copier_register_host(peerlane_copier_t copier, void* pointer, size_t bytes, int device_ordinal,
-                                  peerlane_registration_t* handle);
-int peerlane_copier_unregister(peerlane_registration_t handle);
-/* Unmaps what is kept between copies: memory that was freed goes back to the GPU now instead of within 0.1 s. */
+int peerlane_hold_release(peerlane_hold_t hold);
+
+/**
+ * @brief Registers memory that many copies use: they need not ask what lies there.
+ *
+ * Device memory stays mapped. Host memory is pinned, unless it is already, and its copies need no detour. Release the
+ * registration before the memory is freed.
+ *
+ * @param buffer        of a known kind or PEERLANE_MEMORY_ANY.
+ * @param registration  written on success; end it with peerlane_registration_release().
+ * @return 0; EBUSY: CUDA has registered part of the host memory; EINVAL: empty, or it leaves its allocation.
+ */
+int peerlane_copier_register(peerlane_copier_t copier, struct peerlane_buffer buffer, peerlane_registration_t* registration);
+int peerlane_registration_release(peerlane_registration_t registration);
+
+/** @brief Unmaps what is kept between copies: memory that was freed goes back to the GPU now instead of within 0.1 s. */
 int peerlane_copier_trim(peerlane_copier_t copier);
 
-/* What a copy of this size would do and why, as text of several lines. `pageable`: 1 if the host memory is not pinned (on
- * the device: 1 if the GPUs differ). Writes at most capacity - 1 characters; *needed becomes the full length. */
-int peerlane_copier_explain(peerlane_copier_t copier, uint32_t direction, int pageable, size_t bytes, char* text,
+enum peerlane_direction {
+  PEERLANE_TO_DEVICE = 0,
+  PEERLANE_TO_HOST = 1,
+  PEERLANE_ON_DEVICE = 2 /**< Between device memory, of one GPU or of two. */
+};
+
+/**
+ * @brief Says what a copy of this size would do and why, as text of several lines.
+ *
+ * @param direction  enum peerlane_direction.
+ * @param pageable   1: the host memory is not pinned (PEERLANE_ON_DEVICE: the GPUs differ).
+ * @param text       gets at most capacity - 1 characters and an end.
+ * @param needed     may be NULL; becomes the full length.
+ */
+int peerlane_copier_explain(peerlane_copier_t copier, uint32_t direction, int pageable, size_t size_bytes, char* text,
                             size_t capacity, size_t* needed);
 
 #ifdef __cplusplus

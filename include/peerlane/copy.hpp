@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // C++ API of the copies: RAII over the C calls of <peerlane/copy.h>, where each call is described; link libpeerlane.
 //
-//   auto copier = peerlane::copier::open();
-//   copier->to_host(&result, device_ptr, sizeof result);   // 64 bytes: 1.15 us on an H100, no CUDA copy
-//   auto later = copier->begin({{dst, src, bytes, 1, 0, 0, PEERLANE_TO_HOST, 0}});
+//   auto copier = peerlane::copier::open();                                       // result<copier>
+//   copier->copy(peerlane::host_buffer(&result, sizeof result), device);         // device: a buffer, a span of host memory
+//   ... auto later = copier->begin({{values, peerlane::device_buffer(device_ptr, size_bytes)}});   // result<operation>
 //   later->wait();
 #pragma once
 
@@ -12,10 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <peerlane/buffer.hpp>
+#include <peerlane/operation.hpp>
 #include <peerlane/peerlane.hpp>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace peerlane {
 
@@ -26,87 +29,109 @@ class owned_handle {
  public:
   owned_handle() = default;
   explicit owned_handle(Handle handle) noexcept : handle_(handle) {}
-  owned_handle(owned_handle&& other) noexcept : handle_(other.release()) {}
+  owned_handle(owned_handle&& other) noexcept : handle_(other.give_up()) {}
   owned_handle& operator=(owned_handle&& other) noexcept {
     if (this != &other) {
       reset();
-      handle_ = other.release();
+      handle_ = other.give_up();
     }
     return *this;
   }
   ~owned_handle() { reset(); }
   Handle get() const noexcept { return handle_; }
-  Handle release() noexcept { return std::exchange(handle_, nullptr); }
+  // The caller ends it from now on.
+  Handle give_up() noexcept { return std::exchange(handle_, nullptr); }
   void reset() noexcept {
-    if (handle_ != nullptr) End(release());
+    if (handle_ != nullptr) End(give_up());
   }
 
  protected:
   Handle handle_ = nullptr;
 };
+
+// The full text from `give(text, capacity, needed)`; the text may grow from one call to the next.
+template <class Give>
+result<std::string> whole_text(Give&& give) {
+  std::string text(4096, '\0');
+  for (;;) {
+    std::size_t needed = 0;
+    if (const int code = give(text.data(), text.size(), &needed)) return failure{code, peerlane_last_error()};
+    const bool is_whole = needed < text.size();
+    text.resize(is_whole ? needed : needed + 1024);
+    if (is_whole) return text;
+  }
+}
 }  // namespace detail
 
-// The end of an asynchronous copy. An empty one is done. Dropping it waits.
-class completion : public detail::owned_handle<peerlane_completion_t, peerlane_completion_free> {
- public:
-  using owned_handle::owned_handle;
-  result<bool> test() const {
-    if (handle_ == nullptr) return true;
-    int done = 0;
-    if (const int code = peerlane_completion_test(handle_, &done)) return failure{code, peerlane_last_error()};
-    return done != 0;
-  }
-  status wait() const { return handle_ == nullptr ? status{} : detail::to_status(peerlane_completion_wait(handle_)); }
-  // `stream` is a CUstream (cudaStream_t), `event` a CUevent (cudaEvent_t).
-  status make_wait(void* stream) const {
-    return handle_ == nullptr ? status{} : detail::to_status(peerlane_completion_make_wait(handle_, stream));
-  }
-  status record(void* event) const {
-    return handle_ == nullptr ? status{} : detail::to_status(peerlane_completion_record(handle_, event));
+// One copy of a list.
+struct transfer : peerlane_transfer {
+  transfer(buffer destination_buffer, const_buffer source_buffer) noexcept
+      : peerlane_transfer(peerlane_plain_transfer(destination_buffer, source_buffer)) {}
+  // `row_count` rows of `row_bytes` each; the pitches lead from one row's begin to the next one's.
+  transfer(buffer destination_buffer, std::size_t destination_pitch, const_buffer source_buffer, std::size_t source_pitch,
+           std::size_t row_bytes, std::size_t row_count) noexcept
+      : transfer(destination_buffer, source_buffer) {
+    rows = row_count;
+    row_size_bytes = row_bytes;
+    destination_pitch_bytes = destination_pitch;
+    source_pitch_bytes = source_pitch;
   }
 };
+static_assert(sizeof(transfer) == sizeof(peerlane_transfer), "spans of them are passed to C");
 
 // The resident kernel stays hot while one of these lives.
-using hot_engine = detail::owned_handle<peerlane_hold_t, peerlane_copier_let_go>;
-// Memory whose copies save the look at what lies there.
-using registration = detail::owned_handle<peerlane_registration_t, peerlane_copier_unregister>;
+using hot_engine = detail::owned_handle<peerlane_hold_t, peerlane_hold_release>;
+// Memory whose copies do not ask what lies there.
+using registration = detail::owned_handle<peerlane_registration_t, peerlane_registration_release>;
 
-// Must outlive its completions, holds and registrations. Any thread.
+// `operation` is one of begin(). An empty one has ended. `stream` is a CUstream (cudaStream_t), `event` a CUevent
+// (cudaEvent_t).
+inline status make_wait(const operation& copies, void* stream) {
+  return copies.is_empty() ? status{} : detail::to_status(peerlane_copy_make_wait(&copies.get(), stream));
+}
+inline status record(const operation& copies, void* event) {
+  return copies.is_empty() ? status{} : detail::to_status(peerlane_copy_record(&copies.get(), event));
+}
+
+// Must outlive its operations, holds and registrations. Any thread.
 class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_close> {
  public:
   using owned_handle::owned_handle;
+
+  // Options to start from: copier::options().
   static result<copier> open(const peerlane_copier_options* options = nullptr) {
     peerlane_copier_t out = nullptr;
     if (const int code = peerlane_copier_open(options, &out)) return failure{code, peerlane_last_error()};
     return copier(out);
   }
+  static peerlane_copier_options options() noexcept {
+    peerlane_copier_options out{};
+    out.struct_bytes = sizeof out;
+    return out;
+  }
+  status close() { return detail::to_status(peerlane_copier_close(give_up())); }
 
-  status to_device(std::uint64_t dst, const void* src, std::size_t bytes) const {
-    return detail::to_status(peerlane_copy_to_device(handle_, dst, src, bytes));
+  status copy(buffer destination, const_buffer source) const {
+    return detail::to_status(peerlane_copy(handle_, destination, source));
   }
-  status to_host(void* dst, std::uint64_t src, std::size_t bytes) const {
-    return detail::to_status(peerlane_copy_to_host(handle_, dst, src, bytes));
-  }
-  status on_device(std::uint64_t dst, std::uint64_t src, std::size_t bytes) const {
-    return detail::to_status(peerlane_copy_on_device(handle_, dst, src, bytes));
-  }
-  status copy(const peerlane_transfer& transfer) const { return detail::to_status(peerlane_copy_2d(handle_, &transfer)); }
-  status copy_list(std::span<const peerlane_transfer> list) const {
+  status copy_rows(const transfer& rows) const { return detail::to_status(peerlane_copy_rows(handle_, &rows)); }
+  status copy_list(std::span<const transfer> list) const {
     return detail::to_status(peerlane_copy_list(handle_, list.data(), list.size()));
   }
-  status fill(std::uint64_t dst, std::byte value, std::size_t bytes) const {
-    return detail::to_status(peerlane_copy_fill(handle_, dst, std::to_integer<int>(value), bytes));
+  status fill(buffer destination, std::byte value) const {
+    return detail::to_status(peerlane_copy_fill(handle_, destination, std::to_integer<int>(value)));
   }
 
-  result<completion> begin(std::span<const peerlane_transfer> list) const {
-    return begin_with(list, PEERLANE_BEGIN_DEFAULT, nullptr);
-  }
-  result<completion> begin(std::initializer_list<peerlane_transfer> list) const {
+  result<operation> begin(std::span<const transfer> list) const { return begin_with(list, PEERLANE_BEGIN_DEFAULT, nullptr); }
+  result<operation> begin(std::initializer_list<transfer> list) const {
     return begin_with({list.begin(), list.size()}, PEERLANE_BEGIN_DEFAULT, nullptr);
   }
   // After what `stream` (a CUstream) has queued so far.
-  result<completion> begin_after(void* stream, std::span<const peerlane_transfer> list) const {
+  result<operation> begin_after(void* stream, std::span<const transfer> list) const {
     return begin_with(list, PEERLANE_BEGIN_AFTER_STREAM, stream);
+  }
+  result<operation> begin_after(void* stream, std::initializer_list<transfer> list) const {
+    return begin_with({list.begin(), list.size()}, PEERLANE_BEGIN_AFTER_STREAM, stream);
   }
 
   status prepare(int device_ordinal) const { return detail::to_status(peerlane_copier_prepare(handle_, device_ordinal)); }
@@ -116,35 +141,24 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
       return failure{code, peerlane_last_error()};
     return hot_engine(out);
   }
-  result<registration> register_memory(std::uint64_t device_ptr, std::size_t bytes) const {
+  result<registration> register_memory(const_buffer memory) const {
     peerlane_registration_t out = nullptr;
-    if (const int code = peerlane_copier_register(handle_, device_ptr, bytes, &out))
-      return failure{code, peerlane_last_error()};
-    return registration(out);
-  }
-  result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal = 0) const {
-    peerlane_registration_t out = nullptr;
-    if (const int code = peerlane_copier_register_host(handle_, pointer, bytes, device_ordinal, &out))
-      return failure{code, peerlane_last_error()};
+    if (const int code = peerlane_copier_register(handle_, memory, &out)) return failure{code, peerlane_last_error()};
     return registration(out);
   }
   status trim() const { return detail::to_status(peerlane_copier_trim(handle_)); }
-  result<std::string> explain(peerlane_direction direction, bool pageable, std::size_t bytes) const {
-    std::string text(8192, '\0');
-    std::size_t needed = 0;
-    if (const int code =
-            peerlane_copier_explain(handle_, direction, pageable ? 1 : 0, bytes, text.data(), text.size(), &needed))
-      return failure{code, peerlane_last_error()};
-    text.resize(needed < text.size() ? needed : text.size() - 1);
-    return text;
+  result<std::string> explain(peerlane_direction direction, bool pageable, std::size_t size_bytes) const {
+    return detail::whole_text([&](char* text, std::size_t capacity, std::size_t* needed) {
+      return peerlane_copier_explain(handle_, direction, pageable ? 1 : 0, size_bytes, text, capacity, needed);
+    });
   }
 
  private:
-  result<completion> begin_with(std::span<const peerlane_transfer> list, std::uint32_t flags, void* stream) const {
-    peerlane_completion_t out = nullptr;
+  result<operation> begin_with(std::span<const transfer> list, std::uint32_t flags, void* stream) const {
+    peerlane_op_t out{};
     if (const int code = peerlane_copy_begin(handle_, list.data(), list.size(), flags, stream, &out))
       return failure{code, peerlane_last_error()};
-    return completion(out);
+    return operation(out);
   }
 };
 

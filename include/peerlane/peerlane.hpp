@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // C++ API: sessions and mappings as RAII objects over the C calls of <peerlane/peerlane.h>; link libpeerlane.
 //
-//   auto lane = peerlane::open();                       // result<session>
-//   auto flag = lane->map(device_ptr, sizeof(int));      // result<mapping>: any alignment, any length
-//   flag->write(0, &one, sizeof one);                    // 0.13 us on an H100, no CUDA call
+//   auto session = peerlane::session::open();              // result<session>
+//   auto flag = session->map(device_ptr, sizeof(int));      // result<mapping>: any alignment, any length
+//   flag->write(0, &one, sizeof one);                    // no CUDA call
 //
 // Header-only on purpose: what crosses the library boundary is C, so compilers and standard libraries may differ.
 #pragma once
@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <mutex>
+#include <peerlane/buffer.hpp>
 #include <peerlane/result.hpp>
 #include <span>
 #include <utility>
@@ -33,7 +34,7 @@ class mapping_view {
 
   peerlane_mapping_t get() const noexcept { return handle_; }
   // CPU address of the mapped device pointer; null for an empty view.
-  void* data() const noexcept { return handle_ != nullptr ? peerlane_data(handle_) : nullptr; }
+  void* data() const noexcept { return handle_ != nullptr ? peerlane_mapping_data(handle_) : nullptr; }
   result<peerlane_mapping_info> info() const {
     peerlane_mapping_info out{};
     if (const int code = peerlane_mapping_get_info(handle_, &out)) return failure{code, peerlane_last_error()};
@@ -41,19 +42,19 @@ class mapping_view {
   }
   // Bytes from offset_bytes on; ordered before later stores of this thread.
   status write(std::size_t offset_bytes, const void* source, std::size_t size_bytes) const {
-    return detail::to_status(peerlane_write(handle_, offset_bytes, source, size_bytes));
+    return detail::to_status(peerlane_mapping_write(handle_, offset_bytes, source, size_bytes));
   }
   // As write, unordered until flush().
   status write_unfenced(std::size_t offset_bytes, const void* source, std::size_t size_bytes) const {
-    return detail::to_status(peerlane_write_unfenced(handle_, offset_bytes, source, size_bytes));
+    return detail::to_status(peerlane_mapping_write_unfenced(handle_, offset_bytes, source, size_bytes));
   }
   status read(std::size_t offset_bytes, void* destination, std::size_t size_bytes) const {
-    return detail::to_status(peerlane_read(handle_, offset_bytes, destination, size_bytes));
+    return detail::to_status(peerlane_mapping_read(handle_, offset_bytes, destination, size_bytes));
   }
   status fill(std::size_t offset_bytes, std::byte value, std::size_t size_bytes) const {
-    return detail::to_status(peerlane_fill(handle_, offset_bytes, std::to_integer<int>(value), size_bytes));
+    return detail::to_status(peerlane_mapping_fill(handle_, offset_bytes, std::to_integer<int>(value), size_bytes));
   }
-  status flush() const { return detail::to_status(peerlane_flush(handle_)); }
+  status flush() const { return detail::to_status(peerlane_mapping_flush(handle_)); }
 
  protected:
   peerlane_mapping_t handle_ = nullptr;
@@ -63,11 +64,11 @@ class mapping_view {
 class mapping : public mapping_view {
  public:
   mapping() = default;
-  mapping(mapping&& other) noexcept : mapping_view(other.release()) {}
+  mapping(mapping&& other) noexcept : mapping_view(other.give_up()) {}
   mapping& operator=(mapping&& other) noexcept {
     if (this != &other) {
       reset();
-      handle_ = other.release();
+      handle_ = other.give_up();
     }
     return *this;
   }
@@ -82,13 +83,13 @@ class mapping : public mapping_view {
     return out;
   }
   mapping_view view() const noexcept { return mapping_view(handle_); }
-  // Gives up ownership.
-  peerlane_mapping_t release() noexcept { return std::exchange(handle_, nullptr); }
-  status unmap() { return detail::to_status(peerlane_unmap(release())); }
+  // The caller ends it from now on.
+  peerlane_mapping_t give_up() noexcept { return std::exchange(handle_, nullptr); }
+  status unmap() { return detail::to_status(peerlane_unmap(give_up())); }
 
  private:
   void reset() noexcept {
-    if (handle_ != nullptr) peerlane_unmap(release());
+    if (handle_ != nullptr) peerlane_unmap(give_up());
   }
 };
 
@@ -97,11 +98,11 @@ class mapping : public mapping_view {
 class session {
  public:
   session() = default;
-  session(session&& other) noexcept : handle_(other.release()) {}
+  session(session&& other) noexcept : handle_(other.give_up()) {}
   session& operator=(session&& other) noexcept {
     if (this != &other) {
       reset();
-      handle_ = other.release();
+      handle_ = other.give_up();
     }
     return *this;
   }
@@ -109,54 +110,66 @@ class session {
   session& operator=(const session&) = delete;
   ~session() { reset(); }
 
+  // On the best backend. Options to start from: session::options().
+  static result<session> open(const peerlane_session_options* options = nullptr) {
+    peerlane_session_t out = nullptr;
+    if (const int code = peerlane_session_open(options, &out)) return failure{code, peerlane_last_error()};
+    return from_native_handle(out);
+  }
+  static peerlane_session_options options() noexcept {
+    peerlane_session_options out{};
+    out.struct_bytes = sizeof out;
+    return out;
+  }
   static session from_native_handle(peerlane_session_t handle) noexcept {
     session out;
     out.handle_ = handle;
     return out;
   }
   peerlane_session_t get() const noexcept { return handle_; }
-  peerlane_session_t release() noexcept { return std::exchange(handle_, nullptr); }
-  status close() { return detail::to_status(peerlane_close(release())); }
+  // The caller ends it from now on.
+  peerlane_session_t give_up() noexcept { return std::exchange(handle_, nullptr); }
+  status close() { return detail::to_status(peerlane_session_close(give_up())); }
 
-  result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) const {
+  result<mapping> map(device_ptr_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) const {
     peerlane_mapping_t out = nullptr;
     if (const int code = peerlane_map(handle_, device_ptr, size_bytes, flags, &out))
       return failure{code, peerlane_last_error()};
     return mapping::from_native_handle(out);
   }
   // Memory of another process, opened by cuIpcOpenMemHandle with these 64 bytes.
-  result<mapping> map_ipc(std::uint64_t device_ptr, std::size_t size_bytes, const void* ipc_handle,
+  result<mapping> map_ipc(device_ptr_t device_ptr, std::size_t size_bytes, const void* ipc_handle,
                           std::uint32_t flags = PEERLANE_MAP_DEFAULT) const {
     peerlane_mapping_t out = nullptr;
     if (const int code = peerlane_map_ipc(handle_, device_ptr, size_bytes, flags, ipc_handle, &out))
       return failure{code, peerlane_last_error()};
     return mapping::from_native_handle(out);
   }
-  const char* backend_name() const { return peerlane_backend_name(handle_); }
+  const char* backend_name() const { return peerlane_session_backend_name(handle_); }
 
  private:
   void reset() noexcept {
-    if (handle_ != nullptr) peerlane_close(release());
+    if (handle_ != nullptr) peerlane_session_close(give_up());
   }
   peerlane_session_t handle_ = nullptr;
 };
 
-// Opens a session on the named backend, or on the best one.
-inline result<session> open(const char* backend = nullptr) {
-  peerlane_session_t out = nullptr;
-  if (const int code = peerlane_open(backend, &out)) return failure{code, peerlane_last_error()};
-  return session::from_native_handle(out);
+// A buffer that says what lies there, as the driver answers now.
+inline result<buffer> detect_buffer(void* pointer, std::size_t size_bytes) {
+  peerlane_buffer out{};
+  if (const int code = peerlane_detect_buffer(pointer, size_bytes, &out)) return failure{code, peerlane_last_error()};
+  return buffer(out);
 }
 
 namespace detail {
 // The session behind peerlane::map. A forked child finds its parent's and opens one of its own.
 class shared_session {
  public:
-  result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags) {
+  result<mapping> map(device_ptr_t device_ptr, std::size_t size_bytes, std::uint32_t flags) {
     const std::lock_guard lock(mutex_);
-    if (*peerlane_backend_name(session_.get()) == '\0') {  // not open, or another process's
-      (void)session_.release();
-      auto fresh = open();
+    if (*peerlane_session_backend_name(session_.get()) == '\0') {  // not open, or another process's
+      (void)session_.give_up();
+      auto fresh = session::open();
       if (!fresh) return fresh.error();
       session_ = *std::move(fresh);
     }
@@ -170,7 +183,7 @@ class shared_session {
 }  // namespace detail
 
 // Maps with a session of the process's own, opened on first use and left open at exit. Calls take turns.
-inline result<mapping> map(std::uint64_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) {
+inline result<mapping> map(device_ptr_t device_ptr, std::size_t size_bytes, std::uint32_t flags = PEERLANE_MAP_DEFAULT) {
   static auto* shared = new detail::shared_session;  // never destroyed: mappings may outlive static objects
   return shared->map(device_ptr, size_bytes, flags);
 }

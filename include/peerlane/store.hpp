@@ -2,10 +2,11 @@
 // C++ API of the store's client: RAII over the C calls of <peerlane/store.h>, where each call is described; link
 // libpeerlane_store.
 //
-//   auto store = peerlane::store::open();                       // PEERLANE_STORE says where
+//   auto store = peerlane::store::open();                          // PEERLANE_STORE says where
 //   auto pool = store->open_pool("checkpoints");
-//   auto put = store->put(*pool, "layer0", device_ptr, bytes);  // put->path, put->durability: what became of it
-//   auto later = store->begin_get(*pool, "layer0", device_ptr, bytes);
+//   auto weights = peerlane::device_buffer(device_ptr, size_bytes);
+//   auto put = store->put(*pool, "layer0", weights);               // result<op_info>: put->path, put->durability
+//   auto later = store->begin_get(*pool, "layer0", weights);       // result<operation>
 //   later->wait();
 #pragma once
 
@@ -14,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <peerlane/buffer.hpp>
+#include <peerlane/operation.hpp>
 #include <peerlane/result.hpp>
 #include <string>
 #include <string_view>
@@ -21,79 +24,54 @@
 
 namespace peerlane {
 
-using store_reply = peerlane_store_reply;
-
-// An operation under way. Dropping it before it has ended waits for it: its memory is in use.
-class store_operation {
+// Memory that operations need not look at again. Must outlive them; ends before its store does.
+class store_memory {
  public:
-  explicit store_operation(peerlane_store_op_t handle) noexcept : handle_(handle) {}
-  store_operation(store_operation&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  store_operation& operator=(store_operation&& other) noexcept {
-    if (this != &other) {
-      reset();
-      handle_ = std::exchange(other.handle_, nullptr);
-    }
+  explicit store_memory(peerlane_store_memory_t handle) noexcept : handle_(handle) {}
+  store_memory(store_memory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  store_memory& operator=(store_memory&& other) noexcept {
+    std::swap(handle_, other.handle_);
     return *this;
   }
-  ~store_operation() { reset(); }
-
-  result<bool> test() const {
-    int done = 0;
-    if (const int code = peerlane_store_test(handle_, &done)) return failure{code, peerlane_store_last_error()};
-    return done != 0;
+  ~store_memory() {
+    if (handle_ != nullptr) peerlane_store_release_memory(handle_);
   }
-  // ETIMEDOUT: not by then; it goes on.
-  result<store_reply> wait(std::int32_t timeout_ms = -1) const {
-    store_reply out{};
-    if (const int code = peerlane_store_wait(handle_, timeout_ms, &out)) return failure{code, peerlane_store_last_error()};
-    return out;
-  }
+  peerlane_store_memory_t get() const noexcept { return handle_; }
 
  private:
-  void reset() noexcept {
-    if (handle_ == nullptr) return;
-    peerlane_store_wait(handle_, -1, nullptr);
-    peerlane_store_free(std::exchange(handle_, nullptr));
-  }
-  peerlane_store_op_t handle_;
+  peerlane_store_memory_t handle_;
 };
 
-// Memory that operations need not look at again. Must outlive them; ends before its store does.
-class direct_memory {
- public:
-  explicit direct_memory(peerlane_direct_memory_t handle) noexcept : handle_(handle) {}
-  direct_memory(direct_memory&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  direct_memory& operator=(direct_memory&&) = delete;
-  ~direct_memory() {
-    if (handle_ != nullptr) peerlane_store_unregister_direct_memory(handle_);
-  }
-  peerlane_direct_memory_t get() const noexcept { return handle_; }
-
- private:
-  peerlane_direct_memory_t handle_;
-};
-
-// Any thread.
+// Any thread. Must outlive its operations and memory.
 class store {
  public:
+  // Options to start from: store::options().
   static result<store> open(const peerlane_store_options* options = nullptr) {
     peerlane_store_t out = nullptr;
     if (const int code = peerlane_store_open(options, &out)) return failure{code, peerlane_store_last_error()};
     return store(out);
   }
+  static peerlane_store_options options() noexcept {
+    peerlane_store_options out{};
+    out.struct_bytes = sizeof out;
+    return out;
+  }
   // At a unix socket (a path) or "host:port".
   static result<store> open_at(const std::string& address) {
-    peerlane_store_options options{};
-    options.struct_bytes = sizeof options;
-    (address.find('/') != std::string::npos ? options.socket : options.endpoint) = address.c_str();
-    return open(&options);
+    auto given = options();
+    (address.find('/') != std::string::npos ? given.socket : given.endpoint) = address.c_str();
+    return open(&given);
   }
   store(store&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  store& operator=(store&&) = delete;
+  store& operator=(store&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
   ~store() {
     if (handle_ != nullptr) peerlane_store_close(handle_);
   }
   peerlane_store_t get() const noexcept { return handle_; }
+  status close() { return checked(peerlane_store_close(std::exchange(handle_, nullptr))); }
 
   result<peerlane_pool_t> create_pool(const char* name, const peerlane_pool_options* options = nullptr) const {
     return checked<peerlane_pool_t>(
@@ -102,78 +80,100 @@ class store {
   result<peerlane_pool_t> open_pool(const char* name) const {
     return checked<peerlane_pool_t>([&](peerlane_pool_t* out) { return peerlane_store_open_pool(handle_, name, out); });
   }
+  status delete_pool(const char* name) const { return checked(peerlane_store_delete_pool(handle_, name)); }
   status sync(peerlane_pool_t pool) const { return checked(peerlane_store_sync(handle_, pool)); }
 
-  result<store_reply> put(peerlane_pool_t pool, std::string_view key, const void* value, std::size_t bytes,
-                          const peerlane_put_options* options = nullptr) const {
-    return checked<store_reply>([&](store_reply* out) {
-      return peerlane_store_put(handle_, pool, key.data(), key.size(), value, bytes, options, out);
-    });
+  // Options to start from.
+  static peerlane_put_options put_options() noexcept {
+    peerlane_put_options out{};
+    out.struct_bytes = sizeof out;
+    return out;
   }
-  result<store_reply> get(peerlane_pool_t pool, std::string_view key, void* value, std::size_t bytes,
-                          const peerlane_get_options* options = nullptr) const {
-    return checked<store_reply>([&](store_reply* out) {
-      return peerlane_store_get(handle_, pool, key.data(), key.size(), value, bytes, options, out);
-    });
+  static peerlane_get_options get_options() noexcept {
+    peerlane_get_options out{};
+    out.struct_bytes = sizeof out;
+    return out;
   }
-  result<store_reply> erase(peerlane_pool_t pool, std::string_view key,
-                            const peerlane_put_options* options = nullptr) const {
-    return checked<store_reply>(
-        [&](store_reply* out) { return peerlane_store_erase(handle_, pool, key.data(), key.size(), options, out); });
+  result<op_info> put(peerlane_pool_t pool, std::string_view key, const_buffer value,
+                      const peerlane_put_options* options = nullptr) const {
+    return checked<op_info>(
+        [&](op_info* out) { return peerlane_store_put(handle_, pool, key.data(), key.size(), value, options, out); });
   }
-  result<store_reply> stat(peerlane_pool_t pool, std::string_view key) const {
-    return checked<store_reply>(
-        [&](store_reply* out) { return peerlane_store_stat(handle_, pool, key.data(), key.size(), out); });
+  // op_info::moved_bytes were written; op_info::size_bytes is the stored value's length.
+  result<op_info> get(peerlane_pool_t pool, std::string_view key, buffer value,
+                      const peerlane_get_options* options = nullptr) const {
+    return checked<op_info>(
+        [&](op_info* out) { return peerlane_store_get(handle_, pool, key.data(), key.size(), value, options, out); });
+  }
+  result<op_info> erase(peerlane_pool_t pool, std::string_view key, const peerlane_put_options* options = nullptr) const {
+    return checked<op_info>(
+        [&](op_info* out) { return peerlane_store_erase(handle_, pool, key.data(), key.size(), options, out); });
+  }
+  result<op_info> stat(peerlane_pool_t pool, std::string_view key) const {
+    return checked<op_info>([&](op_info* out) { return peerlane_store_stat(handle_, pool, key.data(), key.size(), out); });
   }
   // `each` returns false to stop.
   status find(peerlane_pool_t pool, const char* prefix, const char* regex,
-              std::function<bool(std::string_view key, std::uint64_t value_bytes)> each) const {
+              std::function<bool(std::string_view key, std::uint64_t value_size_bytes)> each) const {
     constexpr int kStopped = -1;
-    const auto call = [](void* context, const void* key, std::size_t bytes, std::uint64_t value_bytes) {
+    const auto call = [](void* context, const void* key, std::size_t key_size_bytes, std::uint64_t value_size_bytes) {
       auto& wanted = *static_cast<std::function<bool(std::string_view, std::uint64_t)>*>(context);
-      return wanted({static_cast<const char*>(key), bytes}, value_bytes) ? 0 : kStopped;
+      return wanted({static_cast<const char*>(key), key_size_bytes}, value_size_bytes) ? 0 : kStopped;
     };
     const int code = peerlane_store_find(handle_, pool, prefix, regex, call, &each);
     return code == kStopped ? status{} : checked(code);
   }
 
-  result<direct_memory> register_direct_memory(void* address, std::size_t bytes) const {
-    peerlane_direct_memory_t out = nullptr;
-    if (const int code = peerlane_store_register_direct_memory(handle_, address, bytes, &out))
-      return failure{code, peerlane_store_last_error()};
-    return direct_memory(out);
+  result<store_memory> register_memory(const_buffer memory) const {
+    peerlane_store_memory_t out = nullptr;
+    if (const int code = peerlane_store_register(handle_, memory, &out)) return failure{code, peerlane_store_last_error()};
+    return store_memory(out);
   }
-  result<store_reply> put_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& memory, std::size_t offset,
-                                 std::size_t bytes, const peerlane_put_options* options = nullptr) const {
-    return checked<store_reply>([&](store_reply* out) {
-      return peerlane_store_put_direct(handle_, pool, key.data(), key.size(), memory.get(), offset, bytes, options, out);
+  // `size_bytes` of the memory from `offset_bytes` on.
+  result<op_info> put_registered(peerlane_pool_t pool, std::string_view key, const store_memory& memory,
+                                 std::size_t offset_bytes, std::size_t size_bytes,
+                                 const peerlane_put_options* options = nullptr) const {
+    return checked<op_info>([&](op_info* out) {
+      return peerlane_store_put_registered(handle_, pool, key.data(), key.size(), memory.get(), offset_bytes, size_bytes,
+                                           options, out);
     });
   }
-  result<store_reply> get_direct(peerlane_pool_t pool, std::string_view key, const direct_memory& destination,
-                                 std::size_t offset, std::size_t bytes,
+  result<op_info> get_registered(peerlane_pool_t pool, std::string_view key, const store_memory& memory,
+                                 std::size_t offset_bytes, std::size_t size_bytes,
                                  const peerlane_get_options* options = nullptr) const {
-    return checked<store_reply>([&](store_reply* out) {
-      return peerlane_store_get_direct(handle_, pool, key.data(), key.size(), destination.get(), offset, bytes, options,
-                                       out);
+    return checked<op_info>([&](op_info* out) {
+      return peerlane_store_get_registered(handle_, pool, key.data(), key.size(), memory.get(), offset_bytes, size_bytes,
+                                           options, out);
     });
   }
 
-  result<store_operation> begin(const peerlane_store_item& item) const {
-    peerlane_store_op_t out = nullptr;
+  // Several at once: peerlane_store_begin(), whose operations peerlane::operation takes over.
+  result<operation> begin(const peerlane_store_item& item) const {
+    peerlane_op_t out{};
     if (const int code = peerlane_store_begin(handle_, &item, 1, &out)) return failure{code, peerlane_store_last_error()};
-    return store_operation(out);
+    return operation(out);
   }
-  result<store_operation> begin_put(peerlane_pool_t pool, std::string_view key, const void* value, std::size_t bytes,
-                                    const peerlane_put_options* options = nullptr) const {
-    auto item = item_of(PEERLANE_STORE_PUT, pool, key, const_cast<void*>(value), bytes);
+  result<operation> begin_put(peerlane_pool_t pool, std::string_view key, const_buffer value,
+                              const peerlane_put_options* options = nullptr) const {
+    auto item = item_for(PEERLANE_STORE_PUT, pool, key, value);
     item.put_options = options;
     return begin(item);
   }
-  result<store_operation> begin_get(peerlane_pool_t pool, std::string_view key, void* value, std::size_t bytes,
-                                    const peerlane_get_options* options = nullptr) const {
-    auto item = item_of(PEERLANE_STORE_GET, pool, key, value, bytes);
+  result<operation> begin_get(peerlane_pool_t pool, std::string_view key, buffer value,
+                              const peerlane_get_options* options = nullptr) const {
+    auto item = item_for(PEERLANE_STORE_GET, pool, key, value);
     item.get_options = options;
     return begin(item);
+  }
+  static peerlane_store_item item_for(peerlane_store_request request, peerlane_pool_t pool, std::string_view key,
+                                      const_buffer value) noexcept {
+    peerlane_store_item item{};
+    item.request = request;
+    item.pool = pool;
+    item.key = key.data();
+    item.key_size_bytes = key.size();
+    item.value = value;
+    return item;
   }
 
  private:
@@ -184,17 +184,6 @@ class store {
     Out out{};
     if (const int code = call(&out)) return failure{code, peerlane_store_last_error()};
     return out;
-  }
-  static peerlane_store_item item_of(std::uint32_t kind, peerlane_pool_t pool, std::string_view key, void* value,
-                                     std::size_t bytes) {
-    peerlane_store_item item{};
-    item.operation = kind;
-    item.pool = pool;
-    item.key = key.data();
-    item.key_bytes = key.size();
-    item.value = value;
-    item.bytes = bytes;
-    return item;
   }
   peerlane_store_t handle_;
 };

@@ -28,13 +28,13 @@ __all__ = ["CONDITIONS", "DURABILITIES", "Pool", "Reply", "Store"]  # open() wou
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
-_size, _u32, _u64, _i32, _text, _pointer = (ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_char_p,
-                                            ctypes.c_void_p)
+_size, _u32, _u64, _i32, _i64, _text, _pointer = (ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64,
+                                                  ctypes.c_char_p, ctypes.c_void_p)
 
 
 class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", _size), ("socket", _text), ("endpoint", _text), ("tls_certificate", _text), ("tls_key", _text),
-                ("tls_authority", _text), ("timeout_ms", _u32), ("require_path", _u32), ("flags", _u32)]
+                ("tls_authority", _text), ("timeout_ms", _i64), ("require_path", _u32), ("flags", _u32)]
 
 
 class _PoolOptions(ctypes.Structure):
@@ -44,18 +44,23 @@ class _PoolOptions(ctypes.Structure):
 
 class _PutOptions(ctypes.Structure):
     _fields_ = [("struct_bytes", _size), ("durability", _u32), ("condition", _u32), ("expected_version", _u64),
-                ("user_flags", _u32), ("is_part", _u32), ("offset", _u64), ("on_stream", _u32), ("timeout_ms", _i32),
-                ("stream", _pointer)]
+                ("user_flags", _u32), ("is_part", _u32), ("offset_bytes", _u64), ("timeout_ms", _i64), ("on_stream", _u32),
+                ("reserved", _u32), ("stream", _pointer)]
 
 
 class _GetOptions(ctypes.Structure):
-    _fields_ = [("struct_bytes", _size), ("offset", _u64), ("verify", _u32), ("on_stream", _u32), ("timeout_ms", _i32),
+    _fields_ = [("struct_bytes", _size), ("offset_bytes", _u64), ("timeout_ms", _i64), ("verify", _u32), ("on_stream", _u32),
                 ("stream", _pointer)]
 
 
-class _Reply(ctypes.Structure):
-    _fields_ = [("status", _i32), ("path", _u32), ("durability", _u32), ("crc32c", _u32), ("user_flags", _u32), ("repeated", _u32),
-                ("version", _u64), ("value_bytes", _u64), ("moved_bytes", _u64), ("server_ns", _u64)]
+class _Info(ctypes.Structure):
+    _fields_ = [("error", _i32), ("source", _i32), ("tag", _u64), ("size_bytes", _u64), ("moved_bytes", _u64), ("version", _u64),
+                ("server_ns", _u64), ("path", _u32), ("durability", _u32), ("crc32c", _u32), ("user_flags", _u32), ("repeated", _u32),
+                ("reserved", _u32)]
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [("address", _u64), ("size_bytes", _size), ("memory", _u32), ("reserved", _u32)]
 
 
 _EACH = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, _pointer, _size, _u64)
@@ -80,9 +85,9 @@ class Reply:
         return _html.rows("peerlane.store.Reply", vars(self))
 
 
-def _told(reply: _Reply) -> Reply:
+def _told(reply: _Info) -> Reply:
     durability = next((name for name, number in DURABILITIES.items() if number == reply.durability), None)
-    return Reply(reply.version, reply.value_bytes, reply.moved_bytes, _PATHS.get(reply.path, ""), durability)
+    return Reply(reply.version, reply.size_bytes, reply.moved_bytes, _PATHS.get(reply.path, ""), durability)
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -131,16 +136,16 @@ class Pool:
         options = _filled(_PutOptions, durability=_number_of(durability, DURABILITIES, "durability"),
                           condition=_number_of(condition, CONDITIONS, "condition"))
         address, size = _core.one_run(x, False, after)
-        reply = _Reply()
-        _call("peerlane_store_put", *self._at(key), _pointer(address), _size(size), ctypes.byref(options), ctypes.byref(reply))
+        reply = _Info()
+        _call("peerlane_store_put", *self._at(key), _Buffer(address, size), ctypes.byref(options), ctypes.byref(reply))
         return _told(reply)
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
-        options = _filled(_GetOptions, offset=offset, verify=int(verify))
+        options = _filled(_GetOptions, offset_bytes=offset, verify=int(verify))
         address, size = _core.one_run(x, True, after)
-        reply = _Reply()
-        _call("peerlane_store_get", *self._at(key), _pointer(address), _size(size), ctypes.byref(options), ctypes.byref(reply))
+        reply = _Info()
+        _call("peerlane_store_get", *self._at(key), _Buffer(address, size), ctypes.byref(options), ctypes.byref(reply))
         return _told(reply)
 
     def erase(self, key: str | bytes) -> None:
@@ -149,7 +154,7 @@ class Pool:
 
     def stat(self, key: str | bytes) -> Reply:
         """Version and length of a value; nothing is moved."""
-        reply = _Reply()
+        reply = _Info()
         _call("peerlane_store_stat", *self._at(key), ctypes.byref(reply))
         return _told(reply)
 

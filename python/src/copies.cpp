@@ -27,7 +27,7 @@ class pending_copy {
   pending_copy(nb::handle dst, nb::handle src, nb::handle after);
   ~pending_copy() {
     const nb::gil_scoped_release waiting;
-    end_.reset();
+    end_.release();
   }
   pending_copy(const pending_copy&) = delete;
   pending_copy& operator=(const pending_copy&) = delete;
@@ -44,7 +44,7 @@ class pending_copy {
     auto* const handle = stream_of(stream);
     const nb::gil_scoped_release waiting;  // copies that need a CPU are waited for
     const std::lock_guard alone(mutex_);
-    must(end_.make_wait(handle));
+    must(peerlane::make_wait(end_, handle));
   }
   void record(nb::handle event) const {
     const nb::object number = nb::hasattr(event, "cuda_event") ? event.attr("cuda_event")
@@ -53,13 +53,13 @@ class pending_copy {
     auto* const handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(unsigned_integer(number, "the event")));
     const nb::gil_scoped_release waiting;
     const std::lock_guard alone(mutex_);
-    must(end_.record(handle));
+    must(peerlane::record(end_, handle));
   }
 
  private:
   nb::object dst_, src_;
   mutable std::mutex mutex_;  // of end_; its owner never waits for the GIL
-  peerlane::completion end_;
+  mutable peerlane::operation end_;
 };
 
 std::string shape_text(const tensor& view) {
@@ -76,17 +76,6 @@ void must_fit(const tensor& dst, const tensor& src) {
                               .c_str());
 }
 
-peerlane::status run(std::span<const peerlane_transfer> list) {
-  const auto& copier = shared_copier();
-  if (list.size() != 1 || list[0].rows != 1) return copier.copy_list(list);
-  const auto& one = list[0];
-  if (one.direction == PEERLANE_TO_DEVICE)
-    return copier.to_device(one.dst, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(one.src)), one.row_bytes);
-  if (one.direction == PEERLANE_TO_HOST)
-    return copier.to_host(reinterpret_cast<void*>(static_cast<std::uintptr_t>(one.dst)), one.src, one.row_bytes);
-  return copier.on_device(one.dst, one.src, one.row_bytes);
-}
-
 // The usual case, without a list: two runs of bytes, so that a call from Python allocates nothing.
 bool is_one_run(const tensor& destination, const tensor& source) {
   return destination.is_contiguous() && source.is_contiguous();
@@ -95,10 +84,9 @@ bool is_one_run(const tensor& destination, const tensor& source) {
 void copy_one_run(const tensor& destination, const tensor& source) {
   const std::uint64_t bytes = destination.bytes();
   if (bytes == 0) return;
-  const peerlane_transfer one{
-      destination.address, source.address, bytes, 1, 0, 0, direction_between(destination, source), 0};
   const nb::gil_scoped_release waiting;
-  must(run({&one, 1}));
+  must(shared_copier().copy(buffer_over(destination, destination.address, bytes),
+                            buffer_over(source, source.address, bytes)));
 }
 
 // False: both lie in host memory; NumPy copies them.
@@ -107,12 +95,12 @@ bool copy(nb::handle dst, nb::handle src, nb::handle after) {
   must_fit(destination, source);
   if (destination.location == place::host && source.location == place::host) return false;
   const bool is_simple = is_one_run(destination, source);
-  const auto list = is_simple ? std::vector<peerlane_transfer>{} : transfers_between(destination, source);
+  const auto list = is_simple ? std::vector<peerlane::transfer>{} : transfers_between(destination, source);
   wait_for(busy_streams(after, std::array{&destination, &source}));
   if (is_simple) return copy_one_run(destination, source), true;
   if (list.empty()) return true;
   const nb::gil_scoped_release waiting;
-  must(run(list));
+  must(shared_copier().copy_list(list));
   return true;
 }
 
@@ -160,7 +148,7 @@ std::optional<nb::bytes> fill_bytes(nb::handle dst, nb::handle value, nb::handle
     return nb::bytes(bytes.data(), destination.type.bytes);
   if (destination.elements() == 0) return std::nullopt;
   const nb::gil_scoped_release waiting;
-  must(shared_copier().fill(destination.address, std::byte(bytes[0]), destination.bytes()));
+  must(shared_copier().fill(peerlane::device_buffer(destination.address, destination.bytes()), std::byte(bytes[0])));
   return std::nullopt;
 }
 

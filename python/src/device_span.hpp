@@ -4,7 +4,7 @@
 
 #include <chrono>
 #include <cmath>
-#include <peerlane/link.hpp>
+#include <peerlane/communicator.hpp>
 
 #include "error.hpp"
 #include "tensor.hpp"
@@ -17,9 +17,10 @@ inline void must_be_one_run(const tensor& view, bool is_written) {
   if (is_written && !view.is_writable) throw nb::value_error("the tensor is read-only and would be written");
 }
 
-inline peerlane::memory memory_of(const tensor& view) {
-  return {reinterpret_cast<void*>(static_cast<std::uintptr_t>(view.address)), static_cast<std::size_t>(view.bytes()),
-          view.location == place::device ? PEERLANE_MEMORY_DEVICE : PEERLANE_MEMORY_HOST};
+inline peerlane::buffer memory_of(const tensor& view) {
+  const auto size_bytes = static_cast<std::size_t>(view.bytes());
+  if (view.location == place::device) return peerlane::device_buffer(view.address, size_bytes);
+  return peerlane::host_buffer(reinterpret_cast<void*>(static_cast<std::uintptr_t>(view.address)), size_bytes);
 }
 
 // Seconds, None: without limit.

@@ -138,7 +138,7 @@ nb::object mapping::read_element(nb::handle index) const {
   if (!locate(index, offset) || view_.type.bytes > kLargestScalar) return {};
   memory_.must_be_there(range_.begin + offset);
   alignas(16) unsigned char bytes[kLargestScalar];
-  if (const int code = peerlane_read(handle_, offset, bytes, view_.type.bytes)) [[unlikely]]
+  if (const int code = peerlane_mapping_read(handle_, offset, bytes, view_.type.bytes)) [[unlikely]]
     throw error(code, peerlane_last_error());
   nb::object out = nb::steal(decode(view_.type, bytes));
   if (!out.is_valid()) throw nb::python_error();
@@ -153,7 +153,7 @@ bool mapping::write_element(nb::handle index, nb::handle value) const {
   alignas(16) unsigned char bytes[kLargestScalar];
   if (!encode(view_.type, value.ptr(), bytes)) throw nb::python_error();
   memory_.must_be_there(range_.begin + offset);
-  if (const int code = peerlane_write(handle_, offset, bytes, view_.type.bytes)) [[unlikely]]
+  if (const int code = peerlane_mapping_write(handle_, offset, bytes, view_.type.bytes)) [[unlikely]]
     throw error(code, peerlane_last_error());
   return true;
 }
@@ -161,7 +161,7 @@ bool mapping::write_element(nb::handle index, nb::handle value) const {
 void mapping::flush() const {
   must_be_open();
   if (handle_ != nullptr)
-    if (const int code = peerlane_flush(handle_)) throw error(code, peerlane_last_error());
+    if (const int code = peerlane_mapping_flush(handle_)) throw error(code, peerlane_last_error());
 }
 
 void mapping::close() {
@@ -180,7 +180,7 @@ tensor mapping::device_tensor(nb::object self) const {
 nb::typed<nb::dict, nb::str, nb::any> mapping::array_interface() const {
   must_be_there();
   std::uintptr_t first = 0;
-  if (handle_ != nullptr) first = reinterpret_cast<std::uintptr_t>(peerlane_data(handle_)) + first_offset();
+  if (handle_ != nullptr) first = reinterpret_cast<std::uintptr_t>(peerlane_mapping_data(handle_)) + first_offset();
   nb::dict out;
   out["version"] = 3;
   out["typestr"] = typestr_of(view_.type);
@@ -203,7 +203,7 @@ nb::typed<nb::dict, nb::str, nb::any> mapping::facts() const {
   out["mapping_type"] = info.mapping_type < 4 ? kTypes[info.mapping_type] : "unknown";
   out["device_ordinal"] = info.device_ordinal;
   out["pinned_ptr"] = info.pinned_ptr;
-  out["pinned_bytes"] = info.pinned_bytes;
+  out["pinned_bytes"] = info.pinned_size_bytes;
   return out;
 }
 

@@ -23,20 +23,20 @@ namespace {
 using message_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, bytes
 
 // A message that was longer than its tensor: its Error also has source, tag and bytes, the message's true length.
-[[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::message_info& info) {
+[[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info) {
   if (reason.code != EMSGSIZE) throw error(reason);
   nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(reason.code, reason.message);
   thrown.attr("source") = info.source;
   thrown.attr("tag") = info.tag;
-  thrown.attr("bytes") = info.bytes;
+  thrown.attr("bytes") = info.size_bytes;
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(thrown.ptr())), thrown.ptr());
   throw nb::python_error();
 }
 
 // As operation.wait(limit, &info); Ctrl-C ends it, and leaves the operation under way.
-peerlane::result<peerlane::message_info> wait_for_end(peerlane::request& operation, std::chrono::milliseconds limit,
-                                                      peerlane::message_info& info) {
-  peerlane::result<peerlane::message_info> outcome = peerlane::message_info{};
+peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
+                                                 peerlane::op_info& info) {
+  peerlane::result<peerlane::op_info> outcome = peerlane::op_info{};
   (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
     outcome = operation.wait(slice, &info);
     return outcome || operation.is_empty() || outcome.error().code != ETIMEDOUT;
@@ -48,14 +48,14 @@ peerlane::result<peerlane::message_info> wait_for_end(peerlane::request& operati
 class messenger {
  public:
   messenger(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s) {
-    auto options = peerlane::messenger::options();
+    auto options = peerlane::communicator::options();
     options.rendezvous = rendezvous.empty() ? nullptr : rendezvous.c_str();
     options.rank = rank;
     options.size = size;
     options.host_only = host_only ? 1 : 0;
-    options.open_timeout_s = static_cast<std::uint32_t>(std::max(1.0, std::ceil(open_timeout_s)));
+    options.open_timeout_ms = static_cast<std::int64_t>(std::ceil(std::max(1.0, open_timeout_s) * 1000));
     const nb::gil_scoped_release waiting;
-    link_ = value_of(peerlane::messenger::open(&options));
+    link_ = value_of(peerlane::communicator::open(&options));
   }
   ~messenger() { close(); }
   messenger(const messenger&) = delete;
@@ -64,30 +64,30 @@ class messenger {
     const nb::gil_scoped_release waiting;
     link_.reset();
   }
-  const peerlane::messenger& link() const {
+  const peerlane::communicator& link() const {
     if (link_.get() == nullptr) throw nb::value_error("the messenger is closed");
     return link_;
   }
 
  private:
-  peerlane::messenger link_;
+  peerlane::communicator link_;
 };
 
 // An operation under way: keeps its tensor and its messenger.
 class request {
  public:
-  request(nb::object owner, nb::object memory, peerlane::request operation)
+  request(nb::object owner, nb::object memory, peerlane::operation operation)
       : communicator_(std::move(owner)), memory_(std::move(memory)), operation_(std::move(operation)) {}
   ~request() {
     const nb::gil_scoped_release waiting;
-    operation_.reset();
+    operation_.release();
   }
   request(const request&) = delete;
   request& operator=(const request&) = delete;
 
   bool done() {
     if (ended_) return true;
-    peerlane::message_info info{};
+    peerlane::op_info info{};
     auto outcome = [&] {
       const nb::gil_scoped_release waiting;  // progress may copy
       return operation_.test(&info);
@@ -99,7 +99,7 @@ class request {
   message_info wait(nb::handle timeout) {
     if (!ended_) {
       const auto limit = limit_of(timeout);
-      peerlane::message_info info{};
+      peerlane::op_info info{};
       const auto outcome = wait_for_end(operation_, limit, info);
       if (!outcome && !operation_.is_empty()) throw error(outcome.error());  // timed out: it goes on
       ended_ = info;
@@ -107,7 +107,7 @@ class request {
       communicator_ = memory_ = nb::none();
     }
     if (failed_) throw_failed(*failed_, *ended_);
-    return {ended_->source, ended_->tag, ended_->bytes};
+    return {ended_->source, ended_->tag, ended_->size_bytes};
   }
   void cancel() {
     if (!ended_) must(operation_.cancel());
@@ -115,8 +115,8 @@ class request {
 
  private:
   nb::object communicator_, memory_;  // before operation_: it goes first
-  peerlane::request operation_;
-  std::optional<peerlane::message_info> ended_;
+  peerlane::operation operation_;
+  std::optional<peerlane::op_info> ended_;
   std::optional<peerlane::failure> failed_;
 };
 
@@ -134,7 +134,7 @@ class window {
   void close() {
     const auto outcome = [&] {
       const nb::gil_scoped_release waiting;
-      return exposed_.close();
+      return exposed_.release();
     }();
     must(outcome);
   }
@@ -161,29 +161,29 @@ tensor settled(nb::handle object, bool is_written, nb::handle after) {
 }
 
 using self_t = nb::handle_t<messenger>;
-const peerlane::messenger& link_of(self_t self) { return nb::inst_ptr<messenger>(self)->link(); }
+const peerlane::communicator& link_of(self_t self) { return nb::inst_ptr<messenger>(self)->link(); }
 
-std::unique_ptr<request> request_of(self_t self, nb::handle x, tensor& view, peerlane::request begun) {
+std::unique_ptr<request> request_of(self_t self, nb::handle x, tensor& view, peerlane::operation begun) {
   return std::make_unique<request>(nb::borrow(self), keeper_of(x, view), std::move(begun));
 }
 
 // Begins an operation without the GIL; short messages are copied within this call.
 template <class Begin>
-peerlane::request begun_by(self_t self, const tensor& view, Begin&& begin) {
+peerlane::operation begun_by(self_t self, const tensor& view, Begin&& begin) {
   const auto& link = link_of(self);
   const auto memory = memory_of(view);
   const nb::gil_scoped_release waiting;
   return value_of(begin(link, memory));
 }
 
-peerlane::request begin_send(self_t self, const tensor& view, integer_argument peer, integer_argument tag) {
+peerlane::operation begin_send(self_t self, const tensor& view, integer_argument peer, integer_argument tag) {
   const auto rank = peer.as<int>("peer");
   const auto tag_bits = tag.as<std::uint64_t>("tag");
   return begun_by(self, view, [&](const auto& link, const auto& memory) { return link.isend(rank, memory, tag_bits); });
 }
 
-peerlane::request begin_receive(self_t self, const tensor& view, integer_argument source, integer_argument tag,
-                                integer_argument mask) {
+peerlane::operation begin_receive(self_t self, const tensor& view, integer_argument source, integer_argument tag,
+                                  integer_argument mask) {
   const auto rank = source.as<int>("source");
   const auto tag_bits = tag.as<std::uint64_t>("tag"), bits = mask.as<std::uint64_t>("mask");
   return begun_by(self, view,
@@ -203,13 +203,13 @@ std::unique_ptr<request> irecv(self_t self, integer_argument source, nb::handle 
 
 // The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
 // late: the caller may use the memory.
-peerlane::message_info end_blocking(peerlane::request& begun, std::chrono::milliseconds limit) {
+peerlane::op_info end_blocking(peerlane::operation& begun, std::chrono::milliseconds limit) {
   const auto withdraw = [&] {
     const nb::gil_scoped_release waiting;
-    begun.reset();
+    begun.release();
   };
   try {
-    peerlane::message_info info{};
+    peerlane::op_info info{};
     auto outcome = wait_for_end(begun, limit, info);
     if (outcome) return *outcome;
     withdraw();
@@ -233,7 +233,7 @@ message_info receive(self_t self, integer_argument source, nb::handle x, integer
   const auto limit = limit_of(timeout);
   auto begun = begin_receive(self, view, source, tag, mask);
   const auto info = end_blocking(begun, limit);
-  return {info.source, info.tag, info.bytes};
+  return {info.source, info.tag, info.size_bytes};
 }
 
 std::unique_ptr<request> put(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
@@ -287,7 +287,7 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
   std::string all(bytes * static_cast<std::size_t>(link.size()), '\0');
   {
     const nb::gil_scoped_release waiting;
-    if (const int code = peerlane_link_all_gather(link.get(), mine.c_str(), bytes, all.data()))
+    if (const int code = peerlane_comm_all_gather(link.get(), mine.c_str(), bytes, all.data()))
       throw error(code, peerlane_last_error());
   }
   nb::list out;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages, put and get between the tensors of a job's processes (peerlane/link.hpp).
+// Messages, put and get between the tensors of a job's processes (peerlane/communicator.hpp).
 #pragma once
 
 #include <nanobind/nanobind.h>

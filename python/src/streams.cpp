@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <peerlane/stream.hpp>
+#include <peerlane/triggered.hpp>
 
 #include "arguments.hpp"
 #include "device_span.hpp"
@@ -23,18 +23,18 @@ class stream_context {
  public:
   stream_context(const std::string& rendezvous, int rank, int size, std::optional<int> device, bool economy,
                  double wait_timeout_s) {
-    auto meeting = peerlane::messenger::options();
+    auto meeting = peerlane::communicator::options();
     meeting.rendezvous = rendezvous.empty() ? nullptr : rendezvous.c_str();
     meeting.rank = rank;
     meeting.size = size;
-    auto options = peerlane::stream_context::options();
-    options.link = &meeting;
-    options.mode = economy ? PEERLANE_STREAM_ECONOMY : PEERLANE_STREAM_PERFORMANCE;
+    auto options = peerlane::triggered::context::options();
+    options.comm = &meeting;
+    options.mode = economy ? PEERLANE_TRIGGERED_ECONOMY : PEERLANE_TRIGGERED_PERFORMANCE;
     options.has_device = device ? 1 : 0;
     options.device = device.value_or(0);
     options.wait_timeout_ms = static_cast<std::int64_t>(wait_timeout_s * 1e3);
     const nb::gil_scoped_release waiting;
-    context_ = value_of(peerlane::stream_context::open(&options));
+    context_ = value_of(peerlane::triggered::context::open(&options));
   }
   ~stream_context() { close(); }
   stream_context(const stream_context&) = delete;
@@ -43,27 +43,27 @@ class stream_context {
     const nb::gil_scoped_release waiting;
     context_.reset();
   }
-  const peerlane::stream_context& open() const {
+  const peerlane::triggered::context& open() const {
     if (context_.get() == nullptr) throw nb::value_error("the stream context is closed");
     return context_;
   }
 
  private:
-  peerlane::stream_context context_;
+  peerlane::triggered::context context_;
 };
 
 // Own memory that peers may put into: keeps the tensor.
 struct exposed {
   nb::object context, memory;
-  peerlane::stream_window window;
+  peerlane::triggered::window window;
 };
 struct imported {
   nb::object context;
-  peerlane::remote_window window;
+  peerlane::triggered::remote_window window;
 };
 struct channel {
   nb::object context;
-  peerlane::stream_channel end;
+  peerlane::triggered::channel end;
   ~channel() {
     const nb::gil_scoped_release waiting;
     end.reset();
@@ -71,12 +71,12 @@ struct channel {
 };
 
 using self_t = nb::handle_t<stream_context>;
-const peerlane::stream_context& context_of(self_t self) { return nb::inst_ptr<stream_context>(self)->open(); }
+const peerlane::triggered::context& context_of(self_t self) { return nb::inst_ptr<stream_context>(self)->open(); }
 
 std::unique_ptr<exposed> expose(self_t self, nb::handle x) {
   tensor view = describe(x, "the tensor");
   must_be_one_run(view, true);
-  auto made = value_of(context_of(self).expose(view.address, view.bytes()));
+  auto made = value_of(context_of(self).expose(memory_of(view)));
   return std::unique_ptr<exposed>(new exposed{nb::borrow(self), keeper_of(x, view), std::move(made)});
 }
 
@@ -84,14 +84,14 @@ nb::bytes key_of(const exposed& self) { return nb::bytes(self.window.key().bytes
 
 std::unique_ptr<imported> import_window(self_t self, bytes_argument given) {
   const nb::bytes key = given.as("key");
-  peerlane::stream_key plain{};
+  peerlane::triggered::window_key plain{};
   if (key.size() != sizeof plain.bytes) throw nb::value_error("this is no window's key");
   std::memcpy(plain.bytes, key.c_str(), sizeof plain.bytes);
   return std::unique_ptr<imported>(new imported{nb::borrow(self), value_of(context_of(self).import(plain))});
 }
 
 std::unique_ptr<channel> connect(self_t self, integer_argument peer, integer_argument id, integer_argument depth) {
-  auto options = peerlane::stream_context::channel_options();
+  auto options = peerlane::triggered::context::channel_options();
   options.depth = depth.as<std::uint32_t>("depth");
   return std::unique_ptr<channel>(new channel{
       nb::borrow(self), value_of(context_of(self).connect(peer.as<int>("peer"), id.as<std::uint32_t>("id"), &options))});
@@ -104,7 +104,7 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
   std::string all(bytes * static_cast<std::size_t>(context.size()), '\0');
   {
     const nb::gil_scoped_release waiting;
-    if (const int code = peerlane_stream_all_gather(context.get(), mine.c_str(), bytes, all.data()))
+    if (const int code = peerlane_triggered_all_gather(context.get(), mine.c_str(), bytes, all.data()))
       throw error(code, peerlane_last_error());
   }
   nb::list out;
@@ -121,7 +121,7 @@ std::uint64_t put_signal(const channel& self, nb::handle stream, const imported&
   must_be_one_run(view, false);
   auto* const native_stream = stream_of(stream);
   const nb::gil_scoped_release waiting;
-  return value_of(self.end.put_signal(native_stream, target.window, offset_bytes, view.address, view.bytes()));
+  return value_of(self.end.put_signal(native_stream, target.window, offset_bytes, memory_of(view)));
 }
 
 std::uint64_t signal(const channel& self, nb::handle stream) {

@@ -45,42 +45,44 @@ void join(std::vector<axis>& axes) {
 
 }  // namespace
 
-std::uint32_t direction_between(const tensor& dst, const tensor& src) {
-  if (dst.location == place::host) return PEERLANE_TO_HOST;
-  return src.location == place::host ? PEERLANE_TO_DEVICE : PEERLANE_ON_DEVICE;
+peerlane::buffer buffer_over(const tensor& view, std::uint64_t address, std::size_t size_bytes) {
+  if (view.location == place::device) return peerlane::device_buffer(address, size_bytes);
+  return peerlane::host_buffer(reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)), size_bytes);
 }
 
-std::vector<peerlane_transfer> transfers_between(const tensor& dst, const tensor& src) {
+std::vector<peerlane::transfer> transfers_between(const tensor& dst, const tensor& src) {
   if (dst.elements() == 0) return {};
-  peerlane_transfer one{dst.address, src.address, dst.type.bytes, 1, 0, 0, direction_between(dst, src), 0};
-  auto axes = axes_of(dst, src, one.dst, one.src);
+  std::uint64_t dst_address = dst.address, src_address = src.address;
+  std::size_t row = dst.type.bytes, rows = 1, dst_pitch = 0, src_pitch = 0;
+  auto axes = axes_of(dst, src, dst_address, src_address);
   join(axes);
   const std::int64_t item = dst.type.bytes;
   if (!axes.empty() && axes.back().dst == item && axes.back().src == item) {
-    one.row_bytes *= static_cast<std::size_t>(axes.back().extent);
+    row *= static_cast<std::size_t>(axes.back().extent);
     axes.pop_back();
   }
-  const auto row = static_cast<std::int64_t>(one.row_bytes);
-  if (!axes.empty() && axes.back().dst >= row && axes.back().src >= row) {
-    one.rows = static_cast<std::size_t>(axes.back().extent);
-    one.dst_pitch = static_cast<std::size_t>(axes.back().dst);
-    one.src_pitch = static_cast<std::size_t>(axes.back().src);
+  if (!axes.empty() && axes.back().dst >= static_cast<std::int64_t>(row) &&
+      axes.back().src >= static_cast<std::int64_t>(row)) {
+    rows = static_cast<std::size_t>(axes.back().extent);
+    dst_pitch = static_cast<std::size_t>(axes.back().dst);
+    src_pitch = static_cast<std::size_t>(axes.back().src);
     axes.pop_back();
   }
   std::int64_t count = 1;
   for (const axis& each : axes)
     if (__builtin_mul_overflow(count, each.extent, &count) || count > kMaxTransfers)
       throw error(E2BIG, "copy: the strides leave more than a million pieces: make one side contiguous first");
-  std::vector<peerlane_transfer> out;
+  std::vector<peerlane::transfer> out;
   out.reserve(static_cast<std::size_t>(count));
   for (std::int64_t number = 0; number < count; ++number) {
-    peerlane_transfer piece = one;
+    std::uint64_t destination = dst_address, source = src_address;
     std::int64_t rest = number;
     for (std::size_t i = axes.size(); i-- > 0; rest /= axes[i].extent) {
-      piece.dst += static_cast<std::uint64_t>(rest % axes[i].extent * axes[i].dst);
-      piece.src += static_cast<std::uint64_t>(rest % axes[i].extent * axes[i].src);
+      destination += static_cast<std::uint64_t>(rest % axes[i].extent * axes[i].dst);
+      source += static_cast<std::uint64_t>(rest % axes[i].extent * axes[i].src);
     }
-    out.push_back(piece);
+    out.emplace_back(buffer_over(dst, destination, (rows - 1) * dst_pitch + row), dst_pitch,
+                     buffer_over(src, source, (rows - 1) * src_pitch + row), src_pitch, row, rows);
   }
   return out;
 }

@@ -29,10 +29,16 @@ int locate(peerlane_mapping_t handle, size_t offset_bytes, size_t size_bytes, ch
 
 }  // namespace
 
-PL_EXPORT int peerlane_open(const char* backend, peerlane_session_t* session) try {
+PL_EXPORT int peerlane_session_open(const struct peerlane_session_options* options, peerlane_session_t* session) try {
   const pl::errno_keeper keeper;
   if (session == nullptr) return fail(EINVAL, kNullPointer);
-  const std::string name = backend != nullptr ? backend : pl::env_read("PEERLANE_BACKEND").text;
+  peerlane_session_options given{};
+  if (options != nullptr) {
+    if (options->struct_bytes < sizeof given)
+      return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_session_options)");
+    std::memcpy(&given, options, sizeof given);
+  }
+  const std::string name = given.backend != nullptr ? given.backend : pl::env_read("PEERLANE_BACKEND").text;
   auto opened = pl::open_session({&pl::default_device_io(), nullptr}, name);
   if (!opened) return fail(opened.error());
   *session = reinterpret_cast<peerlane_session_t>(*opened);
@@ -40,7 +46,7 @@ PL_EXPORT int peerlane_open(const char* backend, peerlane_session_t* session) tr
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_close(peerlane_session_t session) try {
+PL_EXPORT int peerlane_session_close(peerlane_session_t session) try {
   const pl::errno_keeper keeper;
   const auto outcome = pl::close_session(session_of(session));
   return outcome ? 0 : fail(outcome.error());
@@ -102,7 +108,7 @@ PL_EXPORT int peerlane_mapping_get_info(peerlane_mapping_t mapping, struct peerl
   filled.size_bytes = region->size_bytes;
   filled.data = region->data.load(std::memory_order_relaxed);
   filled.pinned_ptr = region->pin->range().begin;
-  filled.pinned_bytes = region->pin->range().size_bytes;
+  filled.pinned_size_bytes = region->pin->range().size_bytes;
   filled.mapping_type = static_cast<uint32_t>(region->type.load(std::memory_order_relaxed));
   filled.device_ordinal = region->pin->device_ordinal();
   filled.backend = region->pin->backend_name();
@@ -110,46 +116,47 @@ PL_EXPORT int peerlane_mapping_get_info(peerlane_mapping_t mapping, struct peerl
   return 0;
 }
 
-PL_EXPORT void* peerlane_data(peerlane_mapping_t mapping) {
+PL_EXPORT void* peerlane_mapping_data(peerlane_mapping_t mapping) {
   return pl::check_region(region_of(mapping)) == 0 ? region_of(mapping)->data.load(std::memory_order_relaxed) : nullptr;
 }
 
-PL_EXPORT int peerlane_write(peerlane_mapping_t mapping, size_t offset_bytes, const void* source, size_t size_bytes) {
+PL_EXPORT int peerlane_mapping_write(peerlane_mapping_t mapping, size_t offset_bytes, const void* source,
+                                     size_t size_bytes) {
   char* address = nullptr;
   if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
   return pl::region_write(region_of(mapping), address, source, size_bytes, true);
 }
 
-PL_EXPORT int peerlane_write_unfenced(peerlane_mapping_t mapping, size_t offset_bytes, const void* source,
-                                      size_t size_bytes) {
+PL_EXPORT int peerlane_mapping_write_unfenced(peerlane_mapping_t mapping, size_t offset_bytes, const void* source,
+                                              size_t size_bytes) {
   char* address = nullptr;
   if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
   return pl::region_write(region_of(mapping), address, source, size_bytes, false);
 }
 
-PL_EXPORT int peerlane_read(peerlane_mapping_t mapping, size_t offset_bytes, void* destination, size_t size_bytes) {
+PL_EXPORT int peerlane_mapping_read(peerlane_mapping_t mapping, size_t offset_bytes, void* destination, size_t size_bytes) {
   char* address = nullptr;
   if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
   return pl::region_read(region_of(mapping), destination, address, size_bytes);
 }
 
-PL_EXPORT int peerlane_fill(peerlane_mapping_t mapping, size_t offset_bytes, int byte_value, size_t size_bytes) {
+PL_EXPORT int peerlane_mapping_fill(peerlane_mapping_t mapping, size_t offset_bytes, int byte_value, size_t size_bytes) {
   char* address = nullptr;
   if (const int code = locate(mapping, offset_bytes, size_bytes, &address)) [[unlikely]]
     return code;
   return pl::region_fill(region_of(mapping), address, static_cast<std::uint8_t>(byte_value), size_bytes);
 }
 
-PL_EXPORT int peerlane_flush(peerlane_mapping_t mapping) { return pl::region_flush(region_of(mapping)); }
+PL_EXPORT int peerlane_mapping_flush(peerlane_mapping_t mapping) { return pl::region_flush(region_of(mapping)); }
 
-PL_EXPORT const char* peerlane_backend_name(peerlane_session_t session) {
+PL_EXPORT const char* peerlane_session_backend_name(peerlane_session_t session) {
   return pl::check_session(session_of(session)) == 0 ? session_of(session)->owner->name() : "";
 }
 
-PL_EXPORT int peerlane_is_simulated(peerlane_session_t session, int* simulated) try {
+PL_EXPORT int peerlane_session_is_simulated(peerlane_session_t session, int* simulated) try {
   const pl::errno_keeper keeper;
   if (simulated == nullptr) return fail(EINVAL, kNullPointer);
   if (const int code = pl::check_session(session_of(session))) return fail(code, "the session is not open in this process");

@@ -3,26 +3,17 @@
 #include <peerlane/copy.h>
 
 #include <array>
-#include <atomic>
 #include <cstring>
 
-#include "base/env.hpp"
+#include "base/checked_math.hpp"
 #include "capi/borrowed_planner.hpp"
-#include "capi/capi_call.hpp"
 #include "capi/errno_keeper.hpp"
 #include "capi/live_handles.hpp"
-#include "copy/completion.hpp"
+#include "capi/open_copier.hpp"
 #include "copy/explain.hpp"
-#include "copy/planner.hpp"
+#include "cuda/driver_table.hpp"
+#include "cuda/pointer.hpp"
 #include "os/fork_guard.hpp"
-
-// What handles point to: a slot of a fixed table, so that any address can be checked without a lock on the way to a copy of
-// 0.2 us.
-struct peerlane_copier {
-  std::atomic<pl::copy::planner*> planner{nullptr};
-  std::uint32_t epoch = 0;
-  std::atomic<int> objects{0};  // completions, holds, registrations
-};
 
 namespace {
 
@@ -48,10 +39,6 @@ struct owned {  // by a copier, which it keeps from being closed
   owned& operator=(const owned&) = delete;
   peerlane_copier* owner;
 };
-struct owned_completion : owned {
-  using owned::owned;
-  pl::copy::completion value;
-};
 struct owned_hold : owned {
   owned_hold(peerlane_copier* copier, pl::copy::gpu_engine::hold held) : owned(copier), value(std::move(held)) {}
   pl::copy::gpu_engine::hold value;
@@ -60,11 +47,27 @@ struct owned_registration : owned {
   owned_registration(peerlane_copier* copier, planner::registration kept) : owned(copier), value(std::move(kept)) {}
   planner::registration value;
 };
-using completions = pl::live_handles<owned_completion>;
 using holds = pl::live_handles<owned_hold>;
 using registrations = pl::live_handles<owned_registration>;
 
-// The planner, or null with `code` and the message set.
+bool is_kind(const peerlane_buffer& buffer) { return buffer.memory <= PEERLANE_MEMORY_DEVICE; }
+
+// `rows` rows of `row_bytes` with this pitch lie inside the buffer.
+bool holds_rows(const peerlane_buffer& buffer, const peerlane_transfer& rows, std::size_t pitch) {
+  const auto skipped = pl::checked_mul(std::uint64_t{rows.rows - 1}, std::uint64_t{pitch});
+  const auto end = skipped ? pl::checked_add(*skipped, std::uint64_t{rows.row_size_bytes}) : std::nullopt;
+  return end && *end <= buffer.size_bytes;
+}
+
+direction direction_of(bool to_device, bool from_device) {
+  if (!to_device) return direction::to_host;
+  return from_device ? direction::on_device : direction::to_device;
+}
+
+}  // namespace
+
+namespace pl {
+
 planner* planner_of(peerlane_copier_t copier, int& code) noexcept {
   const auto distance = reinterpret_cast<std::uintptr_t>(copier) - reinterpret_cast<std::uintptr_t>(g_copiers.data());
   if (distance >= sizeof g_copiers || distance % sizeof(peerlane_copier) != 0) return code = fail(EINVAL, kDead), nullptr;
@@ -75,30 +78,44 @@ planner* planner_of(peerlane_copier_t copier, int& code) noexcept {
   return found;
 }
 
-bool take(const peerlane_transfer& given, transfer& out) {
-  if (given.direction > PEERLANE_ON_DEVICE) return false;
-  out = {static_cast<direction>(given.direction),
-         given.dst,
-         given.src,
-         given.row_bytes,
-         given.rows,
-         given.dst_pitch,
-         given.src_pitch};
-  return true;
+bool is_device_memory(const peerlane_buffer& buffer) {
+  if (buffer.memory != PEERLANE_MEMORY_ANY) return buffer.memory == PEERLANE_MEMORY_DEVICE;
+  const auto cuda = cu::driver();
+  return cuda && cu::find_device_memory(**cuda, buffer.address).has_value();
 }
 
-int take_all(const peerlane_transfer* given, std::size_t count, std::vector<transfer>& out) {
-  if (given == nullptr && count != 0) return fail(EINVAL, kNullPointer);
-  out.resize(count);
-  for (std::size_t i = 0; i < count; ++i)
-    if (!take(given[i], out[i]))
-      return fail(EINVAL, "a transfer's direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
+int read_transfer(const peerlane_transfer& given, copy::transfer& out) {
+  if (!is_kind(given.destination) || !is_kind(given.source)) return fail(EINVAL, kNoMemoryKind);
+  const bool is_plain = given.rows <= 1;
+  if (is_plain ? given.source.size_bytes == 0 : given.row_size_bytes == 0) return out = {}, 0;
+  const bool fits = is_plain ? given.destination.size_bytes >= given.source.size_bytes
+                             : holds_rows(given.destination, given, given.destination_pitch_bytes) &&
+                                   holds_rows(given.source, given, given.source_pitch_bytes);
+  if (!fits)
+    return fail(ERANGE, is_plain ? "the destination is shorter than the source: nothing was copied"
+                                 : "the rows leave the destination or the source: nothing was copied");
+  const bool to_device = is_device_memory(given.destination), from_device = is_device_memory(given.source);
+  if (!to_device && !from_device)
+    return fail(EINVAL, "the destination and the source are host memory both: use memcpy, or say device memory");
+  out = {direction_of(to_device, from_device), given.destination.address, given.source.address, given.source.size_bytes};
+  if (!is_plain)
+    out = {out.way,
+           out.dst,
+           out.src,
+           given.row_size_bytes,
+           given.rows,
+           given.destination_pitch_bytes,
+           given.source_pitch_bytes};
   return 0;
 }
 
-}  // namespace
-
-namespace pl {
+int read_transfers(const peerlane_transfer* given, std::size_t count, std::vector<transfer>& out) {
+  if (given == nullptr && count != 0) return fail(EINVAL, kNullPointer);
+  out.resize(count);
+  for (std::size_t i = 0; i < count; ++i)
+    if (const int code = read_transfer(given[i], out[i])) return code;
+  return 0;
+}
 
 copy::planner* borrow_planner(peerlane_copier_t copier, int& code) noexcept {
   auto* const found = planner_of(copier, code);
@@ -134,6 +151,7 @@ PL_EXPORT int peerlane_copier_open(const struct peerlane_copier_options* options
     if (!opened) return fail(opened.error());
     slot.epoch = pl::claim_process_epoch();
     slot.objects.store(0, std::memory_order_relaxed);
+    slot.operations = new pl::copier_operations;
     slot.planner.store(opened->release(), std::memory_order_release);
     *copier = &slot;
     return 0;
@@ -146,134 +164,79 @@ PL_EXPORT int peerlane_copier_close(peerlane_copier_t copier) try {
   const pl::errno_keeper keeper;
   const std::lock_guard lock(g_copiers_mutex);
   int code = 0;
-  auto* const ended = planner_of(copier, code);
+  auto* const ended = pl::planner_of(copier, code);
   if (ended == nullptr) return code;
   if (copier->objects.load(std::memory_order_acquire) != 0)
-    return fail(EBUSY, "completions, holds or registrations of the copier are left: end them first");
+    return fail(EBUSY, "operations, holds or registrations of the copier are left: end them first");
   copier->planner.store(nullptr, std::memory_order_release);
+  delete std::exchange(copier->operations, nullptr);
   delete ended;
   return 0;
 }
 PL_NO_EXCEPTIONS
 
 // One exit for the plain copies. errno is kept: CUDA and the kernel may be called.
-static int copy_one(peerlane_copier_t copier, const transfer& request) try {
+static int copy_one(peerlane_copier_t copier, const peerlane_transfer& given) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const engine = planner_of(copier, code);
-  return engine != nullptr ? return_code(engine->copy(request)) : code;
+  auto* const engine = pl::planner_of(copier, code);
+  if (engine == nullptr) return code;
+  transfer request;
+  if ((code = pl::read_transfer(given, request)) != 0) return code;
+  return return_code(engine->copy(request));
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_copy_to_device(peerlane_copier_t copier, uint64_t dst, const void* src, size_t bytes) {
-  return copy_one(copier, {direction::to_device, dst, pl::copy::address_of(src), bytes});
+PL_EXPORT int peerlane_copy(peerlane_copier_t copier, struct peerlane_buffer destination, struct peerlane_buffer source) {
+  return copy_one(copier, {destination, source, 0, 0, 0, 0});
 }
 
-PL_EXPORT int peerlane_copy_to_host(peerlane_copier_t copier, void* dst, uint64_t src, size_t bytes) {
-  return copy_one(copier, {direction::to_host, pl::copy::address_of(dst), src, bytes});
-}
-
-PL_EXPORT int peerlane_copy_on_device(peerlane_copier_t copier, uint64_t dst, uint64_t src, size_t bytes) {
-  return copy_one(copier, {direction::on_device, dst, src, bytes});
-}
-
-PL_EXPORT int peerlane_copy_2d(peerlane_copier_t copier, const struct peerlane_transfer* given) {
-  if (given == nullptr) return fail(EINVAL, kNullPointer);
-  transfer request;
-  if (!take(*given, request)) return fail(EINVAL, "the direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
-  return copy_one(copier, request);
+PL_EXPORT int peerlane_copy_rows(peerlane_copier_t copier, const struct peerlane_transfer* given) {
+  return given != nullptr ? copy_one(copier, *given) : fail(EINVAL, kNullPointer);
 }
 
 PL_EXPORT int peerlane_copy_list(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const engine = planner_of(copier, code);
+  auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
   std::vector<transfer> list;
-  if ((code = take_all(given, count, list)) != 0) return code;
+  if ((code = pl::read_transfers(given, count, list)) != 0) return code;
   return return_code(engine->copy_list(list));
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_copy_fill(peerlane_copier_t copier, uint64_t dst, int byte_value, size_t bytes) try {
+PL_EXPORT int peerlane_copy_fill(peerlane_copier_t copier, struct peerlane_buffer destination, int byte_value) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const engine = planner_of(copier, code);
-  return engine != nullptr ? return_code(engine->fill(dst, static_cast<unsigned char>(byte_value), bytes)) : code;
+  auto* const engine = pl::planner_of(copier, code);
+  if (engine == nullptr) return code;
+  if (!is_kind(destination)) return fail(EINVAL, pl::kNoMemoryKind);
+  if (destination.memory == PEERLANE_MEMORY_HOST) return fail(EINVAL, "the destination is host memory: use memset");
+  return return_code(engine->fill(destination.address, static_cast<unsigned char>(byte_value), destination.size_bytes));
 }
 PL_NO_EXCEPTIONS
 
-// ---- Asynchronous ------------------------------------------------------------------------------------------------------
-
-PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count,
-                                  uint32_t flags, void* stream, peerlane_completion_t* completion) try {
+PL_EXPORT int peerlane_detect_buffer(const void* pointer, size_t size_bytes, struct peerlane_buffer* buffer) try {
   const pl::errno_keeper keeper;
-  if (completion == nullptr) return fail(EINVAL, kNullPointer);
-  if ((flags & ~static_cast<uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) != 0)
-    return fail(EINVAL, "unknown bits in flags: give PEERLANE_BEGIN_ values only");
-  int code = 0;
-  auto* const engine = planner_of(copier, code);
-  if (engine == nullptr) return code;
-  std::vector<transfer> list;
-  if ((code = take_all(given, count, list)) != 0) return code;
-  auto made = std::make_shared<owned_completion>(copier);
-  auto begun = engine->begin(list, {(flags & PEERLANE_BEGIN_AFTER_STREAM) != 0, static_cast<pl::cu::stream_t>(stream)});
-  if (!begun) return fail(begun.error());
-  made->value = *std::move(begun);
-  *completion = static_cast<peerlane_completion_t>(completions::instance().add(std::move(made)));
+  if (buffer == nullptr) return fail(EINVAL, kNullPointer);
+  auto found = peerlane_any_buffer(pointer, size_bytes);
+  const auto cuda = pl::cu::driver();
+  const auto device = cuda ? pl::cu::find_device_memory(**cuda, found.address) : std::nullopt;
+  if (device && !device->allocation.contains({found.address, size_bytes}))
+    return fail(EINVAL, "the range leaves its allocation of GPU memory");
+  found.memory = device ? PEERLANE_MEMORY_DEVICE : PEERLANE_MEMORY_HOST;
+  *buffer = found;
   return 0;
 }
 PL_NO_EXCEPTIONS
-
-template <class Act>
-static int with_completion(peerlane_completion_t handle, Act&& act) try {
-  const pl::errno_keeper keeper;
-  const auto found = completions::instance().find(handle);
-  if (found == nullptr) return fail(EINVAL, kDead);
-  if (found->owner->epoch != pl::process_epoch()) return fail(EACCES, kForeign);
-  return act(found->value);
-}
-PL_NO_EXCEPTIONS
-
-PL_EXPORT int peerlane_completion_test(peerlane_completion_t completion, int* done) {
-  if (done == nullptr) return fail(EINVAL, kNullPointer);
-  return with_completion(completion, [&](pl::copy::completion& operation) {
-    auto state = operation.test();
-    if (!state) return fail(state.error());
-    *done = *state ? 1 : 0;
-    return 0;
-  });
-}
-
-PL_EXPORT int peerlane_completion_wait(peerlane_completion_t completion) {
-  return with_completion(completion, [](pl::copy::completion& operation) { return return_code(operation.wait()); });
-}
-
-PL_EXPORT int peerlane_completion_make_wait(peerlane_completion_t completion, void* stream) {
-  return with_completion(completion, [&](pl::copy::completion& operation) {
-    return return_code(operation.make_wait(static_cast<pl::cu::stream_t>(stream)));
-  });
-}
-
-PL_EXPORT int peerlane_completion_record(peerlane_completion_t completion, void* event) {
-  return with_completion(completion, [&](pl::copy::completion& operation) {
-    return return_code(operation.record(static_cast<pl::cu::event_t>(event)));
-  });
-}
-
-PL_EXPORT int peerlane_completion_free(peerlane_completion_t completion) {
-  const int code =
-      with_completion(completion, [](pl::copy::completion& operation) { return return_code(operation.wait()); });
-  if (code != EACCES) completions::instance().remove(completion);
-  return code;
-}
 
 // ---- Control -------------------------------------------------------------------------------------------------------------
 
 PL_EXPORT int peerlane_copier_prepare(peerlane_copier_t copier, int device_ordinal) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const engine = planner_of(copier, code);
+  auto* const engine = pl::planner_of(copier, code);
   return engine != nullptr ? return_code(engine->prepare(device_ordinal)) : code;
 }
 PL_NO_EXCEPTIONS
@@ -282,7 +245,7 @@ PL_EXPORT int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordi
   const pl::errno_keeper keeper;
   if (hold == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
-  auto* const engine = planner_of(copier, code);
+  auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
   auto held = engine->keep_hot(device_ordinal);
   if (!held) return fail(held.error());
@@ -292,7 +255,7 @@ PL_EXPORT int peerlane_copier_keep_hot(peerlane_copier_t copier, int device_ordi
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_copier_let_go(peerlane_hold_t hold) {
+PL_EXPORT int peerlane_hold_release(peerlane_hold_t hold) {
   const pl::errno_keeper keeper;
   return holds::instance().remove(hold) != nullptr ? 0 : fail(EINVAL, kDead);
 }
@@ -302,7 +265,7 @@ static int register_by(peerlane_copier_t copier, peerlane_registration_t* handle
   const pl::errno_keeper keeper;
   if (handle == nullptr) return fail(EINVAL, kNullPointer);
   int code = 0;
-  auto* const engine = planner_of(copier, code);
+  auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
   auto kept = act(*engine);
   if (!kept) return fail(kept.error());
@@ -312,46 +275,46 @@ static int register_by(peerlane_copier_t copier, peerlane_registration_t* handle
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, uint64_t device_ptr, size_t bytes,
-                                       peerlane_registration_t* handle) {
-  return register_by(copier, handle, [&](planner& engine) { return engine.register_memory(device_ptr, bytes); });
+PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, struct peerlane_buffer buffer,
+                                       peerlane_registration_t* registration) {
+  if (!is_kind(buffer)) return fail(EINVAL, pl::kNoMemoryKind);
+  return register_by(copier, registration, [&](planner& engine) {
+    if (pl::is_device_memory(buffer)) return engine.register_memory(buffer.address, buffer.size_bytes);
+    constexpr int kAnyDevice = 0;  // pinned for all of them
+    auto* const pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(buffer.address));
+    return engine.register_host_memory(pointer, buffer.size_bytes, kAnyDevice);
+  });
 }
 
-PL_EXPORT int peerlane_copier_register_host(peerlane_copier_t copier, void* pointer, size_t bytes, int device_ordinal,
-                                            peerlane_registration_t* handle) {
-  return register_by(copier, handle,
-                     [&](planner& engine) { return engine.register_host_memory(pointer, bytes, device_ordinal); });
-}
-
-PL_EXPORT int peerlane_copier_unregister(peerlane_registration_t handle) {
+PL_EXPORT int peerlane_registration_release(peerlane_registration_t registration) {
   const pl::errno_keeper keeper;
-  return registrations::instance().remove(handle) != nullptr ? 0 : fail(EINVAL, kDead);
+  return registrations::instance().remove(registration) != nullptr ? 0 : fail(EINVAL, kDead);
 }
 
 PL_EXPORT int peerlane_copier_trim(peerlane_copier_t copier) try {
   const pl::errno_keeper keeper;
   int code = 0;
-  auto* const engine = planner_of(copier, code);
+  auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
   engine->trim();
   return 0;
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, int pageable, size_t bytes, char* text,
+PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, int pageable, size_t size_bytes, char* text,
                                       size_t capacity, size_t* needed) try {
   const pl::errno_keeper keeper;
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
   if (way > PEERLANE_ON_DEVICE) return fail(EINVAL, "the direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
   int code = 0;
-  auto* const engine = planner_of(copier, code);
+  auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;
   using pl::copy::other_side;
   const bool on_device = way == PEERLANE_ON_DEVICE;
   const auto side = on_device ? (pageable != 0 ? other_side::peer_gpu : other_side::same_gpu)
                               : (pageable != 0 ? other_side::pageable : other_side::pinned);
   const std::string words = pl::copy::explain(engine->costs(), engine->costs_origin(), static_cast<direction>(way), side,
-                                              engine->best_executor(), bytes);
+                                              engine->best_executor(), size_bytes);
   return pl::give_text(words, text, capacity, needed);
 }
 PL_NO_EXCEPTIONS

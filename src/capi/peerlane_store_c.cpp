@@ -2,22 +2,22 @@
 // The store's C interface: the client behind checked handles. The contract is in peerlane/store.h.
 #include <peerlane/store.h>
 
-#include <atomic>
+#include <climits>
 
 #include "base/env.hpp"
-#include "capi/capi_call.hpp"
 #include "capi/errno_keeper.hpp"
-#include "capi/live_handles.hpp"
-#include "store/client/client.hpp"
-#include "store/client/router.hpp"
+#include "capi/open_store.hpp"
 
 namespace {
 
 using pl::fail;
 using pl::kDead;
 using pl::kNullPointer;
+using pl::open_store;
+using pl::pending_request;
 using pl::store_client::client;
 using pl::store_client::memory;
+using stores = pl::open_stores;
 using pl::store_client::operation_ptr;
 using pl::store_client::routed_ptr;
 using pl::store_client::router;
@@ -32,36 +32,12 @@ static_assert(PEERLANE_LOGGED == static_cast<int>(wire::durability::logged));
 static_assert(PEERLANE_DURABLE == static_cast<int>(wire::durability::durable));
 static_assert(PEERLANE_IF_VERSION == static_cast<int>(wire::condition::if_version));
 
-struct open_store {
-  std::unique_ptr<pl::copy::planner> copies;  // outlives the client
-  std::unique_ptr<client> store;              // one of these two
-  std::unique_ptr<router> cluster;
-  std::atomic<int> registered{0};
-
-  pl::result<memory> classify(const void* memory, std::size_t bytes) const {
-    const auto address = reinterpret_cast<std::uint64_t>(memory);
-    return cluster ? cluster->classify(address, bytes) : store->classify(address, bytes);
-  }
-};
-struct open_operation {
-  std::shared_ptr<open_store> owner;
-  operation_ptr op;  // one of these two
-  routed_ptr routed;
-
-  bool test() const { return op ? owner->store->test(op) : owner->cluster->test(routed); }
-  bool wait(pl::store_client::clock::time_point deadline) const {
-    return op ? owner->store->wait(op, deadline) : owner->cluster->wait(routed, deadline);
-  }
-  const pl::store_client::reply& got() const { return op ? op->got : routed->got; }
-};
-struct direct_memory {
+struct registered_memory {
   std::shared_ptr<open_store> owner;
   memory buffer;
   std::atomic<int> busy{0};
 };
-using stores = pl::live_handles<open_store>;
-using operations = pl::live_handles<open_operation>;
-using memories = pl::live_handles<direct_memory>;
+using memories = pl::live_handles<registered_memory>;
 
 // Copies the fields that the caller's release knows; the rest is zero.
 template <class Options>
@@ -77,6 +53,11 @@ std::optional<wire::durability> given_level(std::uint32_t number) {
   return level && pl::store::check_given(*level) ? level : std::nullopt;
 }
 
+// A caller's time-out; negative: none, which is three weeks here.
+int limit_of(std::int64_t timeout_ms) {
+  return timeout_ms < 0 || timeout_ms > INT_MAX ? INT_MAX : static_cast<int>(timeout_ms);
+}
+
 std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
 
 pl::store_client::put_request put_request_of(const peerlane_put_options* given) {
@@ -86,8 +67,8 @@ pl::store_client::put_request put_request_of(const peerlane_put_options* given) 
   if (options.condition != 0)
     out.only = wire::precondition{static_cast<wire::condition>(options.condition), options.expected_version};
   if (options.user_flags != 0) out.user_flags = options.user_flags;
-  if (options.is_part != 0) out.offset = options.offset;
-  if (options.timeout_ms > 0) out.timeout_ms = options.timeout_ms;
+  if (options.is_part != 0) out.offset = options.offset_bytes;
+  if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
   out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
   return out;
 }
@@ -95,9 +76,9 @@ pl::store_client::put_request put_request_of(const peerlane_put_options* given) 
 pl::store_client::get_request get_request_of(const peerlane_get_options* given) {
   const auto options = taken(given);
   pl::store_client::get_request out;
-  out.offset = options.offset;
+  out.offset = options.offset_bytes;
   out.verify = options.verify != 0;
-  if (options.timeout_ms > 0) out.timeout_ms = options.timeout_ms;
+  if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
   out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
   out.leave_to_stream = out.order.has;
   return out;
@@ -108,23 +89,8 @@ bool known(const peerlane_put_options* given) {
   return given_level(options.durability) && options.condition <= PEERLANE_IF_VERSION;
 }
 
-void tell(const pl::store_client::reply& got, peerlane_store_reply* out) {
-  if (out == nullptr) return;
-  *out = {};
-  out->status = got.status;
-  out->path = static_cast<std::uint32_t>(got.result.way);
-  out->durability = static_cast<std::uint32_t>(got.result.reached);
-  out->crc32c = got.result.crc;
-  out->user_flags = got.result.user_flags;
-  out->repeated = got.result.repeated ? 1 : 0;
-  out->version = got.result.version;
-  out->value_bytes = got.result.value_bytes;
-  out->moved_bytes = got.moved_bytes;
-  out->server_ns = got.result.server_ns;
-}
-
-int ended(const pl::store_client::reply& got, peerlane_store_reply* out) {
-  tell(got, out);
+int ended(const pl::store_client::reply& got, peerlane_op_info* out) {
+  pl::write_info(pl::info_from(got), out);
   return got.status == 0 ? 0 : fail(got.status, got.text.c_str());
 }
 
@@ -132,13 +98,13 @@ std::string_view key_of(const void* key, std::size_t bytes) { return {static_cas
 
 // Runs the operation of `make` on a client, or that of `ask` on a cluster, if the store is open.
 template <class Make, class Ask>
-int run(peerlane_store_t handle, peerlane_store_reply* reply, const Make& make, const Ask& ask) {
+int run(peerlane_store_t handle, peerlane_op_info* info, const Make& make, const Ask& ask) {
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(handle);
     if (!one) return fail(EINVAL, kDead);
-    if (one->cluster) return ended(ask(*one->cluster), reply);
-    return ended(one->store->run(make(*one->store)), reply);
+    if (one->cluster) return ended(ask(*one->cluster), info);
+    return ended(one->store->run(make(*one->store)), info);
   }
   PL_NO_EXCEPTIONS
 }
@@ -169,72 +135,53 @@ pl::store_client::address address_of(const peerlane_store_options& options) {
 }
 
 pl::status check_item(const peerlane_store_item& item) {
-  if (item.key == nullptr || (item.value == nullptr && item.bytes > 0)) return pl::failure{EINVAL, kNullPointer};
+  if (item.key == nullptr || (item.value.address == 0 && item.value.size_bytes > 0))
+    return pl::failure{EINVAL, kNullPointer};
   if (!known(item.put_options)) return pl::failure{EINVAL, "unknown durability or condition"};
-  if (item.operation < PEERLANE_STORE_PUT || item.operation > PEERLANE_STORE_ERASE)
-    return pl::failure{EINVAL, "unknown operation: PEERLANE_STORE_PUT, _GET or _ERASE"};
+  if (item.request < PEERLANE_STORE_PUT || item.request > PEERLANE_STORE_ERASE)
+    return pl::failure{EINVAL, "unknown request: PEERLANE_STORE_PUT, _GET or _ERASE"};
   return {};
 }
 
 // For a client or a router, whose calls are alike. Precondition: check_item.
 template <class Store>
 auto make_item(Store& store, const peerlane_store_item& item, const memory& buffer) {
-  const auto key = key_of(item.key, item.key_bytes);
-  if (item.operation == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
-  if (item.operation == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, buffer, put_request_of(item.put_options));
+  const auto key = key_of(item.key, item.key_size_bytes);
+  if (item.request == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
+  if (item.request == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, buffer, put_request_of(item.put_options));
   return store.make_get(item.pool, key, buffer, get_request_of(item.get_options));
 }
 
 // At once.
 pl::store_client::reply do_item(const open_store& opened, const peerlane_store_item& item, const memory& buffer) {
   if (!opened.cluster) return opened.store->run(make_item(*opened.store, item, buffer));
-  const auto key = key_of(item.key, item.key_bytes);
-  if (item.operation == PEERLANE_STORE_ERASE) return opened.cluster->erase(item.pool, key, put_request_of(item.put_options));
-  if (item.operation == PEERLANE_STORE_PUT)
+  const auto key = key_of(item.key, item.key_size_bytes);
+  if (item.request == PEERLANE_STORE_ERASE) return opened.cluster->erase(item.pool, key, put_request_of(item.put_options));
+  if (item.request == PEERLANE_STORE_PUT)
     return opened.cluster->put(item.pool, key, buffer, put_request_of(item.put_options));
   return opened.cluster->get(item.pool, key, buffer, get_request_of(item.get_options));
 }
 
-void report_when_done(open_operation& one, const peerlane_store_item& item) {
-  const int event = item.event_fd > 0 ? item.event_fd : -1;
-  std::function<void(const pl::store_client::reply&)> on_reply;
-  if (item.done != nullptr)
-    on_reply = [done = item.done, context = item.context](const pl::store_client::reply& got) {
-      peerlane_store_reply reply;
-      tell(got, &reply);
-      done(context, &reply);
-    };
-  if (one.routed) {
-    one.routed->event_fd = event;
-    one.routed->callback = std::move(on_reply);
-    return;
-  }
-  one.op->event_fd = event;
-  if (on_reply)
-    one.op->callback = [callback = std::move(on_reply)](pl::store_client::operation& ended_one) { callback(ended_one.got); };
-}
-
-peerlane_store_item item_of(std::uint32_t operation, peerlane_pool_t pool, const void* key, std::size_t key_bytes,
-                            void* value, std::size_t bytes) {
+peerlane_store_item item_for(std::uint32_t request, peerlane_pool_t pool, const void* key, std::size_t key_size_bytes,
+                             const peerlane_buffer& value) {
   peerlane_store_item out{};
-  out.operation = operation;
+  out.request = request;
   out.pool = pool;
   out.key = key;
-  out.key_bytes = key_bytes;
+  out.key_size_bytes = key_size_bytes;
   out.value = value;
-  out.bytes = bytes;
   return out;
 }
 
-int run(peerlane_store_t handle, peerlane_store_reply* reply, const peerlane_store_item& item) {
+int run(peerlane_store_t handle, peerlane_op_info* info, const peerlane_store_item& item) {
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(handle);
     if (!one) return fail(EINVAL, kDead);
     if (const auto fine = check_item(item); !fine) return fail(fine.error());
-    const auto buffer = one->classify(item.value, item.bytes);
+    const auto buffer = one->classify(item.value);
     if (!buffer) return fail(buffer.error());
-    return ended(do_item(*one, item, *buffer), reply);
+    return ended(do_item(*one, item, *buffer), info);
   }
   PL_NO_EXCEPTIONS
 }
@@ -261,7 +208,7 @@ pl::result<std::unique_ptr<router>> cluster_of(client& store, const pl::store_cl
 // A part of registered memory, held busy while it lives.
 class busy_part {
  public:
-  static pl::result<busy_part> take(peerlane_store_t store, peerlane_direct_memory_t handle, std::size_t offset,
+  static pl::result<busy_part> take(peerlane_store_t store, peerlane_store_memory_t handle, std::size_t offset,
                                     std::size_t bytes) {
     auto found = memories::instance().find(handle);
     if (!found || found->owner.get() != static_cast<void*>(store)) return pl::failure{EINVAL, kDead};
@@ -277,12 +224,25 @@ class busy_part {
   const memory& get() const { return part_; }
 
  private:
-  busy_part(std::shared_ptr<direct_memory> owner, memory part) : memory_(std::move(owner)), part_(part) { ++memory_->busy; }
-  std::shared_ptr<direct_memory> memory_;
+  busy_part(std::shared_ptr<registered_memory> owner, memory part) : memory_(std::move(owner)), part_(part) {
+    ++memory_->busy;
+  }
+  std::shared_ptr<registered_memory> memory_;
   memory part_;
 };
 
 }  // namespace
+
+pl::result<memory> pl::open_store::classify(const peerlane_buffer& buffer) const {
+  if (buffer.memory > PEERLANE_MEMORY_DEVICE)
+    return failure{EINVAL, "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE"};
+  if (buffer.memory == PEERLANE_MEMORY_HOST) return memory{buffer.address, buffer.size_bytes, std::nullopt};
+  auto found =
+      cluster ? cluster->classify(buffer.address, buffer.size_bytes) : store->classify(buffer.address, buffer.size_bytes);
+  if (found && !found->device && buffer.memory == PEERLANE_MEMORY_DEVICE && buffer.size_bytes > 0)
+    return failure{EINVAL, "the buffer says device memory, and no GPU's memory is there (or the store was opened without)"};
+  return found;
+}
 
 PL_EXPORT const char* peerlane_store_last_error(void) { return pl::last_error(); }
 
@@ -295,7 +255,7 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
     auto made = std::make_shared<open_store>();
     pl::store_client::client_options settings;
     settings.server = address_of(options);
-    if (options.timeout_ms != 0) settings.timeout_ms = options.timeout_ms;
+    if (options.timeout_ms != 0) settings.timeout_ms = static_cast<unsigned>(limit_of(options.timeout_ms));
     settings.require = static_cast<wire::path>(options.require_path);
     settings.use_shm = (options.flags & PEERLANE_STORE_NO_SHM) == 0;
     settings.reconnect = (options.flags & PEERLANE_STORE_NO_RECONNECT) == 0;
@@ -319,7 +279,7 @@ PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
   const pl::errno_keeper keep;
   const auto found = stores::instance().find(store);
   if (!found) return fail(EINVAL, kDead);
-  if (found->registered > 0) return fail(EBUSY, "direct memory is still registered with this store: unregister it first");
+  if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");
   stores::instance().remove(store);
   return 0;
 }
@@ -384,36 +344,34 @@ PL_EXPORT int peerlane_store_sync(peerlane_store_t store, peerlane_pool_t pool) 
 // ---- Values
 // ----------------------------------------------------------------------------------------------------------------
 
-PL_EXPORT int peerlane_store_put(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                 const void* value, size_t bytes, const peerlane_put_options* options,
-                                 peerlane_store_reply* reply) {
-  auto item = item_of(PEERLANE_STORE_PUT, pool, key, key_bytes, const_cast<void*>(value), bytes);
+PL_EXPORT int peerlane_store_put(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_size_bytes,
+                                 struct peerlane_buffer value, const peerlane_put_options* options, peerlane_op_info* info) {
+  auto item = item_for(PEERLANE_STORE_PUT, pool, key, key_size_bytes, value);
   item.put_options = options;
-  return run(store, reply, item);
+  return run(store, info, item);
 }
 
-PL_EXPORT int peerlane_store_get(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                 void* value, size_t bytes, const peerlane_get_options* options,
-                                 peerlane_store_reply* reply) {
-  auto item = item_of(PEERLANE_STORE_GET, pool, key, key_bytes, value, bytes);
+PL_EXPORT int peerlane_store_get(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_size_bytes,
+                                 struct peerlane_buffer value, const peerlane_get_options* options, peerlane_op_info* info) {
+  auto item = item_for(PEERLANE_STORE_GET, pool, key, key_size_bytes, value);
   item.get_options = options;
-  return run(store, reply, item);
+  return run(store, info, item);
 }
 
-PL_EXPORT int peerlane_store_erase(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                   const peerlane_put_options* options, peerlane_store_reply* reply) {
-  auto item = item_of(PEERLANE_STORE_ERASE, pool, key, key_bytes, nullptr, 0);
+PL_EXPORT int peerlane_store_erase(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_size_bytes,
+                                   const peerlane_put_options* options, peerlane_op_info* info) {
+  auto item = item_for(PEERLANE_STORE_ERASE, pool, key, key_size_bytes, peerlane_host_buffer(nullptr, 0));
   item.put_options = options;
-  return run(store, reply, item);
+  return run(store, info, item);
 }
 
-PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                  peerlane_store_reply* reply) {
+PL_EXPORT int peerlane_store_stat(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_size_bytes,
+                                  peerlane_op_info* info) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
   return run(
-      store, reply,
-      [&](client& connection) { return connection.make_plain(wire::opcode::stat, pool, key_of(key, key_bytes)); },
-      [&](router& cluster) { return cluster.stat(pool, key_of(key, key_bytes)); });
+      store, info,
+      [&](client& connection) { return connection.make_plain(wire::opcode::stat, pool, key_of(key, key_size_bytes)); },
+      [&](router& cluster) { return cluster.stat(pool, key_of(key, key_size_bytes)); });
 }
 
 PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, const char* prefix, const char* regex,
@@ -441,32 +399,32 @@ PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, 
   PL_NO_EXCEPTIONS
 }
 
-// ---- Direct memory
+// ---- Registered memory
 // ---------------------------------------------------------------------------------------------------------
 
-PL_EXPORT int peerlane_store_register_direct_memory(peerlane_store_t store, void* address, size_t bytes,
-                                                    peerlane_direct_memory_t* out) {
+PL_EXPORT int peerlane_store_register(peerlane_store_t store, struct peerlane_buffer given, peerlane_store_memory_t* out) {
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(EINVAL, kDead);
     if (out == nullptr) return fail(EINVAL, kNullPointer);
-    if (bytes == 0 || address == nullptr) return fail(EINVAL, "an empty range cannot be registered");
-    const auto buffer = one->classify(address, bytes);
+    if (given.size_bytes == 0 || given.address == 0) return fail(EINVAL, "an empty range cannot be registered");
+    const auto buffer = one->classify(given);
     if (!buffer) return fail(buffer.error());
-    if (buffer->device && !buffer->device->allocation.contains({buffer->address, bytes}))
+    if (buffer->device && !buffer->device->allocation.contains({buffer->address, buffer->bytes}))
       return fail(EINVAL, "the range leaves its allocation of GPU memory");
-    auto made = std::make_shared<direct_memory>();
+    auto made = std::make_shared<registered_memory>();
     made->owner = one;
     made->buffer = *buffer;
     ++one->registered;
-    *out = static_cast<peerlane_direct_memory_t>(memories::instance().add(std::move(made)));
+    *out = static_cast<peerlane_store_memory_t>(memories::instance().add(std::move(made)));
     return 0;
   }
   PL_NO_EXCEPTIONS
 }
 
-PL_EXPORT int peerlane_store_unregister_direct_memory(peerlane_direct_memory_t handle) {
+PL_EXPORT int peerlane_store_release_memory(peerlane_store_memory_t handle) {
+  const pl::errno_keeper keep;
   const auto found = memories::instance().find(handle);
   if (!found) return fail(EINVAL, kDead);
   if (found->busy > 0) return fail(EBUSY, "operations within this memory are under way: wait for them first");
@@ -475,105 +433,73 @@ PL_EXPORT int peerlane_store_unregister_direct_memory(peerlane_direct_memory_t h
   return 0;
 }
 
-PL_EXPORT int peerlane_store_put_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                        peerlane_direct_memory_t handle, size_t offset, size_t bytes,
-                                        const peerlane_put_options* options, peerlane_store_reply* reply) {
+PL_EXPORT int peerlane_store_put_registered(peerlane_store_t store, peerlane_pool_t pool, const void* key,
+                                            size_t key_size_bytes, peerlane_store_memory_t handle, size_t offset_bytes,
+                                            size_t size_bytes, const peerlane_put_options* options, peerlane_op_info* info) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
   if (!known(options)) return fail(EINVAL, "unknown durability or condition");
-  const auto part = busy_part::take(store, handle, offset, bytes);
+  const auto part = busy_part::take(store, handle, offset_bytes, size_bytes);
   if (!part) return fail(part.error());
   return run(
-      store, reply,
+      store, info,
       [&](client& connection) {
-        return connection.make_put(pool, key_of(key, key_bytes), part->get(), put_request_of(options));
+        return connection.make_put(pool, key_of(key, key_size_bytes), part->get(), put_request_of(options));
       },
-      [&](router& cluster) { return cluster.put(pool, key_of(key, key_bytes), part->get(), put_request_of(options)); });
+      [&](router& cluster) { return cluster.put(pool, key_of(key, key_size_bytes), part->get(), put_request_of(options)); });
 }
 
-PL_EXPORT int peerlane_store_get_direct(peerlane_store_t store, peerlane_pool_t pool, const void* key, size_t key_bytes,
-                                        peerlane_direct_memory_t handle, size_t offset, size_t bytes,
-                                        const peerlane_get_options* options, peerlane_store_reply* reply) {
+PL_EXPORT int peerlane_store_get_registered(peerlane_store_t store, peerlane_pool_t pool, const void* key,
+                                            size_t key_size_bytes, peerlane_store_memory_t handle, size_t offset_bytes,
+                                            size_t size_bytes, const peerlane_get_options* options, peerlane_op_info* info) {
   if (key == nullptr) return fail(EINVAL, kNullPointer);
-  const auto part = busy_part::take(store, handle, offset, bytes);
+  const auto part = busy_part::take(store, handle, offset_bytes, size_bytes);
   if (!part) return fail(part.error());
   return run(
-      store, reply,
+      store, info,
       [&](client& connection) {
-        return connection.make_get(pool, key_of(key, key_bytes), part->get(), get_request_of(options));
+        return connection.make_get(pool, key_of(key, key_size_bytes), part->get(), get_request_of(options));
       },
-      [&](router& cluster) { return cluster.get(pool, key_of(key, key_bytes), part->get(), get_request_of(options)); });
+      [&](router& cluster) { return cluster.get(pool, key_of(key, key_size_bytes), part->get(), get_request_of(options)); });
 }
 
 // ---- Asynchronous
 // ----------------------------------------------------------------------------------------------------------
 
 PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_item* items, size_t count,
-                                   peerlane_store_op_t* ops) {
+                                   peerlane_op_t* ops) {
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
     if (!one) return fail(EINVAL, kDead);
     if (count > 0 && (items == nullptr || ops == nullptr)) return fail(EINVAL, kNullPointer);
-    std::vector<open_operation> made;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto buffer = check_item(items[i]) ? one->classify(items[i].value, items[i].bytes)
-                                               : pl::result<memory>(check_item(items[i]).error());
-      if (!buffer) return fail(buffer.code(), ("item " + std::to_string(i) + ": " + buffer.error().message).c_str());
-      open_operation op{one, {}, {}};
-      if (one->cluster) op.routed = make_item(*one->cluster, items[i], *buffer);
-      else op.op = make_item(*one->store, items[i], *buffer);
-      report_when_done(op, items[i]);
-      made.push_back(std::move(op));
-    }
     std::vector<operation_ptr> plain;
     std::vector<routed_ptr> routed;
     for (std::size_t i = 0; i < count; ++i) {
-      if (one->cluster) routed.push_back(made[i].routed);
-      else plain.push_back(made[i].op);
-      ops[i] =
-          static_cast<peerlane_store_op_t>(operations::instance().add(std::make_shared<open_operation>(std::move(made[i]))));
+      const auto fine = check_item(items[i]);
+      const auto buffer = fine ? one->classify(items[i].value) : pl::result<memory>(fine.error());
+      if (!buffer) return fail(buffer.code(), ("item " + std::to_string(i) + ": " + buffer.error().message).c_str());
+      const int event = items[i].event_fd > 0 ? items[i].event_fd : -1;
+      if (one->cluster) {
+        routed.push_back(make_item(*one->cluster, items[i], *buffer));
+        routed.back()->event_fd = event;
+      } else {
+        plain.push_back(make_item(*one->store, items[i], *buffer));
+        plain.back()->event_fd = event;
+      }
     }
+    std::vector<peerlane_op_t> begun(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      pending_request request;
+      if (one->cluster) request.routed = routed[i];
+      else request.op = plain[i];
+      if (pl::keep_request(store, *one, std::move(request), &begun[i])) continue;
+      while (i-- > 0) (void)one->operations.take(begun[i].number);
+      return fail(EAGAIN, "4 million operations of this store have not been ended: end some");
+    }
+    std::copy(begun.begin(), begun.end(), ops);
     if (one->cluster) one->cluster->start(routed);
     else one->store->start(plain);
     return 0;
   }
   PL_NO_EXCEPTIONS
-}
-
-PL_EXPORT int peerlane_store_test(peerlane_store_op_t op, int* done) {
-  const pl::errno_keeper keep;
-  try {
-    const auto found = operations::instance().find(op);
-    if (!found) return fail(EINVAL, kDead);
-    if (done == nullptr) return fail(EINVAL, kNullPointer);
-    *done = found->test() ? 1 : 0;
-    return 0;
-  }
-  PL_NO_EXCEPTIONS
-}
-
-PL_EXPORT int peerlane_store_wait(peerlane_store_op_t op, int32_t timeout_ms, peerlane_store_reply* reply) {
-  const pl::errno_keeper keep;
-  try {
-    const auto found = operations::instance().find(op);
-    if (!found) return fail(EINVAL, kDead);
-    const auto deadline = timeout_ms < 0 ? pl::store_client::clock::time_point::max()
-                                         : pl::store_client::clock::now() + std::chrono::milliseconds(timeout_ms);
-    if (found->wait(deadline)) return ended(found->got(), reply);
-    if (reply != nullptr) {
-      *reply = {};
-      reply->status = EINPROGRESS;
-    }
-    return fail(ETIMEDOUT, "the operation has not ended yet; it goes on");
-  }
-  PL_NO_EXCEPTIONS
-}
-
-PL_EXPORT int peerlane_store_free(peerlane_store_op_t op) {
-  const pl::errno_keeper keep;
-  const auto found = operations::instance().find(op);
-  if (!found) return fail(EINVAL, kDead);
-  if (!found->test()) return fail(EBUSY, "the operation has not ended: its memory is in use");
-  operations::instance().remove(op);
-  return 0;
 }

@@ -12,6 +12,11 @@ def declared(header, prefix):
         text = file.read()
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
+    # Bodies go, and with them the functions that are inline.
+    text = text.replace('extern "C" {', "")
+    while (bare := re.sub(r"\{[^{}]*\}", "\0", text)) != text:
+        text = bare
+    text = re.sub(r"static inline[^\0;]*\0", "", text)
     return set(re.findall(rf"\b({prefix}\w+)\s*\(", text))
 
 

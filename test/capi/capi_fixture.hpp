@@ -44,6 +44,11 @@ class capi_test : public testing::Test {
   int descriptors_ = 0, mapped_ = 0;
 };
 
+inline int open_session_on(const char* backend, peerlane_session_t* session) {
+  const peerlane_session_options options{sizeof options, backend};
+  return peerlane_session_open(&options, session);
+}
+
 // An environment variable for the length of a scope.
 class scoped_variable {
  public:

@@ -61,7 +61,7 @@ TEST_F(missing_pieces, NoPermissionOnTheControlNode) {
   expect_message("no permission");
   expect_message("chmod 666");
   peerlane_session_t s = nullptr;
-  EXPECT_EQ(peerlane_open("rm", &s), EACCES);
+  EXPECT_EQ(open_session_on("rm", &s), EACCES);
 }
 
 TEST_F(missing_pieces, NoPermissionOnTheGpusNode) {
@@ -122,7 +122,7 @@ TEST_F(missing_pieces, AnUnknownDriverVersionIsRefused) {
   expect_message("777.1.02");
   expect_message("PEERLANE_RM_FORCE=1");
   peerlane_session_t s = nullptr;
-  EXPECT_EQ(peerlane_open("rm", &s), ENOTSUP);
+  EXPECT_EQ(open_session_on("rm", &s), ENOTSUP);
 }
 
 TEST_F(missing_pieces, AForcedVersionIsProvedAtEveryMapping) {
@@ -193,10 +193,10 @@ TEST_F(missing_pieces, TheProofTouchesNoNeighbour) {
   peerlane_session_t s = nullptr;
   peerlane_mapping_t m = nullptr;
   const scoped_variable always("PEERLANE_RM_VERIFY", "1");
-  ASSERT_EQ(peerlane_open("rm", &s), 0);
+  ASSERT_EQ(open_session_on("rm", &s), 0);
   first.free_now();  // now the first byte of the granule is nobody's: CUDA would refuse to copy it
   EXPECT_EQ(peerlane_map(s, last.pointer() + 3, 5, 0, &m), 0) << peerlane_last_error();
-  EXPECT_EQ(peerlane_close(s), 0);
+  EXPECT_EQ(peerlane_session_close(s), 0);
   EXPECT_EQ(device_bytes(last.pointer(), 512), own);
 }
 
@@ -223,7 +223,7 @@ TEST_F(missing_pieces, TheDmabufBackendWantsANewDriver) {
   old.driver_version = 13000;
   cu::set_driver_for_tests(&old);
   peerlane_session_t s = nullptr;
-  EXPECT_EQ(peerlane_open("dmabuf", &s), ENOTSUP);
+  EXPECT_EQ(open_session_on("dmabuf", &s), ENOTSUP);
   expect_message("the driver offers CUDA 13.0; mapping a dma-buf needs 13.3 or newer");
   cu::set_driver_for_tests(nullptr);
 }
@@ -232,7 +232,7 @@ TEST_F(missing_pieces, GdrdrvTooOldOrTooNew) {
   peerlane_session_t s = nullptr;
   fake_gdrdrv old(1, 4);
   set_default_device_io_for_tests(&old);
-  EXPECT_EQ(peerlane_open("gdrdrv", &s), ENOTSUP);
+  EXPECT_EQ(open_session_on("gdrdrv", &s), ENOTSUP);
   expect_message("gdrdrv 1.4 is too old: 2.0 or newer");
   gdr_t g = gdr_open();  // auto falls through to the next backend
   ASSERT_NE(g, nullptr) << gdr_last_error();
@@ -241,7 +241,7 @@ TEST_F(missing_pieces, GdrdrvTooOldOrTooNew) {
   fake_gdrdrv newer(3, 0);
   newer.set_minimum_api(0x20007);
   set_default_device_io_for_tests(&newer);
-  EXPECT_EQ(peerlane_open("gdrdrv", &s), ENOTSUP);
+  EXPECT_EQ(open_session_on("gdrdrv", &s), ENOTSUP);
   expect_message("wants a newer library");
 }
 
@@ -273,14 +273,14 @@ TEST_F(missing_pieces, GdrdrvOnAGpuThatIsNotShared) {
     fake_gdrdrv module;
     set_default_device_io_for_tests(&module);
     peerlane_session_t s = nullptr;
-    ASSERT_EQ(peerlane_open("gdrdrv", &s), 0) << peerlane_last_error();
+    ASSERT_EQ(open_session_on("gdrdrv", &s), 0) << peerlane_last_error();
     module.refuse_pins(answer);
     peerlane_mapping_t m = nullptr;
     EXPECT_EQ(peerlane_map(s, device_, 65536, 0, &m), ENOTSUP) << answer;
     expect_message("refuses to share this GPU's memory with modules (MIG, vGPU");
     EXPECT_EQ(peerlane_map(s, device_, 65536, PEERLANE_MAP_FORCE_PCIE, &m), ENOTSUP) << answer;
     expect_message("cannot force a mapping through BAR1 here");
-    EXPECT_EQ(peerlane_close(s), 0);
+    EXPECT_EQ(peerlane_session_close(s), 0);
   }
 }
 

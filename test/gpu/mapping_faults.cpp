@@ -240,13 +240,13 @@ int use_two_libraries() {
   using open_call = gdr_t();
   using pin_call = int(gdr_t, unsigned long, size_t, uint64_t, uint32_t, gdr_mh_t*);
   using map_call = int(peerlane_session_t, uint64_t, size_t, uint32_t, peerlane_mapping_t*);
-  using open_session_call = int(const char*, peerlane_session_t*);
+  using open_session_call = int(const peerlane_session_options*, peerlane_session_t*);
   void* const gdrapi = dlopen((g_libraries + "/libgdrapi.so.2").c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const peerlane = dlopen((g_libraries + "/libpeerlane.so").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (gdrapi == nullptr || peerlane == nullptr) return 3;
   const auto gdr_open_at = reinterpret_cast<open_call*>(dlsym(gdrapi, "gdr_open"));
   const auto gdr_pin_at = reinterpret_cast<pin_call*>(dlsym(gdrapi, "gdr_pin_buffer"));
-  const auto open_session = reinterpret_cast<open_session_call*>(dlsym(peerlane, "peerlane_open"));
+  const auto open_session = reinterpret_cast<open_session_call*>(dlsym(peerlane, "peerlane_session_open"));
   const auto map_memory = reinterpret_cast<map_call*>(dlsym(peerlane, "peerlane_map"));
   const cu::context_t context = make_current();
   const buffer memory;

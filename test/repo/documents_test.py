@@ -70,7 +70,7 @@ class Site(unittest.TestCase):
             for page in Path(folder).rglob("*.html"):
                 self.assertIsNone(re.search(r'<(?:script|img|iframe|link)[^>]+(?:src|href)="https?:', page.read_text(encoding="utf-8")), page)
             calls = (Path(folder) / "reference/peerlane/peerlane.h.html").read_text(encoding="utf-8")
-            for call in ("peerlane_map", "peerlane_write", "peerlane_read", "peerlane_close"):
+            for call in ("peerlane_map", "peerlane_mapping_write", "peerlane_mapping_read", "peerlane_session_close"):
                 self.assertIn(f'id="{call}"', calls)
 
 

@@ -64,7 +64,7 @@ sim=$installed_sim
 "$cmake" --build "$work/consumer" >"$work/log" 2>&1 || { cat "$work/log"; fail "building by find_package"; }
 "$work/consumer/use_gdrapi" || fail "use_gdrapi by find_package: $?"
 "$work/consumer/use_peerlane" || fail "use_peerlane by find_package: $?"
-"$work/consumer/use_link" "$work/meet" || fail "use_link by find_package: $?"
+"$work/consumer/use_communicator" "$work/meet" || fail "use_communicator by find_package: $?"
 # The libraries find the simulated GPU by themselves: nothing but PEERLANE_GPU is set.
 if [ -n "$installed_sim" ]; then
   export PEERLANE_SIM_LOG=off
@@ -72,7 +72,7 @@ if [ -n "$installed_sim" ]; then
     PEERLANE_GPU=sim "$work/consumer/$program" >"$work/log" || { cat "$work/log"; fail "$program with PEERLANE_GPU=sim"; }
   done
   PEERLANE_GPU=sim "$work/consumer/use_gdrapi" | grep -q opened || fail "gdr_open with PEERLANE_GPU=sim"
-  PEERLANE_GPU=sim "$work/consumer/use_peerlane" | grep -q dmabuf || fail "peerlane::open with PEERLANE_GPU=sim"
+  PEERLANE_GPU=sim "$work/consumer/use_peerlane" | grep -q dmabuf || fail "peerlane::session::open with PEERLANE_GPU=sim"
   # Without any GPU the error says how to have this one.
   if ! PEERLANE_GPU=real "$work/consumer/use_peerlane" | grep -qE 'dmabuf$|gdrdrv$|rm$'; then
     "$work/consumer/use_peerlane" | grep -q 'set PEERLANE_GPU=sim' || fail "the error without a GPU does not name PEERLANE_GPU=sim"

@@ -60,9 +60,9 @@ void report::describe(const gpu_session* gpu, const gdr_buffer* buffer, const st
   }
   // The C interface does not name its backend; the session of the C++ one opens the same.
   peerlane_session_t session = nullptr;
-  if (gpu != nullptr && peerlane_open(nullptr, &session) == 0) {
-    machine_.backend = peerlane_backend_name(session);
-    peerlane_close(session);
+  if (gpu != nullptr && peerlane_session_open(nullptr, &session) == 0) {
+    machine_.backend = peerlane_session_backend_name(session);
+    peerlane_session_close(session);
   }
   if (buffer != nullptr) machine_.mapping_type = buffer->mapping_type();
   file_.set_machine(machine_);

@@ -113,7 +113,7 @@ void concurrent_pin_map_copy_threads(const case_context& context) {
 void unaligned_map(const case_context& context) {
   case_rig rig(context);
   const device_memory memory(rig.gpu, 4 * GPU_PAGE_SIZE);
-  const auto session = must_map(peerlane::open(), "peerlane::open");
+  const auto session = must_map(peerlane::session::open(), "peerlane::session::open");
   for (const std::size_t offset : {std::size_t{1}, std::size_t{4099}, std::size_t{65535}, std::size_t{65537}})
     for (const std::size_t bytes : {std::size_t{1}, std::size_t{777}, std::size_t{70001}}) {
       const auto mapped = must_map(session.map(memory.get() + offset, bytes), "peerlane::map");
@@ -129,7 +129,7 @@ void unaligned_map(const case_context& context) {
 void small_suballocations(const case_context& context) {
   constexpr std::size_t kCount = 200, kBytes = 256;
   case_rig rig(context);
-  const auto session = must_map(peerlane::open(), "peerlane::open");
+  const auto session = must_map(peerlane::session::open(), "peerlane::session::open");
   std::vector<cu::device_ptr> pointers(kCount);
   for (auto& pointer : pointers) rig.gpu.check(rig.gpu.cuda().cuMemAlloc_v2(&pointer, kBytes), "cuMemAlloc of 256 B");
   {
@@ -164,7 +164,7 @@ void vmm_adjacent_pieces(const case_context& context) {
   const cu::access_desc access{{cu::location_type::device, rig.gpu.device()}, cu::access_flags::read_write};
   rig.gpu.check(cuda.cuMemSetAccess(base, kPieces * piece, &access, 1), "cuMemSetAccess");
   {
-    const auto session = must_map(peerlane::open(), "peerlane::open");
+    const auto session = must_map(peerlane::session::open(), "peerlane::session::open");
     const auto mapped = must_map(session.map(base, kPieces * piece), "peerlane::map over three cuMemCreate pieces");
     for (std::size_t edge = 0; edge <= kPieces; ++edge) {
       const std::size_t begin = edge == 0 ? 0 : edge * piece - 300;
@@ -188,7 +188,7 @@ void mallocasync_pool(const case_context& context) {
   rig.gpu.check(cuda.cuMemAllocAsync(&pointer, 3 * GPU_PAGE_SIZE, stream.get()), "cuMemAllocAsync");
   rig.gpu.check(cuda.cuStreamSynchronize(stream.get()), "cuStreamSynchronize");
   {
-    const auto session = must_map(peerlane::open(), "peerlane::open");
+    const auto session = must_map(peerlane::session::open(), "peerlane::session::open");
     const auto mapped = must_map(session.map(pointer + 100, 2 * GPU_PAGE_SIZE), "peerlane::map of pool memory");
     check_through(rig, mapped, pointer + 100, 0, 2 * GPU_PAGE_SIZE, 9);
   }
@@ -227,7 +227,7 @@ void large_mapping(const case_context& context) {
   if (bytes < kMinBytes)
     throw case_waived(format("only %s of memory or BAR1 are free, the case wants 64 MiB", format_size(bytes).c_str()));
   const device_memory memory(rig.gpu, bytes);
-  const auto session = must_map(peerlane::open(), "peerlane::open");
+  const auto session = must_map(peerlane::session::open(), "peerlane::session::open");
   const auto mapped = must_map(session.map(memory.get(), bytes), "peerlane::map");
   for (std::uint64_t offset = 0; offset < bytes; offset += kStep) {
     const std::uint64_t mark[2] = {offset, ~offset};

@@ -31,8 +31,8 @@ void kill_nine_leaves_nothing(const case_context& context) {
     id.copy(padded, sizeof padded - 1);
     to_parent.send_bytes(padded, sizeof padded);  // NVML of the parent notes the start
     to_child.take();
-    const auto session = peerlane::open();
-    PL_REQUIRE(session.ok(), "peerlane::open: %s", session.error().message.c_str());
+    const auto session = peerlane::session::open();
+    PL_REQUIRE(session.ok(), "peerlane::session::open: %s", session.error().message.c_str());
     const auto mapped = session->map(memory.get(), kBytes);
     PL_REQUIRE(mapped.ok(), "peerlane::map: %s", mapped.error().message.c_str());
     *static_cast<volatile std::uint32_t*>(mapped->data()) = 1;

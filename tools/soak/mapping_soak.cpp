@@ -44,8 +44,8 @@ void must(const Outcome& outcome, const char* action) {
 class mapping_worker {
  public:
   mapping_worker(const tools::gpu_session& gpu, std::uint64_t seed) : gpu_(gpu), random_(seed) {
-    auto opened = peerlane::open();
-    must(opened, "peerlane::open");
+    auto opened = peerlane::session::open();
+    must(opened, "peerlane::session::open");
     session_ = std::move(*opened);
     blocks_.resize(kAllocations);
   }

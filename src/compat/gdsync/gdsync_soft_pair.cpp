@@ -68,7 +68,7 @@ status soft_pair::connect(const address& destination) {
   peer_node.boot = destination.boot;
   peer_node.pid_namespace = destination.pid_namespace;
   if (!messaging::node_identity::current().is_same_node(peer_node))
-    return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/stream.h"};
+    return failure{ENOTSUP, "the peer of this queue pair is on another node: use peerlane/triggered.h"};
   if (destination.memory.bytes != kMemoryBytes) return failure{EINVAL, "not a queue pair's address"};
   auto theirs = triggered::shared_memory::open(destination.memory);
   if (!theirs) return failure{ENOTSUP, theirs.error().message};

@@ -218,9 +218,26 @@ void client::start(std::span<const operation_ptr> list) {
   }
   if (wire_ && !flush())
     (void)eventfd_write(wake_fd_, 1);  // wakes the driving thread, which then also waits for room in the socket
+  wake_background();
+  run_callbacks(hold);
+}
+
+// Under the lock.
+void client::wake_background() {
   if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = std::thread([this] { background(); });
   if (noticed_ > 0) changed_.notify_all();
-  run_callbacks(hold);
+}
+
+void client::call_at_end(const operation_ptr& one, std::function<void(operation&)> function) {
+  lock_t hold(lock_);
+  if (one->done()) {
+    hold.unlock();
+    return function(*one);
+  }
+  const bool was_noticed = one->event_fd >= 0 || one->leave_to_stream;
+  one->callback = std::move(function);
+  if (!was_noticed) ++noticed_;
+  wake_background();
 }
 
 bool client::test(const operation_ptr& one) {

@@ -83,6 +83,9 @@ class client {
   bool test(const operation_ptr& one);
   // False: `deadline` has passed; the operation continues.
   bool wait(const operation_ptr& one, clock::time_point deadline = clock::time_point::max());
+  // Calls the function once when the operation has ended: within this call if it has, else as `callback`. Precondition: the
+  // operation was started without a callback, and this is the first such call.
+  void call_at_end(const operation_ptr& one, std::function<void(operation&)> function);
   // start() and wait().
   reply run(const operation_ptr& one);
 
@@ -118,6 +121,7 @@ class client {
   clock::time_point deadline_of(int timeout_ms) const;
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
+  void wake_background();
   void background();
   status copy_out(const memory& source, std::uint64_t skip, void* destination, std::uint64_t bytes,
                   const stream_order& order);

@@ -71,6 +71,9 @@ class router {
   // False: `deadline` has passed; the operation continues.
   bool wait(const routed_ptr& one, clock::time_point deadline = clock::time_point::max());
 
+  // As client::call_at_end.
+  void call_at_end(const routed_ptr& one, std::function<void(const reply&)> function);
+
   // As client::classify.
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   cluster_map map() const;

@@ -101,6 +101,17 @@ bool router::wait(const routed_ptr& one, clock::time_point deadline) {
   return true;
 }
 
+void router::call_at_end(const routed_ptr& one, std::function<void(const reply&)> function) {
+  {
+    const std::lock_guard hold(tasks_lock_);
+    if (!one->done) {
+      one->callback = std::move(function);
+      return;
+    }
+  }
+  function(one->got);
+}
+
 // Called by any thread, including a client's own: it must not block.
 void router::settle(const routed_ptr& one, const reply& got, const std::string& endpoint,
                     const std::weak_ptr<client>& connection) {
@@ -117,9 +128,10 @@ void router::finish(const routed_ptr& one, reply got) {
     if (!waits.empty() && got.text != waits) got.text += "; " + waits;
   }
   const int event = one->event_fd;
-  const auto callback = std::exchange(one->callback, nullptr);
+  std::function<void(const reply&)> callback;
   {
     const std::lock_guard hold(tasks_lock_);
+    callback = std::exchange(one->callback, nullptr);
     one->got = got;
     one->done = true;
   }

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <peerlane/link.hpp>
+#include <peerlane/communicator.hpp>
 #include <string>
 #include <vector>
 
@@ -47,15 +47,15 @@ inline int fork_ranks(int size, const std::function<int(int, const std::string&)
 }
 
 // `body(job)` in `size` processes; how many of them did not return 0.
-inline int run_job(int size, const std::function<int(messenger&)>& body,
-                   const std::function<void(peerlane_link_options&)>& adjust = {}) {
+inline int run_job(int size, const std::function<int(communicator&)>& body,
+                   const std::function<void(peerlane_comm_options&)>& adjust = {}) {
   return fork_ranks(size, [&](int rank, const std::string& rendezvous) {
-    auto options = messenger::options();
+    auto options = communicator::options();
     options.rendezvous = rendezvous.c_str();
     options.rank = rank;
     options.size = size;
     if (adjust) adjust(options);
-    auto job = messenger::open(&options);
+    auto job = communicator::open(&options);
     if (!job) std::fprintf(stderr, "rank %d: %s\n", rank, job.error().message.c_str());
     return job ? body(*job) : 1;
   });

@@ -3,7 +3,7 @@
  * memory and back. How they meet is the argument: "file:FOLDER" or "host:port" (rank 0 first), or "callbacks" over a socket
  * pair that this program makes itself. Exit code 0: every byte was right. */
 #include <errno.h>
-#include <peerlane/link.h>
+#include <peerlane/communicator.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,16 +36,17 @@ struct pair {
   int rank;
 };
 
-static int exchange(void* context, const void* mine, size_t bytes, void* all) {
+static int exchange(void* context, const void* mine, size_t size_bytes, void* all) {
   const struct pair* self = context;
-  char* theirs = (char*)all + (size_t)(1 - self->rank) * bytes;
+  char* theirs = (char*)all + (size_t)(1 - self->rank) * size_bytes;
   size_t sent = 0, got = 0;
-  memcpy((char*)all + (size_t)self->rank * bytes, mine, bytes);
-  while (sent < bytes || got < bytes) {
-    ssize_t n = sent < bytes ? send(self->fd, (const char*)mine + sent, bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+  memcpy((char*)all + (size_t)self->rank * size_bytes, mine, size_bytes);
+  while (sent < size_bytes || got < size_bytes) {
+    ssize_t n =
+        sent < size_bytes ? send(self->fd, (const char*)mine + sent, size_bytes - sent, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
     if (n > 0) sent += (size_t)n;
-    if (got == bytes) continue;
-    n = recv(self->fd, theirs + got, bytes - got, sent < bytes ? MSG_DONTWAIT : 0);
+    if (got == size_bytes) continue;
+    n = recv(self->fd, theirs + got, size_bytes - got, sent < size_bytes ? MSG_DONTWAIT : 0);
     if (n == 0) return ECONNRESET;
     if (n > 0) got += (size_t)n;
   }
@@ -60,31 +61,30 @@ static void check_bytes(unsigned long long device, unsigned char* host, size_t b
   for (i = 0; i < bytes; ++i) CHECK(host[i] == (unsigned char)(i * 7 + (size_t)salt));
 }
 
-static void pingpong(peerlane_link_t job, int rank, size_t bytes) {
-  const void* memory;
+static void pingpong(peerlane_comm_t job, int rank, size_t bytes) {
+  struct peerlane_buffer memory, any;
   unsigned char* host = malloc(bytes + 1);
   unsigned long long device = 0;
-  struct peerlane_message_info info;
+  struct peerlane_op_info info;
   size_t i;
   CHECK(cuMemAlloc_v2(&device, bytes + 1) == 0);
-  memory = (const void*)(uintptr_t)device;
+  memory = peerlane_device_buffer(device, bytes);
+  any = peerlane_any_buffer((void*)(uintptr_t)device, bytes);
   for (i = 0; i < bytes; ++i) host[i] = (unsigned char)(i * 7 + (size_t)rank);
   CHECK(cuMemcpyHtoD_v2(device, host, bytes) == 0);
   if (rank == 0) {
-    CHECK(peerlane_link_send(job, 1, memory, bytes, PEERLANE_MEMORY_DEVICE, 5, LIMIT_MS) == 0);
-    CHECK(peerlane_link_recv(job, 1, (void*)(uintptr_t)device, bytes, PEERLANE_MEMORY_DETECT, 6, PEERLANE_WHOLE_TAG,
-                             LIMIT_MS, &info) == 0);
-    CHECK(info.source == 1 && info.tag == 6 && info.bytes == bytes && info.error == 0);
+    CHECK(peerlane_comm_send(job, 1, memory, 5, LIMIT_MS) == 0);
+    CHECK(peerlane_comm_recv(job, 1, any, 6, PEERLANE_WHOLE_TAG, LIMIT_MS, &info) == 0);
+    CHECK(info.source == 1 && info.tag == 6 && info.size_bytes == bytes && info.moved_bytes == bytes && info.error == 0);
     check_bytes(device, host, bytes, 0);
   } else {
-    peerlane_request_t request = 0;
-    CHECK(peerlane_link_irecv(job, PEERLANE_ANY_SOURCE, (void*)(uintptr_t)device, bytes, PEERLANE_MEMORY_DEVICE, 5, 0xff,
-                              &request) == 0);
-    CHECK(request != 0);
-    CHECK(peerlane_link_wait(job, &request, LIMIT_MS, &info) == 0 && request == 0);
-    CHECK(info.source == 0 && info.tag == 5 && info.bytes == bytes);
+    peerlane_op_t op = PEERLANE_OP_INIT;
+    CHECK(peerlane_comm_irecv(job, PEERLANE_ANY_SOURCE, memory, 5, 0xff, &op) == 0);
+    CHECK(!peerlane_op_is_empty(&op));
+    CHECK(peerlane_op_wait(&op, LIMIT_MS, &info) == 0 && peerlane_op_is_empty(&op));
+    CHECK(info.source == 0 && info.tag == 5 && info.size_bytes == bytes);
     check_bytes(device, host, bytes, 0);
-    CHECK(peerlane_link_send(job, 0, memory, bytes, PEERLANE_MEMORY_DEVICE, 6, LIMIT_MS) == 0);
+    CHECK(peerlane_comm_send(job, 0, memory, 6, LIMIT_MS) == 0);
   }
   CHECK(cuMemFree_v2(device) == 0);
   free(host);
@@ -92,10 +92,10 @@ static void pingpong(peerlane_link_t job, int rank, size_t bytes) {
 
 static int be_rank(int rank, int fd, const char* mode) {
   static const size_t sizes[] = {0, 1, 8, 4096, 40000, 3000000};
-  struct peerlane_link_options options;
+  struct peerlane_comm_options options;
   struct peerlane_bootstrap callbacks;
   struct pair pair;
-  peerlane_link_t job = NULL;
+  peerlane_comm_t job = NULL;
   void* context = NULL;
   char plan[4096];
   size_t i, needed = 0;
@@ -116,14 +116,14 @@ static int be_rank(int rank, int fd, const char* mode) {
     options.rank = rank;
     options.size = 2;
   }
-  CHECK(peerlane_link_open(&options, &job) == 0);
-  CHECK(peerlane_link_rank(job) == rank && peerlane_link_size(job) == 2);
+  CHECK(peerlane_comm_open(&options, &job) == 0);
+  CHECK(peerlane_comm_rank(job) == rank && peerlane_comm_size(job) == 2);
   for (i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) pingpong(job, rank, sizes[i]);
-  CHECK(peerlane_link_plan(job, 1 - rank, plan, sizeof plan, &needed) == 0 && needed < sizeof plan);
+  CHECK(peerlane_comm_plan(job, 1 - rank, plan, sizeof plan, &needed) == 0 && needed < sizeof plan);
   CHECK(strstr(plan, "same node") != NULL && strstr(plan, "CPUs ") != NULL);
-  CHECK(peerlane_link_barrier(job, LIMIT_MS) == 0);
-  CHECK(peerlane_link_close(job) == 0);
-  CHECK(peerlane_link_close(job) == EINVAL);
+  CHECK(peerlane_comm_barrier(job, LIMIT_MS) == 0);
+  CHECK(peerlane_comm_close(job) == 0);
+  CHECK(peerlane_comm_close(job) == EINVAL);
   return 0;
 }
 

@@ -5,8 +5,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
+#include <peerlane/copy.hpp>
 #include <peerlane/store.hpp>
 
 #include "test/store/server/store_rig.hpp"
@@ -37,31 +39,30 @@ TEST_F(store_api, HostAndDeviceMemoryAlike) {
   const std::size_t bytes = 300'000;
   const test::device_buffer device(bytes);
   const auto value = random_value(bytes, 1);
-  auto put = store_->put(pool_, "k", value.data(), bytes);
+  auto put = store_->put(pool_, "k", value);
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_EQ(put->path, static_cast<unsigned>(PEERLANE_PATH_SHM_DIRECT));
   EXPECT_EQ(put->durability, static_cast<unsigned>(PEERLANE_DURABLE));
-  auto got = store_->get(pool_, "k", reinterpret_cast<void*>(device.pointer()), bytes);
+  auto got = store_->get(pool_, "k", peerlane::device_buffer(device.pointer(), bytes));
   ASSERT_TRUE(got) << got.error().message;
   EXPECT_EQ(got->moved_bytes, bytes);
   EXPECT_EQ(got->crc32c, put->crc32c);
   EXPECT_EQ(test::device_bytes(device.pointer(), bytes), value);
 
   // Registered memory, and a part of it.
-  auto memory = store_->register_direct_memory(reinterpret_cast<void*>(device.pointer()), bytes);
+  auto memory = store_->register_memory(peerlane::any_buffer(reinterpret_cast<void*>(device.pointer()), bytes));
   ASSERT_TRUE(memory) << memory.error().message;
-  peerlane_put_options options{};
-  options.struct_bytes = sizeof options;
+  auto options = peerlane::store::put_options();
   options.durability = PEERLANE_VOLATILE;
-  auto part = store_->put_direct(pool_, "part", *memory, 1000, 50'000, &options);
+  auto part = store_->put_registered(pool_, "part", *memory, 1000, 50'000, &options);
   ASSERT_TRUE(part) << part.error().message;
   EXPECT_EQ(part->durability, static_cast<unsigned>(PEERLANE_VOLATILE));
   bytes_t room(60'000);
-  got = store_->get(pool_, "part", room.data(), room.size());
+  got = store_->get(pool_, "part", room);
   ASSERT_TRUE(got);
   room.resize(got->moved_bytes);
   EXPECT_EQ(room, bytes_t(value.begin() + 1000, value.begin() + 51'000));
-  EXPECT_EQ(store_->put_direct(pool_, "part", *memory, bytes - 10, 11).code(), EINVAL);
+  EXPECT_EQ(store_->put_registered(pool_, "part", *memory, bytes - 10, 11).code(), EINVAL);
   EXPECT_EQ(peerlane_store_close(store_->get()), EBUSY);  // memory is registered
 }
 
@@ -70,7 +71,7 @@ TEST_F(store_api, OperationsEndForThoseWhoWaitInEveryWay) {
   std::vector<bytes_t> values;
   std::vector<std::string> keys;
   std::vector<peerlane_store_item> items(kItems);
-  std::vector<peerlane_store_op_t> ops(kItems);
+  std::vector<peerlane_op_t> ops(kItems);
   std::atomic<int> calls{0};
   const int event = eventfd(0, EFD_CLOEXEC);
   for (std::size_t i = 0; i < kItems; ++i) {
@@ -78,40 +79,38 @@ TEST_F(store_api, OperationsEndForThoseWhoWaitInEveryWay) {
     keys.push_back("k" + std::to_string(i));
   }
   for (std::size_t i = 0; i < kItems; ++i) {
-    auto& item = items[i];
-    item = {};
-    item.operation = PEERLANE_STORE_PUT;
-    item.pool = pool_;
-    item.key = keys[i].data();
-    item.key_bytes = keys[i].size();
-    item.value = values[i].data();
-    item.bytes = values[i].size();
-    if (i % 2 == 0) {
-      item.done = [](void* context, const peerlane_store_reply* reply) {
-        if (reply->status == 0) ++*static_cast<std::atomic<int>*>(context);
-      };
-      item.context = &calls;
-    }
-    if (i % 5 == 0) item.event_fd = event;
+    items[i] = peerlane::store::item_for(PEERLANE_STORE_PUT, pool_, keys[i], values[i]);
+    if (i % 5 == 0) items[i].event_fd = event;
   }
   ASSERT_EQ(peerlane_store_begin(store_->get(), items.data(), kItems, ops.data()), 0) << peerlane_store_last_error();
+  for (std::size_t i = 0; i < kItems; i += 2)
+    ASSERT_EQ(peerlane_op_then(
+                  &ops[i],
+                  [](void* context, const peerlane_op_info* info) {
+                    if (info->error == 0) ++*static_cast<std::atomic<int>*>(context);
+                  },
+                  &calls),
+              0);
   std::uint64_t signalled = 0;
   while (signalled < 4) {
     std::uint64_t more = 0;
     ASSERT_EQ(read(event, &more, sizeof more), static_cast<ssize_t>(sizeof more));
     signalled += more;
   }
-  for (const auto op : ops) {
-    peerlane_store_reply reply;
-    EXPECT_EQ(peerlane_store_wait(op, -1, &reply), 0) << peerlane_store_last_error();
+  for (auto& op : ops) {
+    const peerlane_op_t dead = op;
+    peerlane_op_info info;
+    EXPECT_EQ(peerlane_op_wait(&op, PEERLANE_NO_LIMIT, &info), 0) << peerlane_store_last_error();
+    EXPECT_TRUE(peerlane_op_is_empty(&op));
+    EXPECT_EQ(info.durability, static_cast<unsigned>(PEERLANE_DURABLE));
     int done = 0;
-    EXPECT_EQ(peerlane_store_test(op, &done), 0);
+    EXPECT_EQ(peerlane_op_test(&op, &done, nullptr), 0);
     EXPECT_EQ(done, 1);
-    EXPECT_EQ(peerlane_store_free(op), 0);
-    EXPECT_EQ(peerlane_store_free(op), EINVAL);
+    peerlane_op_t again = dead;
+    EXPECT_EQ(peerlane_op_wait(&again, 0, nullptr), EINVAL);
+    EXPECT_EQ(peerlane_op_release(&again), EINVAL);
   }
-  const auto limit = store_client::clock::now() + std::chrono::seconds(10);
-  while (calls < 10 && store_client::clock::now() < limit) std::this_thread::yield();
+  // Each function has returned before the wait for its operation did.
   EXPECT_EQ(calls, 10);
   close(event);
   std::size_t seen = 0;
@@ -123,9 +122,57 @@ TEST_F(store_api, OperationsEndForThoseWhoWaitInEveryWay) {
   EXPECT_EQ(seen, 5u);
 }
 
+// Operations of this library and of libpeerlane in one wait; neither is linked to the other.
+TEST_F(store_api, OneWaitTakesOperationsOfBothLibraries) {
+  const test::current_device current(0);
+  const test::device_buffer device(100'000);
+  const auto value = random_value(50'000, 3);
+  bytes_t got(value.size());
+  auto copier = peerlane::copier::open();
+  ASSERT_TRUE(copier) << copier.error().message;
+  for (int round = 0; round < 2; ++round) {
+    std::array<peerlane::operation, 3> all;
+    auto put = store_->begin_put(pool_, "mixed", value);
+    auto copied = copier->begin({{peerlane::device_buffer(device.pointer(), value.size()), value}});
+    auto absent = store_->begin_get(pool_, "absent", got);
+    ASSERT_TRUE(put && copied && absent);
+    all[static_cast<std::size_t>(round)] = *std::move(put);
+    all[static_cast<std::size_t>(1 - round)] = *std::move(copied);
+    all[2] = *std::move(absent);
+    std::array<peerlane::op_info, 3> infos{};
+    const auto ended = peerlane::wait_all(all, peerlane::no_limit, infos);
+    EXPECT_EQ(ended.code(), ENOENT);
+    EXPECT_NE(ended.error().message.find("key"), std::string::npos) << ended.error().message;
+    EXPECT_EQ(infos[2].error, ENOENT);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(infos[i].error, 0);
+      EXPECT_EQ(infos[i].moved_bytes, value.size());
+      EXPECT_TRUE(all[i].is_empty());
+    }
+    EXPECT_EQ(test::device_bytes(device.pointer(), value.size()), value);
+  }
+}
+
+// Closing ends what is under way, says so, and leaves dead operations.
+TEST_F(store_api, ClosingEndsWhatIsUnderWay) {
+  const auto value = random_value(4'000'000, 3);
+  auto put = store_->begin_put(pool_, "k", value);
+  ASSERT_TRUE(put);
+  std::atomic<int> calls{0}, code{-1};
+  ASSERT_TRUE(put->then([&](const peerlane::op_info& info) {
+    code = info.error;
+    ++calls;
+  }));
+  ASSERT_TRUE(store_->close());
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(code == ECANCELED || code == 0) << code;
+  EXPECT_EQ(put->wait().code(), EINVAL);
+}
+
 TEST_F(store_api, MistakesAreErrorsWithASentence) {
   char byte = 0;
-  peerlane_store_reply reply;
+  const auto one_byte = peerlane_host_buffer(&byte, 1);
+  peerlane_op_info reply;
   EXPECT_EQ(peerlane_store_open(nullptr, nullptr), EINVAL);
   peerlane_store_options options{};
   options.struct_bytes = sizeof options;
@@ -133,31 +180,36 @@ TEST_F(store_api, MistakesAreErrorsWithASentence) {
   peerlane_store_t store = nullptr;
   EXPECT_EQ(peerlane_store_open(&options, &store), ENOENT);
   EXPECT_NE(std::string(peerlane_store_last_error()).find("peerlane store serve"), std::string::npos);
-  EXPECT_EQ(peerlane_store_put(nullptr, pool_, "k", 1, &byte, 1, nullptr, &reply), EINVAL);
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, nullptr, 1, &byte, 1, nullptr, &reply), EINVAL);
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, nullptr, 1, nullptr, &reply), EINVAL);
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_ + 99, "k", 1, &byte, 1, nullptr, &reply), ENXIO);
-  EXPECT_EQ(reply.status, ENXIO);
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "", 0, &byte, 1, nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_put(nullptr, pool_, "k", 1, one_byte, nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, nullptr, 1, one_byte, nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, peerlane_host_buffer(nullptr, 1), nullptr, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_ + 99, "k", 1, one_byte, nullptr, &reply), ENXIO);
+  EXPECT_EQ(reply.error, ENXIO);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "", 0, one_byte, nullptr, &reply), EINVAL);
   const std::string long_key(5000, 'k');
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, long_key.data(), long_key.size(), &byte, 1, nullptr, &reply), EMSGSIZE);
-  EXPECT_EQ(peerlane_store_get(store_->get(), pool_, "absent", 6, &byte, 1, nullptr, &reply), ENOENT);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, long_key.data(), long_key.size(), one_byte, nullptr, &reply), EMSGSIZE);
+  EXPECT_EQ(peerlane_store_get(store_->get(), pool_, "absent", 6, one_byte, nullptr, &reply), ENOENT);
   peerlane_put_options put{};
   put.struct_bytes = sizeof put;
   put.durability = 77;
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, &byte, 1, &put, &reply), EINVAL);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, one_byte, &put, &reply), EINVAL);
   put.durability = 0;
   put.condition = PEERLANE_IF_VERSION;
   put.expected_version = 5;
-  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, &byte, 1, &put, &reply), ENOENT);
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, one_byte, &put, &reply), ENOENT);
   peerlane_get_options get{};
   get.struct_bytes = sizeof get;
   get.on_stream = 1;
-  EXPECT_EQ(peerlane_store_get(store_->get(), pool_, "k", 1, &byte, 1, &get, &reply), ENOTSUP);  // host memory
-  peerlane_direct_memory_t memory = nullptr;
-  EXPECT_EQ(peerlane_store_register_direct_memory(store_->get(), &byte, 0, &memory), EINVAL);
-  EXPECT_EQ(peerlane_store_unregister_direct_memory(nullptr), EINVAL);
-  EXPECT_EQ(peerlane_store_wait(nullptr, 0, nullptr), EINVAL);
+  EXPECT_EQ(peerlane_store_get(store_->get(), pool_, "k", 1, one_byte, &get, &reply), ENOTSUP);  // host memory
+  peerlane_store_memory_t memory = nullptr;
+  EXPECT_EQ(peerlane_store_register(store_->get(), peerlane_host_buffer(&byte, 0), &memory), EINVAL);
+  EXPECT_EQ(peerlane_store_release_memory(nullptr), EINVAL);
+  auto wrong = one_byte;
+  wrong.memory = PEERLANE_MEMORY_DEVICE;
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, wrong, nullptr, &reply), EINVAL);
+  EXPECT_NE(std::string(peerlane_store_last_error()).find("device memory"), std::string::npos);
+  wrong.memory = 3;
+  EXPECT_EQ(peerlane_store_put(store_->get(), pool_, "k", 1, wrong, nullptr, &reply), EINVAL);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
  * what the other put there, round after round, and the CPUs look at the end only. The argument is a folder in which they
  * meet. Exit code 0: every byte and every count was right. */
 #include <errno.h>
-#include <peerlane/stream.h>
+#include <peerlane/triggered.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,8 +27,8 @@
   } while (0)
 
 /* The byte travels from rank 0 to rank 1 and back in every round, through both windows. */
-static void play(peerlane_stream_t job, int rank, void* stream) {
-  struct peerlane_stream_key mine, keys[2];
+static void play(peerlane_triggered_t job, int rank, void* stream) {
+  struct peerlane_triggered_key mine, keys[2];
   struct peerlane_channel_options options;
   struct peerlane_channel_state state;
   peerlane_exposed_t window = 0;
@@ -44,16 +44,18 @@ static void play(peerlane_stream_t job, int rank, void* stream) {
   CHECK(cuMemAlloc_v2(&device, BYTES) == 0);
   for (i = 0; i < BYTES; ++i) host[i] = (unsigned char)(rank == 0 ? i * 5 + 3 : 0);
   CHECK(cuMemcpyHtoD_v2(device, host, BYTES) == 0);
-  CHECK(peerlane_stream_expose(job, device, BYTES, &window, &mine) == 0);
-  CHECK(peerlane_stream_all_gather(job, &mine, sizeof mine, keys) == 0);
-  CHECK(peerlane_stream_import(job, &keys[1 - rank], &remote) == 0);
+  CHECK(peerlane_triggered_expose(job, peerlane_device_buffer(device, BYTES), &window, &mine) == 0);
+  CHECK(peerlane_triggered_all_gather(job, &mine, sizeof mine, keys) == 0);
+  CHECK(peerlane_triggered_import(job, &keys[1 - rank], &remote) == 0);
   memset(&options, 0, sizeof options);
   options.struct_bytes = sizeof options;
   CHECK(peerlane_channel_connect(job, 1 - rank, 3, &options, &channel) == 0);
   CHECK(peerlane_channel_ready(job, channel, 20000) == 0);
   for (i = 1; i <= ROUNDS; ++i) {
     if (rank == 1) CHECK(peerlane_channel_wait_signal(job, channel, stream, 0, &waited) == 0 && waited == i);
-    CHECK(peerlane_channel_put_signal(job, channel, stream, remote, 0, device, BYTES, &sequence) == 0 && sequence == i);
+    CHECK(peerlane_channel_put_signal(job, channel, stream, remote, 0, peerlane_device_buffer(device, BYTES), &sequence) ==
+              0 &&
+          sequence == i);
     if (rank == 0) CHECK(peerlane_channel_wait_signal(job, channel, stream, 0, NULL) == 0);
   }
   CHECK(peerlane_channel_host_wait(job, channel, ROUNDS, 20000) == 0);
@@ -67,39 +69,39 @@ static void play(peerlane_stream_t job, int rank, void* stream) {
   CHECK(peerlane_channel_arrived(job, channel, ROUNDS, &has_arrived) == 0 && has_arrived == 1);
   CHECK(peerlane_channel_arrived(job, channel, ROUNDS + 1, &has_arrived) == 0 && has_arrived == 0);
   CHECK(peerlane_channel_diag(job, channel, text, sizeof text, &needed) == 0 && strstr(text, "0 puts queued") != NULL);
-  CHECK(peerlane_stream_all_gather(job, NULL, 0, NULL) == 0);
+  CHECK(peerlane_triggered_all_gather(job, NULL, 0, NULL) == 0);
   CHECK(peerlane_channel_close(job, channel) == 0 && peerlane_channel_close(job, channel) == EINVAL);
-  CHECK(peerlane_stream_withdraw(job, window) == 0 && peerlane_stream_withdraw(job, window) == EINVAL);
-  CHECK(peerlane_stream_drop(job, remote) == 0 && peerlane_stream_drop(job, remote) == EINVAL);
+  CHECK(peerlane_triggered_release_window(job, window) == 0 && peerlane_triggered_release_window(job, window) == EINVAL);
+  CHECK(peerlane_triggered_release_remote(job, remote) == 0 && peerlane_triggered_release_remote(job, remote) == EINVAL);
 }
 
 static int be_rank(int rank, const char* folder) {
-  struct peerlane_link_options link;
-  struct peerlane_stream_options options;
-  struct peerlane_stream_capabilities capabilities;
-  peerlane_stream_t job = NULL;
+  struct peerlane_comm_options comm;
+  struct peerlane_triggered_options options;
+  struct peerlane_triggered_capabilities capabilities;
+  peerlane_triggered_t job = NULL;
   void *context = NULL, *stream = NULL;
   char text[512];
   CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, rank) == 0 && cuCtxSetCurrent(context) == 0);
   CHECK(cuStreamCreate(&stream, 1) == 0);
-  memset(&link, 0, sizeof link);
+  memset(&comm, 0, sizeof comm);
   memset(&options, 0, sizeof options);
   snprintf(text, sizeof text, "file:%s", folder);
-  link.struct_bytes = sizeof link;
-  link.rendezvous = text;
-  link.rank = rank;
-  link.size = 2;
+  comm.struct_bytes = sizeof comm;
+  comm.rendezvous = text;
+  comm.rank = rank;
+  comm.size = 2;
   options.struct_bytes = sizeof options;
-  options.link = &link;
-  options.mode = PEERLANE_STREAM_ECONOMY;
-  CHECK(peerlane_stream_open(&options, &job) == 0);
-  CHECK(peerlane_stream_rank(job) == rank && peerlane_stream_size(job) == 2);
+  options.comm = &comm;
+  options.mode = PEERLANE_TRIGGERED_ECONOMY;
+  CHECK(peerlane_triggered_open(&options, &job) == 0);
+  CHECK(peerlane_triggered_rank(job) == rank && peerlane_triggered_size(job) == 2);
   capabilities.struct_bytes = sizeof capabilities;
-  CHECK(peerlane_stream_query(job, &capabilities) == 0 && capabilities.device == rank);
+  CHECK(peerlane_triggered_query(job, &capabilities) == 0 && capabilities.device == rank);
   play(job, rank, stream);
-  CHECK(peerlane_stream_all_gather(job, NULL, 0, NULL) == 0);
-  CHECK(peerlane_stream_close(job) == 0);
-  CHECK(peerlane_stream_close(job) == EINVAL);
+  CHECK(peerlane_triggered_all_gather(job, NULL, 0, NULL) == 0);
+  CHECK(peerlane_triggered_close(job) == 0);
+  CHECK(peerlane_triggered_close(job) == EINVAL);
   CHECK(cuStreamDestroy_v2(stream) == 0);
   return 0;
 }

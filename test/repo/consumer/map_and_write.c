@@ -22,13 +22,14 @@ int main(void) {
     puts("no GPU memory");
     return EXIT_FAILURE;
   }
-  if (peerlane_open(NULL, &session) || peerlane_map(session, address, kBytes, 0, &mapping) ||
-      peerlane_write(mapping, kOffset, sent, sizeof sent) || peerlane_read(mapping, kOffset, got, sizeof got)) {
+  if (peerlane_session_open(NULL, &session) || peerlane_map(session, address, kBytes, 0, &mapping) ||
+      peerlane_mapping_write(mapping, kOffset, sent, sizeof sent) ||
+      peerlane_mapping_read(mapping, kOffset, got, sizeof got)) {
     puts(peerlane_last_error());
     return EXIT_FAILURE;
   }
   printf("%s, through the backend %s\n", strcmp(sent, got) == 0 ? "written and read back" : "other bytes came back",
-         peerlane_backend_name(session));
-  if (peerlane_unmap(mapping) || peerlane_close(session) || strcmp(sent, got) != 0) return EXIT_FAILURE;
+         peerlane_session_backend_name(session));
+  if (peerlane_unmap(mapping) || peerlane_session_close(session) || strcmp(sent, got) != 0) return EXIT_FAILURE;
   return EXIT_SUCCESS;
 }

@@ -35,14 +35,14 @@ int main(void) {
     puts("no GPU memory");
     return EXIT_FAILURE;
   }
-  if (peerlane_open(NULL, &session) || peerlane_is_simulated(session, &is_simulated) ||
-      peerlane_map(session, address, kBytes, 0, &mapping) || peerlane_write(mapping, 0, sent, sizeof sent) ||
-      peerlane_read(mapping, 0, got, sizeof got)) {
+  if (peerlane_session_open(NULL, &session) || peerlane_session_is_simulated(session, &is_simulated) ||
+      peerlane_map(session, address, kBytes, 0, &mapping) || peerlane_mapping_write(mapping, 0, sent, sizeof sent) ||
+      peerlane_mapping_read(mapping, 0, got, sizeof got)) {
     puts(peerlane_last_error());
     return EXIT_FAILURE;
   }
   printf("%s GPU, %s\n", is_simulated ? "simulated" : "real",
          strcmp(sent, got) == 0 ? "written and read back" : "other bytes");
-  if (peerlane_unmap(mapping) || peerlane_close(session)) return EXIT_FAILURE;
+  if (peerlane_unmap(mapping) || peerlane_session_close(session)) return EXIT_FAILURE;
   return is_simulated && strcmp(sent, got) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

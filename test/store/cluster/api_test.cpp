@@ -49,7 +49,7 @@ class cluster_api : public testing::Test {
   std::string read_back(peerlane::store& store, peerlane_pool_t pool, const std::string& key, const bytes_t& wanted,
                         std::uint32_t path) {
     bytes_t out(wanted.size() + 1);
-    const auto got = store.get(pool, key, out.data(), out.size());
+    const auto got = store.get(pool, key, out);
     if (!got) return key + ": " + got.error().message;
     out.resize(got->moved_bytes);
     if (out != wanted) return key + " has other bytes";
@@ -58,7 +58,7 @@ class cluster_api : public testing::Test {
   void put_all() {
     for (std::uint64_t i = 0; i < kKeys; ++i) {
       const auto value = value_at(i);
-      const auto done = store_->put(pool_, key_at(i), value.data(), value.size());
+      const auto done = store_->put(pool_, key_at(i), value);
       ASSERT_TRUE(done) << done.error().message;
     }
   }
@@ -80,7 +80,7 @@ TEST_F(cluster_api, EachKeyIsReachedByTheShortestWayToWhoeverHasIt) {
   for (std::uint64_t i = 0; i < kKeys; ++i)
     EXPECT_EQ(read_back(*by_tcp, *same, key_at(i), value_at(i), PEERLANE_PATH_TCP), "");
   const auto strict = open(PEERLANE_STORE_NO_SHM, PEERLANE_PATH_SHM_DIRECT);
-  EXPECT_EQ(strict->put(*strict->open_pool("p"), "x", large.data(), large.size()).code(), ENOTSUP);
+  EXPECT_EQ(strict->put(*strict->open_pool("p"), "x", large).code(), ENOTSUP);
   // One server by itself has not all of them.
   const auto alone = open(PEERLANE_STORE_ONE_SERVER);
   const auto other_pool = alone->open_pool("p");
@@ -100,30 +100,30 @@ TEST_F(cluster_api, PartsConditionsListsAndPools) {
     peerlane_put_options options{};
     options.struct_bytes = sizeof options;
     options.is_part = 1;
-    options.offset = 30;
-    auto done = store_->put(pool_, key_at(i), part.data(), part.size(), &options);
+    options.offset_bytes = 30;
+    auto done = store_->put(pool_, key_at(i), part, &options);
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_EQ(read_back(*store_, pool_, key_at(i), value, 0), "");
     // A part of what is not there: zeros before it.
-    ASSERT_TRUE(store_->put(pool_, "new" + key_at(i), part.data(), part.size(), &options));
+    ASSERT_TRUE(store_->put(pool_, "new" + key_at(i), part, &options));
     bytes_t grown(80, 0);
     std::copy(part.begin(), part.end(), grown.begin() + 30);
     EXPECT_EQ(read_back(*store_, pool_, "new" + key_at(i), grown, 0), "");
     peerlane_get_options part_options{};
     part_options.struct_bytes = sizeof part_options;
-    part_options.offset = 30;
+    part_options.offset_bytes = 30;
     bytes_t out(50);
-    const auto got = store_->get(pool_, key_at(i), out.data(), out.size(), &part_options);
+    const auto got = store_->get(pool_, key_at(i), out, &part_options);
     ASSERT_TRUE(got) << got.error().message;
     EXPECT_EQ(out, part);
     options = {};
     options.struct_bytes = sizeof options;
     options.condition = PEERLANE_IF_ABSENT;
-    EXPECT_EQ(store_->put(pool_, key_at(i), part.data(), part.size(), &options).code(), EEXIST);
+    EXPECT_EQ(store_->put(pool_, key_at(i), part, &options).code(), EEXIST);
     options.condition = PEERLANE_IF_VERSION;
     options.expected_version = got->version;
-    EXPECT_TRUE(store_->put(pool_, key_at(i), value.data(), value.size(), &options));
-    EXPECT_EQ(store_->put(pool_, key_at(i), value.data(), value.size(), &options).code(), ESTALE);
+    EXPECT_TRUE(store_->put(pool_, key_at(i), value, &options));
+    EXPECT_EQ(store_->put(pool_, key_at(i), value, &options).code(), ESTALE);
   }
   std::vector<std::string> keys;
   ASSERT_TRUE(store_->find(pool_, "key", nullptr, [&](std::string_view key, std::uint64_t) {
@@ -134,7 +134,7 @@ TEST_F(cluster_api, PartsConditionsListsAndPools) {
   EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));
   EXPECT_TRUE(store_->erase(pool_, key_at(0)));
   EXPECT_EQ(store_->stat(pool_, key_at(0)).code(), ENOENT);
-  EXPECT_EQ(store_->stat(pool_, key_at(1))->value_bytes, value_at(1).size());
+  EXPECT_EQ(store_->stat(pool_, key_at(1))->size_bytes, value_at(1).size());
   EXPECT_TRUE(store_->sync(pool_));
   EXPECT_EQ(store_->create_pool("p").code(), EEXIST);
   EXPECT_EQ(peerlane_store_delete_pool(store_->get(), "p"), 0) << peerlane_store_last_error();
@@ -145,30 +145,30 @@ TEST_F(cluster_api, DeviceMemoryAndStreams) {
   const test::current_device current(0);
   const std::size_t bytes = 300'000;
   const test::device_buffer device(bytes);
-  void* const address = reinterpret_cast<void*>(device.pointer());
+  const auto address = peerlane::device_buffer(device.pointer(), bytes);
   for (const auto flags : {0u, PEERLANE_STORE_NO_SHM}) {
     const auto store = open(flags);
     const auto pool = store->open_pool("p");
     ASSERT_TRUE(pool);
     for (std::uint64_t i = 0; i < 6; ++i) {
       const auto value = random_value(bytes, i);
-      ASSERT_TRUE(store->put(*pool, "d", value.data(), bytes));
-      ASSERT_TRUE(store->get(*pool, "d", address, bytes));
+      ASSERT_TRUE(store->put(*pool, "d", value));
+      ASSERT_TRUE(store->get(*pool, "d", address));
       EXPECT_EQ(test::device_bytes(device.pointer(), bytes), value);
       const auto key = "from" + std::to_string(i);
-      const auto done = store->put(*pool, key, address, bytes);
+      const auto done = store->put(*pool, key, address);
       ASSERT_TRUE(done) << done.error().message;
       EXPECT_EQ(done->path, flags == 0 ? PEERLANE_PATH_SHM_DIRECT : PEERLANE_PATH_TCP);
       EXPECT_EQ(read_back(*store, *pool, key, value, 0), "");
-      auto memory = store->register_direct_memory(address, bytes);
+      auto memory = store->register_memory(address);
       ASSERT_TRUE(memory);
-      ASSERT_TRUE(store->put_direct(*pool, key, *memory, 1000, 50'000));
+      ASSERT_TRUE(store->put_registered(*pool, key, *memory, 1000, 50'000));
       EXPECT_EQ(read_back(*store, *pool, key, bytes_t(value.begin() + 1000, value.begin() + 51'000), 0), "");
     }
     peerlane_get_options ordered{};
     ordered.struct_bytes = sizeof ordered;
     ordered.on_stream = 1;
-    const auto got = store->get(*pool, "d", address, bytes, &ordered);
+    const auto got = store->get(*pool, "d", address, &ordered);
     EXPECT_EQ(got.code(), flags == 0 ? 0 : ENOTSUP) << got.error().message;
   }
 }
@@ -178,7 +178,7 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
   std::vector<bytes_t> values;
   std::vector<std::string> keys;
   std::vector<peerlane_store_item> items(kItems);
-  std::vector<peerlane_store_op_t> ops(kItems);
+  std::vector<peerlane_op_t> ops(kItems);
   struct counted {
     std::atomic<int> calls{0}, failures{0};
   } counts_seen;
@@ -188,28 +188,22 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
     keys.push_back("many" + std::to_string(i));
   }
   for (std::size_t i = 0; i < kItems; ++i) {
-    auto& item = items[i];
-    item = {};
-    item.operation = PEERLANE_STORE_PUT;
-    item.pool = pool_;
-    item.key = keys[i].data();
-    item.key_bytes = keys[i].size();
-    item.value = values[i].data();
-    item.bytes = values[i].size();
-    item.event_fd = event;
-    item.context = &counts_seen;
-    item.done = [](void* context, const peerlane_store_reply* reply) {
-      auto& counts = *static_cast<counted*>(context);
-      if (reply->status != 0) ++counts.failures;
-      ++counts.calls;
-    };
+    items[i] = peerlane::store::item_for(PEERLANE_STORE_PUT, pool_, keys[i], values[i]);
+    items[i].event_fd = event;
   }
   std::thread other([&] { rig_->stop("b"); });
   ASSERT_EQ(peerlane_store_begin(store_->get(), items.data(), kItems, ops.data()), 0) << peerlane_store_last_error();
-  for (const auto op : ops) {
-    EXPECT_EQ(peerlane_store_wait(op, -1, nullptr), 0) << peerlane_store_last_error();
-    EXPECT_EQ(peerlane_store_free(op), 0);
-  }
+  for (const auto& op : ops)
+    EXPECT_EQ(peerlane_op_then(
+                  &op,
+                  [](void* context, const peerlane_op_info* info) {
+                    auto& counts = *static_cast<counted*>(context);
+                    if (info->error != 0) ++counts.failures;
+                    ++counts.calls;
+                  },
+                  &counts_seen),
+              0);
+  EXPECT_EQ(peerlane_wait_all(ops.data(), kItems, PEERLANE_NO_LIMIT, nullptr), 0) << peerlane_op_last_error(&ops[0]);
   other.join();
   for (std::uint64_t signalled = 0; signalled < kItems;) {
     std::uint64_t more = 0;
@@ -231,9 +225,9 @@ TEST_F(cluster_api, ManyAtOnceEndInEveryWayWhileAServerGoes) {
 TEST_F(cluster_api, WhatNobodyCanTakeWaitsForServersToComeBack) {
   const auto value = random_value(100, 1);
   rig_->stop_together({"a", "b", "c"});
-  auto later = store_->begin_put(pool_, "k", value.data(), value.size());
+  auto later = store_->begin_put(pool_, "k", value);
   ASSERT_TRUE(later) << later.error().message;
-  EXPECT_EQ(later->wait(200).code(), ETIMEDOUT) << "nobody is there: it goes on";
+  EXPECT_EQ(later->wait(std::chrono::milliseconds(200)).code(), ETIMEDOUT) << "nobody is there: it goes on";
   rig_->start("a");
   rig_->start("b");
   const auto done = later->wait();

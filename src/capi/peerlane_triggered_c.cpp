@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows, channels and batches of a stream context behind checked numbers. The contract is in peerlane/stream.h.
-#include "capi/open_stream.hpp"
+// Windows, channels and batches of a stream context behind checked numbers. The contract is in peerlane/triggered.h.
+#include "capi/open_triggered.hpp"
 
 namespace {
 
 using pl::fail;
 using pl::kNullPointer;
-using pl::open_stream;
+using pl::open_triggered;
 using pl::return_code;
-using pl::with_stream;
+using pl::with_triggered;
 namespace triggered = pl::triggered;
 using std::chrono::milliseconds;
 
@@ -17,6 +17,12 @@ constexpr const char* kNoBatch = "the batch is not live: submitted already, or o
 constexpr const char* kNoWindow = "the window is not live: ended already, or of another context";
 constexpr const char* kTooMany = "4 million objects of this context have not been ended: end some";
 
+constexpr const char* kHostMemory = "the buffer is host memory: give device memory (peerlane_device_buffer)";
+
+bool may_be_device(const peerlane_buffer& buffer) {
+  return buffer.memory == PEERLANE_MEMORY_DEVICE || buffer.memory == PEERLANE_MEMORY_ANY;
+}
+
 // The contents of a key's bytes; the rest is 0.
 struct packed_key {
   static constexpr std::uint32_t kMagic = 0x504c534b, kVersion = 1;
@@ -24,7 +30,7 @@ struct packed_key {
   std::uint32_t version = kVersion;
   triggered::window_key key;
 };
-static_assert(sizeof(packed_key) <= sizeof(peerlane_stream_key));
+static_assert(sizeof(packed_key) <= sizeof(peerlane_triggered_key));
 static_assert(std::is_trivially_copyable_v<packed_key>);
 
 pl::cu::stream_t cuda_stream(void* given) { return static_cast<pl::cu::stream_t>(given); }
@@ -39,8 +45,8 @@ int keep(pl::slot_table<std::unique_ptr<Object>>& table, std::unique_ptr<Object>
 }
 
 template <class Act>
-int with_channel(peerlane_stream_t context, peerlane_channel_t number, Act&& act) {
-  return with_stream(context, [&](open_stream& opened) {
+int with_channel(peerlane_triggered_t context, peerlane_channel_t number, Act&& act) {
+  return with_triggered(context, [&](open_triggered& opened) {
     const auto* const found = opened.channels.find(number);
     return found != nullptr ? act(opened, **found) : fail(EINVAL, kNoChannel);
   });
@@ -61,38 +67,38 @@ pl::result<triggered::channel_options> channel_options_from(const peerlane_chann
     std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
   }
   if (given.executor > PEERLANE_EXECUTOR_PROXY) return pl::failure{EINVAL, "executor is none of PEERLANE_EXECUTOR_*"};
-  if (given.wait_way > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_way is none of PEERLANE_WAIT_*"};
+  if (given.wait_method > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_method is none of PEERLANE_WAIT_*"};
   triggered::channel_options out;
   out.executor = static_cast<triggered::executor_kind>(given.executor);
-  out.wait = static_cast<triggered::wait_method>(given.wait_way);
+  out.wait = static_cast<triggered::wait_method>(given.wait_method);
   out.depth = given.depth;
-  if (given.most_queued != 0) out.most_queued = given.most_queued;
+  if (given.max_queued != 0) out.most_queued = given.max_queued;
   if (given.wait_timeout_ms > 0) out.wait_timeout = pl::limit_of(given.wait_timeout_ms);
   if (given.wait_timeout_ms < 0) out.wait_timeout = milliseconds(0);
   return out;
 }
 
-bool is_op(const peerlane_op& op) {
-  if (op.kind == PEERLANE_OP_FLUSH) return true;
-  const bool is_wait = op.kind == PEERLANE_OP_WAIT64 || op.kind == PEERLANE_OP_WAIT32;
-  const bool is_32 = op.kind == PEERLANE_OP_WRITE32 || op.kind == PEERLANE_OP_WAIT32;
-  return op.kind < PEERLANE_OP_FLUSH && op.address != 0 && op.address % (is_32 ? 4 : 8) == 0 &&
+bool is_op(const peerlane_word_op& op) {
+  if (op.kind == PEERLANE_WORD_FLUSH) return true;
+  const bool is_wait = op.kind == PEERLANE_WORD_WAIT64 || op.kind == PEERLANE_WORD_WAIT32;
+  const bool is_32 = op.kind == PEERLANE_WORD_WRITE32 || op.kind == PEERLANE_WORD_WAIT32;
+  return op.kind < PEERLANE_WORD_FLUSH && op.address != 0 && op.address % (is_32 ? 4 : 8) == 0 &&
          op.condition <= (is_wait ? PEERLANE_NOR : 0) && (!is_32 || op.value <= UINT32_MAX);
 }
 
-void add_op(triggered::mem_ops& ops, const peerlane_op& op) {
+void add_op(triggered::mem_ops& ops, const peerlane_word_op& op) {
   const auto condition = static_cast<triggered::wait_until>(op.condition);
   switch (op.kind) {
-    case PEERLANE_OP_WRITE64:
+    case PEERLANE_WORD_WRITE64:
       ops.write64(op.address, op.value);
       break;
-    case PEERLANE_OP_WAIT64:
+    case PEERLANE_WORD_WAIT64:
       ops.wait64(op.address, op.value, condition);
       break;
-    case PEERLANE_OP_WRITE32:
+    case PEERLANE_WORD_WRITE32:
       ops.write32(op.address, static_cast<std::uint32_t>(op.value));
       break;
-    case PEERLANE_OP_WAIT32:
+    case PEERLANE_WORD_WAIT32:
       ops.wait32(op.address, static_cast<std::uint32_t>(op.value), condition);
       break;
     default:
@@ -104,11 +110,12 @@ void add_op(triggered::mem_ops& ops, const peerlane_op& op) {
 
 // ---- Windows
 
-PL_EXPORT int peerlane_stream_expose(peerlane_stream_t context, uint64_t device_ptr, size_t bytes,
-                                     peerlane_exposed_t* window, struct peerlane_stream_key* key) {
+PL_EXPORT int peerlane_triggered_expose(peerlane_triggered_t context, struct peerlane_buffer buffer,
+                                        peerlane_exposed_t* window, struct peerlane_triggered_key* key) {
   if (window == nullptr || key == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& opened) {
-    const auto made = opened.context->expose(device_ptr, bytes);
+  if (!may_be_device(buffer)) return fail(EINVAL, kHostMemory);
+  return with_triggered(context, [&](open_triggered& opened) {
+    const auto made = opened.context->expose(buffer.address, buffer.size_bytes);
     if (!made) return fail(made.error());
     if (const int code = keep(opened.exposed, std::make_unique<triggered::window_key>(*made), window)) {
       opened.context->withdraw(*made);
@@ -122,8 +129,8 @@ PL_EXPORT int peerlane_stream_expose(peerlane_stream_t context, uint64_t device_
   });
 }
 
-PL_EXPORT int peerlane_stream_withdraw(peerlane_stream_t context, peerlane_exposed_t window) {
-  return with_stream(context, [&](open_stream& opened) {
+PL_EXPORT int peerlane_triggered_release_window(peerlane_triggered_t context, peerlane_exposed_t window) {
+  return with_triggered(context, [&](open_triggered& opened) {
     const auto taken = opened.exposed.take(window);
     if (taken == nullptr) return fail(EINVAL, kNoWindow);
     opened.context->withdraw(*taken);
@@ -131,13 +138,13 @@ PL_EXPORT int peerlane_stream_withdraw(peerlane_stream_t context, peerlane_expos
   });
 }
 
-PL_EXPORT int peerlane_stream_import(peerlane_stream_t context, const struct peerlane_stream_key* key,
-                                     peerlane_remote_t* remote) {
+PL_EXPORT int peerlane_triggered_import(peerlane_triggered_t context, const struct peerlane_triggered_key* key,
+                                        peerlane_remote_t* remote) {
   if (key == nullptr || remote == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& opened) {
+  return with_triggered(context, [&](open_triggered& opened) {
     packed_key packed;
     std::memcpy(&packed, key->bytes, sizeof packed);
-    if (packed.magic != packed_key::kMagic) return fail(EINVAL, "not a key: give what peerlane_stream_expose wrote");
+    if (packed.magic != packed_key::kMagic) return fail(EINVAL, "not a key: give what peerlane_triggered_expose wrote");
     if (packed.version != packed_key::kVersion) return fail(EPROTO, "the key is of another version of Peerlane");
     const auto found = opened.context->import(packed.key);
     if (!found) return fail(found.error());
@@ -145,17 +152,17 @@ PL_EXPORT int peerlane_stream_import(peerlane_stream_t context, const struct pee
   });
 }
 
-PL_EXPORT int peerlane_stream_drop(peerlane_stream_t context, peerlane_remote_t remote) {
-  return with_stream(
-      context, [&](open_stream& opened) { return opened.remote.take(remote) != nullptr ? 0 : fail(EINVAL, kNoWindow); });
+PL_EXPORT int peerlane_triggered_release_remote(peerlane_triggered_t context, peerlane_remote_t remote) {
+  return with_triggered(
+      context, [&](open_triggered& opened) { return opened.remote.take(remote) != nullptr ? 0 : fail(EINVAL, kNoWindow); });
 }
 
 // ---- Channels
 
-PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint32_t id,
+PL_EXPORT int peerlane_channel_connect(peerlane_triggered_t context, int peer, uint32_t id,
                                        const struct peerlane_channel_options* options, peerlane_channel_t* channel) {
   if (channel == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& opened) {
+  return with_triggered(context, [&](open_triggered& opened) {
     const auto wanted = channel_options_from(options);
     if (!wanted) return fail(wanted.error());
     auto made = opened.context->connect(peer, id, *wanted);
@@ -163,37 +170,40 @@ PL_EXPORT int peerlane_channel_connect(peerlane_stream_t context, int peer, uint
   });
 }
 
-PL_EXPORT int peerlane_channel_ready(peerlane_stream_t context, peerlane_channel_t channel, int64_t timeout_ms) {
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+PL_EXPORT int peerlane_channel_ready(peerlane_triggered_t context, peerlane_channel_t channel, int64_t timeout_ms) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     return return_code(end.ready(pl::limit_of(timeout_ms)));
   });
 }
 
-PL_EXPORT int peerlane_channel_close(peerlane_stream_t context, peerlane_channel_t channel) {
-  return with_stream(
-      context, [&](open_stream& opened) { return opened.channels.take(channel) != nullptr ? 0 : fail(EINVAL, kNoChannel); });
-}
-
-PL_EXPORT int peerlane_channel_put_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
-                                          peerlane_remote_t remote, uint64_t offset, uint64_t source, size_t bytes,
-                                          uint64_t* sequence) {
-  return with_channel(context, channel, [&](open_stream& opened, triggered::channel& end) {
-    const auto* const window = opened.remote.find(remote);
-    if (window == nullptr) return fail(EINVAL, kNoWindow);
-    return return_code(end.put_signal(cuda_stream(stream), **window, offset, source, bytes), sequence);
+PL_EXPORT int peerlane_channel_close(peerlane_triggered_t context, peerlane_channel_t channel) {
+  return with_triggered(context, [&](open_triggered& opened) {
+    return opened.channels.take(channel) != nullptr ? 0 : fail(EINVAL, kNoChannel);
   });
 }
 
-PL_EXPORT int peerlane_channel_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+PL_EXPORT int peerlane_channel_put_signal(peerlane_triggered_t context, peerlane_channel_t channel, void* stream,
+                                          peerlane_remote_t remote, uint64_t offset_bytes, struct peerlane_buffer source,
+                                          uint64_t* sequence) {
+  if (!may_be_device(source)) return fail(EINVAL, kHostMemory);
+  return with_channel(context, channel, [&](open_triggered& opened, triggered::channel& end) {
+    const auto* const window = opened.remote.find(remote);
+    if (window == nullptr) return fail(EINVAL, kNoWindow);
+    return return_code(end.put_signal(cuda_stream(stream), **window, offset_bytes, source.address, source.size_bytes),
+                       sequence);
+  });
+}
+
+PL_EXPORT int peerlane_channel_signal(peerlane_triggered_t context, peerlane_channel_t channel, void* stream,
                                       uint64_t* sequence) {
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     return return_code(end.signal(cuda_stream(stream)), sequence);
   });
 }
 
-PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+PL_EXPORT int peerlane_channel_wait_signal(peerlane_triggered_t context, peerlane_channel_t channel, void* stream,
                                            uint64_t sequence, uint64_t* waited) {
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     if (sequence == 0) return return_code(end.wait_signal(cuda_stream(stream)), waited);
     if (const auto queued = end.wait_signal(cuda_stream(stream), sequence); !queued) return fail(queued.error());
     if (waited != nullptr) *waited = sequence;
@@ -201,17 +211,17 @@ PL_EXPORT int peerlane_channel_wait_signal(peerlane_stream_t context, peerlane_c
   });
 }
 
-PL_EXPORT int peerlane_channel_release(peerlane_stream_t context, peerlane_channel_t channel, void* stream,
+PL_EXPORT int peerlane_channel_release(peerlane_triggered_t context, peerlane_channel_t channel, void* stream,
                                        uint64_t sequence) {
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     return return_code(end.release(cuda_stream(stream), sequence));
   });
 }
 
-PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
+PL_EXPORT int peerlane_channel_arrived(peerlane_triggered_t context, peerlane_channel_t channel, uint64_t sequence,
                                        int* has_arrived) {
   if (has_arrived == nullptr) return fail(EINVAL, kNullPointer);
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     const auto found = end.arrived(sequence);
     if (!found) return fail(found.error());
     *has_arrived = *found ? 1 : 0;
@@ -219,24 +229,24 @@ PL_EXPORT int peerlane_channel_arrived(peerlane_stream_t context, peerlane_chann
   });
 }
 
-PL_EXPORT int peerlane_channel_host_wait(peerlane_stream_t context, peerlane_channel_t channel, uint64_t sequence,
+PL_EXPORT int peerlane_channel_host_wait(peerlane_triggered_t context, peerlane_channel_t channel, uint64_t sequence,
                                          int64_t timeout_ms) {
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     return return_code(end.host_wait(sequence, pl::limit_of(timeout_ms)));
   });
 }
 
-PL_EXPORT int peerlane_channel_cancel(peerlane_stream_t context, peerlane_channel_t channel, int code) {
+PL_EXPORT int peerlane_channel_cancel(peerlane_triggered_t context, peerlane_channel_t channel, int code) {
   if (code < 0) return fail(EINVAL, "code is negative: give a positive errno value, or 0 for ECANCELED");
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) { return end.cancel(code), 0; });
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) { return end.cancel(code), 0; });
 }
 
-PL_EXPORT int peerlane_channel_get_state(peerlane_stream_t context, peerlane_channel_t channel,
+PL_EXPORT int peerlane_channel_get_state(peerlane_triggered_t context, peerlane_channel_t channel,
                                          struct peerlane_channel_state* state) {
   if (state == nullptr) return fail(EINVAL, kNullPointer);
   if (state->struct_bytes < sizeof(size_t) + sizeof(uint64_t))
     return fail(EINVAL, "state->struct_bytes is not sizeof(struct peerlane_channel_state)");
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     const auto now = end.state();
     const peerlane_channel_state out{
         state->struct_bytes, static_cast<uint32_t>(now.executor), now.error, now.puts, now.sent, now.waits, now.reached,
@@ -246,27 +256,27 @@ PL_EXPORT int peerlane_channel_get_state(peerlane_stream_t context, peerlane_cha
   });
 }
 
-PL_EXPORT int peerlane_channel_diag(peerlane_stream_t context, peerlane_channel_t channel, char* text, size_t capacity,
+PL_EXPORT int peerlane_channel_diag(peerlane_triggered_t context, peerlane_channel_t channel, char* text, size_t capacity,
                                     size_t* needed) {
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
-  return with_channel(context, channel, [&](open_stream&, triggered::channel& end) {
+  return with_channel(context, channel, [&](open_triggered&, triggered::channel& end) {
     return pl::give_text(end.diag(), text, capacity, needed);
   });
 }
 
 // ---- Words on a stream
 
-PL_EXPORT int peerlane_batch_begin(peerlane_stream_t context, void* stream, peerlane_batch_t* batch) {
+PL_EXPORT int peerlane_batch_begin(peerlane_triggered_t context, void* stream, peerlane_batch_t* batch) {
   if (batch == nullptr) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& opened) {
+  return with_triggered(context, [&](open_triggered& opened) {
     return keep(opened.batches, std::make_unique<triggered::mem_ops>(*opened.cuda, cuda_stream(stream)), batch);
   });
 }
 
-PL_EXPORT int peerlane_batch_add(peerlane_stream_t context, peerlane_batch_t batch, const struct peerlane_op* operations,
-                                 size_t count) {
+PL_EXPORT int peerlane_batch_add(peerlane_triggered_t context, peerlane_batch_t batch,
+                                 const struct peerlane_word_op* operations, size_t count) {
   if (operations == nullptr && count != 0) return fail(EINVAL, kNullPointer);
-  return with_stream(context, [&](open_stream& opened) {
+  return with_triggered(context, [&](open_triggered& opened) {
     const auto* const found = opened.batches.find(batch);
     if (found == nullptr) return fail(EINVAL, kNoBatch);
     if (!std::all_of(operations, operations + count, is_op))
@@ -276,14 +286,14 @@ PL_EXPORT int peerlane_batch_add(peerlane_stream_t context, peerlane_batch_t bat
   });
 }
 
-PL_EXPORT int peerlane_batch_submit(peerlane_stream_t context, peerlane_batch_t batch) {
-  return with_stream(context, [&](open_stream& opened) {
+PL_EXPORT int peerlane_batch_submit(peerlane_triggered_t context, peerlane_batch_t batch) {
+  return with_triggered(context, [&](open_triggered& opened) {
     const auto taken = opened.batches.take(batch);
     return taken != nullptr ? return_code(taken->submit()) : fail(EINVAL, kNoBatch);
   });
 }
 
-PL_EXPORT int peerlane_batch_drop(peerlane_stream_t context, peerlane_batch_t batch) {
-  return with_stream(
-      context, [&](open_stream& opened) { return opened.batches.take(batch) != nullptr ? 0 : fail(EINVAL, kNoBatch); });
+PL_EXPORT int peerlane_batch_release(peerlane_triggered_t context, peerlane_batch_t batch) {
+  return with_triggered(
+      context, [&](open_triggered& opened) { return opened.batches.take(batch) != nullptr ? 0 : fail(EINVAL, kNoBatch); });
 }

@@ -2,7 +2,7 @@
 // A C stream context: its core, and the objects behind its numbers.
 #pragma once
 
-#include <peerlane/stream.h>
+#include <peerlane/triggered.h>
 
 #include <chrono>
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace pl {
 
-struct open_stream {
-  ~open_stream();
+struct open_triggered {
+  ~open_triggered();
   const cu::driver_table* cuda = nullptr;
   std::unique_ptr<messaging::bootstrap> bootstrap;
   std::unique_ptr<triggered::context> context;
@@ -30,12 +30,12 @@ struct open_stream {
 
 }  // namespace pl
 
-struct peerlane_stream : pl::open_slot<pl::open_stream> {};
+struct peerlane_triggered : pl::open_slot<pl::open_triggered> {};
 
 namespace pl {
 
 // The context, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
-open_stream* stream_of(peerlane_stream_t handle, int& code) noexcept;
+open_triggered* triggered_of(peerlane_triggered_t handle, int& code) noexcept;
 
 // A caller's limit, bounded so that it fits into nanoseconds; negative: practically unlimited.
 inline std::chrono::milliseconds limit_of(std::int64_t timeout_ms) noexcept {
@@ -43,10 +43,10 @@ inline std::chrono::milliseconds limit_of(std::int64_t timeout_ms) noexcept {
   return timeout_ms < 0 ? kForEver : std::min(kForEver, std::chrono::milliseconds(timeout_ms));
 }
 
-// Common entry of the calls of a context: with_open() of `act(open_stream&)`.
+// Common entry of the calls of a context: with_open() of `act(open_triggered&)`.
 template <class Act>
-int with_stream(peerlane_stream_t handle, Act&& act) {
-  return with_open(handle, stream_of, act);
+int with_triggered(peerlane_triggered_t handle, Act&& act) {
+  return with_open(handle, triggered_of, act);
 }
 
 }  // namespace pl

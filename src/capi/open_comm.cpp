@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens, closes and queries a link. The contract is in peerlane/link.h.
-#include "capi/open_link.hpp"
+// Opens, closes and queries a communicator. The contract is in peerlane/communicator.h.
+#include "capi/open_comm.hpp"
 
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -12,10 +12,10 @@
 namespace pl {
 namespace {
 
-open_table<peerlane_link, 64> g_links;
+open_table<peerlane_comm, 64> g_comms;
 
-constexpr const char* kForeignLink =
-    "the link belongs to another process (made before fork): open one in this process, after the fork";
+constexpr const char* kForeignComm =
+    "the communicator belongs to another process (made before fork): open one in this process, after the fork";
 
 // ---- The caller's exchange
 
@@ -73,9 +73,14 @@ void choose(std::uint32_t given, bool& value) {
 void choose(std::uint64_t given, std::size_t& value) {
   if (given != 0) value = given;
 }
+unsigned whole_seconds(std::int64_t timeout_ms) {
+  constexpr std::int64_t kForEver = 24 * 3600;  // a day; milliseconds of it fit into an int
+  return static_cast<unsigned>(timeout_ms < 0 ? kForEver
+                                              : std::min(kForEver, timeout_ms / 1000 + (timeout_ms % 1000 != 0 ? 1 : 0)));
+}
 
-// Null: no driver answers, or none is
-const cu::driver_table* driver_for(const peerlane_link_options& given) {
+// Null: no driver answers, or none is wanted.
+const cu::driver_table* driver_for(const peerlane_comm_options& given) {
   if (given.host_only != 0) return nullptr;
   auto cuda = cu::driver();
   auto ready = cuda ? cu::initialize(**cuda) : status(cuda.error());
@@ -95,7 +100,7 @@ cpu_numbers cpus_near_current(const cu::driver_table* cuda) {
   return {cpus.begin(), cpus.end()};
 }
 
-result<std::string> bind_cpus(const peerlane_link_options& given, const cu::driver_table* cuda, int rank) {
+result<std::string> bind_cpus(const peerlane_comm_options& given, const cu::driver_table* cuda, int rank) {
   const std::string policy = given.cpus != nullptr ? given.cpus : messaging::cpu_policy_from_environment();
   const auto launched = messaging::read_launcher();
   const int local_rank = launched.local_rank >= 0 ? launched.local_rank : rank;
@@ -103,8 +108,8 @@ result<std::string> bind_cpus(const peerlane_link_options& given, const cu::driv
                                      {local_rank, launched.ranks_here});
 }
 
-result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given) {
-  auto made = std::make_unique<open_link>();
+result<std::unique_ptr<open_comm>> open_with(const peerlane_comm_options& given) {
+  auto made = std::make_unique<open_comm>();
   auto options = messenger_options_from(given);
   const cu::driver_table* const cuda = driver_for(given);
   if (given.copier != nullptr && cuda != nullptr) {
@@ -127,16 +132,16 @@ result<std::unique_ptr<open_link>> open_with(const peerlane_link_options& given)
 
 }  // namespace
 
-result<peerlane_link_options> read_link_options(const peerlane_link_options* options) {
-  peerlane_link_options given{};
+result<peerlane_comm_options> read_comm_options(const peerlane_comm_options* options) {
+  peerlane_comm_options given{};
   if (options == nullptr) return given;
   if (options->struct_bytes < sizeof(size_t) + sizeof(void*))
-    return failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_link_options)"};
+    return failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_comm_options)"};
   std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
   return given;
 }
 
-result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_link_options& given) {
+result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_comm_options& given) {
   if (given.bootstrap != nullptr) {
     const auto& own = *given.bootstrap;
     if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
@@ -151,12 +156,12 @@ result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_link_options& 
     options.rank = given.rank;
     options.size = given.size;
   }
-  if (given.open_timeout_s != 0) options.timeout_s = given.open_timeout_s;
+  if (given.open_timeout_ms != 0) options.timeout_s = whole_seconds(given.open_timeout_ms);
   options.report = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
   return messaging::open_bootstrap(options);
 }
 
-messaging::messenger_options messenger_options_from(const peerlane_link_options& given) {
+messaging::messenger_options messenger_options_from(const peerlane_comm_options& given) {
   auto out = messaging::messenger_options::from_environment();
   using path = messaging::messenger_options::path_t;
   if (given.network_only != PEERLANE_AS_SET) out.path = given.network_only == PEERLANE_YES ? path::network : path::automatic;
@@ -173,7 +178,7 @@ messaging::messenger_options messenger_options_from(const peerlane_link_options&
   choose(given.chunk_bytes, out.chunk_bytes);
   choose(given.unexpected_bytes, out.unexpected_bytes);
   choose(given.stripe_threshold, out.stripe_threshold);
-  if (given.peer_timeout_ms != 0) out.peer_timeout = std::chrono::milliseconds(given.peer_timeout_ms);
+  if (given.peer_timeout_ms > 0) out.peer_timeout = std::chrono::milliseconds(given.peer_timeout_ms);
   return out;
 }
 
@@ -189,8 +194,8 @@ int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t 
   return 0;
 }
 
-open_link::~open_link() {
-  requests.clear();
+open_comm::~open_comm() {
+  end_all(*this);
   matched.clear();
   windows.clear();
   registrations.clear();
@@ -198,92 +203,93 @@ open_link::~open_link() {
   if (copier != nullptr) return_planner(copier);
 }
 
-open_link* link_of(peerlane_link_t handle, int& code) noexcept { return g_links.find(handle, kForeignLink, code); }
+open_comm* comm_of(peerlane_comm_t handle, int& code) noexcept { return g_comms.find(handle, kForeignComm, code); }
 
 }  // namespace pl
 
 using pl::fail;
 using pl::kNullPointer;
-using pl::open_link;
+using pl::open_comm;
 using pl::return_code;
-using pl::with_link;
+using pl::with_comm;
 
-PL_EXPORT int peerlane_link_open(const struct peerlane_link_options* options, peerlane_link_t* link) try {
+PL_EXPORT int peerlane_comm_open(const struct peerlane_comm_options* options, peerlane_comm_t* comm) try {
   const pl::errno_keeper keeper;
-  if (link == nullptr) return fail(EINVAL, kNullPointer);
-  const auto given = pl::read_link_options(options);
+  if (comm == nullptr) return fail(EINVAL, kNullPointer);
+  const auto given = pl::read_comm_options(options);
   if (!given) return fail(given.error());
-  auto* const slot = pl::g_links.reserve();
-  if (slot == nullptr) return fail(ENFILE, "64 links are open: close one, or use one for all threads");
+  auto* const slot = pl::g_comms.reserve();
+  if (slot == nullptr) return fail(ENFILE, "64 communicators are open: close one, or use one for all threads");
   auto made = pl::open_with(*given);
-  pl::g_links.publish(*slot, made ? made->release() : nullptr);
+  pl::g_comms.publish(*slot, made ? made->release() : nullptr);
   if (!made) return fail(made.error());
-  *link = slot;
+  *comm = slot;
   return 0;
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_link_close(peerlane_link_t link) try {
-  return with_link(link, [&](open_link& communicator) {
-    pl::g_links.publish(*link, nullptr);
+PL_EXPORT int peerlane_comm_close(peerlane_comm_t comm) try {
+  return with_comm(comm, [&](open_comm& communicator) {
+    pl::g_comms.publish(*comm, nullptr);
     delete &communicator;
     return 0;
   });
 }
 PL_NO_EXCEPTIONS
 
-PL_EXPORT int peerlane_link_rank(peerlane_link_t link) {
+PL_EXPORT int peerlane_comm_rank(peerlane_comm_t comm) {
   int rank = -1;
-  with_link(link, [&](open_link& communicator) { return rank = communicator.messenger->rank(), 0; });
+  with_comm(comm, [&](open_comm& communicator) { return rank = communicator.messenger->rank(), 0; });
   return rank;
 }
 
-PL_EXPORT int peerlane_link_size(peerlane_link_t link) {
+PL_EXPORT int peerlane_comm_size(peerlane_comm_t comm) {
   int size = -1;
-  with_link(link, [&](open_link& communicator) { return size = communicator.messenger->size(), 0; });
+  with_comm(comm, [&](open_comm& communicator) { return size = communicator.messenger->size(), 0; });
   return size;
 }
 
-PL_EXPORT int peerlane_link_peer_state(peerlane_link_t link, int peer) {
-  return with_link(link, [&](open_link& communicator) { return return_code(communicator.messenger->peer_state(peer)); });
+PL_EXPORT int peerlane_comm_peer_state(peerlane_comm_t comm, int peer) {
+  return with_comm(comm, [&](open_comm& communicator) { return return_code(communicator.messenger->peer_state(peer)); });
 }
 
-PL_EXPORT int peerlane_link_is_same_node(peerlane_link_t link, int peer, int* same) {
+PL_EXPORT int peerlane_comm_is_same_node(peerlane_comm_t comm, int peer, int* same) {
   if (same == nullptr) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& communicator) {
+  return with_comm(comm, [&](open_comm& communicator) {
     if (peer < 0 || peer >= communicator.messenger->size()) return fail(EINVAL, "no such rank");
     *same = communicator.messenger->is_same_node(peer) ? 1 : 0;
     return 0;
   });
 }
 
-PL_EXPORT int peerlane_link_progress(peerlane_link_t link, int* moved) {
-  return with_link(link, [&](open_link& communicator) {
+PL_EXPORT int peerlane_comm_progress(peerlane_comm_t comm, int* moved) {
+  return with_comm(comm, [&](open_comm& communicator) {
     const bool did = communicator.messenger->progress();
+    call_end_functions(communicator);
     if (moved != nullptr) *moved = did ? 1 : 0;
     return 0;
   });
 }
 
-PL_EXPORT int peerlane_link_barrier(peerlane_link_t link, int64_t timeout_ms) {
-  return with_link(link, [&](open_link& communicator) {
+PL_EXPORT int peerlane_comm_barrier(peerlane_comm_t comm, int64_t timeout_ms) {
+  return with_comm(comm, [&](open_comm& communicator) {
     return return_code(communicator.messenger->barrier(std::chrono::milliseconds(timeout_ms)));
   });
 }
 
-PL_EXPORT int peerlane_link_all_gather(peerlane_link_t link, const void* mine, size_t bytes, void* all) {
-  if ((mine == nullptr || all == nullptr) && bytes != 0) return fail(EINVAL, kNullPointer);
-  return with_link(link,
-                   [&](open_link& communicator) { return pl::all_gather_equal(*communicator.group, mine, bytes, all); });
+PL_EXPORT int peerlane_comm_all_gather(peerlane_comm_t comm, const void* mine, size_t size_bytes, void* all) {
+  if ((mine == nullptr || all == nullptr) && size_bytes != 0) return fail(EINVAL, kNullPointer);
+  return with_comm(
+      comm, [&](open_comm& communicator) { return pl::all_gather_equal(*communicator.group, mine, size_bytes, all); });
 }
 
-PL_EXPORT int peerlane_link_get_statistics(peerlane_link_t link, struct peerlane_link_statistics* statistics) {
+PL_EXPORT int peerlane_comm_get_statistics(peerlane_comm_t comm, struct peerlane_comm_statistics* statistics) {
   if (statistics == nullptr) return fail(EINVAL, kNullPointer);
   if (statistics->struct_bytes < sizeof(size_t) + sizeof(uint64_t))
-    return fail(EINVAL, "statistics->struct_bytes is not sizeof(struct peerlane_link_statistics)");
-  return with_link(link, [&](open_link& communicator) {
+    return fail(EINVAL, "statistics->struct_bytes is not sizeof(struct peerlane_comm_statistics)");
+  return with_comm(comm, [&](open_comm& communicator) {
     const auto now = communicator.messenger->counts();
-    const peerlane_link_statistics out{
+    const peerlane_comm_statistics out{
         statistics->struct_bytes, now.eager,      now.self,          now.shared_ring,      now.network_ring, now.ipc,
         now.ucx_direct,           now.unexpected, now.waiting_sends, now.unexpected_bytes, now.operations};
     std::memcpy(statistics, &out, std::min(statistics->struct_bytes, sizeof out));
@@ -291,9 +297,9 @@ PL_EXPORT int peerlane_link_get_statistics(peerlane_link_t link, struct peerlane
   });
 }
 
-PL_EXPORT int peerlane_link_plan(peerlane_link_t link, int peer, char* text, size_t capacity, size_t* needed) {
+PL_EXPORT int peerlane_comm_plan(peerlane_comm_t comm, int peer, char* text, size_t capacity, size_t* needed) {
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
-  return with_link(link, [&](open_link& communicator) {
+  return with_comm(comm, [&](open_comm& communicator) {
     if (peer < 0 || peer >= communicator.messenger->size()) return fail(EINVAL, "no such rank");
     return pl::give_text("this thread: CPUs " + communicator.cpus + "\n" + communicator.messenger->plan(peer), text,
                          capacity, needed);

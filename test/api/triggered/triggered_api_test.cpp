@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cstring>
-#include <peerlane/stream.hpp>
+#include <peerlane/triggered.hpp>
 
 #include "test/api/messaging/job.hpp"
 #include "test/api/triggered/driver.h"
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kWords = 512;
 
 struct rank_session {
-  stream_context& job;
+  triggered::context& job;
   void* stream;
 };
 
@@ -28,13 +28,13 @@ int run_streams(const std::function<int(const rank_session&)>& body) {
     void *context = nullptr, *stream = nullptr;
     CHECK(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, rank) == 0 && cuCtxSetCurrent(context) == 0);
     CHECK(cuStreamCreate(&stream, 1) == 0);
-    auto link = messenger::options();
-    link.rendezvous = rendezvous.c_str();
-    link.rank = rank;
-    link.size = 2;
-    auto options = stream_context::options();
-    options.link = &link;
-    auto job = stream_context::open(&options);
+    auto comm = communicator::options();
+    comm.rendezvous = rendezvous.c_str();
+    comm.rank = rank;
+    comm.size = 2;
+    auto options = triggered::context::options();
+    options.comm = &comm;
+    auto job = triggered::context::open(&options);
     CHECK(job);
     if (const int line = body({*job, stream})) return line;
     CHECK(job->barrier());
@@ -50,6 +50,7 @@ struct device_words {
     address = pointer;
   }
   std::span<std::uint64_t> span() const { return {reinterpret_cast<std::uint64_t*>(address), kWords}; }
+  buffer first(std::size_t words) const { return device_buffer(span().first(words)); }
   std::uint64_t get(std::size_t index) const {
     std::uint64_t value = 0;
     if (cuMemcpyDtoH_v2(&value, address + 8 * index, 8) != 0) std::abort();
@@ -64,11 +65,11 @@ struct device_words {
 // What a rank needs for talking to the other; its memory stays until the process ends, since the peer may have it open.
 struct two_ends {
   device_words receive_buffer, send_buffer;
-  stream_window mine;
-  remote_window theirs;
-  stream_channel peer_channel;
+  triggered::window mine;
+  triggered::remote_window theirs;
+  triggered::channel peer_channel;
   int open(const rank_session& session, const peerlane_channel_options* options = nullptr) {
-    auto exposed = session.job.expose(receive_buffer.span());
+    auto exposed = session.job.expose(device_buffer(receive_buffer.span()));
     CHECK(exposed);
     mine = *std::move(exposed);
     const auto keys = session.job.all_gather(mine.key());
@@ -91,7 +92,7 @@ int ping_pong(const rank_session& session) {
     const std::size_t some = 1 + round * 40;
     ends.send_buffer.set(some - 1, round * 2 + (is_first ? 0 : 1));
     if (!is_first) CHECK(*ends.peer_channel.wait_signal(session.stream) == round);
-    const auto sent = ends.peer_channel.put_signal(session.stream, ends.theirs, 0, ends.send_buffer.span().first(some));
+    const auto sent = ends.peer_channel.put_signal(session.stream, ends.theirs, 0, ends.send_buffer.first(some));
     CHECK(sent && *sent == round);
     if (is_first) CHECK(ends.peer_channel.wait_signal(session.stream, round));
     CHECK(cuStreamSynchronize(session.stream) == 0);
@@ -103,12 +104,12 @@ int ping_pong(const rank_session& session) {
   CHECK(session.job.barrier());
   return 0;
 }
-TEST(stream_api, ping_pong) { EXPECT_EQ(run_streams(ping_pong), 0); }
+TEST(triggered_api, ping_pong) { EXPECT_EQ(run_streams(ping_pong), 0); }
 
 int hold_back(const rank_session& session) {
-  auto options = stream_context::channel_options();
+  auto options = triggered::context::channel_options();
   options.depth = 1;
-  options.most_queued = 2;
+  options.max_queued = 2;
   two_ends ends;
   if (const int line = ends.open(session, &options)) return line;
   if (session.job.rank() == 0) {
@@ -135,7 +136,7 @@ int hold_back(const rank_session& session) {
   CHECK(session.job.barrier());
   return 0;
 }
-TEST(stream_api, depth_and_most_queued_hold_back_without_blocking) { EXPECT_EQ(run_streams(hold_back), 0); }
+TEST(triggered_api, depth_and_max_queued_hold_back_without_blocking) { EXPECT_EQ(run_streams(hold_back), 0); }
 
 int cancel(const rank_session& session) {
   two_ends ends;
@@ -155,10 +156,10 @@ int cancel(const rank_session& session) {
   CHECK(session.job.barrier());
   return 0;
 }
-TEST(stream_api, cancel_lets_both_ends_go) { EXPECT_EQ(run_streams(cancel), 0); }
+TEST(triggered_api, cancel_lets_both_ends_go) { EXPECT_EQ(run_streams(cancel), 0); }
 
 int time_out(const rank_session& session) {
-  auto options = stream_context::channel_options();
+  auto options = triggered::context::channel_options();
   options.wait_timeout_ms = session.job.rank() == 0 ? 30 : -1;
   two_ends ends;
   if (const int line = ends.open(session, &options)) return line;
@@ -168,11 +169,11 @@ int time_out(const rank_session& session) {
   CHECK(session.job.barrier());
   return 0;
 }
-TEST(stream_api, a_wait_ends_after_the_time_in_the_options) { EXPECT_EQ(run_streams(time_out), 0); }
+TEST(triggered_api, a_wait_ends_after_the_time_in_the_options) { EXPECT_EQ(run_streams(time_out), 0); }
 
 int batches(const rank_session& session) {
   device_words words;
-  auto waiting = session.job.batch(session.stream);
+  auto waiting = session.job.begin_batch(session.stream);
   CHECK(waiting && waiting->wait64(words.address, 3) && waiting->wait32(words.address + 8, 0x10, PEERLANE_ANY_BIT));
   CHECK(waiting->write64(words.address + 16, 7) && waiting->submit());
   CHECK(waiting->submit().code() == EINVAL);  // it has ended
@@ -180,77 +181,80 @@ int batches(const rank_session& session) {
   CHECK(cuStreamQuery(session.stream) != 0);
   void* other = nullptr;
   CHECK(cuStreamCreate(&other, 1) == 0);
-  auto writing = session.job.batch(other);
+  auto writing = session.job.begin_batch(other);
   CHECK(writing && writing->write32(words.address + 8, 0x30) && writing->flush() && writing->write64(words.address, 4));
   CHECK(words.get(0) == 0);  // nothing before it is submitted
   CHECK(writing->submit());
   CHECK(cuStreamSynchronize(session.stream) == 0 && words.get(2) == 7);
-  const std::array<peerlane_op, 7> wrong{{{9, 0, words.address, 0},
-                                          {PEERLANE_OP_WRITE64, 0, 0, 0},
-                                          {PEERLANE_OP_WRITE64, 0, words.address + 4, 0},
-                                          {PEERLANE_OP_WRITE32, 0, words.address + 2, 0},
-                                          {PEERLANE_OP_WRITE64, 1, words.address, 0},
-                                          {PEERLANE_OP_WAIT64, 4, words.address, 0},
-                                          {PEERLANE_OP_WRITE32, 0, words.address, 1ull << 32}}};
-  auto mixed = session.job.batch(session.stream);
+  const std::array<peerlane_word_op, 7> wrong{{{9, 0, words.address, 0},
+                                               {PEERLANE_WORD_WRITE64, 0, 0, 0},
+                                               {PEERLANE_WORD_WRITE64, 0, words.address + 4, 0},
+                                               {PEERLANE_WORD_WRITE32, 0, words.address + 2, 0},
+                                               {PEERLANE_WORD_WRITE64, 1, words.address, 0},
+                                               {PEERLANE_WORD_WAIT64, 4, words.address, 0},
+                                               {PEERLANE_WORD_WRITE32, 0, words.address, 1ull << 32}}};
+  auto mixed = session.job.begin_batch(session.stream);
   for (const auto& each : wrong) {
-    const std::array<peerlane_op, 2> two{{{PEERLANE_OP_WRITE64, 0, words.address + 24, 1}, each}};
+    const std::array<peerlane_word_op, 2> two{{{PEERLANE_WORD_WRITE64, 0, words.address + 24, 1}, each}};
     CHECK(mixed->add(two).code() == EINVAL);
   }
   CHECK(mixed->submit() && cuStreamSynchronize(session.stream) == 0 && words.get(3) == 0);  // none of either pair was added
-  std::vector<peerlane_op> many;
-  for (std::size_t i = 0; i < kWords; ++i) many.push_back({PEERLANE_OP_WRITE64, 0, words.address + 8 * i, i + 1});
-  auto longer = session.job.batch(session.stream);
+  std::vector<peerlane_word_op> many;
+  for (std::size_t i = 0; i < kWords; ++i) many.push_back({PEERLANE_WORD_WRITE64, 0, words.address + 8 * i, i + 1});
+  auto longer = session.job.begin_batch(session.stream);
   CHECK(longer->add(many) && longer->submit() && cuStreamSynchronize(session.stream) == 0);
   for (std::size_t i = 0; i < kWords; ++i) CHECK(words.get(i) == i + 1);
   CHECK(cuStreamDestroy_v2(other) == 0);
   return 0;
 }
-TEST(stream_api, batches_of_stream_memory_operations) { EXPECT_EQ(run_streams(batches), 0); }
+TEST(triggered_api, batches_of_stream_memory_operations) { EXPECT_EQ(run_streams(batches), 0); }
 
 int misuse(const rank_session& session) {
   auto* const job = session.job.get();
-  auto* const nobody = reinterpret_cast<peerlane_stream_t>(reinterpret_cast<char*>(job) + 1);
+  auto* const nobody = reinterpret_cast<peerlane_triggered_t>(reinterpret_cast<char*>(job) + 1);
   std::uint64_t number = 77;
-  stream_key key{}, other{};
-  for (auto* const none : {static_cast<peerlane_stream_t>(nullptr), nobody}) {
+  triggered::window_key key{}, other{};
+  for (auto* const none : {static_cast<peerlane_triggered_t>(nullptr), nobody}) {
     CHECK(peerlane_channel_connect(none, 0, 1, nullptr, &number) == EINVAL && number == 77);
-    CHECK(peerlane_stream_close(none) == EINVAL && peerlane_stream_rank(none) == -1 && peerlane_stream_size(none) == -1);
+    CHECK(peerlane_triggered_close(none) == EINVAL && peerlane_triggered_rank(none) == -1 &&
+          peerlane_triggered_size(none) == -1);
   }
   CHECK(peerlane_channel_signal(job, 12345, session.stream, &number) == EINVAL && number == 77);
   CHECK(peerlane_channel_connect(job, session.job.rank(), 1, nullptr, &number) == EINVAL && number == 77);
   CHECK(peerlane_channel_connect(job, 2, 1, nullptr, &number) == EINVAL);
-  auto options = stream_context::channel_options();
+  auto options = triggered::context::channel_options();
   options.executor = 3;
   CHECK(peerlane_channel_connect(job, 1 - session.job.rank(), 1, &options, &number) == EINVAL);
-  options = stream_context::channel_options();
-  options.most_queued = 1001;
+  options = triggered::context::channel_options();
+  options.max_queued = 1001;
   CHECK(peerlane_channel_connect(job, 1 - session.job.rank(), 1, &options, &number) == EINVAL);
   options.struct_bytes = 1;
   CHECK(peerlane_channel_connect(job, 1 - session.job.rank(), 1, &options, &number) == EINVAL && number == 77);
-  CHECK(peerlane_stream_import(job, &key, &number) == EINVAL && number == 77);
+  CHECK(peerlane_triggered_import(job, &key, &number) == EINVAL && number == 77);
   int host = 0;
   std::memset(&other, 5, sizeof other);
-  CHECK(peerlane_stream_expose(job, reinterpret_cast<std::uintptr_t>(&host), 4, &number, &other) == EINVAL);
+  CHECK(peerlane_triggered_expose(job, peerlane_any_buffer(&host, 4), &number, &other) == EINVAL &&
+        peerlane_triggered_expose(job, peerlane_host_buffer(&host, 4), &number, &other) == EINVAL);
   CHECK(number == 77 && other.bytes[0] == 5);
-  CHECK(peerlane_stream_expose(job, 0, 0, nullptr, &other) == EINVAL);
-  CHECK(peerlane_stream_set_mode(job, 2) == EINVAL && session.job.set_mode(PEERLANE_STREAM_ECONOMY));
-  auto wrong = stream_context::options();
+  CHECK(peerlane_triggered_expose(job, peerlane_device_buffer(0, 0), nullptr, &other) == EINVAL);
+  CHECK(peerlane_triggered_set_mode(job, 2) == EINVAL && session.job.set_mode(PEERLANE_TRIGGERED_ECONOMY));
+  auto wrong = triggered::context::options();
   wrong.has_device = 1;
   wrong.device = -1;
-  CHECK(stream_context::open(&wrong).code() == EINVAL);
+  CHECK(triggered::context::open(&wrong).code() == EINVAL);
   two_ends ends;
   if (const int line = ends.open(session)) return line;
-  CHECK(ends.peer_channel.put_signal(session.stream, ends.theirs, kWords * 8 - 7, ends.send_buffer.address, 8).code() ==
+  CHECK(ends.peer_channel.put_signal(session.stream, ends.theirs, kWords * 8 - 7, ends.send_buffer.first(1)).code() ==
         ERANGE);
-  CHECK(ends.peer_channel.put_signal(session.stream, remote_window(), 0, ends.send_buffer.address, 8).code() == EINVAL);
+  CHECK(ends.peer_channel.put_signal(session.stream, triggered::remote_window(), 0, ends.send_buffer.first(1)).code() ==
+        EINVAL);
   auto own = session.job.import(ends.mine.key());
-  CHECK(own && ends.peer_channel.put_signal(session.stream, *own, 0, ends.send_buffer.address, 8).code() == EINVAL);
+  CHECK(own && ends.peer_channel.put_signal(session.stream, *own, 0, ends.send_buffer.first(1)).code() == EINVAL);
   CHECK(ends.peer_channel.state()->puts == 0);
   const pid_t child = fork();
   if (child == 0) {
     const bool refused = peerlane_channel_signal(job, ends.peer_channel.get(), session.stream, &number) == EACCES &&
-                         peerlane_stream_close(job) == EACCES && peerlane_stream_rank(job) == -1 &&
+                         peerlane_triggered_close(job) == EACCES && peerlane_triggered_rank(job) == -1 &&
                          std::strstr(peerlane_last_error(), "fork") != nullptr;
     _exit(refused ? 0 : 1);
   }
@@ -259,7 +263,7 @@ int misuse(const rank_session& session) {
   CHECK(session.job.barrier());
   return 0;
 }
-TEST(stream_api, misuse_is_answered_and_changes_nothing) { EXPECT_EQ(run_streams(misuse), 0); }
+TEST(triggered_api, misuse_is_answered_and_changes_nothing) { EXPECT_EQ(run_streams(misuse), 0); }
 
 }  // namespace
 }  // namespace peerlane::test

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// use_link FOLDER: knows the C++ API of messages and nothing else. Two processes that meet in the folder; host memory, so no
-// GPU.
+// use_communicator FOLDER: knows the C++ API of messages and nothing else. Two processes that meet in the folder; host
+// memory, so no GPU.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdio>
-#include <peerlane/link.hpp>
+#include <peerlane/communicator.hpp>
 #include <string>
 
 static int be_rank(int rank, const std::string& rendezvous) {
-  auto options = peerlane::messenger::options();
+  auto options = peerlane::communicator::options();
   options.rendezvous = rendezvous.c_str();
   options.rank = rank;
   options.size = 2;
   options.host_only = 1;
-  const auto job = peerlane::messenger::open(&options);
+  const auto job = peerlane::communicator::open(&options);
   if (!job) return std::printf("%s\n", job.error().message.c_str()), job.code() == ENOSYS ? 0 : 2;
   std::array<int, 3> values{rank, 2, 3};
-  if (rank == 0) return job->send(1, std::span(values), 7) && job->barrier() ? 0 : 3;
-  const auto info = job->recv(peerlane::any_source, std::span(values), 7);
+  if (rank == 0) return job->send(1, values, 7) && job->barrier() ? 0 : 3;
+  const auto info = job->recv(peerlane::any_source, values, 7);
   return info && info->source == 0 && values[0] == 0 && job->barrier() ? 0 : 4;
 }
 

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "capi/copy_watcher.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+namespace pl {
+namespace {
+
+constexpr timespec kLookPause{0, 50'000};
+
+}  // namespace
+
+std::optional<status> watched_copy::poll() {
+  status outcome;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) {
+      const auto state = copies_.test();
+      if (state && !*state) return std::nullopt;
+      ended_ = state ? status{} : status(state.error());
+    }
+    outcome = *ended_;
+  }
+  function_->call(copy_info(outcome.code(), size_bytes_));
+  return outcome;
+}
+
+copy_watcher::~copy_watcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void copy_watcher::watch(std::shared_ptr<watched_copy> one) {
+  const std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(one));
+  if (!thread_.joinable()) {
+    // Signals are for the application's threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (...) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      watched_.pop_back();
+      throw;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  changed_.notify_one();
+}
+
+void copy_watcher::run() {
+  pthread_setname_np(pthread_self(), "pl-copy-watch");
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (watched_.empty()) {
+      changed_.wait(lock);
+      continue;
+    }
+    const auto list = watched_;
+    lock.unlock();
+    std::vector<std::shared_ptr<watched_copy>> ended;
+    for (const auto& one : list)
+      if (one->poll()) ended.push_back(one);
+    if (ended.empty()) nanosleep(&kLookPause, nullptr);
+    lock.lock();
+    std::erase_if(watched_, [&](const auto& one) { return std::find(ended.begin(), ended.end(), one) != ended.end(); });
+  }
+}
+
+}  // namespace pl

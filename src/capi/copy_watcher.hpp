@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls the functions that asked for the end of copies (peerlane_op_then). A copy ends on the GPU or in a thread of the
+// planner, and nothing there says so: a thread of this class looks at those copies every 50 us, and only while there are
+// any.
+//
+// Threads: the copy's own thread and the watcher's take turns by the copy's mutex. Ends before its planner.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "capi/operation_calls.hpp"
+#include "copy/completion.hpp"
+
+namespace pl {
+
+class watched_copy {
+ public:
+  watched_copy(copy::completion&& copies, std::uint64_t size_bytes, end_function_ptr function)
+      : copies_(std::move(copies)), size_bytes_(size_bytes), function_(std::move(function)) {}
+  // The outcome once they have ended; the function has returned by then.
+  std::optional<status> poll();
+  // For an owner that could not be watched.
+  copy::completion take_back() noexcept { return std::move(copies_); }
+  // Of make_wait and record: `act(completion&)` unless they have ended.
+  template <class Act>
+  status with_copies(Act&& act) {
+    const std::lock_guard lock(mutex_);
+    return ended_ ? *ended_ : act(copies_);
+  }
+
+ private:
+  std::mutex mutex_;
+  copy::completion copies_;
+  std::optional<status> ended_;
+  const std::uint64_t size_bytes_;
+  const end_function_ptr function_;
+};
+
+class copy_watcher {
+ public:
+  ~copy_watcher();
+  void watch(std::shared_ptr<watched_copy> one);
+
+ private:
+  void run();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::shared_ptr<watched_copy>> watched_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+inline peerlane_op_info copy_info(int error, std::uint64_t size_bytes) noexcept {
+  peerlane_op_info out;
+  peerlane_op_info_clear(&out);
+  out.error = error;
+  out.size_bytes = size_bytes;
+  out.moved_bytes = error == 0 ? size_bytes : 0;
+  return out;
+}
+
+}  // namespace pl

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind a C communicator: its messenger, and the objects that its numbers name.
+#pragma once
+
+#include <peerlane/communicator.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "capi/capi_call.hpp"
+#include "capi/open_table.hpp"
+#include "capi/operation_calls.hpp"
+#include "capi/slot_table.hpp"
+#include "messaging/bootstrap/bootstrap.hpp"
+#include "messaging/messenger.hpp"
+
+namespace pl {
+
+struct pending_message {
+  messaging::request request;
+  std::uint64_t room_bytes = UINT64_MAX;  // of a receive's buffer
+  bool has_function = false;              // of peerlane_op_then(): it is in open_comm::watched
+};
+
+// Not in the operation's slot, so that a message without a function moves one word less.
+struct watched_message {
+  std::uint64_t number = 0;  // of the operation
+  bool has_ended = false;    // and the function was called, or is being called
+  end_function_ptr function;
+};
+
+struct open_comm {
+  ~open_comm();
+  peerlane_copier_t copier = nullptr;  // borrowed
+  std::unique_ptr<messaging::bootstrap> group;
+  std::unique_ptr<messaging::messenger> messenger;
+  std::string cpus;  // where the thread that opened it runs
+  // End before the messenger.
+  slot_table<pending_message> operations;
+  slot_table<messaging::matched_message> matched;
+  slot_table<messaging::window> windows;
+  slot_table<messaging::messenger::registration> registrations;
+
+  // The operations with a function. Who ends one of them takes it from here first.
+  std::mutex watched_mutex;
+  std::vector<watched_message> watched;
+  std::atomic<bool> has_watched{false};  // one has not ended
+};
+
+// Calls the functions of what has ended. Of every call on the communicator that makes progress; without watched operations
+// it costs a load.
+void call_ended(open_comm& communicator);
+inline void call_end_functions(open_comm& communicator) {
+  if (communicator.has_watched.load(std::memory_order_relaxed)) [[unlikely]]
+    call_ended(communicator);
+}
+// Ends what is under way, as peerlane_op_release().
+void end_all(open_comm& communicator);
+
+}  // namespace pl
+
+struct peerlane_comm : pl::open_slot<pl::open_comm> {};
+
+namespace pl {
+
+// What a caller's options say, for everything that opens a messenger. EINVAL: struct_bytes is none.
+result<peerlane_comm_options> read_comm_options(const peerlane_comm_options* options);
+result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_comm_options& given);
+messaging::messenger_options messenger_options_from(const peerlane_comm_options& given);
+
+// `bytes` of every rank into `all`, for setting up: an errno value, with the thread's last error set.
+int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t bytes, void* all);
+
+// The communicator, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
+open_comm* comm_of(peerlane_comm_t handle, int& code) noexcept;
+
+// One way in for the calls of a communicator: with_open() of `act(open_comm&)`.
+template <class Act>
+int with_comm(peerlane_comm_t handle, Act&& act) {
+  return with_open(handle, comm_of, act);
+}
+
+}  // namespace pl

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind a C copier: its planner, and the copies under way.
+#pragma once
+
+#include <peerlane/copy.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "capi/capi_call.hpp"
+#include "capi/copy_watcher.hpp"
+#include "capi/slot_table.hpp"
+#include "copy/planner.hpp"
+
+namespace pl {
+
+struct pending_copy {
+  copy::completion copies;
+  std::uint64_t size_bytes = 0;
+  std::shared_ptr<watched_copy> watched;  // has the copies from peerlane_op_then() on
+};
+
+struct copier_operations {
+  slot_table<pending_copy> table;
+  copy_watcher watcher;
+};
+
+}  // namespace pl
+
+// A slot of a fixed table, so that any address can be checked without a lock on the way to a copy of 0.2 us.
+struct peerlane_copier {
+  std::atomic<pl::copy::planner*> planner{nullptr};
+  std::uint32_t epoch = 0;
+  std::atomic<int> objects{0};                  // operations, holds, registrations
+  pl::copier_operations* operations = nullptr;  // while `planner` is not null
+};
+
+namespace pl {
+
+// The planner, or null with `code` and the thread's last error set: EINVAL, EACCES in a forked child.
+copy::planner* planner_of(peerlane_copier_t copier, int& code) noexcept;
+
+// Null: `code` is an errno value, and the thread's last error says what is wrong with the transfer.
+int read_transfer(const peerlane_transfer& given, copy::transfer& out);
+int read_transfers(const peerlane_transfer* given, std::size_t count, std::vector<copy::transfer>& out);
+
+// What lies there, by the buffer or else by the driver.
+bool is_device_memory(const peerlane_buffer& buffer);
+
+constexpr const char* kNoMemoryKind = "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE";
+
+}  // namespace pl

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the owners of operations share: the function called at an operation's end, and waits for operations of any owners.
+#pragma once
+
+#include <peerlane/operation.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.hpp"
+
+namespace pl {
+
+// The function of peerlane_op_then(): called once, by whoever sees the end first. Any thread.
+class end_function {
+ public:
+  end_function(peerlane_op_function_t function, void* context) noexcept : function_(function), context_(context) {}
+  // Returns once the function has returned, also where another thread calls it.
+  void call(const peerlane_op_info& info) noexcept {
+    if (is_taken_.exchange(true)) return has_returned_.wait(false);
+    function_(context_, &info);
+    has_returned_.store(true);
+    has_returned_.notify_all();
+  }
+
+ private:
+  peerlane_op_function_t function_;
+  void* context_;
+  std::atomic<bool> is_taken_{false}, has_returned_{false};
+};
+using end_function_ptr = std::shared_ptr<end_function>;
+
+// The rest of a limit that several waits share; negative: none.
+class time_limit {
+ public:
+  explicit time_limit(std::int64_t timeout_ms) noexcept
+      : is_endless_(timeout_ms < 0 || timeout_ms > kLongest),
+        end_ns_(is_endless_ ? 0 : monotonic_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000u) {}
+  bool has_passed() const noexcept { return !is_endless_ && monotonic_ns() >= end_ns_; }
+  // Rounded up, so that who waits for it finds the limit passed.
+  std::chrono::milliseconds left() const noexcept {
+    if (is_endless_) return std::chrono::milliseconds(-1);
+    const auto now = monotonic_ns();
+    return std::chrono::milliseconds(now >= end_ns_ ? 0
+                                                    : static_cast<std::int64_t>((end_ns_ - now + 999'999u) / 1'000'000u));
+  }
+
+ private:
+  static constexpr std::int64_t kLongest = std::int64_t{1} << 40;  // fits into nanoseconds
+  bool is_endless_;
+  std::uint64_t end_ns_;
+};
+
+// Between two polls of something that ends by itself: first another thread may run, later this one sleeps.
+class poll_pause {
+ public:
+  void pause() noexcept;
+
+ private:
+  unsigned polls_ = 0;
+};
+
+inline void write_info(const peerlane_op_info& info, peerlane_op_info* out) noexcept {
+  if (out != nullptr) *out = info;
+}
+
+// Whether all that are not empty are of this table and owner.
+bool have_one_owner(const peerlane_op_t* ops, std::size_t count, const peerlane_op_calls* calls, const void* owner) noexcept;
+
+// Entries wait_any and wait_all for operations of any tables and owners: by turns of test. The thread's last error in this
+// library is the sentence of the operation that failed.
+int wait_any_in_turns(peerlane_op_t* ops, std::size_t count, std::int64_t timeout_ms, std::size_t* index,
+                      peerlane_op_info* info);
+int wait_all_in_turns(peerlane_op_t* ops, std::size_t count, std::int64_t timeout_ms, peerlane_op_info* infos);
+
+}  // namespace pl
