@@ -103,8 +103,10 @@ inside() {
     pivot_root "$root" "$root/mnt"
     cd /
     umount -l /mnt
-    exec chroot --userspec="$user:$user" / /usr/bin/env -i HOME="$home" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      LANG=C.UTF-8 TERM=dumb "$@"
+    # This shell stays as the first process and reaps orphans: make in its place turns in a circle once it has inherited one.
+    chroot --userspec="$user:$user" / /usr/bin/env -i HOME="$home" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+      LANG=C.UTF-8 TERM=dumb "$@" || exit $?
+    exit 0
   ' inside "$root" "$user" "$home" "${variables[@]}" "$@"
 }
 
