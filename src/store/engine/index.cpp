@@ -88,6 +88,20 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
   return options;
 }
 
+std::string data_folder(const index::options& settings) {
+  return std::filesystem::path(settings.mark_path).parent_path().string();
+}
+
+status cut_torn(const index::options& settings, const manifest_file& torn) {
+  const auto aside = cut_manifest(settings.folder, torn);
+  if (!aside) return aside.error();
+  PL_LOG(warn,
+         "store: power was lost while %s/%s was written: its record at byte %zu of %zu is torn, and the index is as it was "
+         "before that record; nothing that was acknowledged is missing; the torn file is kept as %s",
+         settings.folder.c_str(), torn.name.c_str(), torn.broken_at, torn.bytes.size(), aside->c_str());
+  return {};
+}
+
 }  // namespace
 
 failure index_failure(const rocksdb::Status& reason, std::string_view action) {
@@ -109,6 +123,7 @@ result<std::unique_ptr<index>> index::open_files(const options& settings, bool i
   for (const char* name : kNames) wanted.emplace_back(name, family_options(cache, table_bytes(settings.disk_bytes)));
   std::unique_ptr<index> made(new index);
   made->folder_ = settings.folder;
+  made->env_ = settings.env != nullptr ? settings.env : rocksdb::Env::Default();
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
   const rocksdb::DBOptions options = database_options(settings, is_new, is_sealed);
@@ -125,14 +140,32 @@ result<std::unique_ptr<index>> index::open_files(const options& settings, bool i
   return made;
 }
 
+result<std::unique_ptr<index>> index::open_view(const options& settings, const manifest_file& torn,
+                                                const std::string& path) {
+  auto view = index_view::make(settings.folder, path, torn.name, torn.whole_part());
+  if (!view) return view.error();
+  options reading = settings;
+  reading.folder = view->path();
+  auto made = open_files(reading, false, false);
+  if (!made) {
+    // Names the folder that the user knows.
+    return failure{made.code(), format("store: %s/%s is torn at byte %zu, and without its end: ", settings.folder.c_str(),
+                                       torn.name.c_str(), torn.broken_at) +
+                                    made.error().message};
+  }
+  (*made)->view_.emplace(std::move(*view));
+  return made;
+}
+
 result<std::unique_ptr<index>> index::open(const options& settings) {
   if (settings.mark_path.empty()) return open_files(settings, !settings.read_only, false);
-  recovery_question question{
-      settings.folder, settings.has_extents, commit_mark::read(settings.mark_path), settings.files->boot_id(), {}};
-  question.replay = [&settings]() -> result<replay_reach> {
+  recovery_question question{settings.folder,           settings.has_extents, commit_mark::read(settings.mark_path),
+                             settings.files->boot_id(), kFamilies - 1,        {}};
+  question.replay = [&settings](const manifest_file* torn) -> result<replay_reach> {
     options reading = settings;
     reading.read_only = true;
-    auto opened = open_files(reading, false, false);
+    auto opened = torn != nullptr ? open_view(reading, *torn, settings.read_only ? "" : data_folder(settings) + "/recovery")
+                                  : open_files(reading, false, false);
     if (!opened) return opened.error();
     std::uint64_t first_log = 0;
     (*opened)->db_->GetIntProperty(rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log);
@@ -152,7 +185,11 @@ result<std::unique_ptr<index>> index::open(const options& settings) {
     if (!opened) return opened.error();
     mark = std::move(*opened);
   }
-  auto made = open_files(settings, plan->is_new, plan->is_sealed);
+  if (plan->torn && !settings.read_only) {
+    if (status cut = cut_torn(settings, *plan->torn); !cut) return std::move(cut).error();
+  }
+  auto made = plan->torn && settings.read_only ? open_view(settings, *plan->torn, "")
+                                               : open_files(settings, plan->is_new, plan->is_sealed);
   if (!made) return made;
   if ((*made)->last_sequence() < plan->required)
     return failure{EUCLEAN, format("store: %s: the index ends at change %llu, and %llu were acknowledged",
@@ -165,7 +202,7 @@ result<std::unique_ptr<index>> index::open(const options& settings) {
     mark = std::move(*opened);
   }
   (*made)->mark_ = std::move(mark);
-  (*made)->manifest_copy_ = std::filesystem::path(settings.mark_path).parent_path() / "manifest.copy";
+  (*made)->manifest_copy_ = data_folder(settings) + "/manifest.copy";
   return made;
 }
 
@@ -194,9 +231,19 @@ status index::prepare_stop(std::uint64_t free_bytes) {
   return {};
 }
 
-// Without the seal the next start treats the log as after a crash, which loses nothing.
+// RocksDB removes logs and does not sync the folder; a file's own sync does not reach it, either.
+status index::sync_names() const {
+  std::unique_ptr<rocksdb::Directory> names;
+  rocksdb::Status done = env_->NewDirectory(folder_, &names);
+  if (done.ok()) done = names->Fsync();
+  return done.ok() ? status() : status(index_failure(done, "syncing the names in " + folder_));
+}
+
+// Without the seal the next start treats the log as after a crash, which loses nothing. With it, a log that loss of power
+// brings back would be taken for damage, so its removal is durable first.
 void index::seal() {
   auto sealed = seals_of(folder_);
+  if (const status durable = sync_names(); !durable) sealed = durable.error();
   const status done = sealed ? mark_->seal(std::move(*sealed)) : status(sealed.error());
   if (!done) PL_LOG(warn, "store: the clean stop was not noted: %s", done.error().message.c_str());
   // For repair only.

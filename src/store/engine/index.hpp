@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "store/engine/commit_mark.hpp"
+#include "store/engine/manifest.hpp"
 #include "store/engine/types.hpp"
 
 namespace pl::store {
@@ -88,9 +89,16 @@ class index {
  private:
   index() = default;
   static result<std::unique_ptr<index>> open_files(const options& settings, bool is_new, bool is_sealed);
+  // Of a torn manifest's whole part, to read.
+  static result<std::unique_ptr<index>> open_view(const options& settings, const manifest_file& torn,
+                                                  const std::string& path);
   void seal();
+  // Names that RocksDB has removed do not come back after this.
+  status sync_names() const;
   void note(std::uint64_t written, std::uint64_t synced);
+  std::optional<index_view> view_;  // outlives the database
   std::string folder_;
+  rocksdb::Env* env_ = nullptr;
   std::string manifest_copy_;
   std::unique_ptr<commit_mark> mark_;
   bool may_seal_ = false;

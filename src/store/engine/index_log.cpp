@@ -32,6 +32,8 @@ T number_at(std::string_view bytes, std::size_t offset) {
   return out;
 }
 
+constexpr std::size_t kSectorBytes = 512;  // what a disk writes as a whole
+
 // Checks the log's form of the checksum: RocksDB adds a constant, so that data which contain checksums still have useful
 // ones.
 bool is_whole(std::string_view fragment) {
@@ -42,9 +44,14 @@ bool is_whole(std::string_view fragment) {
 
 class log_reader {
  public:
-  log_reader(std::string name, std::string_view bytes, log_findings& findings,
+  log_reader(std::string name, std::string_view bytes, std::optional<std::uint64_t> before, log_findings& findings,
              const std::function<void(const log_batch&)>& each)
-      : name_(std::move(name)), bytes_(bytes), findings_(findings), each_(each) {}
+      : name_(std::move(name)),
+        bytes_(bytes),
+        before_(before),
+        findings_(findings),
+        each_(each),
+        has_gap_before_(findings.missing_from != 0) {}
 
   void read() {
     while (offset_ < bytes_.size()) {
@@ -106,12 +113,16 @@ class log_reader {
     if (each_) each_(batch);
   }
 
-  // As replay does: after damage it continues with a batch that follows the last one.
+  // As replay does: after damage it continues with a batch that follows the last one. In a later log that is what was
+  // written after the loss of power that tore the earlier one.
   void follow(const log_batch& batch) {
-    if (findings_.last_sequence == 0 || batch.first_sequence <= findings_.last_sequence + 1) {
+    const std::uint64_t last =
+        findings_.last_sequence != 0 ? findings_.last_sequence : before_.value_or(~std::uint64_t{0} - 1);
+    if (batch.first_sequence <= last + 1) {
+      if (has_gap_before_) findings_.missing_from = findings_.missing_until = 0, has_gap_before_ = false;
       if (findings_.missing_from == 0) findings_.last_sequence = batch.end_sequence();
     } else if (findings_.missing_from == 0) {
-      findings_.missing_from = findings_.last_sequence + 1;
+      findings_.missing_from = last + 1;
       findings_.missing_until = batch.first_sequence - 1;
       if (findings_.damage.empty())
         findings_.damage = batch.place + format(": changes %llu to %llu before it are missing",
@@ -146,9 +157,74 @@ class log_reader {
 
   const std::string name_;
   const std::string_view bytes_;
+  const std::optional<std::uint64_t> before_;
   log_findings& findings_;
   const std::function<void(const log_batch&)>& each_;
   std::size_t offset_ = 0, begun_at_ = 0;
+  bool in_record_ = false;
+  bool has_gap_before_;  // in an earlier log
+  std::string record_;
+};
+
+bool is_zero(std::string_view bytes) { return bytes.find_first_not_of('\0') == std::string_view::npos; }
+
+// Whether a sector's share of the fragment at `offset`, which is not whole, is missing.
+bool is_fragment_torn(std::string_view bytes, std::size_t offset) {
+  const std::size_t left = kLogBlock - offset % kLogBlock;
+  if (bytes.size() - offset < kFragmentHead) return true;
+  const auto type = number_at<std::uint8_t>(bytes, offset + 6);
+  std::size_t size = kFragmentHead + number_at<std::uint16_t>(bytes, offset + 4);
+  if (type == kZero || type > kLast || size > left) size = kFragmentHead;  // its head is torn or wrong
+  if (offset + size > bytes.size()) return true;
+  for (std::size_t first = offset; first < offset + size;) {
+    const std::size_t next = std::min(offset + size, (first / kSectorBytes + 1) * kSectorBytes);
+    if (is_zero(bytes.substr(first, next - first))) return true;
+    first = next;
+  }
+  return false;
+}
+
+// Reads until a fragment is not whole or not in its place.
+class record_reader {
+ public:
+  record_reader(std::string_view bytes, const std::function<void(std::string_view)>& each) : bytes_(bytes), each_(each) {}
+
+  log_prefix read() {
+    std::size_t offset = 0;
+    while (offset < bytes_.size()) {
+      const std::size_t left = std::min(kLogBlock - offset % kLogBlock, bytes_.size() - offset);
+      const bool is_filler = left < kFragmentHead && left == kLogBlock - offset % kLogBlock;
+      if (!is_filler && is_zero(bytes_.substr(offset)) && !in_record_) return found_;
+      if (!is_filler && !take(offset, left)) return broken(offset, is_fragment_torn(bytes_, offset));
+      offset += is_filler ? left : kFragmentHead + number_at<std::uint16_t>(bytes_, offset + 4);
+      if (!in_record_) found_.whole_bytes = offset;
+    }
+    return in_record_ ? broken(offset, true) : found_;
+  }
+
+ private:
+  bool take(std::size_t offset, std::size_t left) {
+    if (left < kFragmentHead) return false;
+    const std::size_t size = kFragmentHead + number_at<std::uint16_t>(bytes_, offset + 4);
+    const auto type = number_at<std::uint8_t>(bytes_, offset + 6);
+    if (type == kZero || type > kLast || size > left || !is_whole(bytes_.substr(offset, size))) return false;
+    const bool is_begin = type == kFull || type == kFirst;
+    if (is_begin == in_record_) return false;
+    if (is_begin) record_.clear();
+    record_.append(bytes_.substr(offset + kFragmentHead, size - kFragmentHead));
+    in_record_ = type == kFirst || type == kMiddle;
+    if (!in_record_) each_(record_);
+    return true;
+  }
+  log_prefix broken(std::size_t offset, bool is_torn) {
+    found_.broken_at = offset;
+    found_.is_torn = is_torn;
+    return found_;
+  }
+
+  const std::string_view bytes_;
+  const std::function<void(std::string_view)>& each_;
+  log_prefix found_;
   bool in_record_ = false;
   std::string record_;
 };
@@ -203,6 +279,10 @@ bool visit_batch(std::string_view bytes, batch_visitor& visitor) {
   return batch.Iterate(&handler).ok();
 }
 
+log_prefix read_records(std::string_view bytes, const std::function<void(std::string_view)>& each) {
+  return record_reader(bytes, each).read();
+}
+
 result<log_findings> scan_logs(const log_scan& scan) {
   const std::string& folder = scan.folder;
   std::error_code error;
@@ -227,8 +307,9 @@ result<log_findings> scan_logs(const log_scan& scan) {
     std::ifstream file(folder + "/" + name, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     if (file.bad() || !file.is_open()) return failure{EIO, "store: " + folder + "/" + name + ": it cannot be read"};
-    log_reader(name, bytes, found, visit).read();
+    log_reader(name, bytes, scan.before, found, visit).read();
   }
+  found.last_sequence = std::max(found.last_sequence, scan.before.value_or(0));
   found.synced = stamped.synced;
   return found;
 }

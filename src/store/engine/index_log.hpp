@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,11 +41,22 @@ struct log_scan {
   std::string folder;
   std::uint64_t first_log = 0;  // older ones hold nothing that is not in the tables
   bool stamps = false;
+  std::optional<std::uint64_t> before{};  // the last change that lies in tables: the first log has to follow it
   // May be empty. Called for damaged batches whose head is readable, too.
   std::function<void(const log_batch&)> each;
 };
 // Reads the logs of the folder in their order. EIO and the like: a log cannot be read.
 result<log_findings> scan_logs(const log_scan& scan);
+
+// The records of a file in the log's format up to the first that is not whole; the manifest has that format, too.
+struct log_prefix {
+  std::size_t whole_bytes = 0;           // where the last whole record ends
+  std::optional<std::size_t> broken_at;  // the first fragment that is not whole; nothing: only zeros follow, if anything
+  // Sectors of the broken fragment hold zeros, or are behind the end of the file, as when power is lost before they are
+  // synced. A wrong byte is another matter.
+  bool is_torn = false;
+};
+log_prefix read_records(std::string_view bytes, const std::function<void(std::string_view record)>& each);
 
 // A batch's changes as calls; what cannot be read ends it, with what was read told before. False: it ended so.
 struct batch_visitor {

@@ -31,12 +31,6 @@ bool holds_nothing(const std::string& folder) {
   return true;
 }
 
-std::optional<std::string> file_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(file), {}};
-}
-
 std::optional<std::string> current_manifest(const std::string& folder) {
   auto name = file_bytes(folder + "/CURRENT");
   if (name && name->ends_with('\n')) name->pop_back();
@@ -110,13 +104,25 @@ result<recovery_plan> plan_recovery(const recovery_question& question) {
     return plan;
   }
   plan.required = question.mark ? question.mark->required(question.boot) : 0;
-  const auto quick = scan_logs({question.index_folder, 0, false, {}});
+  auto manifest = read_current_manifest(question.index_folder);
+  if (!manifest) return manifest.error();
+  if (manifest->end == manifest_file::ending::damaged)
+    return damage(question.index_folder + "/" + manifest->name +
+                  format(" is damaged at byte %zu of %zu", manifest->broken_at, manifest->bytes.size()));
+  // RocksDB would make them anew, and leave out what the log says of them. Before there is a mark nothing is stored.
+  if (question.mark && manifest->last_sequence && manifest->last_family < question.last_family)
+    return damage(question.index_folder + "/" + manifest->name + " has lost records: families of the index are missing");
+  const auto before = manifest->last_sequence;
+  if (manifest->end == manifest_file::ending::torn) plan.torn = std::move(*manifest);
+  const auto quick = scan_logs({question.index_folder, 0, false, before, {}});
   if (!quick) return quick.error();
-  if (quick->is_whole() && quick->last_sequence >= plan.required) return plan;
+  if (!plan.torn && quick->is_whole() && quick->last_sequence >= plan.required) return plan;
+  // The first start was cut off: the index has no families yet.
+  if (plan.torn && !question.mark && !question.has_extents && holds_nothing(question.index_folder)) return plan;
   // Distinguishes the log's torn end, a flushed log, and damage.
-  const auto reach = question.replay();
+  const auto reach = question.replay(plan.torn ? &*plan.torn : nullptr);
   if (!reach) return reach.error();
-  const auto logs = scan_logs({question.index_folder, reach->first_log, true, {}});
+  const auto logs = scan_logs({question.index_folder, reach->first_log, true, before, {}});
   if (!logs) return logs.error();
   const std::uint64_t need = std::max(plan.required, logs->synced);
   const bool has_gap = logs->missing_from != 0 && logs->missing_from <= need;

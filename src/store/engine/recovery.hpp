@@ -11,14 +11,16 @@
 
 #include "store/engine/commit_mark.hpp"
 #include "store/engine/index_log.hpp"
+#include "store/engine/manifest.hpp"
 #include "store/engine/types.hpp"
 
 namespace pl::store {
 
 struct recovery_plan {
-  bool is_new = false;         // nothing was ever stored here: an index is made
-  bool is_sealed = false;      // stopped cleanly: the log holds nothing torn
-  std::uint64_t required = 0;  // the sequence number that must be there when it is open
+  bool is_new = false;                // nothing was ever stored here: an index is made
+  bool is_sealed = false;             // stopped cleanly: the log holds nothing torn
+  std::uint64_t required = 0;         // the sequence number that must be there when it is open
+  std::optional<manifest_file> torn;  // to be cut before the index is opened
 };
 
 // How far a replay of the index comes, and which logs it reads.
@@ -32,8 +34,10 @@ struct recovery_question {
   bool has_extents = false;  // files of large values: something was stored
   std::optional<mark_state> mark;
   std::string boot;
-  // Opens the index to read, for replay_reach. Asked only if the logs alone do not settle the matter.
-  std::function<result<replay_reach>()> replay;
+  std::uint64_t last_family = 0;  // that the index has
+  // Opens the index to read, for replay_reach; with a torn manifest that was cut, if one is given. Asked only if the logs
+  // alone do not settle the matter.
+  std::function<result<replay_reach>(const manifest_file* torn)> replay;
 };
 
 // EUCLEAN: something is lost; the message names it and the next step. Changes nothing.

@@ -57,11 +57,7 @@ struct salvage::later_changes final : batch_visitor {
   std::string place;
 };
 
-salvage::~salvage() {
-  records_.reset();
-  std::error_code ignored;
-  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
-}
+salvage::~salvage() = default;
 
 result<std::unique_ptr<salvage>> salvage::open(const std::string& folder, disk& files) {
   std::unique_ptr<salvage> made(new salvage(folder, files));
@@ -89,31 +85,27 @@ status salvage::open_index() {
   return {};
 }
 
-// CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is used.
+// CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is used;
+// without one, what is whole of the manifest that CURRENT names, or of the newest.
 status salvage::mend_manifest() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const auto copy = read_manifest_copy(folder_ + "/manifest.copy");
-  std::vector<std::string> manifests;
-  std::error_code error;
-  for (const auto& file : fs::directory_iterator(index_folder_, error)) {
-    const std::string name = file.path().filename().string();
-    if (name.starts_with("MANIFEST-")) manifests.push_back(name);
+  const auto newest = read_newest_manifest(index_folder_);
+  std::string name, bytes;
+  if (mark && mark->is_clean && copy && (!newest || newest->name <= copy->name)) {
+    name = copy->name, bytes = copy->bytes;
+  } else {
+    const auto current = read_current_manifest(index_folder_);
+    const bool has_current = current && current->whole_bytes > 0;
+    if ((has_current && current->end == manifest_file::ending::whole) || (!has_current && !newest)) return {};
+    const manifest_file& best = has_current ? *current : *newest;
+    name = best.name, bytes = best.whole_part();
+    before_ = best.last_sequence;
   }
-  std::sort(manifests.begin(), manifests.end());
-  const bool is_copy_newest = copy && (manifests.empty() || manifests.back() <= copy->name);
-  const bool use_copy = mark && mark->is_clean && is_copy_newest;
-  if (!use_copy && (fs::exists(index_folder_ + "/CURRENT", error) || manifests.empty())) return {};
-  scratch_ = (fs::temp_directory_path(error) / "peerlane-salvage-XXXXXX").string();
-  if (::mkdtemp(scratch_.data()) == nullptr) return failure{errno, "store: " + scratch_ + ": " + errno_text(errno)};
-  for (const auto& file : fs::directory_iterator(index_folder_, error)) {
-    const std::string name = file.path().filename().string();
-    if (name != "CURRENT" && name != "LOCK" && !(use_copy && name == copy->name))
-      fs::create_symlink(fs::absolute(file.path()), scratch_ + "/" + name, error);
-    if (error) return failure{error.value(), "store: " + scratch_ + ": " + error.message()};
-  }
-  if (use_copy) std::ofstream(scratch_ + "/" + copy->name, std::ios::binary) << copy->bytes;
-  std::ofstream(scratch_ + "/CURRENT", std::ios::binary) << (use_copy ? copy->name : manifests.back()) << '\n';
-  index_folder_ = scratch_;
+  auto view = index_view::make(index_folder_, "", name, bytes);
+  if (!view) return view.error();
+  view_.emplace(std::move(*view));
+  index_folder_ = view_->path();
   return {};
 }
 
@@ -121,7 +113,7 @@ status salvage::read_log() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const std::uint64_t reached = records_->last_sequence();
   later_changes changes(*this);
-  log_scan scan{index_folder_, 0, true, {}};
+  log_scan scan{index_folder_, 0, true, before_, {}};
   scan.each = [&](const log_batch& batch) {
     if (!batch.is_damaged && batch.end_sequence() <= reached) return;
     changes.is_damaged = batch.is_damaged;

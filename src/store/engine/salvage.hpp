@@ -14,6 +14,7 @@
 #include "store/engine/disk.hpp"
 #include "store/engine/extents.hpp"
 #include "store/engine/index.hpp"
+#include "store/engine/manifest.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/types.hpp"
 
@@ -51,8 +52,9 @@ class salvage {
   struct later_changes;  // of the log, behind what replay reaches
   std::string folder_;
   disk& files_;
-  std::string index_folder_;  // the folder's own, or a scratch copy with another manifest
-  std::string scratch_;
+  std::string index_folder_;             // the folder's own, or the view
+  std::optional<index_view> view_;       // with another manifest; outlives what is open in it
+  std::optional<std::uint64_t> before_;  // log_scan, of a manifest that was cut
   std::unique_ptr<index> records_;
   std::unique_ptr<extents> space_;
   std::uint64_t file_bytes_ = 0;

@@ -120,10 +120,13 @@ long found_state(engine& store, pool_id pool, std::size_t key, std::pair<std::ui
   return -1;
 }
 
+// The second round opens what power left of the first; the third what a stop left of the second.
+constexpr int kRounds = 3;
+
 bool check_image(const arguments& args, const life& recorded, std::size_t cut) {
-  const std::string folder = args.folder + "/image";
   std::vector<long> states(kKeys, -1);
-  for (int round = 0; round < 2; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string folder = args.folder + (round == 0 ? "/image" : "/image-again");
     disk_model files(folder, false);
     auto opened = engine::open(options_of(folder, files));
     if (!opened) return std::fprintf(stderr, "images: does not open: %s\n", opened.error().message.c_str()), false;
@@ -134,7 +137,7 @@ bool check_image(const arguments& args, const life& recorded, std::size_t cut) {
     if (!pool) return false;
     for (std::size_t key = 0; key < kKeys; ++key) {
       auto range = legal(recorded, key, cut);
-      if (round == 1) range.first = range.second = static_cast<std::uint64_t>(states[key]);
+      if (round != 0) range.first = range.second = static_cast<std::uint64_t>(states[key]);
       states[key] = found_state(store, pool->id, key, range);
       if (states[key] >= 0) continue;
       std::fprintf(stderr, "images: %s is in no state of operations %llu to %llu\n", key_name(key).c_str(),
@@ -146,11 +149,17 @@ bool check_image(const arguments& args, const life& recorded, std::size_t cut) {
       return std::fprintf(stderr, "images: %s\n",
                           report ? report->problems.front().c_str() : report.error().message.c_str()),
              false;
-    // It works on, and what it writes now lies nowhere else than in free space (the second round looks).
+    // It works on, and what it writes now lies nowhere else than in free space (the next round looks).
     const std::string name = "after" + std::to_string(round);
     if (!store.put(pool->id, name, value_of(1, 0, 0, 6), {.level = durability::durable}) ||
         !store.put(pool->id, name + "large", std::vector<std::byte>(200'000, std::byte{7}), {.level = durability::durable}))
       return std::fprintf(stderr, "images: a put after the crash failed\n"), false;
+    for (int before = 0; before < round; ++before)
+      if (const auto kept = store.stat(pool->id, "after" + std::to_string(before)); !kept)
+        return std::fprintf(stderr, "images: a put after crash %d is gone\n", before), false;
+    if (round != 0) continue;
+    std::filesystem::remove_all(args.folder + "/image-again");
+    std::filesystem::copy(folder, args.folder + "/image-again", std::filesystem::copy_options::recursive);
   }
   return true;
 }
