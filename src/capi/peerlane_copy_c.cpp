@@ -257,7 +257,7 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_hold_release(peerlane_hold_t hold) {
   const pl::errno_keeper keeper;
-  return holds::instance().remove(hold) != nullptr ? 0 : fail(EINVAL, kDead);
+  return holds::instance().remove(hold) != nullptr ? 0 : fail(holds::instance().missing());
 }
 
 template <class Register>
@@ -288,7 +288,7 @@ PL_EXPORT int peerlane_copier_register(peerlane_copier_t copier, struct peerlane
 
 PL_EXPORT int peerlane_registration_release(peerlane_registration_t registration) {
   const pl::errno_keeper keeper;
-  return registrations::instance().remove(registration) != nullptr ? 0 : fail(EINVAL, kDead);
+  return registrations::instance().remove(registration) != nullptr ? 0 : fail(registrations::instance().missing());
 }
 
 PL_EXPORT int peerlane_copier_trim(peerlane_copier_t copier) try {

@@ -102,7 +102,7 @@ int run(peerlane_store_t handle, peerlane_op_info* info, const Make& make, const
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(handle);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (one->cluster) return ended(ask(*one->cluster), info);
     return ended(one->store->run(make(*one->store)), info);
   }
@@ -177,7 +177,7 @@ int run(peerlane_store_t handle, peerlane_op_info* info, const peerlane_store_it
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(handle);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (const auto fine = check_item(item); !fine) return fail(fine.error());
     const auto buffer = one->classify(item.value);
     if (!buffer) return fail(buffer.error());
@@ -211,7 +211,8 @@ class busy_part {
   static pl::result<busy_part> take(peerlane_store_t store, peerlane_store_memory_t handle, std::size_t offset,
                                     std::size_t bytes) {
     auto found = memories::instance().find(handle);
-    if (!found || found->owner.get() != static_cast<void*>(store)) return pl::failure{EINVAL, kDead};
+    if (!found) return memories::instance().missing();
+    if (found->owner.get() != static_cast<void*>(store)) return pl::failure{EINVAL, kDead};
     if (offset > found->buffer.bytes || bytes > found->buffer.bytes - offset)
       return pl::failure{EINVAL, "the range leaves the registered memory"};
     memory part{found->buffer.address + offset, bytes, found->buffer.device};
@@ -278,7 +279,7 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
 PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
   const pl::errno_keeper keep;
   const auto found = stores::instance().find(store);
-  if (!found) return fail(EINVAL, kDead);
+  if (!found) return fail(stores::instance().missing());
   if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");
   stores::instance().remove(store);
   return 0;
@@ -292,7 +293,7 @@ PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* nam
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
     const auto options = taken(given);
     const auto level = given_level(options.durability);
@@ -318,7 +319,7 @@ PL_EXPORT int peerlane_store_open_pool(peerlane_store_t store, const char* name,
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (name == nullptr || pool == nullptr) return fail(EINVAL, kNullPointer);
     const auto found = one->cluster ? one->cluster->open_pool(name) : one->store->open_pool(name);
     if (!found) return fail(found.error());
@@ -379,7 +380,7 @@ PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, 
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (each == nullptr) return fail(EINVAL, kNullPointer);
     pl::store_client::key_search search;
     search.prefix = text_or_empty(prefix);
@@ -406,7 +407,7 @@ PL_EXPORT int peerlane_store_register(peerlane_store_t store, struct peerlane_bu
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (out == nullptr) return fail(EINVAL, kNullPointer);
     if (given.size_bytes == 0 || given.address == 0) return fail(EINVAL, "an empty range cannot be registered");
     const auto buffer = one->classify(given);
@@ -426,9 +427,9 @@ PL_EXPORT int peerlane_store_register(peerlane_store_t store, struct peerlane_bu
 PL_EXPORT int peerlane_store_release_memory(peerlane_store_memory_t handle) {
   const pl::errno_keeper keep;
   const auto found = memories::instance().find(handle);
-  if (!found) return fail(EINVAL, kDead);
+  if (!found) return fail(memories::instance().missing());
   if (found->busy > 0) return fail(EBUSY, "operations within this memory are under way: wait for them first");
-  if (!memories::instance().remove(handle)) return fail(EINVAL, kDead);
+  if (!memories::instance().remove(handle)) return fail(memories::instance().missing());
   --found->owner->registered;
   return 0;
 }
@@ -470,7 +471,7 @@ PL_EXPORT int peerlane_store_begin(peerlane_store_t store, const peerlane_store_
   const pl::errno_keeper keep;
   try {
     const auto one = stores::instance().find(store);
-    if (!one) return fail(EINVAL, kDead);
+    if (!one) return fail(stores::instance().missing());
     if (count > 0 && (items == nullptr || ops == nullptr)) return fail(EINVAL, kNullPointer);
     std::vector<operation_ptr> plain;
     std::vector<routed_ptr> routed;

@@ -3,6 +3,7 @@
 // GPU.
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -64,6 +65,32 @@ TEST_F(store_api, HostAndDeviceMemoryAlike) {
   EXPECT_EQ(room, bytes_t(value.begin() + 1000, value.begin() + 51'000));
   EXPECT_EQ(store_->put_registered(pool_, "part", *memory, bytes - 10, 11).code(), EINVAL);
   EXPECT_EQ(peerlane_store_close(store_->get()), EBUSY);  // memory is registered
+}
+
+// A child that used its parent's connection would take the parent's answers.
+TEST_F(store_api, AForkedChildIsRefusedAndItsParentGoesOn) {
+  const auto value = random_value(20'000, 3);
+  ASSERT_TRUE(store_->put(pool_, "k", value));
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    bytes_t out(20'000);
+    const bool is_refused = store_->get(pool_, "k", out).code() == EACCES && store_->put(pool_, "k", out).code() == EACCES &&
+                            store_->open_pool("p").code() == EACCES && peerlane_store_close(store_->get()) == EACCES;
+    // One of its own works.
+    auto own = peerlane::store::open_at(rig_.config.data + "/store.sock");
+    const bool opens = own && own->open_pool("p") && own->get(pool_, "k", out) && out == value;
+    _exit(is_refused ? opens ? 0 : 2 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(state, 0) << WEXITSTATUS(state);
+  for (int i = 0; i < 20; ++i) {
+    bytes_t out(20'000);
+    const auto got = store_->get(pool_, "k", out);
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_EQ(out, value);
+  }
 }
 
 TEST_F(store_api, OperationsEndForThoseWhoWaitInEveryWay) {
