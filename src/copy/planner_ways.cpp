@@ -316,6 +316,18 @@ status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
   return {};
 }
 
+status planner::by_dma_ring(const choice& option, const transfer& transfer, sides& ends) {
+  if (transfer.rows != 1 || ends.way == direction::on_device)
+    return not_for(option, "takes plain copies from and to the host");
+  if (!has_rings_) return not_for(option, "PEERLANE_DMA_RINGS switches it on");
+  if (find_channels(ends) == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
+  auto state = state_for(ends);
+  if (!state) return state.error();
+  auto ring = (*state)->channel_rings();
+  if (!ring) return ring.error();
+  return (*ring)->copy(transfer, ends.device, option.width);
+}
+
 // Without it CUDA moves the data between the GPUs through host memory (38 GB/s instead of 380 over NVLink on H200).
 // Applications with several GPUs mostly have it on already; it stays on. A failure does not stop the copy.
 void planner::enable_peer_access(const sides& ends) {
