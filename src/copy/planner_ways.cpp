@@ -257,8 +257,10 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
 
 result<dma_engine::operation> planner::give_to_channel(const transfer& transfer, sides& ends) {
   inspect_other(transfer, ends);
-  if (ends.way == direction::on_device ? ends.other != other_side::same_gpu : ends.other != other_side::pinned)
-    return not_for({method::dma_channel, 1}, "takes pinned memory and one GPU's");
+  constexpr choice kMine{method::dma_channel, 1};
+  if (ends.other == other_side::peer_gpu)
+    return not_for(kMine, "a channel's addresses are of one GPU's memory: CUDA copies between two");
+  if (ends.other == other_side::pageable) return not_for(kMine, "takes pinned memory and one GPU's");
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
   return channels->begin(transfer, sides_for_channel(ends));
