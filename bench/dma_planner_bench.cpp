@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The planner's copies by DMA channel on a real GPU: all kinds of memory, registered copies and lists beside CUDA's in the
-// same turns, freed memory given back, cudaFree beside copies.
+// same turns, freed memory given back, cudaFree beside copies; copies in stream order and pageable memory through rings,
+// both beside CUDA's and whether their variables are set or not.
 //
 //     dma_planner_bench [FILE.json]
 //
@@ -59,7 +60,7 @@ struct bench {
   cu::device_ptr device = 0, second = 0;
   cu::stream_t stream = nullptr;
   std::byte* host = nullptr;
-  std::unique_ptr<copy::planner> planner;
+  std::unique_ptr<copy::planner> planner, by_cuda;  // the second orders copies and streams by CUDA
   result_file file{"dma_planner_bench", {"dma_planner_bench"}};
 
   void must(cu::result_t code, const char* step) const {
@@ -78,6 +79,8 @@ struct bench {
   void time_lists();
   void check_freed();
   void time_free();
+  void time_stream_order();
+  void time_rings();
 };
 
 void bench::set_up() {
@@ -93,9 +96,16 @@ void bench::set_up() {
   void* pinned = nullptr;
   must(cuda.cuMemHostAlloc(&pinned, kBytes, 0), "cuMemHostAlloc");
   host = static_cast<std::byte*>(pinned);
-  auto opened = copy::planner::open(cuda, copy::planner::options_from_environment());
-  need(opened ? status() : status(opened.error()), "planner");
-  planner = *std::move(opened);
+  auto wanted = copy::planner::options_from_environment();
+  const auto open = [&](copy::trial order) {
+    wanted.stream_order = order;
+    wanted.rings = copy::trial::always;
+    auto opened = copy::planner::open(cuda, wanted);
+    need(opened ? status() : status(opened.error()), "planner");
+    return *std::move(opened);
+  };
+  planner = open(copy::trial::always);
+  by_cuda = open(copy::trial::never);
   const std::uint64_t begin_ns = monotonic_ns();
   need(planner->prepare(0), "prepare");
   std::printf("prepared in %.1f ms\n", static_cast<double>(monotonic_ns() - begin_ns) / 1e6);
@@ -315,6 +325,107 @@ void bench::time_free() {
   file.add_row(beside);
 }
 
+// Rounds of: the stream writes the memory, a copy waits for the stream, the stream waits for the copy. One by one and 100
+// queued at once, every byte looked at.
+void bench::time_stream_order() {
+  std::printf("\nstream, copy to the host, stream: us a round, p50\n%12s %16s %16s %16s %16s\n", "", "channel", "CUDA",
+              "channel, queued", "CUDA, queued");
+  constexpr int kQueued = 100;
+  for (const std::size_t size : {4096u, 65536u, 1u << 20}) {
+    std::printf("%12zu", size);
+    for (const int queued : {1, kQueued})
+      for (const bool is_by_channel : {true, false}) {
+        copy::planner& used = is_by_channel ? *planner : *by_cuda;
+        const std::uint64_t before = by_channel();
+        std::vector<double> times_ns;
+        std::size_t wrong = 0;
+        const int samples = queued == 1 ? 400 : 20;
+        for (int sample = 0; sample < samples; ++sample) {
+          std::memset(host, 0, size * static_cast<std::size_t>(queued));
+          std::vector<copy::completion> ends;
+          const double ns = time_once_ns([&] {
+            for (int round = 0; round < queued; ++round) {
+              const auto value = static_cast<unsigned char>(sample + round + 1);
+              must(cuda.cuMemsetD8Async(device, value, size, stream), "cuMemsetD8Async");
+              const transfer one{direction::to_host, copy::address_of(host) + static_cast<std::size_t>(round) * size, device,
+                                 size};
+              auto begun = used.begin(std::span(&one, 1), {true, stream});
+              need(begun ? status() : status(begun.error()), "a copy behind a stream");
+              need(begun->make_wait(stream), "a stream behind a copy");
+              ends.push_back(*std::move(begun));
+            }
+            must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize");
+          });
+          times_ns.push_back(ns / queued);
+          for (auto& one : ends) need(one.wait(), "a copy behind a stream");
+          for (std::size_t i = 0; i < size * static_cast<std::size_t>(queued); ++i)
+            wrong +=
+                std::to_integer<unsigned>(host[i]) != static_cast<unsigned char>(sample + static_cast<int>(i / size) + 1);
+        }
+        check(wrong == 0, format("copies of %zu B in stream order: %zu bytes", size, wrong));
+        const std::uint64_t taken = by_channel() - before;
+        check(is_by_channel ? taken == static_cast<std::uint64_t>(samples * queued) : taken == 0,
+              format("copies in stream order: %llu by channel", static_cast<unsigned long long>(taken)));
+        auto row = latency_fields(times_ns);
+        std::printf(" %16.2f", row["latency_ns_p50"].get<double>() / 1e3);
+        row["kind"] = queued == 1 ? "stream_order" : "stream_order_queued";
+        row["contender"] = is_by_channel ? "channel" : "cuda";
+        row["size_bytes"] = size;
+        file.add_row(row);
+      }
+    std::printf("\n");
+  }
+}
+
+// Pageable memory: the ring of a channel beside that of CUDA's copies and beside cuMemcpy, in turns, every word looked at.
+void bench::time_rings() {
+  constexpr std::size_t kMaxPageable = 64u << 20;
+  void* const memory =
+      mmap(nullptr, kMaxPageable, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) need(failure{ENOMEM, "mmap"}, "pageable memory");
+  auto* const words = static_cast<std::uint32_t*>(memory);
+  std::vector<copy::choice> ways;
+  for (const auto kind : {copy::method::dma_ring, copy::method::bounce})
+    for (const unsigned width : {1u, 2u, 4u, 8u})
+      if (width <= planner->threads()) ways.push_back({kind, static_cast<std::uint8_t>(width)});
+  std::printf("\npageable memory, GB/s by p50%28s %10s\n", "to host", "to device");
+  for (const std::size_t size : {std::size_t{1} << 20, std::size_t{4} << 20, std::size_t{16} << 20, kMaxPageable})
+    for (std::size_t way = 0; way <= ways.size(); ++way) {  // the last: cuMemcpy
+      const bool is_cuda = way == ways.size();
+      const std::string name = is_cuda ? "cuMemcpy" : copy::to_text(ways[way]);
+      std::vector<double> times_ns[2];
+      for (std::uint32_t round = 0; round < 12; ++round) {
+        for (std::size_t i = 0; i < size / 4; ++i) words[i] = static_cast<std::uint32_t>(i) * 2654435761u + round;
+        times_ns[1].push_back(time_once_ns([&] {
+          if (is_cuda) must(cuda.cuMemcpyHtoD_v2(device, memory, size), "cuMemcpyHtoD");
+          else need(planner->copy_by(ways[way], {direction::to_device, device, copy::address_of(memory), size}), "ring");
+        }));
+        std::memset(memory, 0, size);
+        times_ns[0].push_back(time_once_ns([&] {
+          if (is_cuda) must(cuda.cuMemcpyDtoH_v2(memory, device, size), "cuMemcpyDtoH");
+          else need(planner->copy_by(ways[way], {direction::to_host, copy::address_of(memory), device, size}), "ring");
+        }));
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < size / 4; ++i) wrong += words[i] != static_cast<std::uint32_t>(i) * 2654435761u + round;
+        check(wrong == 0, format("%s of %zu B: %zu words in round %u", name.c_str(), size, wrong, round));
+      }
+      std::printf("%8zu MiB %-24s", size >> 20, name.c_str());
+      for (int i = 0; i < 2; ++i) {
+        auto row = latency_fields(times_ns[i]);
+        const double gb_per_s = static_cast<double>(size) / row["latency_ns_p50"].get<double>();
+        std::printf(" %10.2f", gb_per_s);
+        row["kind"] = "pageable";
+        row["way"] = i == 0 ? "to_host" : "to_device";
+        row["contender"] = name;
+        row["size_bytes"] = size;
+        row["gb_per_s"] = gb_per_s;
+        file.add_row(row);
+      }
+      std::printf("\n");
+    }
+  munmap(memory, kMaxPageable);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -330,9 +441,12 @@ int main(int argc, char** argv) {
   run.time_lists();
   run.check_freed();
   run.time_free();
+  run.time_stream_order();
+  run.time_rings();
   run.file.set_pass(failures == 0);
   if (argc > 1) need(run.file.write(argv[1]), "result file");
   std::printf("%s\n", failures == 0 ? "all right" : "SOMETHING IS WRONG");
   run.planner.reset();
+  run.by_cuda.reset();
   return failures == 0 ? 0 : 1;
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # DMA channels on a real GPU: checked and timed beside CUDA's copies, as root and as a user without rights, what is left after
-# processes that were killed in the middle, the planner's copies and lists by channel, and GDRCopy's latency test with and without.
+# processes that were killed in the middle, the planner's copies and lists by channel (in stream order and through rings too, which
+# are off by default), the bandwidth by channel beside CUDA's, and GDRCopy's latency test with and without.
 # It builds nothing (bench/dma_bench, bench/dma_planner_bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/dma.sh <folder of both benches> <out folder of the build> <results folder>
 set -u
@@ -33,6 +34,12 @@ LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
 LIMIT=120 TAIL=40 step planner /tmp/dma_planner_bench "$results/planner.json"
 LIMIT=120 TAIL=4 step planner_nobody "${nobody[@]}" /tmp/dma_planner_bench
+channel_rows=(host_to_device_memcpy_ce device_to_host_memcpy_ce host_to_device_bidirectional_memcpy_ce
+  host_to_device_dma device_to_host_dma host_to_device_bidirectional_dma
+  {host_to_device,device_to_host}_scattered_{4k,16k,64k}_dma)
+LIMIT=300 TAIL=40 step bandwidth "$out/peerlane" bandwidth -t "${channel_rows[@]}" --json "$results/bandwidth.json"
+LIMIT=200 TAIL=60 step calibrate_rings env PEERLANE_DMA_RINGS=on XDG_CACHE_HOME=/tmp/dma_rings_cache "$out/peerlane" calibrate \
+  --json "$results/calibrate_rings.json"
 for way in auto off; do
   LIMIT=60 TAIL=28 step "copylat_$way" env "PEERLANE_COPY_ENGINE=$way" "$out/gdrcopy_copylat"
 done

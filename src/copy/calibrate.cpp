@@ -144,9 +144,12 @@ std::vector<case_of_curve> cases_for(const planner& planner, bool has_peer) {
     for (const auto side : {other_side::pinned, other_side::pageable, other_side::same_gpu, other_side::peer_gpu}) {
       if ((way == direction::on_device) != (side == other_side::same_gpu || side == other_side::peer_gpu)) continue;
       if (side == other_side::peer_gpu && !has_peer) continue;
-      for (const auto& option : candidates(way, side))
-        if (option.width <= planner.threads() || needed_executor(option.kind) != executor::none)
-          cases.push_back({way, side, option});
+      for (const auto& option : candidates(way, side)) {
+        const bool is_ring = option.kind == method::dma_ring;
+        if (is_ring && !planner.has_channel_rings()) continue;
+        const bool is_by_threads = is_ring || needed_executor(option.kind) == executor::none;
+        if (!is_by_threads || option.width <= planner.threads()) cases.push_back({way, side, option});
+      }
     }
   return cases;
 }

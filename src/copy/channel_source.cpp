@@ -17,6 +17,12 @@ channel_use channel_use_from_environment() {
   return engine == "auto" || engine == "1" ? channel_use::on_real_gpus : channel_use::never;
 }
 
+trial trial_from_environment(const char* name) {
+  const std::string wanted = env_read(name).text;
+  if (wanted == "on") return trial::always;
+  return wanted == "off" ? trial::never : trial::simulated;
+}
+
 result<channel_source> channel_source::open(std::shared_ptr<rm_space> space, const rm::gpu& gpu) {
   rm::client& client = space->client();
   auto version = rm::driver_version(client.io());

@@ -15,6 +15,13 @@ namespace pl::copy {
 enum class channel_use : std::uint8_t { never, on_real_gpus, always };
 channel_use channel_use_from_environment();  // PEERLANE_COPY_ENGINE
 
+// Ways of using channels that were not measured on a GPU yet: on the simulated one by themselves, on others where asked for.
+enum class trial : std::uint8_t { never, simulated, always };
+trial trial_from_environment(const char* name);
+inline bool is_on(trial wanted, bool is_simulated) {
+  return wanted == trial::always || (wanted == trial::simulated && is_simulated);
+}
+
 struct channel_source {
   std::shared_ptr<rm_space> space;  // its client outlives the address space
   std::shared_ptr<dma::address_space> addresses;

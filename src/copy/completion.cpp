@@ -106,8 +106,9 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   }
   completion made;
   made.owner_ = this;
-  if (!wanted.has_after && is_for_channel(list)) {
-    auto begun = begin_on_channel(list, inspected[0]);
+  const bool goes_behind = wanted.has_after && is_for_channel_behind(list, inspected);
+  if (goes_behind || (!wanted.has_after && is_for_channel(list))) {
+    auto begun = begin_on_channel(list, inspected[0], goes_behind ? &wanted.after : nullptr);
     if (!begun && begun.code() != EAGAIN) return begun.error();
     if (begun) {
       auto state = state_of(inspected[0].device);
@@ -296,7 +297,14 @@ status completion::wait() {
 }
 
 status completion::make_wait(cu::stream_t stream) {
-  if (!given_.empty() || !on_channel_.empty() || job_ != nullptr) return wait();
+  if (is_empty()) return {};
+  const bool by_channel = on_channel_.empty() || owner_->orders_by_channel_;
+  if (!by_channel || !given_.empty() || job_ != nullptr || !owner_->is_mine()) return wait();
+  for (const auto& one : on_channel_) {
+    auto made = one.make_wait(stream);
+    if (!made && made.code() == EBUSY) return made;
+    if (!made) return wait();  // it tells what is wrong with the copies, or heals what is wrong with the stream's wait
+  }
   for (const auto& one : queued_)
     if (auto made = one.dma->make_wait(stream, one.ticket); !made) return made;
   return {};
@@ -304,6 +312,11 @@ status completion::make_wait(cu::stream_t stream) {
 
 status completion::record(cu::event_t event) {
   // One event stands for one place in one stream: several tickets are brought together by the last one's stream.
+  if (on_channel_.size() == 1 && queued_.empty() && given_.empty() && job_ == nullptr && owner_->orders_by_channel_ &&
+      owner_->is_mine()) {
+    auto made = on_channel_[0].record(event);
+    if (made || made.code() == EINVAL) return made;
+  }
   if (!given_.empty() || !on_channel_.empty() || job_ != nullptr || queued_.size() > 1) {
     if (auto done = wait(); !done) return done;
   }

@@ -15,6 +15,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "copy/pinned_buffer.hpp"
+#include "copy/stream_capture.hpp"
 #include "copy/thread_index.hpp"
 #include "os/fork_guard.hpp"
 
@@ -30,14 +31,9 @@ constexpr std::uint64_t kChannelCheckNs = 1'000'000;  // a dead context is notic
 constexpr unsigned kPollsPerClockReading = 32;        // about a microsecond
 constexpr unsigned kChannelPollsPerYield = 16;        // on the simulated GPU
 constexpr unsigned kIdleAnswersBeforeLost = 3;        // the driver calls a stream idle and the word still is not there
-constexpr cu::result_t kFirstCaptureError = 900;      // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ... _WRONG_THREAD
-constexpr cu::result_t kLastCaptureError = 908;
-constexpr std::uintptr_t kLastDefaultStreamHandle = 2;  // null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
 
 // Cyclic: a counter that has wrapped is still ahead of what it has passed.
 bool has_reached(std::uint32_t word, std::uint32_t value) noexcept { return static_cast<std::int32_t>(word - value) >= 0; }
-
-bool is_default_stream(cu::stream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefaultStreamHandle; }
 
 failure forked() { return {EACCES, "a copy engine of the parent process: open one in this process"}; }
 
@@ -99,19 +95,6 @@ cu::result_t queue_together(const cu::driver_table& cuda, std::span<const transf
   std::size_t first = 0;
   return cuda.cuMemcpyBatchAsync_v2(destinations.data(), sources.data(), bytes.data(), count, &attributes, &first, 1,
                                     stream);
-}
-
-status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
-  if (cuda.cuStreamIsCapturing == nullptr) return {};
-  int capture = cu::capture_status::none;
-  const auto rc = cuda.cuStreamIsCapturing(stream, &capture);
-  // The default stream cannot even be asked while another stream's capture would have to include it.
-  if (capture != cu::capture_status::none || (rc >= kFirstCaptureError && rc <= kLastCaptureError))
-    return failure{EBUSY,
-                   "the stream is being captured into a graph, which cannot contain this copy: end the capture first, or "
-                   "order the copy after another stream"};
-  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "looking at the application's stream");
-  return {};
 }
 
 struct channel {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kMethodNames[kMethods] = {"cpu_store",   "cpu_load",      "cpu_relay",   "engine_low_latency",
                                                 "engine_copy", "engine_bounce", "copy_engine", "bounce",
-                                                "registered",  "dma_channel",   "dma_bounce"};
+                                                "registered",  "dma_channel",   "dma_bounce",  "dma_ring"};
 constexpr const char* kExecutorNames[kExecutors] = {"none", "copy kernel", "DMA channel", "DMA channel and copy kernel"};
 constexpr const char* kSideNames[kSides] = {"pinned", "pageable", "same_gpu", "peer_gpu"};
 constexpr const char* kDirectionNames[] = {"to_device", "to_host", "on_device"};
@@ -132,7 +132,17 @@ std::vector<choice> candidates(direction way, other_side side) {
     std::vector<choice> all{{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
     if (side == other_side::pinned)
       all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 4}, {engine_copy, 8}, {dma_channel, 1}, {copy_engine, 1}});
-    else all.insert(all.end(), {{bounce, 1}, {bounce, 2}, {bounce, 4}, {bounce, 8}, {registered, 1}, {copy_engine, 1}});
+    else
+      all.insert(all.end(), {{bounce, 1},
+                             {bounce, 2},
+                             {bounce, 4},
+                             {bounce, 8},
+                             {dma_ring, 1},
+                             {dma_ring, 2},
+                             {dma_ring, 4},
+                             {dma_ring, 8},
+                             {registered, 1},
+                             {copy_engine, 1}});
     return all;
   }
   std::vector<choice> all{{cpu_load, 1}, {engine_low_latency, 1}};
@@ -146,6 +156,10 @@ std::vector<choice> candidates(direction way, other_side side) {
                            {bounce, 2},
                            {bounce, 4},
                            {bounce, 8},
+                           {dma_ring, 1},
+                           {dma_ring, 2},
+                           {dma_ring, 4},
+                           {dma_ring, 8},
                            {registered, 1},
                            {copy_engine, 1}});
   return all;
@@ -172,6 +186,7 @@ size_limits limits_of(direction way, const choice& option) {
     case method::dma_bounce:
       return {1, kMiB};
     case method::bounce:
+    case method::dma_ring:
       return {64 * kKiB, UINT64_MAX};
     case method::registered:
       return {kMiB, UINT64_MAX};
@@ -196,6 +211,12 @@ cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
         if (direction_of != direction::on_device)
           unasked_[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
       }
+}
+
+cost_table cost_table::drop_method(method kind) const {
+  auto rest = curves_;
+  std::erase_if(rest, [kind](const cost_curve& curve) { return curve.option.kind == kind; });
+  return cost_table(std::move(rest), question_ns_);
 }
 
 double cost_table::cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const {

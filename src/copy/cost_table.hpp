@@ -29,8 +29,9 @@ enum class method : std::uint8_t {
   registered,          // the same with the application's pages registered for this one copy
   dma_channel,         // a DMA channel of our own, host memory pinned
   dma_bounce,          // a DMA channel to pinned staging memory, CPU from there
+  dma_ring,            // a DMA channel and a ring of pinned chunks, `width` CPU threads
 };
-constexpr std::size_t kMethods = 11;
+constexpr std::size_t kMethods = 12;
 const char* name_of(method kind);
 
 // What is on the other side of the device memory.
@@ -52,7 +53,8 @@ const char* name_of(executor kind);
 inline executor needed_executor(method kind) {
   if (kind == method::engine_low_latency || kind == method::engine_copy || kind == method::engine_bounce)
     return executor::kernel;
-  return kind == method::dma_channel || kind == method::dma_bounce ? executor::channel : executor::none;
+  const bool is_by_channel = kind == method::dma_channel || kind == method::dma_bounce || kind == method::dma_ring;
+  return is_by_channel ? executor::channel : executor::none;
 }
 inline bool is_available(method kind, executor present) {
   const executor needed = needed_executor(kind);
@@ -91,7 +93,8 @@ size_limits limits_of(direction way, const choice& option);
 // Factor on a cost when methods are compared. Once the bus is full, several thread counts are equally fast, and four is the
 // robust choice: with two threads each must start in time, with eight one may find its CPU busy.
 inline double caution(const choice& option) {
-  if (needed_executor(option.kind) != executor::none || option.width == 1 || option.width == 4) return 1;
+  const bool is_by_threads = needed_executor(option.kind) == executor::none || option.kind == method::dma_ring;
+  if (!is_by_threads || option.width == 1 || option.width == 4) return 1;
   return option.width < 4 ? 1.08 : 1.04;
 }
 
@@ -112,6 +115,8 @@ class cost_table {
     return unasked_[static_cast<std::size_t>(way)][static_cast<std::size_t>(present)][cell_of(bytes)];
   }
   double question_ns() const noexcept { return question_ns_; }
+  // The same table without what the curves say of a method.
+  cost_table drop_method(method kind) const;
   const std::vector<cost_curve>& curves() const noexcept { return curves_; }
   // Expected cost; infinite for a method that has no curve or does not support this size.
   double cost(direction way, other_side side, const choice& option, std::uint64_t bytes) const;

@@ -29,6 +29,10 @@ dma::ordering order_of(direction way) {
   return way == direction::to_host ? dma::ordering::none : dma::ordering::none_flushed;
 }
 
+unsigned index_of(direction way, dma_engine::queue_kind kind) {
+  return (way == direction::to_host ? 0u : 1u) + (kind == dma_engine::queue_kind::bulk ? 2u : 0u);
+}
+
 failure not_for_channels(const failure& reason) {
   return {reason.code == EACCES ? EACCES : ENOTSUP, format("DMA channels: %s", reason.message.c_str())};
 }
@@ -36,7 +40,10 @@ failure not_for_channels(const failure& reason) {
 }  // namespace
 
 dma_engine::dma_engine(const gpu_context& context, channel_source source)
-    : context_(context), source_(std::move(source)), memory_(*context.cuda, source_.space, source_.addresses) {}
+    : context_(context),
+      source_(std::move(source)),
+      memory_(*context.cuda, source_.space, source_.addresses),
+      order_(context_, source_) {}
 
 dma_engine::~dma_engine() = default;
 
@@ -50,7 +57,7 @@ result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context)
 }
 
 result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, queue_kind kind) {
-  const std::size_t index = (way == direction::to_host ? 0u : 1u) + (kind == queue_kind::bulk ? 2u : 0u);
+  const std::size_t index = index_of(way, kind);
   auto& slot = channels_[index];
   {
     const std::lock_guard guard(lock_);
@@ -126,6 +133,7 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
       if (!queued) return queued.error();
       made.owner_ = this;
       made.queue_ = std::move(queued->first);
+      made.index_ = index_of(transfer.way, queue_kind::quick);
       made.number_ = queued->second;
       made.size_bytes_ = transfer.row_bytes;
       made.first_ = {*std::move(destination), *std::move(source)};
@@ -142,6 +150,8 @@ dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexc
   (void)wait();
   owner_ = other.owner_;
   queue_ = std::move(other.queue_);
+  index_ = other.index_;
+  behind_ = std::move(other.behind_);
   number_ = other.number_;
   size_bytes_ = other.size_bytes_;
   tests_ = other.tests_;
@@ -152,22 +162,95 @@ dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexc
 
 result<bool> dma_engine::operation::test() {
   constexpr unsigned kTestsBetweenLooks = 256;
-  if (!is_done() && (++tests_ % kTestsBetweenLooks != 0 || !queue_->fault())) return false;
+  if (behind_.armed != nullptr) {
+    if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
+  } else if (!is_done() && (++tests_ % kTestsBetweenLooks != 0 || !queue_->fault())) return false;
   if (status ended = wait(); !ended) return ended.error();
   return true;
 }
 
 status dma_engine::operation::wait() {
   if (queue_ == nullptr) return {};
-  status outcome = queue_->wait(number_, kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000);
-  if (!outcome) {
+  const std::uint64_t timeout_ns = kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000;
+  status outcome = behind_.armed != nullptr ? owner_->order_.wait(behind_, timeout_ns) : queue_->wait(number_, timeout_ns);
+  if (!outcome && behind_.armed == nullptr) {
     queue_->stop();
     owner_->forget(queue_);
   }
   queue_.reset();
+  behind_ = {};
   first_ = {};
   more_.clear();
   return outcome;
+}
+
+status dma_engine::operation::make_wait(cu::stream_t stream) const {
+  if (is_done()) return {};
+  return behind_.armed != nullptr ? owner_->order_.make_wait(stream, behind_)
+                                  : owner_->order_.make_wait(stream, index_, queue_);
+}
+
+status dma_engine::operation::record(cu::event_t event) const {
+  if (queue_ == nullptr) return failure{EAGAIN, "the copies have ended: nothing to record behind"};
+  return behind_.armed != nullptr ? owner_->order_.record(event, behind_) : owner_->order_.record(event, index_, queue_);
+}
+
+// ---- Parts
+
+result<dma_engine::part_queue> dma_engine::begin_parts(const transfer& whole, const cu::pointer_info& device,
+                                                       const std::byte* buffer, const dma::region& bound) {
+  const bool is_read = whole.way == direction::to_host;
+  part_queue made;
+  made.owner_ = this;
+  made.device_begin_ = is_read ? whole.src : whole.dst;
+  made.buffer_begin_ = address_of(buffer);
+  made.buffer_address_ = bound.address();
+  const sides ends{&device, nullptr, nullptr};
+  for (std::uint64_t done = 0; done < whole.row_bytes; done += made.pieces_.back().size_bytes) {
+    auto found = find(false, ends, is_read, made.device_begin_ + done, whole.row_bytes - done);
+    if (!found) return found.error();
+    made.pieces_.push_back(*std::move(found));
+  }
+  auto queue = channel_for(whole.way, queue_kind::bulk);
+  if (!queue) return queue.error();
+  made.queue_ = *std::move(queue);
+  return made;
+}
+
+result<dma::sequence> dma_engine::part_queue::submit(const transfer& part) {
+  const bool is_read = part.way == direction::to_host;
+  std::uint64_t in_buffer = buffer_address_ + ((is_read ? part.dst : part.src) - buffer_begin_);
+  std::uint64_t offset = (is_read ? part.src : part.dst) - device_begin_;
+  result<dma::sequence> queued = dma::sequence{0};
+  std::uint64_t left = part.row_bytes;
+  for (const auto& piece : pieces_) {
+    if (offset >= piece.size_bytes) {
+      offset -= piece.size_bytes;
+      continue;
+    }
+    const std::uint64_t bytes = std::min(left, piece.size_bytes - offset);
+    const std::uint64_t in_device = piece.address + offset;
+    queued = queue_->copy(is_read ? in_buffer : in_device, is_read ? in_device : in_buffer, bytes, order_of(part.way));
+    if (!queued) break;
+    in_buffer += bytes;
+    left -= bytes;
+    offset = 0;
+    if (left == 0) break;
+  }
+  if (!queued) {
+    queue_->stop();  // a part may be queued
+    owner_->forget(queue_);
+  }
+  return queued;
+}
+
+status dma_engine::part_queue::wait(dma::sequence queued) {
+  auto ended = queue_->wait(queued, kPatienceNs);
+  if (!ended) {
+    queue_->stop();
+    owner_->forget(queue_);
+  }
+  return ended;
 }
 
 // ---- Lists
@@ -229,7 +312,9 @@ status dma_engine::list::add(std::uint64_t destination, std::uint64_t source, st
     source += bytes;
     size_bytes -= bytes;
     begun_.size_bytes_ += bytes;
-    if (blocks_.size() < room_) continue;
+    if (gathers_ && blocks_.size() > stream_order::kMaxBlocks)
+      return failure{ENOTSUP, format("a list of more than %zu pieces behind a stream", stream_order::kMaxBlocks)};
+    if (gathers_ || blocks_.size() < room_) continue;
     if (auto given = flush(false); !given) return given;
   }
   return {};
@@ -256,6 +341,7 @@ status dma_engine::list::flush(bool is_last) {
     auto queued = owner_.submit(way_, kind_, give);
     if (!queued) return queued.error();
     begun_.queue_ = std::move(queued->first);
+    begun_.index_ = index_of(way_, kind_);
     begun_.number_ = queued->second;
   } else {
     auto number = give(*begun_.queue_);  // the same channel, which the parts before are in
@@ -274,6 +360,16 @@ result<dma_engine::operation> dma_engine::list::submit() {
     if (!number) return number.error();
     begun_.number_ = *number;
   }
+  return std::move(begun_);
+}
+
+result<dma_engine::operation> dma_engine::list::submit_behind(cu::stream_t stream) {
+  begun_.owner_ = &owner_;
+  auto queued = owner_.order_.begin(stream, blocks_);
+  if (!queued) return queued.error();
+  begun_.queue_ = queued->queue;
+  begun_.number_ = queued->number;
+  begun_.behind_ = *std::move(queued);
   return std::move(begun_);
 }
 

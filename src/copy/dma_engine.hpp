@@ -20,6 +20,7 @@
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
 #include "copy/spin_lock.hpp"
+#include "copy/stream_order.hpp"
 #include "copy/transfer.hpp"
 #include "dma/channel.hpp"
 
@@ -53,13 +54,18 @@ class dma_engine {
     // Whether it has ended, with its outcome; asks the channel's notifier now and then. Does not block.
     result<bool> test();
     // EIO: the GPU ended the channel, with its reason; ETIMEDOUT: it does not answer. The channel is stopped then: the copy
-    // touches no memory any more.
+    // touches no memory any more. Behind a stream: as long as that takes.
     status wait();
+    // `stream` waits for it on the GPU; `event` is recorded behind it (stream_order.hpp has the errors).
+    status make_wait(cu::stream_t stream) const;
+    status record(cu::event_t event) const;
 
    private:
     friend class dma_engine;
     dma_engine* owner_ = nullptr;
     std::shared_ptr<dma::channel> queue_;
+    unsigned index_ = 0;          // of queue_ in the owner's channels
+    stream_order::place behind_;  // if it waits for a stream
     dma::sequence number_ = 0;
     std::uint64_t size_bytes_ = 0;
     unsigned tests_ = 0;
@@ -76,6 +82,31 @@ class dma_engine {
   // Which of a direction's channels: that of short copies, or that of lists which keep the link busy for long.
   enum class queue_kind : std::uint8_t { quick, bulk };
 
+  // Parts of one linear copy between device memory and a buffer of ours: an engine as ring_job.hpp wants it. Thread-safe.
+  class part_queue {
+   public:
+    using ticket = dma::sequence;
+    // One side lies in the buffer, the other in the device memory. EIO, ETIMEDOUT: the channel.
+    result<ticket> submit(const transfer& part);
+    // After a failure the channel is stopped.
+    status wait(ticket queued);
+
+   private:
+    friend class dma_engine;
+    dma_engine* owner_ = nullptr;
+    std::shared_ptr<dma::channel> queue_;
+    std::uint64_t device_begin_ = 0;
+    std::vector<channel_memory::piece> pieces_;  // of the device memory, one behind the other
+    std::uint64_t buffer_begin_ = 0, buffer_address_ = 0;
+  };
+  // `bound` is the buffer's (bind_own). ENOTSUP: not for this memory.
+  result<part_queue> begin_parts(const transfer& whole, const cu::pointer_info& device, const std::byte* buffer,
+                                 const dma::region& bound);
+  // Memory of ours that channels reach while the region lives; whole pages. EFAULT: it cannot be pinned.
+  result<dma::region> bind_own(void* memory, std::size_t size_bytes) {
+    return source_.addresses->bind_host(memory, size_bytes);
+  }
+
   // A list of copies of one direction, which must not overlap. Pieces are added, then submitted; the engine begins with the
   // first while later ones are added. One that is dropped waits for what has begun.
   class list {
@@ -86,6 +117,10 @@ class dma_engine {
     status add(const transfer& transfer, const sides& ends);
     status add(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes, const sides& ends);
     result<operation> submit();
+    // Nothing begins before submit_behind(), which stands for submit() then; at most stream_order::kMaxBlocks (ENOTSUP).
+    void gather() noexcept { gathers_ = true; }
+    // Behind what `stream` has queued so far. Errors: stream_order::begin.
+    result<operation> submit_behind(cu::stream_t stream);
 
    private:
     friend class dma_engine;
@@ -111,6 +146,7 @@ class dma_engine {
     operation begun_;                  // with what is kept for it
     std::vector<dma::block> blocks_;
     std::size_t room_ = 64;  // blocks that are gathered before they are given to the channel
+    bool gathers_ = false;
   };
 
  private:
@@ -125,6 +161,7 @@ class dma_engine {
   gpu_context context_;
   const channel_source source_;
   channel_memory memory_;
+  stream_order order_;
   spin_lock lock_;                                         // of the channels, for a few instructions
   std::mutex opening_;                                     // one thread at a time opens a channel
   std::array<std::shared_ptr<dma::channel>, 4> channels_;  // quick: to the host, to the device and on it; bulk: likewise

@@ -86,6 +86,18 @@ result<dma_engine*> gpu_state::channels() {
   return channels_.get();
 }
 
+result<channel_ring*> gpu_state::channel_rings() {
+  if (auto* const known = channel_ring_open_.load(std::memory_order_acquire)) return known;
+  auto* const engine = open_channels();
+  if (engine == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
+  const std::lock_guard lock(mutex_);
+  if (channel_ring_ == nullptr) {
+    channel_ring_ = std::make_unique<channel_ring>(*engine, pool, channel_ring::options{});
+    channel_ring_open_.store(channel_ring_.get(), std::memory_order_release);
+  }
+  return channel_ring_.get();
+}
+
 result<gpu_checksum*> gpu_state::checksum() {
   const std::lock_guard lock(mutex_);
   if (checksum_refusal_) return *checksum_refusal_;

@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "copy/bounce.hpp"
+#include "copy/channel_ring.hpp"
 #include "copy/copy_engine.hpp"
 #include "copy/dma_engine.hpp"
 #include "copy/gpu_checksum.hpp"
@@ -68,6 +69,8 @@ struct gpu_state {
   // Opens the DMA channels' engine (some 6 ms). A refusal is remembered as the copy kernel's is.
   result<dma_engine*> channels();
   dma_engine* open_channels() const noexcept { return channels_open_.load(std::memory_order_acquire); }
+  // Of the open channels; EAGAIN: there are none.
+  result<channel_ring*> channel_rings();
   bool are_channels_refused() const noexcept { return is_before(channels_refused_until_ns_); }
   result<gpu_checksum*> checksum();  // a refusal is remembered
   // Opens it (some 5 ms). A refusal is remembered: for good if it lies in the set-up, for kEngineRetryMs if it may pass.
@@ -94,9 +97,11 @@ struct gpu_state {
   std::unique_ptr<gpu_checksum> checksum_;
   std::optional<failure> checksum_refusal_;
   std::unique_ptr<dma_engine> channels_;
+  std::unique_ptr<channel_ring> channel_ring_;
   std::optional<failure> channels_refusal_;
   std::atomic<std::uint64_t> channels_refused_until_ns_{0};
   std::atomic<dma_engine*> channels_open_{nullptr};
+  std::atomic<channel_ring*> channel_ring_open_{nullptr};
   std::unique_ptr<gpu_engine> engine_;
   std::optional<failure> engine_refusal_;
   std::atomic<std::uint64_t> engine_refused_until_ns_{0};

@@ -56,6 +56,8 @@ planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
       uses_channels_(wanted.channels == channel_use::always ||
                      (wanted.channels == channel_use::on_real_gpus && !cuda.is_simulated)),
+      orders_by_channel_(uses_channels_ && is_on(wanted.stream_order, cuda.is_simulated)),
+      has_rings_(uses_channels_ && is_on(wanted.rings, cuda.is_simulated)),
       best_executor_(!uses_channels_     ? (wanted.use_engine ? executor::kernel : executor::none)
                      : wanted.use_engine ? executor::both
                                          : executor::channel),
@@ -67,6 +69,8 @@ planner::options planner::options_from_environment() {
   const std::string engine = env_read("PEERLANE_COPY_ENGINE").text;
   out.use_engine = engine == "auto" || engine == "1" || engine == "kernel";
   out.channels = channel_use_from_environment();
+  out.rings = trial_from_environment("PEERLANE_DMA_RINGS");
+  out.stream_order = trial_from_environment("PEERLANE_DMA_STREAM_ORDER");
   out.peer_access = env_read("PEERLANE_COPY_PEER_ACCESS").integer != 0;
   const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
   if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);
@@ -79,6 +83,9 @@ result<std::unique_ptr<planner>> planner::open(const cu::driver_table& cuda, con
   publish_live_counters();
   auto found = find_costs(cuda, wanted.costs);
   if (!found) return found.error();
+  // A calibration that was made with them on says what they cost, not that they are wanted here.
+  const bool has_rings = wanted.channels != channel_use::never && is_on(wanted.rings, cuda.is_simulated);
+  if (!has_rings) found->table = found->table.drop_method(method::dma_ring);
   std::unique_ptr<planner> made(new planner(cuda, wanted, std::move(found->table), std::move(found->origin)));
   worker_pool::options pool;
   pool.helpers = made->threads_ - 1;
@@ -323,7 +330,7 @@ live_pair g_copies[kMethods] = {
     {"copy.engine_copy.count", "copy.engine_copy.bytes"}, {"copy.engine_bounce.count", "copy.engine_bounce.bytes"},
     {"copy.copy_engine.count", "copy.copy_engine.bytes"}, {"copy.bounce.count", "copy.bounce.bytes"},
     {"copy.registered.count", "copy.registered.bytes"},   {"copy.dma_channel.count", "copy.dma_channel.bytes"},
-    {"copy.dma_bounce.count", "copy.dma_bounce.bytes"},
+    {"copy.dma_bounce.count", "copy.dma_bounce.bytes"},   {"copy.dma_ring.count", "copy.dma_ring.bytes"},
 };
 }  // namespace
 
@@ -368,6 +375,8 @@ status planner::run(const choice& option, const transfer& transfer, sides& ends)
       return by_dma_channel(transfer, ends);
     case method::dma_bounce:
       return by_dma_bounce(transfer, ends);
+    case method::dma_ring:
+      return by_dma_ring(option, transfer, ends);
     case method::bounce:
       return by_bounce(option, transfer, ends);
     case method::registered: {

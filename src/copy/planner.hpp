@@ -42,6 +42,8 @@ class planner {
     gpu_engine::options engine;
     bool use_engine = true;                            // the copy kernel, where channels cannot be had
     channel_use channels = channel_use::on_real_gpus;  // DMA channels
+    trial stream_order = trial::simulated;             // they wait for streams, and streams for them
+    trial rings = trial::simulated;                    // and carry pageable memory through rings (method::dma_ring)
     bool peer_access = true;  // the first copy between two GPUs makes them reachable for each other (cuCtxEnablePeerAccess)
     unsigned threads = 0;     // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
     std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table
@@ -137,6 +139,8 @@ class planner {
   unsigned threads() const noexcept { return threads_; }
   // The best executor that its settings and the kind of GPU allow.
   executor best_executor() const noexcept { return best_executor_; }
+  // Whether its settings allow channels to carry pageable memory through rings.
+  bool has_channel_rings() const noexcept { return has_rings_; }
   // Forces one method without a fallback, for calibration and `peerlane copy`. EAGAIN if the method is not available now
   // (engine cold or busy), ENOTSUP if it does not apply to these addresses.
   status copy_by(const choice& option, const transfer& transfer);
@@ -191,7 +195,9 @@ class planner {
   executor find_executor(sides& ends);
   dma_engine* find_channels(sides& ends);
   bool engine_is_hot(sides& ends);
-  result<dma_engine::operation> begin_on_channel(std::span<const transfer> list, sides ends);
+  result<dma_engine::operation> begin_on_channel(std::span<const transfer> list, sides ends,
+                                                 const cu::stream_t* after = nullptr);
+  bool is_for_channel_behind(std::span<const transfer> list, std::span<const sides> ends) const noexcept;
   result<dma_engine::operation> give_to_channel(const transfer& transfer, sides& ends);
   bool is_for_channel(std::span<const transfer> list) const noexcept;
   status add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends);
@@ -201,6 +207,7 @@ class planner {
                                                   bool is_urgent);
   status by_dma_channel(const transfer& transfer, sides& ends);
   status by_dma_bounce(const transfer& transfer, sides& ends);
+  status by_dma_ring(const choice& option, const transfer& transfer, sides& ends);
   result<gpu_engine*> open_engine(sides& ends);
   result<gpu_state*> state_for(sides& ends);
   result<gpu_state*> state_of(const cu::pointer_info& device);
@@ -224,7 +231,8 @@ class planner {
   std::uint32_t epoch_;
   std::uint32_t serial_;  // of the planners of this process: another may be made at this one's address
   const bool uses_channels_;
-  const executor best_executor_;  // the best that this planner may find
+  const bool orders_by_channel_, has_rings_;  // options::stream_order and rings here
+  const executor best_executor_;              // the best that this planner may find
   mapping_cache maps_;
   std::unique_ptr<shared> shared_;
 };

@@ -166,16 +166,36 @@ status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> 
   return {};
 }
 
-// The whole list by one DMA channel. `ends` are the first copy's. EAGAIN: it goes another way, and nothing is under way.
-result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list, sides ends) {
+// Whether a DMA channel takes the list behind a stream: all pieces of one direction, and each in memory that it reaches.
+bool planner::is_for_channel_behind(std::span<const transfer> list, std::span<const sides> ends) const noexcept {
+  if (!orders_by_channel_ || list.empty()) return false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto& one = list[i];
+    if (one.way != list[0].way || one.row_bytes == 0 || one.rows == 0) return false;
+    if (ends[i].other == other_side::pageable || ends[i].other == other_side::peer_gpu) return false;
+    // Inside one GPU CUDA's copies soon are the quicker ones.
+    if (one.way == direction::on_device &&
+        costs_.cost(one.way, other_side::same_gpu, {method::dma_channel, 1}, one.bytes()) >
+            costs_.cost(one.way, other_side::same_gpu, {method::copy_engine, 1}, one.bytes()))
+      return false;
+  }
+  return true;
+}
+
+// The whole list by one DMA channel, behind the stream `after` if that is given. `ends` are the first copy's. EAGAIN: it
+// goes another way, and nothing is under way.
+result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list, sides ends,
+                                                        const cu::stream_t* after) {
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "no DMA channel is open"};
   inspect_other(list[0], ends);
   if (ends.other == other_side::pageable || ends.other == other_side::peer_gpu)
     return failure{EAGAIN, "not for a DMA channel"};
   dma_engine::list pieces(*channels, list[0].way);
+  if (after != nullptr) pieces.gather();
   if (auto added = add_to_list(pieces, list, ends); !added) return added.error();
-  auto begun = pieces.submit();
+  auto begun = after != nullptr ? pieces.submit_behind(*after) : pieces.submit();
+  if (!begun && begun.code() == EBUSY) return begun;
   if (!begun) return failure{EAGAIN, begun.error().message};  // another way reports what is wrong with the GPU
   for (const auto& transfer : list) count(method::dma_channel, transfer.bytes());
   return begun;

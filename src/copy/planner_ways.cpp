@@ -257,8 +257,10 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
 
 result<dma_engine::operation> planner::give_to_channel(const transfer& transfer, sides& ends) {
   inspect_other(transfer, ends);
-  if (ends.way == direction::on_device ? ends.other != other_side::same_gpu : ends.other != other_side::pinned)
-    return not_for({method::dma_channel, 1}, "takes pinned memory and one GPU's");
+  constexpr choice kMine{method::dma_channel, 1};
+  if (ends.other == other_side::peer_gpu)
+    return not_for(kMine, "a channel's addresses are of one GPU's memory: CUDA copies between two");
+  if (ends.other == other_side::pageable) return not_for(kMine, "takes pinned memory and one GPU's");
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
   return channels->begin(transfer, sides_for_channel(ends));
@@ -314,6 +316,18 @@ status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
     spread_rows(transfer, piece.data());
   }
   return {};
+}
+
+status planner::by_dma_ring(const choice& option, const transfer& transfer, sides& ends) {
+  if (transfer.rows != 1 || ends.way == direction::on_device)
+    return not_for(option, "takes plain copies from and to the host");
+  if (!has_rings_) return not_for(option, "PEERLANE_DMA_RINGS switches it on");
+  if (find_channels(ends) == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
+  auto state = state_for(ends);
+  if (!state) return state.error();
+  auto ring = (*state)->channel_rings();
+  if (!ring) return ring.error();
+  return (*ring)->copy(transfer, ends.device, option.width);
 }
 
 // Without it CUDA moves the data between the GPUs through host memory (38 GB/s instead of 380 over NVLink on H200).

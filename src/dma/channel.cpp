@@ -279,9 +279,9 @@ result<sequence> channel::flush() {
                     [](command_writer& commands, ordering) { commands.launch(launch::kReleaseWord | launch::kFlush); });
 }
 
-result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload) {
+result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload, bool yields) {
   return submit_one(command_writer::kSemaphoreWords, {}, [&](command_writer& commands, ordering chosen) {
-    commands.acquire(address, payload);
+    commands.acquire(address, payload, yields);
     commands.launch(end_flags(chosen));
   });
 }

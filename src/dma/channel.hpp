@@ -73,8 +73,9 @@ class channel {
                         std::optional<ordering> order = {});
   // An operation that moves nothing and ends when what was written before is visible to everyone.
   result<sequence> flush();
-  // Everything submitted later waits until the 32-bit word at `address` has reached `payload` (cyclic).
-  result<sequence> acquire(std::uint64_t address, std::uint32_t payload);
+  // Everything submitted later waits until the 32-bit word at `address` has reached `payload` (cyclic). `yields`: other
+  // channels of the engine run meanwhile, CUDA's too; else they stand still until the engine's scheduler comes round.
+  result<sequence> acquire(std::uint64_t address, std::uint32_t payload, bool yields = false);
   // Stores `payload` at `address` when all before is done.
   result<sequence> release(std::uint64_t address, std::uint32_t payload);
 

@@ -4,6 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
 #include "copy/channel_reader.hpp"
 #include "copy/completion.hpp"
 #include "rm/simulated_device_io.hpp"
@@ -119,6 +122,81 @@ TEST_F(PlannerChannel, FreedMemoryGoesBack) {
     for (int tries = 0; !by_trim && tries < 5000 && free_bytes() < before; ++tries) usleep(1000);
     EXPECT_EQ(free_bytes(), before) << (by_trim ? "by trim()" : "by the sweep");
   }
+}
+
+// Inside one GPU what is short, by the built-in costs with the flush in them; between two never.
+TEST_F(PlannerChannel, CopiesOnTheDevice) {
+  open_channels();
+  const copy_case small(direction::on_device, other_side::same_gpu, 64u << 10);
+  const copy_case large(direction::on_device, other_side::same_gpu, 4u << 20);
+  const copy_case peer(direction::on_device, other_side::peer_gpu, 64u << 10);
+  for (const auto* one : {&small, &large, &peer}) {
+    ASSERT_TRUE(planner_->copy(one->to_transfer()));
+    EXPECT_TRUE(one->is_copied());
+  }
+  EXPECT_EQ(taken(method::dma_channel), 1u);
+  EXPECT_EQ(taken(method::copy_engine), 2u);
+  const auto refused = planner_->copy_by({method::dma_channel, 1}, peer.to_transfer());
+  EXPECT_EQ(refused.code(), ENOTSUP);
+  EXPECT_NE(refused.error().message.find("of one GPU"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(planner_->copy_by({method::dma_channel, 1}, large.to_transfer())) << "where it is asked for";
+}
+
+// Sizes around a chunk and around the whole ring, which goes round then.
+TEST_F(PlannerChannel, PageableMemoryGoesThroughARing) {
+  open_channels();
+  for (const auto way : {direction::to_device, direction::to_host})
+    for (const std::size_t bytes : {std::size_t{1}, std::size_t{65'537}, std::size_t{1} << 20, (std::size_t{16} << 20) + 1,
+                                    (std::size_t{37} << 20) - 5})
+      for (const auto width : std::initializer_list<std::uint8_t>{1, 2, 4}) {
+        if (bytes > 1u << 20 && width == 1) continue;
+        const copy_case one(way, other_side::pageable, bytes, 3, 1);
+        const auto before = taken(method::dma_ring);
+        auto done = planner_->copy_by({method::dma_ring, width}, one.to_transfer());
+        ASSERT_TRUE(done) << done.error().message;
+        ASSERT_TRUE(one.is_copied()) << name_of(way) << " " << bytes << " x" << unsigned{width};
+        EXPECT_EQ(taken(method::dma_ring) - before, 1u);
+      }
+}
+
+TEST_F(PlannerChannel, RingsAreTakenWhereTheyCostLeastAndOnlyWhereTheyAreAllowed) {
+  const auto curves = curve(direction::to_device, other_side::pageable, {method::bounce, 2}, 100) +
+                      curve(direction::to_device, other_side::pageable, {method::dma_ring, 2}) +
+                      curve(direction::to_host, other_side::pageable, {method::bounce, 2}, 100) +
+                      curve(direction::to_host, other_side::pageable, {method::dma_ring, 2});
+  for (const bool is_allowed : {true, false}) {
+    planner::options wanted;
+    wanted.channels = channel_use::always;
+    wanted.use_engine = false;
+    wanted.rings = is_allowed ? trial::simulated : trial::never;
+    open(curves, wanted);
+    ASSERT_TRUE(planner_->prepare(0));
+    for (const auto way : {direction::to_device, direction::to_host}) {
+      const copy_case one(way, other_side::pageable, 3u << 20);
+      ASSERT_TRUE(planner_->copy(one.to_transfer()));
+      EXPECT_TRUE(one.is_copied());
+      EXPECT_EQ(planner_->copy_by({method::dma_ring, 2}, one.to_transfer()).code(), is_allowed ? 0 : ENOTSUP);
+    }
+    EXPECT_EQ(taken(method::dma_ring), is_allowed ? 4u : 0u);
+    EXPECT_EQ(taken(method::bounce), is_allowed ? 0u : 2u);
+  }
+}
+
+TEST_F(PlannerChannel, RingsOfSeveralThreadsTakeTurns) {
+  open_channels();
+  std::vector<std::thread> threads;
+  std::atomic<unsigned> wrong{0};
+  for (unsigned t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      const test::current_device current(0);
+      for (unsigned i = 0; i < 3; ++i) {
+        const copy_case one(t % 2 == 0 ? direction::to_host : direction::to_device, other_side::pageable,
+                            1'500'000 + t * 777);
+        if (!planner_->copy_by({method::dma_ring, 2}, one.to_transfer()) || !one.is_copied()) ++wrong;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0u);
 }
 
 // ---- Long reads of mapped memory: the rm backend on the simulated GPU's device files.

@@ -40,6 +40,8 @@ bool is_for(direction way, other_side side, method kind, std::size_t bytes) {
       return side == other_side::pinned || side == other_side::same_gpu;
     case method::dma_bounce:
       return way == direction::to_host && bytes <= 1u << 20;
+    case method::dma_ring:
+      return way != direction::on_device;
   }
   return false;
 }

@@ -4,11 +4,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "copy/channel_source.hpp"
 #include "copy/cpu_copy.hpp"
 #include "tools/bandwidth/gpu_copier.hpp"
 #include "tools/bandwidth/transfer_check.hpp"
@@ -70,6 +72,18 @@ class bar_copier final : public cpu_copier {
   std::vector<piece> pieces_;
 };
 
+// The copy between host and GPU memory.
+copy::transfer whole_of(const bound_transfer& transfer) {
+  copy::transfer out;
+  out.way = is_to_gpu(transfer) ? copy::direction::to_device : copy::direction::to_host;
+  out.dst = transfer.destination.address;
+  out.src = transfer.source.address;
+  out.row_bytes = transfer.bytes;
+  if (transfer.source.host != nullptr) out.src = copy::address_of(transfer.source.host);
+  if (transfer.destination.host != nullptr) out.dst = copy::address_of(transfer.destination.host);
+  return out;
+}
+
 // The resident kernel of src/copy, kept hot as long as the copier lives.
 class kernel_copier final : public cpu_copier {
  public:
@@ -77,14 +91,8 @@ class kernel_copier final : public cpu_copier {
       : planner_(planner),
         hold_(std::move(hold)),
         choice_{copy::method::engine_copy,
-                static_cast<std::uint8_t>(std::clamp(transfer.executor.width, 1u, kMaxTeamWidth))} {
-    transfer_.way = is_to_gpu(transfer) ? copy::direction::to_device : copy::direction::to_host;
-    transfer_.dst = transfer.destination.address;
-    transfer_.src = transfer.source.address;
-    transfer_.row_bytes = transfer.bytes;
-    if (transfer.source.host != nullptr) transfer_.src = copy::address_of(transfer.source.host);
-    if (transfer.destination.host != nullptr) transfer_.dst = copy::address_of(transfer.destination.host);
-  }
+                static_cast<std::uint8_t>(std::clamp(transfer.executor.width, 1u, kMaxTeamWidth))},
+        transfer_(whole_of(transfer)) {}
 
   status copy(std::uint64_t copies, const std::atomic<bool>& stop) override {
     for (std::uint64_t i = 0; i < copies; ++i)
@@ -109,9 +117,60 @@ class kernel_copier final : public cpu_copier {
   copy::planner& planner_;
   copy::gpu_engine::hold hold_;
   const copy::choice choice_;
-  copy::transfer transfer_;
+  const copy::transfer transfer_;
   std::uint64_t retries_ = 0;
 };
+
+// A DMA channel: one piece, or blocks in scattered order.
+class channel_copier final : public cpu_copier {
+ public:
+  channel_copier(const bound_transfer& transfer, copy::planner& planner) : planner_(planner) {
+    const copy::transfer whole = whole_of(transfer);
+    const std::uint64_t block = transfer.executor.width != 0 ? transfer.executor.width * 1024ull : transfer.bytes;
+    const std::uint64_t count = (transfer.bytes + block - 1) / block;
+    // Every block once: the step has no factor in common with their number.
+    std::uint64_t step = 7919;
+    while (count > 1 && std::gcd(step, count) != 1) step += 2;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t begin = i * step % count * block;
+      pieces_.push_back({whole.way, whole.dst + begin, whole.src + begin, std::min(block, transfer.bytes - begin)});
+    }
+  }
+
+  status copy(std::uint64_t copies, const std::atomic<bool>& stop) override {
+    for (std::uint64_t i = 0; i < copies; ++i) {
+      if (stop.load(std::memory_order_relaxed)) return stopped();
+      if (pieces_.size() == 1) {
+        if (auto done = planner_.copy_by({copy::method::dma_channel, 1}, pieces_[0]); !done) return done;
+        continue;
+      }
+      const std::uint64_t before = by_channel();
+      if (auto done = planner_.copy_list(pieces_); !done) return done;
+      if (by_channel() - before < pieces_.size())
+        return failure{EIO, "the list did not go by DMA channel: peerlane doctor says why"};
+    }
+    return {};
+  }
+
+ private:
+  std::uint64_t by_channel() const { return planner_.counts().copies[static_cast<std::size_t>(copy::method::dma_channel)]; }
+  copy::planner& planner_;
+  std::vector<copy::transfer> pieces_;
+};
+
+result<std::unique_ptr<cpu_copier>> make_channel_copier(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {
+  const auto not_here = [&](const std::string& reason) { return failure{ENOTSUP, describe(transfer) + ": " + reason}; };
+  if (!transfer.source.gpu_reachable || !transfer.destination.gpu_reachable)
+    return not_here("a DMA channel takes pinned memory only");
+  if (auto ready = gpus.make_current(transfer.executor.gpu); !ready) return ready.error();
+  // Asked first for its reason: copies would silently go another way.
+  if (auto source = copy::channel_source::open(gpus.cuda(), transfer.executor.gpu); !source)
+    return not_here(source.error().message);
+  const auto planner = tools.channel_planner();
+  if (!planner) return planner.error();
+  if (auto ready = (*planner)->prepare(transfer.executor.gpu); !ready) return ready.error();
+  return std::unique_ptr<cpu_copier>(new channel_copier(transfer, **planner));
+}
 
 // cuMemcpyAsync in the cases in which it blocks: pageable memory, and GPUs without a path between them.
 class driver_copier final : public cpu_copier {
@@ -167,12 +226,25 @@ result<copy::planner*> cpu_tools::planner() {
   return planner_.get();
 }
 
+result<copy::planner*> cpu_tools::channel_planner() {
+  if (channel_planner_ == nullptr) {
+    auto wanted = copy::planner::options_from_environment();
+    wanted.use_engine = false;
+    wanted.channels = copy::channel_use::always;
+    auto opened = copy::planner::open(gpus_.cuda(), wanted);
+    if (!opened) return opened.error();
+    channel_planner_ = *std::move(opened);
+  }
+  return channel_planner_.get();
+}
+
 result<std::unique_ptr<cpu_copier>> make_cpu_copier(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {
   if (transfer.executor.kind == executor_kind::ce) {
     auto copier = std::make_unique<driver_copier>(gpus, transfer);
     if (auto opened = copier->open(); !opened) return opened.error();
     return std::unique_ptr<cpu_copier>(std::move(copier));
   }
+  if (transfer.executor.kind == executor_kind::dma) return make_channel_copier(gpus, tools, transfer);
   const auto planner = tools.planner();
   if (!planner) return planner.error();
   if (transfer.executor.kind == executor_kind::engine) return make_kernel_copier(gpus, **planner, transfer);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One transfer that a CPU thread drives: BAR, the GPU engine, and those of CUDA's copies that block the caller.
+// One transfer that a CPU thread drives: BAR, the GPU engine, DMA channels, and those of CUDA's copies that block the
+// caller.
 #pragma once
 
 #include <atomic>
@@ -17,12 +18,14 @@ class cpu_tools {
  public:
   explicit cpu_tools(gpu_set& gpus) : gpus_(gpus) {}
   result<copy::planner*> planner();
+  // The same with DMA channels, on whatever GPU.
+  result<copy::planner*> channel_planner();
   // Most that one mapping of planner()->maps() takes.
   std::uint64_t piece_bytes() const { return piece_bytes_; }
 
  private:
   gpu_set& gpus_;
-  std::unique_ptr<copy::planner> planner_;
+  std::unique_ptr<copy::planner> planner_, channel_planner_;
   std::uint64_t piece_bytes_ = 0;
 };
 

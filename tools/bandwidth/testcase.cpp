@@ -124,6 +124,19 @@ constexpr std::array kTestcases = {
     ours(60, "device_local_memory_latency_sm", "Latency of a load from GPU memory: pointer chase of 256 MiB", false),
     ours(61, "host_device_latency", "Latency of a load from host memory beyond caches and TLBs: pointer chase of 64 MiB",
          false),
+    ours(62, "host_to_device_dma", "Host to device by a DMA channel of our own"),
+    ours(63, "device_to_host_dma", "Device to host by a DMA channel of our own"),
+    ours(64, "host_to_device_bidirectional_dma",
+         "Host to device by a DMA channel while another channel of the same GPU copies to the host.\nBoth directions and "
+         "their total are measured"),
+    ours(65, "host_to_device_scattered_4k_dma",
+         "Host to device by DMA channel, a list of blocks of 4 KiB in scattered order"),
+    ours(66, "host_to_device_scattered_16k_dma", "The same in blocks of 16 KiB"),
+    ours(67, "host_to_device_scattered_64k_dma", "The same in blocks of 64 KiB"),
+    ours(68, "device_to_host_scattered_4k_dma",
+         "Device to host by DMA channel, a list of blocks of 4 KiB in scattered order"),
+    ours(69, "device_to_host_scattered_16k_dma", "The same in blocks of 16 KiB"),
+    ours(70, "device_to_host_scattered_64k_dma", "The same in blocks of 64 KiB"),
 };
 
 constexpr bool numbered_by_position() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Testcases between host and device memory: 0-3, 8-11, 16-19, 24-27, and ours by BAR1 and engine.
+// Testcases between host and device memory: 0-3, 8-11, 16-19, 24-27, and ours by BAR1, engine and DMA channel.
 #include <algorithm>
 #include <array>
 
@@ -18,10 +18,12 @@ struct host_case {
   bool both;       // the other direction runs too
   bool all;        // every GPU at once
   std::uint64_t most_bytes = kUnlimited;
+  unsigned block_kib = 0;  // of scattered blocks; 0: one piece
 };
 
 using enum executor_kind;
 constexpr unsigned kEngineWorkers = 4;
+constexpr std::uint64_t kMaxScatteredBytes = 256u << 20;  // 65536 blocks of 4 KiB
 constexpr std::array kHostCases = {
     host_case{0, ce, true, false, false},
     host_case{1, ce, false, false, false},
@@ -45,6 +47,15 @@ constexpr std::array kHostCases = {
     // A worker of the engine takes 4 MiB at a time, and four are what a copy may have.
     host_case{50, engine, true, false, false, kEngineWorkers*(4u << 20)},
     host_case{51, engine, false, false, false, kEngineWorkers*(4u << 20)},
+    host_case{62, dma, true, false, false},
+    host_case{63, dma, false, false, false},
+    host_case{64, dma, true, true, false},
+    host_case{65, dma, true, false, false, kMaxScatteredBytes, 4},
+    host_case{66, dma, true, false, false, kMaxScatteredBytes, 16},
+    host_case{67, dma, true, false, false, kMaxScatteredBytes, 64},
+    host_case{68, dma, false, false, false, kMaxScatteredBytes, 4},
+    host_case{69, dma, false, false, false, kMaxScatteredBytes, 16},
+    host_case{70, dma, false, false, false, kMaxScatteredBytes, 64},
 };
 
 const host_case& host_case_of(int index) {
@@ -65,12 +76,15 @@ struct host_planner {
     if (spec.kind == sm) out.executor.width = share_of_multiprocessors(shape, options, gpu, spec.both ? 2 : 1);
     if (spec.kind == bar) out.executor.width = options.threads;
     if (spec.kind == engine) out.executor.width = kEngineWorkers;
+    if (spec.kind == dma) out.executor.width = spec.block_kib;
     return out;
   }
 
   std::string title(const char* suffix) const {
     const char* arrow = spec.both ? "<->" : spec.to_device ? "->" : "<-";
-    return format("memcpy %s CPU(row) %s GPU(column) %sbandwidth (GB/s)", to_string(spec.kind), arrow, suffix);
+    const std::string blocks = spec.block_kib != 0 ? format("scattered blocks of %u KiB, ", spec.block_kib) : "";
+    return format("memcpy %s CPU(row) %s GPU(column) %s%sbandwidth (GB/s)", to_string(spec.kind), arrow, blocks.c_str(),
+                  suffix);
   }
 
   // The main result, and figures that the original leaves out.

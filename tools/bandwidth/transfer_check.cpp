@@ -59,6 +59,7 @@ status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
       return {};
     case executor_kind::bar:
     case executor_kind::engine:
+    case executor_kind::dma:
       if (!one_side_is_host) return refuse(transfer, "this way needs the host on one side: between GPUs use CE or SM");
       if ((is_gpu_memory(transfer.source) ? transfer.source : transfer.destination).location.index != transfer.executor.gpu)
         return refuse(transfer, format("the GPU on its other side is not GPU %d: name the one that has the memory",

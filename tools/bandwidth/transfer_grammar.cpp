@@ -66,10 +66,12 @@ class parser {
     else if (out.source.type == place::kind::gpu) out.executor.gpu = out.source.index;
     else if (out.destination.type == place::kind::gpu) out.executor.gpu = out.destination.index;
     else return wrong(begin, "no GPU has a part in this transfer: name who copies, as in [ce@G0]");
-    const bool by_cpu_path = out.executor.kind == executor_kind::bar || out.executor.kind == executor_kind::engine;
-    if (by_cpu_path && out.source.type == out.destination.type)
-      return wrong(begin, format("[%s] copies between host and GPU memory only",
-                                 out.executor.kind == executor_kind::bar ? "bar" : "engine"));
+    const char* const by_cpu_path = out.executor.kind == executor_kind::bar      ? "bar"
+                                    : out.executor.kind == executor_kind::engine ? "engine"
+                                    : out.executor.kind == executor_kind::dma    ? "dma"
+                                                                                 : nullptr;
+    if (by_cpu_path != nullptr && out.source.type == out.destination.type)
+      return wrong(begin, format("[%s] copies between host and GPU memory only", by_cpu_path));
     return true;
   }
 
@@ -103,7 +105,7 @@ class parser {
       if (executor.kind == executor_kind::ce) return wrong(colon, "a copy engine has no width: write [ce] or [ce@G0]");
       skip_blanks();
       const std::size_t begin = position_;
-      const auto width = number("how many multiprocessors, threads or workers");
+      const auto width = number("how many multiprocessors, threads, workers or KiB");
       if (!width) return false;
       if (*width == 0 || *width > kMaxWidth) return wrong(begin, format("from 1 to %u", kMaxWidth));
       executor.width = static_cast<unsigned>(*width);
@@ -125,13 +127,14 @@ class parser {
     constexpr std::pair<const char*, executor_kind> kWords[] = {{"ce", executor_kind::ce},
                                                                 {"sm", executor_kind::sm},
                                                                 {"bar", executor_kind::bar},
-                                                                {"engine", executor_kind::engine}};
+                                                                {"engine", executor_kind::engine},
+                                                                {"dma", executor_kind::dma}};
     for (const auto& [word, kind] : kWords)
       if (take(word)) {
         parsed = kind;
         return true;
       }
-    return expected("who copies: ce, sm, bar or engine");
+    return expected("who copies: ce, sm, bar, engine or dma");
   }
 
   bool size(std::uint64_t& bytes) {

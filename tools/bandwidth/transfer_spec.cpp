@@ -13,6 +13,8 @@ const char* to_string(executor_kind kind) {
       return "BAR";
     case executor_kind::engine:
       return "ENGINE";
+    case executor_kind::dma:
+      return "DMA";
   }
   return "?";
 }

@@ -148,8 +148,10 @@ class copy_sweep {
     for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) {
       const auto limits = copy::limits_of(test_case.way, candidate);
       if (bytes < limits.least || bytes > limits.most) continue;
-      if (candidate.width > (*planner_)->threads() && copy::needed_executor(candidate.kind) == copy::executor::none)
-        continue;
+      const bool is_ring = candidate.kind == method::dma_ring;
+      if (is_ring && !(*planner_)->has_channel_rings()) continue;
+      const bool is_by_threads = is_ring || copy::needed_executor(candidate.kind) == copy::executor::none;
+      if (is_by_threads && candidate.width > (*planner_)->threads()) continue;
       out.push_back({copy::to_text(candidate), candidate, {}, candidate.kind == method::cpu_store});
     }
     out.push_back({kCuMemcpy, {}, {}, false});

@@ -24,6 +24,7 @@ struct name_group {
 constexpr name_group kGroups[] = {
     {"PEERLANE_GDRAPI_", "copy"},
     {"PEERLANE_COPY_", "copy"},
+    {"PEERLANE_DMA_", "copy"},
     {"PEERLANE_BACKEND", "mapping"},
     {"PEERLANE_RM_", "mapping"},
     {"GDRCOPY_", "mapping"},

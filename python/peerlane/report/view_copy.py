@@ -212,4 +212,13 @@ def dma_planner_bench(result):
     freeing = [[label, words.duration(r["latency_ns_p50"])] for label, kind in (("alone", "free_alone"), ("beside copies", "free_beside_copies"))
                for r in result.rows_of(kind)]
     summary = [f"Freed memory was back after {r['back_ms_min']:.0f} to {r['back_ms_max']:.0f} ms." for r in result.rows_of("freed")]
-    return [chart, lists, memory, Table("cuCtxSynchronize and cuMemFree", ["", "p50"], freeing, "<>")], summary
+    out = [chart, lists, memory, Table("cuCtxSynchronize and cuMemFree", ["", "p50"], freeing, "<>")]
+    rounds = [[r["contender"], "queued" if kind == "stream_order_queued" else "one by one", f"{r['size_bytes']:,}", words.duration(r["latency_ns_p50"])]
+              for kind in ("stream_order", "stream_order_queued") for r in result.rows_of(kind)]
+    if rounds:
+        out.append(Table("Rounds of stream, copy to the host, stream", ["by", "rounds", "bytes", "p50 of a round"], rounds, "<<>>"))
+    pageable = [[r["contender"], r["way"].replace("_", " "), f"{r['size_bytes']:,}", words.duration(r["latency_ns_p50"]), words.rounded(r["gb_per_s"])]
+                for r in result.rows_of("pageable")]
+    if pageable:
+        out.append(Table("Pageable memory", ["by", "direction", "bytes", "p50", "GB/s"], pageable, "<<>>>"))
+    return out, summary

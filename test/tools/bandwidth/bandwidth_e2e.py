@@ -102,9 +102,27 @@ def transfers():
     check("H -> [ce@G0] -> G0" in done.stdout, done.stdout)
     check([row["bytes"] for row in cells(result, part="")] == [65536, 32768], cells(result))
     check(len(cells(result, part="total")) == 1, cells(result))
-    wrong = run("--transfer", "H -> [dma] -> G0", *QUICK)
+    wrong = run("--transfer", "H -> [warp] -> G0", *QUICK)
     expect_code(wrong, 2)
     check("column 7" in wrong.stdout and "^" in wrong.stdout, wrong.stdout)
+
+
+def by_channel():
+    """Every testcase by DMA channel: measured and verified, one piece and scattered blocks; waived with the reason without channels."""
+    ours = re.findall(r"\d+, (\w+_dma):", expect_code(run("-l"), 0).stdout)
+    check(len(ours) == 9, ours)
+    _, result = with_file("-t", *ours, *QUICK, "--no-judge")
+    for key in ours:
+        check(tests(result)[key]["state"] == "passed", tests(result)[key])
+    check({row["executor"] for row in cells(result, part="")} == {"DMA"}, cells(result))
+    both = [row["part"] for row in cells(result) if row["testcase"] == "host_to_device_bidirectional_dma"]
+    check(sorted(set(both)) == ["", "opposite", "total"], both)
+    _, result = with_file("-t", "host_to_device_dma", *QUICK, "--no-judge", "--host-memory", "pageable", code=5)
+    check("pinned memory only" in tests(result)["host_to_device_dma"]["reason"], tests(result))
+    listed = expect_code(run("-l", name="nvbandwidth"), 0).stdout
+    check("_dma" not in listed, "the original's list stays the original's")
+    _, result = with_file("--transfer", "H -> [dma:4] -> G0 x 1M, G0 -> [dma] -> H x 1M", *QUICK, "--no-judge")
+    check([row["executor_width"] for row in cells(result, part="")] == [4, 0], cells(result))
 
 
 def unknown_testcase():

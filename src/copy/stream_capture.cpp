@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy/stream_capture.hpp"
+
+#include <cerrno>
+#include <cstdint>
+
+namespace pl::copy {
+namespace {
+
+constexpr cu::result_t kFirstCaptureError = 900;  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ... _WRONG_THREAD
+constexpr cu::result_t kLastCaptureError = 908;
+constexpr std::uintptr_t kLastDefaultStreamHandle = 2;  // null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+
+}  // namespace
+
+bool is_default_stream(cu::stream_t stream) { return reinterpret_cast<std::uintptr_t>(stream) <= kLastDefaultStreamHandle; }
+
+status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
+  if (cuda.cuStreamIsCapturing == nullptr) return {};
+  int capture = cu::capture_status::none;
+  const auto rc = cuda.cuStreamIsCapturing(stream, &capture);
+  // The default stream cannot even be asked while another stream's capture would have to include it.
+  if (capture != cu::capture_status::none || (rc >= kFirstCaptureError && rc <= kLastCaptureError))
+    return failure{EBUSY,
+                   "the stream is being captured into a graph, which cannot contain this copy: end the capture first, or "
+                   "order the copy after another stream"};
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "looking at the application's stream");
+  return {};
+}
+
+}  // namespace pl::copy

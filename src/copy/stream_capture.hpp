@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that are being captured into a graph: copies cannot be ordered with them.
+#pragma once
+
+#include "cuda/driver_table.hpp"
+
+namespace pl::copy {
+
+// EBUSY: a graph would repeat the order at each launch, and the copies happen once.
+status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream);
+// Null, the legacy stream and the thread's own: which stream they name depends on the current context.
+bool is_default_stream(cu::stream_t stream);
+
+}  // namespace pl::copy
