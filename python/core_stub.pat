@@ -11,3 +11,9 @@ _core.MappingBase.__delitem__:
 _core.copy$:
     def copy(dst: object, src: object, after: object, /) -> bool:
         \doc
+
+_core.wait_all$:
+    def wait_all(operations: list[Operation], timeout: float | None) -> list[tuple[int, int, int]]: ...
+
+_core.wait_any$:
+    def wait_any(operations: list[Operation], timeout: float | None) -> int: ...

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
     from . import messages as messages, store as store, streams as streams, testing as testing
-    from ._copy import Completion as Completion, copy as copy, copy_async as copy_async, explain as explain, fill as fill
+    from ._copy import copy as copy, copy_async as copy_async, explain as explain, fill as fill
     from ._errors import Error as Error, StaleMapping as StaleMapping, Timeout as Timeout
     from ._machine import doctor as doctor, info as info
     from ._mapping import MappedArray as MappedArray, Mapping as Mapping, SlowReadWarning as SlowReadWarning, map as map
+    from ._operation import Operation as Operation, wait_all as wait_all, wait_any as wait_any
     from ._types import After as After, AnyArray as AnyArray, DeviceArray as DeviceArray, Direction as Direction, Stream as Stream
     from ._version import __version__ as __version__
 
 _HOMES = {
-    "_copy": ("Completion", "copy", "copy_async", "explain", "fill"),
+    "_copy": ("copy", "copy_async", "explain", "fill"),
     "_errors": ("Error", "StaleMapping", "Timeout"),
     "_machine": ("doctor", "info"),
     "_mapping": ("MappedArray", "Mapping", "SlowReadWarning", "map"),
+    "_operation": ("Operation", "wait_all", "wait_any"),
     "_types": ("After", "AnyArray", "DeviceArray", "Direction", "Stream"),
     "_version": ("__version__",),
 }

@@ -2,51 +2,17 @@
 """Copies and fills between NumPy arrays and GPU tensors of any library."""
 
 import operator
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
-from . import _gpu, _core, _waiting  # _gpu first: it is what _core runs on
+from . import _gpu, _core  # _gpu first: it is what _core runs on
 from ._types import After, AnyArray, Direction
 
-__all__ = ["Completion", "copy", "copy_async", "explain", "fill"]
+__all__ = ["copy", "copy_async", "explain", "fill"]
 
 _FILL_CHUNK_BYTES = 4 << 20
 _copy = _core.copy
-
-
-class Completion(_core.Completion):  # a coroutine by its methods, which the stub of its base promises
-    """The end of an asynchronous copy; `await` it, or wait(). A coroutine, too: asyncio.create_task(copy_async(...)) works. Keeps both
-    tensors. Dropping it waits; cancelling a task that awaits it does not: the copy goes on, and its tensors are kept until its end."""
-
-    _steps: Generator[Any, None, None] | None = None
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return _waiting.until_done(self)
-
-    def send(self, value: Any) -> Any:
-        """For the event loop."""
-        if self._steps is None:
-            self._steps = _waiting.until_done(self)
-        return self._steps.send(value)
-
-    def throw(self, *exception: Any) -> Any:
-        """For the event loop."""
-        if self._steps is None:
-            self._steps = _waiting.until_done(self)
-        return self._steps.throw(*exception)
-
-    def close(self) -> None:
-        """For the event loop; the copy goes on."""
-        if self._steps is not None:
-            self._steps.close()
-
-    def __repr__(self) -> str:
-        try:
-            return f"<peerlane.Completion {'done' if self.done() else 'under way'}>"
-        except OSError as why:
-            return f"<peerlane.Completion failed: {why}>"
 
 
 def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
@@ -61,10 +27,10 @@ def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
         np.copyto(np.asarray(dst), np.asarray(src))
 
 
-def copy_async(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> Completion:
-    """Begins such a copy. The end is a Completion: `await` it, wait(), or make_wait(stream). Both tensors are kept until then
+def copy_async(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> _core.Operation:
+    """Begins such a copy: `await` the operation, wait(), or make_wait(stream). Both tensors are kept until then
     and must not be written (the source) or touched (the destination) meanwhile."""
-    return Completion(dst, src, after)
+    return _core.copy_async(dst, src, after)
 
 
 def fill(dst: AnyArray, value: complex, *, after: After = "auto") -> None:
@@ -97,12 +63,12 @@ def _fill_large(address: int, nbytes: int, element: bytes) -> None:
         done += step
 
 
-def explain(direction: Direction, nbytes: int, *, pageable: bool = True) -> str:
+def explain(direction: Direction, size_bytes: int, *, pageable: bool = True) -> str:
     """Which way a copy of this size would take and why, in lines for people. `direction`: "to_device", "to_host" or
     "on_device"; `pageable`: the host memory is not pinned (on the device: the GPUs differ)."""
     if direction not in ("to_device", "to_host", "on_device"):
         raise ValueError(f"explain: direction is \"to_device\", \"to_host\" or \"on_device\", not {direction!r}")
-    size = operator.index(nbytes)
+    size = operator.index(size_bytes)
     if not 0 <= size < 1 << 64:
-        raise ValueError(f"explain: {nbytes} is no number of bytes")
+        raise ValueError(f"explain: {size_bytes} is no number of bytes")
     return _core.explain(direction, size, bool(pageable))

@@ -1,7 +1,7 @@
 """The compiled half of the package; use `peerlane`."""
 
 import abc
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import peerlane._types
@@ -79,26 +79,58 @@ class MappingBase:
 
     def _region(self) -> object: ...
 
-class Completion(Coroutine[Any, Any, None], metaclass=abc.ABCMeta):
+class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta):
     """
-    The end of an asynchronous copy. Keeps both tensors. Dropping it waits.
+    What goes on after its call: a copy, a message, a put or a get. `await` it, wait(), or look with done(); a coroutine, too:
+    asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy, and withdraws a message.
     """
-
-    def __init__(self, dst: object | None, src: object | None, after: object | None) -> None: ...
 
     def done(self) -> bool:
-        """True: over. A failure is raised once and ends it."""
+        """Makes progress once. True: it has ended; wait() then tells how."""
 
-    def wait(self) -> None:
-        """This thread waits, others run. Raises what went wrong."""
+    def wait(self, timeout: float | None = None) -> tuple[int, int, int]:
+        """
+        (source, tag, size_bytes), of a copy (-1, 0, size_bytes); raises what went wrong. Seconds; Timeout leaves it under way.
+        """
+
+    def cancel(self) -> None:
+        """Error with EBUSY where it is too late, as for copies."""
+
+    def then(self, function: Callable[[int], object]) -> None:
+        """
+        Calls function(errno value, 0: well) once when it has ended, from any thread; at once if it has. It must not block. A second one is an Error with EEXIST.
+        """
 
     def make_wait(self, stream: peerlane._types.Stream) -> None:
         """
-        The CUDA stream waits on the GPU for the copies; nothing blocks here but copies that need a CPU.
+        Of copies: the CUDA stream waits on the GPU for them; nothing blocks here but copies that need a CPU.
         """
 
     def record(self, event: object) -> None:
-        """Records the CUDA event behind the copies."""
+        """Of copies: records the CUDA event behind them."""
+
+    @property
+    def is_copy(self) -> bool:
+        """A copy cannot be cancelled."""
+
+    def __await__(self) -> Generator[Any, None, tuple[int, int, int]]: ...
+
+    def send(self, value: Any) -> Any:
+        """For the event loop."""
+
+    def throw(self, *exception: Any) -> Any:
+        """For the event loop."""
+
+    def close(self) -> None:
+        """For the event loop; a copy goes on."""
+
+    def __repr__(self) -> str: ...
+
+def wait_all(operations: list[Operation], timeout: float | None) -> list[tuple[int, int, int]]: ...
+
+def wait_any(operations: list[Operation], timeout: float | None) -> int: ...
+
+def copy_async(dst: object | None, src: object | None, after: object | None) -> Operation: ...
 
 def copy(dst: object, src: object, after: object, /) -> bool:
     """False: both lie in host memory, and nothing was copied."""
@@ -109,29 +141,11 @@ def one_run(x: object | None, is_written: bool, after: object | None) -> tuple[i
 
 def look_at(x: object | None) -> tuple[str, str, tuple[int, ...], int, int, bool]: ...
 
-def explain(direction: str, nbytes: int, pageable: bool) -> str: ...
+def explain(direction: str, size_bytes: int, pageable: bool) -> str: ...
 
 ANY_SOURCE: int = -1
 
 WHOLE_TAG: int = 18446744073709551615
-
-class Request:
-    """
-    A message, put or get under way; `await` it or wait(). Keeps its tensor. Dropping it cancels.
-    """
-
-    def done(self) -> bool:
-        """Makes progress once. True: it has ended; wait() then tells how."""
-
-    def wait(self, timeout: float | None = None) -> tuple[int, int, int]:
-        """
-        (source, tag, bytes) of the message. Seconds; Timeout leaves it under way.
-        """
-
-    def cancel(self) -> None:
-        """Error with EBUSY where it is too late."""
-
-    def __await__(self) -> Generator[Any, None, Any]: ...
 
 class Window:
     """
@@ -147,7 +161,7 @@ class Window:
         Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of times.
         """
 
-class Messenger:
+class Communicator:
     """What peerlane.messages.open() returns."""
 
     def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float) -> None: ...
@@ -172,17 +186,17 @@ class Messenger:
 
     def recv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, *, timeout: float | None = None, after: peerlane._types.After = 'auto') -> tuple[int, int, int]:
         """
-        Into the tensor; (source, tag, bytes). GPU work launched afterwards sees the data.
+        Into the tensor; (source, tag, size_bytes). GPU work launched afterwards sees the data.
         """
 
-    def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = 'auto') -> Request:
+    def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Begins a send. The request keeps the tensor, which must not be written until it has ended.
+        Begins a send. The operation keeps the tensor, which must not be written until it has ended.
         """
 
-    def irecv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, *, after: peerlane._types.After = 'auto') -> Request:
+    def irecv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Begins a receive. The tensor must not be touched until the request has ended.
+        Begins a receive. The tensor must not be touched until the operation has ended.
         """
 
     def expose(self, x: peerlane._types.AnyArray) -> Window:
@@ -190,12 +204,12 @@ class Messenger:
         Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.
         """
 
-    def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Request:
+    def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Writes the tensor into a peer's window; over there once the request has ended.
+        Writes the tensor into a peer's window; over there once the operation has ended.
         """
 
-    def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Request:
+    def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
         """Fills the tensor from a peer's window, from byte `offset` on."""
 
     def fetch_add(self, key: bytes, offset: int, operand: int) -> int:

@@ -90,7 +90,7 @@ class ChannelState(TypedDict):
 
 
 class MessageCounts(TypedDict):
-    """What Messenger.statistics() tells: messages by the way they took."""
+    """What Communicator.statistics() tells: messages by the way they took."""
 
     eager: int
     self: int

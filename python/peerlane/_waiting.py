@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-__all__ = ["until_done", "while_polled"]
+__all__ = ["close", "send", "steps", "throw"]
 
 _TURNS = 50         # of the loop, before anything sleeps: most copies are over by then
 _LONGEST_NAP = 1e-3  # seconds; naps grow by half, so they add about half to what has passed
@@ -41,3 +41,31 @@ def _keep(what: Any) -> None:
     with contextlib.suppress(OSError):  # whoever waits for it is told
         while not what.done():
             time.sleep(_LONGEST_NAP)
+
+
+def steps(operation: Any) -> Generator[Any, None, Any]:
+    """`await` for an Operation."""
+    return until_done(operation) if operation.is_copy else while_polled(operation)
+
+
+# An operation is a coroutine by these methods; its steps begin with the first of them.
+
+
+def _begun(operation: Any) -> Generator[Any, None, Any]:
+    if not hasattr(operation, "_steps"):
+        operation._steps = steps(operation)
+    begun: Generator[Any, None, Any] = operation._steps
+    return begun
+
+
+def send(operation: Any, value: Any) -> Any:
+    return _begun(operation).send(value)
+
+
+def throw(operation: Any, *exception: Any) -> Any:
+    return _begun(operation).throw(*exception)
+
+
+def close(operation: Any) -> None:
+    if hasattr(operation, "_steps"):
+        operation._steps.close()

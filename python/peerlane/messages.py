@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages, put and get between tensors of the processes of a job: any mix of GPU and host memory, no MPI needed.
 
-    job = peerlane.messages.open()              # as mpirun, srun or torchrun says
-    if job.rank == 0:
-        job.send(1, tensor, tag=7)
+    comm = peerlane.messages.open()             # as mpirun, srun or torchrun says
+    if comm.rank == 0:
+        comm.send(1, tensor, tag=7)
     else:
-        job.recv(0, tensor, tag=7)
+        comm.recv(0, tensor, tag=7)
 
 How messages travel: docs/messaging.md. Progress is made inside calls.
 """
@@ -18,13 +18,13 @@ from . import _gpu, _core  # _gpu first: it is what _core runs on
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ANY_SOURCE", "Messenger", "Request", "WHOLE_TAG", "Window"]  # open() would hide Python's: import it by name
+__all__ = ["ANY_SOURCE", "Communicator", "WHOLE_TAG", "Window"]  # open() would hide Python's: import it by name
 
-Request, Window = _core.Request, _core.Window
+Window = _core.Window
 ANY_SOURCE, WHOLE_TAG = _core.ANY_SOURCE, _core.WHOLE_TAG
 
 
-class Messenger(_core.Messenger):
+class Communicator(_core.Communicator):
     """A process's place in a job; usable as a context manager. `after` of its calls: see peerlane.copy()."""
 
     def __enter__(self) -> "Self":
@@ -35,9 +35,9 @@ class Messenger(_core.Messenger):
 
     def __repr__(self) -> str:
         try:
-            return f"<peerlane.messages.Messenger rank {self.rank} of {self.size}>"
+            return f"<peerlane.messages.Communicator rank {self.rank} of {self.size}>"
         except ValueError:
-            return "<peerlane.messages.Messenger closed>"
+            return "<peerlane.messages.Communicator closed>"
 
 
 def _torchrun_place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
@@ -48,11 +48,11 @@ def _torchrun_place(rendezvous: str, rank: int, size: int) -> tuple[str, int, in
     return f"{os.environ['MASTER_ADDR']}:{port}", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60) -> Messenger:
+def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60) -> Communicator:
     """Opens this process's place; collective. Set the GPU first (torch.cuda.set_device).
 
     `rendezvous`: "host:port" of rank 0 or "file:FOLDER"; it, `rank` and `size` are left out under mpirun, srun, torchrun or
     with PEERLANE_LINK_* set. `host_only`: CUDA is not touched. `timeout`: seconds.
     """
     rendezvous, rank, size = _torchrun_place(rendezvous, rank, size)
-    return Messenger(rendezvous, rank, size, host_only, timeout)
+    return Communicator(rendezvous, rank, size, host_only, timeout)

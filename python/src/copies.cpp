@@ -13,6 +13,7 @@
 #include "call.hpp"
 #include "device_span.hpp"
 #include "error.hpp"
+#include "operation.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
 #include "transfers.hpp"
@@ -20,47 +21,6 @@
 
 namespace pl::py {
 namespace {
-
-// The end of an asynchronous copy. Keeps both tensors. Dropping it waits. Any thread.
-class pending_copy {
- public:
-  pending_copy(nb::handle dst, nb::handle src, nb::handle after);
-  ~pending_copy() {
-    const nb::gil_scoped_release waiting;
-    end_.release();
-  }
-  pending_copy(const pending_copy&) = delete;
-  pending_copy& operator=(const pending_copy&) = delete;
-
-  // False also while another thread does so: make_wait may take long.
-  bool done() const {
-    const std::unique_lock alone(mutex_, std::try_to_lock);
-    return alone.owns_lock() && value_of(end_.test());
-  }
-  void wait() const {
-    wait_until([this] { return done(); });
-  }
-  void make_wait(nb::handle stream) const {
-    auto* const handle = stream_of(stream);
-    const nb::gil_scoped_release waiting;  // copies that need a CPU are waited for
-    const std::lock_guard alone(mutex_);
-    must(peerlane::make_wait(end_, handle));
-  }
-  void record(nb::handle event) const {
-    const nb::object number = nb::hasattr(event, "cuda_event") ? event.attr("cuda_event")
-                              : nb::hasattr(event, "ptr")      ? event.attr("ptr")
-                                                               : nb::borrow(event);
-    auto* const handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(unsigned_integer(number, "the event")));
-    const nb::gil_scoped_release waiting;
-    const std::lock_guard alone(mutex_);
-    must(peerlane::record(end_, handle));
-  }
-
- private:
-  nb::object dst_, src_;
-  mutable std::mutex mutex_;  // of end_; its owner never waits for the GIL
-  mutable peerlane::operation end_;
-};
 
 std::string shape_text(const tensor& view) {
   std::string shape;
@@ -117,7 +77,7 @@ PyObject* call_copy(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
 PyMethodDef g_copy = {"copy", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_copy)), METH_FASTCALL,
                       "copy($module, dst, src, after, /)\n--\n\nFalse: both lie in host memory, and nothing was copied."};
 
-pending_copy::pending_copy(nb::handle dst, nb::handle src, nb::handle after) {
+std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle after) {
   tensor destination = describe(dst, "copy_async: the destination"), source = describe(src, "copy_async: the source");
   must_fit(destination, source);
   if (destination.location == place::host && source.location == place::host)
@@ -125,12 +85,14 @@ pending_copy::pending_copy(nb::handle dst, nb::handle src, nb::handle after) {
   const auto list = transfers_between(destination, source);
   const auto busy = busy_streams(after, std::array{&destination, &source});
   if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // a copy can wait for one stream
-  dst_ = keeper_of(dst, destination);
-  src_ = keeper_of(src, source);
-  if (list.empty()) return;
-  const nb::gil_scoped_release waiting;
-  const auto& copier = shared_copier();
-  end_ = value_of(busy.empty() ? copier.begin(list) : copier.begin_after(busy[0], list));
+  nb::object first = keeper_of(dst, destination), second = keeper_of(src, source);
+  auto begun = [&] {
+    const nb::gil_scoped_release waiting;
+    const auto& copier = shared_copier();
+    if (list.empty()) return peerlane::operation();
+    return value_of(busy.empty() ? copier.begin(list) : copier.begin_after(busy[0], list));
+  }();
+  return std::make_unique<operation>(std::move(begun), nb::none(), std::move(first), std::move(second), true);
 }
 
 // Nothing: done. Else the bytes of one element, for the caller to fill by copies.
@@ -181,7 +143,7 @@ std::string explain(const std::string& way, std::uint64_t bytes, bool pageable) 
 
 const peerlane::copier& shared_copier() {
   static std::mutex mutex;
-  static std::atomic<const peerlane::copier*> kept{nullptr};  // never closed: completions may outlive static objects
+  static std::atomic<const peerlane::copier*> kept{nullptr};  // never closed: operations may outlive static objects
   if (const auto* const found = kept.load(std::memory_order_acquire)) return *found;
   const std::lock_guard lock(mutex);
   if (kept.load(std::memory_order_relaxed) == nullptr)
@@ -190,23 +152,12 @@ const peerlane::copier& shared_copier() {
 }
 
 void bind_copies(nb::module_& module) {
-  nb::class_<pending_copy>(
-      module, "Completion",
-      nb::sig("class Completion(typing.Coroutine[typing.Any, typing.Any, None], metaclass=abc.ABCMeta)"),
-      "The end of an asynchronous copy. Keeps both tensors. Dropping it waits.")
-      .def(nb::init<nb::handle, nb::handle, nb::handle>(), nb::arg("dst").none(), nb::arg("src").none(),
-           nb::arg("after").none())
-      .def("done", &pending_copy::done, "True: over. A failure is raised once and ends it.")
-      .def("wait", &pending_copy::wait, "This thread waits, others run. Raises what went wrong.")
-      .def("make_wait", &pending_copy::make_wait, nb::arg("stream").none(),
-           nb::sig("def make_wait(self, stream: peerlane._types.Stream) -> None"),
-           "The CUDA stream waits on the GPU for the copies; nothing blocks here but copies that need a CPU.")
-      .def("record", &pending_copy::record, nb::arg("event"), "Records the CUDA event behind the copies.");
+  module.def("copy_async", &copy_async, nb::arg("dst").none(), nb::arg("src").none(), nb::arg("after").none());
   module.attr("copy") = nb::steal(PyCFunction_NewEx(&g_copy, nullptr, nullptr));
   module.def("fill_bytes", &fill_bytes, nb::arg("dst").none(), nb::arg("value").none(), nb::arg("after").none());
   module.def("one_run", &one_run, nb::arg("x").none(), nb::arg("is_written"), nb::arg("after").none());
   module.def("look_at", &describe_tensor, nb::arg("x").none());
-  module.def("explain", &explain, nb::arg("direction"), nb::arg("nbytes"), nb::arg("pageable"));
+  module.def("explain", &explain, nb::arg("direction"), nb::arg("size_bytes"), nb::arg("pageable"));
 }
 
 }  // namespace pl::py

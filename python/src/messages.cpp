@@ -13,6 +13,7 @@
 
 #include "arguments.hpp"
 #include "device_span.hpp"
+#include "operation.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
 #include "waiting.hpp"
@@ -20,34 +21,10 @@
 namespace pl::py {
 namespace {
 
-using message_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, bytes
-
-// A message that was longer than its tensor: its Error also has source, tag and bytes, the message's true length.
-[[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info) {
-  if (reason.code != EMSGSIZE) throw error(reason);
-  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(reason.code, reason.message);
-  thrown.attr("source") = info.source;
-  thrown.attr("tag") = info.tag;
-  thrown.attr("bytes") = info.size_bytes;
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(thrown.ptr())), thrown.ptr());
-  throw nb::python_error();
-}
-
-// As operation.wait(limit, &info); Ctrl-C ends it, and leaves the operation under way.
-peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
-                                                 peerlane::op_info& info) {
-  peerlane::result<peerlane::op_info> outcome = peerlane::op_info{};
-  (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
-    outcome = operation.wait(slice, &info);
-    return outcome || operation.is_empty() || outcome.error().code != ETIMEDOUT;
-  });
-  return outcome;
-}
-
 // A process's rank in a communicator. Threads: any; calls that can wait release the GIL.
-class messenger {
+class communicator {
  public:
-  messenger(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s) {
+  communicator(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s) {
     auto options = peerlane::communicator::options();
     options.rendezvous = rendezvous.empty() ? nullptr : rendezvous.c_str();
     options.rank = rank;
@@ -57,67 +34,20 @@ class messenger {
     const nb::gil_scoped_release waiting;
     link_ = value_of(peerlane::communicator::open(&options));
   }
-  ~messenger() { close(); }
-  messenger(const messenger&) = delete;
-  messenger& operator=(const messenger&) = delete;
+  ~communicator() { close(); }
+  communicator(const communicator&) = delete;
+  communicator& operator=(const communicator&) = delete;
   void close() {
     const nb::gil_scoped_release waiting;
     link_.reset();
   }
   const peerlane::communicator& link() const {
-    if (link_.get() == nullptr) throw nb::value_error("the messenger is closed");
+    if (link_.get() == nullptr) throw nb::value_error("the communicator is closed");
     return link_;
   }
 
  private:
   peerlane::communicator link_;
-};
-
-// An operation under way: keeps its tensor and its messenger.
-class request {
- public:
-  request(nb::object owner, nb::object memory, peerlane::operation operation)
-      : communicator_(std::move(owner)), memory_(std::move(memory)), operation_(std::move(operation)) {}
-  ~request() {
-    const nb::gil_scoped_release waiting;
-    operation_.release();
-  }
-  request(const request&) = delete;
-  request& operator=(const request&) = delete;
-
-  bool done() {
-    if (ended_) return true;
-    peerlane::op_info info{};
-    auto outcome = [&] {
-      const nb::gil_scoped_release waiting;  // progress may copy
-      return operation_.test(&info);
-    }();
-    if (!outcome || *outcome) ended_ = info;
-    if (!outcome) failed_ = outcome.error();
-    return ended_.has_value();
-  }
-  message_info wait(nb::handle timeout) {
-    if (!ended_) {
-      const auto limit = limit_of(timeout);
-      peerlane::op_info info{};
-      const auto outcome = wait_for_end(operation_, limit, info);
-      if (!outcome && !operation_.is_empty()) throw error(outcome.error());  // timed out: it goes on
-      ended_ = info;
-      if (!outcome) failed_ = outcome.error();
-      communicator_ = memory_ = nb::none();
-    }
-    if (failed_) throw_failed(*failed_, *ended_);
-    return {ended_->source, ended_->tag, ended_->size_bytes};
-  }
-  void cancel() {
-    if (!ended_) must(operation_.cancel());
-  }
-
- private:
-  nb::object communicator_, memory_;  // before operation_: it goes first
-  peerlane::operation operation_;
-  std::optional<peerlane::op_info> ended_;
-  std::optional<peerlane::failure> failed_;
 };
 
 class window {
@@ -160,11 +90,11 @@ tensor settled(nb::handle object, bool is_written, nb::handle after) {
   return view;
 }
 
-using self_t = nb::handle_t<messenger>;
-const peerlane::communicator& link_of(self_t self) { return nb::inst_ptr<messenger>(self)->link(); }
+using self_t = nb::handle_t<communicator>;
+const peerlane::communicator& link_of(self_t self) { return nb::inst_ptr<communicator>(self)->link(); }
 
-std::unique_ptr<request> request_of(self_t self, nb::handle x, tensor& view, peerlane::operation begun) {
-  return std::make_unique<request>(nb::borrow(self), keeper_of(x, view), std::move(begun));
+std::unique_ptr<operation> operation_of(self_t self, nb::handle x, tensor& view, peerlane::operation begun) {
+  return std::make_unique<operation>(std::move(begun), nb::borrow(self), keeper_of(x, view), nb::none(), false);
 }
 
 // Begins an operation without the GIL; short messages are copied within this call.
@@ -190,15 +120,15 @@ peerlane::operation begin_receive(self_t self, const tensor& view, integer_argum
                   [&](const auto& link, const auto& memory) { return link.irecv(rank, memory, tag_bits, bits); });
 }
 
-std::unique_ptr<request> isend(self_t self, integer_argument peer, nb::handle x, integer_argument tag, nb::handle after) {
+std::unique_ptr<operation> isend(self_t self, integer_argument peer, nb::handle x, integer_argument tag, nb::handle after) {
   tensor view = settled(x, false, after);
-  return request_of(self, x, view, begin_send(self, view, peer, tag));
+  return operation_of(self, x, view, begin_send(self, view, peer, tag));
 }
 
-std::unique_ptr<request> irecv(self_t self, integer_argument source, nb::handle x, integer_argument tag,
-                               integer_argument mask, nb::handle after) {
+std::unique_ptr<operation> irecv(self_t self, integer_argument source, nb::handle x, integer_argument tag,
+                                 integer_argument mask, nb::handle after) {
   tensor view = settled(x, true, after);
-  return request_of(self, x, view, begin_receive(self, view, source, tag, mask));
+  return operation_of(self, x, view, begin_receive(self, view, source, tag, mask));
 }
 
 // The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
@@ -227,8 +157,8 @@ void send(self_t self, integer_argument peer, nb::handle x, integer_argument tag
   end_blocking(begun, limit);
 }
 
-message_info receive(self_t self, integer_argument source, nb::handle x, integer_argument tag, integer_argument mask,
-                     nb::handle timeout, nb::handle after) {
+op_info receive(self_t self, integer_argument source, nb::handle x, integer_argument tag, integer_argument mask,
+                nb::handle timeout, nb::handle after) {
   const tensor view = settled(x, true, after);
   const auto limit = limit_of(timeout);
   auto begun = begin_receive(self, view, source, tag, mask);
@@ -236,22 +166,22 @@ message_info receive(self_t self, integer_argument source, nb::handle x, integer
   return {info.source, info.tag, info.size_bytes};
 }
 
-std::unique_ptr<request> put(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
+std::unique_ptr<operation> put(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
   tensor view = settled(x, false, after);
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset");
-  return request_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
-                      return link.put(key_bytes, offset_bytes, memory);
-                    }));
+  return operation_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
+                        return link.put(key_bytes, offset_bytes, memory);
+                      }));
 }
 
-std::unique_ptr<request> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
+std::unique_ptr<operation> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
   tensor view = settled(x, true, after);
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset");
-  return request_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
-                      return link.get(key_bytes, offset_bytes, memory);
-                    }));
+  return operation_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
+                        return link.get(key_bytes, offset_bytes, memory);
+                      }));
 }
 
 std::uint64_t fetch_add(self_t self, bytes_argument key, integer_argument offset, integer_argument operand) {
@@ -316,27 +246,16 @@ nb::typed<nb::dict, nb::str, int> statistics(self_t self) {
 void bind_messages(nb::module_& module) {
   module.attr("ANY_SOURCE") = peerlane::any_source;
   module.attr("WHOLE_TAG") = peerlane::whole_tag;
-  nb::class_<request>(module, "Request",
-                      "A message, put or get under way; `await` it or wait(). Keeps its tensor. Dropping it cancels.")
-      .def("done", &request::done, "Makes progress once. True: it has ended; wait() then tells how.")
-      .def("wait", &request::wait, nb::arg("timeout").none() = nb::none(),
-           nb::sig("def wait(self, timeout: float | None = None) -> tuple[int, int, int]"),
-           "(source, tag, bytes) of the message. Seconds; Timeout leaves it under way.")
-      .def("cancel", &request::cancel, "Error with EBUSY where it is too late.")
-      .def(
-          "__await__",
-          [](nb::object self) { return nb::object(nb::module_::import_("peerlane._waiting").attr("while_polled")(self)); },
-          nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, typing.Any]"));
   nb::class_<window>(module, "Window", "Memory that other processes may put to and get from, until it is closed or dropped.")
       .def_prop_ro("key", &window::key, "Bytes for the others: send them by any way.")
       .def("close", &window::close,
            "Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of "
            "times.");
   const auto any = nb::arg("after").none() = "auto";
-  nb::class_<messenger>(module, "Messenger", nb::is_weak_referenceable(), "What peerlane.messages.open() returns.")
+  nb::class_<communicator>(module, "Communicator", nb::is_weak_referenceable(), "What peerlane.messages.open() returns.")
       .def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
            nb::arg("host_only"), nb::arg("open_timeout"))
-      .def("close", &messenger::close, "Leaves the job; what is under way ends with an error. Any number of times.")
+      .def("close", &communicator::close, "Leaves the job; what is under way ends with an error. Any number of times.")
       .def_prop_ro(
           "rank", [](self_t self) { return link_of(self).rank(); }, "This process, from 0.")
       .def_prop_ro(
@@ -351,25 +270,25 @@ void bind_messages(nb::module_& module) {
           nb::arg("mask").none() = peerlane::whole_tag, nb::kw_only(), nb::arg("timeout").none() = nb::none(), any,
           nb::sig("def recv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, "
                   "*, timeout: float | None = None, after: peerlane._types.After = 'auto') -> tuple[int, int, int]"),
-          "Into the tensor; (source, tag, bytes). GPU work launched afterwards sees the data.")
+          "Into the tensor; (source, tag, size_bytes). GPU work launched afterwards sees the data.")
       .def("isend", &isend, nb::arg("peer").none(), nb::arg("x").none(), nb::arg("tag").none() = 0, nb::kw_only(), any,
            nb::sig("def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = "
-                   "'auto') -> Request"),
-           "Begins a send. The request keeps the tensor, which must not be written until it has ended.")
+                   "'auto') -> Operation"),
+           "Begins a send. The operation keeps the tensor, which must not be written until it has ended.")
       .def("irecv", &irecv, nb::arg("source").none(), nb::arg("x").none(), nb::arg("tag").none() = 0,
            nb::arg("mask").none() = peerlane::whole_tag, nb::kw_only(), any,
            nb::sig("def irecv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = "
-                   "18446744073709551615, *, after: peerlane._types.After = 'auto') -> Request"),
-           "Begins a receive. The tensor must not be touched until the request has ended.")
+                   "18446744073709551615, *, after: peerlane._types.After = 'auto') -> Operation"),
+           "Begins a receive. The tensor must not be touched until the operation has ended.")
       .def("expose", &expose, nb::arg("x").none(), nb::sig("def expose(self, x: peerlane._types.AnyArray) -> Window"),
            "Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.")
       .def("put", &put, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
            nb::sig("def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
-                   "'auto') -> Request"),
-           "Writes the tensor into a peer's window; over there once the request has ended.")
+                   "'auto') -> Operation"),
+           "Writes the tensor into a peer's window; over there once the operation has ended.")
       .def("get", &get, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
            nb::sig("def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
-                   "'auto') -> Request"),
+                   "'auto') -> Operation"),
            "Fills the tensor from a peer's window, from byte `offset` on.")
       .def("fetch_add", &fetch_add, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("operand").none(),
            nb::sig("def fetch_add(self, key: bytes, offset: int, operand: int) -> int"),

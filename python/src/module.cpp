@@ -8,6 +8,7 @@
 #include "error.hpp"
 #include "mapping.hpp"
 #include "messages.hpp"
+#include "operation.hpp"
 #include "process.hpp"
 #include "streams.hpp"
 
@@ -43,6 +44,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The compiled half of the package; use `peerlane`.";
   module.def("process_number", &pl::py::process_number, "Another number in every forked child.");
   pl::py::bind_mapping(module);
+  pl::py::bind_operations(module);
   pl::py::bind_copies(module);
   pl::py::bind_messages(module);
   pl::py::bind_streams(module);

@@ -14,7 +14,8 @@
 namespace pl {
 
 // Object: movable, and empty when default-constructed. Numbers are never 0, and one that has ended is not given out again
-// before 2^31 others of its place.
+// before 2^31 others of its place. Tables that follow each other in one place (an owner that is closed, and another that is
+// opened at its address) give out different numbers, so that the old ones stay dead.
 template <class Object>
 class slot_table {
  public:
@@ -26,7 +27,7 @@ class slot_table {
     entry.object = std::move(object);
     const std::uint32_t generation = entry.generation.load(std::memory_order_relaxed) + 1;  // odd: live
     entry.generation.store(generation, std::memory_order_release);
-    return std::uint64_t{generation} << 32 | index;
+    return number_of(generation, index);
   }
   // Null: not live. Valid until it is ended, which must not happen beside its use.
   Object* find(std::uint64_t number) noexcept {
@@ -36,7 +37,7 @@ class slot_table {
   // Takes the object out; an empty one if the number is not live.
   Object take(std::uint64_t number) {
     slot* const entry = live(number);
-    auto generation = static_cast<std::uint32_t>(number >> 32);
+    auto generation = generation_of(number);
     if (entry == nullptr ||
         !entry->generation.compare_exchange_strong(generation, generation + 1, std::memory_order_acq_rel))
       return {};
@@ -51,7 +52,7 @@ class slot_table {
     for (std::uint32_t index = 0; index < made_; ++index) {
       slot& entry = *place(index);
       const std::uint32_t generation = entry.generation.load(std::memory_order_relaxed);
-      if (generation % 2 != 0) take(std::uint64_t{generation} << 32 | index);
+      if (generation % 2 != 0) take(number_of(generation, index));
     }
   }
 
@@ -65,6 +66,18 @@ class slot_table {
   static constexpr std::uint32_t kFirst = 64;  // slots of the first block; each further one has twice as many
   static constexpr unsigned kBlocks = 16;
 
+  // Even, so that it keeps what is live odd; the multiplier spreads tables that follow each other.
+  static std::uint32_t next_salt() noexcept {
+    static std::atomic<std::uint32_t> tables{0};
+    return (tables.fetch_add(1, std::memory_order_relaxed) * 2'654'435'761u) << 1;
+  }
+  std::uint64_t number_of(std::uint32_t generation, std::uint32_t index) const noexcept {
+    return std::uint64_t{generation ^ salt_} << 32 | index;
+  }
+  std::uint32_t generation_of(std::uint64_t number) const noexcept {
+    return static_cast<std::uint32_t>(number >> 32) ^ salt_;
+  }
+
   static unsigned block_of(std::uint32_t index) noexcept {
     return static_cast<unsigned>(std::bit_width(index / kFirst + 1)) - 1;
   }
@@ -77,7 +90,7 @@ class slot_table {
   }
   slot* live(std::uint64_t number) const noexcept {
     slot* const entry = place(static_cast<std::uint32_t>(number));
-    const auto generation = static_cast<std::uint32_t>(number >> 32);
+    const auto generation = generation_of(number);
     if (entry == nullptr || generation % 2 == 0 || entry->generation.load(std::memory_order_acquire) != generation)
       return nullptr;
     return entry;
@@ -98,6 +111,7 @@ class slot_table {
     return made_++;
   }
 
+  const std::uint32_t salt_ = next_salt();
   std::mutex mutex_;
   std::array<std::atomic<slot*>, kBlocks> blocks_{};
   std::array<std::unique_ptr<slot[]>, kBlocks> owned_;

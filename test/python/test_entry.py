@@ -166,7 +166,7 @@ def test_every_way_of_asyncio():
         await asyncio.wait_for(begin(4), 30)
         await asyncio.shield(begin(5))
         done, _ = await asyncio.wait([asyncio.create_task(begin(6))])
-        assert [each.result() for each in done] == [None]
+        assert [each.result() for each in done] == [(-1, 0, 1 << 16)]
         for each in asyncio.as_completed([begin(7)]):
             await each
         if sys.version_info >= (3, 11):
@@ -214,7 +214,7 @@ def test_awaited_in_a_task_and_asked_by_another(stuck):
         assert not end.done() and "under way" in repr(end)
         release()
         await waiter
-        assert end.done() and repr(end) == "<peerlane.Completion done>"
+        assert end.done() and repr(end) == "<peerlane.Operation done>"
         await end  # again: at once
 
     asyncio.run(run())
@@ -233,8 +233,8 @@ def test_reprs(numbers, tmp_path):
         assert repr(m.array).startswith("MappedArray([[ 0.,  1.,") and str(m.array[0]) == str(numbers[0])
     assert "closed" in repr(m) and "closed" in m._repr_html_()
     with peerlane.messages.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
-        assert repr(job) == "<peerlane.messages.Messenger rank 0 of 1>"
-    assert repr(job) == "<peerlane.messages.Messenger closed>"
+        assert repr(job) == "<peerlane.messages.Communicator rank 0 of 1>"
+    assert repr(job) == "<peerlane.messages.Communicator closed>"
     reply = peerlane.store.Reply(1, 2, 3, "unix", "logged")
     assert "version=1" in repr(reply) and "<td style='text-align:left'>unix</td>" in reply._repr_html_()
 

@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+import sys
 
 import job
 import numpy as np
@@ -53,7 +54,7 @@ def refusals(m, peer):
     with pytest.raises(peerlane.Error) as told:
         m.recv(peer, np.zeros(10, np.uint8), tag=997, timeout=30)
     assert told.value.errno == errno.EMSGSIZE
-    assert (told.value.source, told.value.tag, told.value.bytes) == (peer, 997, 100)
+    assert (told.value.source, told.value.tag, told.value.size_bytes) == (peer, 997, 100)
     asked = m.irecv(peer, np.zeros(1), tag=998)
     with pytest.raises(peerlane.Timeout):
         asked.wait(0.01)
@@ -101,3 +102,54 @@ def test_who_takes_part_must_be_said(monkeypatch):
         monkeypatch.setenv(name, value)
     assert messages._torchrun_place("", 0, 0) == ("host:29501", 3, 8)
     assert messages._torchrun_place("file:x", 1, 2) == ("file:x", 1, 2)
+
+
+def test_operations_of_every_kind_in_one_wait():
+    x, out = testing.array(np.arange(1 << 16, dtype=np.float32)), np.zeros(1 << 16, np.float32)
+    here, sent = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
+    with messages.open(rank=0, size=1) as comm:
+        codes = []
+        received = comm.irecv(0, here, tag=3)
+        copied = peerlane.copy_async(out, x)
+        for each in (received, copied):
+            each.then(codes.append)
+        with pytest.raises(peerlane.Error) as twice:
+            received.then(codes.append)
+        assert twice.value.errno == errno.EEXIST
+        with pytest.raises(peerlane.Timeout):
+            peerlane.wait_all([received, copied], 0.01)
+        assert peerlane.wait_any([received, copied], 30) == 1 and not received.done()
+        comm.send(0, sent, tag=3, timeout=30)
+        ends = peerlane.wait_all([received, copied], 30)
+        assert ends == [(0, 3, 16), (-1, 0, out.nbytes)] and (here == sent).all() and np.array_equal(out, x.get())
+        assert codes == [0, 0] and all(isinstance(each, peerlane.Operation) for each in (received, copied))
+        late = comm.irecv(0, here, tag=4)
+        late.then(codes.append)
+        late.cancel()
+        with pytest.raises(peerlane.Error):
+            peerlane.wait_all([copied, late], 30)
+        assert codes == [0, 0, errno.ECANCELED]
+        copied.then(codes.append)       # it has ended: at once
+        assert codes[-1] == 0 and len(codes) == 4
+        dropped = comm.irecv(0, here, tag=5)
+        dropped.then(codes.append)
+        del dropped
+        assert codes[-1] == errno.ECANCELED and len(codes) == 5
+    with pytest.raises(ValueError):
+        peerlane.wait_any([])
+
+
+def test_a_function_that_raises_ends_nothing(monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: seen.append(str(raised.exc_value)))
+    x, out = testing.zeros(1 << 10), np.ones(1 << 10, np.float32)
+
+    def fail(code):
+        raise RuntimeError(f"ended with {code}")
+
+    end = peerlane.copy_async(out, x)
+    end.then(fail)
+    end.wait(30)
+    assert seen == ["ended with 0"] and (out == 0).all()
+    with pytest.raises(TypeError):
+        end.then(5)

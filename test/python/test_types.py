@@ -47,7 +47,7 @@ async def use(x: peerlane.DeviceArray, host: np.ndarray, own: testing.DeviceArra
     job.send(0, 5)
     m.nothing()
 """
-SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "Literal['gdrdrv']", "peerlane._copy.Completion", "Task[None]",
+SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "Literal['gdrdrv']", "peerlane._core.Operation", "Task[tuple[int, int, int]]",
         "tuple[int, int, int]", "int", "Literal['BLOCKER']"]
 WRONG = ['Missing positional argument "src"', 'Argument 1 to "copy" has incompatible type "int"', 'Argument 2 to "copy" has incompatible type "str"',
          'Argument "after" to "copy" has incompatible type', 'Argument 1 to "map" has incompatible type "str"', 'Argument 2 to "fill"',

@@ -405,6 +405,32 @@ int misuse(communicator& job) {
 }
 TEST(communicator_api, misuse_is_an_error_value) { EXPECT_EQ(run_job(1, misuse), 0); }
 
+// The next communicator lies where the closed one did: operations of the closed one stay dead.
+int reopen(communicator&) {
+  auto options = communicator::options();
+  options.host_only = 1;
+  const peerlane_bootstrap alone{nullptr, 0, 1,
+                                 [](void*, const void* mine, std::size_t size_bytes, void* all) {
+                                   std::memcpy(all, mine, size_bytes);
+                                   return 0;
+                                 },
+                                 nullptr};
+  options.bootstrap = &alone;
+  int value = 0;
+  auto first = communicator::open(&options);
+  CHECK(first);
+  peerlane_op_t old_op = first->irecv(any_source, one(value), 1).value().give_up();
+  auto* const place = first->get();
+  CHECK(first->close());
+  auto second = communicator::open(&options);
+  CHECK(second && second->get() == place);
+  auto live = second->irecv(any_source, one(value), 1);
+  CHECK(live && peerlane_op_release(&old_op) == EINVAL);
+  CHECK(live->wait(std::chrono::milliseconds(0)).code() == ETIMEDOUT && live->cancel());
+  return 0;
+}
+TEST(communicator_api, operations_of_a_closed_one_are_dead_in_the_next) { EXPECT_EQ(run_job(1, reopen), 0); }
+
 int dead_peer(communicator& job) {
   int value = 0;
   if (job.rank() == 1) _exit(0);  // without closing

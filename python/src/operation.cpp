@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "operation.hpp"
+
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <peerlane/copy.hpp>
+#include <shared_mutex>
+#include <vector>
+
+#include "device_span.hpp"
+#include "stream_order.hpp"
+#include "waiting.hpp"
+
+namespace pl::py {
+namespace {
+
+// A function may be called by a thread of the library, which must not ask for the GIL once the interpreter ends.
+std::shared_mutex g_calls_mutex;
+bool g_has_ended = false;
+
+void end_calls() {
+  const nb::gil_scoped_release waiting;  // a call may wait for it
+  const std::unique_lock alone(g_calls_mutex);
+  g_has_ended = true;
+}
+
+// Calls a Python function once, with 0 or the errno value; what it raises is reported as unraisable.
+struct python_function {
+  PyObject* function;
+  void operator()(const peerlane::op_info& info) const noexcept {
+    const std::shared_lock calling(g_calls_mutex);
+    if (g_has_ended) return;
+    const nb::gil_scoped_acquire held;
+    const nb::object owned = nb::steal(function);
+    try {
+      owned(info.error);
+    } catch (nb::python_error& raised) {
+      raised.restore();
+      PyErr_WriteUnraisable(owned.ptr());
+    }
+  }
+};
+
+std::vector<operation*> operations_from(nb::list list) {
+  std::vector<operation*> out;
+  for (nb::handle each : list) out.push_back(nb::cast<operation*>(each));
+  return out;
+}
+
+bool is_past(std::chrono::steady_clock::time_point begin, std::chrono::milliseconds limit) {
+  return limit >= limit.zero() && std::chrono::steady_clock::now() - begin >= limit;
+}
+
+nb::typed<nb::list, nb::typed<nb::tuple, int, int, int>> wait_all(nb::list list, nb::handle timeout) {
+  const auto all = operations_from(list);
+  const auto limit = limit_of(timeout);
+  const auto begin = std::chrono::steady_clock::now();
+  bool have_ended = false;
+  wait_until([&] {
+    have_ended = true;
+    for (auto* const one : all) have_ended = (one->has_ended() || one->poll()) && have_ended;
+    return have_ended || is_past(begin, limit);
+  });
+  if (!have_ended) throw error(ETIMEDOUT, "not all of the operations have ended yet; the others go on");
+  nb::list out;
+  for (auto* const one : all) out.append(one->outcome());
+  return out;
+}
+
+std::size_t wait_any(nb::list list, nb::handle timeout) {
+  const auto all = operations_from(list);
+  const auto limit = limit_of(timeout);
+  const auto begin = std::chrono::steady_clock::now();
+  if (all.empty()) throw nb::value_error("wait_any: give one operation at least");
+  auto found = all.end();
+  wait_until([&] {
+    found = std::find_if(all.begin(), all.end(), [](operation* one) { return one->has_ended() || one->poll(); });
+    return found != all.end() || is_past(begin, limit);
+  });
+  if (found == all.end()) throw error(ETIMEDOUT, "none of the operations has ended yet; they go on");
+  return static_cast<std::size_t>(found - all.begin());
+}
+
+nb::object waiting_module() { return nb::module_::import_("peerlane._waiting"); }
+
+}  // namespace
+
+void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info) {
+  if (reason.code != EMSGSIZE) throw error(reason);
+  nb::object thrown = nb::module_::import_("peerlane._errors").attr("Error")(reason.code, reason.message);
+  thrown.attr("source") = info.source;
+  thrown.attr("tag") = info.tag;
+  thrown.attr("size_bytes") = info.size_bytes;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(thrown.ptr())), thrown.ptr());
+  throw nb::python_error();
+}
+
+peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
+                                                 peerlane::op_info& info) {
+  peerlane::result<peerlane::op_info> outcome = peerlane::op_info{};
+  (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+    outcome = operation.wait(slice, &info);
+    return outcome || operation.is_empty() || outcome.error().code != ETIMEDOUT;
+  });
+  return outcome;
+}
+
+operation::~operation() {
+  const nb::gil_scoped_release waiting;
+  begun_.release();
+}
+
+// Under the mutex.
+void operation::keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info) {
+  info_ = info;
+  if (!outcome) failed_ = outcome.error();
+  has_ended_.store(true, std::memory_order_release);
+}
+
+bool operation::poll() {
+  if (has_ended()) return true;
+  const std::unique_lock alone(mutex_, std::try_to_lock);
+  if (!alone.owns_lock() || has_ended()) return has_ended();
+  peerlane::op_info info{};
+  const auto state = begun_.test(&info);
+  if (!state) keep(state.error(), info);
+  else if (*state) keep(info, info);
+  return has_ended();
+}
+
+bool operation::done() {
+  if (has_ended()) return true;
+  const nb::gil_scoped_release waiting;  // progress may copy
+  return poll();
+}
+
+op_info operation::outcome() {
+  owner_ = first_ = second_ = nb::none();
+  if (failed_) throw_failed(*failed_, info_);
+  return {info_.source, info_.tag, info_.size_bytes};
+}
+
+op_info operation::wait(nb::handle timeout) {
+  const auto limit = limit_of(timeout);
+  const auto begin = std::chrono::steady_clock::now();
+  if (!has_ended())
+    (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+      const std::lock_guard alone(mutex_);
+      if (has_ended()) return true;
+      peerlane::op_info info{};
+      const auto outcome = begun_.wait(slice, &info);
+      if (!outcome && outcome.error().code == ETIMEDOUT && !begun_.is_empty()) return is_past(begin, limit);
+      keep(outcome, info);
+      return true;
+    });
+  if (!has_ended()) throw error(ETIMEDOUT, "the operation has not ended yet; it goes on");
+  return outcome();
+}
+
+void operation::cancel() {
+  if (has_ended()) return;
+  const auto outcome = [&] {
+    const nb::gil_scoped_release waiting;
+    const std::lock_guard alone(mutex_);
+    return begun_.cancel();
+  }();
+  must(outcome);
+}
+
+void operation::then(nb::object function) {
+  if (PyCallable_Check(function.ptr()) == 0) throw nb::type_error("then: give a function of one argument, the errno value");
+  PyObject* const kept = function.release().ptr();  // python_function ends it
+  const auto outcome = [&]() -> peerlane::status {
+    const nb::gil_scoped_release waiting;
+    const std::lock_guard alone(mutex_);
+    if (!has_ended()) return begun_.then(python_function{kept});
+    python_function{kept}(info_);
+    return {};
+  }();
+  if (!outcome) {
+    nb::steal(kept).reset();
+    throw error(outcome.error());
+  }
+}
+
+void operation::make_wait(nb::handle stream) {
+  auto* const handle = stream_of(stream);
+  const nb::gil_scoped_release waiting;  // copies that need a CPU are waited for
+  const std::lock_guard alone(mutex_);
+  must(peerlane::make_wait(begun_, handle));
+}
+
+void operation::record(nb::handle event) {
+  const nb::object number = nb::hasattr(event, "cuda_event") ? event.attr("cuda_event")
+                            : nb::hasattr(event, "ptr")      ? event.attr("ptr")
+                                                             : nb::borrow(event);
+  auto* const handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(unsigned_integer(number, "the event")));
+  const nb::gil_scoped_release waiting;
+  const std::lock_guard alone(mutex_);
+  must(peerlane::record(begun_, handle));
+}
+
+void bind_operations(nb::module_& module) {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_calls));
+  nb::class_<operation>(
+      module, "Operation", nb::dynamic_attr(),
+      nb::sig("class Operation(typing.Coroutine[typing.Any, typing.Any, tuple[int, int, int]], metaclass=abc.ABCMeta)"),
+      "What goes on after its call: a copy, a message, a put or a get. `await` it, wait(), or look with done(); a "
+      "coroutine, too:\n"
+      "asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy, and withdraws a message.")
+      .def("done", &operation::done, "Makes progress once. True: it has ended; wait() then tells how.")
+      .def("wait", &operation::wait, nb::arg("timeout").none() = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> tuple[int, int, int]"),
+           "(source, tag, size_bytes), of a copy (-1, 0, size_bytes); raises what went wrong. Seconds; Timeout leaves it "
+           "under "
+           "way.")
+      .def("cancel", &operation::cancel, "Error with EBUSY where it is too late, as for copies.")
+      .def("then", &operation::then, nb::arg("function"),
+           nb::sig("def then(self, function: collections.abc.Callable[[int], object]) -> None"),
+           "Calls function(errno value, 0: well) once when it has ended, from any thread; at once if it has. It must not "
+           "block. A "
+           "second one is an Error with EEXIST.")
+      .def("make_wait", &operation::make_wait, nb::arg("stream").none(),
+           nb::sig("def make_wait(self, stream: peerlane._types.Stream) -> None"),
+           "Of copies: the CUDA stream waits on the GPU for them; nothing blocks here but copies that need a CPU.")
+      .def("record", &operation::record, nb::arg("event"), "Of copies: records the CUDA event behind them.")
+      .def_prop_ro("is_copy", &operation::is_copy, "A copy cannot be cancelled.")
+      .def(
+          "__await__", [](nb::object self) { return waiting_module().attr("steps")(self); },
+          nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, tuple[int, int, int]]"))
+      .def(
+          "send", [](nb::object self, nb::object value) { return waiting_module().attr("send")(self, value); },
+          nb::arg("value").none(), nb::sig("def send(self, value: typing.Any) -> typing.Any"), "For the event loop.")
+      .def(
+          "throw", [](nb::object self, nb::args exception) { return waiting_module().attr("throw")(self, *exception); },
+          nb::sig("def throw(self, *exception: typing.Any) -> typing.Any"), "For the event loop.")
+      .def(
+          "close", [](nb::object self) { waiting_module().attr("close")(self); }, nb::sig("def close(self) -> None"),
+          "For the event loop; a copy goes on.")
+      .def("__repr__", [](operation& self) {
+        const char* const state = self.done() ? "done" : "under way";
+        return nb::str(("<peerlane.Operation " + std::string(state) + ">").c_str());
+      });
+  module.def("wait_all", &wait_all, nb::arg("operations"), nb::arg("timeout").none());
+  module.def("wait_any", &wait_any, nb::arg("operations"), nb::arg("timeout").none());
+}
+
+}  // namespace pl::py

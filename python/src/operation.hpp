@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Anything that goes on after its call: a copy, a message, a put or a get (peerlane/operation.hpp).
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <peerlane/operation.hpp>
+#include <tuple>
+
+#include "error.hpp"
+
+namespace nb = nanobind;
+
+namespace pl::py {
+
+using op_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, size_bytes
+
+// What a message that was longer than its tensor raises: its Error also has source, tag and size_bytes, the true length.
+[[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info);
+
+// operation.wait(limit, &info); Ctrl-C ends it, and leaves the operation under way.
+peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
+                                                 peerlane::op_info& info);
+
+// Keeps its owner and its tensors. Any thread. Dropping it releases it: a copy is waited for, a message is withdrawn.
+class operation {
+ public:
+  operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, bool is_copy)
+      : owner_(std::move(owner)),
+        first_(std::move(first)),
+        second_(std::move(second)),
+        begun_(std::move(begun)),
+        is_copy_(is_copy) {}
+  ~operation();
+  operation(const operation&) = delete;
+  operation& operator=(const operation&) = delete;
+
+  // Makes progress once, without the GIL. False also while another thread is inside.
+  bool poll();
+  bool done();
+  bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
+  bool is_copy() const noexcept { return is_copy_; }
+  // Once it has ended; throws what went wrong.
+  op_info outcome();
+  op_info wait(nb::handle timeout);
+  void cancel();
+  void then(nb::object function);
+  void make_wait(nb::handle stream);
+  void record(nb::handle event);
+
+ private:
+  void keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info);
+  nb::object owner_, first_, second_;  // before begun_: it goes first
+  std::mutex mutex_;                   // of what is below; its owner never waits for the GIL
+  peerlane::operation begun_;
+  peerlane::op_info info_{};
+  std::optional<peerlane::failure> failed_;
+  std::atomic<bool> has_ended_{false};
+  const bool is_copy_;
+};
+
+void bind_operations(nb::module_& module);
+
+}  // namespace pl::py
