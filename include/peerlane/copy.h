@@ -132,14 +132,15 @@ int peerlane_copy_fill(peerlane_copier_t copier, struct peerlane_buffer destinat
 
 enum peerlane_begin_flags {
   PEERLANE_BEGIN_DEFAULT = 0,
-  PEERLANE_BEGIN_AFTER_STREAM = 1 /**< The copies wait for what `stream` has queued so far. */
+  PEERLANE_BEGIN_AFTER_STREAM = 1, /**< The copies wait for what `stream` has queued so far. */
+  PEERLANE_BEGIN_URGENT = 2        /**< Blocks alone (<peerlane/blocks.h>): not behind other long lists. */
 };
 
 /**
  * @brief Begins copies, and returns once they are under way.
  *
  * @param transfers  read before the call returns.
- * @param flags      enum peerlane_begin_flags.
+ * @param flags      PEERLANE_BEGIN_DEFAULT or PEERLANE_BEGIN_AFTER_STREAM.
  * @param stream     a CUstream or cudaStream_t; read with PEERLANE_BEGIN_AFTER_STREAM.
  * @param op         written on success; ends with all of the copies. info->size_bytes is their sum.
  * @return 0; EBUSY: the stream is being captured into a graph; EAGAIN: 4 million operations are not ended; as

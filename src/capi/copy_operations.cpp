@@ -98,13 +98,22 @@ template <class Act>
 int order_after(const peerlane_op_t* op, Act&& act) {
   if (op == nullptr) return fail(EINVAL, kNullPointer);
   if (op->number == 0) return 0;
-  if (op->calls != &kCopyCalls) return fail(EINVAL, "the operation is no copy: give one of peerlane_copy_begin");
+  if (op->calls != &kCopyCalls)
+    return fail(EINVAL, "the operation is no copy: give one of peerlane_copy_begin or peerlane_blocks_begin");
   return with_copy(op, [&](pending_copy& one) {
     return return_code(one.watched != nullptr ? one.watched->with_copies(act) : act(one.copies));
   });
 }
 
 }  // namespace
+
+int pl::add_operation(peerlane_copier_t copier, copy::completion copies, std::uint64_t size_bytes, peerlane_op_t& op) {
+  const auto number = copier->operations->table.add({std::move(copies), size_bytes, nullptr});
+  if (number == 0) return fail(EAGAIN, "4 million copies of this copier have not been ended: end some");
+  copier->objects.fetch_add(1, std::memory_order_relaxed);
+  op = {&kCopyCalls, copier, number};
+  return 0;
+}
 
 PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count,
                                   uint32_t flags, void* stream, peerlane_op_t* op) try {
@@ -119,13 +128,9 @@ PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlan
   if ((code = pl::read_transfers(given, count, list)) != 0) return code;
   auto begun = planner->begin(list, {(flags & PEERLANE_BEGIN_AFTER_STREAM) != 0, static_cast<pl::cu::stream_t>(stream)});
   if (!begun) return fail(begun.error());
-  pending_copy made{*std::move(begun), 0, nullptr};
-  for (const auto& transfer : list) made.size_bytes += transfer.bytes();
-  const auto number = copier->operations->table.add(std::move(made));
-  if (number == 0) return fail(EAGAIN, "4 million copies of this copier have not been ended: end some");
-  copier->objects.fetch_add(1, std::memory_order_relaxed);
-  *op = {&kCopyCalls, copier, number};
-  return 0;
+  std::uint64_t size_bytes = 0;
+  for (const auto& transfer : list) size_bytes += transfer.bytes();
+  return pl::add_operation(copier, *std::move(begun), size_bytes, *op);
 }
 PL_NO_EXCEPTIONS
 

@@ -12,6 +12,7 @@
 #include "capi/capi_call.hpp"
 #include "capi/copy_watcher.hpp"
 #include "capi/slot_table.hpp"
+#include "copy/completion.hpp"
 #include "copy/planner.hpp"
 
 namespace pl {
@@ -45,6 +46,9 @@ copy::planner* planner_of(peerlane_copier_t copier, int& code) noexcept;
 // Null: `code` is an errno value, and the thread's last error says what is wrong with the transfer.
 int read_transfer(const peerlane_transfer& given, copy::transfer& out);
 int read_transfers(const peerlane_transfer* given, std::size_t count, std::vector<copy::transfer>& out);
+
+// Makes copies under way an operation of the copier. The answer of the C call.
+int add_operation(peerlane_copier_t copier, copy::completion copies, std::uint64_t size_bytes, peerlane_op_t& op);
 
 // What lies there, by the buffer or else by the driver.
 bool is_device_memory(const peerlane_buffer& buffer);

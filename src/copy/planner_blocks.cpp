@@ -65,6 +65,8 @@ status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, 
     }
     ends.other = ends.host.is_pinned ? other_side::pinned : other_side::pageable;
     ends.other_is_known = true;
+    if (!ends.host.is_pinned && cu::find_device_memory(cuda_, range.begin))
+      return about_plane(to_host ? "destination" : "source", plane, {EINVAL, "GPU memory, where plane 0 is host memory"});
   }
   return {};
 }
