@@ -3,6 +3,7 @@
 // python/peerlane/.
 #include <nanobind/nanobind.h>
 
+#include "blocks.hpp"
 #include "call.hpp"
 #include "copies.hpp"
 #include "error.hpp"
@@ -46,6 +47,7 @@ NB_MODULE(_core, module) {
   pl::py::bind_mapping(module);
   pl::py::bind_operations(module);
   pl::py::bind_copies(module);
+  pl::py::bind_blocks(module);
   pl::py::bind_messages(module);
   pl::py::bind_streams(module);
 }

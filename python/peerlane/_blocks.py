@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many blocks between paged tensors in one call, for example the pages of a KV cache between GPU and host."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _gpu, _core  # _gpu first: it is what _core runs on
+from ._types import After, AnyArray
+
+__all__ = ["copy_blocks", "copy_blocks_async"]
+
+
+def copy_blocks(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequence[AnyArray], dst_indices: Any = None, src_indices: Any = None,
+                *, urgent: bool = False, after: After = "auto") -> None:
+    """For each i and each tensor of both sides: dst[dst_indices[i]] = src[src_indices[i]]; complete on return.
+
+    Each side is a tensor or a list of tensors of one shape (layers, K and V), whose first dimension counts blocks; a block, which is
+    the rest, lies in one piece. One side at least is GPU memory; host memory should be pinned. The indices serve all tensors of
+    their side: NumPy arrays or CPU tensors of int32 or int64, read where they are, or any sequence of integers; None: 0, 1, 2, ...
+    Everything is checked before anything moves: an index outside, a block that is written twice or both read and written is an
+    Error with EINVAL that names the place. `urgent`: not behind other long lists. `after`: see copy().
+    """
+    copy_blocks_async(dst, src, dst_indices, src_indices, urgent=urgent, after=after).wait()
+
+
+def copy_blocks_async(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequence[AnyArray], dst_indices: Any = None,
+                      src_indices: Any = None, *, urgent: bool = False, after: After = "auto") -> _core.Operation:
+    """Begins that: `await` the operation, wait(), or make_wait(stream). The tensors are kept until it has ended; the indices are free
+    again when this returns."""
+    return _core.copy_blocks_async(dst, src, _numbers(dst_indices), _numbers(src_indices), urgent, after)
+
+
+def _numbers(indices: Any) -> Any:
+    """Lists and ranges become an array; arrays and tensors stay as they are."""
+    if isinstance(indices, (list, tuple, range)):
+        return np.asarray(indices, np.int64)
+    return indices

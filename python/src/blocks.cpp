@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "blocks.hpp"
+
+#include <nanobind/stl/unique_ptr.h>
+
+#include <array>
+#include <memory>
+#include <peerlane/blocks.hpp>
+#include <vector>
+
+#include "copies.hpp"
+#include "error.hpp"
+#include "operation.hpp"
+#include "stream_order.hpp"
+#include "tensor.hpp"
+#include "torch.hpp"
+
+namespace pl::py {
+namespace {
+
+// One side: tensors of one shape, whose first dimension counts blocks.
+struct paged_tensors {
+  const char* role = "";
+  std::vector<tensor> planes;
+  std::vector<std::uint64_t> addresses;
+  tensor indices;
+  bool has_indices = false;
+  std::uint64_t block_bytes = 0;
+  nb::object keeper;
+
+  const tensor& first() const { return planes.front(); }
+};
+
+[[noreturn]] void refuse(const paged_tensors& side, const std::string& reason) {
+  throw nb::value_error(("copy_blocks: the " + std::string(side.role) + ": " + reason).c_str());
+}
+
+// Whether everything but the first dimension is one run of memory.
+bool are_blocks_contiguous(const tensor& view) {
+  std::int64_t step = view.type.bytes;
+  for (std::size_t i = view.shape.size(); i-- > 1;) {
+    if (view.shape[i] != 1 && view.strides[i] != step) return false;
+    step *= view.shape[i];
+  }
+  return view.strides[0] >= step || view.shape[0] <= 1;
+}
+
+// A tuple of two numbers is a pointer and a length.
+bool is_list_of_tensors(nb::handle planes) {
+  if (nb::isinstance<nb::list>(planes)) return true;
+  if (!nb::isinstance<nb::tuple>(planes)) return false;
+  const auto tuple = nb::borrow<nb::tuple>(planes);
+  return nb::len(tuple) == 0 || !nb::isinstance<nb::int_>(tuple[0]);
+}
+
+paged_tensors describe_side(const char* role, nb::handle planes) {
+  paged_tensors side;
+  side.role = role;
+  const std::string described = "copy_blocks: the " + std::string(role);
+  nb::list keeper;
+  const auto add = [&](nb::handle plane) {
+    tensor& view = side.planes.emplace_back(describe(plane, described.c_str()));
+    keeper.append(keeper_of(plane, view));
+  };
+  if (is_list_of_tensors(planes))
+    for (nb::handle each : planes) add(each);
+  else add(planes);
+  side.keeper = std::move(keeper);
+  if (side.planes.empty()) refuse(side, "no tensor is given");
+  const tensor& first = side.first();
+  if (first.shape.size() == 0) refuse(side, "a tensor without dimensions has no blocks");
+  if (!are_blocks_contiguous(first)) refuse(side, "a block (all dimensions but the first) must lie in one piece");
+  side.block_bytes = first.type.bytes;
+  for (std::size_t i = 1; i < first.shape.size(); ++i) side.block_bytes *= static_cast<std::uint64_t>(first.shape[i]);
+  for (const tensor& plane : side.planes) {
+    if (plane.shape != first.shape || !plane.type.fits(first.type) || !are_blocks_contiguous(plane) ||
+        plane.strides[0] != first.strides[0] || plane.location != first.location)
+      refuse(side, "its tensors differ in shape, dtype, stride or place");
+    side.addresses.push_back(plane.address);
+  }
+  return side;
+}
+
+void take_indices(paged_tensors& side, nb::handle indices) {
+  if (indices.is_none()) return;
+  side.indices = describe(indices, "copy_blocks: the indices");
+  const std::string type = name_of(side.indices.type);
+  if (side.indices.location != place::host) refuse(side, "indices in GPU memory: give them in host memory");
+  if (type != "int32" && type != "int64") refuse(side, "indices of " + type + ": int32 and int64 are read where they are");
+  if (side.indices.shape.size() != 1 || !side.indices.is_contiguous()) refuse(side, "indices must be one run of numbers");
+  side.has_indices = true;
+}
+
+peerlane_paged_memory to_c(const paged_tensors& side) {
+  const tensor& first = side.first();
+  const auto blocks = static_cast<std::uint64_t>(first.shape[0]);
+  peerlane_paged_memory out{};
+  out.planes = side.addresses.data();
+  out.stride_bytes = blocks > 1 ? static_cast<std::uint64_t>(first.strides[0]) : side.block_bytes;
+  out.plane_size_bytes = blocks == 0 ? 0 : (blocks - 1) * out.stride_bytes + side.block_bytes;
+  out.memory = first.location == place::device ? PEERLANE_MEMORY_DEVICE : PEERLANE_MEMORY_HOST;
+  if (side.has_indices) {
+    out.indices = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(side.indices.address));
+    out.index_size_bytes = side.indices.type.bytes;
+  }
+  return out;
+}
+
+std::size_t count_of(const paged_tensors& destination, const paged_tensors& source) {
+  const auto given = [](const paged_tensors& side) {
+    return static_cast<std::size_t>(side.has_indices ? side.indices.shape[0] : side.first().shape[0]);
+  };
+  const std::size_t written = given(destination), read = given(source);
+  if (destination.has_indices != source.has_indices) return destination.has_indices ? written : read;
+  if (written != read)
+    throw nb::value_error(("copy_blocks: " + std::to_string(written) + " blocks of the destination, " +
+                           std::to_string(read) + " of the source")
+                              .c_str());
+  return written;
+}
+
+// Fills `blocks`, which points into both sides.
+void plan(peerlane_blocks& blocks, paged_tensors& destination, paged_tensors& source, nb::handle dst_indices,
+          nb::handle src_indices) {
+  for (const tensor& plane : destination.planes)
+    if (!plane.is_writable) refuse(destination, "it is read-only");
+  if (destination.planes.size() != source.planes.size())
+    throw nb::value_error("copy_blocks: the destination and the source differ in number of tensors");
+  if (destination.block_bytes != source.block_bytes || !destination.first().type.fits(source.first().type))
+    throw nb::value_error(("copy_blocks: blocks of " + std::to_string(destination.block_bytes) + " bytes of " +
+                           name_of(destination.first().type) + " in the destination, of " +
+                           std::to_string(source.block_bytes) + " bytes of " + name_of(source.first().type) +
+                           " in the source")
+                              .c_str());
+  if (destination.first().location == place::host && source.first().location == place::host)
+    throw nb::value_error("copy_blocks: both sides lie in host memory: use NumPy");
+  take_indices(destination, dst_indices);
+  take_indices(source, src_indices);
+  blocks.destination = to_c(destination);
+  blocks.source = to_c(source);
+  blocks.plane_count = destination.planes.size();
+  blocks.block_size_bytes = destination.block_bytes;
+  blocks.count = count_of(destination, source);
+}
+
+std::vector<stream_handle> streams_before(nb::handle after, const paged_tensors& destination, const paged_tensors& source) {
+  std::vector<const tensor*> all;
+  for (const paged_tensors* side : {&destination, &source})
+    for (const tensor& plane : side->planes) all.push_back(&plane);
+  return busy_streams(after, all);
+}
+
+std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb::handle dst_indices, nb::handle src_indices,
+                                             bool is_urgent, nb::handle after) {
+  paged_tensors destination = describe_side("destination", dst), source = describe_side("source", src);
+  peerlane_blocks blocks{};
+  plan(blocks, destination, source, dst_indices, src_indices);
+  const auto busy = streams_before(after, destination, source);
+  if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // an operation can wait for one stream
+  auto begun = [&] {
+    const nb::gil_scoped_release waiting;
+    peerlane_op_t op = PEERLANE_OP_INIT;
+    const std::uint32_t flags = (busy.empty() ? 0u : static_cast<std::uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) |
+                                (is_urgent ? static_cast<std::uint32_t>(PEERLANE_BEGIN_URGENT) : 0u);
+    const int code = peerlane_blocks_begin(shared_copier().get(), &blocks, flags, busy.empty() ? nullptr : busy[0], &op);
+    if (code != 0) throw error(code, peerlane_last_error());
+    return peerlane::operation(op);
+  }();
+  return std::make_unique<operation>(std::move(begun), nb::none(), std::move(destination.keeper), std::move(source.keeper),
+                                     true);
+}
+
+}  // namespace
+
+void bind_blocks(nb::module_& module) {
+  module.def("copy_blocks_async", &copy_blocks_async, nb::arg("dst").none(), nb::arg("src").none(),
+             nb::arg("dst_indices").none(), nb::arg("src_indices").none(), nb::arg("urgent"), nb::arg("after").none());
+}
+
+}  // namespace pl::py

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""copy_blocks: every block is where it belongs, and mistakes are errors before anything moves."""
+
+import asyncio
+
+import numpy as np
+import peerlane
+import pytest
+from peerlane import testing
+
+BLOCK = (4, 8)
+
+
+def pages(count, seed):
+    return np.random.default_rng(seed).random((count, *BLOCK), np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, list])
+def test_out_and_back(dtype):
+    make = (lambda numbers: numbers) if dtype is list else (lambda numbers: np.array(numbers, dtype))
+    layers = [pages(20, seed) for seed in range(3)]
+    cache, pool = [testing.array(layer) for layer in layers], [np.zeros((6, *BLOCK), np.float32) for _ in layers]
+    peerlane.copy_blocks(pool, cache, make([5, 0, 3]), make([19, 7, 8]))
+    for layer, host in zip(layers, pool):
+        assert np.array_equal(host[[5, 0, 3]], layer[[19, 7, 8]])
+        assert not host[[1, 2, 4]].any()
+    back = [testing.zeros((20, *BLOCK), np.float32) for _ in layers]
+    peerlane.copy_blocks(back, pool, make([1, 2, 3]), make([5, 0, 3]), urgent=True)
+    for layer, x in zip(layers, back):
+        assert np.array_equal(x.get()[[1, 2, 3]], layer[[19, 7, 8]])
+        assert not x.get()[0].any() and not x.get()[4:].any()
+
+
+def test_a_page_that_holds_all_layers():
+    layers = [pages(9, seed) for seed in range(2)]
+    cache = [testing.array(layer) for layer in layers]
+    pool = np.zeros((5, 2, *BLOCK), np.float32)
+    peerlane.copy_blocks([pool[:, 0], pool[:, 1]], cache, None, np.array([8, 1, 4], np.int32))
+    assert np.array_equal(pool[:3], np.stack([layer[[8, 1, 4]] for layer in layers], axis=1))
+    assert not pool[3:].any()
+
+
+def test_inside_one_gpu_and_awaited():
+    values = pages(16, 1)
+    cache, other = testing.array(values), testing.zeros((16, *BLOCK), np.float32)
+
+    async def move():
+        await peerlane.copy_blocks_async(other, cache, range(0, 8), range(8, 16))
+
+    asyncio.run(move())
+    assert np.array_equal(other.get()[:8], values[8:])
+
+
+def test_mistakes_move_nothing():
+    cache, pool = testing.array(pages(8, 2)), np.zeros((8, *BLOCK), np.float32)
+
+    def refused(kind, words, *arguments):
+        with pytest.raises(kind, match=words):
+            peerlane.copy_blocks(*arguments)
+        assert not pool.any()
+
+    refused(peerlane.Error, "index 1 of the source is 8", pool, cache, [0, 1], [0, 8])
+    refused(peerlane.Error, "index 0 of the source is -1", pool, cache, [0, 1], [-1, 3])
+    refused(peerlane.Error, "block 3 is written twice", pool, cache, [3, 1, 3], [0, 1, 2])
+    refused(ValueError, "2 blocks of the destination, 3 of the source", pool, cache, [0, 1], [0, 1, 2])
+    refused(ValueError, "int32 and int64", pool, cache, np.array([0.0]), [1])
+    refused(ValueError, "one run of numbers", pool, cache, np.arange(8)[::2], [0, 1, 2, 3])
+    refused(ValueError, "indices in GPU memory", pool, cache, testing.array(np.arange(2)), [0, 1])
+    refused(ValueError, "both sides lie in host memory", pool, np.ones_like(pool), [0], [1])
+    refused(ValueError, "blocks of 128 bytes", pool, testing.zeros((8, 3), np.float32), [0], [1])
+    refused(ValueError, "differ in number of tensors", [pool], [cache, cache], [0], [1])
+    refused(ValueError, "in one piece", pool[:, :, ::2], testing.zeros((8, 4, 4), np.float32), [0], [1])
+    refused(ValueError, "no tensor is given", [], [], None, None)
+    refused(TypeError, "destination", None, cache, [0], [1])
+    with pytest.raises(ValueError, match="read-only"):
+        peerlane.copy_blocks(np.broadcast_to(pool, pool.shape), cache, [0], [1])
+    with pytest.raises(peerlane.Error, match="read and written"):
+        peerlane.copy_blocks(cache, cache, [0, 1], [1, 2])
