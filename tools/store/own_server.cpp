@@ -4,15 +4,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 
 #include "base/text.hpp"
+#include "store/protocol/byte_channel.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::store_tools {
@@ -28,16 +26,7 @@ std::string first_line(int pipe) {
 }  // namespace
 
 bool nobody_serves(const std::string& directory) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = directory + "/store.sock";
-  if (directory.empty() || path.size() >= sizeof address.sun_path) return true;
-  path.copy(address.sun_path, path.size());
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return true;
-  const bool answers = connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  close(probe);
-  return !answers;
+  return directory.empty() || !store_client::is_listened_to(directory + "/store.sock");
 }
 
 own_server::own_server(std::string directory, const std::vector<std::string>& more) : directory_(std::move(directory)) {

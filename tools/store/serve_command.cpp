@@ -101,6 +101,8 @@ int serve(const tools::invocation& call) {
     tools::must(store_server::check(config));
     return tools::kExitOk;
   }
+  // The reader of standard error may end before the store does (`serve 2>&1 | head`): a line is lost then, not the store.
+  std::signal(SIGPIPE, SIG_IGN);
   const auto server = tools::must(store_server::server::open(config));
   server->stop_on_signals();
   std::printf("store %s: socket %s, TCP %s\n", config.data.c_str(),

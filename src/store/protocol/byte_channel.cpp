@@ -88,21 +88,42 @@ int finish_connect(int fd, unsigned timeout_ms) {
   return error;
 }
 
-result<int> connect_unix(const std::string& path) {
-  sockaddr_un socket_address{};
-  socket_address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof socket_address.sun_path)
+result<sockaddr_un> unix_address(const std::string& path) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  if (path.size() >= sizeof out.sun_path)
     return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
-  std::memcpy(socket_address.sun_path, path.data(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::memcpy(out.sun_path, path.data(), path.size());
+  return out;
+}
+
+// Without blocking: a store that is stopped takes no connection from its queue, and when that is full connect() would wait
+// for ever. The kernel says EAGAIN then and gives no sign of room, so this asks again.
+int connect_in_time(int fd, const sockaddr_un& target, unsigned timeout_ms) {
+  constexpr unsigned kPauseMs = 5;
+  const std::uint64_t deadline_ns = monotonic_ns() + std::uint64_t{timeout_ms} * 1'000'000;
+  while (::connect(fd, reinterpret_cast<const sockaddr*>(&target), sizeof target) != 0) {
+    if (errno != EAGAIN && errno != EINTR) return errno;
+    if (monotonic_ns() >= deadline_ns) return ETIMEDOUT;
+    (void)poll(nullptr, 0, kPauseMs);
+  }
+  return 0;
+}
+
+result<int> connect_unix(const std::string& path, unsigned timeout_ms) {
+  const auto socket_address = unix_address(path);
+  if (!socket_address) return socket_address.error();
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return failure{errno, "socket: " + errno_text(errno)};
-  if (::connect(fd, reinterpret_cast<sockaddr*>(&socket_address), sizeof socket_address) != 0) {
-    const int code = errno;
+  if (const int code = connect_in_time(fd, *socket_address, timeout_ms); code != 0) {
     ::close(fd);
+    if (code == ETIMEDOUT)
+      return failure{code, format("the store's socket %s: its queue of connections is full, and nobody takes one: is its "
+                                  "process stopped?",
+                                  path.c_str())};
     return failure{code, format("the store's socket %s: %s; is `peerlane store serve` running there?", path.c_str(),
                                 errno_text(code).c_str())};
   }
-  fcntl(fd, F_SETFL, O_NONBLOCK);
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
   return fd;
 }
@@ -133,6 +154,15 @@ result<int> connect_tcp(const std::string& endpoint, unsigned timeout_ms) {
 
 }  // namespace
 
+bool is_listened_to(const std::string& path) {
+  const auto socket_address = unix_address(path);
+  const int fd = socket_address ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+  if (fd < 0) return false;
+  const int code = connect_in_time(fd, *socket_address, 0);
+  ::close(fd);
+  return code == 0 || code == ETIMEDOUT;  // its queue is full
+}
+
 bool wait_for(int fd, bool to_write, unsigned timeout_ms) noexcept {
   pollfd one{fd, static_cast<short>(POLLIN | (to_write ? POLLOUT : 0)), 0};
   return poll(&one, 1, static_cast<int>(timeout_ms)) > 0;
@@ -140,7 +170,7 @@ bool wait_for(int fd, bool to_write, unsigned timeout_ms) noexcept {
 
 result<std::unique_ptr<byte_channel>> connect(const address& target, unsigned timeout_ms) {
   if (!target.socket.empty()) {
-    const auto fd = connect_unix(target.socket);
+    const auto fd = connect_unix(target.socket, timeout_ms);
     if (!fd) return fd.error();
     return std::unique_ptr<byte_channel>(new socket_channel(*fd, store_protocol::path::unix_socket));
   }

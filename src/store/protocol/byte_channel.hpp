@@ -59,4 +59,7 @@ result<std::unique_ptr<byte_channel>> over_rings(std::unique_ptr<byte_channel> s
 // Waits for POLLIN (and POLLOUT) at most so long. False: nothing happened.
 bool wait_for(int fd, bool to_write, unsigned timeout_ms) noexcept;
 
+// Whether a process listens on this unix socket; also one that is stopped. Does not wait.
+bool is_listened_to(const std::string& path);
+
 }  // namespace pl::store_client

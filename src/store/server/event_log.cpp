@@ -6,6 +6,7 @@
 
 #include <ctime>
 
+#include "base/clock.hpp"
 #include "base/text.hpp"
 
 namespace pl::store_server {
@@ -35,8 +36,28 @@ event_log::~event_log() {
   if (owned_) close(fd_);
 }
 
+bool event_log::may_warn(std::uint64_t& suppressed) {
+  const std::lock_guard hold(lock_);
+  const std::uint64_t now = monotonic_ns() / 1'000'000'000;
+  if (now != second_) {
+    second_ = now;
+    warnings_ = 0;
+    suppressed = std::exchange(suppressed_, 0);
+  }
+  if (++warnings_ <= kMaxWarnings) return true;
+  ++suppressed_;
+  return false;
+}
+
 void event_log::write(level severity, const char* event, std::initializer_list<field> fields) {
   if (severity < lowest_) return;
+  std::uint64_t suppressed = 0;
+  if (severity == level::warn && !may_warn(suppressed)) return;
+  if (suppressed != 0) write_line(level::warn, "suppressed", {{"warnings", std::to_string(suppressed)}});
+  write_line(severity, event, fields);
+}
+
+void event_log::write_line(level severity, const char* event, std::initializer_list<field> fields) {
   constexpr const char* kLevels[] = {"debug", "info", "warn", "error"};
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);

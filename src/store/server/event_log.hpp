@@ -12,9 +12,11 @@
 
 namespace pl::store_server {
 
-// Thread-safe. Lines are written whole.
+// Thread-safe. Lines are written whole. Clients can cause as many warnings as they like, so of these only so many are
+// written in a second, and how many were not is said in the next.
 class event_log {
  public:
+  static constexpr unsigned kMaxWarnings = 200;  // in a second
   enum class level { debug, info, warn, error };
   // Empty path: standard error.
   static result<event_log> open(const std::string& path, level lowest);
@@ -27,9 +29,14 @@ class event_log {
 
  private:
   event_log(int fd, bool owned, level lowest) : fd_(fd), owned_(owned), lowest_(lowest) {}
+  bool may_warn(std::uint64_t& suppressed);
+  void write_line(level severity, const char* event, std::initializer_list<field> fields);
   int fd_;
   bool owned_;
   level lowest_;
+  std::mutex lock_;  // of what follows
+  std::uint64_t second_ = 0, suppressed_ = 0;
+  unsigned warnings_ = 0;  // in this second
 };
 
 // `text` as a JSON string, quotes included. Bytes that are not UTF-8 become \u00xx.

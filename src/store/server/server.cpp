@@ -21,6 +21,7 @@
 #include "base/live_counter.hpp"
 #include "base/text.hpp"
 #include "store/cluster/cluster_service.hpp"
+#include "store/protocol/byte_channel.hpp"
 #include "store/protocol/endpoint_text.hpp"
 #include "store/server/host_limits.hpp"
 #include "store/server/ring_poller.hpp"
@@ -125,9 +126,7 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
   if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
   std::error_code error;
   const unix_socket::endpoint endpoint(path);
-  unix_socket::socket probe(home);
-  probe.connect(endpoint, error);
-  if (!error) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
+  if (store_client::is_listened_to(path)) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) return failure{EEXIST, format("%s is there and is no socket", path.c_str())};
@@ -202,6 +201,7 @@ struct server::state {
   std::unique_ptr<asio::signal_set> signals, reload_signal;
   std::unique_ptr<asio::steady_timer> drain_timer;
   std::atomic<int> scrapes{0};
+  std::atomic<bool> halted{false};  // no thread serves any more
   int descriptor_limit = 0;
   std::optional<failure> failed;  // of a thread that serves
   std::string socket_path;
@@ -299,6 +299,7 @@ status server::state::open() {
                                                       *orphans,
                                                       principals,
                                                       blocking,
+                                                      halted,
                                                       instance,
                                                       {},
                                                       {},
@@ -522,6 +523,7 @@ status server::run() {
   all.serve(0, spin_ns);
   for (auto& one : all.loops)
     if (one->thread.joinable()) one->thread.join();
+  all.halted = true;
   all.blocking.join();
   all.stream_end.reset();  // UCX lets go of the memory first
   all.cluster.reset();     // others take over at once
@@ -566,6 +568,7 @@ void server::reload() {
 server::~server() {
   if (!state_->has_run) {
     if (!state_->socket_path.empty()) unlink(state_->socket_path.c_str());
+    state_->halted = true;
     state_->blocking.join();
   }
   state_->stream_end.reset();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <asio/post.hpp>
 #include <cstring>
+#include <utility>
 
 #include "arch/crc32c.hpp"
 #include "base/clock.hpp"
@@ -20,6 +21,16 @@ constexpr std::size_t kMaxDownloads = 256;
 constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like clients that copy it themselves
 constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
+
+// What an answer may have, if it comes about on another thread: a thousand such requests are taken before the first of their
+// answers is seen.
+std::size_t most_answer_bytes(const store_protocol::head& request) {
+  constexpr std::uint64_t kEntryBytes = store_protocol::kMaxKeyBytes + 64;
+  if (request.op == opcode::get) return std::min<std::uint64_t>(request.value_bytes, kInlineBytes);
+  if (request.op != opcode::find) return 0;
+  const std::uint64_t keys = request.value_bytes == 0 ? store::kMaxFindKeys : request.value_bytes;
+  return std::min(keys, std::uint64_t{store::kMaxFindKeys}) * kEntryBytes;
+}
 
 }  // namespace
 
@@ -98,7 +109,10 @@ void session::watch() {
       return me->close("takes nothing");
     }
     if (me->closed_) return;
-    if (!me->may_parse()) me->progress_ns_ = now;  // the store itself does not read
+    if (!me->may_parse()) {  // the store itself does not read, and so does not see the end
+      me->progress_ns_ = now;
+      if (me->wire_->has_left()) return me->close("left before its answers");
+    }
     const std::uint64_t quiet = now > me->progress_ns_ ? now - me->progress_ns_ : 0;
     if (me->is_sending_something() && quiet > me->parts_.config.stall_timeout_s * second) {
       ++me->parts_.counters.stalled;
@@ -148,14 +162,15 @@ void session::let_hold_go(std::uint64_t bytes) {
 }
 
 void session::hold_pin(std::uint64_t pin, std::uint64_t bytes) {
-  pinned_[pin] = bytes;
-  pinned_bytes_ += bytes;
+  const std::uint64_t counted = std::max(bytes, kMinHeldBytes);
+  pinned_[pin] = counted;
+  pinned_bytes_ += counted;
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
 
 void session::count_buffers() {
   constexpr std::size_t kStep = 64 << 10;  // answers come and go, so not each of them
-  buffers_.set(buffer_.size() + out_.waiting_bytes() / kStep * kStep);
+  buffers_.set(buffer_.size() + answer_bytes() / kStep * kStep);
 }
 
 bool session::may_buffer_more() const { return buffers_.all() < parts_.config.max_principal_buffer_bytes; }
@@ -179,6 +194,7 @@ bool session::make_buffer_room() {
 void session::close(const char* reason) {
   if (closed_) return;
   closed_ = true;
+  gone_ = true;
   parts_.log.write(event_log::level::debug, "closed",
                    {{"peer", wire_->other().origin}, {"principal", wire_->other().principal}, {"why", reason}});
   watch_timer_.cancel();
@@ -204,8 +220,7 @@ void session::finish_if_drained() {
 
 bool session::may_parse() const {
   return !closed_ && !broken_ && !waiting_for_room_ && under_way_ < parts_.config.max_requests &&
-         out_.waiting_bytes() < kMaxWaitingBytes && out_.downloads() < kMaxDownloads &&
-         (out_.waiting_bytes() == 0 || may_buffer_more());
+         answer_bytes() < kMaxWaitingBytes && out_.downloads() < kMaxDownloads && (answer_bytes() == 0 || may_buffer_more());
 }
 
 void session::resume() {
@@ -322,6 +337,8 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   if (header.deadline_us != store_protocol::kNoDeadline)
     one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(header.deadline_us);
   ++under_way_;
+  one->promised_bytes = most_answer_bytes(header);
+  promised_bytes_ += one->promised_bytes;
   if (!one->fields.unpin.empty()) let_go(one->fields.unpin);
   if (draining_) {
     answer(one, {ESHUTDOWN, "the store is going down: try again when it is back"});
@@ -430,6 +447,7 @@ void session::count_and_log(const pending_request& request, const status& outcom
 void session::answer(const request_ptr& request, const status& outcome, store_protocol::tail fields, std::string_view body,
                      std::uint64_t value_bytes, std::uint16_t flags) {
   --under_way_;
+  promised_bytes_ -= std::exchange(request->promised_bytes, 0);
   const std::uint64_t took_ns = monotonic_ns() - request->began_ns;
   count_and_log(*request, outcome, took_ns);
   if (closed_) return;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <asio/steady_timer.hpp>
+#include <atomic>
 #include <memory>
 #include <shared_mutex>
 #include <unordered_map>
@@ -36,6 +37,10 @@ namespace pl::store_server {
 
 class session;
 
+constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to here are sent within the answer
+// What a grant or pin counts for at least: the block that a small value lies in is not another's, and each has records.
+constexpr std::uint64_t kMinHeldBytes = 4096;
+
 // The event loop of this thread, also while the thread polls rings outside the loop. Null: a thread without event loop.
 inline thread_local const asio::io_context* served_here = nullptr;
 
@@ -52,8 +57,9 @@ struct server_parts {
   event_log& log;
   orphaned_sessions& orphans;
   accounts& principals;
-  asio::thread_pool& blocking;  // for calls that wait for a disk
-  std::uint64_t instance = 0;   // random
+  asio::thread_pool& blocking;      // for calls that wait for a disk
+  const std::atomic<bool>& halted;  // nothing is served any more
+  std::uint64_t instance = 0;       // random
   std::function<void(session*)> ended;
   std::function<void(const pool_policy&)> policy_changed;
   ucx_listener* ucx = nullptr;  // null: no UCX, `ucx_refusal` says why
@@ -82,6 +88,8 @@ class session : public std::enable_shared_from_this<session> {
     store_protocol::tail fields;
     std::uint64_t began_ns = 0;
     clock::time_point deadline = clock::time_point::max();
+    std::size_t promised_bytes = 0;  // that its answer may have, of promised_bytes_
+    bool goes_past_memory = false;   // the principal holds enough of it
   };
   using request_ptr = std::shared_ptr<pending_request>;
 
@@ -140,6 +148,8 @@ class session : public std::enable_shared_from_this<session> {
   // Room for the next bytes. False: the principal's frames take too much already, and the connection ends.
   bool make_buffer_room();
   void count_buffers();
+  // Answers that wait, or that requests under way will have at most.
+  std::size_t answer_bytes() const { return out_.waiting_bytes() + promised_bytes_; }
   bool may_buffer_more() const;
   // ENOSPC: the principal holds as much of the memory tier as it may.
   status may_hold(std::uint64_t bytes) const;
@@ -178,6 +188,8 @@ class session : public std::enable_shared_from_this<session> {
   // Finds and pins the value that the request asks for, then `handler` on this session's strand; or answers why not.
   void look_up(const request_ptr& request, std::string_view key,
                void (session::*handler)(const request_ptr&, const store::pinned_value&));
+  // True: lets the value go again, which the request shall read past memory.
+  bool holds_too_much(const request_ptr& request, const store::pinned_value& value);
   bool look_up_again(const request_ptr& request, const std::string& key,
                      void (session::*handler)(const request_ptr&, const store::pinned_value&));
   void send_value(const request_ptr& request, const store::pinned_value& value);
@@ -272,6 +284,8 @@ class session : public std::enable_shared_from_this<session> {
   std::unordered_map<std::uint64_t, std::shared_ptr<upload>> uploads_;
   std::unordered_map<std::uint32_t, pool_policy> pools_;  // opened on this connection
   std::uint64_t under_way_ = 0;                           // requests without an answer yet
+  std::size_t promised_bytes_ = 0;                        // of the answers to these
+  std::atomic<bool> gone_{false};                         // closed_, for the threads that block
   std::uint64_t granted_bytes_ = 0;                       // of grants and uploads
   std::uint64_t pinned_bytes_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> pinned_;  // bytes by pin: those that a client holds, or takes

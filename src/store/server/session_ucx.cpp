@@ -7,6 +7,7 @@
 //
 // A closing session closes its UCX lane first. The transfers' own functions keep it alive until UCX has released its
 // memory, so the memory is not reused before.
+#include <algorithm>
 #include <asio/post.hpp>
 #include <random>
 
@@ -92,7 +93,7 @@ void session::receive_by_ucx(const request_ptr& request, const store::grant& gra
   grant.room = {granted.length_bytes, request->head.pool_id, std::move(key)};
   grant.id = granted.id;
   grant.whole = patch_at == 0 && bytes == granted.length_bytes;
-  hold(granted.length_bytes);
+  hold(std::max(granted.length_bytes, kMinHeldBytes));
   std::vector<iovec> destination;
   std::uint64_t skip = patch_at, left = bytes;
   for (const auto& one : granted.segments) {
@@ -175,7 +176,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
         EBADMSG, format("the value that arrived has checksum %08x, its writer says %08x", grant.crc, *request->fields.crc)};
   if (outcome && !may_still_write(grant.room.pool)) outcome = no_right_any_more(grant.room.pool);
   if (!outcome) {
-    let_hold_go(bytes);
+    let_hold_go(std::max(bytes, kMinHeldBytes));
     (void)parts_.engine.abort(engine_session_, grant.id);
     if (request) answer(request, outcome.error());
     return true;
@@ -188,7 +189,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   parts_.values.commit_async(engine_session_, grant.id, grant.room.pool, grant.room.key, options,
                              [me = shared_from_this(), request, bytes, transports](result<store::put_result> done) {
                                me->run_on_home_thread([me, request, bytes, transports, done = std::move(done)] {
-                                 me->let_hold_go(bytes);
+                                 me->let_hold_go(std::max(bytes, kMinHeldBytes));
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::ucx, true, bytes);
                                  store_protocol::tail fields;

@@ -19,8 +19,6 @@ live_counter g_live_others{"store.other_requests"};
 
 using store_protocol::opcode;
 namespace flag = store_protocol::flag;
-constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to here are sent within the answer
-
 static_assert(static_cast<int>(store::condition::if_absent) == static_cast<int>(store_protocol::condition::if_absent));
 static_assert(static_cast<int>(store::condition::if_present) == static_cast<int>(store_protocol::condition::if_present));
 static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>(store_protocol::condition::if_version));
@@ -254,7 +252,7 @@ void session::put_streamed(const request_ptr& request, std::string_view key) {
         auto granted = begin(*request, one->key, {}, one->patch_at);
         if (granted.code() == ENOSPC && (waits_for_itself || goes_past_memory(*request))) return {};
         if (!granted) return granted.error();
-        one->held_bytes = granted->length_bytes;
+        one->held_bytes = std::max(granted->length_bytes, kMinHeldBytes);
         hold(one->held_bytes);
         one->granted = *std::move(granted);
         one->base_version = one->granted.base_version;
@@ -345,7 +343,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
           return me->answer(request, {ENOTSUP, "the pool's values do not lie in memory that clients map"});
         }
         me->grants_[granted->id] = {granted->length_bytes, request->head.pool_id, key};
-        me->hold(granted->length_bytes);
+        me->hold(std::max(granted->length_bytes, kMinHeldBytes));
         store_protocol::tail fields;
         fields.token = granted->id;
         if (const auto pool = me->pools_.find(request->head.pool_id); pool != me->pools_.end())
@@ -378,7 +376,7 @@ void session::commit(const request_ptr& request) {
   const std::uint64_t bytes = grant.bytes;
   grants_.erase(found);
   if (request->head.op == opcode::abort || !may_still_write(grant.pool)) {
-    let_hold_go(bytes);
+    let_hold_go(std::max(bytes, kMinHeldBytes));
     const status aborted = parts_.engine.abort(engine_session_, token);
     return answer(request, request->head.op == opcode::abort ? aborted : status(no_right_any_more(grant.pool)));
   }
@@ -391,7 +389,7 @@ void session::commit(const request_ptr& request) {
   parts_.values.commit_async(engine_session_, token, grant.pool, grant.key, options,
                              [me = shared_from_this(), request, bytes](result<store::put_result> done) {
                                me->run_on_home_thread([me, request, bytes, done = std::move(done)] {
-                                 me->let_hold_go(bytes);
+                                 me->let_hold_go(std::max(bytes, kMinHeldBytes));
                                  if (!done) return me->answer(request, done.error());
                                  me->parts_.counters.bytes(store_protocol::path::shm_direct, true, bytes);
                                  store_protocol::tail fields;
@@ -438,8 +436,9 @@ void session::look_up(const request_ptr& request, std::string_view key,
   options.or_reader = request->head.op == opcode::get;
   options.offset_bytes = request->head.offset;
   options.length_bytes = request->head.value_bytes;
-  const bool may = may_hold(0).ok();
-  if (!may && request->head.op == opcode::lookup) return answer(request, {ENOTSUP, may_hold(0).error().message});
+  const bool may = !request->goes_past_memory && may_hold(0).ok();
+  if (!may && request->head.op == opcode::lookup)
+    return answer(request, {ENOTSUP, wire_->other().principal + " holds as much of the memory tier as it may"});
   options.past_memory = !may;
   // (The engine's threads do not wait for room: other values come through them.)
   service_for(*request).lookup_async(
@@ -447,12 +446,22 @@ void session::look_up(const request_ptr& request, std::string_view key,
       [me = shared_from_this(), request, handler, name = std::string(key)](result<store::pinned_value> found) {
         me->run_on_home_thread([me, request, handler, name, found = std::move(found)] {
           if (found.code() == ENOSPC && me->look_up_again(request, name, handler)) return;
+          if (found && me->holds_too_much(request, *found)) return me->look_up(request, name, handler);
           const bool by_socket = found.code() == ENOSPC && request->head.op == opcode::lookup;
           if (by_socket) return me->answer(request, {ENOTSUP, found.error().message});
           if (!found) return me->answer(request, found.error());
           (me.get()->*handler)(request, *found);
         });
       });
+}
+
+// Values that are read from disk come one by one, and were all asked for when the principal held nothing.
+bool session::holds_too_much(const request_ptr& request, const store::pinned_value& value) {
+  const bool stays_pinned = value.pin != 0 && (request->head.op == opcode::lookup || value.info.length_bytes > kInlineBytes);
+  if (!stays_pinned || request->goes_past_memory || may_hold(value.info.length_bytes)) return false;
+  let_go({&value.pin, 1});
+  request->goes_past_memory = true;
+  return true;
 }
 
 // No room in memory now. A client that asked for mapped memory is soon sent to the socket, where values bypass memory.

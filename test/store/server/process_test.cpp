@@ -81,6 +81,25 @@ void allow_descriptors(rlim_t soft, rlim_t hard) {
   setrlimit(RLIMIT_NOFILE, &most);
 }
 
+// As in `peerlane store serve 2>&1 | head -1`.
+TEST_F(store_process, ALogWithoutAReaderDoesNotEndTheStore) {
+  start({}, [] {
+    int ends[2];
+    if (pipe(ends) != 0) _exit(126);
+    dup2(ends[1], 2);
+    close(ends[0]);
+    close(ends[1]);
+  });
+  ASSERT_TRUE(serves()) << said();
+  const auto store = store_rig::open(reachable());
+  ASSERT_NE(store, nullptr);
+  const auto pool = make_pool(*store, "p");  // is logged
+  EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
+  kill(pid_, SIGTERM);
+  const int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+}
+
 TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {
   std::ofstream(folder_ + "/config") << R"({"extent_file_bytes": 4194304})";
   start({"--config", folder_ + "/config"}, [] { allow_descriptors(200, 320); });
