@@ -13,7 +13,8 @@ template <class Act>
 int with_request(const peerlane_op_t* op, Act&& act) try {
   const errno_keeper keeper;
   const auto opened = open_stores::instance().find(op->owner);
-  pending_request* const found = opened ? opened->operations.find(op->number) : nullptr;
+  if (!opened) return fail(open_stores::instance().missing());
+  pending_request* const found = opened->operations.find(op->number);
   return found != nullptr ? act(*opened, *found) : fail(EINVAL, kNoRequest);
 }
 PL_NO_EXCEPTIONS

@@ -115,6 +115,8 @@ double start_up_us(executor_kind kind, traffic route) {
       return 5.0;  // a kernel launch; not measured alone
     case engine:
       return route == gpu_to_host ? 3.8 : 4.7;
+    case dma:
+      return route == gpu_to_host ? 3.5 : 5.3;  // docs/results/dma, calibration
     case bar:
       return route == host_to_gpu ? 0.14 : 1.1;
   }

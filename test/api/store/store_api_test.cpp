@@ -71,12 +71,15 @@ TEST_F(store_api, HostAndDeviceMemoryAlike) {
 TEST_F(store_api, AForkedChildIsRefusedAndItsParentGoesOn) {
   const auto value = random_value(20'000, 3);
   ASSERT_TRUE(store_->put(pool_, "k", value));
+  auto later = store_->begin_put(pool_, "later", value);
+  ASSERT_TRUE(later) << later.error().message;
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     bytes_t out(20'000);
     const bool is_refused = store_->get(pool_, "k", out).code() == EACCES && store_->put(pool_, "k", out).code() == EACCES &&
-                            store_->open_pool("p").code() == EACCES && peerlane_store_close(store_->get()) == EACCES;
+                            store_->open_pool("p").code() == EACCES && later->wait().code() == EACCES &&
+                            later->cancel().code() == EACCES && peerlane_store_close(store_->get()) == EACCES;
     // One of its own works.
     auto own = peerlane::store::open_at(rig_.config.data + "/store.sock");
     const bool opens = own && own->open_pool("p") && own->get(pool_, "k", out) && out == value;
@@ -85,6 +88,7 @@ TEST_F(store_api, AForkedChildIsRefusedAndItsParentGoesOn) {
   int state = 0;
   ASSERT_EQ(waitpid(child, &state, 0), child);
   EXPECT_EQ(state, 0) << WEXITSTATUS(state);
+  EXPECT_TRUE(later->wait());
   for (int i = 0; i < 20; ++i) {
     bytes_t out(20'000);
     const auto got = store_->get(pool_, "k", out);
