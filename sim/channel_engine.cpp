@@ -2,6 +2,7 @@
 // The thread that executes all channels of a resource manager. It starts with the first channel and ends with the last. A
 // store to a doorbell cannot wake it, so it looks at the doorbells: without a pause while there is work, then less often.
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -64,6 +65,24 @@ void resource_manager::drop_channel(const copy_channel* channel) {
   if (found == channels_.end()) return;
   pipelined_ += found->channel->pipelined_copies();
   channels_.erase(found);
+}
+
+// To all that asked for this engine's, whosever channel it was. The lock is held.
+void resource_manager::interrupt(unsigned board, std::uint32_t engine) {
+  constexpr std::uint32_t kNotifierBits = 0xffff;
+  const std::uint32_t notifier = rm::kNotifierCopy0 + (engine - rm::kEngineCopy0);
+  for (auto& [root, owner] : clients_)
+    for (const auto& [handle, one] : owner.objects) {
+      if (one.object_class != rm::class_os_event || one.board != board) continue;
+      if ((one.event.index & kNotifierBits) != notifier || (one.event.index & rm::kEventOfEngine) == 0) continue;
+      const auto subdevice = owner.objects.find(one.parent);
+      if (subdevice == owner.objects.end() || subdevice->second.notifiers.count(notifier) == 0) continue;
+      const auto event = owner.os_events.find(static_cast<std::uint32_t>(one.event.fd));
+      const auto opened = event != owner.os_events.end() ? nodes_.find(event->second) : nodes_.end();
+      if (opened == nodes_.end()) continue;
+      opened->second.has_data |= (one.event.index & rm::kEventWithoutData) == 0;
+      (void)eventfd_write(opened->first, 1);
+    }
 }
 
 void resource_manager::run_engine() {

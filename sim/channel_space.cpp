@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/channel_space.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 namespace pl::sim {
@@ -96,8 +99,27 @@ bool channel_memory::store_word(std::uint64_t offset, std::uint32_t value) const
   return true;
 }
 
-channel_memory_ref make_anonymous_memory(std::uint64_t size_bytes) {
-  const int fd = memfd_create("peerlane-sim-channel", MFD_CLOEXEC);
+channel_memory_ref adopt_memory(int fd, unsigned& board) {
+  char link[64] = {}, name[128] = {};
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  struct stat info {};
+  if (readlink(link, name, sizeof name - 1) < 0 || std::sscanf(name, "/memfd:peerlane-sim:%u", &board) != 1) return nullptr;
+  const int own = fstat(fd, &info) == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+  if (own < 0) return nullptr;
+  const auto size_bytes = static_cast<std::uint64_t>(info.st_size);
+  void* const view = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);
+  if (view == MAP_FAILED) {
+    close(own);
+    return nullptr;
+  }
+  return std::make_shared<anonymous_memory>(static_cast<std::byte*>(view), size_bytes, own);
+}
+
+// The name tells an importer which board the memory lies on, as that of CUDA's objects does.
+channel_memory_ref make_anonymous_memory(std::uint64_t size_bytes, unsigned board) {
+  char name[64];
+  std::snprintf(name, sizeof name, "peerlane-sim:%u", board);
+  const int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) return nullptr;
   void* view = MAP_FAILED;
   if (ftruncate(fd, static_cast<off_t>(size_bytes)) == 0)

@@ -48,7 +48,10 @@ class channel_memory {
 using channel_memory_ref = std::shared_ptr<channel_memory>;
 
 // Zeroed memory that belongs to no CUDA object. Null: the operating system has none.
-channel_memory_ref make_anonymous_memory(std::uint64_t size_bytes);
+channel_memory_ref make_anonymous_memory(std::uint64_t size_bytes, unsigned board);
+// Memory that another process gave us by a descriptor, which stays the caller's, and its board. Null: it is no memory of a
+// simulated GPU.
+channel_memory_ref adopt_memory(int fd, unsigned& board);
 
 class channel_space {
  public:

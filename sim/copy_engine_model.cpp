@@ -26,8 +26,8 @@ constexpr std::uint32_t kKnownBits = kOperation | dma::method::kExecuteAcquireYi
 }  // namespace host_method
 
 namespace launch_bits {
-constexpr std::uint32_t kTransfer = 3, kInterrupt = 3u << 5;
-constexpr std::uint32_t kKnown = kTransfer | dma::launch::kFlush | dma::launch::kReleaseWord | kInterrupt |
+constexpr std::uint32_t kTransfer = 3;
+constexpr std::uint32_t kKnown = kTransfer | dma::launch::kFlush | dma::launch::kReleaseWord | dma::launch::kInterrupt |
                                  dma::launch::kPitchLayouts | dma::launch::kManyLines | dma::launch::kRemap;
 }  // namespace launch_bits
 
@@ -172,7 +172,9 @@ copy_channel::outcome copy_channel::set_method(std::uint32_t subchannel, std::ui
 copy_channel::outcome copy_channel::set_host_method(std::uint32_t method, std::uint32_t value) {
   switch (method) {
     case host_method::kSetObject:
+      return outcome::done;
     case host_method::kInterrupt:
+      raise();
       return outcome::done;
     case host_method::kWaitForIdle:
       complete_all();
@@ -253,7 +255,7 @@ bool copy_channel::begin_transfer(std::uint32_t flags) {
 }
 
 copy_channel::pending_write copy_channel::stage(std::uint64_t address, std::uint64_t count) {
-  pending_write one{address, {}, {}};
+  pending_write one{address, {}, {}, false};
   if (count > kSmallBuffer && !spare_.empty()) {
     one.bytes = std::move(spare_.back());
     spare_.pop_back();
@@ -294,8 +296,12 @@ void copy_channel::finish_launch(std::uint32_t flags) {
   if ((flags & dma::launch::kReleaseWord) != 0) {
     const std::uint64_t address = copy_address(dma::method::kSemaphoreAddressHigh);
     if (!settings_.space->contains(address, sizeof(std::uint32_t))) return end(mmu_fault, address);
-    pending_.push_back({address, {}, copy_value(dma::method::kSemaphoreAddressHigh + 8)});
+    pending_.push_back(
+        {address, {}, copy_value(dma::method::kSemaphoreAddressHigh + 8), (flags & dma::launch::kInterrupt) != 0});
     ++pending_words_;
+  } else if ((flags & dma::launch::kInterrupt) != 0) {
+    complete_all();
+    if (!is_dead()) raise();
   }
   if ((flags & dma::launch::kFlush) != 0 || pending_words_ > kMaxPendingWords) complete_all();
   else complete_some();
@@ -334,6 +340,7 @@ void copy_channel::arrive(pending_write& one) {
   const bool has_arrived = one.word ? settings_.space->store_word(address, *one.word)
                                     : settings_.space->write(address, one.bytes.data(), one.bytes.size());
   if (!has_arrived) return end(mmu_fault, address);
+  if (one.interrupts) raise();
   if (one.bytes.size() > kSmallBuffer && spare_.size() < kMaxSpareBuffers) spare_.push_back(std::move(one.bytes));
 }
 

@@ -37,6 +37,7 @@ struct channel_settings {
   std::uint32_t copy_class = 0;
   std::uint32_t token = 0;
   random_source random;
+  std::function<void()> interrupt;  // the engine's, for whoever asked for it; null: nobody
 };
 
 class copy_channel {
@@ -68,6 +69,7 @@ class copy_channel {
     std::uint64_t address;
     std::vector<std::byte> bytes;
     std::optional<std::uint32_t> word;  // a completion word instead of bytes: what stands before it arrives before it
+    bool interrupts = false;            // behind the word
   };
   struct transfer {
     std::uint64_t destination = 0, source = 0;
@@ -101,6 +103,9 @@ class copy_channel {
   bool complete_all();
   void complete(std::size_t count);
   void arrive(pending_write& one);
+  void raise() const {
+    if (settings_.interrupt) settings_.interrupt();
+  }
   pending_write stage(std::uint64_t address, std::uint64_t count);
   std::uint32_t copy_value(std::uint32_t method) const { return copy_[method >> 2]; }
   std::uint64_t copy_address(std::uint32_t method) const {

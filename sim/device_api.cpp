@@ -79,6 +79,8 @@ int attribute_value(const device& d, int attribute) {
     case 113:  // read-only registration
     case 122:  // 64-bit stream memory operations
       return 1;
+    case 133:  // a client of the Multi-Process Service
+      return env_read("PEERLANE_SIM_MODE").text == "mps" ? 1 : 0;
     case attributes::multicast_supported:
       return has_multicast() ? 1 : 0;
     case attributes::handle_type_fabric:

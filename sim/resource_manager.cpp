@@ -3,6 +3,7 @@
 #include "sim/resource_manager.hpp"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -37,18 +38,13 @@ int board_of_path(std::string_view path) {
   return parsed.ec == std::errc() && parsed.ptr == path.data() + path.size() ? number : -2;
 }
 
-const rm::channel_layout* layout_of(const std::string& version) {
-  const auto dot = version.find('.');
-  for (const auto& layout : rm::kChannelLayouts)
-    if (std::to_string(layout.branch) == version.substr(0, dot)) return &layout;
-  return nullptr;
-}
-
 }  // namespace
 
-channel_memory_ref machine::make_memory(unsigned, std::uint64_t size_bytes) { return make_anonymous_memory(size_bytes); }
+channel_memory_ref machine::make_memory(unsigned board, std::uint64_t size_bytes) {
+  return make_anonymous_memory(size_bytes, board);
+}
 channel_memory_ref machine::find_memory(rm::handle, rm::handle, unsigned&) { return nullptr; }
-channel_memory_ref machine::import_memory(int, unsigned&) { return nullptr; }
+channel_memory_ref machine::import_memory(int fd, unsigned& board) { return adopt_memory(fd, board); }
 random_source machine::make_random() {
   return [](std::uint64_t) { return std::uint64_t{0}; };
 }
@@ -56,7 +52,7 @@ random_source machine::make_random() {
 resource_manager::resource_manager(std::shared_ptr<machine> hardware, options given)
     : machine_(std::move(hardware)),
       options_(std::move(given)),
-      layout_(layout_of(options_.version)),
+      layout_(rm::channel_layout_of(options_.version)),
       boards_(machine_->boards()),
       pid_(getpid()),
       next_root_(kFirstRoot),
@@ -78,7 +74,7 @@ int resource_manager::open(const char* path, int flags) {
   if (is_forked()) return fail_with(ENODEV);
   if (board >= static_cast<int>(boards_.size())) return fail_with(ENOENT);
   const call_scope hold(*this);
-  const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int fd = board >= 0 ? ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (fd >= 0) nodes_[fd].board = board;
   return fd;
 }
@@ -91,6 +87,10 @@ int resource_manager::close(int fd) {
     for (const auto& [root, one] : clients_)
       if (one.control_fd == fd) ended.push_back(root);
     for (const rm::handle root : ended) end_client(root);
+    // The driver would forget the event with the file, but a forked child may have that too: then its number stays taken.
+    for (const auto& [root, one] : clients_)
+      for (const auto& [number, event_fd] : one.os_events)
+        if (event_fd == fd) ++protocol_errors_;
     nodes_.erase(found);
   }
   return ::close(fd);
@@ -117,13 +117,27 @@ int resource_manager::ioctl(int fd, unsigned long request, void* argument) {
   if (found == nodes_.end() || (request >> 8 & 0xff) != 'F' || argument == nullptr) return fail_with(ENOTTY);
   const unsigned number = request & 0xff;
   const std::size_t bytes = request >> 16 & 0x3fff;
-  if (found->second.board >= 0) return device_call(found->second, number, bytes, argument);
+  if (found->second.board >= 0) return device_call(fd, found->second, number, bytes, argument);
   return control_call(fd, number, bytes, argument);
 }
 
-int resource_manager::device_call(node& opened, unsigned number, std::size_t bytes, void* argument) {
+void resource_manager::clear_event(int fd) {
+  if (is_forked()) return;
+  const call_scope hold(*this);
+  const auto found = nodes_.find(fd);
+  eventfd_t count = 0;
+  if (found != nodes_.end() && !found->second.has_data) (void)eventfd_read(fd, &count);
+}
+
+int resource_manager::device_call(int fd, node& opened, unsigned number, std::size_t bytes, void* argument) {
   if (number == rm::esc_register_fd && bytes == sizeof(rm::register_fd_params)) {
     opened.control_fd = static_cast<rm::register_fd_params*>(argument)->control_fd;
+    return 0;
+  }
+  if ((number == rm::esc_alloc_os_event || number == rm::esc_free_os_event) && bytes == sizeof(rm::os_event_params) &&
+      opened.control_fd >= 0) {
+    auto& params = *static_cast<rm::os_event_params*>(argument);
+    params.status = call_os_event(fd, number == rm::esc_alloc_os_event, params);
     return 0;
   }
   if (number != rm::esc_alloc_memory || bytes != sizeof(rm::host_memory_params) || opened.control_fd < 0) {
@@ -133,6 +147,28 @@ int resource_manager::device_call(node& opened, unsigned number, std::size_t byt
   auto& params = *static_cast<rm::host_memory_params*>(argument);
   params.status = alloc_host(params);
   return 0;
+}
+
+// One event a number and client.
+std::uint32_t resource_manager::call_os_event(int fd, bool is_alloc, const rm::os_event_params& params) {
+  const auto owner = clients_.find(params.client);
+  if (owner == clients_.end()) return bad_call(rm::status_invalid_client);
+  auto& events = owner->second.os_events;
+  if (!is_alloc) return events.erase(params.fd) != 0 ? std::uint32_t{rm::status_ok} : bad_call(kBadArgument);
+  return events.emplace(params.fd, fd).second ? rm::status_ok : rm::status_insufficient_resources;
+}
+
+std::uint32_t resource_manager::set_notification(const rm::control_params& params) {
+  if (params.params_bytes != sizeof(rm::set_notification_params)) return bad_call(kBadParams);
+  const auto owner = clients_.find(params.client);
+  if (owner == clients_.end()) return rm::status_invalid_client;
+  const auto found = owner->second.objects.find(params.object);
+  if (found == owner->second.objects.end() || found->second.object_class != rm::class_subdevice)
+    return rm::status_object_not_found;
+  const auto& wanted = *reinterpret_cast<const rm::set_notification_params*>(params.params);
+  if (wanted.action == 0) found->second.notifiers.erase(wanted.event);
+  else found->second.notifiers.insert(wanted.event);
+  return rm::status_ok;
 }
 
 // ---- Calls on the control node
@@ -268,6 +304,26 @@ std::uint32_t resource_manager::control(const rm::control_params& params) {
       caps.caps[0] = caps.engine - rm::kEngineCopy0 < kSharedEngines ? rm::kCopyEngineShared : 0;
       return rm::status_ok;
     }
+    case rm::ctrl_gpu_info: {
+      if (layout_ == nullptr || params.params_bytes != layout_->gpu_info_bytes) return bad_call(kBadParams);
+      if (!options_.knows_restrictions) return rm::status_not_supported;
+      auto& info = *static_cast<rm::gpu_info_params*>(block);
+      if (info.count != 1 || info.entries[0].index != rm::kGpuInfoMigMode) return bad_call(kBadArgument);
+      info.entries[0].value = options_.mig_mode;
+      return rm::status_ok;
+    }
+    case rm::ctrl_confidential: {
+      const object* const asked = find(params.client, params.object);
+      if (asked == nullptr || asked->object_class != rm::class_confidential_computing) return rm::status_object_not_found;
+      if (layout_ == nullptr || params.params_bytes != layout_->confidential_bytes) return bad_call(kBadParams);
+      static_cast<rm::confidential_params*>(block)->feature = options_.is_confidential ? 2 : 0;
+      return rm::status_ok;
+    }
+    case rm::ctrl_set_notification:
+      return set_notification(params);
+    case rm::ctrl_os_export_object:
+      if (params.params_bytes != sizeof(rm::export_object_params)) return bad_call(kBadParams);
+      return export_object(params.client, *static_cast<const rm::export_object_params*>(block));
     case rm::ctrl_os_import_object:
       if (params.params_bytes != sizeof(rm::import_object_params)) return bad_call(kBadParams);
       return import_object(params.client, *static_cast<rm::import_object_params*>(block));

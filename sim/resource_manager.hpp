@@ -4,7 +4,7 @@
 //
 //   client (a root object of a control descriptor)
 //     device -- address space, memory (its own, CUDA's duplicated, the host's), group -- channel
-//     subdevice -- doorbell
+//     subdevice -- doorbell, events (a copy engine's interrupts make a descriptor of /dev/nvidiaN readable)
 //
 // Boards and CUDA's memory come from a `machine`, so that the simulated GPU and tests without CUDA share this code. A forked
 // child gets an error from each call, as a child that uses its parent's client gets from the driver.
@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,10 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
  public:
   struct options {
     std::string version;
-    bool is_deaf = false;  // its engines never look at a doorbell
+    bool is_deaf = false;        // its engines never look at a doorbell
+    std::uint32_t mig_mode = 0;  // NV2080_CTRL_GPU_INFO_GPU_SMC_MODE
+    bool is_confidential = false;
+    bool knows_restrictions = true;  // false: as a driver that answers neither question
   };
   static std::shared_ptr<resource_manager> make(std::shared_ptr<machine> hardware, options given);
   ~resource_manager();
@@ -63,6 +67,9 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   int close(int fd);
   int ioctl(int fd, unsigned long request, void* argument);
   void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset);
+  // On hardware the first poll() that sees a descriptor readable does this. Here it stays readable until it is cleared: what
+  // waits for it must do with both.
+  void clear_event(int fd);
 
   int live_objects();                                       // all but root objects
   int live_maps();                                          // GPU addresses in use
@@ -78,16 +85,22 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
     channel_memory_ref memory;
     std::shared_ptr<channel_space> space;  // of an address space, of virtual memory in it, and of a channel group
     std::shared_ptr<copy_channel> channel;
+    std::uint32_t engine = 0;           // of a channel group
+    rm::event_params event = {};        // of an event: what it is made of
+    std::set<std::uint32_t> notifiers;  // of a subdevice: those that are on
   };
   struct client {
     int control_fd = -1;
     std::map<rm::handle, object> objects;
+    std::map<std::uint32_t, int> os_events;  // by the number that it names them by: the descriptor
   };
   struct node {
     int board = -1;              // -1: the control node
     int control_fd = -1;         // where it is registered
     channel_memory_ref pending;  // what the next mmap shows
     std::uint64_t pending_offset = 0;
+    bool has_data = false;   // of an event: it stays readable for ever
+    bool is_export = false;  // it stands for memory
   };
   class call_scope;
 
@@ -95,7 +108,9 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   bool is_forked() const;
   // Calls, in resource_manager.cpp.
   int control_call(int fd, unsigned number, std::size_t bytes, void* argument);
-  int device_call(node& opened, unsigned number, std::size_t bytes, void* argument);
+  int device_call(int fd, node& opened, unsigned number, std::size_t bytes, void* argument);
+  std::uint32_t call_os_event(int fd, bool is_alloc, const rm::os_event_params& params);
+  std::uint32_t set_notification(const rm::control_params& params);
   void list_cards(void* argument, std::size_t bytes) const;
   std::uint32_t map_cpu(const rm::map_params& params, std::uint64_t& linear_address);
   std::uint32_t map_dma(std::byte* block);
@@ -108,8 +123,10 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::uint32_t make_object(const rm::alloc_params& params, object& made);
   std::uint32_t make_in_space(const rm::alloc_params& params, object& made);
   std::uint32_t make_channel(const rm::alloc_params& params, object& made);
+  std::uint32_t make_event(const rm::alloc_params& params, object& made);
   std::uint32_t alloc_host(const rm::host_memory_params& params);
   std::uint32_t duplicate(const rm::dup_params& params);
+  std::uint32_t export_object(rm::handle root, const rm::export_object_params& params);
   std::uint32_t import_object(rm::handle root, const rm::import_object_params& params);
   std::uint32_t add_shared(rm::handle root, rm::handle parent, rm::handle handle, channel_memory_ref memory, unsigned board);
   std::uint32_t free_object(const rm::free_params& params);
@@ -120,6 +137,7 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   // The engine's thread, in channel_engine.cpp.
   void add_channel(const object& made);
   void drop_channel(const copy_channel* channel);
+  void interrupt(unsigned board, std::uint32_t engine);
   void run_engine();
   void listen_to_doorbells();
 

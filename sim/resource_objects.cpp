@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The resource manager's objects: what is made under a client's device, shared with it, and freed.
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -85,8 +86,13 @@ std::uint32_t resource_manager::make_object(const rm::alloc_params& params, obje
       return make_channel(params, made);
     case kCopyClass:
       return with_size(params, sizeof(rm::copy_object_params));
+    case rm::class_confidential_computing:
+      if (params.parent != params.root) return bad_call(kBadArgument);
+      return options_.knows_restrictions ? std::uint32_t{rm::status_ok} : std::uint32_t{rm::status_not_supported};
+    case rm::class_os_event:
+      return make_event(params, made);
     case kDoorbellClass:
-      if (doorbells_[made.board] == nullptr) doorbells_[made.board] = make_anonymous_memory(rm::kDoorbellBytes);
+      if (doorbells_[made.board] == nullptr) doorbells_[made.board] = make_anonymous_memory(rm::kDoorbellBytes, made.board);
       return doorbells_[made.board] != nullptr ? rm::status_ok : rm::status_no_memory;
     default:
       return rm::status_not_supported;
@@ -103,6 +109,7 @@ std::uint32_t resource_manager::make_in_space(const rm::alloc_params& params, ob
     const auto& group = *reinterpret_cast<const rm::channel_group_params*>(params.params);
     if (!is_copy_engine(group.engine)) return kBadArgument;
     space = group.address_space;
+    made.engine = group.engine;
   }
   const object* const found = find(params.root, space);
   if (found == nullptr || found->object_class != rm::class_address_space) return rm::status_object_not_found;
@@ -130,8 +137,20 @@ std::uint32_t resource_manager::make_channel(const rm::alloc_params& params, obj
   settings.copy_class = kCopyClass;
   settings.token = next_token_++;
   settings.random = machine_->make_random();
+  settings.interrupt = [this, board = made.board, engine = group->engine] { interrupt(board, engine); };
   made.channel = std::make_shared<copy_channel>(std::move(settings));
   return rm::status_ok;
+}
+
+std::uint32_t resource_manager::make_event(const rm::alloc_params& params, object& made) {
+  if (with_size(params, sizeof(rm::event_params)) != rm::status_ok) return kBadParams;
+  made.event = *reinterpret_cast<const rm::event_params*>(params.params);
+  const object* const source = find(params.root, params.parent);
+  if (source == nullptr || source->object_class != rm::class_subdevice || made.event.source != params.parent ||
+      made.event.client != params.root || made.event.object_class != rm::class_os_event)
+    return bad_call(kBadArgument);
+  const auto number = static_cast<std::uint32_t>(made.event.fd);
+  return clients_[params.root].os_events.count(number) != 0 ? std::uint32_t{rm::status_ok} : bad_call(kBadArgument);
 }
 
 std::uint32_t resource_manager::alloc_host(const rm::host_memory_params& params) {
@@ -162,6 +181,24 @@ std::uint32_t resource_manager::duplicate(const rm::dup_params& params) {
     memory = machine_->find_memory(params.client_source, params.object_source, board);
   }
   return add_shared(params.client, params.parent, params.object, std::move(memory), board);
+}
+
+// The descriptor stands for the memory from then on: here it becomes one of the memory's file, which other processes can
+// map. Only a fresh one of the control node may be given.
+std::uint32_t resource_manager::export_object(rm::handle root, const rm::export_object_params& params) {
+  const object* const found = find(root, params.object);
+  const object* const device = find(root, params.device);
+  const auto opened = nodes_.find(params.fd);
+  if (params.type != rm::kExportObjectTypeRm || device == nullptr || device->object_class != rm::class_device)
+    return bad_call(kBadArgument);
+  if (found == nullptr || found->memory == nullptr || found->board != device->board) return rm::status_object_not_found;
+  if (found->memory->is_host()) return rm::status_not_supported;
+  if (opened == nodes_.end() || opened->second.board >= 0 || opened->second.is_export) return bad_call(kBadArgument);
+  for (const auto& [other, owner] : clients_)
+    if (owner.control_fd == params.fd) return bad_call(kBadArgument);
+  if (dup3(found->memory->fd(), params.fd, O_CLOEXEC) < 0) return rm::status_insufficient_resources;
+  opened->second.is_export = true;
+  return rm::status_ok;
 }
 
 std::uint32_t resource_manager::import_object(rm::handle root, const rm::import_object_params& params) {

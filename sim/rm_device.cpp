@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/env.hpp"
 #include "base/text.hpp"
 #include "rm/simulated_calls.hpp"
 #include "sim/api.hpp"
@@ -58,7 +59,7 @@ class simulated_machine final : public machine {
         auto made = object::create(gpu, size_bytes, reason);
         return made != nullptr ? std::make_shared<shared_object>(std::move(made)) : nullptr;
       }
-    return make_anonymous_memory(size_bytes);
+    return make_anonymous_memory(size_bytes, board);
   }
 
   channel_memory_ref find_memory(rm::handle client, rm::handle handle, unsigned& board) override {
@@ -68,7 +69,8 @@ class simulated_machine final : public machine {
   channel_memory_ref import_memory(int fd, unsigned& board) override {
     struct stat info {};
     const device* const owner = has_cuda() ? device_of_descriptor(fd) : nullptr;
-    if (owner == nullptr || fstat(fd, &info) != 0) return nullptr;
+    if (owner == nullptr) return adopt_memory(fd, board);  // CUDA is not there, or does not see the board
+    if (fstat(fd, &info) != 0) return nullptr;
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return nullptr;
     return share(object::adopt(own, static_cast<std::size_t>(info.st_size), owner->ordinal), board);
@@ -80,9 +82,19 @@ class simulated_machine final : public machine {
   }
 };
 
+// PEERLANE_SIM_MODE
+resource_manager::options read_options() {
+  const std::string mode = env_read("PEERLANE_SIM_MODE").text;
+  resource_manager::options out;
+  out.version = kKernelDriverVersion;
+  out.mig_mode = mode == "mig" ? rm::kMigEnabled : 0;
+  out.is_confidential = mode == "confidential";
+  return out;
+}
+
 resource_manager& manager() {
-  static auto* const instance = new std::shared_ptr<resource_manager>(
-      resource_manager::make(std::make_shared<simulated_machine>(), {kKernelDriverVersion, false}));
+  static auto* const instance =
+      new std::shared_ptr<resource_manager>(resource_manager::make(std::make_shared<simulated_machine>(), read_options()));
   return **instance;
 }
 
@@ -109,6 +121,7 @@ PL_SIM_EXPORT const rm::simulated_calls* peerlaneSimSystemCalls() {
       },
       [](void* address, std::size_t size_bytes) { return ::munmap(address, size_bytes); },
       [](void* address, std::size_t size_bytes, int advice) { return ::madvise(address, size_bytes, advice); },
+      [](int fd) { manager().clear_event(fd); },
       read_driver_text,
   };
   return &kCalls;

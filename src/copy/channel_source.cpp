@@ -35,6 +35,11 @@ result<channel_source> channel_source::open(std::shared_ptr<rm_space> space, con
 }
 
 result<channel_source> channel_source::open(const cu::driver_table& cuda, int device_ordinal) {
+  // What a server and its clients share was not tried. An older driver does not know the question.
+  constexpr int kMpsEnabled = 133;  // CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+  int is_mps = 0;
+  if (cuda.cuDeviceGetAttribute(&is_mps, kMpsEnabled, device_ordinal) == cu::error_code::success && is_mps != 0)
+    return failure{ENOTSUP, "DMA channels: CUDA runs under the Multi-Process Service (MPS), with which they were not tried"};
   device_io* const simulated = rm::simulated_device_io(cuda);
   auto space = rm_space::get(simulated != nullptr ? *simulated : default_device_io());
   if (!space) return space.error();

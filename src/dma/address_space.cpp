@@ -24,6 +24,8 @@ void region::swap(region& other) noexcept {
   std::swap(is_owner_, other.is_owner_);
   std::swap(address_, other.address_);
   std::swap(size_bytes_, other.size_bytes_);
+  std::swap(offset_, other.offset_);
+  std::swap(kind_, other.kind_);
 }
 
 result<std::shared_ptr<address_space>> address_space::open(rm::client& owner, const rm::gpu& target,
@@ -59,7 +61,13 @@ result<region> address_space::bind(rm::handle memory, std::uint64_t offset, std:
   out.memory_ = memory;
   out.address_ = *address;
   out.size_bytes_ = length;
+  out.offset_ = offset;
+  out.kind_ = kind;
   return out;
+}
+
+result<region> address_space::bind_import(rm::handle share, std::uint64_t offset, std::uint64_t length) {
+  return bind(share, offset, length, memory_kind::device);
 }
 
 result<region> address_space::bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset,
@@ -78,6 +86,7 @@ result<region> address_space::bind_share(rm::handle share, std::uint64_t offset,
   out.is_owner_ = false;
   out.address_ = *address;
   out.size_bytes_ = length;
+  out.offset_ = offset;
   return out;
 }
 

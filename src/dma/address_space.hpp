@@ -29,7 +29,10 @@ class region {
 
   std::uint64_t address() const { return address_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
-  rm::handle memory() const { return memory_; }  // the resource manager's object
+  rm::handle memory() const { return memory_; }     // the resource manager's object
+  std::uint64_t offset() const { return offset_; }  // of the region in it
+  rm::channel_objects::memory_kind kind() const { return kind_; }
+  const std::shared_ptr<address_space>& space() const { return space_; }
   explicit operator bool() const { return space_ != nullptr; }
 
  private:
@@ -39,7 +42,8 @@ class region {
   std::shared_ptr<address_space> space_;
   rm::handle memory_ = 0;
   bool is_owner_ = true;  // of memory_
-  std::uint64_t address_ = 0, size_bytes_ = 0;
+  std::uint64_t address_ = 0, size_bytes_ = 0, offset_ = 0;
+  rm::channel_objects::memory_kind kind_ = rm::channel_objects::memory_kind::device;
 };
 
 class address_space : public std::enable_shared_from_this<address_space> {
@@ -55,6 +59,8 @@ class address_space : public std::enable_shared_from_this<address_space> {
   result<region> bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset, std::uint64_t length);
   // Bytes of an object of our own client, which its owner keeps alive while the region exists.
   result<region> bind_share(rm::handle share, std::uint64_t offset, std::uint64_t length);
+  // The same, of an object that the region takes over, also when it fails.
+  result<region> bind_import(rm::handle share, std::uint64_t offset, std::uint64_t length);
   // Memory of this process, whole pages: it is pinned. EFAULT: it cannot be.
   result<region> bind_host(void* address, std::size_t size_bytes);
   // GPU memory of our own.

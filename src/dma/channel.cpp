@@ -21,6 +21,7 @@ constexpr std::uint64_t kUserWordsOffset = 0x10000;
 constexpr std::uint64_t kLineBytes = 64;  // submissions begin on lines of their own: each line is written once
 // Of the host page: notifications first, which the driver counts by itself, then the completion word on a line of its own.
 constexpr std::size_t kCompletionOffset = 0x800;
+constexpr std::size_t kSpareOffset = 0xc00;  // what an operation moves that has nothing to move
 constexpr std::uint64_t kFullTimeoutNs = 10'000'000'000;
 // A doorbell that the engine missed would stop the channel until the next one: who waits this long rings again.
 constexpr std::uint64_t kRingAgainNs = 100'000;
@@ -277,6 +278,15 @@ result<sequence> channel::fill(std::uint64_t destination, std::uint32_t pattern,
 result<sequence> channel::flush() {
   return submit_one(1, {},
                     [](command_writer& commands, ordering) { commands.launch(launch::kReleaseWord | launch::kFlush); });
+}
+
+// With a transfer of a word: so it was run on hardware (an interrupt of a launch without data was not).
+result<sequence> channel::interrupt() {
+  constexpr std::uint32_t kBytes = 4;
+  return submit_one(command_writer::kCopyWords, {}, [&](command_writer& commands, ordering) {
+    const std::uint64_t spare = completion_region_.address() + kSpareOffset;
+    commands.copy(spare + kBytes, spare, kBytes, launch::kPipelined | launch::kReleaseWord | launch::kInterrupt);
+  });
 }
 
 result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload, bool yields) {

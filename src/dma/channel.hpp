@@ -79,6 +79,10 @@ class channel {
   // Stores `payload` at `address` when all before is done.
   result<sequence> release(std::uint64_t address, std::uint32_t payload);
 
+  // An operation that moves nothing of others' and ends with an interrupt of the engine, when all before it is done: it
+  // wakes completion events (completion_event.hpp).
+  result<sequence> interrupt();
+
   sequence completed() const noexcept;
   bool is_done(sequence number) const noexcept { return completed() >= number; }
   // Polls. ETIMEDOUT: not done by then. EIO: the channel ended before, with the driver's reason.
@@ -89,7 +93,11 @@ class channel {
   // will be. For who gives up waiting and wants its memory back. Any thread, any number of times.
   void stop() noexcept;
 
+  // Rings the doorbell again, which heals one that the engine missed and costs nothing else. For who sleeps long.
+  void ring() const noexcept;
+
   address_space& space() const { return *space_; }
+  unsigned engine() const noexcept { return options_.engine; }
 
  private:
   static constexpr std::uint64_t kCommandsOffset = 0x20000;  // in the channel's own GPU memory
@@ -101,7 +109,6 @@ class channel {
   status reserve(std::uint32_t words);
   void append(std::span<const std::uint32_t> commands);
   sequence submit();
-  void ring() const noexcept;
   // Names the completion word of the operation that is being built.
   void name_completion(command_writer& commands) const;
   template <class Build>

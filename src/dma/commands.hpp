@@ -35,6 +35,7 @@ namespace launch {
 constexpr std::uint32_t kNone = 0, kPipelined = 1, kNotPipelined = 2;
 constexpr std::uint32_t kFlush = 1u << 2;        // writes are visible before the semaphore
 constexpr std::uint32_t kReleaseWord = 1u << 3;  // one 32-bit word
+constexpr std::uint32_t kInterrupt = 2u << 5;    // of the engine, behind the semaphore; holds nothing up
 constexpr std::uint32_t kPitchLayouts = 1u << 7 | 1u << 8;
 constexpr std::uint32_t kManyLines = 1u << 9;
 constexpr std::uint32_t kRemap = 1u << 10;

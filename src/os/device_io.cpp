@@ -2,6 +2,7 @@
 #include "os/device_io.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -43,6 +44,11 @@ class kernel_io final : public device_io {
 std::atomic<device_io*> g_default{nullptr};
 
 }  // namespace
+
+void device_io::clear_event(int fd) {
+  pollfd asked{fd, POLLIN, 0};
+  poll(&asked, 1, 0);
+}
 
 device_io& real_device_io() {
   static kernel_io* io = new kernel_io;  // never destroyed: mappings may be released during process exit

@@ -21,6 +21,9 @@ class device_io {
   virtual void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset) = 0;
   virtual int munmap(void* address, std::size_t size_bytes) = 0;
   virtual int madvise(void* address, std::size_t size_bytes, int advice) = 0;
+  // Forgets the wake-ups that a device descriptor has had: it is readable again at the next one. On a real device file the
+  // look itself clears it, so any poll() that has seen it readable has done the same.
+  virtual void clear_event(int fd);
   // Whole text of a small file (procfs, sysfs); ENOENT and friends as the error's code.
   virtual result<std::string> read_text(const char* path) = 0;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The slice of the resource manager's interface that DMA channels need, restated: classes, controls and layouts.
 //
-// Source of the facts: NVIDIA open-gpu-kernel-modules, tags 535.98 to 595.45.04 (nvos.h, alloc/alloc_channel.h, cl0070.h,
+// Source of the facts: NVIDIA open-gpu-kernel-modules, tags 535.43.02 to 595.45.04 (nvos.h, alloc/alloc_channel.h, cl0070.h,
 // ctrl0080gpu.h, ctrl2080ce.h, ctrla06c/ctrla06cgpfifo.h, ctrlc36f.h, and the class headers of each GPU generation). Fields
 // that are used stand at the same offsets in every branch, except behind the flags of map_dma and unmap_dma; sizes differ,
 // and the resource manager refuses a block of another size.
@@ -21,22 +21,30 @@ enum channel_escape : unsigned {
   esc_alloc_memory = 0x27,
   esc_map_memory_dma = 0x57,
   esc_unmap_memory_dma = 0x58,
+  esc_alloc_os_event = 206,  // these two on a registered descriptor of /dev/nvidiaN
+  esc_free_os_event = 207,
 };
 
 enum channel_object_class : std::uint32_t {
   class_device_memory = 0x40,    // NV01_MEMORY_LOCAL_USER
   class_virtual_memory = 0x70,   // NV01_MEMORY_VIRTUAL
   class_host_memory = 0x71,      // NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
+  class_os_event = 0x79,         // NV01_EVENT_OS_EVENT
   class_address_space = 0x90f1,  // FERMI_VASPACE_A
   class_channel_group = 0xa06c,  // KEPLER_CHANNEL_GROUP_A
+
+  class_confidential_computing = 0xcb33,  // NV_CONFIDENTIAL_COMPUTE, under the client
 };
 
 enum channel_control : std::uint32_t {
   ctrl_class_list = 0x800292,           // on the device
   ctrl_copy_engine_caps = 0x20802a03,   // on the subdevice
+  ctrl_set_notification = 0x20800301,   // on the subdevice
   ctrl_group_schedule = 0xa06c0101,     // on the group
   ctrl_work_submit_token = 0xc36f0108,  // on the channel
   ctrl_mmu_fault = 0x906f0106,          // on the channel
+  ctrl_gpu_info = 0x20800102,           // on the subdevice
+  ctrl_confidential = 0xcb330101,       // on the object of that class
 };
 
 // Classes of each generation, newest first: those of a GPU are what its class list names.
@@ -99,7 +107,7 @@ struct device_memory_params {
   std::int32_t numa_node, pad2;
 };
 static_assert(sizeof(device_memory_params) == 128 && offsetof(device_memory_params, size_bytes) == 64);
-constexpr std::uint32_t kAttributeContiguous = 1u << 27;
+constexpr std::uint32_t kAttributePages = 1u << 27;  // pages that need not be contiguous: addresses of the GPU are
 constexpr std::uint32_t kFormatPitch = 6;
 
 struct host_memory_params {  // NVOS02 with the descriptor of nv_ioctl_nvos02_parameters_with_fd
@@ -186,6 +194,53 @@ struct schedule_params {  // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS, of which the fi
 };
 static_assert(sizeof(schedule_params) == 3);
 
+// ---- Interrupts to a descriptor
+
+struct os_event_params {  // nv_ioctl_alloc_os_event_t and nv_ioctl_free_os_event_t: events are known by client and number
+  handle client, device;
+  std::uint32_t fd;
+  std::uint32_t status;
+};
+static_assert(sizeof(os_event_params) == 16);
+
+struct event_params {  // NV0005_ALLOC_PARAMETERS
+  handle client, source;
+  std::uint32_t object_class, index;
+  std::uint64_t fd;
+};
+static_assert(sizeof(event_params) == 24);
+constexpr std::uint32_t kNotifierCopy0 = 23;  // COPYn = 23 + n, for n < 10
+// Of `index`. Without the first the event never comes; without the second its data piles up, and the descriptor stays
+// readable for ever (H100).
+constexpr std::uint32_t kEventOfEngine = 0x0800'0000, kEventWithoutData = 0x1000'0000;
+
+struct set_notification_params {  // NV2080_CTRL_EVENT_SET_NOTIFICATION_PARAMS
+  std::uint32_t event, action;
+  std::uint8_t state, pad[3];
+  std::uint32_t info32;
+  std::uint16_t info16, pad2;
+};
+static_assert(sizeof(set_notification_params) == 20);
+constexpr std::uint32_t kNotifyAlways = 2;
+
+// ---- What a channel must not be opened with
+
+struct gpu_info_entry {  // NV2080_CTRL_GPU_INFO
+  std::uint32_t index, value;
+};
+constexpr std::size_t kMaxGpuInfo = 70;
+struct gpu_info_params {  // NV2080_CTRL_GPU_GET_INFO_V2_PARAMS: room for so many entries as the branch says
+  std::uint32_t count;
+  gpu_info_entry entries[kMaxGpuInfo];
+};
+constexpr std::uint32_t kGpuInfoMigMode = 0x2a;
+constexpr std::uint32_t kMigEnabled = 1, kMigDisablePending = 4;  // both: it is on now
+
+struct confidential_params {  // NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES_PARAMS
+  std::uint8_t cpu, gpus, environment, feature, developer_tools, multi_gpu;
+};
+static_assert(sizeof(confidential_params) == 6);
+
 // What differs between driver branches: bytes of each block, and where map_dma's answers lie.
 struct channel_layout {
   unsigned branch;  // 535 of "535.98"
@@ -193,19 +248,40 @@ struct channel_layout {
   std::uint32_t map_dma_bytes, map_dma_address, map_dma_status;
   std::uint32_t unmap_dma_bytes;
   std::uint32_t class_room;
+  std::uint32_t gpu_info_bytes, confidential_bytes;
 };
-// Branches between those that were read (575, 585) are not guessed.
-inline constexpr std::array<channel_layout, 6> kChannelLayouts{{
-    {535, 48, 120, 360, 2, 56, 40, 48, 40, 160},
-    {550, 48, 128, 360, 2, 56, 40, 48, 48, 174},
-    {570, 48, 128, 368, 2, 56, 40, 48, 48, 100},
-    {580, 56, 128, 368, 3, 64, 48, 56, 48, 200},
-    {590, 56, 128, 368, 3, 64, 48, 56, 48, 200},
-    {595, 56, 128, 368, 3, 64, 48, 56, 48, 200},
+// Every published release of these branches was compared (scripts/check-rm-layouts.py, docs/results/dma/layouts.md). Others
+// are not guessed.
+inline constexpr std::array<channel_layout, 11> kChannelLayouts{{
+    {535, 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5},
+    {545, 48, 128, 360, 2, 56, 40, 48, 40, 160, 524, 5},
+    {550, 48, 128, 360, 2, 56, 40, 48, 48, 174, 524, 6},
+    {555, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
+    {560, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
+    {565, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
+    {570, 48, 128, 368, 2, 56, 40, 48, 48, 100, 524, 6},
+    {575, 48, 128, 368, 3, 56, 40, 48, 48, 100, 532, 6},
+    {580, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
+    {590, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
+    {595, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
 }};
+// The first releases of branch 535, whose block for channels ends earlier.
+inline constexpr channel_layout kFirst535Layout{535, 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5};
+inline constexpr std::array<std::string_view, 2> kFirst535Releases{"535.43.02", "535.54.03"};
 constexpr std::size_t kMaxMapDmaBytes = 64;
 
 // The layout of a release such as "580.159.04". Null: it is not known, and no channel must be tried.
-const channel_layout* channel_layout_of(std::string_view driver_version);
+constexpr const channel_layout* channel_layout_of(std::string_view driver_version) {
+  for (const auto release : kFirst535Releases)
+    if (release == driver_version) return &kFirst535Layout;
+  unsigned branch = 0;
+  for (std::size_t i = 0; i < driver_version.size() && driver_version[i] != '.'; ++i) {
+    if (driver_version[i] < '0' || driver_version[i] > '9' || branch > 9999) return nullptr;
+    branch = branch * 10 + static_cast<unsigned>(driver_version[i] - '0');
+  }
+  for (const auto& layout : kChannelLayouts)
+    if (layout.branch == branch) return &layout;
+  return nullptr;
+}
 
 }  // namespace pl::rm

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <new>
 
@@ -23,24 +22,42 @@ std::uint32_t newest(std::span<const std::uint32_t> known, std::span<const std::
 
 }  // namespace
 
-const channel_layout* channel_layout_of(std::string_view driver_version) {
-  unsigned branch = 0;
-  const auto parsed = std::from_chars(driver_version.data(), driver_version.data() + driver_version.size(), branch);
-  if (parsed.ec != std::errc()) return nullptr;
-  const auto found = std::find_if(kChannelLayouts.begin(), kChannelLayouts.end(),
-                                  [branch](const channel_layout& layout) { return layout.branch == branch; });
-  return found == kChannelLayouts.end() ? nullptr : &*found;
-}
-
 result<channel_objects> channel_objects::open(client& owner, const gpu& target, const std::string& driver_version) {
   const channel_layout* layout = channel_layout_of(driver_version);
   if (layout == nullptr)
-    return failure{ENOTSUP,
-                   format("DMA channels: the layouts of driver %s are not known here (known: 535, 550, 570, 580, 590, 595)",
-                          driver_version.c_str())};
+    return failure{
+        ENOTSUP,
+        format("DMA channels: the layouts of driver %s are not known here (known: the branches 535 to 580, 590 and 595)",
+               driver_version.c_str())};
   channel_objects out(owner, target, *layout);
+  if (status allowed = out.refuse_restrictions(); !allowed) return allowed.error();
   if (status chosen = out.choose_classes(); !chosen) return chosen.error();
   return out;
+}
+
+// A driver that does not answer has none of it.
+status channel_objects::refuse_restrictions() {
+  gpu_info_params info{};
+  info.count = 1;
+  info.entries[0].index = kGpuInfoMigMode;
+  const bool answers =
+      client_->control(gpu_->subdevice, ctrl_gpu_info, &info, layout_->gpu_info_bytes, "asking for the GPU's mode").ok();
+  if (answers && (info.entries[0].value == kMigEnabled || info.entries[0].value == kMigDisablePending))
+    return failure{ENOTSUP,
+                   "DMA channels: the GPU is divided into instances (MIG), whose copy engines are not reached this way"};
+  const handle object = client_->next_handle();
+  if (!client_->alloc(client_->root_, object, class_confidential_computing, nullptr, 0, "asking for confidential computing"))
+    return {};
+  confidential_params mode{};
+  const bool is_told =
+      client_->control(object, ctrl_confidential, &mode, layout_->confidential_bytes, "asking for confidential computing")
+          .ok();
+  client_->live_objects_.fetch_add(1);
+  release(object);
+  if (is_told && mode.feature != 0)
+    return failure{ENOTSUP,
+                   "DMA channels: confidential computing is on, and host memory must be reached encrypted, which CUDA does"};
+  return {};
 }
 
 status channel_objects::choose_classes() {
@@ -83,7 +100,7 @@ result<handle> channel_objects::make_virtual_memory(handle address_space) {
 result<handle> channel_objects::make_device_memory(std::uint64_t size_bytes) {
   device_memory_params params{};
   params.owner = client_->root_;
-  params.attributes = kAttributeContiguous;
+  params.attributes = kAttributePages;
   params.format = kFormatPitch;
   params.size_bytes = size_bytes;
   params.alignment = kDeviceMemoryAlignment;
@@ -213,6 +230,44 @@ std::optional<std::uint64_t> channel_objects::fault_address(handle channel) cons
   if (!client_->control(channel, ctrl_mmu_fault, &params, sizeof params, "asking for a channel's fault")) return {};
   return std::uint64_t{params.address_high} << 32 | params.address_low;
 } catch (const std::bad_alloc&) { return {}; }
+
+// The driver knows the event by the descriptor's number, and forgets it when the file is closed. A forked child may keep the
+// file open, so it is told.
+void channel_objects::release_event(event ended) noexcept {
+  if (ended.object != 0) release(ended.object);
+  os_event_params params{client_->root_, gpu_->device, static_cast<std::uint32_t>(ended.fd.get()), 0};
+  client_->call(ended.fd.get(), esc_free_os_event, &params, sizeof params);
+}
+
+result<channel_objects::event> channel_objects::make_event(unsigned engine) {
+  auto node = client_->open_device_node(*gpu_);
+  if (!node) return node.error();
+  const auto number = static_cast<std::uint32_t>(node->get());
+  os_event_params os{client_->root_, gpu_->device, number, 0};
+  const int rc = client_->call(node->get(), esc_alloc_os_event, &os, sizeof os);
+  if (rc != 0 || os.status != status_ok)
+    return failure{ENOTSUP, rc != 0 ? format("an event of the GPU was refused: %s", errno_text(errno).c_str())
+                                    : format("an event of the GPU was refused with status 0x%x", os.status)};
+  event made{*std::move(node), 0};
+  const auto give_up = [&](const failure& reason) {
+    release_event(std::move(made));
+    return reason;
+  };
+  const std::uint32_t notifier = kNotifierCopy0 + engine;
+  event_params params{client_->root_, gpu_->subdevice, class_os_event, notifier | kEventOfEngine | kEventWithoutData,
+                      number};
+  auto object = make(gpu_->subdevice, class_os_event, &params, sizeof params, "making an event of a copy engine");
+  if (!object) return give_up(object.error());
+  made.object = *object;
+  set_notification_params notify{};
+  notify.event = notifier;
+  notify.action = kNotifyAlways;
+  if (status done = client_->control(gpu_->subdevice, ctrl_set_notification, &notify, sizeof notify,
+                                     "asking for a copy engine's interrupts");
+      !done)
+    return give_up(done.error());
+  return made;
+}
 
 result<handle> channel_objects::make_doorbell() {
   return make(gpu_->subdevice, doorbell_class_, nullptr, 0, "reaching the GPU's doorbells");

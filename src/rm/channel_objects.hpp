@@ -22,12 +22,13 @@ namespace pl::rm {
 
 class channel_objects {
  public:
-  // ENOTSUP: the driver's layouts are not known, or the GPU has no class that we drive.
+  // ENOTSUP: the driver's layouts are not known, the GPU has no class that we drive, or it is in a mode in which it cannot
+  // be driven (MIG, confidential computing).
   static result<channel_objects> open(client& owner, const gpu& target, const std::string& driver_version);
 
   result<handle> make_address_space();
   result<handle> make_virtual_memory(handle address_space);
-  // Contiguous memory of the GPU, `size_bytes` a multiple of 64 KiB.
+  // Memory of the GPU, `size_bytes` a multiple of 64 KiB.
   result<handle> make_device_memory(std::uint64_t size_bytes);
   // Pages of this process, pinned until the object is released. EFAULT or EIO for what cannot be pinned: mappings of files
   // in the page cache, managed memory. `address` and `size_bytes` are multiples of the host page.
@@ -63,6 +64,15 @@ class channel_objects {
   // The address at which the channel met no memory; asking clears it. Nothing: the driver does not tell.
   std::optional<std::uint64_t> fault_address(handle channel) const noexcept;
 
+  // A descriptor that becomes readable when COPY<engine> interrupts, for whichever channel. Each sleeper needs one of its
+  // own: the first poll() that sees it readable clears it.
+  struct event {
+    unique_fd fd;
+    handle object = 0;
+  };
+  result<event> make_event(unsigned engine);
+  void release_event(event ended) noexcept;
+
   // The page with the doorbell that all channels of the GPU share, kDoorbellBytes to be mapped for the CPU.
   result<handle> make_doorbell();
 
@@ -73,6 +83,7 @@ class channel_objects {
  private:
   channel_objects(client& owner, const gpu& target, const channel_layout& layout)
       : client_(&owner), gpu_(&target), layout_(&layout) {}
+  status refuse_restrictions();
   status choose_classes();
   result<handle> make(handle parent, std::uint32_t object_class, void* params, std::size_t bytes, const char* purpose);
 

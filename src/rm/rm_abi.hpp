@@ -36,6 +36,7 @@ enum object_class : std::uint32_t { class_root_client = 0x41, class_device = 0x8
 
 enum control : std::uint32_t {
   ctrl_gpu_id_info_v2 = 0x205,
+  ctrl_os_export_object = 0x3d05,
   ctrl_os_import_object = 0x3d06,
 };
 
@@ -168,6 +169,14 @@ struct import_object_params {  // NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARA
 };
 static_assert(sizeof(import_object_params) == 20);
 constexpr std::uint32_t kExportObjectTypeRm = 1;
+
+struct export_object_params {  // NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS
+  std::uint32_t type;
+  handle device, parent, object;
+  std::int32_t fd;  // a fresh descriptor of /dev/nvidiactl, which stands for the object from then on
+  std::uint32_t flags;
+};
+static_assert(sizeof(export_object_params) == 24);
 
 // What libcuda passes to the kernel when it exports a range as a dma-buf: the objects behind the range, in order.
 constexpr std::size_t kExportMaxHandles = 128;

@@ -216,6 +216,16 @@ result<handle> client::import(const gpu& owner, int exported_fd) {
   return params.object;
 }
 
+result<unique_fd> client::export_object(const gpu& owner, handle object) {
+  const int fd = io_.open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
+  if (fd < 0) return failure{errno, format("no descriptor to export GPU memory by: %s", errno_text(errno).c_str())};
+  unique_fd out(io_, fd);
+  export_object_params params{kExportObjectTypeRm, owner.device, owner.device, object, fd, 0};
+  if (auto s = control(root_, ctrl_os_export_object, &params, sizeof params, "exporting a memory object"); !s)
+    return s.error();
+  return out;
+}
+
 void client::release(const gpu& owner, handle object) noexcept {
   free_params params{root_, owner.device, object, 0};
   call(control_.get(), esc_free, &params, sizeof params);

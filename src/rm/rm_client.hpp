@@ -70,6 +70,8 @@ class client {
   result<handle> duplicate(const gpu& owner, handle source_client, handle source_object);
   // A share of an object exported to a descriptor (cuMemExportToShareableHandle). The descriptor stays the caller's.
   result<handle> import(const gpu& owner, int exported_fd);
+  // A new descriptor that stands for an object, for other processes to import it. It keeps the memory alive.
+  result<unique_fd> export_object(const gpu& owner, handle object);
   void release(const gpu& owner, handle object) noexcept;
 
   // Maps [offset, offset + length) of the object, both multiples of the host page, at `fixed_address` (MAP_FIXED over a

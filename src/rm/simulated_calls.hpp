@@ -10,7 +10,7 @@ namespace pl::rm {
 
 // libc's conventions: -1 or MAP_FAILED, and errno. Descriptors, paths and memory of others go to the kernel. Any thread.
 struct simulated_calls {
-  static constexpr unsigned kVersion = 1;
+  static constexpr unsigned kVersion = 2;
 
   unsigned version;
   int (*open)(const char* path, int flags);
@@ -19,6 +19,7 @@ struct simulated_calls {
   void* (*mmap)(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset);
   int (*munmap)(void* address, std::size_t size_bytes);
   int (*madvise)(void* address, std::size_t size_bytes, int advice);
+  void (*clear_event)(int fd);
   // What the driver has in procfs and sysfs: the text's length, at most `room` bytes of it in `out`. -1 and ENOENT for the
   // driver's other files; -1 and EXDEV for files that are not the driver's.
   ssize_t (*read_text)(const char* path, char* out, std::size_t room);

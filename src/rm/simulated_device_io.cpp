@@ -26,6 +26,7 @@ class simulated_io final : public device_io {
   int madvise(void* address, std::size_t size_bytes, int advice) override {
     return calls_.madvise(address, size_bytes, advice);
   }
+  void clear_event(int fd) override { calls_.clear_event(fd); }
   result<std::string> read_text(const char* path) override {
     char buffer[4096];
     const ssize_t length = calls_.read_text(path, buffer, sizeof buffer);

@@ -3,55 +3,21 @@
 #include "dma/channel.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
 #include <random>
 #include <thread>
 
-#include "test/dma/fake_engine.hpp"
+#include "test/dma/channel_fixture.hpp"
 
 namespace {
 
 using namespace pl;
 using test::fake_engine;
 
-constexpr std::uint64_t kTimeoutNs = 20'000'000'000;
-constexpr std::size_t kBytes = 4u << 20;
-
-// One client with an address space, host memory and GPU memory in it.
-struct setting {
-  explicit setting(fake_engine& kernel) : io(kernel) {
-    auto opened = rm::client::open(io);
-    EXPECT_TRUE(opened);
-    client = std::move(*opened);
-    gpu = *client->find_gpu({0, 6, 0});
-    auto made = dma::address_space::open(*client, *gpu, "580.159.04");
-    EXPECT_TRUE(made) << made.error().message;
-    space = *made;
-    host = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    host_region = std::move(*space->bind_host(host, kBytes));
-    device = std::move(*space->make_device_memory(kBytes));
-  }
-  ~setting() { munmap(host, kBytes); }
-
-  std::unique_ptr<dma::channel> open(dma::channel_options options = {}) {
-    auto opened = dma::channel::open(space, options);
-    EXPECT_TRUE(opened) << opened.error().message;
-    return opened ? std::move(*opened) : nullptr;
-  }
-  std::uint64_t host_at(std::size_t offset) const { return host_region.address() + offset; }
-  std::uint64_t device_at(std::size_t offset) const { return device.bound.address() + offset; }
-
-  fake_engine& io;
-  std::unique_ptr<rm::client> client;
-  const rm::gpu* gpu = nullptr;
-  std::shared_ptr<dma::address_space> space;
-  std::byte* host = nullptr;
-  dma::region host_region;
-  dma::address_space::own_memory device;
-};
+constexpr std::uint64_t kTimeoutNs = test::kChannelTimeoutNs;
+using setting = test::channel_setting;
 
 void expect_done(dma::channel& queue, const result<dma::sequence>& number) {
   ASSERT_TRUE(number) << number.error().message;
@@ -259,6 +225,51 @@ TEST(dma_channel, EnginesOfTheirOwnRunlistComeFirst) {
   fake_engine io;
   setting rig(io);
   EXPECT_EQ(dma::copy_engines(rig.space->objects()), (std::vector<unsigned>{2, 0, 1}));
+}
+
+// What the driver tells of modes in which a channel cannot be had; a driver that does not know the questions has none.
+TEST(dma_channel, ModesInWhichItCannotBeHadAreRefusedWithTheReason) {
+  const auto refusal = [](const fake_engine::options& given) -> failure {
+    fake_engine io(given);
+    auto client = rm::client::open(io);
+    EXPECT_TRUE(client);
+    auto gpu = (*client)->find_gpu({0, 6, 0});
+    EXPECT_TRUE(gpu);
+    const int objects = io.live_objects();
+    {
+      const auto space = dma::address_space::open(**client, **gpu, given.version);
+      EXPECT_EQ(io.protocol_errors(), 0);
+      if (!space) {
+        EXPECT_EQ(io.live_objects(), objects) << "a refusal leaves nothing";
+        return space.error();
+      }
+    }
+    EXPECT_EQ(io.live_objects(), objects);
+    return {0, ""};
+  };
+  for (const char* version : {"535.54.03", "535.98", "545.29.06", "570.172.08", "575.64.05", "580.159.04", "595.45.04"}) {
+    SCOPED_TRACE(version);
+    fake_engine::options given;
+    given.version = version;
+    EXPECT_EQ(refusal(given).code, 0);
+    for (const std::uint32_t off : {2u, 3u}) {
+      given.mig_mode = off;
+      EXPECT_EQ(refusal(given).code, 0) << "MIG is off, or will be on after a reset";
+    }
+    for (const std::uint32_t on : {1u, 4u}) {
+      given.mig_mode = on;
+      const failure refused = refusal(given);
+      EXPECT_EQ(refused.code, ENOTSUP);
+      EXPECT_NE(refused.message.find("MIG"), std::string::npos) << refused.message;
+    }
+    given.mig_mode = 0;
+    given.is_confidential = true;
+    const failure refused = refusal(given);
+    EXPECT_EQ(refused.code, ENOTSUP);
+    EXPECT_NE(refused.message.find("confidential"), std::string::npos) << refused.message;
+    given.knows_restrictions = false;
+    EXPECT_EQ(refusal(given).code, 0);
+  }
 }
 
 }  // namespace

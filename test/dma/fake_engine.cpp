@@ -29,8 +29,9 @@ class one_gpu final : public sim::machine {
 
 fake_engine::fake_engine(options given)
     : options_(std::move(given)),
-      manager_(sim::resource_manager::make(std::make_shared<one_gpu>(options_.seed), {options_.version, options_.is_deaf})) {
-}
+      manager_(sim::resource_manager::make(
+          std::make_shared<one_gpu>(options_.seed),
+          {options_.version, options_.is_deaf, options_.mig_mode, options_.is_confidential, options_.knows_restrictions})) {}
 
 int fake_engine::ioctl(int fd, unsigned long request, void* argument) {
   if (calls_++ == options_.failing_call) return errno = EIO, -1;

@@ -20,7 +20,10 @@ class fake_engine final : public device_io {
     bool is_deaf = false;       // never looks at a doorbell
     bool pins_nothing = false;  // host memory cannot be registered
     int failing_call = -1;      // this call of ioctl fails
-    std::uint64_t seed = 0;     // of the order in which writes arrive; 0: in order
+    std::uint32_t mig_mode = 0;
+    bool is_confidential = false;
+    bool knows_restrictions = true;
+    std::uint64_t seed = 0;  // of the order in which writes arrive; 0: in order
   };
   explicit fake_engine(options given);
   fake_engine() : fake_engine(options()) {}
@@ -43,6 +46,7 @@ class fake_engine final : public device_io {
     return manager_->mmap(address, size_bytes, protection, flags, fd, offset);
   }
   int munmap(void* address, std::size_t size_bytes) override;
+  void clear_event(int fd) override { manager_->clear_event(fd); }
   int madvise(void* address, std::size_t size_bytes, int advice) override;
   result<std::string> read_text(const char* path) override { return failure{ENOENT, path}; }
 
