@@ -18,6 +18,7 @@ struct completion::job {
   std::condition_variable ended;
   std::atomic<bool> done{false};
   status outcome;
+  std::shared_ptr<wake_descriptor> wake;  // with the mutex held
 };
 
 // ---- Starting ----------------------------------------------------------------------------------------------------------
@@ -182,6 +183,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
         job->outcome = std::move(outcome);
         job->done.store(true, std::memory_order_release);
         job->ended.notify_all();
+        if (job->wake != nullptr) job->wake->signal();
       },
       dma, behind);
   return made;
@@ -211,6 +213,7 @@ completion& completion::operator=(completion&& other) noexcept {
     given_ = std::move(other.given_);
     on_channel_ = std::move(other.on_channel_);
     job_ = std::move(other.job_);
+    wake_ = std::move(other.wake_);
     other.queued_.clear();
     other.given_.clear();
     other.on_channel_.clear();
@@ -219,6 +222,40 @@ completion& completion::operator=(completion&& other) noexcept {
 }
 
 completion::~completion() { (void)wait(); }
+
+// An event that is given back is another copy's, which this one's descriptor must not wake for.
+void completion::drop_channel_part() noexcept {
+  if (const int fd = on_channel_.back().descriptor(); fd >= 0 && wake_ != nullptr) wake_->unwatch(fd);
+  on_channel_.pop_back();
+}
+
+result<int> completion::descriptor() {
+  if (!is_empty() && !owner_->is_mine()) return failure{EACCES, "these copies are the parent process's"};
+  if (wake_ != nullptr) return wake_->get();
+  auto made = wake_descriptor::open();
+  if (!made) return made.error();
+  const std::shared_ptr<wake_descriptor>& wake = *made;
+  std::uint64_t period_ns = 0;
+  const auto tick = [&](std::uint64_t wanted_ns) {
+    period_ns = period_ns == 0 ? wanted_ns : std::min(period_ns, wanted_ns);
+  };
+  constexpr std::uint64_t kNoEventNs = 1'000'000, kKernelNs = 200'000;
+  for (auto& one : on_channel_) {
+    const auto fd = one.make_descriptor();
+    tick(fd && wake->watch(*fd) ? dma::completion_event::kLookAgainNs : kNoEventNs);
+  }
+  if (!given_.empty()) tick(kKernelNs);
+  for (const auto& one : queued_) owner_->enqueue([wake](const status&) { wake->signal(); }, one.dma, one.ticket);
+  if (job_ != nullptr) {
+    const std::lock_guard lock(job_->mutex);
+    if (job_->done.load(std::memory_order_relaxed)) wake->signal();
+    else job_->wake = wake;
+  }
+  if (is_empty()) wake->signal();
+  else if (period_ns != 0) wake->tick(period_ns);
+  wake_ = wake;
+  return wake_->get();
+}
 
 // A copy that the GPU engine did not take is done here by another method.
 status completion::end(const result<gpu_engine::fate>& fate, const transfer& transfer) {
@@ -243,7 +280,7 @@ result<bool> completion::poll() {
   while (!on_channel_.empty()) {
     const auto ended = on_channel_.back().test();
     if (ended && !*ended) return false;
-    on_channel_.pop_back();
+    drop_channel_part();
     if (!ended) return ended.error();
   }
   while (!queued_.empty()) {
@@ -261,8 +298,10 @@ result<bool> completion::poll() {
 
 result<bool> completion::test() {
   if (!is_empty() && !owner_->is_mine()) return wait().error();
+  if (wake_ != nullptr && !is_empty()) wake_->clear();
   auto state = poll();
   if (!state) (void)wait();  // the rest ends too: a failure leaves nothing in flight
+  if (is_empty()) wake_.reset();
   return state;
 }
 
@@ -284,7 +323,7 @@ status completion::wait() {
   for (auto& one : given_) keep_first(end(one.engine->wait(one.request), one.piece));
   given_.clear();
   for (auto& one : on_channel_) keep_first(one.wait());
-  on_channel_.clear();
+  while (!on_channel_.empty()) drop_channel_part();
   for (auto& one : queued_) keep_first(one.dma->wait(one.ticket));
   queued_.clear();
   if (job_ != nullptr) {
@@ -293,6 +332,7 @@ status completion::wait() {
     last->ended.wait(lock, [&] { return last->done.load(std::memory_order_acquire); });
     keep_first(last->outcome);
   }
+  wake_.reset();
   return outcome;
 }
 

@@ -148,6 +148,7 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
 dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexcept {
   if (this == &other) return *this;
   (void)wait();
+  if (event_ != nullptr) owner_->take_back(std::move(event_));
   owner_ = other.owner_;
   queue_ = std::move(other.queue_);
   index_ = other.index_;
@@ -157,14 +158,40 @@ dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexc
   tests_ = other.tests_;
   first_ = std::move(other.first_);
   more_ = std::move(other.more_);
+  event_ = std::move(other.event_);
   return *this;
 }
 
+dma_engine::operation::~operation() {
+  (void)wait();
+  if (event_ != nullptr) owner_->take_back(std::move(event_));
+}
+
+result<int> dma_engine::operation::make_descriptor() {
+  if (event_ != nullptr) return event_->descriptor();
+  if (queue_ == nullptr || behind_.armed != nullptr)
+    return failure{ENOTSUP, "the copy has ended, or waits for a stream: its channel takes no more commands meanwhile"};
+  auto lent = owner_->lend_event(queue_->engine());
+  if (!lent) return lent.error();
+  (*lent)->clear();
+  // Behind the copy, which so costs those nothing that do not sleep.
+  if (auto asked = queue_->interrupt(); !asked) {
+    owner_->take_back(*std::move(lent));
+    return asked.error();
+  }
+  event_ = *std::move(lent);
+  return event_->descriptor();
+}
+
 result<bool> dma_engine::operation::test() {
-  constexpr unsigned kTestsBetweenLooks = 256;
+  if (event_ != nullptr) event_->clear();
+  const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // who sleeps tests rarely
   if (behind_.armed != nullptr) {
     if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
-  } else if (!is_done() && (++tests_ % kTestsBetweenLooks != 0 || !queue_->fault())) return false;
+  } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !queue_->fault())) {
+    if (event_ != nullptr) queue_->ring();
+    return false;
+  }
   if (status ended = wait(); !ended) return ended.error();
   return true;
 }
@@ -251,6 +278,28 @@ status dma_engine::part_queue::wait(dma::sequence queued) {
     owner_->forget(queue_);
   }
   return ended;
+}
+
+// ---- Events
+
+result<std::unique_ptr<dma::completion_event>> dma_engine::lend_event(unsigned engine) {
+  {
+    const std::lock_guard guard(events_mutex_);
+    const auto found =
+        std::find_if(events_.begin(), events_.end(), [engine](const auto& one) { return one->engine() == engine; });
+    if (found != events_.end()) {
+      auto lent = std::move(*found);
+      events_.erase(found);
+      return lent;
+    }
+  }
+  return dma::completion_event::open(source_.addresses, engine);
+}
+
+void dma_engine::take_back(std::unique_ptr<dma::completion_event> event) noexcept {
+  constexpr std::size_t kMaxIdle = 16;
+  const std::lock_guard guard(events_mutex_);
+  if (events_.size() < kMaxIdle) events_.push_back(std::move(event));
 }
 
 // ---- Lists

@@ -23,6 +23,7 @@
 #include "copy/stream_order.hpp"
 #include "copy/transfer.hpp"
 #include "dma/channel.hpp"
+#include "dma/completion_event.hpp"
 
 namespace pl::copy {
 
@@ -48,11 +49,15 @@ class dma_engine {
     operation() = default;
     operation(operation&& other) noexcept { *this = std::move(other); }
     operation& operator=(operation&& other) noexcept;
-    ~operation() { (void)wait(); }
+    ~operation();
 
     bool is_done() const noexcept { return queue_ == nullptr || queue_->is_done(number_); }
     // Whether it has ended, with its outcome; asks the channel's notifier now and then. Does not block.
     result<bool> test();
+    // A descriptor that becomes readable when the copies have ended, by the GPU's interrupt; test() looks, whenever it has.
+    // The operation's until it is destroyed. ENOTSUP, EMFILE: there is none.
+    result<int> make_descriptor();
+    int descriptor() const noexcept { return event_ != nullptr ? event_->descriptor() : -1; }
     // EIO: the GPU ended the channel, with its reason; ETIMEDOUT: it does not answer. The channel is stopped then: the copy
     // touches no memory any more. Behind a stream: as long as that takes.
     status wait();
@@ -71,6 +76,7 @@ class dma_engine {
     unsigned tests_ = 0;
     std::array<channel_memory::piece, 2> first_;  // what most copies need
     std::vector<channel_memory::piece> more_;
+    std::unique_ptr<dma::completion_event> event_;
   };
 
   // Gives back what is bound and not used by a copy.
@@ -157,6 +163,8 @@ class dma_engine {
   template <class Give>
   result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> submit(direction way, queue_kind kind, Give give);
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
+  result<std::unique_ptr<dma::completion_event>> lend_event(unsigned engine);
+  void take_back(std::unique_ptr<dma::completion_event> event) noexcept;
 
   gpu_context context_;
   const channel_source source_;
@@ -165,6 +173,8 @@ class dma_engine {
   spin_lock lock_;                                         // of the channels, for a few instructions
   std::mutex opening_;                                     // one thread at a time opens a channel
   std::array<std::shared_ptr<dma::channel>, 4> channels_;  // quick: to the host, to the device and on it; bulk: likewise
+  std::mutex events_mutex_;
+  std::vector<std::unique_ptr<dma::completion_event>> events_;  // not lent
 };
 
 }  // namespace pl::copy
