@@ -31,8 +31,8 @@ class completion {
   // this object's and closes when the copies have ended: take it out of the loop before that test or wait.
   //
   // A copy by DMA channel raises an interrupt of the GPU. For others a thread of the planner or a clock wakes, within some
-  // 0.2 ms of their end. A failure wakes too, at most 20 ms late.
-  // EACCES: a forked child; EMFILE: the limit of open files.
+  // 0.2 ms of their end; each millisecond for a channel that waits for a stream, which takes no more commands meanwhile. A
+  // failure wakes too, at most 20 ms late. EACCES: a forked child; EMFILE: the limit of open files.
   result<int> descriptor();
   // `stream` (of any context and GPU) waits on the GPU for the copies; work queued there afterwards sees their data. Copies
   // that only the CPU can finish are waited for on the CPU before this returns, which docs/ordering.md lists.

@@ -148,6 +148,7 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
 dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexcept {
   if (this == &other) return *this;
   (void)wait();
+  if (event_ != nullptr) owner_->take_back(std::move(event_));
   owner_ = other.owner_;
   queue_ = std::move(other.queue_);
   index_ = other.index_;
@@ -157,7 +158,6 @@ dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexc
   tests_ = other.tests_;
   first_ = std::move(other.first_);
   more_ = std::move(other.more_);
-  if (event_ != nullptr) owner_->take_back(std::move(event_));
   event_ = std::move(other.event_);
   return *this;
 }
@@ -169,9 +169,8 @@ dma_engine::operation::~operation() {
 
 result<int> dma_engine::operation::make_descriptor() {
   if (event_ != nullptr) return event_->descriptor();
-  if (queue_ == nullptr) return failure{ENOTSUP, "the copy has ended"};
-  if (behind_.armed != nullptr)
-    return failure{ENOTSUP, "the copy waits for a stream"};  // what stands in such a channel is bounded
+  if (queue_ == nullptr || behind_.armed != nullptr)
+    return failure{ENOTSUP, "the copy has ended, or waits for a stream: its channel takes no more commands meanwhile"};
   auto lent = owner_->lend_event(queue_->engine());
   if (!lent) return lent.error();
   (*lent)->clear();
@@ -185,8 +184,8 @@ result<int> dma_engine::operation::make_descriptor() {
 }
 
 result<bool> dma_engine::operation::test() {
-  const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // who sleeps tests rarely
   if (event_ != nullptr) event_->clear();
+  const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // who sleeps tests rarely
   if (behind_.armed != nullptr) {
     if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
   } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !queue_->fault())) {

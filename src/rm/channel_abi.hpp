@@ -250,7 +250,7 @@ struct channel_layout {
   std::uint32_t class_room;
   std::uint32_t gpu_info_bytes, confidential_bytes;
 };
-// Every published release of these branches was compared (scripts/check-rm-layouts.py, docs/results/dma/layouts.md). Others
+// Every published release of these branches was compared (scripts/check-rm-layouts.py, docs/results/dma/layouts.txt). Others
 // are not guessed.
 inline constexpr std::array<channel_layout, 11> kChannelLayouts{{
     {535, 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5},

@@ -129,7 +129,7 @@ TEST_F(CompletionDescriptor, WhatIsDoneIsReadableAtOnce) {
 }
 
 TEST_F(CompletionDescriptor, CopiesBehindAStreamSleepUntilItGoesOn) {
-  open_with(true);
+  open_with(false);
   cu::stream_t stream = nullptr;
   ASSERT_EQ(cuda_.cuStreamCreate(&stream, cu::stream_flag::non_blocking), 0);
   test::device_buffer gate(4096);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes and offsets of each driver branch, as its published headers have them (docs/results/dma/layouts.md).
+// Sizes and offsets of each driver branch, as its published headers have them (docs/results/dma/layouts.txt).
 #include <gtest/gtest.h>
 
 #include "rm/channel_abi.hpp"
