@@ -9,11 +9,14 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <random>
 #include <system_error>
+#include <thread>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "store/engine/bytes.hpp"
@@ -263,6 +266,20 @@ status engine::impl::read_extents() {
   return {};
 }
 
+// RocksDB recovers from a full disk by itself, in steps of seconds. A stop soon after there is room again waits for that:
+// what it could not sync would be in the log, and the next start would have to recover what this one can seal.
+status engine::impl::sync_at_close() {
+  constexpr std::uint64_t kEnoughBytes = std::uint64_t{16} << 20, kPatienceNs = 15'000'000'000;
+  const std::uint64_t begin_ns = monotonic_ns();
+  for (;;) {
+    status synced = commits->sync_log();
+    if (synced || synced.code() != ENOSPC || monotonic_ns() - begin_ns > kPatienceNs) return synced;
+    const auto free = files->free_bytes(options.directory);
+    if (!free || *free < kEnoughBytes) return synced;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 status engine::impl::close() {
   if (closed.exchange(true)) return {};
   if (helpers) helpers->stop();
@@ -270,7 +287,7 @@ status engine::impl::close() {
   if (!commits) return {};
   commits->stop();
   if (state.read_only) return {};
-  if (status synced = commits->sync_log(); !synced) return synced;
+  if (status synced = sync_at_close(); !synced) return synced;
   const auto free = files->free_bytes(options.directory);
   return records->prepare_stop(free ? *free : 0);
 }

@@ -36,6 +36,7 @@ class engine::impl {
 
   status open();
   status close();
+  status sync_at_close();
 
   // ---- engine.cpp
   result<pool_ref> need_pool(pool_id id) const;
