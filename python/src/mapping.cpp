@@ -245,7 +245,8 @@ void bind_mapping(nb::module_& module) {
       .def(
           "read", [](nb::handle_t<mapping> self, nb::handle index) { return read_any(self, index); },
           nb::arg("index").none() = nb::ellipsis(), nb::sig("def read(self, index: typing.Any = ...) -> typing.Any"),
-          "One element as a Python number (0.2 us and one bus round trip), or what a slice names as a new NumPy array,\n"
+          "One element as a Python number (1.2 us on an H100: one bus round trip), or what a slice names as a new NumPy "
+          "array,\n"
           "fetched by the copy planner. No stream is waited for.")
       .def(
           "write", [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) { write_any(self, index, value); },

@@ -38,6 +38,9 @@ class Words(unittest.TestCase):
             known |= set(re.findall(r'"(peerlane_store_\w+)"', source.read_text(encoding="utf-8")))
         for document in self.documents:
             text = document.read_text(encoding="utf-8")
+            if document.name == "migrating.md":  # the first column of its tables has the names of before
+                text, tables = text.split("## From Peerlane 0.1")
+                text += "\n".join(line.split("|", 2)[-1] for line in tables.splitlines())
             named = set(re.findall(r"`((?:peerlane|gdr|gds)_[a-z0-9_]+)\b[^`]*`", text))
             with self.subTest(document=document.name):
                 self.assertEqual(sorted(n for n in named if n not in known and not n.endswith("_")), [])

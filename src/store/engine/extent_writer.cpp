@@ -54,7 +54,12 @@ class blocks_to_come final : public block_gate {
 }  // namespace
 
 extent_writer::extent_writer(parts components) : components_(std::move(components)) {
-  for (std::size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
+  try {
+    for (std::size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
+  } catch (...) {  // a thread cannot be made (ulimit -v)
+    stop();
+    throw;
+  }
 }
 
 extent_writer::~extent_writer() { stop(); }

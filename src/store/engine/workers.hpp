@@ -13,8 +13,14 @@ namespace pl::store {
 
 class workers {
  public:
+  // Throws where a thread cannot be made (ulimit -v); those made before have ended then.
   explicit workers(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
+    try {
+      for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
   ~workers() { stop(); }
   // False, and not run, after stop().

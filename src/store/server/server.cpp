@@ -222,6 +222,7 @@ struct server::state {
   void accept(Acceptor& acceptor);
   void add(asio::io_context& context, std::unique_ptr<transport> wire);
   void serve(std::size_t index, std::uint64_t spin_ns);
+  void give_up(const std::exception& reason);  // ends what serves
   bool has_descriptors(int newest);
   void serve_scrape(tcp::socket peer);
   void reload();
@@ -518,8 +519,10 @@ status server::run() {
       event_log::level::info, "serving",
       {{"data", all.config.data}, {"socket", all.socket_path}, {"tcp", tcp_endpoint()}, {"metrics", metrics_endpoint()}});
   const std::uint64_t spin_ns = all.config.spin_us * 1000;
-  for (std::size_t i = 1; i < all.loops.size(); ++i)
-    all.loops[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
+  try {
+    for (std::size_t i = 1; i < all.loops.size(); ++i)
+      all.loops[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
+  } catch (const std::exception& reason) { all.give_up(reason); }
   all.serve(0, spin_ns);
   for (auto& one : all.loops)
     if (one->thread.joinable()) one->thread.join();
@@ -538,14 +541,16 @@ status server::run() {
 void server::state::serve(std::size_t index, std::uint64_t spin_ns) {
   try {
     loops[index]->serve(spin_ns);
-  } catch (const std::exception& reason) {
-    log.write(event_log::level::error, "failed", {{"why", reason.what()}});
-    const std::lock_guard hold(sessions_lock);
-    if (!failed)
-      failed = failure{ENOMEM,
-                       format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", reason.what())};
-    for (auto& one : loops) one->context.stop();
-  }
+  } catch (const std::exception& reason) { give_up(reason); }
+}
+
+void server::state::give_up(const std::exception& reason) {
+  log.write(event_log::level::error, "failed", {{"why", reason.what()}});
+  const std::lock_guard hold(sessions_lock);
+  if (!failed)
+    failed =
+        failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", reason.what())};
+  for (auto& one : loops) one->context.stop();
 }
 
 void server::stop() {

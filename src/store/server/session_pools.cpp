@@ -14,8 +14,6 @@ using store_protocol::opcode;
 template <class T>
 void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
   asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
-    // Work of a client that has left would keep others, and a store that stops, waiting.
-    if (me->gone_ || me->parts_.halted) return me->run_on_home_thread([me] {});
     auto done = std::make_shared<result<T>>(work());
     me->run_on_home_thread([me, request, done, on_done] {
       if (!*done) return me->answer(request, done->error());
