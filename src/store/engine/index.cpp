@@ -167,9 +167,7 @@ result<std::unique_ptr<index>> index::open(const options& settings) {
     auto opened = torn != nullptr ? open_view(reading, *torn, settings.read_only ? "" : data_folder(settings) + "/recovery")
                                   : open_files(reading, false, false);
     if (!opened) return opened.error();
-    std::uint64_t first_log = 0;
-    (*opened)->db_->GetIntProperty(rocksdb::DB::Properties::kMinLogNumberToKeep, &first_log);
-    return replay_reach{(*opened)->last_sequence(), first_log};
+    return replay_reach{(*opened)->last_sequence(), (*opened)->first_log()};
   };
   const auto plan = plan_recovery(question);
   if (!plan) return plan.error();
@@ -261,6 +259,11 @@ void index::note(std::uint64_t written, std::uint64_t synced) {
 bool index::is_mark_behind() const { return mark_ && mark_->is_dirty(); }
 status index::settle_mark() { return mark_ ? mark_->sync() : status(); }
 std::uint64_t index::last_sequence() const { return db_->GetLatestSequenceNumber(); }
+std::uint64_t index::first_log() const {
+  std::uint64_t number = 0;
+  db_->GetIntProperty(rocksdb::DB::Properties::kMinLogNumberToKeep, &number);
+  return number;
+}
 
 status index::verify_tables() const {
   const rocksdb::Status same = db_->VerifyChecksum();

@@ -85,6 +85,7 @@ class index {
   // Reads all tables and compares their checksums.
   status verify_tables() const;
   std::uint64_t last_sequence() const;
+  std::uint64_t first_log() const;  // older ones hold nothing that is not in the tables
 
  private:
   index() = default;

@@ -113,7 +113,8 @@ status salvage::read_log() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const std::uint64_t reached = records_->last_sequence();
   later_changes changes(*this);
-  log_scan scan{index_folder_, 0, true, before_, {}};
+  // Older logs hold nothing that is not in the tables. RocksDB removes them in any order: a gap between them is none.
+  log_scan scan{index_folder_, records_->first_log(), true, before_, {}};
   scan.each = [&](const log_batch& batch) {
     if (!batch.is_damaged && batch.end_sequence() <= reached) return;
     changes.is_damaged = batch.is_damaged;

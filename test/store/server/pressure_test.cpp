@@ -162,7 +162,7 @@ TEST(store_pressure, ValuesThatNobodyTakesDoNotFillTheMemoryTier) {
   }
   ASSERT_TRUE(soon([&] { return rig.server().engine().stats().misses >= 8; }));
   auto options = at_level(durability::volatile_);
-  options.timeout_ms = 2000;
+  options.timeout_ms = 10'000;
   const auto value = random_value(5u << 20, 1);
   for (int turn = 0; turn < 20; ++turn) {
     const auto done = put(*store, *pool, "k", value, options);
