@@ -53,10 +53,12 @@ TEST(store_pressure, PagesThatNobodyTakesHaveALimit) {
   for (unsigned i = 0; i < 150; ++i) ask_find(client, pool, i, "");
   // What the store does not do yet waits in the socket: once nothing changes, all was made that will be.
   std::uint64_t now = resident_bytes(), last = 0, most = now;
-  for (int quiet = 0; quiet < 10; quiet = now == last ? quiet + 1 : 0) {
+  constexpr std::uint64_t kStillBytes = 1u << 20;  // sanitizers and the index never rest altogether
+  for (int quiet = 0, looks = 0; quiet < 10 && looks < 200; ++looks) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     last = std::exchange(now, resident_bytes());
     most = std::max(most, now);
+    quiet = std::max(now, last) - std::min(now, last) < kStillBytes ? quiet + 1 : 0;
     ASSERT_LT(most - before, 500u << 20) << "pages pile up";
   }
 #if !defined(__SANITIZE_ADDRESS__)  // it keeps what was freed
@@ -87,10 +89,10 @@ TEST(store_pressure, SearchesEndWithTheirClient) {
   }
   const auto began = clock_type::now();
   EXPECT_TRUE(store->create_pool("another", {}));
-  EXPECT_LT(clock_type::now() - began, std::chrono::seconds(10));
+  EXPECT_LT(clock_type::now() - began, std::chrono::seconds(20));
   store.reset();
   rig.stop();
-  EXPECT_LT(clock_type::now() - began, std::chrono::seconds(20));
+  EXPECT_LT(clock_type::now() - began, std::chrono::seconds(30));
 }
 
 // Values without bytes are pinned and granted for nothing, and each pin and grant is a record in the server.
