@@ -174,8 +174,8 @@ TEST_F(peerlane_copies, OperationsHoldsAndRegistrationsKeepTheCopierOpen) {
 // Copies that wait for a stream which the test holds back.
 class held_copies : public peerlane_copies {
  protected:
-  peerlane_op_t begin(const copy::gate& held, std::size_t size_bytes) {
-    const auto transfer = peerlane_plain_transfer(peerlane_device_buffer(device_ + (1 << 20), size_bytes),
+  peerlane_op_t begin(const copy::gate& held, std::size_t size_bytes, std::uint64_t offset = 1 << 20) {
+    const auto transfer = peerlane_plain_transfer(peerlane_device_buffer(device_ + offset, size_bytes),
                                                   peerlane_device_buffer(device_, size_bytes));
     peerlane_op_t op = PEERLANE_OP_INIT;
     EXPECT_EQ(peerlane_copy_begin(copier_, &transfer, 1, PEERLANE_BEGIN_AFTER_STREAM, held.stream(), &op), 0)
@@ -218,7 +218,7 @@ TEST_F(held_copies, AWaitEndsAfterItsTimeAndTheCopyGoesOn) {
 TEST_F(held_copies, AFunctionIsCalledOnceByAThreadOfTheLibrary) {
   copy::gate held;
   heard heard_end, second;
-  auto op = begin(held, 3000), other = begin(held, 1000);
+  auto op = begin(held, 3000), other = begin(held, 1000, 2 << 20);
   ASSERT_EQ(peerlane_op_then(&op, hear, &heard_end), 0) << peerlane_last_error();
   EXPECT_EQ(peerlane_op_then(&op, hear, &heard_end), EEXIST);
   ASSERT_EQ(peerlane_op_then(&other, hear, &second), 0);

@@ -165,12 +165,12 @@ TEST(store_pressure, ValuesThatNobodyTakesDoNotFillTheMemoryTier) {
   ASSERT_TRUE(soon([&] { return rig.server().engine().stats().misses >= 8; }));
   auto options = at_level(durability::volatile_);
   options.timeout_ms = 10'000;
-  const auto value = random_value(5u << 20, 1);
+  const auto value = random_value(1u << 20, 1);  // as large as what is pinned, which may lie anywhere
   for (int turn = 0; turn < 20; ++turn) {
     const auto done = put(*store, *pool, "k", value, options);
     ASSERT_EQ(done.status, 0) << done.text << ", turn " << turn;
     ASSERT_EQ(store->run(store->make_erase(*pool, "k", {})).status, 0);
-    ASSERT_LE(rig.server().engine().stats().pins, 10u);
+    ASSERT_LE(rig.server().engine().stats().pins, 14u);  // what it may hold, and what is being read (28 before)
   }
 }
 
