@@ -54,7 +54,7 @@ TEST(store_pressure, PagesThatNobodyTakesHaveALimit) {
   // What the store does not do yet waits in the socket: once nothing changes, all was made that will be.
   std::uint64_t now = resident_bytes(), last = 0, most = now;
   constexpr std::uint64_t kStillBytes = 1u << 20;  // sanitizers and the index never rest altogether
-  for (int quiet = 0, looks = 0; quiet < 10 && looks < 200; ++looks) {
+  for (int quiet = 0, polls = 0; quiet < 10 && polls < 200; ++polls) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     last = std::exchange(now, resident_bytes());
     most = std::max(most, now);
