@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 
@@ -128,40 +129,24 @@ std::vector<choice> candidates(direction way, other_side side) {
     return side == other_side::same_gpu
                ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {dma_channel, 1}, {copy_engine, 1}}
                : std::vector<choice>{{cpu_relay, 1}, {copy_engine, 1}};
+  const bool is_pinned = side == other_side::pinned;
+  std::vector<choice> all;
   if (way == direction::to_device) {
-    std::vector<choice> all{{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
-    if (side == other_side::pinned)
-      all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 4}, {engine_copy, 8}, {dma_channel, 1}, {copy_engine, 1}});
-    else
-      all.insert(all.end(), {{bounce, 1},
-                             {bounce, 2},
-                             {bounce, 4},
-                             {bounce, 8},
-                             {dma_ring, 1},
-                             {dma_ring, 2},
-                             {dma_ring, 4},
-                             {dma_ring, 8},
-                             {registered, 1},
-                             {copy_engine, 1}});
-    return all;
+    all = {{cpu_store, 1}, {cpu_store, 2}, {cpu_store, 4}, {cpu_store, 8}};
+    if (is_pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 4}, {engine_copy, 8}});
+  } else {
+    all = {{cpu_load, 1}, {engine_low_latency, 1}};
+    if (is_pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}});
+    else all.insert(all.end(), {{engine_bounce, 1}, {engine_bounce, 4}, {dma_bounce, 1}});
   }
-  std::vector<choice> all{{cpu_load, 1}, {engine_low_latency, 1}};
-  if (side == other_side::pinned)
-    all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}, {dma_channel, 1}, {copy_engine, 1}});
-  else
-    all.insert(all.end(), {{engine_bounce, 1},
-                           {engine_bounce, 4},
-                           {dma_bounce, 1},
-                           {bounce, 1},
-                           {bounce, 2},
-                           {bounce, 4},
-                           {bounce, 8},
-                           {dma_ring, 1},
-                           {dma_ring, 2},
-                           {dma_ring, 4},
-                           {dma_ring, 8},
-                           {registered, 1},
-                           {copy_engine, 1}});
+  if (is_pinned) {
+    all.push_back({dma_channel, 1});
+  } else {
+    for (const method ring : {bounce, dma_ring})
+      for (const std::uint8_t width : std::initializer_list<std::uint8_t>{1, 2, 4, 8}) all.push_back({ring, width});
+    all.push_back({registered, 1});
+  }
+  all.push_back({copy_engine, 1});
   return all;
 }
 
