@@ -103,14 +103,14 @@ bool copy_channel::step(std::uint64_t budget_bytes) {
     if (active_) {
       advance_transfer(budget_bytes);
     } else if (queue_.empty()) {
-      return complete_all() || has_worked;
+      return !is_idle() || has_worked;
     } else if (queue_.front().is_fenced) {
       complete_all();
       if (!is_dead()) load_commands(queue_.front());
     } else if (next_word_ == queue_.front().words.size()) {
       end_entry();
     } else if (execute_word(queue_.front()) == outcome::waits) {
-      return complete_all() || has_worked;
+      return !is_idle() || has_worked;
     } else {
       budget_bytes -= std::min(budget_bytes, kCommandBudget);
     }
@@ -307,9 +307,28 @@ void copy_channel::finish_launch(std::uint32_t flags) {
   else complete_some();
 }
 
-// With random numbers some of what is under way arrives early.
+// With random numbers some of what is under way arrives early, and some words before what they tell of.
 void copy_channel::complete_some() {
   if (settings_.random(4) == 3) complete(settings_.random(pending_.size() + 1));
+  else if (settings_.random(4) == 3) overtake();
+}
+
+// The first word that is under way arrives now, and what stands before it a while later: data was launched without a flush.
+void copy_channel::overtake() {
+  constexpr std::uint64_t kLateNs = 20'000;
+  const auto found =
+      std::find_if(pending_.begin(), pending_.end(), [](const pending_write& one) { return one.word.has_value(); });
+  if (found == pending_.begin() || found == pending_.end()) return;
+  pending_write word = std::move(*found);
+  pending_.erase(found);
+  arrive(word);
+  late_until_ns_ = monotonic_ns() + kLateNs;
+}
+
+// Nothing is left to execute: whether all has arrived. Late bytes keep the engine awake until they are due.
+bool copy_channel::is_idle() {
+  if (!pending_.empty() && monotonic_ns() < late_until_ns_) return false;
+  return !complete_all();
 }
 
 bool copy_channel::complete_all() {

@@ -5,8 +5,8 @@
 //     written later are not seen then, the stale ones are executed;
 //   - a pipelined copy reads its source at once and writes later, so it does not see what the copies before it write, those
 //     of earlier operations included;
-//   - writes of copies that may overlap arrive in any order (with a seed); a completion word arrives behind all writes that
-//     were launched before it;
+//   - writes of copies that may overlap arrive in any order (with a seed), and a completion word behind all writes that were
+//     launched before it if a flush stands before it; without one it may overtake them by some microseconds (with a seed);
 //   - a wrong address or a malformed command ends this channel and no other, with a record in its error notifier.
 // What the model does not know (block-linear layouts, other remappings) ends the channel too: it never guesses.
 //
@@ -101,6 +101,8 @@ class copy_channel {
   void finish_launch(std::uint32_t flags);
   void complete_some();
   bool complete_all();
+  void overtake();
+  bool is_idle();
   void complete(std::size_t count);
   void arrive(pending_write& one);
   void raise() const {
@@ -115,6 +117,7 @@ class copy_channel {
   const channel_settings settings_;
   fault_code fault_ = none;
   std::optional<std::uint64_t> fault_address_;
+  std::uint64_t late_until_ns_ = 0;  // bytes that a word has overtaken arrive then
   std::uint32_t get_ = 0;
   std::deque<entry> queue_;
   std::size_t next_word_ = 0;  // of the first entry

@@ -62,7 +62,7 @@ class gpu_reader {
     made->bound_ = *std::move(bound);
     dma::channel_options options;
     options.engine = made->source_.engines.front();
-    options.order = dma::ordering::none;
+    options.order = dma::ordering::none_flushed;  // its completion word is all that the CPU looks at
     auto queue = dma::channel::open(made->source_.addresses, options);
     if (!queue) return queue.error();
     made->queue_ = std::move(*queue);

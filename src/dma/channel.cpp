@@ -290,18 +290,18 @@ result<sequence> channel::interrupt() {
 }
 
 result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload, bool yields) {
-  return submit_one(command_writer::kSemaphoreWords, {}, [&](command_writer& commands, ordering chosen) {
+  return submit_one(command_writer::kSemaphoreWords, {}, [&](command_writer& commands, ordering) {
     commands.acquire(address, payload, yields);
-    commands.launch(end_flags(chosen));
+    commands.launch(launch::kReleaseWord);
   });
 }
 
 result<sequence> channel::release(std::uint64_t address, std::uint32_t payload) {
-  return submit_one(2 * command_writer::kCompletionWords + 1, {}, [&](command_writer& commands, ordering chosen) {
+  return submit_one(2 * command_writer::kCompletionWords + 1, {}, [&](command_writer& commands, ordering) {
     commands.completion(address, payload);  // by the copy engine, so behind what it has copied
     commands.launch(launch::kReleaseWord | launch::kFlush);
     name_completion(commands);
-    commands.launch(end_flags(chosen));
+    commands.launch(launch::kReleaseWord);
   });
 }
 

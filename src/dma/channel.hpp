@@ -33,19 +33,21 @@ struct block {
   std::uint32_t size_bytes = 0;
 };
 
-// What an operation does so that it sees what the operations before it wrote, and so that others see what it wrote.
+// What an operation does so that it sees what the operations before it wrote, and so that others see what it wrote. Without
+// a flush behind it an operation's completion word may arrive before its bytes, in host memory and in GPU memory: it then
+// says only that the engine has begun to write the last of them. The flush costs a round trip, about 1 us.
 enum class ordering {
   none,          // operations may overlap: for independent ones
   none_flushed,  // the same, and a flush stands behind each operation: who sees its completion word may read what it wrote
   waits,         // its first transfer begins when the transfers before it have ended
   flush_first,   // and a flush stands before it
-  flush_last,    // and a flush stands behind each operation, before its completion word
+  flush_last,    // as `waits`, and a flush stands behind each operation, before its completion word
 };
 
 struct channel_options {
-  unsigned engine = 2;               // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
-  ordering order = ordering::waits;  // of operations that name none
-  std::uint32_t ring_entries = 1024;  // submissions under way, a power of two
+  unsigned engine = 2;  // COPY<engine>; those that share the graphics engine's runlist come last (copy_engines)
+  ordering order = ordering::flush_last;  // of operations that name none
+  std::uint32_t ring_entries = 1024;      // submissions under way, a power of two
   // GPU memory for entries and commands, a multiple of 2 MiB. A block of a list takes 24 bytes of it until it is done.
   std::uint64_t memory_bytes = std::uint64_t{2} << 20;
 };

@@ -184,8 +184,10 @@ class fuzzed_channel {
     ASSERT_TRUE(is_done());
     ASSERT_TRUE(is_as_expected()) << "operation " << last_;
   }
+  // Behind a flush: without one the last word may come before the last bytes.
   bool is_done() {
     open_gate();
+    remember(queue_->flush());
     const status done = queue_->wait(last_, kTimeoutNs);
     EXPECT_TRUE(done) << done.error().message;
     return done.ok();

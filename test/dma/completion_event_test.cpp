@@ -49,7 +49,7 @@ TEST(completion_event, EachInterruptWakes) {
     const auto event = open_event(rig);
     for (std::uint32_t round = 1; round <= 500; ++round) {
       event->clear();
-      const auto number = queue->fill(rig.host_at(0), round, 4096, dma::ordering::none);
+      const auto number = queue->fill(rig.host_at(0), round, 4096, dma::ordering::none_flushed);
       ASSERT_TRUE(number);
       if (round % 3 == 0) { ASSERT_TRUE(other->interrupt()); }
       ASSERT_TRUE(queue->interrupt());

@@ -195,6 +195,32 @@ TEST(raw_channel, APipelinedCopyReadsOldBytes) {
   }
 }
 
+// A completion word may come before the bytes it tells of, unless a flush stands before it.
+TEST(raw_channel, AWordOvertakesBytesThatAreNotFlushed) {
+  for (const std::uint32_t flush : {0u, dma::launch::kFlush}) {
+    fake_engine::options options;
+    options.seed = 3;
+    fake_engine engine(options);
+    raw_channel channel(engine);
+    const std::uint64_t base = channel.host_address;
+    unsigned late = 0;
+    // A reader that the scheduler takes away misses the moment: it looks until it has seen one.
+    for (std::uint32_t round = 1; round <= 300 || (flush == 0 && late == 0 && round < 100'000); ++round) {
+      std::memset(channel.host + 4096, static_cast<int>(round & 0xff), 64);
+      const std::size_t words = channel.write(0, [&](command_writer& out) {
+        out.completion(base + 128, round);
+        out.copy(base + 8192, base + 4096, 64, dma::launch::kNotPipelined | dma::launch::kReleaseWord | flush);
+      });
+      channel.submit(0, words);
+      while (__atomic_load_n(channel.host_word(128), __ATOMIC_ACQUIRE) != round) {}
+      const auto* const arrived = reinterpret_cast<const volatile std::uint8_t*>(channel.host + 8192);
+      late += *arrived != (round & 0xff) ? 1 : 0;
+      ASSERT_TRUE(comes_true([&] { return *arrived == (round & 0xff); }));
+    }
+    EXPECT_EQ(late > 0, flush == 0) << late;
+  }
+}
+
 // Host pages that are gone are a fault and no crash.
 TEST(raw_channel, UnmappedHostMemoryIsAFault) {
   fake_engine engine;
