@@ -19,8 +19,8 @@ namespace {
 // In the channel's own GPU memory, between the ring of entries and the commands.
 constexpr std::uint64_t kUserWordsOffset = 0x10000;
 constexpr std::uint64_t kLineBytes = 64;  // submissions begin on lines of their own: each line is written once
-// Of the host page: notifications first, which the driver counts by itself, then the completion word on a line of its own.
-constexpr std::size_t kCompletionOffset = 0x800;
+// Of the first host page: notifications, which the driver counts by itself, then the spare words. Completion words follow, a
+// page further on.
 constexpr std::size_t kSpareOffset = 0xc00;  // what an operation moves that has nothing to move
 constexpr std::uint64_t kFullTimeoutNs = 10'000'000'000;
 // A doorbell that the engine missed would stop the channel until the next one: who waits this long rings again.
@@ -70,14 +70,16 @@ status channel::set_up() {
   arch::fill_to(kView, view_, 0, kCommandsOffset);  // no entry and no position of an earlier owner's
 
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  void* word = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (word == MAP_FAILED)
-    return failure{errno, format("DMA channel: no page for its completion word: %s", errno_text(errno).c_str())};
-  completion_page_ = word;
-  madvise(word, page, MADV_DONTFORK);
-  completion_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(word) + kCompletionOffset);
-  error_ = static_cast<rm::notification*>(word);
-  auto bound = space_->bind_host(word, page);
+  const std::size_t words_bytes = (options_.ring_entries * sizeof(std::uint32_t) + page - 1) / page * page;
+  completion_bytes_ = page + words_bytes;
+  void* pages = mmap(nullptr, completion_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (pages == MAP_FAILED)
+    return failure{errno, format("DMA channel: no pages for its completion words: %s", errno_text(errno).c_str())};
+  completion_pages_ = pages;
+  madvise(pages, completion_bytes_, MADV_DONTFORK);
+  completions_ = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(pages) + page);
+  error_ = static_cast<rm::notification*>(pages);
+  auto bound = space_->bind_host(pages, completion_bytes_);
   if (!bound) return bound.error();
   completion_region_ = std::move(*bound);
 
@@ -139,15 +141,14 @@ channel::~channel() {
   if (doorbell_view_.address != nullptr) objects.owner().unmap(doorbell_view_, rm::aftermath::hole);
   if (cpu_view_.address != nullptr) objects.owner().unmap(cpu_view_, rm::aftermath::hole);
   completion_region_ = region();
-  if (completion_page_ != nullptr) munmap(completion_page_, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+  if (completion_pages_ != nullptr) munmap(completion_pages_, completion_bytes_);
 }
 
 sequence channel::completed() const noexcept {
-  const std::uint32_t word = __atomic_load_n(completion_, __ATOMIC_ACQUIRE);
   sequence seen = seen_.load(std::memory_order_acquire);
-  // The word runs ahead of what was seen by less than the ring's size.
-  const sequence now = seen + static_cast<std::uint32_t>(word - static_cast<std::uint32_t>(seen));
-  if (now - seen >= std::uint64_t{1} << 31) return seen;  // another thread has seen a later word
+  sequence now = seen;
+  // A word that is not there yet holds an older number, or 0. A late word of an earlier operation hides no later one.
+  while (__atomic_load_n(&completions_[word_index(now + 1)], __ATOMIC_ACQUIRE) == static_cast<std::uint32_t>(now + 1)) ++now;
   while (seen < now && !seen_.compare_exchange_weak(seen, now, std::memory_order_acq_rel)) {}
   return std::max(seen, now);
 }
@@ -167,8 +168,9 @@ status channel::wait(sequence number, std::uint64_t timeout_ns) const {
     }
     if (now_ns - begin_ns > timeout_ns)
       return failure{ETIMEDOUT,
-                     format("DMA channel: operation %llu is not done after %llu ms", static_cast<unsigned long long>(number),
-                            static_cast<unsigned long long>(timeout_ns / 1'000'000))};
+                     format("DMA channel: operation %llu is not done after %llu ms; the last that is done is %llu",
+                            static_cast<unsigned long long>(number), static_cast<unsigned long long>(timeout_ns / 1'000'000),
+                            static_cast<unsigned long long>(completed()))};
   }
   return {};
 }
@@ -231,7 +233,10 @@ sequence channel::submit() {
 }
 
 void channel::name_completion(command_writer& commands) const {
-  commands.completion(completion_region_.address() + kCompletionOffset, static_cast<std::uint32_t>(submitted_ + 1));
+  const sequence number = submitted_ + 1;
+  const auto* const word = reinterpret_cast<const std::byte*>(&completions_[word_index(number)]);
+  const auto offset = static_cast<std::uint64_t>(word - static_cast<const std::byte*>(completion_pages_));
+  commands.completion(completion_region_.address() + offset, static_cast<std::uint32_t>(number));
 }
 
 // `build` writes at most `max_words` beside its last launch, which takes end_flags and so ends the operation.

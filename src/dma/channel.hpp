@@ -3,7 +3,7 @@
 // doorbell, its end one word in host memory. No CUDA call, no kernel, no thread.
 //
 //   host memory          GPU memory (written through BAR1)             copy engine
-//   completion word <--  [ring of entries][user words][commands]  <--  fetches from get to put when the doorbell is rung
+//   completion words <-- [ring of entries][user words][commands]  <--  fetches from get to put when the doorbell is rung
 //
 // Each operation has a number that grows by one. By default it sees what the operations before it wrote (`ordering`); the
 // blocks of one list are moved in no order. Numbers are 64 bits here and 32 on the wire.
@@ -111,6 +111,7 @@ class channel {
   status reserve(std::uint32_t words);
   void append(std::span<const std::uint32_t> commands);
   sequence submit();
+  std::size_t word_index(sequence number) const { return number & (options_.ring_entries - 1); }
   // Names the completion word of the operation that is being built.
   void name_completion(command_writer& commands) const;
   template <class Build>
@@ -126,14 +127,15 @@ class channel {
   const std::uint64_t commands_bytes_;  // of the ring of commands, behind entries and user words
   address_space::own_memory memory_;
   region completion_region_;
-  void* completion_page_ = nullptr;
+  void* completion_pages_ = nullptr;
+  std::size_t completion_bytes_ = 0;
   rm::cpu_mapping cpu_view_, doorbell_view_;
   rm::channel_objects::channel_handles handles_;
 
   // What the CPU writes.
   std::byte* view_ = nullptr;
   std::uint32_t* doorbell_ = nullptr;
-  const std::uint32_t* completion_ = nullptr;
+  const std::uint32_t* completions_ = nullptr;  // one word for each operation under way: their writes may change places
   const rm::notification* error_ = nullptr;
   std::atomic<bool> is_stopped_{false};
   mutable std::atomic<sequence> seen_{0};
