@@ -31,12 +31,11 @@ constexpr std::array kVariables = {
         "what moves data on the GPU without CUDA: DMA channels, or the resident copy kernel; auto (1): channels on real "
         "GPUs, the kernel where they cannot be had; off (0): neither"},
     env_variable{"PEERLANE_DMA_RINGS", env_type::choice, "", "auto", "auto|on|off",
-                 "DMA channels carry pageable memory through rings of pinned memory, where a calibration says that it pays; "
-                 "auto: on the simulated GPU only, since it was not measured on another yet"},
+                 "DMA channels carry pageable memory through rings of pinned memory where that is quickest; auto: on"},
     env_variable{
         "PEERLANE_DMA_STREAM_ORDER", env_type::choice, "", "auto", "auto|on|off",
         "DMA channels wait for CUDA streams, and streams for channels, without CUDA's copies; auto: on the simulated "
-        "GPU only, since it was not measured on another yet"},
+        "GPU only: a single round was slower than CUDA's"},
     env_variable{"PEERLANE_COPY_LEASE_US", env_type::integer, "microseconds", "200", "",
                  "how long the GPU engine's kernel stays at most, 20..1000000"},
     env_variable{"PEERLANE_COPY_PEER_ACCESS", env_type::boolean, "", "1", "",

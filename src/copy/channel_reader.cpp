@@ -27,8 +27,8 @@ namespace {
 constexpr unsigned kReadsBeforeOpening = 4;
 constexpr std::uint64_t kReadTimeoutNs = 2'000'000'000;
 constexpr std::uint64_t kRetryNs = 1'000'000'000;
-constexpr std::size_t kParts = 4;  // of one buffer, under way at once
-constexpr std::size_t kMaxPartBytes = 128u << 10, kMinPartBytes = 16u << 10;
+constexpr std::size_t kParts = 4;                                             // of one buffer, under way at once
+constexpr std::size_t kMaxPartBytes = 128u << 10, kMinPartBytes = 32u << 10;  // a flush stands behind each
 constexpr std::size_t kBufferBytes = kParts * kMaxPartBytes;
 constexpr unsigned kBuffers = 4;
 constexpr std::size_t kAllBytes = kBuffers * kBufferBytes;

@@ -17,10 +17,10 @@ channel_use channel_use_from_environment() {
   return engine == "auto" || engine == "1" ? channel_use::on_real_gpus : channel_use::never;
 }
 
-trial trial_from_environment(const char* name) {
+trial trial_from_environment(const char* name, trial automatic) {
   const std::string wanted = env_read(name).text;
   if (wanted == "on") return trial::always;
-  return wanted == "off" ? trial::never : trial::simulated;
+  return wanted == "off" ? trial::never : automatic;
 }
 
 result<channel_source> channel_source::open(std::shared_ptr<rm_space> space, const rm::gpu& gpu) {

@@ -17,7 +17,7 @@ channel_use channel_use_from_environment();  // PEERLANE_COPY_ENGINE
 
 // Ways of using channels that were not measured on a GPU yet: on the simulated one by themselves, on others where asked for.
 enum class trial : std::uint8_t { never, simulated, always };
-trial trial_from_environment(const char* name);
+trial trial_from_environment(const char* name, trial automatic);  // `automatic`: what "auto" means
 inline bool is_on(trial wanted, bool is_simulated) {
   return wanted == trial::always || (wanted == trial::simulated && is_simulated);
 }

@@ -69,8 +69,8 @@ planner::options planner::options_from_environment() {
   const std::string engine = env_read("PEERLANE_COPY_ENGINE").text;
   out.use_engine = engine == "auto" || engine == "1" || engine == "kernel";
   out.channels = channel_use_from_environment();
-  out.rings = trial_from_environment("PEERLANE_DMA_RINGS");
-  out.stream_order = trial_from_environment("PEERLANE_DMA_STREAM_ORDER");
+  out.rings = trial_from_environment("PEERLANE_DMA_RINGS", trial::always);
+  out.stream_order = trial_from_environment("PEERLANE_DMA_STREAM_ORDER", trial::simulated);
   out.peer_access = env_read("PEERLANE_COPY_PEER_ACCESS").integer != 0;
   const auto lease = env_read("PEERLANE_COPY_LEASE_US").integer;
   if (lease >= 20 && lease <= 1'000'000) out.engine.lease_us = static_cast<unsigned>(lease);

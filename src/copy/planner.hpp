@@ -43,7 +43,7 @@ class planner {
     bool use_engine = true;                            // the copy kernel, where channels cannot be had
     channel_use channels = channel_use::on_real_gpus;  // DMA channels
     trial stream_order = trial::simulated;             // they wait for streams, and streams for them
-    trial rings = trial::simulated;                    // and carry pageable memory through rings (method::dma_ring)
+    trial rings = trial::always;                       // and carry pageable memory through rings (method::dma_ring)
     bool peer_access = true;  // the first copy between two GPUs makes them reachable for each other (cuCtxEnablePeerAccess)
     unsigned threads = 0;     // CPU threads of one copy, the caller included; 0: 8, or half the CPUs if that is less
     std::string costs;  // text of a calibration; empty: the file for this machine if there is one, else the built-in table

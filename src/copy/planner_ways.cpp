@@ -321,7 +321,7 @@ status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
 status planner::by_dma_ring(const choice& option, const transfer& transfer, sides& ends) {
   if (transfer.rows != 1 || ends.way == direction::on_device)
     return not_for(option, "takes plain copies from and to the host");
-  if (!has_rings_) return not_for(option, "PEERLANE_DMA_RINGS switches it on");
+  if (!has_rings_) return not_for(option, "PEERLANE_DMA_RINGS=off forbids it");
   if (find_channels(ends) == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
   auto state = state_for(ends);
   if (!state) return state.error();
