@@ -29,7 +29,7 @@ result<channel_source> channel_source::open(std::shared_ptr<rm_space> space, con
   if (!version) return version.error();
   auto addresses = dma::address_space::open(client, gpu, *version);
   if (!addresses) return addresses.error();
-  auto engines = dma::copy_engines((*addresses)->objects());
+  auto engines = dma::copy_engines((*addresses)->objects(), true);
   if (engines.empty()) return failure{ENOTSUP, "DMA channels: the GPU names no copy engine"};
   return channel_source{std::move(space), *std::move(addresses), std::move(engines)};
 }

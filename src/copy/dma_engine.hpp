@@ -122,6 +122,16 @@ class dma_engine {
     // begin's.
     status add(const transfer& transfer, const sides& ends);
     status add(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes, const sides& ends);
+    // The same for memory that is known from earlier pieces, in a few ns. False: not so, and nothing is added.
+    bool add_known(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes) {
+      if (gathers_ || blocks_.size() + 1 >= room_ || size_bytes > kMaxBlockBytes ||
+          !sides_[0].find({destination, size_bytes}) || !sides_[1].find({source, size_bytes}))
+        return false;
+      blocks_.push_back(
+          {sides_[0].address_of(destination), sides_[1].address_of(source), static_cast<std::uint32_t>(size_bytes)});
+      begun_.size_bytes_ += size_bytes;
+      return true;
+    }
     result<operation> submit();
     // Nothing begins before submit_behind(), which stands for submit() then; at most stream_order::kMaxBlocks (ENOTSUP).
     void gather() noexcept { gathers_ = true; }
@@ -130,6 +140,10 @@ class dma_engine {
 
    private:
     friend class dma_engine;
+    static constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
+    // A list finds its memory again by 256 MiB of addresses, as much as one binding of host memory holds.
+    static constexpr unsigned kWindowShift = 28;
+    static constexpr std::size_t kWindows = 1024;  // whose bindings a list remembers; more than that are looked up again
     struct binding {
       address_range pointers;
       std::uint64_t address = 0;
@@ -138,6 +152,16 @@ class dma_engine {
     struct bound_side {
       binding last;
       std::vector<binding> by_window;  // once two were needed
+      // Makes the binding that holds all of the range the last one, if it is remembered.
+      bool find(address_range asked) {
+        if (last.pointers.contains(asked)) return true;
+        if (by_window.empty()) return false;
+        const binding& known = by_window[(asked.begin >> kWindowShift) % kWindows];
+        if (!known.pointers.contains(asked)) return false;
+        last = known;
+        return true;
+      }
+      std::uint64_t address_of(std::uint64_t pointer) const { return last.address + (pointer - last.pointers.begin); }
     };
     // The address of `pointer` in the channels' space and the bytes from there that lie in one binding.
     result<std::pair<std::uint64_t, std::uint64_t>> find(unsigned side, const sides& ends, std::uint64_t pointer,

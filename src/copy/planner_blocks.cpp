@@ -93,6 +93,7 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
   std::size_t present = planes.size();
   auto added =
       for_each_piece(blocks, [&](std::size_t plane, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+        if (pieces.add_known(destination, source, bytes)) return status();
         if (plane != present) ends = sides_for_channel(planes[present = plane]);
         return pieces.add(destination, source, bytes, ends);
       });

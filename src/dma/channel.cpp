@@ -41,13 +41,14 @@ std::uint32_t first_flags(ordering order) {
 
 }  // namespace
 
-std::vector<unsigned> copy_engines(rm::channel_objects& objects) {
+std::vector<unsigned> copy_engines(rm::channel_objects& objects, bool only_independent) {
   std::vector<unsigned> alone, shared;
   for (unsigned number = 0; number < rm::kMaxCopyEngines; ++number) {
     const auto caps = objects.copy_engine_capabilities(number);
     if (!caps) continue;
     (*caps & rm::kCopyEngineShared ? shared : alone).push_back(number);
   }
+  if (only_independent && alone.size() >= 2) return alone;
   alone.insert(alone.end(), shared.begin(), shared.end());
   return alone;
 }

@@ -150,7 +150,8 @@ class channel {
   std::uint64_t entries_done_ = 0, entries_made_ = 0;
 };
 
-// Copy engines of a GPU in the order in which to use them: its own runlist first.
-std::vector<unsigned> copy_engines(rm::channel_objects& objects);
+// Copy engines of a GPU in the order in which to use them: those with a runlist of their own first. `only_independent`: no
+// other ones where there are two of these; what shares the graphics engine's runlist is slower and takes time from kernels.
+std::vector<unsigned> copy_engines(rm::channel_objects& objects, bool only_independent = false);
 
 }  // namespace pl::dma
