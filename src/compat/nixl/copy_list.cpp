@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/nixl/copy_list.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "base/text.hpp"
+
+namespace pl::nixl {
+namespace {
+
+constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
+constexpr std::uint64_t kPatienceNs = 10'000'000'000;
+constexpr std::uint64_t kSlowestBytesPerUs = 100;
+constexpr unsigned kTestsBetweenLooks = 256;  // whether the channel has failed costs more to ask
+
+using kind = memory::kind;
+
+const char* name_of(kind what) {
+  switch (what) {
+    case kind::host: return "host memory";
+    case kind::device: return "GPU memory";
+    case kind::foreign_host: return "another process's host memory";
+    case kind::out_of_reach: break;
+  }
+  return "memory out of reach";
+}
+
+}  // namespace
+
+void copy_list::keep(const std::shared_ptr<memory>& used) {
+  if (!used_.empty() && used_.back() == used) return;
+  if (std::find(used_.begin(), used_.end(), used) == used_.end()) used_.push_back(used);
+}
+
+copy_list::lane& copy_list::lane_for(const std::shared_ptr<gpu_queues>& gpu, path way) {
+  for (lane& one : lanes_)
+    if (one.way == way && one.gpu == gpu) return one;
+  lanes_.push_back({gpu, way, {}, {}});
+  return lanes_.back();
+}
+
+result<copy_list::place> copy_list::find(cursor& last, const side& where, const std::shared_ptr<gpu_queues>& gpu) {
+  const bool is_same = last.in == where.in.get() && last.gpu == gpu.get();
+  if (!is_same || where.address - last.found.begin >= last.found.size_bytes) {
+    auto found = where.in->find(gpu, where.address);
+    if (!found) return found.error();
+    last = {where.in.get(), gpu.get(), *found};
+    keep(where.in);
+  }
+  const std::uint64_t offset = where.address - last.found.begin;
+  return place{last.found.address + offset, last.found.size_bytes - offset};
+}
+
+status copy_list::add(const side& destination, const side& source, std::uint64_t size_bytes, int peer) {
+  if (!destination.in->contains(destination.address, size_bytes) || !source.in->contains(source.address, size_bytes))
+    return failure{EINVAL, "a descriptor leaves the memory that was registered"};
+  const kind to = destination.in->what(), from = source.in->what();
+  if (to != kind::device && from != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
+  const std::shared_ptr<gpu_queues>& gpu = to == kind::device ? destination.in->gpu() : source.in->gpu();
+  lane& queue = lane_for(gpu, to == kind::device ? path::to_device : path::to_host);
+  size_bytes_ += size_bytes;
+  for (side target = destination, origin = source; size_bytes != 0;) {
+    const auto there = find(destination_, target, gpu);
+    if (!there) return there.error();
+    const auto here = find(source_, origin, gpu);
+    if (!here) return here.error();
+    const std::uint64_t bytes = std::min({there->size_bytes, here->size_bytes, size_bytes, kMaxBlockBytes});
+    dma::block* const last = queue.blocks.empty() ? nullptr : &queue.blocks.back();
+    if (last != nullptr && last->destination + last->size_bytes == there->address &&
+        last->source + last->size_bytes == here->address && last->size_bytes + bytes <= kMaxBlockBytes)
+      last->size_bytes += static_cast<std::uint32_t>(bytes);  // it goes on where the last one ended
+    else queue.blocks.push_back({there->address, here->address, static_cast<std::uint32_t>(bytes)});
+    target.address += bytes;
+    origin.address += bytes;
+    size_bytes -= bytes;
+  }
+  return {};
+}
+
+status copy_list::add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer) {
+  const kind to = destination.in->what(), from = source.in->what();
+  const bool is_foreign = to == kind::foreign_host || from == kind::foreign_host;
+  const bool is_known = (to == kind::host || to == kind::foreign_host) && (from == kind::host || from == kind::foreign_host);
+  if (!is_known || (to == kind::foreign_host && from == kind::foreign_host) || (is_foreign && peer == 0))
+    return failure{ENOTSUP, format("there is no way from %s to %s", name_of(from), name_of(to))};
+  keep(destination.in);
+  keep(source.in);
+  by_cpu_.peer = is_foreign ? peer : 0;
+  by_cpu_.is_peer_written = to == kind::foreign_host;
+  by_cpu_.size_bytes += size_bytes;
+  size_bytes_ += size_bytes;
+  by_cpu_.moves.push_back({destination.address, source.address, size_bytes});
+  return {};
+}
+
+status copy_list::begin() {
+  for (lane& one : lanes_) {
+    auto begun = one.gpu->submit(one.way, one.blocks);
+    if (!begun) {
+      end();
+      return begun.error();
+    }
+    one.begun = *std::move(begun);
+  }
+  if (!by_cpu_.moves.empty()) {
+    cpu_run_ = std::make_shared<cpu_mover::run>();
+    cpu_run_->list = &by_cpu_;
+    mover_->begin(cpu_run_);
+  }
+  return {};
+}
+
+result<bool> copy_list::test() {
+  for (lane& one : lanes_) {
+    dma::channel* const channel = one.begun.channel.get();
+    if (channel == nullptr) continue;
+    if (!channel->is_done(one.begun.number)) {
+      if (++tests_ % kTestsBetweenLooks != 0) return false;
+      if (auto fault = channel->fault()) {
+        one.gpu->forget(one.begun.channel);
+        end();
+        return *fault;
+      }
+      return false;
+    }
+    one.begun = {};
+  }
+  if (cpu_run_ != nullptr) {
+    if (!cpu_run_->is_done.load(std::memory_order_acquire)) return false;
+    const status outcome = cpu_run_->outcome;
+    cpu_run_.reset();
+    if (!outcome) return outcome.error();
+  }
+  return true;
+}
+
+void copy_list::end() noexcept {
+  for (lane& one : lanes_) {
+    if (one.begun.channel == nullptr) continue;
+    const std::uint64_t timeout_ns = kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000;
+    if (!one.begun.channel->wait(one.begun.number, timeout_ns)) {
+      one.begun.channel->stop();
+      one.gpu->forget(one.begun.channel);
+    }
+    one.begun = {};
+  }
+  if (cpu_run_ != nullptr) {
+    cpu_run_->is_cancelled.store(true, std::memory_order_relaxed);
+    while (!cpu_run_->is_done.load(std::memory_order_acquire)) std::this_thread::yield();
+    cpu_run_.reset();
+  }
+}
+
+}  // namespace pl::nixl
