@@ -132,7 +132,11 @@ abi::status backend::load_remote_md(const abi::blob_descriptor& remote, const ab
     out = new known_memory(memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id));
   } else if (type == abi::memory_type::vram) {
     auto fetched = owner->fetch(*gpus_, known_id);
-    if (!fetched) return refuse(format("GPU memory of agent '%s'", agent.c_str()).c_str(), fetched.error());
+    if (!fetched) {
+      const auto code = refuse(format("GPU memory of agent '%s'", agent.c_str()).c_str(), fetched.error());
+      if (code != abi::status::not_supported && code != abi::status::not_allowed) return code;
+      fetched = memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id);
+    }
     if (!(*fetched)->contains(remote.address, remote.size_bytes))
       return refuse("memory of another agent", {EPROTO, "what it handed over is not what its metadata says"});
     out = new known_memory(*std::move(fetched));
@@ -158,14 +162,20 @@ abi::status backend::get_conn_info(std::string& out) const {
 }
 
 abi::status backend::load_remote_conn_info(const std::string& agent, const std::string& info) {
+  // Whom this backend does not reach, another one may: NIXL goes on where the answer is "not supported", and there only.
+  const auto leave = [&agent](const failure& reason) {
+    (void)refuse(format("agent '%s' is left to other backends", agent.c_str()).c_str(), reason);
+    return abi::status::not_supported;
+  };
   auto where = address::parse(info);
-  if (!where) return refuse(format("agent '%s'", agent.c_str()).c_str(), where.error());
+  if (!where) return leave(where.error());
   if (where->host != server_->where().host) {
     PL_LOG(info, "NIXL: agent '%s' is on another host, or in another network namespace: another backend must reach it",
            agent.c_str());
     return abi::status::not_supported;
   }
   auto opened = peer::open(*where, local_agent_);
+  if (opened.code() == EACCES) return leave(opened.error());
   if (!opened) return refuse(format("agent '%s'", agent.c_str()).c_str(), opened.error());
   server_->watch(*opened);
   std::shared_ptr<peer> old;

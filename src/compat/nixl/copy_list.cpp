@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "base/text.hpp"
 
 namespace pl::nixl {
@@ -95,7 +96,10 @@ status copy_list::add_by_cpu(const side& destination, const side& source, std::u
   return {};
 }
 
+std::uint64_t copy_list::patience_ns() const noexcept { return kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000; }
+
 status copy_list::begin() {
+  begun_ns_ = monotonic_ns();
   for (lane& one : lanes_) {
     auto begun = one.gpu->submit(one.way, one.blocks);
     if (!begun) {
@@ -118,12 +122,13 @@ result<bool> copy_list::test() {
     if (channel == nullptr) continue;
     if (!channel->is_done(one.begun.number)) {
       if (++tests_ % kTestsBetweenLooks != 0) return false;
-      if (auto fault = channel->fault()) {
-        one.gpu->forget(one.begun.channel);
-        end();
-        return *fault;
-      }
-      return false;
+      auto fault = channel->fault();
+      if (!fault && monotonic_ns() - begun_ns_ > patience_ns()) fault = failure{ETIMEDOUT, "the copy engine does not end the copies"};
+      if (!fault) return false;
+      channel->stop();
+      one.gpu->forget(one.begun.channel);
+      end();
+      return *fault;
     }
     one.begun = {};
   }
@@ -139,8 +144,7 @@ result<bool> copy_list::test() {
 void copy_list::end() noexcept {
   for (lane& one : lanes_) {
     if (one.begun.channel == nullptr) continue;
-    const std::uint64_t timeout_ns = kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000;
-    if (!one.begun.channel->wait(one.begun.number, timeout_ns)) {
+    if (!one.begun.channel->wait(one.begun.number, patience_ns())) {
       one.begun.channel->stop();
       one.gpu->forget(one.begun.channel);
     }

@@ -54,6 +54,7 @@ class copy_list {
   };
   status add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer);
   result<place> find(cursor& last, const side& where, const std::shared_ptr<gpu_queues>& gpu);
+  std::uint64_t patience_ns() const noexcept;
   lane& lane_for(const std::shared_ptr<gpu_queues>& gpu, path way);
   void keep(const std::shared_ptr<memory>& used);
 
@@ -65,6 +66,7 @@ class copy_list {
   cursor destination_, source_;
   std::uint64_t size_bytes_ = 0;
   unsigned tests_ = 0;
+  std::uint64_t begun_ns_ = 0;
 };
 
 }  // namespace pl::nixl

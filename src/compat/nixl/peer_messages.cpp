@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <new>
 
 #include "base/text.hpp"
 
@@ -20,7 +21,6 @@ namespace pl::nixl {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x314e4c50;  // "PLN1"
-constexpr std::uint64_t kMaxPayloadBytes = std::uint64_t{1} << 30;
 constexpr const char* kFormat = "peerlane-nixl-1";
 
 failure lost(const char* action, int code) {
@@ -91,12 +91,16 @@ status send_message(int socket, message what, std::uint64_t id, std::int32_t cod
   return send_all(socket, payload.data(), payload.size(), 0);
 }
 
-result<received> receive_message(int socket) {
+result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
   received out;
   if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head); !got) return got.error();
-  if (out.head.magic != kMagic || out.head.payload_bytes > kMaxPayloadBytes)
+  if (out.head.magic != kMagic || out.head.payload_bytes > max_payload_bytes)
     return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
-  out.payload.resize(out.head.payload_bytes);
+  try {
+    out.payload.resize(out.head.payload_bytes);
+  } catch (const std::bad_alloc&) {
+    return failure{ENOMEM, "memory is exhausted: a message of another agent was not taken"};
+  }
   if (auto got = receive_all(socket, out.payload.data(), out.payload.size()); !got) return got.error();
   return out;
 }
@@ -121,7 +125,9 @@ std::string this_host() {
                 static_cast<unsigned long long>(network.st_ino));
 }
 
-std::string address::text() const { return format("%s %s %s %s %s", kFormat, host.c_str(), socket.c_str(), secret.c_str(), process.c_str()); }
+std::string address::text() const {
+  return format("%s %s %s %s %s", kFormat, host.c_str(), socket.c_str(), secret.c_str(), process.c_str());
+}
 
 result<address> address::parse(const std::string& text) {
   std::vector<std::string> words(1);

@@ -8,7 +8,7 @@
 //   copy             between offered memory and host memory of the listener, by the listener's channels; answered by copied
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -44,8 +44,10 @@ struct received {
   frame head;
   std::string payload;
 };
-// EPROTO: not one of ours.
-result<received> receive_message(int socket);
+// Of whom one knows nothing yet, and of one's peers.
+inline constexpr std::uint64_t kMaxGreetingBytes = 64u << 10, kMaxPayloadBytes = std::uint64_t{1} << 30;
+// EPROTO: not one of ours, or a longer one.
+result<received> receive_message(int socket, std::uint64_t max_payload_bytes = kMaxPayloadBytes);
 inline constexpr int kPatienceMs = 10'000;
 void limit_waits(int socket);
 

@@ -139,7 +139,7 @@ void peer_server::accept_one() {
 }
 
 void peer_server::serve(const std::shared_ptr<connection>& from) {
-  auto got = receive_message(from->socket.get());
+  auto got = receive_message(from->socket.get(), from->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
   status done = got ? status{} : status(got.error());
   if (got && got->head.what == message::copy && from->has_greeted) begin_job(from, *got);
   else if (got) done = answer(*from, *got);
