@@ -18,16 +18,22 @@ using kind = memory::kind;
 
 abi::status code_of(const failure& reason) {
   switch (reason.code) {
-    case EINVAL: return abi::status::invalid_param;
-    case ENOTSUP: return abi::status::not_supported;
-    case ENOENT: return abi::status::not_found;
+    case EINVAL:
+      return abi::status::invalid_param;
+    case ENOTSUP:
+      return abi::status::not_supported;
+    case ENOENT:
+      return abi::status::not_found;
     case EPERM:
-    case EACCES: return abi::status::not_allowed;
+    case EACCES:
+      return abi::status::not_allowed;
     case EPIPE:
     case ESRCH:
     case ECONNRESET:
-    case ECONNREFUSED: return abi::status::remote_disconnect;
-    default: return abi::status::backend;
+    case ECONNREFUSED:
+      return abi::status::remote_disconnect;
+    default:
+      return abi::status::backend;
   }
 }
 
@@ -49,7 +55,7 @@ struct backend::request : abi::request_handle {
   ~request() override;
 
   copy_list list;
-  std::shared_ptr<peer> to;  // null: this agent itself
+  std::shared_ptr<peer> receiver;  // null: this agent itself
   // What the owner of foreign host memory copies for us.
   std::vector<copy_block> for_peer;
   std::vector<std::shared_ptr<memory>> for_peer_used;
@@ -63,7 +69,7 @@ struct backend::request : abi::request_handle {
 backend::request::~request() {
   const std::uint64_t end = monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000;
   while (copy->now.load(std::memory_order_acquire) == remote_copy::state::under_way) {
-    if (monotonic_ns() > end) to->lose();
+    if (monotonic_ns() > end) receiver->lose();
     sched_yield();
   }
 }
@@ -157,7 +163,7 @@ std::shared_ptr<peer> backend::find_peer(const std::string& agent) const {
 }
 
 abi::status backend::get_conn_info(std::string& out) const {
-  out = server_->where().text();
+  out = server_->own_address().text();
   return abi::status::success;
 }
 
@@ -167,14 +173,14 @@ abi::status backend::load_remote_conn_info(const std::string& agent, const std::
     (void)refuse(format("agent '%s' is left to other backends", agent.c_str()).c_str(), reason);
     return abi::status::not_supported;
   };
-  auto where = address::parse(info);
-  if (!where) return leave(where.error());
-  if (where->host != server_->where().host) {
+  auto target = address::parse(info);
+  if (!target) return leave(target.error());
+  if (target->host != server_->own_address().host) {
     PL_LOG(info, "NIXL: agent '%s' is on another host, or in another network namespace: another backend must reach it",
            agent.c_str());
     return abi::status::not_supported;
   }
-  auto opened = peer::open(*where, local_agent_);
+  auto opened = peer::open(*target, local_agent_);
   if (opened.code() == EACCES) return leave(opened.error());
   if (!opened) return refuse(format("agent '%s'", agent.c_str()).c_str(), opened.error());
   server_->watch(*opened);
@@ -206,13 +212,13 @@ abi::status backend::disconnect(const std::string& agent) {
   return abi::status::success;
 }
 
-status backend::notify(const std::string& agent, const std::shared_ptr<peer>& to, const std::string& text) const {
+status backend::notify(const std::string& agent, const std::shared_ptr<peer>& receiver, const std::string& text) const {
   if (agent == local_agent_) {
     server_->add_notification(local_agent_, text);
     return {};
   }
-  if (to == nullptr) return failure{ENOENT, "the agent's metadata is not loaded, or it is on another host"};
-  return to->notify(text);
+  if (receiver == nullptr) return failure{ENOENT, "the agent's metadata is not loaded, or it is on another host"};
+  return receiver->notify(text);
 }
 
 abi::status backend::gen_notif(const std::string& agent, const std::string& message) const {
@@ -232,40 +238,41 @@ status backend::compile(request& made, abi::direction way, const abi::transfer_l
                         const abi::transfer_list& remote) const {
   if (local.items.size() != remote.items.size()) return failure{EINVAL, "the two lists differ in length"};
   made.is_into_peer = way == abi::direction::write;
-  const int process = made.to == nullptr ? 0 : made.to->process();
-  copy_list::side here, there;
-  const abi::metadata* here_known = nullptr;
-  const abi::metadata* there_known = nullptr;
+  const int process = made.receiver == nullptr ? 0 : made.receiver->process();
+  copy_list::side own_side, remote_side;
+  const abi::metadata* own_known = nullptr;
+  const abi::metadata* remote_known = nullptr;
   for (std::size_t i = 0; i < local.items.size(); ++i) {
     const abi::transfer_descriptor& own = local.items[i];
     const abi::transfer_descriptor& other = remote.items[i];
     if (own.size_bytes != other.size_bytes) return failure{EINVAL, "the two sides of a descriptor differ in length"};
-    if (own.memory != here_known) here.in = static_cast<known_memory*>(own.memory)->in;
-    if (other.memory != there_known) there.in = static_cast<known_memory*>(other.memory)->in;
-    here_known = own.memory;
-    there_known = other.memory;
-    here.address = own.address;
-    there.address = other.address;
-    if (there.in->what() == kind::foreign_host && here.in->what() == kind::device) {
-      if (made.for_peer_used.empty() || made.for_peer_used.back() != here.in) made.for_peer_used.push_back(here.in);
-      made.for_peer.push_back({here.in->id(), own.address, there.in->id(), other.address, own.size_bytes});
+    if (own.memory != own_known) own_side.in = static_cast<known_memory*>(own.memory)->in;
+    if (other.memory != remote_known) remote_side.in = static_cast<known_memory*>(other.memory)->in;
+    own_known = own.memory;
+    remote_known = other.memory;
+    own_side.address = own.address;
+    remote_side.address = other.address;
+    if (remote_side.in->type() == kind::foreign_host && own_side.in->type() == kind::device) {
+      if (made.for_peer_used.empty() || made.for_peer_used.back() != own_side.in) made.for_peer_used.push_back(own_side.in);
+      made.for_peer.push_back({own_side.in->id(), own.address, remote_side.in->id(), other.address, own.size_bytes});
       continue;
     }
     const bool is_write = made.is_into_peer;
-    if (auto added = made.list.add(is_write ? there : here, is_write ? here : there, own.size_bytes, process); !added)
+    if (auto added =
+            made.list.add(is_write ? remote_side : own_side, is_write ? own_side : remote_side, own.size_bytes, process);
+        !added)
       return added;
   }
   return {};
 }
 
 abi::status backend::prep_xfer(const abi::direction& way, const abi::transfer_list& local, const abi::transfer_list& remote,
-                               const std::string& agent, abi::request_handle*& handle,
-                               const abi::transfer_options*) const {
+                               const std::string& agent, abi::request_handle*& handle, const abi::transfer_options*) const {
   auto made = std::make_unique<request>(mover_);
   made->agent = agent;
   if (agent != local_agent_) {
-    made->to = find_peer(agent);
-    if (made->to == nullptr)
+    made->receiver = find_peer(agent);
+    if (made->receiver == nullptr)
       return refuse("a transfer", {ENOTSUP, format("agent '%s' is on another host, or in another network namespace: name "
                                                    "another backend (UCX) for its transfers",
                                                    agent.c_str())});
@@ -281,10 +288,11 @@ abi::status backend::post_xfer(const abi::direction&, const abi::transfer_list&,
   auto& wanted = static_cast<request&>(*handle);
   wanted.has_notification = options != nullptr && options->has_notification;
   if (wanted.has_notification) wanted.notification = options->notification;
-  if (wanted.to != nullptr && wanted.to->is_lost()) return abi::status::remote_disconnect;
+  if (wanted.receiver != nullptr && wanted.receiver->is_lost()) return abi::status::remote_disconnect;
   if (auto begun = wanted.list.begin(); !begun) return refuse("a transfer", begun.error());
   if (!wanted.for_peer.empty()) {
-    if (auto asked = wanted.to->begin_copy(wanted.copy, wanted.for_peer_used, wanted.is_into_peer, wanted.for_peer); !asked) {
+    if (auto asked = wanted.receiver->begin_copy(wanted.copy, wanted.for_peer_used, wanted.is_into_peer, wanted.for_peer);
+        !asked) {
       wanted.list.end();
       return refuse("a transfer", asked.error());
     }
@@ -299,15 +307,19 @@ abi::status backend::check_xfer(abi::request_handle* handle) const {
   if (!*done) return abi::status::in_progress;
   using state = remote_copy::state;
   switch (wanted.copy->now.load(std::memory_order_acquire)) {
-    case state::under_way: return abi::status::in_progress;
-    case state::lost: return abi::status::remote_disconnect;
-    case state::failed: return refuse("a transfer by the other agent", {EIO, wanted.copy->reason});
+    case state::under_way:
+      return abi::status::in_progress;
+    case state::lost:
+      return abi::status::remote_disconnect;
+    case state::failed:
+      return refuse("a transfer by the other agent", {EIO, wanted.copy->reason});
     case state::idle:
-    case state::done: break;
+    case state::done:
+      break;
   }
-  if (wanted.to != nullptr && wanted.to->is_lost()) return abi::status::remote_disconnect;
+  if (wanted.receiver != nullptr && wanted.receiver->is_lost()) return abi::status::remote_disconnect;
   if (std::exchange(wanted.has_notification, false))
-    if (auto sent = notify(wanted.agent, wanted.to, wanted.notification); !sent) return code_of(sent.error());
+    if (auto sent = notify(wanted.agent, wanted.receiver, wanted.notification); !sent) return code_of(sent.error());
   return abi::status::success;
 }
 

@@ -59,7 +59,7 @@ class backend final : public abi::engine {
   struct request;
   std::shared_ptr<peer> find_peer(const std::string& agent) const;
   status compile(request& made, abi::direction way, const abi::transfer_list& local, const abi::transfer_list& remote) const;
-  status notify(const std::string& agent, const std::shared_ptr<peer>& to, const std::string& text) const;
+  status notify(const std::string& agent, const std::shared_ptr<peer>& receiver, const std::string& text) const;
 
   const std::shared_ptr<gpu_table> gpus_;
   const std::shared_ptr<cpu_mover> mover_;

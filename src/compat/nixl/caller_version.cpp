@@ -52,12 +52,11 @@ status check_version(const std::string& version, bool has_marker, const std::str
   const bool is_known = version.empty() || (is_read && major == 1 && minor >= kFirstMinor && minor <= kLastMinor);
   if (is_known && has_marker) return {};
   if (is_forced && has_marker) return {};
-  return failure{ENOTSUP,
-                 format("NIXL %s (%s) is refused: this plug-in knows the interface of versions 1.%d to 1.%d. Install one of "
-                        "them (pip install 'nixl-cu12<1.%d'), update Peerlane%s",
-                        version.empty() ? "of an unknown version" : version.c_str(), library.c_str(), kFirstMinor,
-                        kLastMinor, kLastMinor + 1,
-                        has_marker ? ", or set PEERLANE_NIXL_FORCE=1 to try it" : "")};
+  return failure{
+      ENOTSUP, format("NIXL %s (%s) is refused: this plug-in knows the interface of versions 1.%d to 1.%d. Install one of "
+                      "them (pip install 'nixl-cu12<1.%d'), update Peerlane%s",
+                      version.empty() ? "of an unknown version" : version.c_str(), library.c_str(), kFirstMinor, kLastMinor,
+                      kLastMinor + 1, has_marker ? ", or set PEERLANE_NIXL_FORCE=1 to try it" : "")};
 }
 
 status check_caller(const void* code) {

@@ -18,12 +18,16 @@ constexpr unsigned kTestsBetweenLooks = 256;  // whether the channel has failed 
 
 using kind = memory::kind;
 
-const char* name_of(kind what) {
-  switch (what) {
-    case kind::host: return "host memory";
-    case kind::device: return "GPU memory";
-    case kind::foreign_host: return "another process's host memory";
-    case kind::out_of_reach: break;
+const char* name_of(kind memory_kind) {
+  switch (memory_kind) {
+    case kind::host:
+      return "host memory";
+    case kind::device:
+      return "GPU memory";
+    case kind::foreign_host:
+      return "another process's host memory";
+    case kind::out_of_reach:
+      break;
   }
   return "memory out of reach";
 }
@@ -35,61 +39,62 @@ void copy_list::keep(const std::shared_ptr<memory>& used) {
   if (std::find(used_.begin(), used_.end(), used) == used_.end()) used_.push_back(used);
 }
 
-copy_list::lane& copy_list::lane_for(const std::shared_ptr<gpu_queues>& gpu, path way) {
-  for (lane& one : lanes_)
+copy_list::queued& copy_list::queue_for(const std::shared_ptr<gpu_queues>& gpu, path way) {
+  for (queued& one : queues_)
     if (one.way == way && one.gpu == gpu) return one;
-  lanes_.push_back({gpu, way, {}, {}});
-  return lanes_.back();
+  queues_.push_back({gpu, way, {}, {}});
+  return queues_.back();
 }
 
-result<copy_list::place> copy_list::find(cursor& last, const side& where, const std::shared_ptr<gpu_queues>& gpu) {
-  const bool is_same = last.in == where.in.get() && last.gpu == gpu.get();
-  if (!is_same || where.address - last.found.begin >= last.found.size_bytes) {
-    auto found = where.in->find(gpu, where.address);
+result<copy_list::place> copy_list::find(cursor& last, const side& wanted, std::uint64_t offset,
+                                         const std::shared_ptr<gpu_queues>& gpu) {
+  const bool is_same = last.in == wanted.in.get() && last.gpu == gpu.get();
+  const std::uint64_t pointer = wanted.address + offset;
+  if (!is_same || pointer - last.found.begin >= last.found.size_bytes) {
+    auto found = wanted.in->find(gpu, pointer);
     if (!found) return found.error();
-    last = {where.in.get(), gpu.get(), *found};
-    keep(where.in);
+    last = {wanted.in.get(), gpu.get(), *found};
+    keep(wanted.in);
   }
-  const std::uint64_t offset = where.address - last.found.begin;
-  return place{last.found.address + offset, last.found.size_bytes - offset};
+  const std::uint64_t inside = pointer - last.found.begin;
+  return place{last.found.address + inside, last.found.size_bytes - inside};
 }
 
 status copy_list::add(const side& destination, const side& source, std::uint64_t size_bytes, int peer) {
   if (!destination.in->contains(destination.address, size_bytes) || !source.in->contains(source.address, size_bytes))
     return failure{EINVAL, "a descriptor leaves the memory that was registered"};
-  const kind to = destination.in->what(), from = source.in->what();
-  if (to != kind::device && from != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
-  const std::shared_ptr<gpu_queues>& gpu = to == kind::device ? destination.in->gpu() : source.in->gpu();
-  lane& queue = lane_for(gpu, to == kind::device ? path::to_device : path::to_host);
+  const kind target_kind = destination.in->type(), source_kind = source.in->type();
+  if (target_kind != kind::device && source_kind != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
+  const std::shared_ptr<gpu_queues>& gpu = target_kind == kind::device ? destination.in->gpu() : source.in->gpu();
+  queued& queue = queue_for(gpu, target_kind == kind::device ? path::to_device : path::to_host);
   size_bytes_ += size_bytes;
-  for (side target = destination, origin = source; size_bytes != 0;) {
-    const auto there = find(destination_, target, gpu);
-    if (!there) return there.error();
-    const auto here = find(source_, origin, gpu);
-    if (!here) return here.error();
-    const std::uint64_t bytes = std::min({there->size_bytes, here->size_bytes, size_bytes, kMaxBlockBytes});
+  for (std::uint64_t done = 0; done < size_bytes;) {
+    const auto written = find(destination_, destination, done, gpu);
+    if (!written) return written.error();
+    const auto read = find(source_, source, done, gpu);
+    if (!read) return read.error();
+    const std::uint64_t bytes = std::min({written->size_bytes, read->size_bytes, size_bytes - done, kMaxBlockBytes});
     dma::block* const last = queue.blocks.empty() ? nullptr : &queue.blocks.back();
-    if (last != nullptr && last->destination + last->size_bytes == there->address &&
-        last->source + last->size_bytes == here->address && last->size_bytes + bytes <= kMaxBlockBytes)
+    if (last != nullptr && last->destination + last->size_bytes == written->address &&
+        last->source + last->size_bytes == read->address && last->size_bytes + bytes <= kMaxBlockBytes)
       last->size_bytes += static_cast<std::uint32_t>(bytes);  // it goes on where the last one ended
-    else queue.blocks.push_back({there->address, here->address, static_cast<std::uint32_t>(bytes)});
-    target.address += bytes;
-    origin.address += bytes;
-    size_bytes -= bytes;
+    else queue.blocks.push_back({written->address, read->address, static_cast<std::uint32_t>(bytes)});
+    done += bytes;
   }
   return {};
 }
 
 status copy_list::add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer) {
-  const kind to = destination.in->what(), from = source.in->what();
-  const bool is_foreign = to == kind::foreign_host || from == kind::foreign_host;
-  const bool is_known = (to == kind::host || to == kind::foreign_host) && (from == kind::host || from == kind::foreign_host);
-  if (!is_known || (to == kind::foreign_host && from == kind::foreign_host) || (is_foreign && peer == 0))
-    return failure{ENOTSUP, format("there is no way from %s to %s", name_of(from), name_of(to))};
+  const kind target_kind = destination.in->type(), source_kind = source.in->type();
+  const bool is_foreign = target_kind == kind::foreign_host || source_kind == kind::foreign_host;
+  const bool is_known = (target_kind == kind::host || target_kind == kind::foreign_host) &&
+                        (source_kind == kind::host || source_kind == kind::foreign_host);
+  if (!is_known || (target_kind == kind::foreign_host && source_kind == kind::foreign_host) || (is_foreign && peer == 0))
+    return failure{ENOTSUP, format("there is no way from %s to %s", name_of(source_kind), name_of(target_kind))};
   keep(destination.in);
   keep(source.in);
   by_cpu_.peer = is_foreign ? peer : 0;
-  by_cpu_.is_peer_written = to == kind::foreign_host;
+  by_cpu_.is_peer_written = target_kind == kind::foreign_host;
   by_cpu_.size_bytes += size_bytes;
   size_bytes_ += size_bytes;
   by_cpu_.moves.push_back({destination.address, source.address, size_bytes});
@@ -100,7 +105,7 @@ std::uint64_t copy_list::patience_ns() const noexcept { return kPatienceNs + siz
 
 status copy_list::begin() {
   begun_ns_ = monotonic_ns();
-  for (lane& one : lanes_) {
+  for (queued& one : queues_) {
     auto begun = one.gpu->submit(one.way, one.blocks);
     if (!begun) {
       end();
@@ -117,13 +122,14 @@ status copy_list::begin() {
 }
 
 result<bool> copy_list::test() {
-  for (lane& one : lanes_) {
+  for (queued& one : queues_) {
     dma::channel* const channel = one.begun.channel.get();
     if (channel == nullptr) continue;
     if (!channel->is_done(one.begun.number)) {
       if (++tests_ % kTestsBetweenLooks != 0) return false;
       auto fault = channel->fault();
-      if (!fault && monotonic_ns() - begun_ns_ > patience_ns()) fault = failure{ETIMEDOUT, "the copy engine does not end the copies"};
+      if (!fault && monotonic_ns() - begun_ns_ > patience_ns())
+        fault = failure{ETIMEDOUT, "the copy engine does not end the copies"};
       if (!fault) return false;
       channel->stop();
       one.gpu->forget(one.begun.channel);
@@ -142,7 +148,7 @@ result<bool> copy_list::test() {
 }
 
 void copy_list::end() noexcept {
-  for (lane& one : lanes_) {
+  for (queued& one : queues_) {
     if (one.begun.channel == nullptr) continue;
     if (!one.begun.channel->wait(one.begun.number, patience_ns())) {
       one.begun.channel->stop();

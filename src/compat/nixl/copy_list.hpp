@@ -38,7 +38,7 @@ class copy_list {
   std::uint64_t size_bytes() const noexcept { return size_bytes_; }
 
  private:
-  struct lane {
+  struct queued {
     std::shared_ptr<gpu_queues> gpu;
     path way = path::to_device;
     std::vector<dma::block> blocks;
@@ -53,14 +53,14 @@ class copy_list {
     std::uint64_t address = 0, size_bytes = 0;  // up to the end of the extent
   };
   status add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer);
-  result<place> find(cursor& last, const side& where, const std::shared_ptr<gpu_queues>& gpu);
+  result<place> find(cursor& last, const side& wanted, std::uint64_t offset, const std::shared_ptr<gpu_queues>& gpu);
   std::uint64_t patience_ns() const noexcept;
-  lane& lane_for(const std::shared_ptr<gpu_queues>& gpu, path way);
+  queued& queue_for(const std::shared_ptr<gpu_queues>& gpu, path way);
   void keep(const std::shared_ptr<memory>& used);
 
   std::shared_ptr<cpu_mover> mover_;
   std::vector<std::shared_ptr<memory>> used_;
-  std::vector<lane> lanes_;
+  std::vector<queued> queues_;
   cpu_list by_cpu_;
   std::shared_ptr<cpu_mover::run> cpu_run_;
   cursor destination_, source_;

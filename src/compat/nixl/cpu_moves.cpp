@@ -32,10 +32,10 @@ status move_batch(const cpu_move* moves, std::size_t count, pid_t peer, bool is_
   std::vector<iovec> own(count), foreign(count);
   std::uint64_t left = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t here = is_peer_written ? moves[i].source : moves[i].destination;
-    const std::uint64_t there = is_peer_written ? moves[i].destination : moves[i].source;
-    own[i] = {reinterpret_cast<void*>(here), moves[i].size_bytes};
-    foreign[i] = {reinterpret_cast<void*>(there), moves[i].size_bytes};
+    const std::uint64_t own_address = is_peer_written ? moves[i].source : moves[i].destination;
+    const std::uint64_t peer_address = is_peer_written ? moves[i].destination : moves[i].source;
+    own[i] = {reinterpret_cast<void*>(own_address), moves[i].size_bytes};
+    foreign[i] = {reinterpret_cast<void*>(peer_address), moves[i].size_bytes};
     left += moves[i].size_bytes;
   }
   std::size_t first = 0;

@@ -25,7 +25,7 @@ struct cpu_move {
 // What a list of moves is run with.
 struct cpu_list {
   std::vector<cpu_move> moves;
-  pid_t peer = 0;               // 0: both sides are this process's
+  pid_t peer = 0;                // 0: both sides are this process's
   bool is_peer_written = false;  // the destinations are the peer's, else the sources
   std::uint64_t size_bytes = 0;
 };

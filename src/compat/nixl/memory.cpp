@@ -20,8 +20,8 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value 
 
 }  // namespace
 
-memory::memory(kind what, std::uint64_t address, std::uint64_t size_bytes)
-    : what_(what), address_(address), size_bytes_(size_bytes) {
+memory::memory(kind type, std::uint64_t address, std::uint64_t size_bytes)
+    : type_(type), address_(address), size_bytes_(size_bytes) {
   static std::atomic<std::uint64_t> next{1};
   id_ = next.fetch_add(1, std::memory_order_relaxed);
 }
@@ -30,8 +30,8 @@ std::shared_ptr<memory> memory::make_host(std::uint64_t address, std::uint64_t s
   return std::shared_ptr<memory>(new memory(kind::host, address, size_bytes));
 }
 
-std::shared_ptr<memory> memory::make_foreign(kind what, std::uint64_t address, std::uint64_t size_bytes, std::uint64_t id) {
-  std::shared_ptr<memory> made(new memory(what, address, size_bytes));
+std::shared_ptr<memory> memory::make_foreign(kind type, std::uint64_t address, std::uint64_t size_bytes, std::uint64_t id) {
+  std::shared_ptr<memory> made(new memory(type, address, size_bytes));
   made->id_ = id;
   return made;
 }
@@ -84,8 +84,8 @@ result<std::shared_ptr<memory>> memory::import(gpu_table& gpus, const std::vecto
 }
 
 result<memory::extent> memory::find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
-  if (what_ == kind::host) return find_host(gpu, pointer);
-  if (what_ != kind::device) return failure{ENOTSUP, "memory of another process"};
+  if (type_ == kind::host) return find_host(gpu, pointer);
+  if (type_ != kind::device) return failure{ENOTSUP, "memory of another process"};
   if (gpu != gpu_) return failure{ENOTSUP, "the two sides lie on different GPUs"};
   auto next = std::upper_bound(device_.begin(), device_.end(), pointer,
                                [](std::uint64_t value, const bound_piece& one) { return value < one.begin; });

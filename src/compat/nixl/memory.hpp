@@ -37,9 +37,9 @@ class memory {
   // `regions` has one for each piece.
   static result<std::shared_ptr<memory>> import(gpu_table& gpus, const std::vector<shared_piece>& pieces,
                                                 const std::vector<dma::shared_region>& regions);
-  static std::shared_ptr<memory> make_foreign(kind what, std::uint64_t address, std::uint64_t size_bytes, std::uint64_t id);
+  static std::shared_ptr<memory> make_foreign(kind type, std::uint64_t address, std::uint64_t size_bytes, std::uint64_t id);
 
-  kind what() const noexcept { return what_; }
+  kind type() const noexcept { return type_; }
   std::uint64_t id() const noexcept { return id_; }  // in the process that owns it
   bool contains(std::uint64_t pointer, std::uint64_t size_bytes) const noexcept {
     return pointer >= address_ && size_bytes <= size_bytes_ && pointer - address_ <= size_bytes_ - size_bytes;
@@ -63,10 +63,10 @@ class memory {
     rm_placement source;  // outlives what is bound of it
     dma::region bound;
   };
-  memory(kind what, std::uint64_t address, std::uint64_t size_bytes);
+  memory(kind type, std::uint64_t address, std::uint64_t size_bytes);
   result<extent> find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
 
-  const kind what_;
+  const kind type_;
   const std::uint64_t address_, size_bytes_;
   std::uint64_t id_;
   std::shared_ptr<gpu_queues> gpu_;

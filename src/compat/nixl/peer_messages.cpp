@@ -84,8 +84,8 @@ void limit_waits(int socket) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-status send_message(int socket, message what, std::uint64_t id, std::int32_t code, std::span<const char> payload) {
-  const frame head{kMagic, what, id, code, 0, payload.size()};
+status send_message(int socket, message type, std::uint64_t id, std::int32_t code, std::span<const char> payload) {
+  const frame head{kMagic, type, id, code, 0, payload.size()};
   const auto* const bytes = reinterpret_cast<const char*>(&head);
   if (auto sent = send_all(socket, bytes, sizeof head, payload.empty() ? 0 : MSG_MORE); !sent) return sent;
   return send_all(socket, payload.data(), payload.size(), 0);
@@ -151,11 +151,11 @@ result<unique_fd> listen_at(const std::string& name) {
 }
 
 std::optional<int> peer_process(int socket) {
-  ucred who{};
-  socklen_t length = sizeof who;
-  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return {};
-  if (who.uid != geteuid() && who.uid != 0 && geteuid() != 0) return {};
-  return who.pid;
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
+  if (credentials.uid != geteuid() && credentials.uid != 0 && geteuid() != 0) return {};
+  return credentials.pid;
 }
 
 result<unique_fd> connect_to(const std::string& name) {
@@ -165,8 +165,10 @@ result<unique_fd> connect_to(const std::string& name) {
   socklen_t length = 0;
   const sockaddr_un place = place_of(name, length);
   if (connect(made->get(), reinterpret_cast<const sockaddr*>(&place), length) != 0)
-    return failure{errno, format("the agent's socket is gone (%s): it has ended, or its metadata is old", errno_text(errno).c_str())};
-  if (!peer_process(made->get())) return failure{EACCES, "the agent is another user's: memory is handed to one's own processes"};
+    return failure{
+        errno, format("the agent's socket is gone (%s): it has ended, or its metadata is old", errno_text(errno).c_str())};
+  if (!peer_process(made->get()))
+    return failure{EACCES, "the agent is another user's: memory is handed to one's own processes"};
   return made;
 }
 

@@ -24,8 +24,8 @@ enum class message : std::uint32_t { hello = 1, want_memory, memory, notify, off
 
 struct frame {
   std::uint32_t magic = 0;
-  message what = message::hello;
-  std::uint64_t id = 0;  // of memory, or of a copy
+  message type = message::hello;
+  std::uint64_t id = 0;   // of memory, or of a copy
   std::int32_t code = 0;  // an errno value of an answer; of copy: 1: into the listener's memory
   std::uint32_t pad = 0;
   std::uint64_t payload_bytes = 0;
@@ -39,7 +39,7 @@ struct copy_block {
 };
 
 // EPIPE, ECONNRESET: the other end is gone; ETIMEDOUT: it takes nothing for 10 s.
-status send_message(int socket, message what, std::uint64_t id, std::int32_t code, std::span<const char> payload);
+status send_message(int socket, message type, std::uint64_t id, std::int32_t code, std::span<const char> payload);
 struct received {
   frame head;
   std::string payload;

@@ -23,8 +23,8 @@ std::span<const char> text_bytes(const std::string& text) { return {text.data(),
 
 result<std::unique_ptr<peer_server>> peer_server::open(std::shared_ptr<gpu_table> gpus, std::shared_ptr<cpu_mover> mover) {
   std::unique_ptr<peer_server> made(new peer_server(std::move(gpus), std::move(mover)));
-  made->where_ = {this_host(), "peerlane-nixl-" + random_text(), random_text(), this_process()};
-  auto listener = listen_at(made->where_.socket);
+  made->address_ = {this_host(), "peerlane-nixl-" + random_text(), random_text(), this_process()};
+  auto listener = listen_at(made->address_.socket);
   if (!listener) return listener.error();
   made->listener_ = *std::move(listener);
   made->wake_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -55,13 +55,13 @@ void peer_server::add(const std::shared_ptr<memory>& own) {
 }
 
 void peer_server::remove(std::uint64_t id) {
-  std::vector<std::shared_ptr<peer>> told;
+  std::vector<std::shared_ptr<peer>> watching;
   {
     const std::lock_guard hold(mutex_);
     memory_.erase(id);
-    told = watched_;
+    watching = watched_;
   }
-  for (const auto& one : told) one->drop(id);
+  for (const auto& one : watching) one->drop(id);
 }
 
 void peer_server::add_notification(const std::string& agent, const std::string& text) {
@@ -112,7 +112,8 @@ void peer_server::work() {
     const int ready = ::poll(asked.data(), asked.size(), jobs_.empty() ? -1 : 0);
     if (ready > 0) {
       std::uint64_t ignored = 0;
-      if (asked[0].revents != 0) [[maybe_unused]] const auto got = ::read(wake_.get(), &ignored, sizeof ignored);
+      if (asked[0].revents != 0) [[maybe_unused]]
+        const auto got = ::read(wake_.get(), &ignored, sizeof ignored);
       if (asked[1].revents != 0) accept_one();
       for (std::size_t i = 0; i < known; ++i)
         if (asked[2 + i].revents != 0) serve(connections_[i]);
@@ -138,80 +139,80 @@ void peer_server::accept_one() {
   connections_.push_back(std::move(made));
 }
 
-void peer_server::serve(const std::shared_ptr<connection>& from) {
-  auto got = receive_message(from->socket.get(), from->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
+void peer_server::serve(const std::shared_ptr<connection>& asker) {
+  auto got = receive_message(asker->socket.get(), asker->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
   status done = got ? status{} : status(got.error());
-  if (got && got->head.what == message::copy && from->has_greeted) begin_job(from, *got);
-  else if (got) done = answer(*from, *got);
+  if (got && got->head.type == message::copy && asker->has_greeted) begin_job(asker, *got);
+  else if (got) done = answer(*asker, *got);
   if (done) return;
   if (done.code() != EPIPE && done.code() != ECONNRESET)
-    PL_LOG(warn, "NIXL: agent '%s' is cut off: %s", from->agent.c_str(), done.error().message.c_str());
-  ::shutdown(from->socket.get(), SHUT_RDWR);
-  from->is_closed = true;
-  std::erase_if(jobs_, [&from](const job& one) { return one.asker == from; });
+    PL_LOG(warn, "NIXL: agent '%s' is cut off: %s", asker->agent.c_str(), done.error().message.c_str());
+  ::shutdown(asker->socket.get(), SHUT_RDWR);
+  asker->is_closed = true;
+  std::erase_if(jobs_, [&asker](const job& one) { return one.asker == asker; });
 }
 
-status peer_server::answer(connection& from, const received& got) {
-  if (got.head.what == message::hello) {
-    if (got.payload.compare(0, where_.secret.size(), where_.secret) != 0)
+status peer_server::answer(connection& asker, const received& got) {
+  if (got.head.type == message::hello) {
+    if (got.payload.compare(0, address_.secret.size(), address_.secret) != 0)
       return failure{EACCES, "it does not know the secret of this agent's metadata"};
-    from.agent = got.payload.substr(where_.secret.size());
-    from.has_greeted = true;
+    asker.agent = got.payload.substr(address_.secret.size());
+    asker.has_greeted = true;
     return {};
   }
-  if (!from.has_greeted) return failure{EACCES, "it has not said who it is"};
-  switch (got.head.what) {
+  if (!asker.has_greeted) return failure{EACCES, "it has not said who it is"};
+  switch (got.head.type) {
     case message::notify:
-      add_notification(from.agent, got.payload);
+      add_notification(asker.agent, got.payload);
       return {};
     case message::want_memory:
-      return hand_over(from, got.head.id);
+      return hand_over(asker, got.head.id);
     case message::offer_memory:
-      return take_offer(from, got);
+      return take_offer(asker, got);
     case message::drop_memory:
-      from.offered.erase(got.head.id);
+      asker.offered.erase(got.head.id);
       return {};
     default:
       return failure{EPROTO, "it sent a message that belongs into the other direction"};
   }
 }
 
-status peer_server::hand_over(connection& to, std::uint64_t id) {
+status peer_server::hand_over(connection& asker, std::uint64_t id) {
   const auto refuse = [&](const failure& reason) {
-    return send_message(to.socket.get(), message::memory, id, reason.code, text_bytes(reason.message));
+    return send_message(asker.socket.get(), message::memory, id, reason.code, text_bytes(reason.message));
   };
   const auto found = find(id);
-  if (found == nullptr || found->what() != memory::kind::device)
+  if (found == nullptr || found->type() != memory::kind::device)
     return refuse({ENOENT, "the memory is not registered any more: exchange the agents' metadata again"});
   auto regions = found->share();
   if (!regions) return refuse(regions.error());
-  if (auto sent = send_message(to.socket.get(), message::memory, id, 0, bytes_of(found->pieces())); !sent) return sent;
+  if (auto sent = send_message(asker.socket.get(), message::memory, id, 0, bytes_of(found->pieces())); !sent) return sent;
   for (const auto& one : *regions)
-    if (auto sent = dma::send_region(to.socket.get(), one); !sent) return sent;
+    if (auto sent = dma::send_region(asker.socket.get(), one); !sent) return sent;
   return {};
 }
 
-status peer_server::take_offer(connection& from, const received& got) {
+status peer_server::take_offer(connection& asker, const received& got) {
   const auto pieces = items_of<shared_piece>(got.payload);
   if (!pieces) return failure{EPROTO, "it offers memory that is not whole pieces"};
   std::vector<dma::shared_region> regions;
   for (std::size_t i = 0; i < pieces->size(); ++i) {
-    auto region = dma::receive_region(from.socket.get(), kPatienceMs);
+    auto region = dma::receive_region(asker.socket.get(), kPatienceMs);
     if (!region) return region.error();
     regions.push_back(*std::move(region));
   }
   auto imported = memory::import(*gpus_, *pieces, regions);
   if (!imported) {  // its copies will be refused, with this reason in the log
-    PL_LOG(warn, "NIXL: memory of agent '%s' cannot be used: %s", from.agent.c_str(), imported.error().message.c_str());
+    PL_LOG(warn, "NIXL: memory of agent '%s' cannot be used: %s", asker.agent.c_str(), imported.error().message.c_str());
     return {};
   }
-  from.offered[got.head.id] = *std::move(imported);
+  asker.offered[got.head.id] = *std::move(imported);
   return {};
 }
 
 // ---- Copies for others
 
-status peer_server::compile(connection& from, const received& got, copy_list& list) {
+status peer_server::compile(connection& asker, const received& got, copy_list& list) {
   const auto blocks = items_of<copy_block>(got.payload);
   if (!blocks) return failure{EPROTO, "a copy that is not whole blocks"};
   copy_list::side host, device;
@@ -219,24 +220,26 @@ status peer_server::compile(connection& from, const received& got, copy_list& li
   for (const copy_block& one : *blocks) {
     if (one.host_id != host_id) host.in = find(host_id = one.host_id);
     if (one.device_id != device_id) {
-      const auto offered = from.offered.find(device_id = one.device_id);
-      device.in = offered == from.offered.end() ? nullptr : offered->second;
+      const auto offered = asker.offered.find(device_id = one.device_id);
+      device.in = offered == asker.offered.end() ? nullptr : offered->second;
     }
-    if (host.in == nullptr || host.in->what() != memory::kind::host)
+    if (host.in == nullptr || host.in->type() != memory::kind::host)
       return failure{ENOENT, "the host memory is not registered any more"};
-    if (device.in == nullptr) return failure{ENOTSUP, "the GPU memory could not be taken over by the owner of the host memory"};
+    if (device.in == nullptr)
+      return failure{ENOTSUP, "the GPU memory could not be taken over by the owner of the host memory"};
     host.address = one.host_address;
     device.address = one.device_address;
     const bool is_into_host = got.head.code == 1;
-    if (auto added = list.add(is_into_host ? host : device, is_into_host ? device : host, one.size_bytes); !added) return added;
+    if (auto added = list.add(is_into_host ? host : device, is_into_host ? device : host, one.size_bytes); !added)
+      return added;
   }
   return list.begin();
 }
 
-void peer_server::begin_job(const std::shared_ptr<connection>& from, const received& got) {
-  job made{from, got.head.id, std::make_unique<copy_list>(mover_)};
-  if (auto begun = compile(*from, got, *made.list); !begun)
-    (void)send_message(from->socket.get(), message::copied, got.head.id, begun.code(), text_bytes(begun.error().message));
+void peer_server::begin_job(const std::shared_ptr<connection>& asker, const received& got) {
+  job made{asker, got.head.id, std::make_unique<copy_list>(mover_)};
+  if (auto begun = compile(*asker, got, *made.list); !begun)
+    (void)send_message(asker->socket.get(), message::copied, got.head.id, begun.code(), text_bytes(begun.error().message));
   else jobs_.push_back(std::move(made));
 }
 

@@ -24,7 +24,7 @@ class peer_server {
   peer_server(const peer_server&) = delete;
   peer_server& operator=(const peer_server&) = delete;
 
-  const address& where() const noexcept { return where_; }
+  const address& own_address() const noexcept { return address_; }
 
   // What others may ask for by its id.
   void add(const std::shared_ptr<memory>& own);
@@ -51,18 +51,18 @@ class peer_server {
   void work();
   void wake() const;
   void accept_one();
-  void serve(const std::shared_ptr<connection>& from);
-  status answer(connection& from, const received& got);
-  status hand_over(connection& to, std::uint64_t id);
-  status take_offer(connection& from, const received& got);
-  void begin_job(const std::shared_ptr<connection>& from, const received& got);
-  status compile(connection& from, const received& got, copy_list& list);
+  void serve(const std::shared_ptr<connection>& asker);
+  status answer(connection& asker, const received& got);
+  status hand_over(connection& asker, std::uint64_t id);
+  status take_offer(connection& asker, const received& got);
+  void begin_job(const std::shared_ptr<connection>& asker, const received& got);
+  status compile(connection& asker, const received& got, copy_list& list);
   void test_jobs();
   std::shared_ptr<memory> find(std::uint64_t id);
 
   const std::shared_ptr<gpu_table> gpus_;
   const std::shared_ptr<cpu_mover> mover_;
-  address where_;
+  address address_;
   unique_fd listener_, wake_;
   std::thread thread_;
 

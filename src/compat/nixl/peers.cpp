@@ -15,14 +15,14 @@ namespace {
 
 std::span<const char> text_bytes(const std::string& text) { return {text.data(), text.size()}; }
 
-status greet(int socket, const address& where, const std::string& own_name) {
-  return send_message(socket, message::hello, 0, 0, text_bytes(where.secret + own_name));
+status greet(int socket, const address& target, const std::string& own_name) {
+  return send_message(socket, message::hello, 0, 0, text_bytes(target.secret + own_name));
 }
 
 }  // namespace
 
-peer::peer(address where, unique_fd socket, std::string own_name)
-    : where_(std::move(where)), own_name_(std::move(own_name)), socket_(std::move(socket)) {
+peer::peer(address target, unique_fd socket, std::string own_name)
+    : target_(std::move(target)), own_name_(std::move(own_name)), socket_(std::move(socket)) {
   process_ = peer_process(socket_.get()).value_or(0);
 #ifdef SYS_pidfd_open
   // A forked child of it may hold the connection open when it is dead.
@@ -30,11 +30,11 @@ peer::peer(address where, unique_fd socket, std::string own_name)
 #endif
 }
 
-result<std::shared_ptr<peer>> peer::open(const address& where, const std::string& own_name) {
-  auto socket = connect_to(where.socket);
+result<std::shared_ptr<peer>> peer::open(const address& target, const std::string& own_name) {
+  auto socket = connect_to(target.socket);
   if (!socket) return socket.error();
-  if (auto said = greet(socket->get(), where, own_name); !said) return said.error();
-  return std::shared_ptr<peer>(new peer(where, *std::move(socket), own_name));
+  if (auto said = greet(socket->get(), target, own_name); !said) return said.error();
+  return std::shared_ptr<peer>(new peer(target, *std::move(socket), own_name));
 }
 
 void peer::lose() noexcept {
@@ -45,9 +45,9 @@ void peer::lose() noexcept {
   copies_.clear();
 }
 
-status peer::send(message what, std::uint64_t id, std::int32_t code, std::span<const char> payload) {
+status peer::send(message type, std::uint64_t id, std::int32_t code, std::span<const char> payload) {
   if (is_lost()) return failure{EPIPE, "the agent has ended"};
-  status sent = send_message(socket_.get(), what, id, code, payload);
+  status sent = send_message(socket_.get(), type, id, code, payload);
   if (!sent) lose();  // a part may be sent
   return sent;
 }
@@ -58,15 +58,15 @@ status peer::notify(const std::string& text) {
 }
 
 result<std::shared_ptr<memory>> peer::fetch(gpu_table& gpus, std::uint64_t id) {
-  auto socket = connect_to(where_.socket);
+  auto socket = connect_to(target_.socket);
   if (!socket) return socket.error();
-  if (auto said = greet(socket->get(), where_, own_name_); !said) return said.error();
+  if (auto said = greet(socket->get(), target_, own_name_); !said) return said.error();
   if (auto asked = send_message(socket->get(), message::want_memory, id, 0, {}); !asked) return asked.error();
   auto answer = receive_message(socket->get());
   if (!answer) return answer.error();
   if (answer->head.code != 0) return failure{answer->head.code, answer->payload};
   const auto pieces = items_of<shared_piece>(answer->payload);
-  if (answer->head.what != message::memory || !pieces) return failure{EPROTO, "the agent's answer is no memory"};
+  if (answer->head.type != message::memory || !pieces) return failure{EPROTO, "the agent's answer is no memory"};
   std::vector<dma::shared_region> regions;
   for (std::size_t i = 0; i < pieces->size(); ++i) {
     auto region = dma::receive_region(socket->get(), kPatienceMs);
@@ -114,7 +114,7 @@ void peer::drop(std::uint64_t memory_id) {
 
 void peer::receive() {
   auto got = receive_message(socket_.get());
-  if (!got || got->head.what != message::copied) return lose();
+  if (!got || got->head.type != message::copied) return lose();
   const std::lock_guard hold(mutex_);
   const auto found = copies_.find(got->head.id);
   if (found == copies_.end()) return;

@@ -27,11 +27,11 @@ struct remote_copy {
 class peer {
  public:
   // ECONNREFUSED, EACCES, ...: it is not there, or not ours.
-  static result<std::shared_ptr<peer>> open(const address& where, const std::string& own_name);
+  static result<std::shared_ptr<peer>> open(const address& target, const std::string& own_name);
 
   bool is_lost() const noexcept { return is_lost_.load(std::memory_order_acquire); }
-  bool is_this_process() const { return where_.process == this_process(); }
-  const address& where() const noexcept { return where_; }
+  bool is_this_process() const { return target_.process == this_process(); }
+  const address& target() const noexcept { return target_; }
   int process() const noexcept { return process_; }  // 0: not visible from here
   int socket() const noexcept { return socket_.get(); }
   int process_descriptor() const noexcept { return process_fd_.get(); }  // readable when it has ended; -1: not to be had
@@ -49,11 +49,11 @@ class peer {
   void lose() noexcept;
 
  private:
-  peer(address where, unique_fd socket, std::string own_name);
-  status send(message what, std::uint64_t id, std::int32_t code, std::span<const char> payload);
+  peer(address target, unique_fd socket, std::string own_name);
+  status send(message type, std::uint64_t id, std::int32_t code, std::span<const char> payload);
   status offer(const memory& own);
 
-  const address where_;
+  const address target_;
   const std::string own_name_;
   const unique_fd socket_;
   int process_ = 0;

@@ -30,7 +30,9 @@ abi::plugin g_plugin = {
     [] { return "PEERLANE"; },
     [] { return PL_TEXT(PEERLANE_VERSION_MAJOR) "." PL_TEXT(PEERLANE_VERSION_MINOR); },
     [] { return abi::parameters(); },
-    [] { return abi::memory_types{abi::memory_type::dram, abi::memory_type::vram}; },
+    [] {
+      return abi::memory_types{abi::memory_type::dram, abi::memory_type::vram};
+    },
 };
 
 }  // namespace

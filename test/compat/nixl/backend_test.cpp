@@ -58,9 +58,7 @@ struct agent {
     out.described.address = address;
     out.described.size_bytes = size_bytes;
     const code added = engine->register_mem(out.described, type, out.own);
-    if (added == code::success) {
-      EXPECT_EQ(engine->get_public_data(out.own, out.described.blob), code::success);
-    }
+    if (added == code::success) { EXPECT_EQ(engine->get_public_data(out.own, out.described.blob), code::success); }
     return added;
   }
   code meet(const agent& other) const {
@@ -74,12 +72,13 @@ struct agent {
     return out;
   }
   code finish(abi::request_handle* handle, code now) const {
-    EXPECT_TRUE(holds_soon([&] { return now != code::in_progress || (now = engine->check_xfer(handle)) != code::in_progress; }));
+    EXPECT_TRUE(
+        holds_soon([&] { return now != code::in_progress || (now = engine->check_xfer(handle)) != code::in_progress; }));
     return now;
   }
   // One transfer of all blocks, the remote side in reverse order.
-  code move(abi::direction way, const registered& mine, const registered& theirs, abi::metadata* remote, const std::string& to,
-            const std::string& note = "") const {
+  code move(abi::direction way, const registered& mine, const registered& theirs, abi::metadata* remote,
+            const std::string& receiver, const std::string& note = "") const {
     auto local_list = list_of(mine.type), remote_list = list_of(theirs.type);
     for (std::size_t i = 0; i < kCount; ++i) {
       local_list.items.push_back({{mine.described.address + i * kBlock, kBlock, 0}, mine.own});
@@ -89,9 +88,9 @@ struct agent {
     abi::transfer_options options;
     options.has_notification = !note.empty();
     options.notification = note;
-    const code prepared = engine->prep_xfer(way, local_list, remote_list, to, handle, &options);
+    const code prepared = engine->prep_xfer(way, local_list, remote_list, receiver, handle, &options);
     if (prepared != code::success) return prepared;
-    const code ended = finish(handle, engine->post_xfer(way, local_list, remote_list, to, handle, &options));
+    const code ended = finish(handle, engine->post_xfer(way, local_list, remote_list, receiver, handle, &options));
     EXPECT_EQ(engine->release_req_h(handle), code::success);
     return ended;
   }
@@ -113,7 +112,9 @@ std::vector<unsigned char> reversed(const std::vector<unsigned char>& bytes) {
 class NixlBackend : public testing::Test {
  protected:
   NixlBackend() { test::simulated_cuda(); }
-  static std::uint64_t address(const std::vector<unsigned char>& bytes) { return reinterpret_cast<std::uint64_t>(bytes.data()); }
+  static std::uint64_t address(const std::vector<unsigned char>& bytes) {
+    return reinterpret_cast<std::uint64_t>(bytes.data());
+  }
   test::current_device device_;
 };
 
@@ -166,14 +167,16 @@ TEST_F(NixlBackend, MemoryOfSeveralDriverObjectsIsHandedOverWhole) {
   abi::request_handle* handle = nullptr;
   ASSERT_EQ(one.engine->prep_xfer(abi::direction::write, local_list, remote_list, "two", handle, nullptr), code::success);
   for (int round = 0; round < 3; ++round)  // a handle is posted again
-    EXPECT_EQ(one.finish(handle, one.engine->post_xfer(abi::direction::write, local_list, remote_list, "two", handle, nullptr)),
-              code::success);
+    EXPECT_EQ(
+        one.finish(handle, one.engine->post_xfer(abi::direction::write, local_list, remote_list, "two", handle, nullptr)),
+        code::success);
   one.engine->release_req_h(handle);
   const auto got = test::device_bytes(theirs.pointer() + 4100, theirs.bytes() - 4100);
   EXPECT_TRUE(std::equal(got.begin(), got.end(), bytes.begin() + 4100));
   // Beyond the end of what was registered.
   remote_list.items[0].size_bytes = local_list.items[0].size_bytes = bytes.size();
-  EXPECT_EQ(one.engine->prep_xfer(abi::direction::write, local_list, remote_list, "two", handle, nullptr), code::invalid_param);
+  EXPECT_EQ(one.engine->prep_xfer(abi::direction::write, local_list, remote_list, "two", handle, nullptr),
+            code::invalid_param);
   one.engine->unload_md(remote);
   one.engine->deregister_mem(own.own);
   two.engine->deregister_mem(other.own);
@@ -251,20 +254,20 @@ TEST_F(NixlBackend, AnAgentThatEndsIsAnError) {
 // ---- Strangers
 
 struct stranger {
-  explicit stranger(const agent& at) {
+  explicit stranger(const agent& listener) {
     std::string info;
-    at.engine->get_conn_info(info);
-    where = *nixl::address::parse(info);
-    socket = std::move(*nixl::connect_to(where.socket));
+    listener.engine->get_conn_info(info);
+    target = *nixl::address::parse(info);
+    socket = std::move(*nixl::connect_to(target.socket));
   }
-  void say(nixl::message what, const std::string& payload, std::uint64_t id = 0, int number = 0) const {
-    (void)nixl::send_message(socket.get(), what, id, number, {payload.data(), payload.size()});
+  void say(nixl::message type, const std::string& payload, std::uint64_t id = 0, int number = 0) const {
+    (void)nixl::send_message(socket.get(), type, id, number, {payload.data(), payload.size()});
   }
   bool is_cut_off() const {
     char byte = 0;
     return recv(socket.get(), &byte, 1, 0) <= 0;
   }
-  nixl::address where;
+  nixl::address target;
   unique_fd socket;
 };
 
@@ -303,7 +306,7 @@ TEST_F(NixlBackend, StrangersGetNothing) {
   }
   {
     const stranger greeted(one);  // and so one more
-    greeted.say(nixl::message::hello, greeted.where.secret + "two");
+    greeted.say(nixl::message::hello, greeted.target.secret + "two");
     greeted.say(nixl::message::notify, "good day");
     EXPECT_EQ(one.heard(), (abi::notifications{{"two", "good day"}}));
     greeted.say(nixl::message::copied, "", 1);
@@ -319,7 +322,7 @@ TEST_F(NixlBackend, AnAgentAsksForWhatItMay) {
   ASSERT_EQ(one.add(address(bytes), kBytes, abi::memory_type::dram, own), code::success);
   const auto id = static_cast<std::uint64_t>(std::stoull(own.described.blob));
   const stranger peer(one);
-  peer.say(nixl::message::hello, peer.where.secret + "two");
+  peer.say(nixl::message::hello, peer.target.secret + "two");
   const auto answer = [&] {
     auto got = nixl::receive_message(peer.socket.get());
     EXPECT_TRUE(got);

@@ -26,7 +26,8 @@ struct packages {
 
 TEST(NixlCallerVersion, IsThatOfTheWheelAround) {
   const packages site;
-  for (const char* one : {"nixl_cu12-1.5.1.dist-info", "nixl_cu13-1.4.0.dist-info", "nixl-1.3.0.dist-info", "numpy-2.0.dist-info"})
+  for (const char* one :
+       {"nixl_cu12-1.5.1.dist-info", "nixl_cu13-1.4.0.dist-info", "nixl-1.3.0.dist-info", "numpy-2.0.dist-info"})
     site.add(one);
   EXPECT_EQ(nixl::wheel_version(site.library(".nixl_cu12.mesonpy.libs")), "1.5.1");
   EXPECT_EQ(nixl::wheel_version(site.library(".nixl_cu13.mesonpy.libs")), "1.4.0");
@@ -36,7 +37,8 @@ TEST(NixlCallerVersion, IsThatOfTheWheelAround) {
 }
 
 TEST(NixlCallerVersion, OthersAreRefusedWithWhatToDo) {
-  for (const char* good : {"1.0.0", "1.0.1", "1.4.0", "1.5.1", ""}) EXPECT_TRUE(nixl::check_version(good, true, "libnixl.so")) << good;
+  for (const char* good : {"1.0.0", "1.0.1", "1.4.0", "1.5.1", ""})
+    EXPECT_TRUE(nixl::check_version(good, true, "libnixl.so")) << good;
   for (const char* bad : {"0.10.1", "1.6.0", "2.0.0", "banana"}) {
     const auto refused = nixl::check_version(bad, true, "/some/libnixl.so");
     ASSERT_EQ(refused.code(), ENOTSUP) << bad;

@@ -10,13 +10,18 @@ from pathlib import Path
 OUT = Path(os.environ["PL_OUT"])
 os.environ["PEERLANE_GPU"] = "sim"
 os.environ.setdefault("NIXL_PLUGIN_DIR", str(OUT / "nixl"))
+os.environ["PEERLANE_SIM_MEMORY"] = "256M"
 os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
 
 # Before anything else looks for a libcuda.
 cuda = ctypes.CDLL(str(OUT / "sim" / "libcuda.so.1"), mode=ctypes.RTLD_GLOBAL)
 
-import nixl_cu12  # noqa: E402
-import numpy as np  # noqa: E402
+try:
+    import numpy as np
+    import nixl_cu13 as nixl
+except ImportError as missing:
+    print(f"NOT CHECKED: NIXL: {missing} (pip install --no-deps nixl-cu13==1.5.1, and numpy)")
+    sys.exit(77)
 
 LIMIT_S = 60
 
@@ -64,7 +69,7 @@ def pattern(size_bytes, seed):
 
 
 def make_agent(name):
-    agent = nixl_cu12.nixl_agent(name, nixl_cu12.nixl_agent_config(backends=[]), instantiate_all=False)
+    agent = nixl.nixl_agent(name, nixl.nixl_agent_config(backends=[]), instantiate_all=False)
     agent.create_backend("PEERLANE")
     return agent
 

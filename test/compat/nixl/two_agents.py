@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import nixl_agents
 import numpy as np
 from nixl_agents import DeviceMemory, blocks, main, make_agent, pages, pattern, register, transfer, use_gpu, wait, wait_for
 
@@ -71,8 +72,11 @@ def serve(name, seed):
             agent.send_notif(asked["to"], base64.b64decode(asked["text"]))
         elif asked["do"] == "deregister":
             agent.deregister_memory(registered)
-        elif asked["do"] == "raise_limit":
-            pass
+        elif asked["do"] == "fork":
+            if (child := os.fork()) == 0:
+                time.sleep(600)
+                os._exit(0)
+            answer["child"] = child
         print(json.dumps(answer), flush=True)
 
 
@@ -133,22 +137,70 @@ def notifications_arrive_behind_the_data():
     setting.other.end()
 
 
-def an_agent_that_dies_is_an_error():
+def is_disconnected(agent, handle):
+    """Whether one more transfer ends with the error of an agent that is gone; any other error is a fault."""
+    try:
+        state = agent.transfer(handle)
+        assert (wait(agent, handle) if state == "PROC" else state) == "DONE"
+        return False
+    except nixl_agents.nixl._bindings.nixlRemoteDisconnectError:
+        return True
+
+
+def dies(mine, theirs, way, before=None):
+    """The other agent is killed while transfers follow each other."""
     setting = Setting()
-    local, remote = setting.sides("host", "device")
-    assert transfer(setting.agent, "WRITE", local, remote, "other") == "DONE"
+    if before:
+        before(setting)
+    local, remote = setting.sides(mine, theirs)
     make = setting.agent.get_xfer_descs
-    ready = setting.agent.initialize_xfer("WRITE", make(*local), make(*remote), "other", b"", backends=["PEERLANE"])
-    setting.other.kill()
+    handle = setting.agent.initialize_xfer(way, make(*local), make(*remote), "other", b"", backends=["PEERLANE"])
+    assert not is_disconnected(setting.agent, handle)
+    setting.other.process.kill()
+    wait_for("the error", lambda: is_disconnected(setting.agent, handle))
+    setting.agent.release_xfer_handle(handle)
+    setting.other.process.wait(60)
+    return setting
 
-    def ended():
-        try:
-            return setting.agent.transfer(ready) == "ERR"
-        except Exception as reason:  # NIXL's own class for each status
-            assert "DISCONNECT" in str(reason).upper() or "NOT_FOUND" in str(reason).upper(), reason
-            return True
 
-    wait_for("the end of the other agent", ended)
+def an_agent_that_dies_is_an_error():
+    for mine in ("host", "device"):
+        for theirs in ("host", "device"):
+            for way in ("READ", "WRITE"):
+                dies(mine, theirs, way)
+
+
+def an_agent_that_comes_again_is_met_anew():
+    setting = dies("host", "device", "WRITE")
+    setting.agent.remove_remote_agent("other")  # NIXL 1.5.1 keeps the address of the one before until it is told
+    setting.other = Other(seed=40)
+    setting.agent.add_remote_agent(setting.other.metadata)
+    local, remote = setting.sides("host", "device")
+    assert transfer(setting.agent, "READ", local, remote, "other") == "DONE"
+    want = setting.other.bytes_of("device").reshape(COUNT, BLOCK)
+    assert (setting.host.reshape(COUNT, BLOCK)[setting.here] == want[setting.there]).all()
+    setting.other.end()
+
+
+def a_child_of_a_dead_agent_hides_nothing():
+    children = []
+    try:
+        dies("device", "host", "READ", lambda setting: children.append(setting.other.ask(do="fork")["child"]))
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+
+def memory_that_was_withdrawn_is_not_handed_over():
+    agent = make_agent("late")
+    other = Other()
+    other.ask(do="deregister")
+    try:
+        agent.add_remote_agent(other.metadata)
+        raise AssertionError("old metadata was taken")
+    except nixl_agents.nixl._bindings.nixlNotFoundError:
+        pass
+    other.end()
 
 
 if __name__ == "__main__":
@@ -156,4 +208,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] == "--serve":
         serve(sys.argv[2], int(sys.argv[3]))
     else:
-        main({name: value for name, value in list(globals().items()) if callable(value) and not name[0].isupper() and name != "serve" and getattr(value, "__module__", "") == "__main__"})
+        main({name: value for name, value in list(globals().items()) if callable(value) and not name[0].isupper() and name not in ("serve", "dies", "is_disconnected") and getattr(value, "__module__", "") == "__main__"})
