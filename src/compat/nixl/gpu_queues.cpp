@@ -46,12 +46,12 @@ result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_
 }
 
 result<gpu_queues::ticket> gpu_queues::submit(path way, std::span<const dma::block> blocks) {
-  // Bytes for the host were never seen behind their completion word; bytes for GPU memory are flushed (docs/results/dma).
-  const auto order = way == path::to_host ? dma::ordering::none : dma::ordering::none_flushed;
+  // Without the flush bytes arrive behind their completion word, for the host too (docs/results/dma).
+  constexpr auto kOrder = dma::ordering::none_flushed;
   for (bool is_again = false;; is_again = true) {
     auto channel = channel_for(way, is_short(blocks));
     if (!channel) return channel.error();
-    auto number = (*channel)->copy_blocks(blocks, order);
+    auto number = (*channel)->copy_blocks(blocks, kOrder);
     if (number) return ticket{*std::move(channel), *number};
     (*channel)->stop();  // a part may be queued
     forget(*channel);
