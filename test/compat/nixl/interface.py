@@ -128,5 +128,34 @@ def another_version_is_refused_with_a_line():
         assert forced.returncode == 0, forced.stderr
 
 
+HOST_ONLY = """
+import ctypes, os
+import nixl_cu13 as n, numpy as np
+a = n.nixl_agent('x', n.nixl_agent_config(backends=[]))
+a.create_backend('PEERLANE')
+one, two = np.arange(4096, dtype=np.uint8), np.zeros(4096, np.uint8)
+for each in (one, two):
+    a.register_memory(a.get_reg_descs([(each.ctypes.data, 4096, 0, '')], 'DRAM'), backends=['PEERLANE'])
+sides = [a.get_xfer_descs([(each.ctypes.data, 4096, 0)], 'DRAM') for each in (one, two)]
+h = a.initialize_xfer('WRITE', *sides, 'x', b'', backends=['PEERLANE'])
+assert a.transfer(h) == 'DONE' and (one == two).all()
+try:
+    loaded = ctypes.CDLL('libcuda.so.1', mode=os.RTLD_NOLOAD)
+    print('simulated' if hasattr(loaded, 'peerlaneSimVersion') else 'real')
+except OSError:
+    print('none')
+"""
+
+
+def agents_of_host_memory_need_no_gpu():
+    environment = {**os.environ, "LD_LIBRARY_PATH": ""}
+    environment.pop("PEERLANE_GPU")
+    plain_run = subprocess.run([sys.executable, "-c", HOST_ONLY], capture_output=True, text=True, check=False, env=environment)
+    assert plain_run.returncode == 0, plain_run.stderr
+    # Asked for the simulated GPU, the plug-in finds it by its own place: the program has loaded none.
+    simulated = subprocess.run([sys.executable, "-c", HOST_ONLY], capture_output=True, text=True, check=False, env={**environment, "PEERLANE_GPU": "sim"})
+    assert simulated.returncode == 0 and "simulated" in simulated.stdout, simulated.stdout + simulated.stderr
+
+
 if __name__ == "__main__":
     main({name: value for name, value in list(globals().items()) if callable(value) and getattr(value, "__module__", "") == "__main__" and name not in ("output", "plain", "functions_of")})
