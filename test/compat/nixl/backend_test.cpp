@@ -309,7 +309,7 @@ TEST_F(NixlBackend, StrangersGetNothing) {
   }
   {
     const stranger guessing(one);
-    guessing.say(nixl::message::hello, std::string(32, '0') + "two");
+    guessing.say(nixl::message::hello, "00000000000000000000000000000000two");
     EXPECT_TRUE(guessing.is_cut_off());
   }
   {
