@@ -60,10 +60,10 @@ class Host:
         self.address, self.size_bytes = self.values.ctypes.data, size_bytes
 
     def write(self, values):
-        self.values[:] = values
+        self.values[: len(values)] = values
 
-    def read(self):
-        return self.values
+    def read(self, size_bytes):
+        return self.values[:size_bytes]
 
 
 class Device:
@@ -77,8 +77,8 @@ class Device:
     def write(self, values):
         call("cuMemcpyHtoD_v2", ctypes.c_uint64(self.address), ctypes.c_void_p(values.ctypes.data), ctypes.c_size_t(values.nbytes))
 
-    def read(self):
-        out = np.empty(self.size_bytes, np.uint8)
+    def read(self, size_bytes):
+        out = np.empty(size_bytes, np.uint8)
         call("cuMemcpyDtoH_v2", ctypes.c_void_p(out.ctypes.data), ctypes.c_uint64(self.address), ctypes.c_size_t(out.nbytes))
         return out
 
@@ -109,12 +109,12 @@ def serve(backend, size_bytes):
     told["metadata"] = base64.b64encode(agent.get_agent_metadata()).decode()
     print(MARK + json.dumps(told), flush=True)
     for line in sys.stdin:
-        do, name, value = json.loads(line)
+        do, name, used, seed = json.loads(line)
         answer = 0
         if do == "fill":
-            memories[name].write(pattern(size_bytes, value))
+            memories[name].write(pattern(used, seed))
         elif do == "checksum":
-            answer = zlib.crc32(memories[name].read().tobytes())
+            answer = zlib.crc32(memories[name].read(used))
         print(MARK + json.dumps(answer), flush=True)
 
 
@@ -173,23 +173,21 @@ class Bench:
 
     def check(self, way, mine, theirs, block_bytes, count):
         """Whether the bytes are at their place, by one more transfer of fresh ones."""
-        size, (here, there) = block_bytes * count, self.order
-        fresh = pattern(self.size_bytes, count + block_bytes)
+        size, (here, there), seed = block_bytes * count, self.order, count + block_bytes
+        fresh, want = pattern(size, seed), np.zeros(size, np.uint8)
         if way == "WRITE":
             self.memories[mine].write(fresh)
-            self.ask("fill", theirs, 1)
-            want = pattern(self.size_bytes, 1)
-            want[:size].reshape(count, block_bytes)[there] = fresh[:size].reshape(count, block_bytes)[here]
+            self.ask("fill", theirs, size, seed + 1)
+            want.reshape(count, block_bytes)[there] = fresh.reshape(count, block_bytes)[here]
         else:
-            self.ask("fill", theirs, count + block_bytes)
-            self.memories[mine].write(pattern(self.size_bytes, 1))
-            want = pattern(self.size_bytes, 1)
-            want[:size].reshape(count, block_bytes)[here] = fresh[:size].reshape(count, block_bytes)[there]
+            self.ask("fill", theirs, size, seed)
+            self.memories[mine].write(np.zeros(size, np.uint8))
+            want.reshape(count, block_bytes)[here] = fresh.reshape(count, block_bytes)[there]
         handle, _ = self.make(way, mine, theirs, block_bytes, count)
         self.run(handle)
         self.agent.release_xfer_handle(handle)
-        got = self.ask("checksum", theirs, 0) if way == "WRITE" else zlib.crc32(self.memories[mine].read().tobytes())
-        return got == zlib.crc32(want.tobytes())
+        got = self.ask("checksum", theirs, size, 0) if way == "WRITE" else zlib.crc32(self.memories[mine].read(size))
+        return got == zlib.crc32(want)
 
     def case(self, way, mine, theirs, block_bytes, count, rounds):
         row = {"backend": self.backend, "way": way, "local": mine, "remote": theirs, "block_bytes": block_bytes, "count": count}
@@ -262,7 +260,7 @@ def main():
         return kill_targets(given.backend, given.killed)
     if given.serve:
         return serve(given.serve[0], int(given.serve[1]))
-    size, rounds, short = (8 << 20, 2, 20) if given.quick else (512 << 20, 15, 3000)
+    size, rounds, short = (8 << 20, 2, 20) if given.quick else (256 << 20, 15, 3000)
     bench = Bench(given.backend, size)
     many = 100_000 if not given.quick else 10_000
     for mine in ("host", "pinned"):
