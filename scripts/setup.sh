@@ -154,7 +154,7 @@ if [ ${#wheels[@]} -gt 0 ]; then
   installed_something
 fi
 
-# NIXL's wheel names PyTorch among what it needs, and does without: it is installed alone (60 MB to fetch, 160 on disk).
+# NIXL's wheel names PyTorch among what it needs, and does without: it is installed alone (60 MB to fetch, 220 on disk).
 nixl_wheel=nixl-cu13==1.5.1
 has_nixl() { .venv/bin/python -m pip show --quiet "${nixl_wheel%%=*}" 2>/dev/null && has_modules nixl_cu13; }
 if [ "$tests" = yes ] && [[ $architecture = amd64 || $architecture = arm64 ]] && ! has_nixl; then

@@ -206,6 +206,40 @@ TEST_F(NixlBackend, MemoryOfSeveralDriverObjectsIsHandedOverWhole) {
   two.engine->deregister_mem(other.own);
 }
 
+TEST_F(NixlBackend, ManyThreadsUseTwoAgents) {
+  const agent one("one"), two("two");
+  ASSERT_EQ(one.meet(two), code::success);
+  constexpr int kThreads = 4, kRounds = 12;
+  const auto work = [&](int index) {
+    const test::current_device current;
+    const device_buffer device(kBytes);
+    std::vector<unsigned char> host(kBytes);
+    const auto bytes = test::random_bytes(kBytes, static_cast<std::uint64_t>(index));
+    for (int round = 0; round < kRounds; ++round) {
+      agent::registered own, other;
+      ASSERT_EQ(one.add(address(host), kBytes, abi::memory_type::dram, own), code::success);
+      ASSERT_EQ(two.add(device.pointer(), kBytes, abi::memory_type::vram, other), code::success);
+      abi::metadata* const remote = one.load(two, other);
+      host = bytes;
+      EXPECT_EQ(one.move(abi::direction::write, own, other, remote, "two", "round"), code::success);
+      host.assign(kBytes, 0);
+      EXPECT_EQ(one.move(abi::direction::read, own, other, remote, "two"), code::success);
+      EXPECT_EQ(host, bytes);
+      EXPECT_EQ(one.engine->unload_md(remote), code::success);
+      EXPECT_EQ(one.engine->deregister_mem(own.own), code::success);
+      EXPECT_EQ(two.engine->deregister_mem(other.own), code::success);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int index = 0; index < kThreads; ++index) threads.emplace_back(work, index);
+  for (auto& thread : threads) thread.join();
+  abi::notifications heard;
+  EXPECT_TRUE(holds_soon([&] {
+    two.engine->get_notifs(heard);
+    return heard.size() == kThreads * kRounds;
+  })) << heard.size();
+}
+
 TEST_F(NixlBackend, WhatIsNotGpuMemoryIsRefused) {
   const agent one("one");
   const std::vector<unsigned char> host(kBytes);
