@@ -19,10 +19,10 @@ export PEERLANE_GPU=${PEERLANE_GPU:-real} PYTHONPATH=$wheel PYTHONDONTWRITEBYTEC
 options=()
 [ "$PEERLANE_GPU" = sim ] && options=(--quick) && export LD_LIBRARY_PATH=$out/sim
 
-TAIL=40 LIMIT=240 step peerlane env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --backend PEERLANE \
+TAIL=40 LIMIT=150 step peerlane env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --backend PEERLANE \
   "${options[@]}" --json "$results/peerlane.json"
-TAIL=40 LIMIT=240 step ucx python3 "$here/nixl_bench.py" --backend UCX "${options[@]}" --json "$results/ucx.json"
-TAIL=12 LIMIT=100 step killed env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --killed 20
+TAIL=40 LIMIT=60 step ucx python3 -u "$here/nixl_bench.py" --backend UCX --few "${options[@]}" --json "$results/ucx.json"
+TAIL=12 LIMIT=90 step killed env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --killed 20
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "arch/copy_dispatch.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
 constexpr std::uint64_t kPatienceNs = 10'000'000'000;
 constexpr std::uint64_t kSlowestBytesPerUs = 100;
+constexpr std::uint64_t kStoredBytes = 2048;  // up to here the CPU stores
 constexpr unsigned kTestsBetweenLooks = 256;  // whether the channel has failed costs more to ask
 
 using kind = memory::kind;
@@ -64,6 +66,9 @@ status copy_list::add(const side& destination, const side& source, std::uint64_t
   if (!destination.in->contains(destination.address, size_bytes) || !source.in->contains(source.address, size_bytes))
     return failure{EINVAL, "a descriptor leaves the memory that was registered"};
   const kind target_kind = destination.in->type(), source_kind = source.in->type();
+  short_ = {};
+  if (copies_++ == 0 && target_kind == kind::device && source_kind == kind::host && size_bytes <= kStoredBytes)
+    short_ = {destination.in.get(), destination.address, reinterpret_cast<const void*>(source.address), nullptr, true};
   if (target_kind != kind::device && source_kind != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
   const std::shared_ptr<gpu_queues>& gpu = target_kind == kind::device ? destination.in->gpu() : source.in->gpu();
   queued& queue = queue_for(gpu, target_kind == kind::device ? path::to_device : path::to_host);
@@ -103,7 +108,19 @@ status copy_list::add_by_cpu(const side& destination, const side& source, std::u
 
 std::uint64_t copy_list::patience_ns() const noexcept { return kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000; }
 
+// A short write is stores through BAR1: no engine has to fetch it, and it is done on return.
+bool copy_list::store_shortly() {
+  if (short_.mapped == nullptr) {
+    short_.mapped = short_.to_memory->find_mapping(short_.to_address, size_bytes_);
+    short_.is_wanted = short_.mapped != nullptr;
+    if (!short_.is_wanted) return false;
+  }
+  arch::copy_to(arch::mapping_type::wc, short_.mapped, short_.source, size_bytes_);
+  return true;
+}
+
 status copy_list::begin() {
+  if (short_.is_wanted && store_shortly()) return {};
   begun_ns_ = monotonic_ns();
   for (queued& one : queues_) {
     auto begun = one.gpu->submit(one.way, one.blocks);

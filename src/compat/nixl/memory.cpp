@@ -16,6 +16,10 @@ namespace {
 // Host memory is bound window by window: pinning takes 40 ms a GiB, and a transfer needs what it moves.
 constexpr std::uint64_t kHostWindowBytes = std::uint64_t{1} << 30;
 
+// The CPU stores short writes itself, through windows of BAR1 as large as its own granule.
+constexpr std::uint64_t kMappedWindowBytes = std::uint64_t{2} << 20;
+constexpr std::size_t kMaxMappedWindows = 16;  // of one memory: BAR1 has 256 MiB on some GPUs
+
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
@@ -87,12 +91,47 @@ result<memory::extent> memory::find(const std::shared_ptr<gpu_queues>& gpu, std:
   if (type_ == kind::host) return find_host(gpu, pointer);
   if (type_ != kind::device) return failure{ENOTSUP, "memory of another process"};
   if (gpu != gpu_) return failure{ENOTSUP, "the two sides lie on different GPUs"};
+  const bound_piece* const found = find_piece(pointer);
+  if (found == nullptr) return failure{EINVAL, "bytes outside of the registered memory"};
+  return extent{found->begin, found->size_bytes, found->bound.address()};
+}
+
+const memory::bound_piece* memory::find_piece(std::uint64_t pointer) const noexcept {
   auto next = std::upper_bound(device_.begin(), device_.end(), pointer,
                                [](std::uint64_t value, const bound_piece& one) { return value < one.begin; });
-  if (next == device_.begin()) return failure{EINVAL, "bytes outside of the registered memory"};
+  if (next == device_.begin()) return nullptr;
   const bound_piece& found = *std::prev(next);
-  if (pointer - found.begin >= found.size_bytes) return failure{EINVAL, "bytes outside of the registered memory"};
-  return extent{found.begin, found.size_bytes, found.bound.address()};
+  return pointer - found.begin < found.size_bytes ? &found : nullptr;
+}
+
+memory::~memory() {
+  for (auto& [window, mapping] : mappings_) {
+    if (mapping.address == nullptr) continue;
+    gpu_->addresses().objects().owner().unmap(mapping, rm::aftermath::hole);
+  }
+}
+
+std::byte* memory::find_mapping(std::uint64_t pointer, std::uint64_t size_bytes) {
+  const bound_piece* const piece = find_piece(pointer);
+  if (piece == nullptr || mapping_failed_.load(std::memory_order_relaxed)) return nullptr;
+  const std::uint64_t begin = piece->bound.offset(), end = begin + piece->size_bytes;  // in the driver's object
+  const std::uint64_t offset = begin + (pointer - piece->begin);
+  const std::uint64_t window = offset / kMappedWindowBytes * kMappedWindowBytes;
+  const std::uint64_t first = std::max(window, begin), last = std::min(window + kMappedWindowBytes, end);
+  if (size_bytes > last - offset) return nullptr;
+  const std::lock_guard hold(mutex_);
+  auto found = mappings_.find({piece, window});
+  if (found == mappings_.end()) {
+    if (mappings_.size() >= kMaxMappedWindows) return nullptr;
+    rm::channel_objects& objects = gpu_->addresses().objects();
+    auto mapped = objects.owner().map(objects.device(), piece->bound.memory(), first, last - first, nullptr);
+    if (!mapped) {
+      mapping_failed_.store(true, std::memory_order_relaxed);
+      return nullptr;
+    }
+    found = mappings_.emplace(std::pair{piece, window}, *mapped).first;
+  }
+  return static_cast<std::byte*>(found->second.address) + (offset - first);
 }
 
 result<memory::extent> memory::find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {

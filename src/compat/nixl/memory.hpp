@@ -9,6 +9,8 @@
 // Shared by the transfers that use it: what is deregistered meanwhile ends with the last of them. Thread-safe.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -29,6 +31,9 @@ struct shared_piece {
 
 class memory {
  public:
+  ~memory();
+  memory(const memory&) = delete;
+  memory& operator=(const memory&) = delete;
   enum class kind : std::uint8_t { host, device, foreign_host, out_of_reach };
 
   static std::shared_ptr<memory> make_host(std::uint64_t address, std::uint64_t size_bytes);
@@ -53,6 +58,9 @@ class memory {
   // The extent around `pointer`. ENOTSUP: not reachable from this GPU; EFAULT: host memory that cannot be pinned.
   result<extent> find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
 
+  // GPU memory mapped for the CPU's stores, until the memory ends; null: BAR1 has no room for it, or it lies in two windows.
+  std::byte* find_mapping(std::uint64_t pointer, std::uint64_t size_bytes);
+
   // For another process. Device memory of our own only.
   result<std::vector<dma::shared_region>> share() const;
   std::vector<shared_piece> pieces() const;
@@ -64,6 +72,7 @@ class memory {
     dma::region bound;
   };
   memory(kind type, std::uint64_t address, std::uint64_t size_bytes);
+  const bound_piece* find_piece(std::uint64_t pointer) const noexcept;
   result<extent> find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
 
   const kind type_;
@@ -72,9 +81,11 @@ class memory {
   std::shared_ptr<gpu_queues> gpu_;
   std::vector<bound_piece> device_;  // in address order
 
+  std::atomic<bool> mapping_failed_{false};
   std::mutex mutex_;
-  std::vector<std::shared_ptr<gpu_queues>> host_gpus_;                       // outlive what is bound there
-  std::map<std::pair<const gpu_queues*, std::uint64_t>, bound_piece> host_;  // by GPU and window
+  std::map<std::pair<const bound_piece*, std::uint64_t>, rm::cpu_mapping> mappings_;  // by window of the driver's object
+  std::vector<std::shared_ptr<gpu_queues>> host_gpus_;                                // outlive what is bound there
+  std::map<std::pair<const gpu_queues*, std::uint64_t>, bound_piece> host_;           // by GPU and window
 };
 
 }  // namespace pl::nixl

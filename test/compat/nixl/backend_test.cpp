@@ -206,6 +206,50 @@ TEST_F(NixlBackend, MemoryOfSeveralDriverObjectsIsHandedOverWhole) {
   two.engine->deregister_mem(other.own);
 }
 
+TEST_F(NixlBackend, ShortWritesChangeTheirBytesAlone) {
+  const agent one("one"), two("two");
+  constexpr std::size_t kLarge = 3u << 20;  // several windows
+  const device_buffer mine(kLarge), theirs(kLarge);
+  std::vector<unsigned char> host = test::random_bytes(8192, 31);
+  agent::registered own, same, other;
+  ASSERT_EQ(one.add(address(host), host.size(), abi::memory_type::dram, own), code::success);
+  ASSERT_EQ(one.add(mine.pointer(), kLarge, abi::memory_type::vram, same), code::success);
+  ASSERT_EQ(two.add(theirs.pointer(), kLarge, abi::memory_type::vram, other), code::success);
+  ASSERT_EQ(one.meet(two), code::success);
+  abi::metadata* const remote = one.load(two, other);
+  const struct {
+    std::uint64_t pointer, base;
+    abi::metadata* known;
+    std::string agent;
+  } targets[] = {{mine.pointer(), mine.pointer(), same.own, "one"}, {theirs.pointer(), theirs.pointer(), remote, "two"}};
+  for (const auto& target : targets) {
+    std::vector<unsigned char> wanted(kLarge, 9);
+    test::set_device_bytes(target.pointer, wanted);
+    for (const std::size_t offset : {std::size_t{0}, std::size_t{33}, std::size_t{2u << 20} - 20, std::size_t{2u << 20} + 8})
+      for (const std::size_t size_bytes : {1u, 8u, 64u, 100u, 2048u, 2049u, 0u}) {
+        auto local_list = list_of(abi::memory_type::dram), remote_list = list_of(abi::memory_type::vram);
+        local_list.items.push_back({{own.described.address + 7, size_bytes, 0}, own.own});
+        remote_list.items.push_back({{target.base + offset, size_bytes, 0}, target.known});
+        abi::request_handle* handle = nullptr;
+        ASSERT_EQ(one.engine->prep_xfer(abi::direction::write, local_list, remote_list, target.agent, handle, nullptr),
+                  code::success);
+        for (int again = 0; again < 2; ++again)
+          EXPECT_EQ(one.finish(handle, one.engine->post_xfer(abi::direction::write, local_list, remote_list, target.agent,
+                                                             handle, nullptr)),
+                    code::success);
+        one.engine->release_req_h(handle);
+        std::copy_n(&host[7], size_bytes, &wanted[offset]);
+        ASSERT_EQ(test::device_bytes(target.pointer, kLarge), wanted) << target.agent << " " << offset << " " << size_bytes;
+      }
+  }
+  const int mapped = test::mapping_count("");
+  one.engine->unload_md(remote);
+  one.engine->deregister_mem(own.own);
+  one.engine->deregister_mem(same.own);
+  two.engine->deregister_mem(other.own);
+  EXPECT_LT(test::mapping_count(""), mapped) << "the CPU's windows are unmapped";
+}
+
 TEST_F(NixlBackend, ManyThreadsUseTwoAgents) {
   const agent one("one"), two("two");
   ASSERT_EQ(one.meet(two), code::success);
