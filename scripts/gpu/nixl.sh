@@ -39,9 +39,9 @@ print(f"{'':44}{'PEERLANE':>20}{'UCX':>20}")
 for key, by in rows.items():
     text = f"{key[0]:6}{key[1]:7}{key[2]:7}{key[3]:>7} B x {key[4]:<14}"
     for name in ("PEERLANE", "UCX"):
-        row = by.get(name, {"error": "not run"})
-        if "error" in row:
-            text += f"{'failed':>20}"
+        row = by.get(name)
+        if row is None or "error" in row:
+            text += f"{'failed' if row else '-':>20}"
         elif key[4] == 1:
             text += f"{row['done_us']:>17.2f} us"
         else:
