@@ -2,7 +2,7 @@
 #   <prefix>/<libdir>/libgdrapi.so -> .so.2 -> .so.2.6     all three at run time: clients open each of these names
 #   <prefix>/<libdir>/libpeerlane.so*, libpeerlane_store.so*, libgdsync.so*
 #   <prefix>/<libdir>/libpeerlane-mpi-*.so                 where the headers of an MPI were found
-#   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/)
+#   <prefix>/<libdir>/peerlane/                            the program and what it finds beside itself (sim/); NIXL's backend (nixl/)
 #   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
 #   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane, share/man
 #   <prefix>/share/bash-completion, share/zsh               completions
@@ -78,6 +78,9 @@ install(CODE "
     endif()
     if(EXISTS \"\${out}/sim\")
       file(INSTALL \"\${out}/sim\" DESTINATION \"\${private}\" USE_SOURCE_PERMISSIONS)
+    endif()
+    if(EXISTS \"\${out}/nixl\")
+      file(INSTALL \"\${out}/nixl\" DESTINATION \"\${private}\" USE_SOURCE_PERMISSIONS)
     endif()
     if(EXISTS \"\${out}/python\")
       file(INSTALL \"\${out}/python\" DESTINATION \"\${private}\" PATTERN __pycache__ EXCLUDE)

@@ -154,6 +154,17 @@ if [ ${#wheels[@]} -gt 0 ]; then
   installed_something
 fi
 
+# NIXL's wheel names PyTorch among what it needs, and does without: it is installed alone (60 MB to fetch, 220 on disk).
+nixl_wheel=nixl-cu13==1.5.1
+has_nixl() { .venv/bin/python -m pip show --quiet "${nixl_wheel%%=*}" 2>/dev/null && has_modules nixl_cu13; }
+if [ "$tests" = yes ] && [[ $architecture = amd64 || $architecture = arm64 ]] && ! has_nixl; then
+  echo "setup: fetching $nixl_wheel into .venv"
+  if ! make_venv || ! fetch build/setup-nixl.log --no-deps "$nixl_wheel"; then
+    tail -n 5 build/setup-nixl.log >&2 || true
+    echo "setup: NIXL's wheel could not be fetched; the tests with it say so and are skipped" >&2
+  fi
+fi
+
 [ "$want_nvcc" = yes ] || exit 0
 # Kernels compiled by 13.0 run on every driver of the 580 series and later. Its parts name each other without a version,
 # so all of them are pinned.

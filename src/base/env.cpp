@@ -54,6 +54,8 @@ constexpr std::array kVariables = {
     env_variable{
         "PEERLANE_STORE_GPU_CHECKSUM", env_type::choice, "", "auto", "auto|off|on",
         "the checksum of large puts from GPU memory by the GPU itself; auto: not on the simulated one; off: by CPU threads"},
+    env_variable{"PEERLANE_NIXL_FORCE", env_type::boolean, "", "0", "",
+                 "1: the NIXL backend also loads into versions of NIXL whose interface it was not compared with"},
     env_variable{"PEERLANE_MPI_POOL", env_type::size_bytes, "bytes", "256M", "",
                  "MPI shim: pinned host memory that it keeps between messages"},
     env_variable{"PEERLANE_NCCL_LIBRARY", env_type::text, "", "", "",

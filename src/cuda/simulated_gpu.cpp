@@ -48,7 +48,7 @@ std::vector<std::string> simulated_gpu_places() {
   folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   std::vector<std::string> places;
   for (const std::string& folder : folders)
-    for (const char* below : {"/sim/", "/peerlane/sim/", "/native/sim/", "/../../sim/"})
+    for (const char* below : {"/sim/", "/peerlane/sim/", "/native/sim/", "/../sim/", "/../../sim/"})
       places.push_back(folder + below + kName);
   return places;
 }

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The NIXL backend on a real GPU, two agents of one GPU: rates of scattered blocks, a 64-byte transfer, 10^5 descriptors, every case
+# byte-checked; the same by the UCX backend of NIXL's wheel; one agent that is killed in the middle. No build and no network here.
+#   scripts/gpu/nixl.sh <folder that pack_nixl.sh made> <out folder of the build> <results folder>
+set -u
+if [ $# -ne 3 ]; then
+  echo "usage: $0 <folder of NIXL's wheel> <out folder of the build> <results folder>" >&2
+  exit 2
+fi
+wheel=$(cd "$1" && pwd) || exit 2
+out=$(cd "$2" && pwd) || exit 2
+mkdir -p "$3"
+results=$(cd "$3" && pwd) || exit 2
+here=$(cd "$(dirname "$0")" && pwd)
+export PEERLANE_GPU=${PEERLANE_GPU:-real} PYTHONPATH=$wheel PYTHONDONTWRITEBYTECODE=1
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$here/steps.sh"
+options=()
+[ "$PEERLANE_GPU" = sim ] && options=(--quick) && export LD_LIBRARY_PATH=$out/sim
+
+TAIL=40 LIMIT=150 step peerlane env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --backend PEERLANE \
+  "${options[@]}" --json "$results/peerlane.json"
+TAIL=40 LIMIT=60 step ucx python3 -u "$here/nixl_bench.py" --backend UCX --few "${options[@]}" --json "$results/ucx.json"
+TAIL=12 LIMIT=90 step killed env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --killed 20
+
+echo "=== summary"
+printf '%s\n' "${summary[@]}"
+python3 - "$results" <<'PYTHON'
+import json, os, sys
+rows = {}
+for name in ("peerlane", "ucx"):
+    path = os.path.join(sys.argv[1], name + ".json")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            for row in json.load(file)["rows"]:
+                rows.setdefault((row["way"], row["local"], row["remote"], row["block_bytes"], row["count"]), {})[row["backend"]] = row
+print(f"{'':44}{'PEERLANE':>20}{'UCX':>20}")
+for key, by in rows.items():
+    text = f"{key[0]:6}{key[1]:7}{key[2]:7}{key[3]:>7} B x {key[4]:<14}"
+    for name in ("PEERLANE", "UCX"):
+        row = by.get(name)
+        if row is None or "error" in row:
+            text += f"{'failed' if row else '-':>20}"
+        elif key[4] == 1:
+            text += f"{row['done_us']:>17.2f} us"
+        else:
+            text += f"{row['gb_per_s']:>15.2f} GB/s"
+    print(text)
+for name in ("PEERLANE", "UCX"):
+    for key, by in rows.items():
+        if key[4] >= 10000 and key[3] == 512 and "post_us" in by.get(name, {}):
+            print(f"{name}: {key[4]} descriptors: prepared in {by[name]['prepare_ms']:.2f} ms, posted in {by[name]['post_us'] / 1e3:.3f} ms")
+PYTHON
+exit "$failed"

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/nixl/backend.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+
+namespace pl::nixl {
+namespace {
+
+using kind = memory::kind;
+
+abi::status code_of(const failure& reason) {
+  switch (reason.code) {
+    case EINVAL:
+      return abi::status::invalid_param;
+    case ENOTSUP:
+      return abi::status::not_supported;
+    case ENOENT:
+      return abi::status::not_found;
+    case EPERM:
+    case EACCES:
+      return abi::status::not_allowed;
+    case EPIPE:
+    case ESRCH:
+    case ECONNRESET:
+    case ECONNREFUSED:
+      return abi::status::remote_disconnect;
+    default:
+      return abi::status::backend;
+  }
+}
+
+// NIXL tells its user the status only: the reason goes to stderr.
+abi::status refuse(const char* action, const failure& reason) {
+  log_line(log_level::error, "NIXL backend PEERLANE: %s: %s", action, reason.message.c_str());
+  return code_of(reason);
+}
+
+}  // namespace
+
+struct backend::known_memory : abi::metadata {
+  explicit known_memory(std::shared_ptr<memory> known) : in(std::move(known)) {}
+  const std::shared_ptr<memory> in;
+};
+
+struct backend::request : abi::request_handle {
+  explicit request(std::shared_ptr<cpu_mover> mover) : list(std::move(mover)) {}
+  ~request() override;
+
+  copy_list list;
+  std::shared_ptr<peer> receiver;  // null: this agent itself
+  // What the owner of foreign host memory copies for us.
+  std::vector<copy_block> for_peer;
+  std::vector<std::shared_ptr<memory>> for_peer_used;
+  std::shared_ptr<remote_copy> copy = std::make_shared<remote_copy>();
+  bool is_into_peer = false;
+  std::string agent, notification;
+  bool has_notification = false;
+};
+
+// Whoever frees the request may use its memory for something else.
+backend::request::~request() {
+  const std::uint64_t end = monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000;
+  while (copy->now.load(std::memory_order_acquire) == remote_copy::state::under_way) {
+    if (monotonic_ns() > end) receiver->lose();
+    sched_yield();
+  }
+}
+
+backend::backend(const abi::engine_options& options)
+    : engine(options), gpus_(std::make_shared<gpu_table>()), mover_(std::make_shared<cpu_mover>()) {
+  auto server = peer_server::open(gpus_, mover_);
+  if (server) server_ = *std::move(server);
+  else {
+    (void)refuse("no socket for other agents", server.error());
+    has_failed_ = true;
+  }
+}
+
+backend::~backend() {
+  server_.reset();  // its thread, before what it watches
+  for (auto& [agent, one] : peers_) one->lose();
+}
+
+// ---- Memory
+
+abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi::memory_type& type, abi::metadata*& out) {
+  std::shared_ptr<memory> made;
+  if (type == abi::memory_type::dram) {
+    made = memory::make_host(wanted.address, wanted.size_bytes);
+  } else if (type == abi::memory_type::vram) {
+    auto device = memory::make_device(*gpus_, wanted.address, wanted.size_bytes);
+    if (!device) return refuse("GPU memory is not registered", device.error());
+    made = *std::move(device);
+  } else {
+    return refuse("memory is not registered", {ENOTSUP, "it is neither DRAM nor VRAM"});
+  }
+  out = new known_memory(made);
+  server_->add(made);
+  return abi::status::success;
+}
+
+abi::status backend::deregister_mem(abi::metadata* gone) {
+  const std::unique_ptr<known_memory> known(static_cast<known_memory*>(gone));
+  server_->remove(known->in->id());
+  return abi::status::success;
+}
+
+abi::status backend::load_local_md(abi::metadata* registered, abi::metadata*& out) {
+  out = new known_memory(static_cast<known_memory*>(registered)->in);
+  return abi::status::success;
+}
+
+abi::status backend::unload_md(abi::metadata* gone) {
+  delete static_cast<known_memory*>(gone);
+  return abi::status::success;
+}
+
+abi::status backend::get_public_data(const abi::metadata* registered, std::string& out) const {
+  out = format("%llu", static_cast<unsigned long long>(static_cast<const known_memory*>(registered)->in->id()));
+  return abi::status::success;
+}
+
+abi::status backend::load_remote_md(const abi::blob_descriptor& remote, const abi::memory_type& type,
+                                    const std::string& agent, abi::metadata*& out) {
+  const auto owner = find_peer(agent);
+  const auto id = parse_integer(remote.blob);
+  if (!id) return refuse("memory of another agent", {EPROTO, "its metadata is of another version of this backend"});
+  const auto known_id = static_cast<std::uint64_t>(*id);
+  if (owner == nullptr) {  // of another host, which the agent reaches by another backend
+    out = new known_memory(memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id));
+  } else if (type == abi::memory_type::vram) {
+    auto fetched = owner->fetch(*gpus_, known_id);
+    if (!fetched) {
+      const auto code = refuse(format("GPU memory of agent '%s'", agent.c_str()).c_str(), fetched.error());
+      if (code != abi::status::not_supported && code != abi::status::not_allowed) return code;
+      fetched = memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id);
+    }
+    if (!(*fetched)->contains(remote.address, remote.size_bytes))
+      return refuse("memory of another agent", {EPROTO, "what it handed over is not what its metadata says"});
+    out = new known_memory(*std::move(fetched));
+  } else if (owner->is_this_process()) {
+    out = new known_memory(memory::make_host(remote.address, remote.size_bytes));
+  } else {
+    out = new known_memory(memory::make_foreign(kind::foreign_host, remote.address, remote.size_bytes, known_id));
+  }
+  return abi::status::success;
+}
+
+// ---- Other agents
+
+std::shared_ptr<peer> backend::find_peer(const std::string& agent) const {
+  const std::lock_guard hold(mutex_);
+  const auto found = peers_.find(agent);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+abi::status backend::get_conn_info(std::string& out) const {
+  out = server_->own_address().text();
+  return abi::status::success;
+}
+
+abi::status backend::load_remote_conn_info(const std::string& agent, const std::string& info) {
+  // Whom this backend does not reach, another one may: NIXL goes on where the answer is "not supported", and there only.
+  const auto leave = [&agent](const failure& reason) {
+    (void)refuse(format("agent '%s' is left to other backends", agent.c_str()).c_str(), reason);
+    return abi::status::not_supported;
+  };
+  auto target = address::parse(info);
+  if (!target) return leave(target.error());
+  if (target->host != server_->own_address().host) {
+    PL_LOG(info, "NIXL: agent '%s' is on another host, or in another network namespace: another backend must reach it",
+           agent.c_str());
+    return abi::status::not_supported;
+  }
+  auto opened = peer::open(*target, local_agent_);
+  if (opened.code() == EACCES) return leave(opened.error());
+  if (!opened) return refuse(format("agent '%s'", agent.c_str()).c_str(), opened.error());
+  server_->watch(*opened);
+  std::shared_ptr<peer> old;
+  const std::lock_guard hold(mutex_);
+  old = std::exchange(peers_[agent], *std::move(opened));
+  if (old != nullptr) old->lose();
+  return abi::status::success;
+}
+
+abi::status backend::connect(const std::string& agent) {
+  if (agent == local_agent_) return abi::status::success;
+  const auto known = find_peer(agent);
+  if (known == nullptr) return abi::status::not_found;
+  return known->is_lost() ? abi::status::remote_disconnect : abi::status::success;
+}
+
+abi::status backend::disconnect(const std::string& agent) {
+  if (agent == local_agent_) return abi::status::success;
+  std::shared_ptr<peer> gone;
+  {
+    const std::lock_guard hold(mutex_);
+    const auto found = peers_.find(agent);
+    if (found == peers_.end()) return abi::status::not_found;
+    gone = std::move(found->second);
+    peers_.erase(found);
+  }
+  gone->lose();
+  return abi::status::success;
+}
+
+status backend::notify(const std::string& agent, const std::shared_ptr<peer>& receiver, const std::string& text) const {
+  if (agent == local_agent_) {
+    server_->add_notification(local_agent_, text);
+    return {};
+  }
+  if (receiver == nullptr) return failure{ENOENT, "the agent's metadata is not loaded, or it is on another host"};
+  return receiver->notify(text);
+}
+
+abi::status backend::gen_notif(const std::string& agent, const std::string& message) const {
+  if (auto sent = notify(agent, find_peer(agent), message); !sent)
+    return refuse(format("a notification to agent '%s'", agent.c_str()).c_str(), sent.error());
+  return abi::status::success;
+}
+
+abi::status backend::get_notifs(abi::notifications& out) {
+  server_->take_notifications(out);
+  return abi::status::success;
+}
+
+// ---- Transfers
+
+status backend::compile(request& made, abi::direction way, const abi::transfer_list& local,
+                        const abi::transfer_list& remote) const {
+  if (local.items.size() != remote.items.size()) return failure{EINVAL, "the two lists differ in length"};
+  made.is_into_peer = way == abi::direction::write;
+  const int process = made.receiver == nullptr ? 0 : made.receiver->process();
+  copy_list::side own_side, remote_side;
+  const abi::metadata* own_known = nullptr;
+  const abi::metadata* remote_known = nullptr;
+  for (std::size_t i = 0; i < local.items.size(); ++i) {
+    const abi::transfer_descriptor& own = local.items[i];
+    const abi::transfer_descriptor& other = remote.items[i];
+    if (own.size_bytes != other.size_bytes) return failure{EINVAL, "the two sides of a descriptor differ in length"};
+    if (own.memory != own_known) own_side.in = static_cast<known_memory*>(own.memory)->in;
+    if (other.memory != remote_known) remote_side.in = static_cast<known_memory*>(other.memory)->in;
+    own_known = own.memory;
+    remote_known = other.memory;
+    own_side.address = own.address;
+    remote_side.address = other.address;
+    if (remote_side.in->type() == kind::foreign_host && own_side.in->type() == kind::device) {
+      if (made.for_peer_used.empty() || made.for_peer_used.back() != own_side.in) made.for_peer_used.push_back(own_side.in);
+      made.for_peer.push_back({own_side.in->id(), own.address, remote_side.in->id(), other.address, own.size_bytes});
+      continue;
+    }
+    const bool is_write = made.is_into_peer;
+    if (auto added =
+            made.list.add(is_write ? remote_side : own_side, is_write ? own_side : remote_side, own.size_bytes, process);
+        !added)
+      return added;
+  }
+  return {};
+}
+
+abi::status backend::prep_xfer(const abi::direction& way, const abi::transfer_list& local, const abi::transfer_list& remote,
+                               const std::string& agent, abi::request_handle*& handle, const abi::transfer_options*) const {
+  auto made = std::make_unique<request>(mover_);
+  made->agent = agent;
+  if (agent != local_agent_) {
+    made->receiver = find_peer(agent);
+    if (made->receiver == nullptr)
+      return refuse("a transfer", {ENOTSUP, format("agent '%s' is on another host, or in another network namespace: name "
+                                                   "another backend (UCX) for its transfers",
+                                                   agent.c_str())});
+  }
+  if (auto good = compile(*made, way, local, remote); !good) return refuse("a transfer", good.error());
+  handle = made.release();
+  return abi::status::success;
+}
+
+abi::status backend::post_xfer(const abi::direction&, const abi::transfer_list&, const abi::transfer_list&,
+                               const std::string&, abi::request_handle*& handle,
+                               const abi::transfer_options* options) const {
+  auto& wanted = static_cast<request&>(*handle);
+  wanted.has_notification = options != nullptr && options->has_notification;
+  if (wanted.has_notification) wanted.notification = options->notification;
+  if (wanted.receiver != nullptr && wanted.receiver->is_lost()) return abi::status::remote_disconnect;
+  if (auto begun = wanted.list.begin(); !begun) return refuse("a transfer", begun.error());
+  if (!wanted.for_peer.empty()) {
+    if (auto asked = wanted.receiver->begin_copy(wanted.copy, wanted.for_peer_used, wanted.is_into_peer, wanted.for_peer);
+        !asked) {
+      wanted.list.end();
+      return refuse("a transfer", asked.error());
+    }
+  }
+  return check_xfer(handle);
+}
+
+abi::status backend::check_xfer(abi::request_handle* handle) const {
+  auto& wanted = static_cast<request&>(*handle);
+  auto done = wanted.list.test();
+  if (!done) return refuse("a transfer", done.error());
+  if (!*done) return abi::status::in_progress;
+  using state = remote_copy::state;
+  switch (wanted.copy->now.load(std::memory_order_acquire)) {
+    case state::under_way:
+      return abi::status::in_progress;
+    case state::lost:
+      return abi::status::remote_disconnect;
+    case state::failed:
+      return refuse("a transfer by the other agent", {EIO, wanted.copy->reason});
+    case state::idle:
+    case state::done:
+      break;
+  }
+  if (wanted.receiver != nullptr && wanted.receiver->is_lost()) return abi::status::remote_disconnect;
+  if (std::exchange(wanted.has_notification, false))
+    if (auto sent = notify(wanted.agent, wanted.receiver, wanted.notification); !sent) return code_of(sent.error());
+  return abi::status::success;
+}
+
+abi::status backend::release_req_h(abi::request_handle* handle) const {
+  delete static_cast<request*>(handle);
+  return abi::status::success;
+}
+
+// ---- What this backend does not have
+
+abi::status backend::prep_mem_view(const void*, void*&, const abi::transfer_options*) const {
+  return abi::status::not_supported;
+}
+abi::status backend::prep_mem_view(const abi::transfer_list&, void*&, const abi::transfer_options*) const {
+  return abi::status::not_supported;
+}
+abi::status backend::query_mem(const abi::descriptor_list<abi::blob_descriptor>&,
+                               std::vector<std::optional<abi::parameters>>&) const {
+  return abi::status::not_supported;
+}
+abi::status backend::estimate_xfer_cost(const abi::direction&, const abi::transfer_list&, const abi::transfer_list&,
+                                        const std::string&, abi::request_handle* const&, std::chrono::microseconds&,
+                                        std::chrono::microseconds&, int&, const void*) const {
+  return abi::status::not_supported;
+}
+
+}  // namespace pl::nixl

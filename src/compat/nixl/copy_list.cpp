@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/nixl/copy_list.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "arch/copy_dispatch.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::nixl {
+namespace {
+
+constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
+constexpr std::uint64_t kPatienceNs = 10'000'000'000;
+constexpr std::uint64_t kSlowestBytesPerUs = 100;
+constexpr std::uint64_t kStoredBytes = 2048;  // up to here the CPU stores
+constexpr unsigned kTestsBetweenLooks = 256;  // whether the channel has failed costs more to ask
+
+using kind = memory::kind;
+
+const char* name_of(kind memory_kind) {
+  switch (memory_kind) {
+    case kind::host:
+      return "host memory";
+    case kind::device:
+      return "GPU memory";
+    case kind::foreign_host:
+      return "another process's host memory";
+    case kind::out_of_reach:
+      break;
+  }
+  return "memory out of reach";
+}
+
+}  // namespace
+
+void copy_list::keep(const std::shared_ptr<memory>& used) {
+  if (!used_.empty() && used_.back() == used) return;
+  if (std::find(used_.begin(), used_.end(), used) == used_.end()) used_.push_back(used);
+}
+
+copy_list::queued& copy_list::queue_for(const std::shared_ptr<gpu_queues>& gpu, path way) {
+  for (queued& one : queues_)
+    if (one.way == way && one.gpu == gpu) return one;
+  queues_.push_back({gpu, way, {}, {}});
+  return queues_.back();
+}
+
+result<copy_list::place> copy_list::find(cursor& last, const side& wanted, std::uint64_t offset,
+                                         const std::shared_ptr<gpu_queues>& gpu) {
+  const bool is_same = last.in == wanted.in.get() && last.gpu == gpu.get();
+  const std::uint64_t pointer = wanted.address + offset;
+  if (!is_same || pointer - last.found.begin >= last.found.size_bytes) {
+    auto found = wanted.in->find(gpu, pointer);
+    if (!found) return found.error();
+    last = {wanted.in.get(), gpu.get(), *found};
+    keep(wanted.in);
+  }
+  const std::uint64_t inside = pointer - last.found.begin;
+  return place{last.found.address + inside, last.found.size_bytes - inside};
+}
+
+status copy_list::add(const side& destination, const side& source, std::uint64_t size_bytes, int peer) {
+  if (!destination.in->contains(destination.address, size_bytes) || !source.in->contains(source.address, size_bytes))
+    return failure{EINVAL, "a descriptor leaves the memory that was registered"};
+  const kind target_kind = destination.in->type(), source_kind = source.in->type();
+  short_ = {};
+  if (copies_++ == 0 && target_kind == kind::device && source_kind == kind::host && size_bytes <= kStoredBytes)
+    short_ = {destination.in.get(), destination.address, reinterpret_cast<const void*>(source.address), nullptr, true};
+  if (target_kind != kind::device && source_kind != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
+  const std::shared_ptr<gpu_queues>& gpu = target_kind == kind::device ? destination.in->gpu() : source.in->gpu();
+  queued& queue = queue_for(gpu, target_kind == kind::device ? path::to_device : path::to_host);
+  size_bytes_ += size_bytes;
+  for (std::uint64_t done = 0; done < size_bytes;) {
+    const auto written = find(destination_, destination, done, gpu);
+    if (!written) return written.error();
+    const auto read = find(source_, source, done, gpu);
+    if (!read) return read.error();
+    const std::uint64_t bytes = std::min({written->size_bytes, read->size_bytes, size_bytes - done, kMaxBlockBytes});
+    dma::block* const last = queue.blocks.empty() ? nullptr : &queue.blocks.back();
+    if (last != nullptr && last->destination + last->size_bytes == written->address &&
+        last->source + last->size_bytes == read->address && last->size_bytes + bytes <= kMaxBlockBytes)
+      last->size_bytes += static_cast<std::uint32_t>(bytes);  // it goes on where the last one ended
+    else queue.blocks.push_back({written->address, read->address, static_cast<std::uint32_t>(bytes)});
+    done += bytes;
+  }
+  return {};
+}
+
+status copy_list::add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer) {
+  const kind target_kind = destination.in->type(), source_kind = source.in->type();
+  const bool is_foreign = target_kind == kind::foreign_host || source_kind == kind::foreign_host;
+  const bool is_known = (target_kind == kind::host || target_kind == kind::foreign_host) &&
+                        (source_kind == kind::host || source_kind == kind::foreign_host);
+  if (!is_known || (target_kind == kind::foreign_host && source_kind == kind::foreign_host) || (is_foreign && peer == 0))
+    return failure{ENOTSUP, format("there is no way from %s to %s", name_of(source_kind), name_of(target_kind))};
+  keep(destination.in);
+  keep(source.in);
+  by_cpu_.peer = is_foreign ? peer : 0;
+  by_cpu_.is_peer_written = target_kind == kind::foreign_host;
+  by_cpu_.size_bytes += size_bytes;
+  size_bytes_ += size_bytes;
+  by_cpu_.moves.push_back({destination.address, source.address, size_bytes});
+  return {};
+}
+
+std::uint64_t copy_list::patience_ns() const noexcept { return kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000; }
+
+// A short write is stores through BAR1: no engine has to fetch it, and it is done on return.
+bool copy_list::store_shortly() {
+  if (short_.mapped == nullptr) {
+    short_.mapped = short_.to_memory->find_mapping(short_.to_address, size_bytes_);
+    short_.is_wanted = short_.mapped != nullptr;
+    if (!short_.is_wanted) return false;
+  }
+  arch::copy_to(arch::mapping_type::wc, short_.mapped, short_.source, size_bytes_);
+  return true;
+}
+
+status copy_list::begin() {
+  if (short_.is_wanted && store_shortly()) return {};
+  begun_ns_ = monotonic_ns();
+  for (queued& one : queues_) {
+    auto begun = one.gpu->submit(one.way, one.blocks);
+    if (!begun) {
+      end();
+      return begun.error();
+    }
+    one.begun = *std::move(begun);
+  }
+  if (!by_cpu_.moves.empty()) {
+    cpu_run_ = std::make_shared<cpu_mover::run>();
+    cpu_run_->list = &by_cpu_;
+    mover_->begin(cpu_run_);
+  }
+  return {};
+}
+
+result<bool> copy_list::test() {
+  for (queued& one : queues_) {
+    dma::channel* const channel = one.begun.channel.get();
+    if (channel == nullptr) continue;
+    if (!channel->is_done(one.begun.number)) {
+      if (++tests_ % kTestsBetweenLooks != 0) return false;
+      auto fault = channel->fault();
+      if (!fault && monotonic_ns() - begun_ns_ > patience_ns())
+        fault = failure{ETIMEDOUT, "the copy engine does not end the copies"};
+      if (!fault) return false;
+      channel->stop();
+      one.gpu->forget(one.begun.channel);
+      end();
+      return *fault;
+    }
+    one.begun = {};
+  }
+  if (cpu_run_ != nullptr) {
+    if (!cpu_run_->is_done.load(std::memory_order_acquire)) return false;
+    const status outcome = cpu_run_->outcome;
+    cpu_run_.reset();
+    if (!outcome) return outcome.error();
+  }
+  return true;
+}
+
+void copy_list::end() noexcept {
+  for (queued& one : queues_) {
+    if (one.begun.channel == nullptr) continue;
+    if (!one.begun.channel->wait(one.begun.number, patience_ns())) {
+      one.begun.channel->stop();
+      one.gpu->forget(one.begun.channel);
+    }
+    one.begun = {};
+  }
+  if (cpu_run_ != nullptr) {
+    cpu_run_->is_cancelled.store(true, std::memory_order_relaxed);
+    while (!cpu_run_->is_done.load(std::memory_order_acquire)) std::this_thread::yield();
+    cpu_run_.reset();
+  }
+}
+
+}  // namespace pl::nixl

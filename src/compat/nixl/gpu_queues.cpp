@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/nixl/gpu_queues.hpp"
+
+#include <utility>
+
+#include "base/text.hpp"
+#include "cuda/driver_table.hpp"
+#include "os/device_io.hpp"
+#include "rm/simulated_device_io.hpp"
+
+namespace pl::nixl {
+namespace {
+
+constexpr std::uint64_t kListMemoryBytes = std::uint64_t{8} << 20;  // 340 000 blocks under way
+constexpr std::size_t kShortBlocks = 64;
+constexpr std::uint64_t kShortBytes = std::uint64_t{256} << 10;
+
+bool is_short(std::span<const dma::block> blocks) {
+  if (blocks.size() > kShortBlocks) return false;
+  std::uint64_t size_bytes = 0;
+  for (const dma::block& one : blocks) size_bytes += one.size_bytes;
+  return size_bytes <= kShortBytes;
+}
+
+}  // namespace
+
+result<std::shared_ptr<gpu_queues>> gpu_queues::open(std::shared_ptr<rm_space> space, const rm::gpu& gpu) {
+  auto source = copy::channel_source::open(std::move(space), gpu);
+  if (!source) return source.error();
+  std::shared_ptr<gpu_queues> made(new gpu_queues(*std::move(source), gpu.pci));
+  if (auto tried = made->channel_for(path::to_device, true); !tried) return tried.error();
+  return made;
+}
+
+result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_short_one) {
+  const std::size_t index = (way == path::to_host ? 0u : 1u) + (is_short_one ? 0u : 2u);
+  const std::lock_guard hold(mutex_);
+  auto& slot = channels_[index];
+  if (slot != nullptr) return slot;
+  dma::channel_options options;
+  options.engine = source_.engines[index % source_.engines.size()];
+  if (!is_short_one) options.memory_bytes = kListMemoryBytes;
+  auto opened = dma::channel::open(source_.addresses, options);
+  if (!opened) return opened.error();
+  return slot = *std::move(opened);
+}
+
+result<gpu_queues::ticket> gpu_queues::submit(path way, std::span<const dma::block> blocks) {
+  // Without the flush bytes arrive behind their completion word, for the host too (docs/results/dma).
+  constexpr auto kOrder = dma::ordering::none_flushed;
+  for (bool is_again = false;; is_again = true) {
+    auto channel = channel_for(way, is_short(blocks));
+    if (!channel) return channel.error();
+    auto number = (*channel)->copy_blocks(blocks, kOrder);
+    if (number) return ticket{*std::move(channel), *number};
+    (*channel)->stop();  // a part may be queued
+    forget(*channel);
+    if (is_again) return number.error();
+  }
+}
+
+void gpu_queues::forget(const std::shared_ptr<dma::channel>& broken) noexcept {
+  const std::lock_guard hold(mutex_);
+  for (auto& slot : channels_)
+    if (slot == broken) slot.reset();
+}
+
+result<std::shared_ptr<rm_space>> gpu_table::space() {
+  const std::lock_guard hold(mutex_);
+  if (space_ != nullptr) return space_;
+  const auto cuda = cu::driver();
+  device_io* const simulated = cuda ? rm::simulated_device_io(**cuda) : nullptr;
+  auto opened = rm_space::get(simulated != nullptr ? *simulated : default_device_io());
+  if (!opened) return opened.error();
+  return space_ = *std::move(opened);
+}
+
+result<std::shared_ptr<gpu_queues>> gpu_table::find_locked(const rm::gpu& gpu) {
+  auto& slot = gpus_[{gpu.pci.domain, gpu.pci.bus, gpu.pci.device}];
+  if (slot != nullptr) return slot;
+  auto opened = gpu_queues::open(space_, gpu);
+  if (!opened)
+    return failure{opened.code(), format("the GPU at %04x:%02x:%02x has no DMA channel for NIXL: %s", gpu.pci.domain,
+                                         gpu.pci.bus, gpu.pci.device, opened.error().message.c_str())};
+  return slot = *std::move(opened);
+}
+
+result<std::shared_ptr<gpu_queues>> gpu_table::find(const rm::pci_address& pci) {
+  auto opened = space();
+  if (!opened) return opened.error();
+  auto gpu = (*opened)->client().find_gpu(pci);
+  if (!gpu) return gpu.error();
+  const std::lock_guard hold(mutex_);
+  return find_locked(**gpu);
+}
+
+result<std::shared_ptr<gpu_queues>> gpu_table::find(const cu::driver_table& cuda, int device_ordinal) {
+  auto opened = space();
+  if (!opened) return opened.error();
+  auto gpu = (*opened)->gpu_of(cuda, device_ordinal);
+  if (!gpu) return gpu.error();
+  const std::lock_guard hold(mutex_);
+  return find_locked(**gpu);
+}
+
+}  // namespace pl::nixl

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The DMA channels of one GPU as the plug-in uses them: two in each direction, for short requests and for long lists.
+// Thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <tuple>
+
+#include "copy/channel_source.hpp"
+#include "dma/channel.hpp"
+
+namespace pl::nixl {
+
+enum class path : std::uint8_t { to_host, to_device };  // to_device: also on the device
+
+class gpu_queues {
+ public:
+  static result<std::shared_ptr<gpu_queues>> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
+
+  struct ticket {
+    std::shared_ptr<dma::channel> channel;
+    dma::sequence number = 0;
+  };
+  // Blocks that do not overlap; complete when the ticket's number is done.
+  result<ticket> submit(path way, std::span<const dma::block> blocks);
+  // A channel that has failed is replaced at the next submit.
+  void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
+
+  const rm::pci_address& pci() const noexcept { return pci_; }
+  dma::address_space& addresses() noexcept { return *source_.addresses; }
+
+ private:
+  gpu_queues(copy::channel_source source, const rm::pci_address& pci) : source_(std::move(source)), pci_(pci) {}
+  result<std::shared_ptr<dma::channel>> channel_for(path way, bool is_short);
+
+  copy::channel_source source_;
+  const rm::pci_address pci_;
+  std::mutex mutex_;
+  std::array<std::shared_ptr<dma::channel>, 4> channels_;
+};
+
+// The GPUs of this process, opened when memory of them first appears.
+class gpu_table {
+ public:
+  result<std::shared_ptr<gpu_queues>> find(const rm::pci_address& pci);
+  // A GPU as CUDA numbers it in this process.
+  result<std::shared_ptr<gpu_queues>> find(const cu::driver_table& cuda, int device_ordinal);
+  result<std::shared_ptr<rm_space>> space();
+
+ private:
+  result<std::shared_ptr<gpu_queues>> find_locked(const rm::gpu& gpu);
+
+  std::mutex mutex_;
+  std::shared_ptr<rm_space> space_;
+  std::map<std::tuple<unsigned, unsigned, unsigned>, std::shared_ptr<gpu_queues>> gpus_;
+};
+
+}  // namespace pl::nixl

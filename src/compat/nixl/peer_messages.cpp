@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/nixl/peer_messages.hpp"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <new>
+
+#include "base/text.hpp"
+
+namespace pl::nixl {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x314e4c50;  // "PLN1"
+constexpr const char* kFormat = "peerlane-nixl-1";
+
+failure lost(const char* action, int code) {
+  if (code == EAGAIN || code == EWOULDBLOCK)
+    return {ETIMEDOUT, format("the other agent %s nothing for %d s", action, kPatienceMs / 1000)};
+  return {code, format("the connection to the other agent has ended: %s", errno_text(code).c_str())};
+}
+
+status send_all(int socket, const char* bytes, std::size_t count, int flags) {
+  while (count != 0) {
+    const ssize_t sent = send(socket, bytes, count, MSG_NOSIGNAL | flags);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return lost("takes", errno);
+    bytes += sent;
+    count -= static_cast<std::size_t>(sent);
+  }
+  return {};
+}
+
+status receive_all(int socket, char* bytes, std::size_t count) {
+  while (count != 0) {
+    const ssize_t got = recv(socket, bytes, count, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return lost("sends", errno);
+    if (got == 0) return failure{EPIPE, "the other agent has closed the connection"};
+    bytes += got;
+    count -= static_cast<std::size_t>(got);
+  }
+  return {};
+}
+
+sockaddr_un place_of(const std::string& name, socklen_t& length) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  const std::size_t count = std::min(name.size(), sizeof out.sun_path - 1);
+  std::memcpy(out.sun_path + 1, name.data(), count);  // the leading zero: abstract
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + count);
+  return out;
+}
+
+result<unique_fd> make_socket() {
+  unique_fd made(real_device_io(), socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!made) return failure{errno, format("no unix socket: %s", errno_text(errno).c_str())};
+  return made;
+}
+
+std::string read_word(const char* file) {
+  unique_fd opened(real_device_io(), open(file, O_RDONLY | O_CLOEXEC));
+  char text[64] = {};
+  const ssize_t got = opened ? read(opened.get(), text, sizeof text) : 0;
+  std::string out(text, got > 0 ? static_cast<std::size_t>(got) : 0);
+  while (!out.empty() && out.back() == '\n') out.pop_back();
+  return out;
+}
+
+}  // namespace
+
+void limit_waits(int socket) {
+  const timeval limit{kPatienceMs / 1000, 0};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+status send_message(int socket, message type, std::uint64_t id, std::int32_t code, std::span<const char> payload) {
+  const frame head{kMagic, type, id, code, 0, payload.size()};
+  const auto* const bytes = reinterpret_cast<const char*>(&head);
+  if (auto sent = send_all(socket, bytes, sizeof head, payload.empty() ? 0 : MSG_MORE); !sent) return sent;
+  return send_all(socket, payload.data(), payload.size(), 0);
+}
+
+result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
+  received out;
+  if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head); !got) return got.error();
+  if (out.head.magic != kMagic || out.head.payload_bytes > max_payload_bytes)
+    return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
+  try {
+    out.payload.resize(out.head.payload_bytes);
+  } catch (const std::bad_alloc&) {
+    return failure{ENOMEM, "memory is exhausted: a message of another agent was not taken"};
+  }
+  if (auto got = receive_all(socket, out.payload.data(), out.payload.size()); !got) return got.error();
+  return out;
+}
+
+std::string random_text() {
+  unsigned char bytes[16] = {};
+  (void)getrandom(bytes, sizeof bytes, 0);
+  std::string out;
+  for (const unsigned char one : bytes) out += format("%02x", one);
+  return out;
+}
+
+std::string this_process() {
+  static const std::string made = random_text();
+  return made;
+}
+
+std::string this_host() {
+  struct stat network {};
+  stat("/proc/self/ns/net", &network);
+  return format("%s/%llu", read_word("/proc/sys/kernel/random/boot_id").c_str(),
+                static_cast<unsigned long long>(network.st_ino));
+}
+
+std::string address::text() const {
+  return format("%s %s %s %s %s", kFormat, host.c_str(), socket.c_str(), secret.c_str(), process.c_str());
+}
+
+result<address> address::parse(const std::string& text) {
+  std::vector<std::string> words(1);
+  for (const char one : text) {
+    if (one == ' ') words.emplace_back();
+    else words.back() += one;
+  }
+  if (words.size() != 5 || words[0] != kFormat)
+    return failure{EPROTO, "the agent's metadata is of another version of this backend: update Peerlane on both sides"};
+  return address{words[1], words[2], words[3], words[4]};
+}
+
+result<unique_fd> listen_at(const std::string& name) {
+  auto made = make_socket();
+  if (!made) return made;
+  socklen_t length = 0;
+  const sockaddr_un place = place_of(name, length);
+  if (bind(made->get(), reinterpret_cast<const sockaddr*>(&place), length) != 0 || listen(made->get(), 128) != 0)
+    return failure{errno, format("no socket for other agents: %s", errno_text(errno).c_str())};
+  return made;
+}
+
+std::optional<int> peer_process(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return {};
+  if (credentials.uid != geteuid() && credentials.uid != 0 && geteuid() != 0) return {};
+  return credentials.pid;
+}
+
+result<unique_fd> connect_to(const std::string& name) {
+  auto made = make_socket();
+  if (!made) return made;
+  limit_waits(made->get());
+  socklen_t length = 0;
+  const sockaddr_un place = place_of(name, length);
+  if (connect(made->get(), reinterpret_cast<const sockaddr*>(&place), length) != 0)
+    return failure{
+        errno, format("the agent's socket is gone (%s): it has ended, or its metadata is old", errno_text(errno).c_str())};
+  if (!peer_process(made->get()))
+    return failure{EACCES, "the agent is another user's: memory is handed to one's own processes"};
+  return made;
+}
+
+}  // namespace pl::nixl

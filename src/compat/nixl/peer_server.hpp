@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The thread that answers other agents of this host: it hands over memory, takes notifications, runs copies into and out of
+// this process's host memory, and notices when an agent that we speak to has ended.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "compat/nixl/copy_list.hpp"
+#include "compat/nixl/nixl_abi.hpp"
+#include "compat/nixl/peers.hpp"
+
+namespace pl::nixl {
+
+class peer_server {
+ public:
+  static result<std::unique_ptr<peer_server>> open(std::shared_ptr<gpu_table> gpus, std::shared_ptr<cpu_mover> mover);
+  ~peer_server();
+  peer_server(const peer_server&) = delete;
+  peer_server& operator=(const peer_server&) = delete;
+
+  const address& own_address() const noexcept { return address_; }
+
+  // What others may ask for by its id.
+  void add(const std::shared_ptr<memory>& own);
+  void remove(std::uint64_t id);
+  void add_notification(const std::string& agent, const std::string& text);
+  void take_notifications(abi::notifications& out);
+  // Until it is lost.
+  void watch(const std::shared_ptr<peer>& spoken_to);
+
+ private:
+  struct connection {
+    unique_fd socket;
+    std::string agent;  // once it has greeted
+    bool has_greeted = false, is_closed = false;
+    std::map<std::uint64_t, std::shared_ptr<memory>> offered;
+  };
+  struct job {
+    std::shared_ptr<connection> asker;
+    std::uint64_t id = 0;
+    std::unique_ptr<copy_list> list;
+  };
+  peer_server(std::shared_ptr<gpu_table> gpus, std::shared_ptr<cpu_mover> mover)
+      : gpus_(std::move(gpus)), mover_(std::move(mover)) {}
+  void work();
+  void wake() const;
+  void accept_one();
+  void serve(const std::shared_ptr<connection>& asker);
+  status answer(connection& asker, const received& got);
+  status hand_over(connection& asker, std::uint64_t id);
+  status take_offer(connection& asker, const received& got);
+  void begin_job(const std::shared_ptr<connection>& asker, const received& got);
+  status compile(connection& asker, const received& got, copy_list& list);
+  void test_jobs();
+  std::shared_ptr<memory> find(std::uint64_t id);
+
+  const std::shared_ptr<gpu_table> gpus_;
+  const std::shared_ptr<cpu_mover> mover_;
+  address address_;
+  unique_fd listener_, wake_;
+  std::thread thread_;
+
+  std::mutex mutex_;
+  bool is_ending_ = false;
+  std::map<std::uint64_t, std::shared_ptr<memory>> memory_;
+  abi::notifications notifications_;
+  std::vector<std::shared_ptr<peer>> watched_;
+
+  // The thread's own.
+  std::vector<std::shared_ptr<connection>> connections_;
+  std::vector<job> jobs_;
+};
+
+}  // namespace pl::nixl
