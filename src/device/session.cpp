@@ -21,7 +21,8 @@ namespace {
 
 constexpr auto kBusyNap = std::chrono::microseconds(300), kIdleNap = std::chrono::microseconds(2000);
 constexpr std::uint64_t kIdleAfterNs = 50'000'000;
-constexpr std::uint64_t kGranuleBytes = 64u << 10;
+constexpr std::uint64_t kGranuleBytes = 64u << 10;  // of what is bound
+constexpr std::uint64_t kRingAlignment = 2u << 20;  // of BAR1's pages
 
 failure not_here(const failure& reason) {
   return {reason.code,
@@ -79,9 +80,8 @@ status session::open_rings() {
   for (unsigned i = 0; i < options_.rings; ++i) {
     open_ring& made = rings_.emplace_back();
     const std::uint64_t bytes = dma::device_ring::memory_bytes(options_.ring.segments);
-    // What is bound are whole granules, so the ring begins on one.
-    auto rc = cuda.cuMemAlloc_v2(&made.memory, bytes + kGranuleBytes);
-    const std::uint64_t begin = align_down(made.memory + kGranuleBytes - 1, kGranuleBytes);
+    auto rc = cuda.cuMemAlloc_v2(&made.memory, bytes + kRingAlignment);
+    const std::uint64_t begin = align_down(made.memory + kRingAlignment - 1, kRingAlignment);
     if (rc == cu::error_code::success) rc = cuda.cuMemsetD8_v2(begin, 0, bytes);
     if (rc == cu::error_code::success) rc = cuda.cuCtxSynchronize();
     if (rc != cu::error_code::success)
