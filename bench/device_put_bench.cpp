@@ -4,7 +4,7 @@
 //     device_put_bench [FILE.json [SECTION ...]]
 //
 // Sections: latency rate bandwidth order random company errors gemm; all of them without one. Exit code 1 if anything is
-// wrong. PEERLANE_CUBLAS names the library for the multiplication that runs beside puts; without it that is left out.
+// wrong. CUBLAS_LIBRARY names the library for the multiplication that runs beside puts; without it that is left out.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -80,9 +80,9 @@ class bench {
     must(cuda_.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream_, parameters, nullptr), name);
   }
   void finish(const char* step) { must(cuda_.cuStreamSynchronize(stream_), step); }
-  std::vector<std::uint64_t> read(cu::device_ptr from, std::size_t words) {
+  std::vector<std::uint64_t> read(cu::device_ptr source, std::size_t words) {
     std::vector<std::uint64_t> out(words);
-    must(cuda_.cuMemcpyDtoH_v2(out.data(), from, words * 8), "cuMemcpyDtoH");
+    must(cuda_.cuMemcpyDtoH_v2(out.data(), source, words * 8), "cuMemcpyDtoH");
     return out;
   }
   bool are_right(std::size_t count, const std::string& step) {
@@ -97,9 +97,9 @@ class bench {
   }
   const peerlane_device_ring& ring(unsigned index = 0) const { return session_->ring(index).handle(); }
   double rate_of(unsigned rings, unsigned blocks, unsigned threads, bool is_each, std::uint64_t bytes, unsigned count,
-                 const peerlane_device_window& to, const peerlane_device_window& from);
-  std::vector<double> latency_of(const peerlane_device_window& to, const peerlane_device_window& from, std::uint64_t bytes,
-                                 unsigned how, unsigned rounds);
+                 const peerlane_device_window& destination, const peerlane_device_window& source);
+  std::vector<double> latency_of(const peerlane_device_window& destination, const peerlane_device_window& source,
+                                 std::uint64_t bytes, unsigned mode, unsigned rounds);
 
   const cu::driver_table& cuda_;
   cu::context_t context_ = nullptr;
@@ -182,9 +182,9 @@ bool bench::open(unsigned rings, bool yields, std::uint64_t timeout_ns) {
 
 // ---- Latency
 
-std::vector<double> bench::latency_of(const peerlane_device_window& to, const peerlane_device_window& from,
-                                      std::uint64_t bytes, unsigned how, unsigned rounds) {
-  launch("time_puts", 1, 1, ring(), to, from, bytes, words_, next_, rounds, how, std::uint64_t{answers_});
+std::vector<double> bench::latency_of(const peerlane_device_window& destination, const peerlane_device_window& source,
+                                      std::uint64_t bytes, unsigned mode, unsigned rounds) {
+  launch("time_puts", 1, 1, ring(), destination, source, bytes, words_, next_, rounds, mode, std::uint64_t{answers_});
   finish("time_puts");
   next_ += rounds;
   const auto cycles = read(answers_, rounds);
@@ -205,19 +205,19 @@ void bench::time_latency() {
   for (const bool yields : {false, true}) {
     if (!open(1, yields)) return;
     std::printf("%-10s %9s   mean us (p50) of put_signal, the same unflushed, put's ticket, flushed\n", "to", "bytes");
-    for (const auto& [name, to, from] :
+    for (const auto& [name, destination, source] :
          {std::tuple{"device", far_, gpu_}, {"host", host_window_, gpu_}, {"from host", gpu_, host_window_}})
       for (const std::uint64_t bytes : {64u, 256u, 1024u, 4096u, 8192u, 16384u, 65536u, 262144u, 1048576u}) {
         if (yields && bytes != 64 && bytes != 8192) continue;
         std::printf("%-10s %9llu", name, static_cast<unsigned long long>(bytes));
-        for (unsigned how = 0; how < 4; ++how) {
-          const auto times_ns = latency_of(to, from, bytes, how, bytes <= 65536 ? 2000 : 300);
+        for (unsigned mode = 0; mode < 4; ++mode) {
+          const auto times_ns = latency_of(destination, source, bytes, mode, bytes <= 65536 ? 2000 : 300);
           if (times_ns.empty()) continue;
           auto row = latency_fields(times_ns);
           row["kind"] = "latency";
           row["to"] = name;
           row["size_bytes"] = bytes;
-          row["call"] = kHow[how];
+          row["call"] = kHow[mode];
           row["yields"] = yields;
           std::printf("  %6.2f (%5.2f)", row["latency_ns_mean"].get<double>() / 1e3,
                       row["latency_ns_p50"].get<double>() / 1e3);
@@ -246,14 +246,14 @@ void bench::time_latency() {
 // ---- Rate
 
 double bench::rate_of(unsigned rings, unsigned blocks, unsigned threads, bool is_each, std::uint64_t bytes, unsigned count,
-                      const peerlane_device_window& to, const peerlane_device_window& from) {
+                      const peerlane_device_window& destination, const peerlane_device_window& source) {
   std::vector<peerlane_device_ring> handles;
   for (unsigned i = 0; i < rings; ++i) handles.push_back(ring(i));
   const cu::device_ptr table = small_ + (1u << 20);
   must(cuda_.cuMemcpyHtoD_v2(table, handles.data(), handles.size() * sizeof handles[0]), "cuMemcpyHtoD");
   must(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
   const std::uint64_t begin_ns = monotonic_ns();
-  launch("many_puts", blocks, threads, std::uint64_t{table}, rings, to, from, bytes, count, is_each ? 1u : 0u,
+  launch("many_puts", blocks, threads, std::uint64_t{table}, rings, destination, source, bytes, count, is_each ? 1u : 0u,
          std::uint64_t{answers_});
   finish("many_puts");
   const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
@@ -280,10 +280,10 @@ void bench::time_rate() {
                                                    {64, 128, false}}) {
       if (blocks < rings) continue;
       const unsigned count = std::max(16u, (threads == 1 ? 100'000u : 600'000u) / (blocks * threads));
-      for (const auto& [name, to] : {std::pair{"device", far_}, {"host", host_window_}}) {
+      for (const auto& [name, destination] : {std::pair{"device", far_}, {"host", host_window_}}) {
         const double cpu = cpu_seconds();
         const std::uint64_t begin_ns = monotonic_ns();
-        const double rate = rate_of(rings, blocks, threads, is_each, 64, count, to, gpu_);
+        const double rate = rate_of(rings, blocks, threads, is_each, 64, count, destination, gpu_);
         const double used = (cpu_seconds() - cpu) / (static_cast<double>(monotonic_ns() - begin_ns) / 1e9);
         std::printf("%u rings, %3u x %3u threads%s, 64 B to the %-6s: %6.2f million puts/s\n", rings, blocks, threads,
                     is_each ? ", put_each" : ",     put ", name, rate / 1e6);
@@ -305,12 +305,12 @@ void bench::time_rate() {
 void bench::time_bandwidth() {
   for (const unsigned rings : {1u, 2u}) {
     if (!open(rings)) return;
-    for (const auto& [name, to, from] : {std::tuple{"to the host", host_window_, gpu_},
-                                         {"from the host", gpu_, host_window_},
-                                         {"on the device", far_, gpu_}})
+    for (const auto& [name, destination, source] : {std::tuple{"to the host", host_window_, gpu_},
+                                                    {"from the host", gpu_, host_window_},
+                                                    {"on the device", far_, gpu_}})
       for (const std::uint64_t bytes : {4096u, 65536u, 1048576u}) {
         const auto count = static_cast<unsigned>(std::min<std::uint64_t>(20'000, (std::uint64_t{2} << 30) / bytes));
-        const double rate = rate_of(rings, rings, 1, false, bytes, count / rings, to, from);
+        const double rate = rate_of(rings, rings, 1, false, bytes, count / rings, destination, source);
         std::printf("%u rings, puts of %7llu B %-14s %6.1f GB/s\n", rings, static_cast<unsigned long long>(bytes), name,
                     rate * static_cast<double>(bytes) / 1e9);
         file.add_row({{"kind", "bandwidth"},
@@ -327,12 +327,12 @@ void bench::time_bandwidth() {
 void bench::check_order() {
   if (!open(1)) return;
   for (const unsigned flags : {0u, unsigned{PEERLANE_DEVICE_UNFLUSHED}})
-    for (const auto& [name, to] : {std::pair{"device", far_}, {"host, seen by the GPU", host_window_}})
+    for (const auto& [name, destination] : {std::pair{"device", far_}, {"host, seen by the GPU", host_window_}})
       for (const std::uint64_t bytes : {64u, 4096u, 65536u}) {
         must(cuda_.cuMemsetD8_v2(answers_, 0, 64), "cuMemsetD8");
         must(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
         const unsigned rounds = bytes <= 4096 ? 100'000 : 20'000;
-        launch("litmus", 1, 128, ring(), to, gpu_, bytes, words_, next_, rounds, flags, std::uint64_t{answers_});
+        launch("litmus", 1, 128, ring(), destination, gpu_, bytes, words_, next_, rounds, flags, std::uint64_t{answers_});
         finish("litmus");
         next_ += rounds;
         const auto found = read(answers_, 3);
@@ -376,8 +376,8 @@ void bench::check_order() {
             break;
           }
         const auto is_old = [&] {
-          for (std::size_t at = 0; at < bytes / 4; ++at)
-            if (__atomic_load_n(reinterpret_cast<std::uint32_t*>(host_) + at, __ATOMIC_RELAXED) != round) return true;
+          for (std::size_t place = 0; place < bytes / 4; ++place)
+            if (__atomic_load_n(reinterpret_cast<std::uint32_t*>(host_) + place, __ATOMIC_RELAXED) != round) return true;
           return false;
         };
         if (is_old()) {
@@ -491,8 +491,9 @@ void bench::check_errors() {
   if (!open(2, false, 300'000'000)) return;
   const auto gone = *session_->add_window(device_, kBytes);
   check(session_->remove_window(gone).ok(), "releasing a window");
-  const auto one = [&](unsigned index, const peerlane_device_window& to) {
-    launch("time_puts", 1, 1, ring(index), to, gpu_, std::uint64_t{64}, words_, next_++, 1u, 2u, std::uint64_t{answers_});
+  const auto one = [&](unsigned index, const peerlane_device_window& destination) {
+    launch("time_puts", 1, 1, ring(index), destination, gpu_, std::uint64_t{64}, words_, next_++, 1u, 2u,
+           std::uint64_t{answers_});
     const std::uint64_t begin_ns = monotonic_ns();
     finish("a put");
     const auto answer = static_cast<long long>(read(answers_, 1)[0]);
@@ -515,10 +516,10 @@ void bench::check_errors() {
 // ---- Beside a matrix multiplication
 
 void bench::time_gemm() {
-  const char* const path = std::getenv("PEERLANE_CUBLAS");  // lint:allow(environment) a bench's own
+  const char* const path = std::getenv("CUBLAS_LIBRARY");  // lint:allow(environment) a bench's own
   void* const library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : nullptr;
   if (library == nullptr) {
-    std::printf("gemm: left out, PEERLANE_CUBLAS names no library (%s)\n", path != nullptr ? dlerror() : "unset");
+    std::printf("gemm: left out, CUBLAS_LIBRARY names no library (%s)\n", path != nullptr ? dlerror() : "unset");
     return;
   }
   using create_t = int (*)(void**);
@@ -543,11 +544,11 @@ void bench::time_gemm() {
   must(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
   const auto multiply = [&] {
     const float alpha = 1, beta = 0;
-    const auto at = [](cu::device_ptr pointer) { return reinterpret_cast<void*>(pointer); };
+    const auto place = [](cu::device_ptr pointer) { return reinterpret_cast<void*>(pointer); };
     const std::uint64_t begin_ns = monotonic_ns();
     for (int i = 0; i < kTurns; ++i)
-      if (const int code = gemm(handle, 0, 0, kSide, kSide, kSide, &alpha, at(a), kBf16, kSide, at(b), kBf16, kSide, &beta,
-                                at(c), kBf16, kSide, kCompute32, -1))
+      if (const int code = gemm(handle, 0, 0, kSide, kSide, kSide, &alpha, place(a), kBf16, kSide, place(b), kBf16, kSide,
+                                &beta, place(c), kBf16, kSide, kCompute32, -1))
         return std::printf("gemm: cublasGemmEx: %d\n", code), 0.0;
     must(cuda_.cuStreamSynchronize(other_), "gemm");
     return 2.0 * kSide * kSide * kSide * kTurns / static_cast<double>(monotonic_ns() - begin_ns) / 1e3;

@@ -18,16 +18,17 @@ PL_DEVICE std::uint64_t mix(std::uint64_t value) {
 
 // One thread, one after the other: put_signal, and the wait for the word, which lies in memory of this GPU. `how`: 0 the
 // signal of put_signal, 1 the same without flush, 2 the ticket of a put, 3 of a flushed put. Cycles of each into `times`.
-PL_KERNEL void time_puts(ring_t ring, window_t to, window_t from, std::uint64_t bytes, window_t words, unsigned first,
-                         unsigned rounds, unsigned how, std::uint64_t times) {
+PL_KERNEL void time_puts(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, window_t words,
+                         unsigned first, unsigned rounds, unsigned mode, std::uint64_t times) {
   for (unsigned i = 0; i < rounds; ++i) {
     const std::uint64_t begin = pl::dev::clock_cycles();
     long long code = 0;
-    if (how < 2) {
-      code = pd::put_signal(ring, to, 0, from, 0, bytes, words, 0, first + i, how == 1 ? PEERLANE_DEVICE_UNFLUSHED : 0);
+    if (mode < 2) {
+      code = pd::put_signal(ring, destination, 0, source, 0, bytes, words, 0, first + i,
+                            mode == 1 ? PEERLANE_DEVICE_UNFLUSHED : 0);
       if (code > 0) code = pd::wait_signal(words, 0, first + i, ring.timeout_ns);
     } else {
-      code = pd::put(ring, to, 0, from, 0, bytes, how == 3 ? PEERLANE_DEVICE_FLUSHED : 0);
+      code = pd::put(ring, destination, 0, source, 0, bytes, mode == 3 ? PEERLANE_DEVICE_FLUSHED : 0);
       if (code > 0) code = pd::wait(ring, code);
     }
     store64(times + i * 8, code == 0 ? pl::dev::clock_cycles() - begin : static_cast<std::uint64_t>(code));
@@ -37,11 +38,11 @@ PL_EXPORT_KERNEL(time_puts)
 
 // Where the time of a put goes: cycles of taking a ticket, of writing and fencing the segment, of handing it over, of the
 // engine. Four words a round.
-PL_KERNEL void time_steps(ring_t ring, window_t to, window_t from, std::uint64_t bytes, unsigned rounds,
+PL_KERNEL void time_steps(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, unsigned rounds,
                           std::uint64_t times) {
   for (unsigned i = 0; i < rounds; ++i) {
     pd::detail::segment made;
-    pd::detail::make_copy(made, to, 0, from, 0, bytes, 0);
+    pd::detail::make_copy(made, destination, 0, source, 0, bytes, 0);
     const std::uint64_t begin = pl::dev::clock_cycles();
     unsigned long long before = 0;
     if (pd::detail::take_tickets(ring, 1, before) != 0) return;
@@ -63,22 +64,22 @@ PL_EXPORT_KERNEL(time_steps)
 
 // Every thread (is_each: every warp together, each of its threads) puts `count` pieces of `bytes`, all of them side by side.
 // The block's ring is its number modulo `rings`, whose handles lie at `ring_table`. Answers: the last one's, or an error.
-PL_KERNEL void many_puts(std::uint64_t ring_table, unsigned rings, window_t to, window_t from, std::uint64_t bytes,
-                         unsigned count, unsigned is_each, std::uint64_t answers) {
+PL_KERNEL void many_puts(std::uint64_t ring_table, unsigned rings, window_t destination, window_t source,
+                         std::uint64_t bytes, unsigned count, unsigned is_each, std::uint64_t answers) {
   ring_t ring;
-  const std::uint64_t at = ring_table + pl::dev::block_x() % rings * sizeof(ring_t);
-  ring.control = pl::dev::load_relaxed<std::uint64_t>(at);
-  ring.segments = pl::dev::load_relaxed<std::uint64_t>(at + 8);
-  ring.completed = pl::dev::load_relaxed<std::uint64_t>(at + 16);
-  ring.spare = pl::dev::load_relaxed<std::uint64_t>(at + 24);
-  ring.timeout_ns = pl::dev::load_relaxed<std::uint64_t>(at + 32);
-  ring.count = pl::dev::load_relaxed<std::uint32_t>(at + 40);
+  const std::uint64_t place = ring_table + pl::dev::block_x() % rings * sizeof(ring_t);
+  ring.control = pl::dev::load_relaxed<std::uint64_t>(place);
+  ring.segments = pl::dev::load_relaxed<std::uint64_t>(place + 8);
+  ring.completed = pl::dev::load_relaxed<std::uint64_t>(place + 16);
+  ring.spare = pl::dev::load_relaxed<std::uint64_t>(place + 24);
+  ring.timeout_ns = pl::dev::load_relaxed<std::uint64_t>(place + 32);
+  ring.count = pl::dev::load_relaxed<std::uint32_t>(place + 40);
   long long ticket = 0;
   for (unsigned i = 0; i < count && ticket >= 0; ++i) {
     const std::uint64_t offset = (thread_number() + std::uint64_t{i} * pl::dev::block_dim_x() * pl::dev::grid_dim_x()) *
-                                 bytes % (from.size_bytes - bytes + 1) / 64 * 64;
-    ticket =
-        is_each != 0 ? pd::put_each(ring, to, offset, from, offset, bytes) : pd::put(ring, to, offset, from, offset, bytes);
+                                 bytes % (source.size_bytes - bytes + 1) / 64 * 64;
+    ticket = is_each != 0 ? pd::put_each(ring, destination, offset, source, offset, bytes)
+                          : pd::put(ring, destination, offset, source, offset, bytes);
   }
   store64(answers + thread_number() * 8, static_cast<std::uint64_t>(ticket < 0 ? ticket : pd::quiet(ring)));
 }
@@ -86,7 +87,7 @@ PL_EXPORT_KERNEL(many_puts)
 
 // Each thread fills its slot of `to` from `from` in pieces of random sizes up to `most`, in random order of the two windows'
 // alignment, until all is moved: the host compares every byte. `puts` counts them.
-PL_KERNEL void random_puts(ring_t ring, window_t to, window_t from, std::uint64_t slot_bytes, unsigned most,
+PL_KERNEL void random_puts(ring_t ring, window_t destination, window_t source, std::uint64_t slot_bytes, unsigned most,
                            std::uint64_t seed, std::uint64_t puts, std::uint64_t answers) {
   const std::uint64_t base = thread_number() * slot_bytes;
   std::uint64_t state = mix(seed + thread_number()), done = 0, made = 0;
@@ -95,7 +96,7 @@ PL_KERNEL void random_puts(ring_t ring, window_t to, window_t from, std::uint64_
     state = mix(state + 1);
     std::uint64_t piece = state % most + 1;
     if (piece > slot_bytes - done) piece = slot_bytes - done;
-    ticket = pd::put(ring, to, base + done, from, base + done, piece);
+    ticket = pd::put(ring, destination, base + done, source, base + done, piece);
     done += piece;
     ++made;
   }
@@ -106,27 +107,27 @@ PL_EXPORT_KERNEL(random_puts)
 
 // Litmus: fills `from` with the round, puts it with a signal, and after the word was seen looks at all of `to`, which
 // kernels must reach. Counts rounds that saw old words, by first seeing them: [0] any, [1] still old 20 us later.
-PL_KERNEL void litmus(ring_t ring, window_t to, window_t from, std::uint64_t bytes, window_t words, unsigned first,
-                      unsigned rounds, unsigned flags, std::uint64_t found) {
+PL_KERNEL void litmus(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, window_t words,
+                      unsigned first, unsigned rounds, unsigned flags, std::uint64_t found) {
   const unsigned self = pl::dev::thread_x(), threads = pl::dev::block_dim_x();
   for (unsigned i = 0; i < rounds; ++i) {
     const unsigned round = first + i;
-    for (std::uint64_t at = self * 4; at < bytes; at += threads * 4)
-      pl::dev::store_relaxed<std::uint32_t>(from.address + at, round);
-    pd::put_signal_block(ring, to, 0, from, 0, bytes, words, 0, round, flags);
+    for (std::uint64_t place = self * 4; place < bytes; place += threads * 4)
+      pl::dev::store_relaxed<std::uint32_t>(source.address + place, round);
+    pd::put_signal_block(ring, destination, 0, source, 0, bytes, words, 0, round, flags);
     if (pd::wait_signal_block(words, 0, round, ring.timeout_ns) != 0) {
       pl::dev::atomic_add<std::uint64_t>(found + 16, 1);
       return;
     }
     bool is_old = false;
-    for (std::uint64_t at = self * 4; at < bytes; at += threads * 4)
-      is_old |= pl::dev::load_relaxed<std::uint32_t>(to.address + at) != round;
+    for (std::uint64_t place = self * 4; place < bytes; place += threads * 4)
+      is_old |= pl::dev::load_relaxed<std::uint32_t>(destination.address + place) != round;
     if (is_old) {
       pl::dev::atomic_add<std::uint64_t>(found, 1);
       const std::uint64_t begin = pl::dev::global_timer_ns();
       while (pl::dev::global_timer_ns() - begin < 20'000) {}
-      for (std::uint64_t at = self * 4; at < bytes; at += threads * 4)
-        if (pl::dev::load_relaxed<std::uint32_t>(to.address + at) != round) {
+      for (std::uint64_t place = self * 4; place < bytes; place += threads * 4)
+        if (pl::dev::load_relaxed<std::uint32_t>(destination.address + place) != round) {
           pl::dev::atomic_add<std::uint64_t>(found + 8, 1);
           break;
         }
@@ -137,12 +138,13 @@ PL_KERNEL void litmus(ring_t ring, window_t to, window_t from, std::uint64_t byt
 PL_EXPORT_KERNEL(litmus)
 
 // Posts `count` puts with a signal into host memory, `gap_ns` between them; the CPU looks at bytes and words.
-PL_KERNEL void signal_host(ring_t ring, window_t to, window_t from, std::uint64_t bytes, window_t words, window_t answers,
-                           unsigned first, unsigned rounds, unsigned flags) {
+PL_KERNEL void signal_host(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, window_t words,
+                           window_t answers, unsigned first, unsigned rounds, unsigned flags) {
   for (unsigned i = 0; i < rounds; ++i) {
     const unsigned round = first + i;
-    for (std::uint64_t at = 0; at < bytes; at += 4) pl::dev::store_relaxed<std::uint32_t>(from.address + at, round);
-    pd::put_signal(ring, to, 0, from, 0, bytes, words, 0, round, flags);
+    for (std::uint64_t place = 0; place < bytes; place += 4)
+      pl::dev::store_relaxed<std::uint32_t>(source.address + place, round);
+    pd::put_signal(ring, destination, 0, source, 0, bytes, words, 0, round, flags);
     if (pd::wait_signal(answers, 0, round, ring.timeout_ns) != 0) return;
   }
 }

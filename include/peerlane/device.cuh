@@ -135,21 +135,21 @@ PEERLANE_DEVICE_FN unsigned long long place_of(const peerlane_device_ring& ring,
 }
 
 PEERLANE_DEVICE_FN void write_segment(const peerlane_device_ring& ring, unsigned ticket, const segment& now) {
-  const unsigned long long at = place_of(ring, ticket);
+  const unsigned long long place = place_of(ring, ticket);
   const unsigned long long signal = now.signal;
-  port::store128(at, kCopyHeader, static_cast<unsigned>(now.source >> 32), static_cast<unsigned>(now.source),
+  port::store128(place, kCopyHeader, static_cast<unsigned>(now.source >> 32), static_cast<unsigned>(now.source),
                  static_cast<unsigned>(now.destination >> 32));
-  port::store128(at + 16, static_cast<unsigned>(now.destination), now.bytes, now.bytes, now.bytes);
+  port::store128(place + 16, static_cast<unsigned>(now.destination), now.bytes, now.bytes, now.bytes);
   if (signal == 0) {  // one launch moves the bytes and counts
-    port::store128(at + 32, 1, kWordHeader, static_cast<unsigned>(ring.completed >> 32),
+    port::store128(place + 32, 1, kWordHeader, static_cast<unsigned>(ring.completed >> 32),
                    static_cast<unsigned>(ring.completed));
-    port::store128(at + 48, ticket, launch(now.data_flags | now.end_flags), kNothing, kNothing);
-    port::store128(at + 64, kNothing, kNothing, kNothing, kNothing);
+    port::store128(place + 48, ticket, launch(now.data_flags | now.end_flags), kNothing, kNothing);
+    port::store128(place + 64, kNothing, kNothing, kNothing, kNothing);
     return;
   }
-  port::store128(at + 32, 1, kWordHeader, static_cast<unsigned>(signal >> 32), static_cast<unsigned>(signal));
-  port::store128(at + 48, now.value, launch(now.data_flags), kWordHeader, static_cast<unsigned>(ring.completed >> 32));
-  port::store128(at + 64, static_cast<unsigned>(ring.completed), ticket, launch(now.end_flags), kNothing);
+  port::store128(place + 32, 1, kWordHeader, static_cast<unsigned>(signal >> 32), static_cast<unsigned>(signal));
+  port::store128(place + 48, now.value, launch(now.data_flags), kWordHeader, static_cast<unsigned>(ring.completed >> 32));
+  port::store128(place + 64, static_cast<unsigned>(ring.completed), ticket, launch(now.end_flags), kNothing);
 }
 
 // `seen`: what the trigger was found or made to be. Hands over what others have written behind it. Whoever moves the trigger
@@ -210,13 +210,14 @@ PEERLANE_DEVICE_FN bool is_inside(const peerlane_device_window& window, unsigned
 }
 
 // 0 or an error.
-PEERLANE_DEVICE_FN int make_copy(segment& made, const peerlane_device_window& to, unsigned long long to_offset,
-                                 const peerlane_device_window& from, unsigned long long from_offset,
-                                 unsigned long long bytes, unsigned flags) {
+PEERLANE_DEVICE_FN int make_copy(segment& made, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags) {
   if (bytes > kMaxBytes) return PEERLANE_DEVICE_EINVAL;
-  if (!is_inside(to, to_offset, bytes) || !is_inside(from, from_offset, bytes)) return PEERLANE_DEVICE_ERANGE;
-  made.destination = to.dma + to_offset;
-  made.source = from.dma + from_offset;
+  if (!is_inside(destination, destination_offset, bytes) || !is_inside(source, source_offset, bytes))
+    return PEERLANE_DEVICE_ERANGE;
+  made.destination = destination.dma + destination_offset;
+  made.source = source.dma + source_offset;
   made.bytes = static_cast<unsigned>(bytes);
   if (bytes != 0) made.data_flags = kPitch | ((flags & PEERLANE_DEVICE_ORDERED) != 0 ? kNotPipelined : kPipelined);
   if ((flags & PEERLANE_DEVICE_FLUSHED) != 0) made.data_flags |= kFlush;
@@ -241,29 +242,31 @@ PEERLANE_DEVICE_FN int add_signal(segment& made, const peerlane_device_window& w
 
 // `bytes` (at most 2 GiB) from one window to another. The ticket: the source may be used again; with
 // PEERLANE_DEVICE_FLUSHED: and the bytes are visible to everybody.
-PEERLANE_DEVICE_FN long long put(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                 unsigned long long to_offset, const peerlane_device_window& from,
-                                 unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
+PEERLANE_DEVICE_FN long long put(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
   detail::segment made;
-  if (const int code = detail::make_copy(made, to, to_offset, from, from_offset, bytes, flags)) return code;
+  if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
+    return code;
   return detail::post(ring, made);
 }
 
 // From `from`, far away, to `to`. Its ticket stands for bytes that are there: wait() for it and read them.
-PEERLANE_DEVICE_FN long long get(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                 unsigned long long to_offset, const peerlane_device_window& from,
-                                 unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
-  return put(ring, to, to_offset, from, from_offset, bytes, flags | PEERLANE_DEVICE_FLUSHED);
+PEERLANE_DEVICE_FN long long get(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  return put(ring, destination, destination_offset, source, source_offset, bytes, flags | PEERLANE_DEVICE_FLUSHED);
 }
 
 // A put, and behind its bytes `value` in the 32-bit word at `offset` of `window`.
-PEERLANE_DEVICE_FN long long put_signal(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                        unsigned long long to_offset, const peerlane_device_window& from,
-                                        unsigned long long from_offset, unsigned long long bytes,
+PEERLANE_DEVICE_FN long long put_signal(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                        unsigned long long destination_offset, const peerlane_device_window& source,
+                                        unsigned long long source_offset, unsigned long long bytes,
                                         const peerlane_device_window& window, unsigned long long offset, unsigned value,
                                         unsigned flags = 0) {
   detail::segment made;
-  if (const int code = detail::make_copy(made, to, to_offset, from, from_offset, bytes, flags)) return code;
+  if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
+    return code;
   if (const int code = detail::add_signal(made, window, offset, value, flags)) return code;
   return detail::post(ring, made);
 }
@@ -321,11 +324,11 @@ PEERLANE_DEVICE_FN int wait_signal(const peerlane_device_window& window, unsigne
 
 // ---- Every thread of a full warp, each with a put of its own: one ticket for all, which is the quickest way for many small
 // ones. An error of one is everybody's, and nothing is posted then. The ticket is the thread's own.
-PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                      unsigned long long to_offset, const peerlane_device_window& from,
-                                      unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
+PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                      unsigned long long destination_offset, const peerlane_device_window& source,
+                                      unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
   detail::segment made;
-  const int code = detail::make_copy(made, to, to_offset, from, from_offset, bytes, flags);
+  const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags);
   if (port::is_any(code != 0)) return code != 0 ? code : PEERLANE_DEVICE_EINVAL;
   const unsigned place = port::place_in_warp();
   unsigned long long before = 0;
@@ -360,39 +363,41 @@ PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const pe
   if (port::is_first_of_block()) answer = (call); \
   return answer
 
-PEERLANE_DEVICE_FN long long put_warp(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                      unsigned long long to_offset, const peerlane_device_window& from,
-                                      unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
-  PEERLANE_DEVICE_WARP(put(ring, to, to_offset, from, from_offset, bytes, flags));
+PEERLANE_DEVICE_FN long long put_warp(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                      unsigned long long destination_offset, const peerlane_device_window& source,
+                                      unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_WARP(put(ring, destination, destination_offset, source, source_offset, bytes, flags));
 }
-PEERLANE_DEVICE_FN long long put_block(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                       unsigned long long to_offset, const peerlane_device_window& from,
-                                       unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
-  PEERLANE_DEVICE_BLOCK(put(ring, to, to_offset, from, from_offset, bytes, flags));
+PEERLANE_DEVICE_FN long long put_block(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                       unsigned long long destination_offset, const peerlane_device_window& source,
+                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_BLOCK(put(ring, destination, destination_offset, source, source_offset, bytes, flags));
 }
-PEERLANE_DEVICE_FN long long get_warp(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                      unsigned long long to_offset, const peerlane_device_window& from,
-                                      unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
-  PEERLANE_DEVICE_WARP(get(ring, to, to_offset, from, from_offset, bytes, flags));
+PEERLANE_DEVICE_FN long long get_warp(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                      unsigned long long destination_offset, const peerlane_device_window& source,
+                                      unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_WARP(get(ring, destination, destination_offset, source, source_offset, bytes, flags));
 }
-PEERLANE_DEVICE_FN long long get_block(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                       unsigned long long to_offset, const peerlane_device_window& from,
-                                       unsigned long long from_offset, unsigned long long bytes, unsigned flags = 0) {
-  PEERLANE_DEVICE_BLOCK(get(ring, to, to_offset, from, from_offset, bytes, flags));
+PEERLANE_DEVICE_FN long long get_block(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                       unsigned long long destination_offset, const peerlane_device_window& source,
+                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_BLOCK(get(ring, destination, destination_offset, source, source_offset, bytes, flags));
 }
-PEERLANE_DEVICE_FN long long put_signal_warp(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                             unsigned long long to_offset, const peerlane_device_window& from,
-                                             unsigned long long from_offset, unsigned long long bytes,
+PEERLANE_DEVICE_FN long long put_signal_warp(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                             unsigned long long destination_offset, const peerlane_device_window& source,
+                                             unsigned long long source_offset, unsigned long long bytes,
                                              const peerlane_device_window& window, unsigned long long offset, unsigned value,
                                              unsigned flags = 0) {
-  PEERLANE_DEVICE_WARP(put_signal(ring, to, to_offset, from, from_offset, bytes, window, offset, value, flags));
+  PEERLANE_DEVICE_WARP(
+      put_signal(ring, destination, destination_offset, source, source_offset, bytes, window, offset, value, flags));
 }
-PEERLANE_DEVICE_FN long long put_signal_block(const peerlane_device_ring& ring, const peerlane_device_window& to,
-                                              unsigned long long to_offset, const peerlane_device_window& from,
-                                              unsigned long long from_offset, unsigned long long bytes,
+PEERLANE_DEVICE_FN long long put_signal_block(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                              unsigned long long destination_offset, const peerlane_device_window& source,
+                                              unsigned long long source_offset, unsigned long long bytes,
                                               const peerlane_device_window& window, unsigned long long offset,
                                               unsigned value, unsigned flags = 0) {
-  PEERLANE_DEVICE_BLOCK(put_signal(ring, to, to_offset, from, from_offset, bytes, window, offset, value, flags));
+  PEERLANE_DEVICE_BLOCK(
+      put_signal(ring, destination, destination_offset, source, source_offset, bytes, window, offset, value, flags));
 }
 PEERLANE_DEVICE_FN long long signal_warp(const peerlane_device_ring& ring, const peerlane_device_window& window,
                                          unsigned long long offset, unsigned value) {

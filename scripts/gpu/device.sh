@@ -17,7 +17,7 @@ export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$here/steps.sh"
 cp "$bench" /tmp/device_put_bench && chmod 755 /tmp/device_put_bench
-PEERLANE_CUBLAS=${PEERLANE_CUBLAS:-$(python3 - <<'PYTHON'
+CUBLAS_LIBRARY=${CUBLAS_LIBRARY:-$(python3 - <<'PYTHON'
 import glob, site, sys
 
 found = [path for folder in sys.path + site.getsitepackages() + [site.getusersitepackages(), "/usr/local/cuda/lib64"]
@@ -25,8 +25,8 @@ found = [path for folder in sys.path + site.getsitepackages() + [site.getusersit
 print(found[0] if found else "")
 PYTHON
 )}
-export PEERLANE_CUBLAS
-LD_LIBRARY_PATH=$(dirname "${PEERLANE_CUBLAS:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export CUBLAS_LIBRARY
+LD_LIBRARY_PATH=$(dirname "${CUBLAS_LIBRARY:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 # A section each, so that a hang of one takes no other with it.

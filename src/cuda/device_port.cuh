@@ -44,4 +44,4 @@ PEERLANE_DEVICE_FN bool is_any(bool value) { return value; }
 }  // namespace peerlane::device::port
 #endif
 
-#include "include/peerlane/device.cuh"
+#include <peerlane/device.cuh>

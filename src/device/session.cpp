@@ -188,6 +188,9 @@ result<dma::shared_region> session::share(const peerlane_device_window& window) 
   const auto found = windows_.find(window.dma);
   if (found == windows_.end())
     return failure{EINVAL, "the window is not one of this session: it was released, or never made"};
+  if (found->second.device.bound && (window.address % kGranuleBytes != 0 || window.size_bytes % kGranuleBytes != 0))
+    return failure{EINVAL,
+                   "a window for another process begins at a multiple of 64 KiB and has whole 64 KiB: make such a one"};
   return dma::export_region(found->second.device.bound ? found->second.device.bound : found->second.host);
 }
 

@@ -23,16 +23,16 @@ PL_DEVICE std::uint64_t mix(std::uint64_t value) {
 }  // namespace
 
 // One put and the wait for it.
-PL_KERNEL void put_once(ring_t ring, window_t to, std::uint64_t to_offset, window_t from, std::uint64_t from_offset,
-                        std::uint64_t bytes, unsigned flags, std::uint64_t answers) {
-  const long long ticket = pd::put(ring, to, to_offset, from, from_offset, bytes, flags);
+PL_KERNEL void put_once(ring_t ring, window_t destination, std::uint64_t destination_offset, window_t source,
+                        std::uint64_t source_offset, std::uint64_t bytes, unsigned flags, std::uint64_t answers) {
+  const long long ticket = pd::put(ring, destination, destination_offset, source, source_offset, bytes, flags);
   answer(answers, ticket < 0 ? ticket : pd::wait(ring, ticket));
 }
 PL_EXPORT_KERNEL(put_once)
 
 // Each thread owns `slot_bytes` of both windows, and puts pieces of random sizes of it one behind the other, until all is
 // moved. Then all that was posted is waited for.
-PL_KERNEL void put_pieces(ring_t ring, window_t to, window_t from, std::uint64_t slot_bytes, std::uint64_t seed,
+PL_KERNEL void put_pieces(ring_t ring, window_t destination, window_t source, std::uint64_t slot_bytes, std::uint64_t seed,
                           std::uint64_t answers) {
   const std::uint64_t self = pl::dev::block_x() * pl::dev::block_dim_x() + pl::dev::thread_x();
   std::uint64_t state = mix(seed + self), done = 0;
@@ -41,7 +41,7 @@ PL_KERNEL void put_pieces(ring_t ring, window_t to, window_t from, std::uint64_t
     state = mix(state + 1);
     std::uint64_t piece = state % 257 + 1;
     if (piece > slot_bytes - done) piece = slot_bytes - done;
-    ticket = pd::put(ring, to, self * slot_bytes + done, from, self * slot_bytes + done, piece);
+    ticket = pd::put(ring, destination, self * slot_bytes + done, source, self * slot_bytes + done, piece);
     done += piece;
   }
   answer(answers, ticket < 0 ? ticket : pd::quiet(ring));
@@ -49,13 +49,13 @@ PL_KERNEL void put_pieces(ring_t ring, window_t to, window_t from, std::uint64_t
 PL_EXPORT_KERNEL(put_pieces)
 
 // The same by put_each, a fixed piece at a time.
-PL_KERNEL void put_each_piece(ring_t ring, window_t to, window_t from, std::uint64_t slot_bytes, std::uint64_t piece,
-                              std::uint64_t answers) {
+PL_KERNEL void put_each_piece(ring_t ring, window_t destination, window_t source, std::uint64_t slot_bytes,
+                              std::uint64_t piece, std::uint64_t answers) {
   const std::uint64_t self = pl::dev::block_x() * pl::dev::block_dim_x() + pl::dev::thread_x();
   long long ticket = 0;
   for (std::uint64_t done = 0; done < slot_bytes && ticket >= 0; done += piece)
-    ticket =
-        pd::put_each(ring, to, self * slot_bytes + done, from, self * slot_bytes + done, piece, PEERLANE_DEVICE_FLUSHED);
+    ticket = pd::put_each(ring, destination, self * slot_bytes + done, source, self * slot_bytes + done, piece,
+                          PEERLANE_DEVICE_FLUSHED);
   answer(answers, ticket < 0 ? ticket : pd::wait(ring, ticket));
 }
 PL_EXPORT_KERNEL(put_each_piece)
@@ -64,8 +64,8 @@ PL_EXPORT_KERNEL(put_each_piece)
 PL_KERNEL void produce(ring_t ring, window_t data, window_t remote, window_t words, unsigned rounds, std::uint64_t answers) {
   long long code = 0;
   for (unsigned round = 1; round <= rounds && code >= 0; ++round) {
-    for (std::uint64_t at = 0; at < data.size_bytes; at += 4)
-      pl::dev::store_relaxed<std::uint32_t>(data.address + at, round);
+    for (std::uint64_t place = 0; place < data.size_bytes; place += 4)
+      pl::dev::store_relaxed<std::uint32_t>(data.address + place, round);
     code = pd::put_signal(ring, remote, 0, data, 0, data.size_bytes, words, 0, round);
     if (code >= 0) code = pd::wait_signal(words, 128, round, ring.timeout_ns);
   }
@@ -81,8 +81,8 @@ PL_KERNEL void consume(window_t remote, window_t words, unsigned rounds, std::ui
       wrong = code;
       break;
     }
-    for (std::uint64_t at = 0; at < remote.size_bytes; at += 4)
-      wrong += pl::dev::load_relaxed<std::uint32_t>(remote.address + at) != round ? 1 : 0;
+    for (std::uint64_t place = 0; place < remote.size_bytes; place += 4)
+      wrong += pl::dev::load_relaxed<std::uint32_t>(remote.address + place) != round ? 1 : 0;
     pl::dev::fence_system();
     pl::dev::store_release<std::uint32_t>(words.address + 128, round);
   }
@@ -91,23 +91,25 @@ PL_KERNEL void consume(window_t remote, window_t words, unsigned rounds, std::ui
 PL_EXPORT_KERNEL(consume)
 
 // Chains: memory A to B, B to C, C back to A, by one ring, with what `how` says between: 0 fence, 1 the flag, 2 nothing.
-PL_KERNEL void chain(ring_t ring, window_t memory, std::uint64_t bytes, unsigned rounds, unsigned how,
+PL_KERNEL void chain(ring_t ring, window_t memory, std::uint64_t bytes, unsigned rounds, unsigned mode,
                      std::uint64_t answers) {
   long long code = 0;
-  const unsigned flags = how == 1 ? PEERLANE_DEVICE_ORDERED : 0;
+  const unsigned flags = mode == 1 ? PEERLANE_DEVICE_ORDERED : 0;
   for (unsigned step = 0; step < rounds * 3 && code >= 0; ++step) {
     code = pd::put(ring, memory, (step + 1) % 3 * bytes, memory, step % 3 * bytes, bytes, flags);
-    if (how == 0 && code >= 0) code = pd::fence(ring);
+    if (mode == 0 && code >= 0) code = pd::fence(ring);
   }
   answer(answers, code < 0 ? code : pd::quiet(ring));
 }
 PL_EXPORT_KERNEL(chain)
 
 // All threads of a block write, one call moves it.
-PL_KERNEL void put_as_block(ring_t ring, window_t to, window_t from, window_t words, unsigned value, std::uint64_t answers) {
+PL_KERNEL void put_as_block(ring_t ring, window_t destination, window_t source, window_t words, unsigned value,
+                            std::uint64_t answers) {
   const std::uint64_t bytes = std::uint64_t{pl::dev::block_dim_x()} * 4, base = pl::dev::block_x() * bytes;
-  pl::dev::store_relaxed<std::uint32_t>(from.address + base + pl::dev::thread_x() * 4, value + pl::dev::thread_x());
-  const long long ticket = pd::put_signal_block(ring, to, base, from, base, bytes, words, pl::dev::block_x() * 4, value);
+  pl::dev::store_relaxed<std::uint32_t>(source.address + base + pl::dev::thread_x() * 4, value + pl::dev::thread_x());
+  const long long ticket =
+      pd::put_signal_block(ring, destination, base, source, base, bytes, words, pl::dev::block_x() * 4, value);
   const long long code = pd::quiet_block(ring);
   answer(answers, ticket < 0 ? ticket : code);
 }

@@ -95,12 +95,12 @@ TEST_F(device_session, ASignalComesBehindItsBytes) {
 TEST_F(device_session, WhatIsOrderedReadsWhatWasWritten) {
   open();
   constexpr std::uint64_t kBytes = 3000;
-  for (const unsigned how : {0u, 1u}) {
-    const auto sent = fill_device(device_, 40 + how);
-    EXPECT_TRUE(are_all(run("chain", 1, 1, ring(), gpu_, kBytes, 30u, how), 0));
+  for (const unsigned mode : {0u, 1u}) {
+    const auto sent = fill_device(device_, 40 + mode);
+    EXPECT_TRUE(are_all(run("chain", 1, 1, ring(), gpu_, kBytes, 30u, mode), 0));
     const auto got = read_device(device_, 3 * kBytes);
     for (unsigned part = 0; part < 3; ++part)
-      EXPECT_TRUE(std::equal(got.begin() + part * kBytes, got.begin() + (part + 1) * kBytes, sent.begin())) << how;
+      EXPECT_TRUE(std::equal(got.begin() + part * kBytes, got.begin() + (part + 1) * kBytes, sent.begin())) << mode;
   }
 }
 
