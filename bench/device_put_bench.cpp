@@ -4,7 +4,8 @@
 //     device_put_bench [FILE.json [SECTION ...]]
 //
 // Sections: latency rate bandwidth order random company errors gemm; all of them without one. Exit code 1 if anything is
-// wrong. CUBLAS_LIBRARY names the library for the multiplication that runs beside puts; without it that is left out.
+// wrong. cublas=LIBRARY among the sections names the library for the multiplication that runs beside puts, which is left out
+// without it.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -64,6 +65,7 @@ class bench {
   void check_errors();
   void time_gemm();
   result_file file{"device_put_bench", {"device_put_bench"}};
+  std::string cublas;
 
  private:
   void must(cu::result_t code, const char* step) const {
@@ -516,10 +518,9 @@ void bench::check_errors() {
 // ---- Beside a matrix multiplication
 
 void bench::time_gemm() {
-  const char* const path = std::getenv("CUBLAS_LIBRARY");  // lint:allow(environment) a bench's own
-  void* const library = path != nullptr ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : nullptr;
+  void* const library = cublas.empty() ? nullptr : dlopen(cublas.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
-    std::printf("gemm: left out, CUBLAS_LIBRARY names no library (%s)\n", path != nullptr ? dlerror() : "unset");
+    std::printf("gemm: left out, cublas=LIBRARY names no library (%s)\n", cublas.empty() ? "not given" : dlerror());
     return;
   }
   using create_t = int (*)(void**);
@@ -593,7 +594,10 @@ int main(int argc, char** argv) {
   if (!cuda) return std::printf("FAILED: %s\n", cuda.error().message.c_str()), 1;
   bench run(**cuda);
   run.set_up();
-  const std::vector<std::string> wanted(argv + std::min(argc, 2), argv + argc);
+  std::vector<std::string> wanted;
+  for (int i = 2; i < argc; ++i)
+    if (const std::string one = argv[i]; one.rfind("cublas=", 0) == 0) run.cublas = one.substr(7);
+    else wanted.push_back(one);
   const auto section = [&](const char* name, void (bench::*part)()) {
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) return;
     std::printf("\n--- %s\n", name);

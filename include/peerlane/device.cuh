@@ -82,7 +82,7 @@ namespace detail {
 
 constexpr unsigned kEio = 5, kEtimedout = 110;
 constexpr unsigned long long kMaxBytes = 1ull << 31;
-constexpr unsigned kMostInOneStep = 64;  // segments of others that one thread hands to the engine at once
+constexpr unsigned kMaxStep = 64;  // segments of others that one thread hands to the engine at once
 
 // The engine's commands (methods of the copy class on subchannel 4).
 constexpr unsigned kCopyHeader = 0x20088100, kWordHeader = 0x20038090;
@@ -104,7 +104,7 @@ PEERLANE_DEVICE_FN bool is_before(unsigned a, unsigned b) { return static_cast<i
 struct progress {
   unsigned completed, error;
 };
-PEERLANE_DEVICE_FN progress look(const peerlane_device_ring& ring) {
+PEERLANE_DEVICE_FN progress poll_progress(const peerlane_device_ring& ring) {
   const unsigned long long both = port::load64(ring.control + PEERLANE_DEVICE_COMPLETED_AT);
   return {static_cast<unsigned>(both), static_cast<unsigned>(both >> 32)};
 }
@@ -119,7 +119,7 @@ PEERLANE_DEVICE_FN int give_up(const peerlane_device_ring& ring, unsigned code) 
 PEERLANE_DEVICE_FN int wait_completed(const peerlane_device_ring& ring, unsigned done, bool ends_ring) {
   unsigned long long begin_ns = 0;
   for (unsigned polls = 1;; ++polls) {
-    const progress now = look(ring);
+    const progress now = poll_progress(ring);
     if (!is_before(now.completed, done)) return 0;
     if (now.error != 0) return -static_cast<int>(now.error);
     port::pause();
@@ -157,8 +157,7 @@ PEERLANE_DEVICE_FN void write_segment(const peerlane_device_ring& ring, unsigned
 PEERLANE_DEVICE_FN void advance(const peerlane_device_ring& ring, unsigned seen) {
   for (;;) {
     unsigned last = seen;
-    while (last - seen < kMostInOneStep && port::load32(place_of(ring, last + 1) + PEERLANE_DEVICE_MARK_AT) == last + 1)
-      ++last;
+    while (last - seen < kMaxStep && port::load32(place_of(ring, last + 1) + PEERLANE_DEVICE_MARK_AT) == last + 1) ++last;
     if (last == seen) return;
     port::fence_system();
     if (port::cas32(ring.control + PEERLANE_DEVICE_TRIGGER_AT, seen, last) != seen) return;
@@ -186,7 +185,7 @@ PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned first,
 
 // Tickets ticket+1 .. ticket+count, with room for them. 0 or an error.
 PEERLANE_DEVICE_FN int take_tickets(const peerlane_device_ring& ring, unsigned count, unsigned long long& ticket) {
-  const progress now = look(ring);  // before the ticket is taken: an older count is only more careful
+  const progress now = poll_progress(ring);  // before the ticket is taken: an older count is only more careful
   if (now.error != 0) return -static_cast<int>(now.error);
   ticket = port::add64(ring.control + PEERLANE_DEVICE_TICKETS_AT, count);
   const unsigned freed = static_cast<unsigned>(ticket) + count - ring.count;  // which must be done

@@ -17,21 +17,20 @@ export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$here/steps.sh"
 cp "$bench" /tmp/device_put_bench && chmod 755 /tmp/device_put_bench
-CUBLAS_LIBRARY=${CUBLAS_LIBRARY:-$(python3 - <<'PYTHON'
+cublas=$(python3 - <<'PYTHON'
 import glob, site, sys
 
 found = [path for folder in sys.path + site.getsitepackages() + [site.getusersitepackages(), "/usr/local/cuda/lib64"]
          for pattern in ("nvidia/*/lib/libcublas.so.1?", "libcublas.so.1?") for path in sorted(glob.glob(f"{folder}/{pattern}"))]
 print(found[0] if found else "")
 PYTHON
-)}
-export CUBLAS_LIBRARY
-LD_LIBRARY_PATH=$(dirname "${CUBLAS_LIBRARY:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+)
+LD_LIBRARY_PATH=$(dirname "${cublas:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 # A section each, so that a hang of one takes no other with it.
 for section in latency order rate bandwidth random company gemm errors; do
-  LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section"
+  LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section" "cublas=$cublas"
 done
 LIMIT=60 TAIL=6 step latency_nobody "${nobody[@]}" /tmp/device_put_bench /tmp/nobody_device.json errors
 tidy_results "$results"

@@ -23,8 +23,8 @@ class device_faults : public device_session {
   }
   // The reason of a ring's end, which the session's thread notices.
   failure reason_of(unsigned index) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (std::chrono::steady_clock::now() < until) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (std::chrono::steady_clock::now() < deadline) {
       if (auto now = session_->ring(index).read(); now.reason) return *now.reason;
       std::this_thread::yield();
     }
@@ -103,8 +103,8 @@ TEST_F(device_faults, ClosingARingThatKernelsUse) {
   const auto handle = ring();
   launch("put_once", 2, 4, nullptr, handle, far_, std::uint64_t{0}, gpu_, std::uint64_t{0}, std::uint64_t{64}, 0u,
          std::uint64_t{answers_});
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (session_->ring(0).read().posted < 9 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (session_->ring(0).read().posted < 9 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   session_->ring(0).close();
   for (const long long one : answers_of(8)) EXPECT_EQ(one, PEERLANE_DEVICE_ESHUTDOWN);
   EXPECT_TRUE(run("put_once", 1, 1, handle, far_, std::uint64_t{0}, gpu_, std::uint64_t{0}, std::uint64_t{64}, 0u)[0] ==
