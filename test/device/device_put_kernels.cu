@@ -103,6 +103,27 @@ PL_KERNEL void chain(ring_t ring, window_t memory, std::uint64_t bytes, unsigned
 }
 PL_EXPORT_KERNEL(chain)
 
+// A to B and B to C, behind a segment that is written last: the engine gets all three at once. `mode` as in chain.
+PL_KERNEL void held_chain(ring_t ring, window_t memory, std::uint64_t bytes, unsigned mode, std::uint64_t answers) {
+  const unsigned flags = mode == 1 ? PEERLANE_DEVICE_ORDERED : 0;
+  unsigned long long before = 0;
+  long long code = pd::detail::take_tickets(ring, 1, before);
+  if (code == 0) code = pd::put(ring, memory, bytes, memory, 0, bytes, flags);
+  if (mode == 0 && code >= 0) code = pd::fence(ring);
+  if (code >= 0) code = pd::put(ring, memory, 2 * bytes, memory, bytes, bytes, flags);
+  const bool is_held =
+      pl::dev::load_relaxed<std::uint32_t>(ring.control + PEERLANE_DEVICE_TRIGGER_AT) == static_cast<std::uint32_t>(before);
+  pd::detail::segment empty;
+  empty.end_flags = pd::detail::kReleaseWord;
+  const auto ticket = static_cast<unsigned>(before + 1);
+  pd::detail::write_segment(ring, ticket, empty);
+  pd::port::fence_system();
+  pd::detail::commit(ring, ticket, ticket);
+  const long long ended = pd::quiet(ring);
+  answer(answers, code < 0 ? code : is_held ? ended : 1);
+}
+PL_EXPORT_KERNEL(held_chain)
+
 // All threads of a block write, one call moves it.
 PL_KERNEL void put_as_block(ring_t ring, window_t destination, window_t source, window_t words, unsigned value,
                             std::uint64_t answers) {

@@ -5,6 +5,8 @@
 
 #include "test/device/session_fixture.hpp"
 
+extern "C" void peerlaneSimSetDisorder(unsigned long long seed, unsigned delay_us);
+
 namespace {
 
 using namespace pl;
@@ -102,6 +104,43 @@ TEST_F(device_session, WhatIsOrderedReadsWhatWasWritten) {
     for (unsigned part = 0; part < 3; ++part)
       EXPECT_TRUE(std::equal(got.begin() + part * kBytes, got.begin() + (part + 1) * kBytes, sent.begin())) << mode;
   }
+}
+
+// Three segments that the engine gets at once, since the first is written last: with order the second put reads what the
+// first has written; without, the engine's model shows that it does not.
+TEST_F(device_session, SegmentsWrittenOutOfOrder) {
+  open();
+  constexpr std::uint64_t kBytes = 3000;
+  for (const unsigned mode : {0u, 1u, 2u}) {
+    const auto sent = fill_device(device_, 60 + mode);
+    EXPECT_TRUE(are_all(run("held_chain", 1, 1, ring(), gpu_, kBytes, mode), 0)) << mode;
+    const auto got = read_device(device_, 3 * kBytes);
+    EXPECT_TRUE(std::equal(got.begin() + kBytes, got.begin() + 2 * kBytes, sent.begin())) << mode;
+    EXPECT_EQ(std::equal(got.begin() + 2 * kBytes, got.end(), sent.begin()), mode != 2) << mode;
+  }
+}
+
+// What a kernel stores into host memory is held back until its fence: a put reads it all the same, under every seed.
+TEST_F(device_session, APutReadsWhatItsThreadWroteToTheHost) {
+  open();
+  cu::stream_t first = nullptr, second = nullptr;
+  must(cuda().cuStreamCreate(&first, 1));
+  must(cuda().cuStreamCreate(&second, 1));
+  const auto words = add(device_ + 2 * kWindowBytes - 4096, 4096);
+  const auto data = add(reinterpret_cast<std::uint64_t>(host_), 1024), remote = add(device_ + kWindowBytes, 1024);
+  for (unsigned long long seed = 1; seed <= 10; ++seed) {
+    peerlaneSimSetDisorder(seed, 200);
+    must(cuda().cuMemsetD8_v2(device_ + 2 * kWindowBytes - 4096, 0, 4096));
+    must(cuda().cuCtxSynchronize());
+    launch("consume", 1, 1, second, remote, words, 3u, kLongTimeoutNs, std::uint64_t{answers_});
+    launch("produce", 1, 1, first, ring(), data, remote, words, 3u, std::uint64_t{answers_ + 8});
+    const auto answers = answers_of(2);
+    EXPECT_EQ(answers[0], 0) << "words that were old, or an error, with seed " << seed;
+    EXPECT_EQ(answers[1], 0);
+  }
+  peerlaneSimSetDisorder(0, 0);
+  must(cuda().cuStreamDestroy_v2(first));
+  must(cuda().cuStreamDestroy_v2(second));
 }
 
 }  // namespace
