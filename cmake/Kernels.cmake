@@ -56,7 +56,8 @@ function(pl_kernel_image target)
     # The simulated GPU's form is a module library, so it gets the same sanitizers as everything else.
     set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++")
     add_library(${target}_${stem}_host MODULE ${source})
-    target_include_directories(${target}_${stem}_host PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+    target_include_directories(${target}_${stem}_host PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                               ${PROJECT_SOURCE_DIR}/include)
     # -fno-gnu-unique: images must unload (clang makes no such symbols, and does not know the option); -O2 in every preset:
     # polling loops should poll. -Wno-tsan: fences stay, and kernel_device.cuh does without them where ThreadSanitizer looks.
     target_compile_options(${target}_${stem}_host PRIVATE -O2 -fno-exceptions -fno-rtti
@@ -73,7 +74,7 @@ function(pl_kernel_image target)
     if(PL_NVCC_FLAGS)
       set(fatbin ${out}/${stem}.fatbin)
       add_custom_command(OUTPUT ${fatbin}
-        COMMAND ${PEERLANE_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} ${PL_NVCC_FLAGS} -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src
+        COMMAND ${PEERLANE_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} ${PL_NVCC_FLAGS} -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
                 -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin} -x cu ${source}
         DEPENDS ${source} ${cuda_dir}/kernel_device.cuh DEPFILE ${fatbin}.d
         COMMENT "GPU code of ${stem}" VERBATIM)

@@ -105,8 +105,7 @@ bool copy_channel::step(std::uint64_t budget_bytes) {
     } else if (queue_.empty()) {
       return !is_idle() || has_worked;
     } else if (queue_.front().is_fenced) {
-      complete_all();
-      if (!is_dead()) load_commands(queue_.front());
+      load_commands(queue_.front());  // all before it is executed; what was copied may still be on its way
     } else if (next_word_ == queue_.front().words.size()) {
       end_entry();
     } else if (execute_word(queue_.front()) == outcome::waits) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One DMA channel as its copy engine executes it: an interpreter of what a program puts into the ring. It keeps the rules
 // that the hardware was seen to keep, the unfriendly ones first:
-//   - commands are fetched when the doorbell rings, unless their entry says that all before must be done (SYNC): commands
-//     written later are not seen then, the stale ones are executed;
+//   - commands are fetched when the doorbell rings, unless their entry says that all before must be executed (SYNC):
+//     commands written later are not seen then, the stale ones are executed. What those before have copied may still be on
+//     its way, also with SYNC;
 //   - a pipelined copy reads its source at once and writes later, so it does not see what the copies before it write, those
 //     of earlier operations included;
 //   - writes of copies that may overlap arrive in any order (with a seed), and a completion word behind all writes that were

@@ -233,6 +233,20 @@ sequence channel::submit() {
   return submitted_;
 }
 
+void channel::queue_entries(std::span<const std::uint64_t> entries) {
+  const std::lock_guard hold(mutex_);
+  for (const std::uint64_t one : entries) {
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(view_) + put_, one, __ATOMIC_RELAXED);
+    put_ = (put_ + 1) % options_.ring_entries;
+  }
+  arch::publish_to_device(kView);
+  __atomic_store_n(reinterpret_cast<std::uint32_t*>(view_ + kUserWordsOffset + rm::kPutOffset), put_, __ATOMIC_RELEASE);
+#if !defined(__x86_64__)
+  arch::publish_to_device(kView);
+#endif
+  ring();
+}
+
 void channel::name_completion(command_writer& commands) const {
   const sequence number = submitted_ + 1;
   const auto* const word = reinterpret_cast<const std::byte*>(&completions_[word_index(number)]);

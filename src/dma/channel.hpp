@@ -81,6 +81,10 @@ class channel {
   // Stores `payload` at `address` when all before is done.
   result<sequence> release(std::uint64_t address, std::uint32_t payload);
 
+  // Entries (ring_entry) whose commands lie elsewhere and are somebody else's, as they are. The caller counts what is done:
+  // fewer than ring_entries are under way. Once there are such, the channel's own operations must not be used any more.
+  void queue_entries(std::span<const std::uint64_t> entries);
+
   // An operation that moves nothing of others' and ends with an interrupt of the engine, when all before it is done: it
   // wakes completion events (completion_event.hpp).
   result<sequence> interrupt();

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transfers that kernels start and a copy engine moves: no CPU, no multiprocessor for the data. Header-only, C++17, nvcc and
+// NVRTC (it includes nothing of the standard library). The host makes rings and windows with <peerlane/device.h>.
+//
+//   __global__ void produce(peerlane_device_ring ring, peerlane_device_window host, peerlane_device_window gpu) {
+//     ... write results into gpu ...
+//     namespace pd = peerlane::device;
+//     pd::put_signal_block(ring, host, 0, gpu, 0, bytes, host, flag_offset, 1);   // bytes, then the word, in host memory
+//   }
+//
+// Every function of thread scope may be called by any thread, in divergent code. The forms _warp and _block are called by
+// all threads of a warp or block with the same arguments: what these threads have written before is part of the transfer;
+// the answer is every thread's in a warp and thread 0's in a block (0 for the others). Answers: a ticket, at least 1, or an
+// error (peerlane_device_error, negative). All waits end within the ring's time-out. After ETIMEDOUT, EIO or ESHUTDOWN a
+// ring takes nothing any more.
+//
+// Order (docs/ordering.md): a ring's segments start in the order of their tickets and may overlap. A put reads what the
+// calling thread (warp, block) has written before it. A signal is seen behind the bytes of its put and of all puts of the
+// ring with earlier tickets. What a put reads or overwrites must not be written by earlier puts of the ring unless fence()
+// or PEERLANE_DEVICE_ORDERED stands between.
+#pragma once
+
+#include "device_types.h"
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define PEERLANE_DEVICE_FN __device__ __forceinline__
+
+namespace peerlane::device::port {
+
+PEERLANE_DEVICE_FN unsigned load32(unsigned long long address) {
+  unsigned value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+PEERLANE_DEVICE_FN unsigned long long load64(unsigned long long address) {
+  unsigned long long value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+PEERLANE_DEVICE_FN void store32(unsigned long long address, unsigned value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+// Four words, 16-byte aligned.
+PEERLANE_DEVICE_FN void store128(unsigned long long address, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+PEERLANE_DEVICE_FN unsigned long long add64(unsigned long long address, unsigned long long value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(address), value);
+}
+PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value) {
+  return atomicCAS(reinterpret_cast<unsigned*>(address), expected, value);
+}
+PEERLANE_DEVICE_FN void fence_system() { __threadfence_system(); }
+PEERLANE_DEVICE_FN void pause() {}
+PEERLANE_DEVICE_FN unsigned long long time_ns() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+  return now;
+}
+PEERLANE_DEVICE_FN void sync_block() { __syncthreads(); }
+PEERLANE_DEVICE_FN bool is_first_of_block() { return threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0; }
+PEERLANE_DEVICE_FN unsigned place_in_warp() {
+  unsigned place;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(place));
+  return place;
+}
+PEERLANE_DEVICE_FN unsigned warp_threads() { return 32; }
+PEERLANE_DEVICE_FN void sync_warp() { __syncwarp(); }
+PEERLANE_DEVICE_FN long long from_first(long long value) { return __shfl_sync(0xffffffffu, value, 0); }
+PEERLANE_DEVICE_FN bool is_any(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+
+}  // namespace peerlane::device::port
+#elif !defined(PEERLANE_DEVICE_FN)
+// Other compilers: define PEERLANE_DEVICE_FN and the functions of namespace peerlane::device::port before this include.
+#error "peerlane/device.cuh is for kernels: compile it with nvcc or NVRTC"
+#endif
+
+namespace peerlane::device {
+
+namespace detail {
+
+constexpr unsigned kEio = 5, kEtimedout = 110;
+constexpr unsigned long long kMaxBytes = 1ull << 31;
+constexpr unsigned kMaxStep = 64;  // segments of others that one thread hands to the engine at once
+
+// The engine's commands (methods of the copy class on subchannel 4).
+constexpr unsigned kCopyHeader = 0x20088100, kWordHeader = 0x20038090;
+PEERLANE_DEVICE_FN unsigned launch(unsigned flags) { return 0x800080c0u | flags << 16; }
+constexpr unsigned kNothing = 0x80018107;  // line count 1: what it is anyway
+constexpr unsigned kPipelined = 1, kNotPipelined = 2, kFlush = 4, kReleaseWord = 8, kPitch = 0x180;
+
+struct segment {
+  unsigned long long destination = 0, source = 0;
+  unsigned bytes = 0;
+  unsigned data_flags = 0;            // of the launch that moves the bytes
+  unsigned long long signal = 0;      // 0: none
+  unsigned value = 0, end_flags = 0;  // of the launch that counts the segment as done
+};
+
+PEERLANE_DEVICE_FN bool is_before(unsigned a, unsigned b) { return static_cast<int>(a - b) < 0; }
+
+// The ring's error, and what is done: the two words lie side by side.
+struct progress {
+  unsigned completed, error;
+};
+PEERLANE_DEVICE_FN progress poll_progress(const peerlane_device_ring& ring) {
+  const unsigned long long both = port::load64(ring.control + PEERLANE_DEVICE_COMPLETED_AT);
+  return {static_cast<unsigned>(both), static_cast<unsigned>(both >> 32)};
+}
+
+// Ends the ring: what stands behind a segment that nobody writes any more never runs.
+PEERLANE_DEVICE_FN int give_up(const peerlane_device_ring& ring, unsigned code) {
+  const unsigned before = port::cas32(ring.control + PEERLANE_DEVICE_COMPLETED_AT + 4, 0, code);
+  return -static_cast<int>(before != 0 ? before : code);
+}
+
+// Until `done` (cyclic) is counted. 0 or an error.
+PEERLANE_DEVICE_FN int wait_completed(const peerlane_device_ring& ring, unsigned done, bool ends_ring) {
+  unsigned long long begin_ns = 0;
+  for (unsigned polls = 1;; ++polls) {
+    const progress now = poll_progress(ring);
+    if (!is_before(now.completed, done)) return 0;
+    if (now.error != 0) return -static_cast<int>(now.error);
+    port::pause();
+    if (polls % 64 != 0) continue;
+    const unsigned long long now_ns = port::time_ns();
+    if (begin_ns == 0) begin_ns = now_ns;
+    if (now_ns - begin_ns > ring.timeout_ns) return ends_ring ? give_up(ring, kEtimedout) : -static_cast<int>(kEtimedout);
+  }
+}
+
+PEERLANE_DEVICE_FN unsigned long long place_of(const peerlane_device_ring& ring, unsigned ticket) {
+  return ring.segments + static_cast<unsigned long long>(ticket & (ring.count - 1)) * PEERLANE_DEVICE_SEGMENT_BYTES;
+}
+
+PEERLANE_DEVICE_FN void write_segment(const peerlane_device_ring& ring, unsigned ticket, const segment& now) {
+  const unsigned long long place = place_of(ring, ticket);
+  const unsigned long long signal = now.signal;
+  port::store128(place, kCopyHeader, static_cast<unsigned>(now.source >> 32), static_cast<unsigned>(now.source),
+                 static_cast<unsigned>(now.destination >> 32));
+  port::store128(place + 16, static_cast<unsigned>(now.destination), now.bytes, now.bytes, now.bytes);
+  if (signal == 0) {  // one launch moves the bytes and counts
+    port::store128(place + 32, 1, kWordHeader, static_cast<unsigned>(ring.completed >> 32),
+                   static_cast<unsigned>(ring.completed));
+    port::store128(place + 48, ticket, launch(now.data_flags | now.end_flags), kNothing, kNothing);
+    port::store128(place + 64, kNothing, kNothing, kNothing, kNothing);
+    return;
+  }
+  port::store128(place + 32, 1, kWordHeader, static_cast<unsigned>(signal >> 32), static_cast<unsigned>(signal));
+  port::store128(place + 48, now.value, launch(now.data_flags), kWordHeader, static_cast<unsigned>(ring.completed >> 32));
+  port::store128(place + 64, static_cast<unsigned>(ring.completed), ticket, launch(now.end_flags), kNothing);
+}
+
+// `seen`: what the trigger was found or made to be. Hands over what others have written behind it. Whoever moves the trigger
+// looks once more, so no segment is forgotten: its writer's mark comes before the writer's look, both with a fence between.
+PEERLANE_DEVICE_FN void advance(const peerlane_device_ring& ring, unsigned seen) {
+  for (;;) {
+    unsigned last = seen;
+    while (last - seen < kMaxStep && port::load32(place_of(ring, last + 1) + PEERLANE_DEVICE_MARK_AT) == last + 1) ++last;
+    if (last == seen) return;
+    port::fence_system();
+    if (port::cas32(ring.control + PEERLANE_DEVICE_TRIGGER_AT, seen, last) != seen) return;
+    port::fence_system();
+    seen = last;
+  }
+}
+
+// The segments `first` .. `last`, which this thread's fence covers.
+PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned first, unsigned last) {
+  const unsigned long long trigger = ring.control + PEERLANE_DEVICE_TRIGGER_AT;
+  if (port::cas32(trigger, first - 1, last) != first - 1) {
+    for (unsigned ticket = first;; ++ticket) {
+      port::store32(place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT, ticket);
+      if (ticket == last) break;
+    }
+    port::fence_system();
+    const unsigned seen = port::load32(trigger);
+    if (seen == first - 1) advance(ring, seen);
+    return;
+  }
+  port::fence_system();
+  advance(ring, last);
+}
+
+// Tickets ticket+1 .. ticket+count, with room for them. 0 or an error.
+PEERLANE_DEVICE_FN int take_tickets(const peerlane_device_ring& ring, unsigned count, unsigned long long& ticket) {
+  const progress now = poll_progress(ring);  // before the ticket is taken: an older count is only more careful
+  if (now.error != 0) return -static_cast<int>(now.error);
+  ticket = port::add64(ring.control + PEERLANE_DEVICE_TICKETS_AT, count);
+  const unsigned freed = static_cast<unsigned>(ticket) + count - ring.count;  // which must be done
+  if (!is_before(now.completed, freed)) return 0;
+  return wait_completed(ring, freed, true);
+}
+
+PEERLANE_DEVICE_FN long long post(const peerlane_device_ring& ring, const segment& made) {
+  unsigned long long before = 0;
+  if (const int code = take_tickets(ring, 1, before)) return code;
+  const unsigned ticket = static_cast<unsigned>(before + 1);
+  write_segment(ring, ticket, made);
+  port::fence_system();  // what the caller wrote, and the segment
+  commit(ring, ticket, ticket);
+  return static_cast<long long>(before + 1);
+}
+
+PEERLANE_DEVICE_FN bool is_inside(const peerlane_device_window& window, unsigned long long offset,
+                                  unsigned long long bytes) {
+  return offset <= window.size_bytes && bytes <= window.size_bytes - offset;
+}
+
+// 0 or an error.
+PEERLANE_DEVICE_FN int make_copy(segment& made, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags) {
+  if (bytes > kMaxBytes) return PEERLANE_DEVICE_EINVAL;
+  if (!is_inside(destination, destination_offset, bytes) || !is_inside(source, source_offset, bytes))
+    return PEERLANE_DEVICE_ERANGE;
+  made.destination = destination.dma + destination_offset;
+  made.source = source.dma + source_offset;
+  made.bytes = static_cast<unsigned>(bytes);
+  if (bytes != 0) made.data_flags = kPitch | ((flags & PEERLANE_DEVICE_ORDERED) != 0 ? kNotPipelined : kPipelined);
+  if ((flags & PEERLANE_DEVICE_FLUSHED) != 0) made.data_flags |= kFlush;
+  made.end_flags = kReleaseWord;
+  return 0;
+}
+
+PEERLANE_DEVICE_FN int add_signal(segment& made, const peerlane_device_window& window, unsigned long long offset,
+                                  unsigned value, unsigned flags) {
+  if (!is_inside(window, offset, 4)) return PEERLANE_DEVICE_ERANGE;
+  if (((window.dma + offset) & 3) != 0) return PEERLANE_DEVICE_EINVAL;
+  made.signal = window.dma + offset;
+  made.value = value;
+  made.data_flags |= kReleaseWord | ((flags & PEERLANE_DEVICE_UNFLUSHED) != 0 ? 0 : kFlush);
+  made.end_flags = kReleaseWord;
+  return 0;
+}
+
+}  // namespace detail
+
+// ---- Thread scope
+
+// `bytes` (at most 2 GiB) from one window to another. The ticket: the source may be used again; with
+// PEERLANE_DEVICE_FLUSHED: and the bytes are visible to everybody.
+PEERLANE_DEVICE_FN long long put(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  detail::segment made;
+  if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
+    return code;
+  return detail::post(ring, made);
+}
+
+// From `from`, far away, to `to`. Its ticket stands for bytes that are there: wait() for it and read them.
+PEERLANE_DEVICE_FN long long get(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  return put(ring, destination, destination_offset, source, source_offset, bytes, flags | PEERLANE_DEVICE_FLUSHED);
+}
+
+// A put, and behind its bytes `value` in the 32-bit word at `offset` of `window`.
+PEERLANE_DEVICE_FN long long put_signal(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                        unsigned long long destination_offset, const peerlane_device_window& source,
+                                        unsigned long long source_offset, unsigned long long bytes,
+                                        const peerlane_device_window& window, unsigned long long offset, unsigned value,
+                                        unsigned flags = 0) {
+  detail::segment made;
+  if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
+    return code;
+  if (const int code = detail::add_signal(made, window, offset, value, flags)) return code;
+  return detail::post(ring, made);
+}
+
+// The word alone, behind all puts of the ring with earlier tickets.
+PEERLANE_DEVICE_FN long long signal(const peerlane_device_ring& ring, const peerlane_device_window& window,
+                                    unsigned long long offset, unsigned value) {
+  detail::segment made;
+  if (const int code = detail::add_signal(made, window, offset, value, 0)) return code;
+  return detail::post(ring, made);
+}
+
+// What is posted behind it begins when what was posted before it has ended. Does not wait.
+PEERLANE_DEVICE_FN long long fence(const peerlane_device_ring& ring) {
+  detail::segment made;
+  made.destination = ring.spare;
+  made.source = ring.spare + 32;
+  made.bytes = 4;
+  made.data_flags = detail::kPitch | detail::kNotPipelined | detail::kFlush;
+  made.end_flags = detail::kReleaseWord;
+  return detail::post(ring, made);
+}
+
+// Waits for a ticket, or hands back the error that stands in its place.
+PEERLANE_DEVICE_FN int wait(const peerlane_device_ring& ring, long long ticket) {
+  if (ticket <= 0) return ticket < 0 ? static_cast<int>(ticket) : PEERLANE_DEVICE_EINVAL;
+  const int code = detail::wait_completed(ring, static_cast<unsigned>(ticket), false);
+  port::fence_system();  // what the caller reads next comes behind
+  return code;
+}
+
+// Everything posted before, by anybody, is visible to everybody. Posts one segment, and waits.
+PEERLANE_DEVICE_FN int quiet(const peerlane_device_ring& ring) {
+  detail::segment made;
+  made.end_flags = detail::kReleaseWord | detail::kFlush;
+  return wait(ring, detail::post(ring, made));
+}
+
+// Until the 32-bit word at `offset` has reached `value` (cyclic). Kernels must reach the window.
+PEERLANE_DEVICE_FN int wait_signal(const peerlane_device_window& window, unsigned long long offset, unsigned value,
+                                   unsigned long long timeout_ns) {
+  if (!detail::is_inside(window, offset, 4)) return PEERLANE_DEVICE_ERANGE;
+  if (window.address == 0 || ((window.address + offset) & 3) != 0) return PEERLANE_DEVICE_EINVAL;
+  unsigned long long begin_ns = 0;
+  for (unsigned polls = 1; detail::is_before(port::load32(window.address + offset), value); ++polls) {
+    port::pause();
+    if (polls % 64 != 0) continue;
+    const unsigned long long now_ns = port::time_ns();
+    if (begin_ns == 0) begin_ns = now_ns;
+    if (now_ns - begin_ns > timeout_ns) return PEERLANE_DEVICE_ETIMEDOUT;
+  }
+  port::fence_system();
+  return 0;
+}
+
+// ---- Every thread of a full warp, each with a put of its own: one ticket for all, which is the quickest way for many small
+// ones. An error of one is everybody's, and nothing is posted then. The ticket is the thread's own.
+PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                      unsigned long long destination_offset, const peerlane_device_window& source,
+                                      unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  detail::segment made;
+  const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags);
+  if (port::is_any(code != 0)) return code != 0 ? code : PEERLANE_DEVICE_EINVAL;
+  const unsigned place = port::place_in_warp();
+  unsigned long long before = 0;
+  long long taken = 0;
+  if (place == 0) {
+    taken = detail::take_tickets(ring, port::warp_threads(), before);
+    if (taken == 0) taken = static_cast<long long>(before) + 1;
+  }
+  taken = port::from_first(taken);
+  if (taken < 0) return taken;
+  const unsigned first = static_cast<unsigned>(taken);
+  detail::write_segment(ring, first + place, made);
+  port::fence_system();
+  port::sync_warp();
+  if (place == 0) {
+    port::fence_system();
+    detail::commit(ring, first, first + port::warp_threads() - 1);
+  }
+  return taken + place;
+}
+
+// ---- One call by all threads of a warp or a block
+
+#define PEERLANE_DEVICE_WARP(call)                 \
+  long long answer = 0;                            \
+  port::sync_warp();                               \
+  if (port::place_in_warp() == 0) answer = (call); \
+  return port::from_first(answer)
+#define PEERLANE_DEVICE_BLOCK(call)               \
+  long long answer = 0;                           \
+  port::sync_block();                             \
+  if (port::is_first_of_block()) answer = (call); \
+  return answer
+
+PEERLANE_DEVICE_FN long long put_warp(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                      unsigned long long destination_offset, const peerlane_device_window& source,
+                                      unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_WARP(put(ring, destination, destination_offset, source, source_offset, bytes, flags));
+}
+PEERLANE_DEVICE_FN long long put_block(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                       unsigned long long destination_offset, const peerlane_device_window& source,
+                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_BLOCK(put(ring, destination, destination_offset, source, source_offset, bytes, flags));
+}
+PEERLANE_DEVICE_FN long long get_warp(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                      unsigned long long destination_offset, const peerlane_device_window& source,
+                                      unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_WARP(get(ring, destination, destination_offset, source, source_offset, bytes, flags));
+}
+PEERLANE_DEVICE_FN long long get_block(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                       unsigned long long destination_offset, const peerlane_device_window& source,
+                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  PEERLANE_DEVICE_BLOCK(get(ring, destination, destination_offset, source, source_offset, bytes, flags));
+}
+PEERLANE_DEVICE_FN long long put_signal_warp(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                             unsigned long long destination_offset, const peerlane_device_window& source,
+                                             unsigned long long source_offset, unsigned long long bytes,
+                                             const peerlane_device_window& window, unsigned long long offset, unsigned value,
+                                             unsigned flags = 0) {
+  PEERLANE_DEVICE_WARP(
+      put_signal(ring, destination, destination_offset, source, source_offset, bytes, window, offset, value, flags));
+}
+PEERLANE_DEVICE_FN long long put_signal_block(const peerlane_device_ring& ring, const peerlane_device_window& destination,
+                                              unsigned long long destination_offset, const peerlane_device_window& source,
+                                              unsigned long long source_offset, unsigned long long bytes,
+                                              const peerlane_device_window& window, unsigned long long offset,
+                                              unsigned value, unsigned flags = 0) {
+  PEERLANE_DEVICE_BLOCK(
+      put_signal(ring, destination, destination_offset, source, source_offset, bytes, window, offset, value, flags));
+}
+PEERLANE_DEVICE_FN long long signal_warp(const peerlane_device_ring& ring, const peerlane_device_window& window,
+                                         unsigned long long offset, unsigned value) {
+  PEERLANE_DEVICE_WARP(signal(ring, window, offset, value));
+}
+PEERLANE_DEVICE_FN long long signal_block(const peerlane_device_ring& ring, const peerlane_device_window& window,
+                                          unsigned long long offset, unsigned value) {
+  PEERLANE_DEVICE_BLOCK(signal(ring, window, offset, value));
+}
+PEERLANE_DEVICE_FN long long fence_warp(const peerlane_device_ring& ring) { PEERLANE_DEVICE_WARP(fence(ring)); }
+PEERLANE_DEVICE_FN long long fence_block(const peerlane_device_ring& ring) { PEERLANE_DEVICE_BLOCK(fence(ring)); }
+PEERLANE_DEVICE_FN long long wait_warp(const peerlane_device_ring& ring, long long ticket) {
+  PEERLANE_DEVICE_WARP(wait(ring, ticket));
+}
+PEERLANE_DEVICE_FN long long quiet_warp(const peerlane_device_ring& ring) { PEERLANE_DEVICE_WARP(quiet(ring)); }
+PEERLANE_DEVICE_FN long long wait_signal_warp(const peerlane_device_window& window, unsigned long long offset,
+                                              unsigned value, unsigned long long timeout_ns) {
+  PEERLANE_DEVICE_WARP(wait_signal(window, offset, value, timeout_ns));
+}
+#undef PEERLANE_DEVICE_WARP
+#undef PEERLANE_DEVICE_BLOCK
+
+// Waits are over for the whole block when they return.
+PEERLANE_DEVICE_FN long long wait_block(const peerlane_device_ring& ring, long long ticket) {
+  const long long answer = port::is_first_of_block() ? wait(ring, ticket) : 0;
+  port::sync_block();
+  return answer;
+}
+PEERLANE_DEVICE_FN long long quiet_block(const peerlane_device_ring& ring) {
+  port::sync_block();
+  const long long answer = port::is_first_of_block() ? quiet(ring) : 0;
+  port::sync_block();
+  return answer;
+}
+PEERLANE_DEVICE_FN long long wait_signal_block(const peerlane_device_window& window, unsigned long long offset,
+                                               unsigned value, unsigned long long timeout_ns) {
+  const long long answer = port::is_first_of_block() ? wait_signal(window, offset, value, timeout_ns) : 0;
+  port::sync_block();
+  return answer;
+}
+
+}  // namespace peerlane::device

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Transfers that kernels start, on a real GPU: latency by size and scope, order, rate, bandwidth, random puts checked byte by byte, what
+# idle rings cost other copies, errors, and a matrix multiplication beside puts (cuBLAS of the machine's PyTorch).
+# It builds nothing (bench/device_put_bench: -DPEERLANE_BENCH=ON).
+#   scripts/gpu/device.sh <folder of device_put_bench> <results folder>
+set -u
+if [ $# -ne 2 ]; then
+  echo "usage: $0 <folder of device_put_bench> <results folder>" >&2
+  exit 2
+fi
+bench=$(cd "$1" && pwd)/device_put_bench
+mkdir -p "$2"
+results=$(cd "$2" && pwd) || exit 2
+here=$(cd "$(dirname "$0")" && pwd)
+export PEERLANE_GPU=real
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+. "$here/steps.sh"
+cp "$bench" /tmp/device_put_bench && chmod 755 /tmp/device_put_bench
+cublas=$(python3 - <<'PYTHON'
+import glob, site, sys
+
+found = [path for folder in sys.path + site.getsitepackages() + [site.getusersitepackages(), "/usr/local/cuda/lib64"]
+         for pattern in ("nvidia/*/lib/libcublas.so.1?", "libcublas.so.1?") for path in sorted(glob.glob(f"{folder}/{pattern}"))]
+print(found[0] if found else "")
+PYTHON
+)
+LD_LIBRARY_PATH=$(dirname "${cublas:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH
+
+# A section each, so that a hang of one takes no other with it.
+for section in latency order rate bandwidth random company gemm errors; do
+  LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section" "cublas=$cublas"
+done
+LIMIT=60 TAIL=6 step latency_nobody "${nobody[@]}" /tmp/device_put_bench /tmp/nobody_device.json errors
+tidy_results "$results"
+printf '%s\n' "${summary[@]}"
+exit "$failed"

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/session.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <system_error>
+#include <utility>
+
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "copy/host_memory.hpp"
+#include "cuda/pointer.hpp"
+#include "map/device_range.hpp"
+
+namespace pl::device {
+namespace {
+
+constexpr auto kBusyNap = std::chrono::microseconds(300), kIdleNap = std::chrono::microseconds(2000);
+constexpr std::uint64_t kIdleAfterNs = 50'000'000;
+constexpr std::uint64_t kGranuleBytes = 64u << 10;  // of what is bound
+constexpr std::uint64_t kRingAlignment = 2u << 20;  // of BAR1's pages
+
+failure not_here(const failure& reason) {
+  return {reason.code,
+          format("transfers started by kernels need DMA channels, which cannot be had here: %s", reason.message.c_str())};
+}
+
+}  // namespace
+
+result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, const session_options& options) {
+  if (options.rings == 0 || options.rings > kMaxRings)
+    return failure{EINVAL, format("%u rings cannot be opened: give 1 to %u", options.rings, kMaxRings)};
+  auto context = copy::find_context(cuda, options.device_ordinal, nullptr);
+  if (!context) return context.error();
+  auto source = copy::channel_source::open(cuda, options.device_ordinal);
+  if (!source) return not_here(source.error());
+  std::unique_ptr<session> made(new session(*context, *std::move(source), options));
+  if (status done = made->open_rings(); !done) return done.error();
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  try {
+    made->thread_ = std::thread([self = made.get()] { self->run(); });
+  } catch (const std::system_error&) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return failure{EAGAIN, "the thread that refills rings could not be started: raise the limit of processes"};
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return made;
+}
+
+session::~session() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard hold(mutex_);
+      is_over_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+  for (auto& one : rings_)
+    if (one.queue != nullptr) one.queue->close();
+  windows_.clear();
+  auto use = copy::context_use::enter(context_);
+  for (auto& one : rings_) {
+    one.queue.reset();
+    one.placement = {};
+    if (use && one.memory != 0) context_.cuda->cuMemFree_v2(one.memory);
+  }
+}
+
+status session::open_rings() {
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
+  const auto& cuda = *context_.cuda;
+  for (unsigned i = 0; i < options_.rings; ++i) {
+    open_ring& made = rings_.emplace_back();
+    const std::uint64_t bytes = dma::device_ring::memory_bytes(options_.ring.segments);
+    auto rc = cuda.cuMemAlloc_v2(&made.memory, bytes + kRingAlignment);
+    const std::uint64_t begin = align_down(made.memory + kRingAlignment - 1, kRingAlignment);
+    if (rc == cu::error_code::success) rc = cuda.cuMemsetD8_v2(begin, 0, bytes);
+    if (rc == cu::error_code::success) rc = cuda.cuCtxSynchronize();
+    if (rc != cu::error_code::success)
+      return cu::make_error(cuda, rc, format("making %s of memory for a ring", format_size(bytes).c_str()));
+    auto found = bind_device({begin, bytes});
+    if (!found) return not_here(found.error());
+    made.placement = std::move(found->placement);
+    dma::device_ring_options wanted = options_.ring;
+    // The last engines first: copies of the CPU begin with the first.
+    wanted.engine = source_.engines[source_.engines.size() - 1 - i % source_.engines.size()];
+    auto opened = dma::device_ring::open(std::move(found->bound), begin, wanted);
+    if (!opened) return opened.code() == EINVAL ? opened.error() : not_here(opened.error());
+    made.queue = std::move(*opened);
+  }
+  return {};
+}
+
+result<session::bound_memory> session::bind_device(address_range range) const {
+  auto plan = plan_pin(*context_.cuda, range, kGranuleBytes, range_rule::exact);
+  if (!plan) return plan.error();
+  if (plan->device_ordinal != context_.device_ordinal)
+    return failure{EINVAL, format("the memory lies on device %d: give memory of device %d, whose rings these are",
+                                  plan->device_ordinal, context_.device_ordinal)};
+  auto placements = source_.space->resolve(*context_.cuda, *plan);
+  if (!placements) return placements.error();
+  if (placements->size() != 1)
+    return failure{ENOTSUP, "the memory lies in several objects of the driver: make a window of each"};
+  bound_memory out;
+  out.placement = std::move(placements->front());
+  auto bound = source_.addresses->bind_share(out.placement.object->memory(), out.placement.offset, plan->rounded.size_bytes);
+  if (!bound) return bound.error();
+  out.bound = std::move(*bound);
+  return out;
+}
+
+status session::bind_window(open_window& made, std::uint64_t address, std::uint64_t size_bytes,
+                            peerlane_device_window& out) const {
+  if (cu::find_device_memory(*context_.cuda, address)) {
+    auto found = bind_device({address, size_bytes});
+    if (!found) return found.error();
+    out.dma = found->bound.address() + address % kGranuleBytes;
+    out.address = address;
+    made.device = std::move(*found);
+    return {};
+  }
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = address / page * page, end = (address + size_bytes + page - 1) / page * page;
+  auto bound = source_.addresses->bind_host(reinterpret_cast<void*>(begin), end - begin);
+  if (!bound)
+    return failure{
+        bound.code() == EIO || bound.code() == EFAULT ? ENOTSUP : bound.code(),
+        format("no window of this memory: it is neither CUDA's device memory nor memory of the process that can be "
+               "pinned (%s)",
+               bound.error().message.c_str())};
+  out.dma = bound->address() + (address - begin);
+  const auto known = copy::inspect_host(*context_.cuda, reinterpret_cast<void*>(address), size_bytes, &context_);
+  out.address = known.is_pinned ? known.device_ptr : 0;
+  made.host = std::move(*bound);
+  return {};
+}
+
+result<peerlane_device_window> session::keep(open_window made, const peerlane_device_window& out) {
+  made.size_bytes = out.size_bytes;
+  const std::lock_guard hold(mutex_);
+  windows_.insert_or_assign(out.dma, std::move(made));
+  return out;
+}
+
+result<peerlane_device_window> session::add_window(std::uint64_t address, std::uint64_t size_bytes) {
+  if (address == 0 || size_bytes == 0 || address + size_bytes + kGranuleBytes < address)
+    return failure{EINVAL, "a window of no memory: give an address and a size"};
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
+  open_window made;
+  peerlane_device_window out{};
+  out.size_bytes = size_bytes;
+  if (status done = bind_window(made, address, size_bytes, out); !done) return done.error();
+  return keep(std::move(made), out);
+}
+
+result<peerlane_device_window> session::add_shared(const dma::shared_region& shared) {
+  open_window made;
+  peerlane_device_window out{};
+  out.size_bytes = shared.size_bytes;
+  if (shared.memory == dma::shared_region::kind::host) {
+    auto opened = dma::shared_host::open(shared);
+    if (!opened) return opened.error();
+    auto bound = source_.addresses->bind_host(opened->data(), opened->size_bytes());
+    if (!bound) return bound.error();
+    out.dma = bound->address();
+    made.shared = std::move(*opened);
+    made.host = std::move(*bound);
+  } else {
+    auto bound = dma::import_region(*source_.addresses, shared);
+    if (!bound) return bound.error();
+    out.dma = bound->address();
+    made.device.bound = std::move(*bound);
+  }
+  return keep(std::move(made), out);
+}
+
+result<dma::shared_region> session::share(const peerlane_device_window& window) const {
+  const std::lock_guard hold(mutex_);
+  const auto found = windows_.find(window.dma);
+  if (found == windows_.end())
+    return failure{EINVAL, "the window is not one of this session: it was released, or never made"};
+  if (found->second.device.bound && (window.address % kGranuleBytes != 0 || window.size_bytes % kGranuleBytes != 0))
+    return failure{EINVAL,
+                   "a window for another process begins at a multiple of 64 KiB and has whole 64 KiB: make such a one"};
+  return dma::export_region(found->second.device.bound ? found->second.device.bound : found->second.host);
+}
+
+status session::remove_window(const peerlane_device_window& window) {
+  open_window gone;
+  {
+    const std::lock_guard hold(mutex_);
+    const auto found = windows_.find(window.dma);
+    if (found == windows_.end() || found->second.size_bytes != window.size_bytes)
+      return failure{EINVAL, "the window is not one of this session: it was released, or never made"};
+    gone = std::move(found->second);
+    windows_.erase(found);
+  }
+  // What was posted may use it. A ring that has ended does nothing any more.
+  const std::uint64_t end_ns = monotonic_ns() + options_.ring.timeout_ns;
+  for (const auto& one : rings_) {
+    const std::uint64_t posted = one.queue->read().posted;
+    for (auto now = one.queue->read(); !now.reason && now.completed < posted && monotonic_ns() < end_ns;
+         now = one.queue->read())
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return {};
+}
+
+void session::run() {
+  pthread_setname_np(pthread_self(), "peerlane-rings");
+  std::uint64_t last_work_ns = monotonic_ns();
+  std::unique_lock hold(mutex_);
+  while (!is_over_) {
+    hold.unlock();
+    bool has_work = false;
+    for (const auto& one : rings_) has_work |= one.queue->refill();
+    const std::uint64_t now_ns = monotonic_ns();
+    if (has_work) last_work_ns = now_ns;
+    hold.lock();
+    wake_.wait_for(hold, now_ns - last_work_ns < kIdleAfterNs ? kBusyNap : kIdleNap, [this] { return is_over_; });
+  }
+}
+
+}  // namespace pl::device

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program opens so that its kernels can start transfers: rings of one GPU (dma/device_ring.hpp), the windows that
+// they reach, and a thread that queues entries again behind what the engine has done.
+//
+// The thread sleeps between its looks: 0.3 ms while kernels post, 2 ms while they do not, in which time kernels empty at
+// most a half of a ring of the default size (2.5 million segments a second).
+//
+// Thread-safe. Belongs to the process that opened it.
+#pragma once
+
+#include <peerlane/device_types.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "copy/channel_source.hpp"
+#include "copy/gpu_context.hpp"
+#include "dma/device_ring.hpp"
+#include "dma/shared_region.hpp"
+
+namespace pl::device {
+
+struct session_options {
+  int device_ordinal = 0;
+  unsigned rings = 1;  // up to kMaxRings, on the GPU's copy engines in turn
+  dma::device_ring_options ring;
+};
+
+class session {
+ public:
+  static constexpr unsigned kMaxRings = 16;
+
+  // ENOTSUP: channels cannot be had (driver, GPU, MIG, MPS); EINVAL: the options; EACCES, ENOMEM.
+  static result<std::unique_ptr<session>> open(const cu::driver_table& cuda, const session_options& options);
+  ~session();
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  unsigned ring_count() const noexcept { return static_cast<unsigned>(rings_.size()); }
+  dma::device_ring& ring(unsigned index) const noexcept { return *rings_[index].queue; }
+
+  // Memory of this process from `address`: of the session's GPU, or of the host (any pages, which are pinned then). Kernels
+  // reach host memory themselves where CUDA has pinned it. EINVAL: neither, or not one allocation; ENOTSUP: managed memory,
+  // mappings of files, memory of several objects.
+  result<peerlane_device_window> add_window(std::uint64_t address, std::uint64_t size_bytes);
+  // Memory of another process (shared_region.hpp), which kernels of this process do not reach.
+  result<peerlane_device_window> add_shared(const dma::shared_region& shared);
+  // For another process: GPU memory. The descriptor stands for all of its memory object.
+  result<dma::shared_region> share(const peerlane_device_window& window) const;
+  // Waits until the rings have done what was posted, at most their time-out. A put that is posted later ends its ring with
+  // EIO. EINVAL: not a window of this session.
+  status remove_window(const peerlane_device_window& window);
+
+ private:
+  // Memory of CUDA's in the channels' address space.
+  struct bound_memory {
+    rm_placement placement;  // outlives what is bound of it
+    dma::region bound;
+  };
+  struct open_ring {
+    cu::device_ptr memory = 0;
+    rm_placement placement;
+    std::unique_ptr<dma::device_ring> queue;
+  };
+  struct open_window {
+    bound_memory device;
+    dma::shared_host shared;
+    dma::region host;  // ends before what it lies in
+    std::uint64_t size_bytes = 0;
+  };
+
+  session(const copy::gpu_context& context, copy::channel_source source, const session_options& options)
+      : context_(context), source_(std::move(source)), options_(options) {}
+  status open_rings();
+  result<bound_memory> bind_device(address_range range) const;
+  status bind_window(open_window& made, std::uint64_t address, std::uint64_t size_bytes, peerlane_device_window& out) const;
+  result<peerlane_device_window> keep(open_window made, const peerlane_device_window& out);
+  void run();
+
+  const copy::gpu_context context_;
+  const copy::channel_source source_;
+  const session_options options_;
+  std::vector<open_ring> rings_;
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, open_window> windows_;  // by the engine's address
+  std::condition_variable wake_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace pl::device

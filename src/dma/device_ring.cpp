@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dma/device_ring.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include "arch/copy_dispatch.hpp"
+#include "arch/mmio.hpp"
+#include "base/text.hpp"
+
+namespace pl::dma {
+namespace {
+
+constexpr std::uint64_t kSegmentsOffset = PEERLANE_DEVICE_CONTROL_BYTES;
+constexpr std::uint64_t kGranuleBytes = 64u << 10;
+constexpr std::uint32_t kWaitWords = 8;  // of which the engine executes kSemaphoreWords
+constexpr std::uint64_t kWaitBytes = kWaitWords * sizeof(std::uint32_t);
+constexpr std::uint64_t kErrorOffset = PEERLANE_DEVICE_COMPLETED_AT + sizeof(std::uint32_t);
+constexpr auto kRingView = arch::mapping_type::wc;
+
+std::uint64_t waits_offset(std::uint32_t segments) {
+  return kSegmentsOffset + std::uint64_t{segments} * PEERLANE_DEVICE_SEGMENT_BYTES;
+}
+
+}  // namespace
+
+std::uint64_t device_ring::memory_bytes(std::uint32_t segments) {
+  const std::uint64_t bytes = waits_offset(segments) + segments * kWaitBytes;
+  return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+}
+
+device_ring::device_ring(region memory, std::uint64_t kernel_address, const device_ring_options& options)
+    : options_(options), memory_(std::move(memory)), kernel_address_(kernel_address) {}
+
+device_ring::~device_ring() {
+  close();
+  queue_.reset();
+  if (mapping_.address != nullptr) memory_.space()->objects().owner().unmap(mapping_, rm::aftermath::hole);
+}
+
+result<std::unique_ptr<device_ring>> device_ring::open(region memory, std::uint64_t kernel_address,
+                                                       const device_ring_options& options) {
+  if (!std::has_single_bit(options.segments) || options.segments < kMinSegments || options.segments > kMaxSegments)
+    return failure{EINVAL, format("a ring for kernels cannot have %u segments: give a power of two from %u to %u",
+                                  options.segments, kMinSegments, kMaxSegments)};
+  if (!memory || memory.size_bytes() < memory_bytes(options.segments))
+    return failure{EINVAL, "the memory of a ring for kernels is too small"};
+  std::unique_ptr<device_ring> made(new device_ring(std::move(memory), kernel_address, options));
+  if (status done = made->set_up(); !done) return done.error();
+  return made;
+}
+
+status device_ring::set_up() {
+  rm::channel_objects& objects = memory_.space()->objects();
+  const std::uint64_t bytes = memory_bytes(options_.segments);
+  auto mapped = objects.owner().map(objects.device(), memory_.memory(), memory_.offset(), bytes, nullptr);
+  if (!mapped) return mapped.error();
+  mapping_ = *mapped;
+  view_ = static_cast<std::byte*>(mapping_.address);
+
+  channel_options wanted;
+  wanted.engine = options_.engine;
+  wanted.ring_entries = 2 * options_.segments;
+  auto opened = channel::open(memory_.space(), wanted);
+  if (!opened) return opened.error();
+  queue_ = std::move(*opened);
+
+  handle_.control = kernel_address_;
+  handle_.segments = kernel_address_ + kSegmentsOffset;
+  handle_.completed = memory_.address() + PEERLANE_DEVICE_COMPLETED_AT;
+  handle_.spare = memory_.address() + PEERLANE_DEVICE_SPARE_AT;
+  handle_.timeout_ns = options_.timeout_ns;
+  handle_.count = options_.segments;
+  // One pair fewer than fits, since a ring whose position is its begin is empty.
+  queue_to(options_.segments - 1);
+  return {};
+}
+
+// With the lock held, or before anybody else knows the ring.
+void device_ring::queue_to(std::uint64_t last) {
+  const std::uint64_t waits = waits_offset(options_.segments);
+  while (queued_ < last) {
+    const std::uint64_t slot = (queued_ + 1) & (options_.segments - 1);
+    const std::uint64_t count = std::min(last - queued_, options_.segments - slot);  // that lie side by side
+    commands_.assign(count * kWaitWords, 0);
+    entries_.clear();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t ticket = queued_ + 1 + i;
+      command_writer writer(std::span<std::uint32_t>(commands_).subspan(i * kWaitWords, kWaitWords));
+      writer.acquire(memory_.address() + PEERLANE_DEVICE_TRIGGER_AT, static_cast<std::uint32_t>(ticket), options_.yields);
+      entries_.push_back(ring_entry(memory_.address() + waits + (slot + i) * kWaitBytes, command_writer::kSemaphoreWords));
+      entries_.push_back(ring_entry(memory_.address() + kSegmentsOffset + (slot + i) * PEERLANE_DEVICE_SEGMENT_BYTES,
+                                    PEERLANE_DEVICE_SEGMENT_WORDS, true));
+    }
+    arch::copy_to_unfenced(kRingView, view_ + waits + slot * kWaitBytes, commands_.data(),
+                           commands_.size() * sizeof(std::uint32_t));
+    arch::publish_to_device(kRingView);
+    queue_->queue_entries(entries_);
+    queued_ += count;
+  }
+}
+
+std::uint64_t device_ring::load64(std::uint64_t offset) const {
+  return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(view_ + offset), __ATOMIC_ACQUIRE);
+}
+
+void device_ring::store_error(std::uint32_t code) const {
+  __atomic_store_n(reinterpret_cast<std::uint32_t*>(view_ + kErrorOffset), code, __ATOMIC_RELEASE);
+  arch::publish_to_device(kRingView);
+}
+
+void device_ring::end(failure reason) {
+  store_error(static_cast<std::uint32_t>(reason.code));
+  reason_ = std::move(reason);
+}
+
+bool device_ring::refill() {
+  const std::lock_guard hold(mutex_);
+  if (reason_) return false;
+  if (auto fault = queue_->fault()) {
+    end(*std::move(fault));
+    return false;
+  }
+  const std::uint64_t words = load64(PEERLANE_DEVICE_COMPLETED_AT);
+  if (const auto error = static_cast<std::uint32_t>(words >> 32); error != 0) {
+    reason_ =
+        failure{static_cast<int>(error),
+                format("a ring for kernels: no room for %llu ms, or a segment that its thread never wrote; open a new one",
+                       static_cast<unsigned long long>(options_.timeout_ns / 1'000'000))};
+    return false;
+  }
+  const std::uint32_t fresh = static_cast<std::uint32_t>(words) - static_cast<std::uint32_t>(completed_);
+  completed_ += fresh;
+  // In large steps: each costs a doorbell.
+  const std::uint64_t last = completed_ + options_.segments - 1;
+  if (last - queued_ >= options_.segments / 8) queue_to(last);
+  else if (fresh == 0) queue_->ring();  // heals a doorbell that the engine has missed
+  return fresh != 0;
+}
+
+device_ring::state device_ring::read() const {
+  const std::lock_guard hold(mutex_);
+  state now;
+  now.reason = reason_;
+  if (queue_ == nullptr) return now;
+  now.posted = load64(PEERLANE_DEVICE_TICKETS_AT);
+  now.completed = completed_ + (static_cast<std::uint32_t>(load64(PEERLANE_DEVICE_COMPLETED_AT)) -
+                                static_cast<std::uint32_t>(completed_));
+  return now;
+}
+
+void device_ring::close() noexcept {
+  if (queue_ == nullptr) return;
+  const std::lock_guard hold(mutex_);
+  store_error(ESHUTDOWN);
+  queue_->stop();
+  if (!reason_) reason_ = failure{ESHUTDOWN, "a ring for kernels: it has been closed"};
+}
+
+}  // namespace pl::dma

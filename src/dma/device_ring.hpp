@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ring into which kernels write a copy engine's commands themselves: a channel whose entries are queued in advance.
+//
+//   GPU memory                                       the channel's entries, queued by the CPU
+//   control words: tickets, trigger, completed
+//   segments: written by kernels          <--------  {wait until trigger >= k} {segment k, fetched only then}
+//   waits: one for each segment
+//
+// A kernel takes a ticket k, writes segment k, and moves the trigger to k when all before it are written; the engine then
+// executes segment k, which ends by writing k into `completed`. The engine fetches a segment only when what is before it is
+// done (the fence bit of its entry): else it would execute what stood there before (docs/design/0004).
+//
+// The CPU moves no data and starts nothing: refill() queues entries again behind what is done. While kernels post nothing,
+// nothing needs it; a full ring makes kernels wait for it.
+//
+// Thread-safe but for close(), which must not run beside refill().
+#pragma once
+
+#include <peerlane/device_types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dma/channel.hpp"
+
+namespace pl::dma {
+
+struct device_ring_options {
+  unsigned engine = 2;            // COPY<engine>
+  std::uint32_t segments = 4096;  // posted and not done: a power of two, 64 to 4096
+  // The engine serves other channels while kernels post nothing; it then reacts some microseconds later.
+  bool yields = false;
+  std::uint64_t timeout_ns = 2'000'000'000;  // of waits in kernels
+};
+
+class device_ring {
+ public:
+  static constexpr std::uint32_t kMinSegments = 64, kMaxSegments = 4096;
+  // GPU memory that a ring needs, in whole pages of 64 KiB.
+  static std::uint64_t memory_bytes(std::uint32_t segments);
+
+  // `memory` is zeroed GPU memory of memory_bytes(), where kernels know it as `kernel_address`. EINVAL: the options; else as
+  // channel::open.
+  static result<std::unique_ptr<device_ring>> open(region memory, std::uint64_t kernel_address,
+                                                   const device_ring_options& options);
+  ~device_ring();
+  device_ring(const device_ring&) = delete;
+  device_ring& operator=(const device_ring&) = delete;
+
+  // For kernels. Valid until close().
+  const peerlane_device_ring& handle() const noexcept { return handle_; }
+
+  // Queues entries behind those that are done, and notices the ring's end. True: kernels have posted since the last call.
+  bool refill();
+
+  struct state {
+    std::uint64_t posted = 0, completed = 0;
+    std::optional<failure> reason;  // why the ring takes nothing any more
+  };
+  state read() const;
+
+  // Kernels that post or wait get ESHUTDOWN; the engine touches nothing for this ring after it has returned.
+  void close() noexcept;
+
+ private:
+  device_ring(region memory, std::uint64_t kernel_address, const device_ring_options& options);
+  status set_up();
+  void queue_to(std::uint64_t last);
+  void end(failure reason);
+  std::uint64_t load64(std::uint64_t offset) const;
+  void store_error(std::uint32_t code) const;
+
+  const device_ring_options options_;
+  region memory_;
+  const std::uint64_t kernel_address_;
+  rm::cpu_mapping mapping_;
+  std::byte* view_ = nullptr;
+  std::unique_ptr<channel> queue_;
+  peerlane_device_ring handle_{};
+
+  mutable std::mutex mutex_;
+  std::uint64_t queued_ = 0, completed_ = 0;  // tickets
+  std::optional<failure> reason_;
+  std::vector<std::uint32_t> commands_;
+  std::vector<std::uint64_t> entries_;
+};
+
+}  // namespace pl::dma

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transfers that kernels start, on the simulated GPU, whose copy engine fetches commands as early as a real one.
+#include <algorithm>
+#include <thread>
+
+#include "test/device/session_fixture.hpp"
+
+extern "C" void peerlaneSimSetDisorder(unsigned long long seed, unsigned delay_us);
+
+namespace {
+
+using namespace pl;
+using namespace pl::test;
+
+TEST_F(device_session, AKernelMovesBytesToTheHostAndBack) {
+  open();
+  const auto sent = fill_device(device_, 3);
+  std::memset(host_, 0, kWindowBytes);
+  EXPECT_TRUE(are_all(run("put_once", 1, 1, ring(), host_window_, std::uint64_t{5}, gpu_, std::uint64_t{1001},
+                          std::uint64_t{70'000}, unsigned{PEERLANE_DEVICE_FLUSHED}),
+                      0));
+  EXPECT_TRUE(std::equal(host_ + 5, host_ + 5 + 70'000, sent.begin() + 1001));
+  EXPECT_EQ(host_[4], std::byte{0});
+  EXPECT_EQ(host_[70'005], std::byte{0});
+
+  for (std::size_t i = 0; i < kWindowBytes; ++i) host_[i] = static_cast<std::byte>(i * 7);
+  EXPECT_TRUE(are_all(run("put_once", 1, 1, ring(), far_, std::uint64_t{0}, host_window_, std::uint64_t{0},
+                          std::uint64_t{kWindowBytes}, unsigned{PEERLANE_DEVICE_FLUSHED}),
+                      0));
+  const auto got = read_device(device_ + kWindowBytes, kWindowBytes);
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), host_));
+}
+
+// More than fits into the ring, by threads of several blocks: each byte once and at its place.
+TEST_F(device_session, ManyThreadsPostIntoOneRing) {
+  open();
+  const auto sent = fill_device(device_, 9);
+  constexpr unsigned kBlocks = 6, kThreads = 16;
+  constexpr std::uint64_t kSlotBytes = 8000;
+  for (const auto& [window, bytes] : {std::pair{host_window_, host_}, std::pair{far_, static_cast<std::byte*>(nullptr)}}) {
+    std::memset(host_, 0, kWindowBytes);
+    must(cuda().cuMemsetD8_v2(device_ + kWindowBytes, 0, kWindowBytes));
+    must(cuda().cuCtxSynchronize());
+    EXPECT_TRUE(are_all(run("put_pieces", kBlocks, kThreads, ring(), window, gpu_, kSlotBytes, std::uint64_t{77}), 0));
+    constexpr std::size_t kMoved = kBlocks * kThreads * kSlotBytes;
+    std::vector<std::byte> got = bytes != nullptr ? std::vector<std::byte>(bytes, bytes + kMoved + 64)
+                                                  : read_device(device_ + kWindowBytes, kMoved + 64);
+    EXPECT_TRUE(std::equal(sent.begin(), sent.begin() + kMoved, got.begin()));
+    EXPECT_TRUE(std::all_of(got.begin() + kMoved, got.end(), [](std::byte one) { return one == std::byte{0}; }));
+  }
+  const auto now = session_->ring(0).read();
+  EXPECT_EQ(now.posted, now.completed);
+  EXPECT_GT(now.posted, 64u * 20);  // the ring was gone through many times
+  EXPECT_FALSE(now.reason);
+}
+
+TEST_F(device_session, AWarpPostsForItsThreads) {
+  open();
+  const auto sent = fill_device(device_, 1);
+  EXPECT_TRUE(are_all(run("put_each_piece", 4, 8, ring(), far_, gpu_, std::uint64_t{8192}, std::uint64_t{64}), 0));
+  const auto got = read_device(device_ + kWindowBytes, 32 * 8192);
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), sent.begin()));
+}
+
+TEST_F(device_session, ABlockMovesWhatItsThreadsWrote) {
+  open();
+  constexpr unsigned kBlocks = 5, kThreads = 64, kValue = 0x1000;
+  const auto words = add(device_ + 2 * kWindowBytes - 4096, 4096);
+  EXPECT_TRUE(are_all(run("put_as_block", kBlocks, kThreads, ring(), host_window_, gpu_, words, kValue), 0));
+  const auto* const got = reinterpret_cast<const std::uint32_t*>(host_);
+  for (unsigned i = 0; i < kBlocks * kThreads; ++i) ASSERT_EQ(got[i], kValue + i % kThreads);
+  std::uint32_t signals[kBlocks];
+  must(cuda().cuMemcpyDtoH_v2(signals, device_ + 2 * kWindowBytes - 4096, sizeof signals));
+  for (const std::uint32_t one : signals) EXPECT_EQ(one, kValue);
+}
+
+// Two kernels play ping-pong: what is put is there when its signal is seen.
+TEST_F(device_session, ASignalComesBehindItsBytes) {
+  open();
+  cu::stream_t first = nullptr, second = nullptr;
+  must(cuda().cuStreamCreate(&first, 1));
+  must(cuda().cuStreamCreate(&second, 1));
+  const auto words = add(device_ + 2 * kWindowBytes - 4096, 4096);
+  must(cuda().cuMemsetD8_v2(device_ + 2 * kWindowBytes - 4096, 0, 4096));
+  must(cuda().cuCtxSynchronize());
+  const auto data = add(device_, 4096), remote = add(device_ + kWindowBytes, 4096);
+  constexpr unsigned kRounds = 60;
+  launch("consume", 1, 1, second, remote, words, kRounds, kLongTimeoutNs, std::uint64_t{answers_});
+  launch("produce", 1, 1, first, ring(), data, remote, words, kRounds, std::uint64_t{answers_ + 8});
+  const auto answers = answers_of(2);
+  EXPECT_EQ(answers[0], 0) << "words that were old, or an error";
+  EXPECT_EQ(answers[1], 0);
+  must(cuda().cuStreamDestroy_v2(first));
+  must(cuda().cuStreamDestroy_v2(second));
+}
+
+TEST_F(device_session, WhatIsOrderedReadsWhatWasWritten) {
+  open();
+  constexpr std::uint64_t kBytes = 3000;
+  for (const unsigned mode : {0u, 1u}) {
+    const auto sent = fill_device(device_, 40 + mode);
+    EXPECT_TRUE(are_all(run("chain", 1, 1, ring(), gpu_, kBytes, 30u, mode), 0));
+    const auto got = read_device(device_, 3 * kBytes);
+    for (unsigned part = 0; part < 3; ++part)
+      EXPECT_TRUE(std::equal(got.begin() + part * kBytes, got.begin() + (part + 1) * kBytes, sent.begin())) << mode;
+  }
+}
+
+// Three segments that the engine gets at once, since the first is written last: with order the second put reads what the
+// first has written; without, the engine's model shows that it does not.
+TEST_F(device_session, SegmentsWrittenOutOfOrder) {
+  open();
+  constexpr std::uint64_t kBytes = 3000;
+  for (const unsigned mode : {0u, 1u, 2u}) {
+    const auto sent = fill_device(device_, 60 + mode);
+    EXPECT_TRUE(are_all(run("held_chain", 1, 1, ring(), gpu_, kBytes, mode), 0)) << mode;
+    const auto got = read_device(device_, 3 * kBytes);
+    EXPECT_TRUE(std::equal(got.begin() + kBytes, got.begin() + 2 * kBytes, sent.begin())) << mode;
+    EXPECT_EQ(std::equal(got.begin() + 2 * kBytes, got.end(), sent.begin()), mode != 2) << mode;
+  }
+}
+
+// What a kernel stores into host memory is held back until its fence: a put reads it all the same, under every seed.
+TEST_F(device_session, APutReadsWhatItsThreadWroteToTheHost) {
+  open();
+  cu::stream_t first = nullptr, second = nullptr;
+  must(cuda().cuStreamCreate(&first, 1));
+  must(cuda().cuStreamCreate(&second, 1));
+  const auto words = add(device_ + 2 * kWindowBytes - 4096, 4096);
+  const auto data = add(reinterpret_cast<std::uint64_t>(host_), 1024), remote = add(device_ + kWindowBytes, 1024);
+  for (unsigned long long seed = 1; seed <= 10; ++seed) {
+    peerlaneSimSetDisorder(seed, 200);
+    must(cuda().cuMemsetD8_v2(device_ + 2 * kWindowBytes - 4096, 0, 4096));
+    must(cuda().cuCtxSynchronize());
+    launch("consume", 1, 1, second, remote, words, 3u, kLongTimeoutNs, std::uint64_t{answers_});
+    launch("produce", 1, 1, first, ring(), data, remote, words, 3u, std::uint64_t{answers_ + 8});
+    const auto answers = answers_of(2);
+    EXPECT_EQ(answers[0], 0) << "words that were old, or an error, with seed " << seed;
+    EXPECT_EQ(answers[1], 0);
+  }
+  peerlaneSimSetDisorder(0, 0);
+  must(cuda().cuStreamDestroy_v2(first));
+  must(cuda().cuStreamDestroy_v2(second));
+}
+
+}  // namespace
