@@ -12,9 +12,6 @@
 namespace pl::copy {
 namespace {
 
-// Longer lists keep a channel busy for more than short copies should wait.
-constexpr std::uint64_t kMaxQuickBytes = std::uint64_t{1} << 20;
-
 failure about_plane(const char* role, std::size_t plane, const failure& reason) {
   return {reason.code, format("plane %zu of the %s: %s", plane, role, reason.message.c_str())};
 }
