@@ -93,8 +93,8 @@ class gather_mover final : public stream_mover {
     block_bytes_ = list.block_bytes;
   }
   void submit() override {
-    // A block of threads fills a multiprocessor; the simulated one runs a thread at a time.
-    const unsigned threads = gpu_.simulated() ? 32 : 1024;
+    // One block of threads for each multiprocessor, as in kernels/bandwidth.cu; the simulated one runs a thread at a time.
+    const unsigned threads = gpu_.simulated() ? 32 : 512;
     module_.launch("gather_blocks", multiprocessors_, threads, 0, stream_.get(), on_device_->get(), count_, block_bytes_);
   }
 

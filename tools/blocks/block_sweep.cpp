@@ -3,6 +3,7 @@
 // each point.
 #include <algorithm>
 #include <cinttypes>
+#include <limits>
 #include <list>
 #include <map>
 #include <set>
@@ -20,19 +21,30 @@ struct entrant {
   std::string name;
   block_mover* mover;
   std::vector<double> submit_ns;  // until the CPU was free, of the counted samples
+  std::string failed;             // why it stopped; it is not asked again at this point
 };
 
+// A contender that fails ends its own samples only: what is left of them is dropped with the others that are no number.
 contender contender_of(entrant& one, std::size_t turn) {
+  const auto guarded = [&one](const auto& work) {
+    if (!one.failed.empty()) return;
+    try {
+      work();
+    } catch (const tool_failure& reason) { one.failed = reason.what(); }
+  };
   contender out(
-      one.name, [mover = one.mover] { mover->move(); }, turn);
-  out.sample_ns = [&one] {
+      one.name, [&one, guarded] { guarded([&] { one.mover->move(); }); }, turn);
+  out.sample_ns = [&one, guarded] {
     double submit_ns = 0;
     const double taken_ns = time_once_ns([&] {
-      const std::uint64_t begin = ticks_ordered();
-      one.mover->submit();
-      submit_ns = ticks_to_ns(ticks_ordered() - begin);
-      one.mover->finish();
+      guarded([&] {
+        const std::uint64_t begin = ticks_ordered();
+        one.mover->submit();
+        submit_ns = ticks_to_ns(ticks_ordered() - begin);
+        one.mover->finish();
+      });
     });
+    if (!one.failed.empty()) return std::numeric_limits<double>::quiet_NaN();
     one.submit_ns.push_back(submit_ns);
     return taken_ns;
   };
@@ -62,7 +74,8 @@ class block_sweep {
     }
   }
 
-  void run() {
+  // False: a contender failed somewhere.
+  bool run() {
     std::uint64_t longest = 0;
     for (const auto& one : points_) longest = std::max(longest, one.block_bytes * one.count);
     block_arena arena(movers_.gpu, longest, options_.sizes.back(), static_cast<std::uint64_t>(options_.seed));
@@ -79,6 +92,7 @@ class block_sweep {
     for (const auto& text : notes_) std::printf("note: %s\n", text.c_str());
     if (points_with_rival_ > 0)
       std::printf("\n%s was the fastest, or within 2 %% of it, at %zu of %zu points\n", kOurs, best_, points_with_rival_);
+    return !has_failed_;
   }
 
  private:
@@ -88,19 +102,30 @@ class block_sweep {
     results_.add_note(text);
   }
 
-  // Takes the list on and moves it once; false: not this way.
-  bool try_mover(block_arena& arena, const block_list& list, const std::string& name, block_mover& mover) {
+  void add_failure(const point& shape, const std::string& name, const std::string& reason) {
+    results_.add_row({{"kind", "blocks_failed"},
+                      {"direction", label_of(shape.way)},
+                      {"method", name},
+                      {"block_bytes", shape.block_bytes},
+                      {"count", shape.count},
+                      {"reason", reason}});
+    notes_.push_back(format("%s %zu x %s: %s failed: %s", label_of(shape.way), shape.count,
+                            format_size(shape.block_bytes).c_str(), name.c_str(), reason.c_str()));
+    has_failed_ = true;
+  }
+
+  // Takes the list on, moves it once and checks it; false: it failed, which is noted.
+  bool try_mover(block_arena& arena, const point& shape, const block_list& list, const std::string& name,
+                 block_mover& mover) {
     try {
       mover.take(list);
-      mover.move();
-    } catch (const tool_failure& failed) {
-      if (name == kOurs) throw;
-      note(format("%s is left out from %zu x %s on: %s", name.c_str(), list.count(), format_size(list.block_bytes).c_str(),
-                  failed.what()));
+      if (options_.no_verify) mover.move();
+      else arena.verify(list, name, [&] { mover.move(); });
+      return true;
+    } catch (const tool_failure& reason) {
+      add_failure(shape, name, reason.what());
       return false;
     }
-    if (!options_.no_verify) arena.verify(list, name, [&] { mover.move(); });
-    return true;
   }
 
   void measure(block_arena& arena, const point& shape) {
@@ -110,8 +135,8 @@ class block_sweep {
     const std::size_t turn = list.bytes() <= 1u << 20 ? 4 : 1;
     for (auto& [name, mover] : made_) {
       if (name == kEach && shape.count > static_cast<std::size_t>(options_.most_each)) continue;
-      if (!try_mover(arena, list, name, *mover)) continue;
-      entrants.push_back({name, mover.get(), {}});
+      if (!try_mover(arena, shape, list, name, *mover)) continue;
+      entrants.push_back({name, mover.get(), {}, {}});
       all.push_back(contender_of(entrants.back(), turn));
     }
     constexpr std::uint64_t kLong = 64u << 20;
@@ -134,11 +159,14 @@ class block_sweep {
     const auto bytes = static_cast<double>(list.bytes());
     auto one = entrants.begin();
     for (const auto& measured : all) {
+      const entrant& present = *one++;
+      if (!present.failed.empty()) add_failure(shape, present.name, present.failed);
+      if (measured.samples_ns.empty()) continue;
       const summary total = summarize(measured.samples_ns);
       cell& found = row.cells[measured.name];
       found.gb_per_s = bytes / total.p50;
       found.gb_per_s_p99 = bytes / total.p99;
-      found.submit_ns_per_block = summarize(one->submit_ns).p50 / static_cast<double>(shape.count);
+      found.submit_ns_per_block = summarize(present.submit_ns).p50 / static_cast<double>(shape.count);
       nlohmann::json out{{"kind", "blocks"},
                          {"direction", label_of(shape.way)},
                          {"method", measured.name},
@@ -152,7 +180,6 @@ class block_sweep {
       out["submit_ns_per_block"] = found.submit_ns_per_block;
       if (link_.rate(shape.way) > 0) out["link_share"] = found.gb_per_s / link_.rate(shape.way);
       results_.add_row(std::move(out));
-      ++one;
     }
     count_best(row);
     rows_.push_back(std::move(row));
@@ -219,13 +246,14 @@ class block_sweep {
   std::vector<table_row> rows_;
   std::vector<std::string> notes_;
   std::set<std::string> noted_;
+  bool has_failed_ = false;
   std::size_t best_ = 0, points_with_rival_ = 0;
 };
 
 }  // namespace
 
-void run_block_sweep(mover_set& movers, const blocks_options& options, const link_limit& link, result_file& results) {
-  block_sweep(movers, options, link, results).run();
+bool run_block_sweep(mover_set& movers, const blocks_options& options, const link_limit& link, result_file& results) {
+  return block_sweep(movers, options, link, results).run();
 }
 
 }  // namespace pl::tools

@@ -137,9 +137,11 @@ int run_blocks(const invocation& call) {
   mover_set movers(gpu);
   if (options.beside) run_blocks_beside(movers, options, file);
   if (options.urgent) run_urgent_list(movers, options, file);
-  if (!options.beside && !options.urgent) run_block_sweep(movers, options, link, file);
+  bool passed = true;
+  if (!options.beside && !options.urgent) passed = run_block_sweep(movers, options, link, file);
+  file.set_pass(passed);
   out.write();
-  return kExitOk;
+  return passed ? kExitOk : kExitFailed;
 }
 
 }  // namespace pl::tools

@@ -37,8 +37,8 @@ struct link_limit {
 inline const char* label_of(copy::direction way) { return way == copy::direction::to_host ? "d2h" : "h2d"; }
 bool is_wanted_mover(const blocks_options& options, const std::string& name);
 
-// Each prints its tables and adds rows. Throws on mismatches.
-void run_block_sweep(mover_set& movers, const blocks_options& options, const link_limit& link, result_file& results);
+// Each prints its tables and adds rows. The sweep goes on when a contender fails, notes it, and says false.
+bool run_block_sweep(mover_set& movers, const blocks_options& options, const link_limit& link, result_file& results);
 void run_blocks_beside(mover_set& movers, const blocks_options& options, result_file& results);
 void run_urgent_list(mover_set& movers, const blocks_options& options, result_file& results);
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "tools/blocks/block_mover.hpp"
+#include "tools/blocks/blocks_command.hpp"
 
 namespace pl::tools {
 namespace {
@@ -102,6 +103,45 @@ TEST(block_mover, every_contender_moves_the_whole_list) {
         EXPECT_EQ(f.complaint_of(list, [&] { mover->move(); }), "") << name;
       }
   }
+}
+
+// One that fails at its first move, or later while it is timed, is noted; the others and the points behind go on.
+TEST(block_sweep, a_contender_that_fails_ends_nothing_else) {
+  fixture f;
+  mover_set movers(f.gpu);
+  const auto fail = reinterpret_cast<void (*)(const char*, int, int)>(dlsym(RTLD_DEFAULT, "peerlaneSimFail"));
+  ASSERT_NE(fail, nullptr);
+  blocks_options options;
+  options.directions = {direction::to_host};
+  options.sizes = {512};
+  options.counts = {16, 32};
+  options.methods = {kOurs, kGatherAll};
+  options.memory_bytes = 1u << 20;
+  options.time_ms = 1;
+  options.samples = 5;
+  options.seed = 1;
+  for (const int launch : {1, 15}) {
+    result_file results("blocks", {});
+    fail("cuLaunchKernel", launch, cu::error_code::launch_out_of_resources);
+    EXPECT_FALSE(run_block_sweep(movers, options, {}, results)) << launch;
+    std::size_t failed = 0, ours = 0, gathered = 0;
+    const auto all = results.to_json();
+    for (const auto& row : all["rows"]) {
+      if (row["kind"] == "blocks_failed") {
+        ++failed;
+        EXPECT_EQ(row["method"], kGatherAll);
+        EXPECT_EQ(row["count"], 16);
+        EXPECT_NE(row["reason"].get<std::string>().find("OUT_OF_RESOURCES"), std::string::npos) << row;
+      }
+      if (row["kind"] != "blocks") continue;
+      ++(row["method"] == kOurs ? ours : gathered);
+    }
+    EXPECT_EQ(failed, 1u);
+    EXPECT_EQ(ours, 2u);
+    EXPECT_EQ(gathered, launch == 1 ? 1u : 2u) << "what was timed before counts";
+  }
+  result_file results("blocks", {});
+  EXPECT_TRUE(run_block_sweep(movers, options, {}, results));
 }
 
 }  // namespace
