@@ -210,6 +210,9 @@ class planner {
   status inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const;
   result<dma_engine::operation> blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
                                                   bool is_urgent);
+  result<completion> begin_checked_list(const block_list& list, const async_options& wanted);
+  result<completion> begin_blocks_one_by_one(const block_transfer& blocks, const async_options& wanted);
+  bool is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept;
   result<dma_engine::operation> list_on_channel(const block_list& list, block_places& places, bool is_urgent);
   status by_dma_channel(const transfer& transfer, sides& ends);
   status by_dma_bounce(const transfer& transfer, sides& ends);

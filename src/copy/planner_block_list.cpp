@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists of blocks with an address each (block_list.hpp): one list for a DMA channel where both sides allow it, else the list
 // of copies that any other caller could have made.
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <vector>
@@ -31,9 +32,13 @@ class planner::block_places {
     kinds_of_blocks_.resize(list_.count());
     for (std::size_t i = 0; i < list_.count(); ++i) {
       if (list_.size(i) == 0) continue;
-      auto kind = find(i);
-      if (!kind) return kind.error();
-      kinds_of_blocks_[i] = *kind;
+      const fragment whole{list_.destinations[i], list_.sources[i], list_.size(i), 0};
+      auto first = find(i, whole);
+      if (!first) return first.error();
+      kinds_of_blocks_[i] = first->kind;
+      if (first->size_bytes == whole.size_bytes) continue;
+      if (auto good = split(i, whole, *first); !good) return good;
+      kinds_of_blocks_[i] = kSplit;
     }
     return {};
   }
@@ -52,6 +57,11 @@ class planner::block_places {
   template <class Each>
   status for_each_piece(Each&& each) const {
     for (std::size_t i = 0; i < list_.count();) {
+      if (kinds_of_blocks_[i] == kSplit) {
+        for (const fragment& one : fragments_.at(i++))
+          if (auto done = each(kinds_[one.kind], one.destination, one.source, one.size_bytes); !done) return done;
+        continue;
+      }
       const std::size_t begin = i;
       std::uint64_t size_bytes = list_.size(i);
       for (++i; i < list_.count() && size_bytes != 0 && size_bytes < kMaxJoinedBytes &&
@@ -69,18 +79,37 @@ class planner::block_places {
   }
 
  private:
+  // Bytes of a block that lie in one allocation on each side.
+  struct fragment {
+    std::uint64_t destination, source, size_bytes;
+    std::uint32_t kind;
+  };
+  // Memory that was pinned in pieces: a block may lie in two of them.
+  status split(std::size_t block, fragment rest, fragment first) {
+    auto& all = fragments_[block];
+    for (all.push_back(first); rest.size_bytes != first.size_bytes; all.push_back(first)) {
+      rest.destination += first.size_bytes;
+      rest.source += first.size_bytes;
+      rest.size_bytes -= first.size_bytes;
+      auto next = find(block, rest);
+      if (!next) return next.error();
+      first = *next;
+    }
+    return {};
+  }
+
   bool is_of_kind(const sides& kind, address_range device, address_range other) const {
     if (!kind.device.allocation.contains(device)) return false;
     if (list_.way == direction::on_device) return kind.source.allocation.contains(other);
     return kind.host.is_pinned && kind.host.allocation.contains(other);
   }
 
-  result<std::uint32_t> find(std::size_t block) {
+  // The first part of `wanted` that lies in one kind of memory, which is all of it nearly always.
+  result<fragment> find(std::size_t block, fragment wanted) {
     const bool is_read_first = list_.way == direction::to_host;  // the device's side
-    const address_range destination{list_.destinations[block], list_.size(block)},
-        source{list_.sources[block], list_.size(block)};
+    const address_range destination{wanted.destination, wanted.size_bytes}, source{wanted.source, wanted.size_bytes};
     const address_range device = is_read_first ? source : destination, other = is_read_first ? destination : source;
-    if (!kinds_.empty() && is_of_kind(kinds_[last_], device, other)) return last_;
+    if (!kinds_.empty() && is_of_kind(kinds_[last_], device, other)) return wanted.kind = last_, wanted;
     const char* const device_role = is_read_first ? "source" : "destination";
     const char* const other_role = is_read_first ? "destination" : "source";
     sides made;
@@ -93,13 +122,16 @@ class planner::block_places {
       other_begin = made.source.allocation.begin;
     } else {
       if (auto good = inspect_host_side(other_role, block, other, made); !good) return good.error();
-      if (made.other == other_side::pinned) other_begin = made.host.allocation.begin;
+      if (made.other == other_side::pinned) {
+        other_begin = made.host.allocation.begin;
+        wanted.size_bytes = std::min(wanted.size_bytes, made.host.allocation.end() - other.begin);
+      }
     }
     made.other_is_known = true;
     const auto [place, is_new] =
         numbers_.try_emplace({made.device.allocation.begin, other_begin}, static_cast<std::uint32_t>(kinds_.size()));
     if (is_new) kinds_.push_back(std::move(made));
-    return last_ = place->second;
+    return wanted.kind = last_ = place->second, wanted;
   }
 
   status inspect_device(const char* role, std::size_t block, address_range range, cu::pointer_info& out) {
@@ -125,15 +157,15 @@ class planner::block_places {
   status inspect_host_side(const char* role, std::size_t block, address_range range, sides& made) {
     made.other = other_side::pinned;
     if (auto known = hosts_.upper_bound(range.begin); known != hosts_.begin())
-      if ((--known)->second.allocation.contains(range)) return made.host = known->second, status();
+      if ((--known)->second.allocation.contains({range.begin, 1})) return made.host = known->second, status();
     if (!owner_.find_registered_host(range.begin, range.size_bytes, made.host)) {
       const gpu_context context{&owner_.cuda_, made.device.device_ordinal, made.device.context};
-      made.host = inspect_host(owner_.cuda_, host_pointer(range.begin), range.size_bytes,
-                               made.device.context != nullptr ? &context : nullptr);
+      made.host =
+          inspect_host(owner_.cuda_, host_pointer(range.begin), 1, made.device.context != nullptr ? &context : nullptr);
     }
     // A range that the driver tells in the GPU's addresses only holds for this block alone: such memory goes the ordinary
     // way, like memory that is not pinned.
-    if (made.host.is_pinned && made.host.allocation.contains(range)) {
+    if (made.host.is_pinned && made.host.allocation.contains({range.begin, 1})) {
       hosts_[made.host.allocation.begin] = made.host;
       return {};
     }
@@ -143,6 +175,7 @@ class planner::block_places {
     return {};
   }
 
+  static constexpr std::uint32_t kSplit = UINT32_MAX;
   static constexpr std::uint64_t kPageable = 0;  // begins no allocation
   const planner& owner_;
   const block_list& list_;
@@ -150,7 +183,8 @@ class planner::block_places {
   std::map<std::uint64_t, host_memory> hosts_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> numbers_;
   std::vector<sides> kinds_;
-  std::vector<std::uint32_t> kinds_of_blocks_;
+  std::vector<std::uint32_t> kinds_of_blocks_;              // or kSplit
+  std::map<std::size_t, std::vector<fragment>> fragments_;  // of those that are split
   std::uint32_t last_ = 0;
 };
 
@@ -182,6 +216,10 @@ result<dma_engine::operation> planner::list_on_channel(const block_list& list, b
 result<completion> planner::begin_block_list(const block_list& list, const async_options& wanted) {
   if (!is_mine()) return wrong_process();
   if (auto good = check(list); !good) return good.error();
+  return begin_checked_list(list, wanted);
+}
+
+result<completion> planner::begin_checked_list(const block_list& list, const async_options& wanted) {
   completion made;
   if (list.bytes() == 0) return made;
   block_places places(*this, list);

@@ -2,6 +2,8 @@
 // Lists of blocks with an address each: which are refused, and that each block is where it belongs, by channel and without.
 #include "copy/block_list.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -221,6 +223,48 @@ TEST_F(PlannerBlockList, GpuMemoryAmongHostMemoryIsNamed) {
   EXPECT_EQ(refused.code(), EINVAL);
   EXPECT_NE(refused.error().message.find("block 1 of the destination: GPU memory"), std::string::npos)
       << refused.error().message;
+}
+
+// Host memory that was registered in two pieces, as PyTorch's threads and host pools do: blocks in each and across both go
+// by channel, by addresses and by planes; where the second piece is not registered, the ordinary way.
+TEST_F(PlannerBlockList, MemoryThatIsPinnedInPiecesGoesByChannel) {
+  constexpr std::size_t kPiece = 64 * 4096, kBlock = 3000, kBlocks = 2 * kPiece / kBlock;
+  open_planner(channel_use::always);
+  void* const host = mmap(nullptr, 2 * kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(host, MAP_FAILED);
+  guarded_device device(2 * kPiece);
+  const auto data = test::random_bytes(2 * kPiece, 9);
+  device.set(data);
+  const std::uint64_t host_begin = address_of(host), device_begin = device.address();
+  std::vector<std::uint64_t> targets, origins;
+  std::vector<std::int32_t> order(kBlocks);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937(1));
+  for (const auto i : order) {
+    targets.push_back(host_begin + static_cast<std::uint64_t>(i) * kBlock);
+    origins.push_back(device_begin + static_cast<std::uint64_t>(i) * kBlock);
+  }
+  const auto expect_both_forms = [&](std::uint64_t by_channel) {
+    for (const bool by_planes : {false, true}) {
+      std::memset(host, 0, 2 * kPiece);
+      const auto before = taken(method::dma_channel);
+      const paged_memory target{{&host_begin, 1}, kBlocks * kBlock, kBlock, block_indices(order.data())},
+          origin{{&device_begin, 1}, kBlocks * kBlock, kBlock, block_indices(order.data())};
+      const auto done = by_planes ? planner_->copy_blocks({direction::to_host, target, origin, kBlock, kBlocks})
+                                  : planner_->copy_block_list({direction::to_host, targets, origins, {}, kBlock});
+      ASSERT_TRUE(done) << done.error().message;
+      EXPECT_EQ(std::memcmp(host, data.data(), kBlocks * kBlock), 0) << by_planes;
+      EXPECT_EQ(taken(method::dma_channel) - before > 0, by_channel > 0) << by_planes;
+    }
+  };
+  ASSERT_TRUE(cuda_.cuMemHostRegister_v2(host, kPiece, 0) == cu::error_code::success);
+  expect_both_forms(0);
+  char* const second = static_cast<char*>(host) + kPiece;
+  ASSERT_TRUE(cuda_.cuMemHostRegister_v2(second, kPiece, 0) == cu::error_code::success);
+  expect_both_forms(1);
+  cuda_.cuMemHostUnregister(second);
+  cuda_.cuMemHostUnregister(host);
+  munmap(host, 2 * kPiece);
 }
 
 }  // namespace
