@@ -37,6 +37,8 @@ constexpr std::array kCommands = {
     command{"apiperf", "gdrcopy_apiperf", run_apiperf, "cost of pin, map, get_info, unmap, unpin"},
     command{"pplat", "gdrcopy_pplat", run_pplat, "round trip between the CPU and a running kernel"},
     command{"copy", nullptr, run_copy, "copies by every method and by the planner, against the best of them at each size"},
+    command{"blocks", nullptr, run_blocks,
+            "many scattered blocks in one call, against the driver's calls and copying kernels"},
     command{"calibrate", nullptr, run_calibrate, "measures what each way to copy costs here, for the planner"},
     command{"explain-copy", nullptr, run_explain_copy, "which way a copy would go, and why (needs no GPU)"},
     command{"topo", nullptr, run_topo, "GPUs, network adapters and NUMA nodes: distances, advice, checks (needs no GPU)"},

@@ -79,6 +79,35 @@ int peerlane_blocks_copy(peerlane_copier_t copier, const struct peerlane_blocks*
 int peerlane_blocks_begin(peerlane_copier_t copier, const struct peerlane_blocks* blocks, uint32_t flags, void* stream,
                           peerlane_op_t* op);
 
+/* ---- Blocks with an address each -------------------------------------------------------------------------------------- */
+
+/**
+ * Blocks as arrays of addresses and sizes: destinations[i] <- sources[i], sizes_bytes[i] bytes. For what planes and indices
+ * cannot say.
+ */
+struct peerlane_block_list {
+  const uint64_t* destinations; /**< Addresses (pointers, or peerlane_device_ptr_t, as numbers). */
+  const uint64_t* sources;
+  const uint64_t* sizes_bytes; /**< NULL: all blocks have block_size_bytes. 0 is allowed: such a block is not looked at. */
+  size_t block_size_bytes;     /**< Read where sizes_bytes is NULL. */
+  size_t count;                /**< Of each array. */
+  uint32_t
+      destination_memory; /**< enum peerlane_memory, of all destinations; ANY: the driver is asked about the first one. */
+  uint32_t source_memory; /**< Likewise. */
+};
+
+/**
+ * @brief Copies such blocks, in any order among themselves. Complete on return.
+ *
+ * @return as peerlane_blocks_copy(), with the place of the first mistake before anything moves: bytes that two blocks
+ *         write, or that are both read and written; a block that is not within one allocation; memory that was freed.
+ */
+int peerlane_block_list_copy(peerlane_copier_t copier, const struct peerlane_block_list* list);
+
+/** @brief Begins to copy such blocks; parameters and errors as peerlane_blocks_begin(). */
+int peerlane_block_list_begin(peerlane_copier_t copier, const struct peerlane_block_list* list, uint32_t flags, void* stream,
+                              peerlane_op_t* op);
+
 #ifdef __cplusplus
 }
 #endif

@@ -26,6 +26,13 @@ struct paged_memory {
   std::span<const std::int64_t> wide_indices;  // both empty: 0, 1, 2, ...
 };
 
+// Blocks with an address each; a view likewise. `sizes_bytes` may be empty: all have block_size_bytes.
+struct block_list {
+  std::span<const std::uint64_t> destinations, sources, sizes_bytes;
+  std::size_t block_size_bytes = 0;
+  peerlane_memory destination_memory = PEERLANE_MEMORY_ANY, source_memory = PEERLANE_MEMORY_ANY;
+};
+
 namespace detail {
 inline peerlane_paged_memory to_c(const paged_memory& side) noexcept {
   peerlane_paged_memory out{};
@@ -58,6 +65,20 @@ inline result<peerlane_blocks> to_c(const paged_memory& destination, const paged
   out.count = written != 0 ? written : read;
   return out;
 }
+inline result<peerlane_block_list> to_c(const block_list& list) {
+  const std::size_t count = list.destinations.size();
+  if (list.sources.size() != count || (!list.sizes_bytes.empty() && list.sizes_bytes.size() != count))
+    return failure{EINVAL, "the list's arrays differ in length"};
+  peerlane_block_list out{};
+  out.destinations = list.destinations.data();
+  out.sources = list.sources.data();
+  out.sizes_bytes = list.sizes_bytes.empty() ? nullptr : list.sizes_bytes.data();
+  out.block_size_bytes = list.block_size_bytes;
+  out.count = count;
+  out.destination_memory = list.destination_memory;
+  out.source_memory = list.source_memory;
+  return out;
+}
 }  // namespace detail
 
 // The side without indices, if there is one, has blocks 0, 1, 2, ... of as many as the other side has.
@@ -76,6 +97,21 @@ inline status copy_blocks(const copier& by_copier, const paged_memory& destinati
   auto blocks = detail::to_c(destination, source, block_size_bytes);
   if (!blocks) return blocks.error();
   return detail::to_status(peerlane_blocks_copy(by_copier.get(), &*blocks));
+}
+
+inline result<operation> begin_block_list(const copier& by_copier, const block_list& list,
+                                          std::uint32_t flags = PEERLANE_BEGIN_DEFAULT, void* stream = nullptr) {
+  auto blocks = detail::to_c(list);
+  if (!blocks) return blocks.error();
+  peerlane_op_t begun = PEERLANE_OP_INIT;
+  if (const int code = peerlane_block_list_begin(by_copier.get(), &*blocks, flags, stream, &begun))
+    return failure{code, peerlane_last_error()};
+  return operation(begun);
+}
+inline status copy_block_list(const copier& by_copier, const block_list& list) {
+  auto blocks = detail::to_c(list);
+  if (!blocks) return blocks.error();
+  return detail::to_status(peerlane_block_list_copy(by_copier.get(), &*blocks));
 }
 
 }  // namespace peerlane

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
     from . import messages as messages, store as store, streams as streams, testing as testing
-    from ._blocks import copy_blocks as copy_blocks, copy_blocks_async as copy_blocks_async
+    from ._blocks import (copy_block_list as copy_block_list, copy_block_list_async as copy_block_list_async, copy_blocks as copy_blocks,
+                          copy_blocks_async as copy_blocks_async)
     from ._copy import copy as copy, copy_async as copy_async, explain as explain, fill as fill
     from ._errors import Error as Error, StaleMapping as StaleMapping, Timeout as Timeout
     from ._machine import doctor as doctor, info as info
@@ -26,7 +27,7 @@ if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
     from ._version import __version__ as __version__
 
 _HOMES = {
-    "_blocks": ("copy_blocks", "copy_blocks_async"),
+    "_blocks": ("copy_block_list", "copy_block_list_async", "copy_blocks", "copy_blocks_async"),
     "_copy": ("copy", "copy_async", "explain", "fill"),
     "_errors": ("Error", "StaleMapping", "Timeout"),
     "_machine": ("doctor", "info"),

@@ -9,7 +9,7 @@ import numpy as np
 from . import _gpu, _core  # _gpu first: it is what _core runs on
 from ._types import After, AnyArray
 
-__all__ = ["copy_blocks", "copy_blocks_async"]
+__all__ = ["copy_block_list", "copy_block_list_async", "copy_blocks", "copy_blocks_async"]
 
 
 def copy_blocks(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequence[AnyArray], dst_indices: Any = None, src_indices: Any = None,
@@ -30,6 +30,32 @@ def copy_blocks_async(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequen
     """Begins that: `await` the operation, wait(), or make_wait(stream). The tensors are kept until it has ended; the indices are free
     again when this returns."""
     return _core.copy_blocks_async(dst, src, _numbers(dst_indices), _numbers(src_indices), urgent, after)
+
+
+def copy_block_list(dst: Any, src: Any, sizes: Any, *, urgent: bool = False, after: Any = None) -> None:
+    """For each i: sizes[i] bytes from the address src[i] to the address dst[i]; complete on return.
+
+    Addresses and sizes are NumPy arrays or CPU tensors of int64 or uint64, read where they are, or any sequence of integers; one
+    integer as `sizes` holds for all. All destinations are GPU memory or all are host memory, and so are the sources. Everything is
+    checked before anything moves: memory that was freed, a block that leaves its allocation, bytes that two blocks write are an
+    Error with EINVAL that names the block. Addresses tell no stream: give the one that still works on them as `after`.
+    """
+    copy_block_list_async(dst, src, sizes, urgent=urgent, after=after).wait()
+
+
+def copy_block_list_async(dst: Any, src: Any, sizes: Any, *, urgent: bool = False, after: Any = None) -> _core.Operation:
+    """Begins that: `await` the operation, wait(), or make_wait(stream). Keep the memory until it has ended; the arrays are free again
+    when this returns."""
+    if isinstance(after, str):
+        raise ValueError("copy_block_list: after: give a stream or None, as addresses tell none")
+    if not isinstance(sizes, int):
+        sizes = _addresses(sizes)
+    return _core.copy_block_list_async(_addresses(dst), _addresses(src), sizes, urgent, after)
+
+
+def _addresses(numbers: Any) -> Any:
+    """Lists and ranges become an array; arrays and tensors stay as they are."""
+    return np.asarray(numbers, np.uint64) if isinstance(numbers, (list, tuple, range)) else numbers
 
 
 def _numbers(indices: Any) -> Any:

@@ -170,11 +170,61 @@ std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb:
                                      true);
 }
 
+// Addresses or sizes: 64-bit integers in host memory, read where they are.
+tensor describe_numbers(nb::handle numbers, const char* role) {
+  tensor out = describe(numbers, role);
+  const std::string type = name_of(out.type);
+  const auto refuse_it = [&](const std::string& reason) {
+    throw nb::value_error((std::string(role) + ": " + reason).c_str());
+  };
+  if (out.location != place::host) refuse_it("numbers in GPU memory: give them in host memory");
+  if (type != "int64" && type != "uint64") refuse_it("numbers of " + type + ": int64 and uint64 are read where they are");
+  if (out.shape.size() != 1 || !out.is_contiguous()) refuse_it("give one run of numbers");
+  return out;
+}
+
+const std::uint64_t* numbers_of(const tensor& described) {
+  return reinterpret_cast<const std::uint64_t*>(static_cast<std::uintptr_t>(described.address));
+}
+
+std::unique_ptr<operation> copy_block_list_async(nb::handle dst, nb::handle src, nb::handle sizes, bool is_urgent,
+                                                 nb::handle after) {
+  const tensor destinations = describe_numbers(dst, "copy_block_list: the destinations"),
+               sources = describe_numbers(src, "copy_block_list: the sources");
+  tensor each;
+  peerlane_block_list list{};
+  list.destinations = numbers_of(destinations);
+  list.sources = numbers_of(sources);
+  list.count = static_cast<std::size_t>(destinations.shape[0]);
+  bool is_one_length = sources.shape[0] == destinations.shape[0];
+  if (PyLong_Check(sizes.ptr())) {
+    list.block_size_bytes = unsigned_integer(sizes, "copy_block_list: the size");
+  } else {
+    each = describe_numbers(sizes, "copy_block_list: the sizes");
+    list.sizes_bytes = numbers_of(each);
+    is_one_length = is_one_length && each.shape[0] == destinations.shape[0];
+  }
+  if (!is_one_length) throw nb::value_error("copy_block_list: the arrays differ in length");
+  const auto busy = busy_streams(after, {});
+  auto begun = [&] {
+    const nb::gil_scoped_release waiting;
+    peerlane_op_t op = PEERLANE_OP_INIT;
+    const std::uint32_t flags = (busy.empty() ? 0u : static_cast<std::uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) |
+                                (is_urgent ? static_cast<std::uint32_t>(PEERLANE_BEGIN_URGENT) : 0u);
+    const int code = peerlane_block_list_begin(shared_copier().get(), &list, flags, busy.empty() ? nullptr : busy[0], &op);
+    if (code != 0) throw error(code, peerlane_last_error());
+    return peerlane::operation(op);
+  }();
+  return std::make_unique<operation>(std::move(begun), nb::none(), nb::none(), nb::none(), true);
+}
+
 }  // namespace
 
 void bind_blocks(nb::module_& module) {
   module.def("copy_blocks_async", &copy_blocks_async, nb::arg("dst").none(), nb::arg("src").none(),
              nb::arg("dst_indices").none(), nb::arg("src_indices").none(), nb::arg("urgent"), nb::arg("after").none());
+  module.def("copy_block_list_async", &copy_block_list_async, nb::arg("dst"), nb::arg("src"), nb::arg("sizes"),
+             nb::arg("urgent"), nb::arg("after").none());
 }
 
 }  // namespace pl::py

@@ -5,6 +5,7 @@
 #include "base/text.hpp"
 #include "capi/errno_keeper.hpp"
 #include "capi/open_copier.hpp"
+#include "copy/block_list.hpp"
 #include "copy/block_transfer.hpp"
 
 namespace {
@@ -32,11 +33,20 @@ int read_side(const char* role, const peerlane_paged_memory& given, std::size_t 
   return 0;
 }
 
-bool is_device_side(const peerlane_paged_memory& side) {
+bool is_device_side(std::uint64_t address, std::uint32_t memory) {
   peerlane_buffer first{};
-  first.address = side.planes[0];
-  first.memory = side.memory;
+  first.address = address;
+  first.memory = memory;
   return pl::is_device_memory(first);
+}
+
+int read_direction(bool to_device, bool from_device, direction& out) {
+  if (!to_device && !from_device)
+    return fail(EINVAL,
+                "the destination and the source are host memory both, or GPU memory that was freed: use memcpy, or say "
+                "device memory");
+  out = !to_device ? direction::to_host : from_device ? direction::on_device : direction::to_device;
+  return 0;
 }
 
 int read_blocks(const peerlane_blocks* given, pl::copy::block_transfer& out) {
@@ -46,11 +56,38 @@ int read_blocks(const peerlane_blocks* given, pl::copy::block_transfer& out) {
   out.block_bytes = given->block_size_bytes;
   out.count = given->count;
   if (out.block_bytes == 0 || out.count == 0 || given->plane_count == 0) return out.count = 0, 0;
-  const bool to_device = is_device_side(given->destination), from_device = is_device_side(given->source);
-  if (!to_device && !from_device)
-    return fail(EINVAL, "the destination and the source are host memory both: use memcpy, or say device memory");
-  out.way = !to_device ? direction::to_host : from_device ? direction::on_device : direction::to_device;
-  return 0;
+  return read_direction(is_device_side(given->destination.planes[0], given->destination.memory),
+                        is_device_side(given->source.planes[0], given->source.memory), out.way);
+}
+
+int read_list(const peerlane_block_list* given, pl::copy::block_list& out) {
+  if (given == nullptr) return fail(EINVAL, kNullPointer);
+  if (given->destination_memory > PEERLANE_MEMORY_DEVICE || given->source_memory > PEERLANE_MEMORY_DEVICE)
+    return fail(EINVAL, pl::kNoMemoryKind);
+  if (given->count == 0) return 0;
+  if (given->destinations == nullptr || given->sources == nullptr) return fail(EINVAL, kNullPointer);
+  out.destinations = {given->destinations, given->count};
+  out.sources = {given->sources, given->count};
+  if (given->sizes_bytes != nullptr) out.sizes = {given->sizes_bytes, given->count};
+  else out.block_bytes = given->block_size_bytes;
+  std::size_t first = 0;  // with bytes: others may have null pointers
+  while (first < given->count && out.size(first) == 0) ++first;
+  if (first == given->count) return 0;
+  return read_direction(is_device_side(given->destinations[first], given->destination_memory),
+                        is_device_side(given->sources[first], given->source_memory), out.way);
+}
+
+int check_flags(std::uint32_t flags) {
+  constexpr std::uint32_t kKnown = PEERLANE_BEGIN_AFTER_STREAM | PEERLANE_BEGIN_URGENT;
+  return (flags & ~kKnown) == 0 ? 0 : fail(EINVAL, "unknown bits in flags: give PEERLANE_BEGIN_ values only");
+}
+
+pl::copy::planner::async_options options_of(std::uint32_t flags, void* stream) {
+  pl::copy::planner::async_options wanted;
+  wanted.has_after = (flags & PEERLANE_BEGIN_AFTER_STREAM) != 0;
+  wanted.after = static_cast<pl::cu::stream_t>(stream);
+  wanted.is_urgent = (flags & PEERLANE_BEGIN_URGENT) != 0;
+  return wanted;
 }
 
 }  // namespace
@@ -70,19 +107,41 @@ PL_EXPORT int peerlane_blocks_begin(peerlane_copier_t copier, const struct peerl
                                     void* stream, peerlane_op_t* op) try {
   const pl::errno_keeper keeper;
   if (op == nullptr) return fail(EINVAL, kNullPointer);
-  constexpr std::uint32_t kKnown = PEERLANE_BEGIN_AFTER_STREAM | PEERLANE_BEGIN_URGENT;
-  if ((flags & ~kKnown) != 0) return fail(EINVAL, "unknown bits in flags: give PEERLANE_BEGIN_ values only");
-  int code = 0;
+  int code = check_flags(flags);
+  if (code != 0) return code;
   auto* const planner = pl::planner_of(copier, code);
   if (planner == nullptr) return code;
   pl::copy::block_transfer blocks;
   if ((code = read_blocks(given, blocks)) != 0) return code;
-  pl::copy::planner::async_options wanted;
-  wanted.has_after = (flags & PEERLANE_BEGIN_AFTER_STREAM) != 0;
-  wanted.after = static_cast<pl::cu::stream_t>(stream);
-  wanted.is_urgent = (flags & PEERLANE_BEGIN_URGENT) != 0;
-  auto begun = planner->begin_blocks(blocks, wanted);
+  auto begun = planner->begin_blocks(blocks, options_of(flags, stream));
   if (!begun) return fail(begun.error());
   return pl::add_operation(copier, *std::move(begun), blocks.bytes(), *op);
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_block_list_copy(peerlane_copier_t copier, const struct peerlane_block_list* given) try {
+  const pl::errno_keeper keeper;
+  int code = 0;
+  auto* const planner = pl::planner_of(copier, code);
+  if (planner == nullptr) return code;
+  pl::copy::block_list list;
+  if ((code = read_list(given, list)) != 0) return code;
+  return pl::return_code(planner->copy_block_list(list));
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_block_list_begin(peerlane_copier_t copier, const struct peerlane_block_list* given, uint32_t flags,
+                                        void* stream, peerlane_op_t* op) try {
+  const pl::errno_keeper keeper;
+  if (op == nullptr) return fail(EINVAL, kNullPointer);
+  int code = check_flags(flags);
+  if (code != 0) return code;
+  auto* const planner = pl::planner_of(copier, code);
+  if (planner == nullptr) return code;
+  pl::copy::block_list list;
+  if ((code = read_list(given, list)) != 0) return code;
+  auto begun = planner->begin_block_list(list, options_of(flags, stream));
+  if (!begun) return fail(begun.error());
+  return pl::add_operation(copier, *std::move(begun), list.bytes(), *op);
 }
 PL_NO_EXCEPTIONS

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 
+#include "copy/block_list.hpp"
 #include "copy/block_transfer.hpp"
 #include "copy/copy_engine.hpp"
 #include "copy/cost_table.hpp"
@@ -91,6 +92,9 @@ class planner {
   // not within one allocation. The arrays of planes and indices are free again on return, the memory when it has ended.
   result<completion> begin_blocks(const block_transfer& blocks, const async_options& wanted);
   status copy_blocks(const block_transfer& blocks);
+  // The same for blocks with an address each; EINVAL also: a block that is not within one allocation.
+  result<completion> begin_block_list(const block_list& list, const async_options& wanted);
+  status copy_block_list(const block_list& list);
 
   // The CRC-32C of device memory, computed by the GPU while the memory is copied; gpu_checksum says what may be expected.
   // `device` is what the driver said of it. Of `wanted` the order counts.
@@ -163,7 +167,8 @@ class planner {
   struct shared;
   struct thread_memory;
   struct thread_memory_holder;
-  struct cpu_place;  // a device range as the CPU reaches it
+  struct cpu_place;    // a device range as the CPU reaches it
+  class block_places;  // what a list of blocks lies in
 
   planner(const cu::driver_table& cuda, const options& wanted, cost_table costs, std::string origin);
   status inspect(const transfer& transfer, sides& ends, const cu::pointer_info* device = nullptr) const;
@@ -205,6 +210,10 @@ class planner {
   status inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const;
   result<dma_engine::operation> blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
                                                   bool is_urgent);
+  result<completion> begin_checked_list(const block_list& list, const async_options& wanted);
+  result<completion> begin_blocks_one_by_one(const block_transfer& blocks, const async_options& wanted);
+  bool is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept;
+  result<dma_engine::operation> list_on_channel(const block_list& list, block_places& places, bool is_urgent);
   status by_dma_channel(const transfer& transfer, sides& ends);
   status by_dma_bounce(const transfer& transfer, sides& ends);
   status by_dma_ring(const choice& option, const transfer& transfer, sides& ends);

@@ -12,9 +12,6 @@
 namespace pl::copy {
 namespace {
 
-// Longer lists keep a channel busy for more than short copies should wait.
-constexpr std::uint64_t kMaxQuickBytes = std::uint64_t{1} << 20;
-
 failure about_plane(const char* role, std::size_t plane, const failure& reason) {
   return {reason.code, format("plane %zu of the %s: %s", plane, role, reason.message.c_str())};
 }
@@ -104,6 +101,32 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
   return begun;
 }
 
+// Planes of host memory that was registered piece by piece (PyTorch's threads do that, and host pools): no one registration
+// holds a plane, though all of it is pinned.
+bool planner::is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept {
+  if (blocks.way == direction::on_device) return false;
+  const paged_memory& host = blocks.way == direction::to_host ? blocks.destination : blocks.source;
+  for (std::size_t plane = 0; plane < planes.size(); ++plane) {
+    if (planes[plane].other != other_side::pageable) continue;
+    const gpu_context context{&cuda_, planes[plane].device.device_ordinal, planes[plane].device.context};
+    if (inspect_host(cuda_, host_pointer(host.planes[plane]), 1, context.handle != nullptr ? &context : nullptr).is_pinned)
+      return true;
+  }
+  return false;
+}
+
+result<completion> planner::begin_blocks_one_by_one(const block_transfer& blocks, const async_options& wanted) {
+  std::vector<std::uint64_t> destinations, sources, sizes;
+  (void)for_each_piece(blocks,
+                       [&](std::size_t, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) -> status {
+                         destinations.push_back(destination);
+                         sources.push_back(source);
+                         sizes.push_back(bytes);
+                         return {};
+                       });
+  return begin_checked_list({blocks.way, destinations, sources, sizes, 0}, wanted);
+}
+
 result<completion> planner::begin_blocks(const block_transfer& blocks, const async_options& wanted) {
   if (!is_mine()) return wrong_process();
   if (auto good = check(blocks); !good) return good.error();
@@ -114,6 +137,7 @@ result<completion> planner::begin_blocks(const block_transfer& blocks, const asy
     if (plane != 0) planes[plane] = planes[plane - 1];
     if (auto good = inspect_planes(blocks, plane, planes[plane]); !good) return good.error();
   }
+  if (is_pinned_in_pieces(blocks, planes)) return begin_blocks_one_by_one(blocks, wanted);
   if (!wanted.has_after && uses_channels_) {
     auto begun = blocks_on_channel(blocks, planes, wanted.is_urgent);
     if (begun) {

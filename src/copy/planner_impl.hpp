@@ -16,6 +16,9 @@
 
 namespace pl::copy {
 
+// Longer lists of blocks keep a channel busy for more than short copies should wait.
+inline constexpr std::uint64_t kMaxQuickBytes = std::uint64_t{1} << 20;
+
 struct planner::sides {
   direction way = direction::to_device;
   other_side other = other_side::pageable;

@@ -135,5 +135,108 @@ TEST_F(peerlane_block_copies, CppTakesSpans) {
   EXPECT_EQ(peerlane::copy_blocks(*copier, host, fewer, kBlock).code(), EINVAL);
 }
 
+// ---- Blocks with an address each
+
+// The same blocks, as addresses.
+struct address_arrays {
+  std::vector<std::uint64_t> destinations, sources, sizes;
+
+  peerlane_block_list list() const {
+    peerlane_block_list out{};
+    out.destinations = destinations.data();
+    out.sources = sources.data();
+    out.sizes_bytes = sizes.data();
+    out.count = destinations.size();
+    return out;
+  }
+};
+
+class peerlane_block_lists : public peerlane_block_copies {
+ protected:
+  void SetUp() override {
+    peerlane_block_copies::SetUp();
+    for (std::size_t plane = 0; plane < kPlanes; ++plane)
+      for (std::size_t i = 0; i < kCount; ++i) {
+        arrays_.destinations.push_back(host_planes_[plane] + static_cast<std::uint64_t>(host_blocks_[i]) * kPlanes * kBlock);
+        arrays_.sources.push_back(device_planes_[plane] + static_cast<std::uint64_t>(device_blocks_[i]) * kBlock);
+        arrays_.sizes.push_back(kBlock);
+      }
+    list_ = arrays_.list();
+  }
+  std::string list_refused() {
+    EXPECT_EQ(peerlane_block_list_copy(copier_, &list_), EINVAL);
+    EXPECT_EQ(host_, std::vector<unsigned char>(host_.size(), 0)) << "nothing moves";
+    return peerlane_last_error();
+  }
+  address_arrays arrays_;
+  peerlane_block_list list_{};
+};
+
+TEST_F(peerlane_block_lists, BlocksArriveAndOperationsEnd) {
+  ASSERT_EQ(peerlane_block_list_copy(copier_, &list_), 0) << peerlane_last_error();
+  expect_moved();
+  std::fill(host_.begin(), host_.end(), 0);
+  list_.sizes_bytes = nullptr;
+  list_.block_size_bytes = kBlock;
+  list_.source_memory = PEERLANE_MEMORY_DEVICE;
+  list_.destination_memory = PEERLANE_MEMORY_HOST;
+  peerlane_op_t op = PEERLANE_OP_INIT;
+  ASSERT_EQ(peerlane_block_list_begin(copier_, &list_, PEERLANE_BEGIN_URGENT, nullptr, &op), 0) << peerlane_last_error();
+  peerlane_op_info info{};
+  ASSERT_EQ(peerlane_op_wait(&op, 10'000, &info), 0);
+  EXPECT_EQ(info.size_bytes, kCount * kPlanes * kBlock);
+  expect_moved();
+  std::swap(list_.sources, list_.destinations);
+  std::swap(list_.source_memory, list_.destination_memory);
+  ASSERT_EQ(peerlane_block_list_copy(copier_, &list_), 0) << peerlane_last_error();
+  EXPECT_EQ(device_bytes(device_, data_.size()), data_);
+  list_.count = 0;
+  EXPECT_EQ(peerlane_block_list_copy(copier_, &list_), 0);
+  list_ = arrays_.list();
+  arrays_.sizes.assign(arrays_.sizes.size(), 0);
+  EXPECT_EQ(peerlane_block_list_copy(copier_, &list_), 0) << "blocks of no bytes";
+}
+
+TEST_F(peerlane_block_lists, MistakesAreErrorsThatNameTheirPlace) {
+  std::swap(arrays_.destinations[4], arrays_.destinations[9]);
+  arrays_.destinations[9] = arrays_.destinations[0] + kBlock - 1;
+  EXPECT_NE(list_refused().find("block 9 of the destination"), std::string::npos) << peerlane_last_error();
+  arrays_.destinations[9] = device_ + 64'000;
+  EXPECT_NE(list_refused().find("block 9 of the destination: GPU memory"), std::string::npos) << peerlane_last_error();
+  arrays_.destinations[9] = 0;
+  EXPECT_NE(list_refused().find("block 9 of the destination: 0x0"), std::string::npos) << peerlane_last_error();
+  arrays_ = {{host_planes_[0]}, {host_planes_[1]}, {kBlock}};
+  list_ = arrays_.list();
+  EXPECT_NE(list_refused().find("host memory both"), std::string::npos);
+  list_.source_memory = 9;
+  (void)list_refused();
+  list_.source_memory = PEERLANE_MEMORY_ANY;
+  list_.sources = nullptr;
+  (void)list_refused();
+  list_ = arrays_.list();
+  peerlane_op_t op = PEERLANE_OP_INIT;
+  EXPECT_EQ(peerlane_block_list_begin(copier_, &list_, 8, nullptr, &op), EINVAL);
+  EXPECT_EQ(peerlane_block_list_begin(copier_, &list_, 0, nullptr, nullptr), EINVAL);
+  EXPECT_EQ(peerlane_block_list_begin(copier_, nullptr, 0, nullptr, &op), EINVAL);
+  EXPECT_EQ(peerlane_block_list_begin(nullptr, &list_, 0, nullptr, &op), EINVAL);
+  EXPECT_TRUE(peerlane_op_is_empty(&op));
+}
+
+TEST_F(peerlane_block_lists, CppTakesSpans) {
+  auto copier = peerlane::copier::open();
+  ASSERT_TRUE(copier) << copier.error().message;
+  peerlane::block_list list{arrays_.destinations, arrays_.sources, {}, kBlock};
+  auto begun = peerlane::begin_block_list(*copier, list);
+  ASSERT_TRUE(begun) << begun.error().message;
+  ASSERT_TRUE(begun->wait());
+  expect_moved();
+  list.sizes_bytes = arrays_.sizes;
+  std::fill(host_.begin(), host_.end(), 0);
+  ASSERT_TRUE(peerlane::copy_block_list(*copier, list));
+  expect_moved();
+  list.sources = list.sources.first(2);
+  EXPECT_EQ(peerlane::copy_block_list(*copier, list).code(), EINVAL);
+}
+
 }  // namespace
 }  // namespace pl::test

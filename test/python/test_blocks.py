@@ -76,3 +76,61 @@ def test_mistakes_move_nothing():
         peerlane.copy_blocks(np.broadcast_to(pool, pool.shape), cache, [0], [1])
     with pytest.raises(peerlane.Error, match="read and written"):
         peerlane.copy_blocks(cache, cache, [0, 1], [1, 2])
+
+
+def address(x):
+    return x.__cuda_array_interface__["data"][0] if hasattr(x, "__cuda_array_interface__") else x.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, list])
+def test_a_list_of_addresses(dtype):
+    make = (lambda numbers: [int(n) for n in numbers]) if dtype is list else (lambda numbers: np.array(numbers, dtype))
+    layers = [pages(20, seed) for seed in range(2)]
+    cache, pool = [testing.array(layer) for layer in layers], np.zeros((6, *BLOCK), np.float32)
+    size = pool[0].nbytes
+    wanted = [(0, 7, 5), (1, 19, 0), (0, 8, 3), (1, 0, 4)]  # layer, page, place in the pool
+    dst = make([address(pool) + place * size for _, _, place in wanted])
+    src = make([address(cache[layer]) + page * size for layer, page, _ in wanted])
+    expected = np.zeros_like(pool)
+    for layer, page, place in wanted:
+        expected[place] = layers[layer][page]
+    peerlane.copy_block_list(dst, src, size)
+    assert np.array_equal(pool, expected)
+    pool[:] = 0
+    expected[4, 2:] = 0  # the last block's first half alone
+    peerlane.copy_block_list(dst, src, make([size, size, size, size // 2]), urgent=True)
+    assert np.array_equal(pool, expected)
+
+    async def back():
+        await peerlane.copy_block_list_async(src[:1], dst[:1], size, after=0)
+
+    pool[5] = 42
+    asyncio.run(back())
+    assert (cache[0].get()[7] == 42).all() and np.array_equal(cache[0].get()[8], layers[0][8])
+
+
+def test_mistakes_in_a_list_of_addresses_move_nothing():
+    cache, pool = testing.array(pages(8, 2)), np.zeros((8, *BLOCK), np.float32)
+    size = pool[0].nbytes
+    dst, src = (np.array([address(x) + i * size for i in range(8)], np.int64) for x in (pool, cache))
+
+    def refused(kind, words, *arguments, **more):
+        with pytest.raises(kind, match=words):
+            peerlane.copy_block_list(*arguments, **more)
+        assert not pool.any()
+
+    twice = dst.copy()
+    twice[6] = dst[2] + 4
+    refused(peerlane.Error, "block [26] of the destination.*another block writes there", twice, src, size)
+    refused(peerlane.Error, "block 3 of the source: 0x0 is no address", dst, np.where(np.arange(8) == 3, 0, src), size)
+    refused(peerlane.Error, "block 1 of the source: 0xfff", dst, np.where(np.arange(8) == 1, -5, src), size)
+    refused(peerlane.Error, "freed", dst, np.full(8, 4096), size)
+    refused(peerlane.Error, "host memory both", dst, dst + 4, 4)
+    refused(ValueError, "differ in length", dst, src[:3], size)
+    refused(ValueError, "differ in length", dst, src, np.array([size]))
+    refused(ValueError, "int64 and uint64", dst, src.astype(np.int32), size)
+    refused(ValueError, "one run of numbers", dst[::2], src[::2], size)
+    refused(ValueError, "GPU memory: give them in host memory", dst, testing.array(src), size)
+    refused(ValueError, "addresses tell none", dst, src, size, after="auto")
+    refused(ValueError, "the size", dst, src, -1)
+    refused(TypeError, "destinations", object(), src, size)

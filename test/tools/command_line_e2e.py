@@ -23,7 +23,8 @@ SHARED_MACHINE = 4  # other tests run at the same time
 QUICK = {
     "demo": [], "info": [], "doctor": [], "env": [], "topo": [], "sanity": ["-t", "basic_cumemalloc"],
     "copybw": ["-s", "64K", "-w", "1", "-r", "1"], "copylat": ["--sizes", "64"], "apiperf": ["-s", "64K"], "pplat": ["-t", "20"],
-    "copy": ["--max", "4K", "--time", "1", "--direction", "h2d"], "calibrate": ["--dry-run", "--budget-ms", "50", "--max", "4K"],
+    "copy": ["--max", "4K", "--time", "1", "--direction", "h2d"],
+    "blocks": ["--sizes", "4K", "--counts", "16", "--time", "1"], "calibrate": ["--dry-run", "--budget-ms", "50", "--max", "4K"],
     "explain-copy": ["--size", "64K", "--d2h"], "bandwidth": ["-t", "0", "-b", "1M", "-i", "1"],
     "p2p latency": ["-m", "8:8", "-i", "5", "-x", "1"], "store perf": ["--elements", "20"],
     "store crash-demo": ["--size", "1M"], "soak": ["--seconds", "1", "--only", "mappings"],
@@ -252,14 +253,14 @@ def python_options():
 def smaller_runs():
     """By default no command takes more than 20 s of a small machine on the simulated GPU."""
     with tempfile.TemporaryDirectory() as cache:
-        for words in (["copy"], ["calibrate"], ["copylat"], ["copybw"], ["apiperf"], ["pplat"], ["async", "stencil"], ["async", "multigrid"],
+        for words in (["copy"], ["blocks"], ["calibrate"], ["copylat"], ["copybw"], ["apiperf"], ["pplat"], ["async", "stencil"], ["async", "multigrid"],
                       ["async", "pingpong"], ["async", "economy"], ["bandwidth"], ["p2p", "latency"], ["p2p", "mbw_mr"]):
             before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
             done = good(*words, XDG_CACHE_HOME=cache)
             after, took = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - begin
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             check(cpu < 2 * 20 and took < SHARED_MACHINE * 20, words, f"{took:.1f} s, {cpu:.1f} s of CPU")
-            if words[0] in ("copy", "calibrate", "async"):
+            if words[0] in ("copy", "blocks", "calibrate", "async"):
                 check("smaller than by default, as the GPU is simulated" in done.stderr, words, done.stderr)
     given = good("async", "pingpong", "-i", "20").stderr
     check("--iterations" not in given, "what is given stays", given)

@@ -100,7 +100,7 @@ def usage():
     check(run().code == 1, "no command must fail")
     for word in ("-h", "--help", "help"):
         text = succeed(run(word)).out
-        for command in "demo info doctor sanity copybw copylat apiperf pplat copy calibrate explain-copy bandwidth env".split():
+        for command in "demo info doctor sanity copybw copylat apiperf pplat copy blocks calibrate explain-copy bandwidth env".split():
             check(re.search(rf"^  {command} ", text, re.M), f"{command} is not in the usage")
     check(re.fullmatch(r"peerlane \d+\.\d+\.\d+ \(\S+\)\n", succeed(run("--version")).out), "--version")
     for name in "gdrcopy_sanity gdrcopy_copybw gdrcopy_copylat gdrcopy_apiperf gdrcopy_pplat sanity copybw".split():
@@ -112,7 +112,7 @@ def unknown_command():
 
 
 def bad_options():
-    for command in "info doctor sanity copybw copylat apiperf pplat env demo copy calibrate explain-copy bandwidth".split():
+    for command in "info doctor sanity copybw copylat apiperf pplat env demo copy blocks calibrate explain-copy bandwidth".split():
         refuse(run(command, "--no-such-option"), f"peerlane {command}:", "-h lists the options")
         check(run(command, "-h").code == 0, command)
     for arguments in (["copybw", "-s", "1X"], ["copybw", "-s", "0"], ["copylat", "-w", "0"], ["apiperf", "-n", "-1"],
@@ -566,6 +566,62 @@ def copy_async():
              for row in result["rows"] if row["kind"] == "async"}
     check(begun == {(way, memory, size, method) for way in ("d2h", "h2d") for memory in ("pinned", "pageable")
                     for size in (65536, 1 << 20) for method in ("begin_wait", "begin", "planner", "cuMemcpyAsync")}, begun)
+
+
+MOVERS = ["peerlane", "cuMemcpyBatchAsync", "cuMemcpyAsync", "gather 16 SMs", "gather all SMs"]
+
+
+def blocks_sweep():
+    """Every contender at every point, each checked; what does not fit into --memory is left out; by channel too."""
+    for engine in ("auto", "dma"):
+        env = {"PEERLANE_GPU": "sim", "PEERLANE_COPY_ENGINE": engine}
+        done, result = with_json("blocks", "--sizes", "512,5008", "--counts", "1,40,3000", "--memory", "2M", "--each", "40", "--time",
+                                 "1", "--samples", "3", "--seed", "7", env=env)
+        text = succeed(done).out
+        rows = [row for row in result["rows"] if row["kind"] == "blocks"]
+        seen = {(row["direction"], row["block_bytes"], row["count"], row["method"]) for row in rows}
+        points = [(512, 1), (512, 40), (512, 3000), (5008, 1), (5008, 40)]
+        check(seen == {(way, *point, method) for way in ("d2h", "h2d") for point in points for method in MOVERS
+                       if method != "cuMemcpyAsync" or point[1] <= 40}, seen)
+        for row in rows:
+            check(row["size_bytes"] == row["block_bytes"] * row["count"] and row["bandwidth_gb_per_s"] >= row["bandwidth_p99_gb_per_s"] > 0
+                  and row["submit_ns_per_block"] > 0 and row["verified"] is True and "link_share" not in row, row)
+        best = [row for row in result["rows"] if row["kind"] == "blocks_best"]
+        check(len(best) == 2 * len(points) and all(row["ratio_to_best"] > 0 for row in best), best)
+        check("of 10 points" in text and "its rate is not known" in text, text)
+    done, result = with_json("blocks", "--direction", "h2d", "--methods", "peerlane,gather all SMs", "--sizes", "4K", "--counts", "16",
+                             "--no-verify", "--time", "1")
+    check({row["method"] for row in result["rows"] if row["kind"] == "blocks"} == {"peerlane", "gather all SMs"}, succeed(done).out)
+    check(result["parameters"]["verified"] is False, result["parameters"])
+
+
+def blocks_beside():
+    done, result = with_json("blocks", "--beside", "--direction", "d2h")
+    check("kernels beside lists" in succeed(done).out, done.out)
+    rows = {(row["kernels"], row["block_bytes"], row["method"]): row for row in result["rows"]}
+    names = ["no lists", *(name for name in MOVERS if name != "cuMemcpyAsync")]
+    check(set(rows) == {(load, size, name) for load in ("arithmetic", "memory") for size in (4096, 16384) for name in names}, rows)
+    for (_, _, name), row in rows.items():
+        check((row["bandwidth_gb_per_s"] > 0) == (name != "no lists") and row["latency_ns_p50"] > 0, row)
+
+
+def blocks_urgent():
+    done, result = with_json("blocks", "--urgent", "--memory", "1M")
+    check("a list beside a long one of 1 MiB" in succeed(done).out, done.out)
+    alone = [row for row in result["rows"] if row["condition"] == "alone"]
+    check(len(alone) == 4 and all(row["long_bytes"] == 1 << 20 and row["latency_ns_p50"] > 0 for row in alone), result["rows"])
+
+
+def blocks_bad_options():
+    refuse(run("blocks", "--sizes", "4K,100"), "--sizes", "multiple of 16")
+    refuse(run("blocks", "--sizes", "8"), "--sizes")
+    refuse(run("blocks", "--counts", "16,,32"), "--counts")
+    refuse(run("blocks", "--counts", "2000000"), "--counts")
+    refuse(run("blocks", "--direction", "d2d"), "--direction", "h2d")
+    refuse(run("blocks", "--methods", "magic"), "--methods", "cuMemcpyBatchAsync")
+    refuse(run("blocks", "--memory", "1K", "--sizes", "4K"), "--memory")
+    refuse(run("blocks", "--memory", "1K", "--urgent"), "--memory")
+    refuse(run("blocks", "--memory", "65G"), "--memory")
 
 
 def calibrate():

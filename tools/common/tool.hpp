@@ -54,6 +54,7 @@ int run_apiperf(const invocation& call);
 int run_pplat(const invocation& call);
 int run_demo(const invocation& call);
 int run_copy(const invocation& call);
+int run_blocks(const invocation& call);
 int run_calibrate(const invocation& call);
 int run_explain_copy(const invocation& call);
 int run_topo(const invocation& call);

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host pools' C interface; the contract is in peerlane/host_pool.h.
+#include <peerlane/host_pool.h>
+
+#include "capi/capi_call.hpp"
+#include "capi/errno_keeper.hpp"
+#include "capi/live_handles.hpp"
+#include "copy/host_pool.hpp"
+#include "cuda/driver_table.hpp"
+
+namespace {
+
+using pl::fail;
+using pools = pl::live_handles<pl::copy::host_pool>;
+
+}  // namespace
+
+PL_EXPORT int peerlane_host_pool_open(const struct peerlane_host_pool_options* options, peerlane_host_pool_t* pool) try {
+  const pl::errno_keeper keeper;
+  if (options == nullptr || pool == nullptr) return fail(EINVAL, pl::kNullPointer);
+  if (options->struct_bytes < 2 * sizeof(size_t))
+    return fail(EINVAL, "options->struct_bytes is not sizeof(struct peerlane_host_pool_options)");
+  peerlane_host_pool_options given{};
+  std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
+  auto cuda = pl::cu::driver();
+  if (!cuda) return fail(cuda.error());
+  pl::copy::host_pool::options wanted;
+  wanted.size_bytes = given.size_bytes;
+  wanted.device_ordinal = given.device_ordinal;
+  if (given.piece_size_bytes != 0) wanted.piece_bytes = given.piece_size_bytes;
+  auto made = pl::copy::host_pool::make(**cuda, wanted);
+  if (!made) return fail(made.error());
+  *pool = static_cast<peerlane_host_pool_t>(pools::instance().add(*std::move(made)));
+  return 0;
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_host_pool_get_info(peerlane_host_pool_t pool, struct peerlane_host_pool_info* info) try {
+  const pl::errno_keeper keeper;
+  if (info == nullptr) return fail(EINVAL, pl::kNullPointer);
+  const auto found = pools::instance().find(pool);
+  if (found == nullptr) return fail(pools::instance().missing());
+  const auto pinning = found->pinning();
+  *info = {found->data(), found->size_bytes(), found->pinned_bytes(), found->numa_node(), pinning ? 0 : pinning.code()};
+  return 0;
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_host_pool_wait(peerlane_host_pool_t pool, int64_t timeout_ms) try {
+  const pl::errno_keeper keeper;
+  const auto found = pools::instance().find(pool);
+  if (found == nullptr) return fail(pools::instance().missing());
+  return pl::return_code(found->wait(timeout_ms));
+}
+PL_NO_EXCEPTIONS
+
+PL_EXPORT int peerlane_host_pool_close(peerlane_host_pool_t pool) try {
+  const pl::errno_keeper keeper;
+  return pools::instance().remove(pool) != nullptr ? 0 : fail(pools::instance().missing());
+}
+PL_NO_EXCEPTIONS

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// blocks: many scattered blocks between host and GPU memory, ours beside the driver's calls and beside kernels.
+#include "tools/blocks/blocks_command.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <random>
+
+#include "base/text.hpp"
+#include "tools/bandwidth/gpu_set.hpp"
+#include "tools/bandwidth/judgement.hpp"
+#include "tools/bandwidth/pcie_rate.hpp"
+
+namespace pl::tools {
+
+bool is_wanted_mover(const blocks_options& options, const std::string& name) {
+  return options.methods.empty() || std::find(options.methods.begin(), options.methods.end(), name) != options.methods.end();
+}
+
+namespace {
+
+// As text, so that a smaller run can replace what was not given.
+struct lists_as_text {
+  std::string sizes = "512,1K,2K,4K,8K,16K,32K,64K,256K,1M";
+  std::string counts = "16,64,256,1024,4096,16384,100000";
+  std::string direction = "all";
+};
+
+std::vector<std::uint64_t> parse_numbers(const char* option, const std::string& text, std::uint64_t least,
+                                         std::uint64_t most, std::uint64_t step) {
+  std::vector<std::uint64_t> out;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    const auto value = parse_size(word);
+    if (!value || *value < least || *value > most || *value % step != 0)
+      throw tool_failure(format("%s: \"%s\" is no number from %s to %s%s", option, word.c_str(), format_size(least).c_str(),
+                                format_size(most).c_str(), step > 1 ? ", a multiple of 16" : ""));
+    out.push_back(*value);
+    begin = end + 1;
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+std::vector<copy::direction> parse_directions(const std::string& text) {
+  if (text == "all") return {copy::direction::to_host, copy::direction::to_device};
+  if (text == "d2h") return {copy::direction::to_host};
+  if (text == "h2d") return {copy::direction::to_device};
+  throw tool_failure(format("--direction: \"%s\" is none of d2h, h2d, all", text.c_str()));
+}
+
+void check_methods(const std::vector<std::string>& methods) {
+  const std::vector<std::string> known{kOurs, kBatch, kEach, kGatherFew, kGatherAll};
+  for (const auto& one : methods)
+    if (std::find(known.begin(), known.end(), one) == known.end())
+      throw tool_failure(format("--methods: \"%s\" is none of %s, %s, %s, \"%s\", \"%s\"", one.c_str(), kOurs, kBatch, kEach,
+                                kGatherFew, kGatherAll));
+}
+
+std::optional<int> parse(const invocation& call, blocks_options& options) {
+  command_parser parser(call,
+                        "Many scattered blocks in one call, ours beside the driver's calls and beside copying kernels");
+  lists_as_text given;
+  parser.text("--sizes", given.sizes, "Block sizes, 16 B to 64 MiB, multiples of 16");
+  parser.text("--counts", given.counts, "Blocks of a list, 1 to 1000000");
+  parser.text("--direction", given.direction, "d2h, h2d, all");
+  parser.app()
+      .add_option("--methods", options.methods, "Only these: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]")
+      ->delimiter(',')
+      ->type_name("LIST");
+  parser.size("--memory", options.memory_bytes, "Longest list; the program takes five times that of memory");
+  parser.integer("--each", options.most_each, 0, 1'000'000, "Longest list by one cuMemcpyAsync for each block");
+  parser.integer("--samples", options.samples, 3, 10'000'000, "Most samples of each contender at each point");
+  parser.integer("--time", options.time_ms, 1, 3'600'000, "Time for each point, ms");
+  parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of places and data; 0: a new one");
+  parser.flag("--no-verify", options.no_verify, "Do not compare what was moved");
+  parser.flag("--beside", options.beside, "What lists cost kernels that run at the same time, instead of the sweep");
+  parser.flag("--urgent", options.urgent, "Short lists behind a long one of --memory, instead of the sweep");
+  parser.common(options.common);
+  if (const auto code = parser.parse()) return code;
+  smaller_run smaller(parser);
+  smaller.text("--sizes", given.sizes, "512,4K,16K");
+  smaller.text("--counts", given.counts, "16,256");
+  smaller.size("--memory", options.memory_bytes, 4u << 20);
+  smaller.number("--time", options.time_ms, 10);
+  smaller.number("--samples", options.samples, 100);
+  options.sizes = parse_numbers("--sizes", given.sizes, 16, 64u << 20, 16);
+  for (const std::uint64_t count : parse_numbers("--counts", given.counts, 1, 1'000'000, 1)) options.counts.push_back(count);
+  options.directions = parse_directions(given.direction);
+  check_methods(options.methods);
+  if (options.memory_bytes > (std::uint64_t{64} << 30)) throw tool_failure("--memory may be at most 64G");
+  if (options.seed == 0) options.seed = static_cast<std::int64_t>(std::random_device{}());
+  return std::nullopt;
+}
+
+link_limit find_link(const gpu_session& gpu) {
+  link_limit out;
+  if (gpu.simulated()) return out;
+  auto gpus = bandwidth::gpu_set::open(gpu.cuda());
+  if (!gpus) return out;
+  const auto links = bandwidth::read_links(**gpus);
+  const auto ordinal = static_cast<std::size_t>(gpu.ordinal());
+  if (ordinal >= links.gpus.size() || links.gpus[ordinal].coherent_host) return out;  // NVLink-C2C is no PCIe link
+  const auto& facts = links.gpus[ordinal];
+  // An idle link may run slower and speeds up under load.
+  const unsigned generation = std::max(facts.pcie_generation_now, facts.pcie_generation_max), width = facts.pcie_width_now;
+  const double raw = bandwidth::pcie_raw_gb_per_s(generation, width);
+  if (raw == 0) return out;
+  out.to_host_gb_per_s = raw * bandwidth::pcie_write_efficiency(generation, facts.pcie_payload_bytes);
+  out.to_device_gb_per_s = raw * bandwidth::pcie_completion_efficiency(generation, facts.pcie_payload_bytes);
+  out.text = bandwidth::pcie_text(generation, width);
+  return out;
+}
+
+}  // namespace
+
+int run_blocks(const invocation& call) {
+  blocks_options options;
+  if (const auto code = parse(call, options)) return *code;
+  report out(call, options.common, "blocks");
+  const gpu_session gpu(options.common.gpu);
+  const link_limit link = find_link(gpu);
+  gpu.make_current();
+  const std::string cpus = place_thread(options.common, gpu.bus_id(), gpu.simulated());
+  out.describe(&gpu, nullptr, cpus);
+  auto& file = out.file();
+  file.set_parameter("memory_bytes", options.memory_bytes);
+  file.set_parameter("time_ms", options.time_ms);
+  file.set_parameter("samples", options.samples);
+  file.set_parameter("seed", options.seed);
+  file.set_parameter("verified", !options.no_verify);
+  file.set_parameter("link", link.text);
+  file.set_parameter("link_to_device_gb_per_s", link.to_device_gb_per_s);
+  file.set_parameter("link_to_host_gb_per_s", link.to_host_gb_per_s);
+  mover_set movers(gpu);
+  if (options.beside) run_blocks_beside(movers, options, file);
+  if (options.urgent) run_urgent_list(movers, options, file);
+  bool passed = true;
+  if (!options.beside && !options.urgent) passed = run_block_sweep(movers, options, link, file);
+  file.set_pass(passed);
+  out.write();
+  return passed ? kExitOk : kExitFailed;
+}
+
+}  // namespace pl::tools
