@@ -18,7 +18,7 @@ constexpr std::uint64_t kSlowestBytesPerUs = 100;
 constexpr std::uint64_t kBulkMemoryBytes = std::uint64_t{8} << 20;
 
 // Operations may overlap, since nothing is queued before its sources are complete. Without the flush bytes arrive behind
-// their completion word: for the host up to one copy in a hundred, some 20 us late (docs/results/dma).
+// their completion word: for the host one copy in two hundred, some 16 us late (docs/results/dma).
 constexpr auto kOrder = dma::ordering::none_flushed;
 
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
@@ -61,10 +61,10 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
     if (slot != nullptr) return slot;
   }
   dma::channel_options options;
-  // Bulk lists to the device share the engine of other copies that way, which are rarely short ones: the CPU stores those.
-  // A fourth engine would often be one that the graphics engine's runlist shares: 33 GB/s instead of 49, and 9 % of the
-  // kernels' time (H100).
-  constexpr std::array<std::size_t, 4> kEngineOf = {0, 1, 2, 1};
+  // Bulk lists of both directions share an engine: who shares with them waits for a millisecond's turn (urgent lists to the
+  // device 1059 us instead of 12; H100). A fourth engine would often be one on the graphics engine's runlist, which costs
+  // the kernels beside it 9 %.
+  constexpr std::array<std::size_t, 4> kEngineOf = {0, 1, 2, 2};
   options.engine = source_.engines[kEngineOf[index] % source_.engines.size()];
   if (kind == queue_kind::bulk) options.memory_bytes = kBulkMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
