@@ -100,9 +100,8 @@ status copy_list::add_by_cpu(const side& destination, const side& source, std::u
   keep(source.in);
   by_cpu_.peer = is_foreign ? peer : 0;
   by_cpu_.is_peer_written = target_kind == kind::foreign_host;
-  by_cpu_.size_bytes += size_bytes;
+  by_cpu_.add(destination.address, source.address, size_bytes);
   size_bytes_ += size_bytes;
-  by_cpu_.moves.push_back({destination.address, source.address, size_bytes});
   return {};
 }
 

@@ -15,7 +15,8 @@ namespace {
 constexpr std::uint64_t kAtOnceBytes = std::uint64_t{256} << 10;
 constexpr std::size_t kAtOnceMoves = 256;
 constexpr std::size_t kBatchMoves = 512;  // of one system call, which takes 1024
-constexpr std::uint64_t kBatchBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kBatchBytes = std::uint64_t{1} << 20;
+constexpr unsigned kMaxThreads = 4;
 
 failure foreign_failure(int code, pid_t peer) {
   if (code == ESRCH) return {ECONNRESET, format("process %d, which owns the memory, has ended", static_cast<int>(peer))};
@@ -57,29 +58,51 @@ status move_batch(const cpu_move* moves, std::size_t count, pid_t peer, bool is_
   return {};
 }
 
-status run_list(const cpu_list& list, const std::atomic<bool>& is_cancelled) {
-  for (std::size_t first = 0; first < list.moves.size() && !is_cancelled.load(std::memory_order_relaxed);) {
-    std::size_t count = 0;
-    for (std::uint64_t bytes = 0; count < kBatchMoves && first + count < list.moves.size() && bytes < kBatchBytes; ++count)
-      bytes += list.moves[first + count].size_bytes;
-    if (list.peer != 0) {
-      if (auto moved = move_batch(&list.moves[first], count, list.peer, list.is_peer_written); !moved) return moved;
-    } else {
-      for (std::size_t i = first; i < first + count; ++i)
-        std::memmove(reinterpret_cast<void*>(list.moves[i].destination), reinterpret_cast<void*>(list.moves[i].source),
-                     list.moves[i].size_bytes);
-    }
-    first += count;
-  }
+status run_batch(const cpu_list& list, std::size_t batch) {
+  const std::size_t first = list.batches[batch];
+  const std::size_t end = batch + 1 < list.batches.size() ? list.batches[batch + 1] : list.moves.size();
+  if (list.peer != 0) return move_batch(&list.moves[first], end - first, list.peer, list.is_peer_written);
+  for (std::size_t i = first; i < end; ++i)
+    std::memmove(reinterpret_cast<void*>(list.moves[i].destination), reinterpret_cast<void*>(list.moves[i].source),
+                 list.moves[i].size_bytes);
   return {};
 }
 
-void finish(cpu_mover::run& work) {
-  work.outcome = run_list(*work.list, work.is_cancelled);
-  work.is_done.store(true, std::memory_order_release);
+// One worker's part; the last one ends the run.
+void work_on(cpu_mover::run& shared) {
+  status outcome;
+  while (outcome && !shared.is_cancelled.load(std::memory_order_relaxed)) {
+    const std::size_t batch = shared.next_batch.fetch_add(1, std::memory_order_relaxed);
+    if (batch >= shared.list->batches.size()) break;
+    outcome = run_batch(*shared.list, batch);
+  }
+  const std::lock_guard hold(shared.mutex);
+  if (!outcome) {
+    shared.outcome = std::move(outcome);
+    shared.is_cancelled.store(true, std::memory_order_relaxed);
+  }
+  if (--shared.workers == 0) shared.is_done.store(true, std::memory_order_release);
 }
 
 }  // namespace
+
+void cpu_list::add(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+  size_bytes += bytes;
+  while (bytes != 0) {
+    const std::uint64_t part = std::min(bytes, kBatchBytes);
+    const bool is_full =
+        batches.empty() || moves.size() - batches.back() >= kBatchMoves || batch_bytes_ + part > kBatchBytes;
+    if (is_full) {
+      batches.push_back(moves.size());
+      batch_bytes_ = 0;
+    }
+    moves.push_back({destination, source, part});
+    batch_bytes_ += part;
+    destination += part;
+    source += part;
+    bytes -= part;
+  }
+}
 
 cpu_mover::~cpu_mover() {
   {
@@ -87,17 +110,19 @@ cpu_mover::~cpu_mover() {
     is_ending_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (auto& thread : threads_) thread.join();
 }
 
 void cpu_mover::begin(const std::shared_ptr<run>& started) {
-  if (started->list->size_bytes <= kAtOnceBytes && started->list->moves.size() <= kAtOnceMoves) return finish(*started);
+  if (started->list->size_bytes <= kAtOnceBytes && started->list->moves.size() <= kAtOnceMoves) return work_on(*started);
+  const unsigned wanted = std::clamp(std::thread::hardware_concurrency() / 2, 2u, kMaxThreads);
   {
     const std::lock_guard hold(mutex_);
-    queue_.push_back(started);
-    if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+    started->workers = wanted;
+    for (unsigned i = 0; i < wanted; ++i) queue_.push_back(started);
+    while (threads_.size() < wanted) threads_.emplace_back([this] { work(); });
   }
-  wake_.notify_one();
+  wake_.notify_all();
 }
 
 void cpu_mover::work() {
@@ -108,7 +133,7 @@ void cpu_mover::work() {
     const auto next = std::move(queue_.front());
     queue_.pop_front();
     hold.unlock();
-    finish(*next);
+    work_on(*next);
     hold.lock();
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves between host memories, of this process or with another one (process_vm_readv and _writev): short lists at once, long
-// ones by a thread.
+// ones by several threads, which take batches of them in turn.
 #pragma once
 
 #include <sys/types.h>
@@ -24,10 +24,16 @@ struct cpu_move {
 
 // What a list of moves is run with.
 struct cpu_list {
+  void add(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
+
   std::vector<cpu_move> moves;
-  pid_t peer = 0;                // 0: both sides are this process's
-  bool is_peer_written = false;  // the destinations are the peer's, else the sources
+  std::vector<std::size_t> batches;  // where each begins
+  pid_t peer = 0;                    // 0: both sides are this process's
+  bool is_peer_written = false;      // the destinations are the peer's, else the sources
   std::uint64_t size_bytes = 0;
+
+ private:
+  std::uint64_t batch_bytes_ = 0;  // of the last one
 };
 
 class cpu_mover {
@@ -42,6 +48,9 @@ class cpu_mover {
     const cpu_list* list = nullptr;
     std::atomic<bool> is_done{false}, is_cancelled{false};
     status outcome;  // once it is done
+    std::atomic<std::size_t> next_batch{0};
+    std::mutex mutex;
+    unsigned workers = 1;  // that have not ended
   };
   void begin(const std::shared_ptr<run>& work);
 
@@ -52,7 +61,7 @@ class cpu_mover {
   std::condition_variable wake_;
   std::deque<std::shared_ptr<run>> queue_;
   bool is_ending_ = false;
-  std::thread thread_;  // started by the first long list
+  std::vector<std::thread> threads_;  // started by the first long list
 };
 
 }  // namespace pl::nixl
