@@ -163,17 +163,20 @@ class HostPoolBase:
         """
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether close() has ended it."""
 
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Of the whole pool."""
 
     @property
     def pinned_bytes(self) -> int:
         """From the beginning on; grows until all is pinned."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Of its first byte."""
 
     @property
     def numa_node(self) -> int:

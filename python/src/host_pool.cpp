@@ -101,12 +101,15 @@ void bind_host_pool(nb::module_& module) {
       .def("wait", &host_pool::wait, nb::arg("timeout").none() = nb::none(),
            "Until all is pinned; nothing requires it. Timeout after so many seconds; Error where pinning has stopped.")
       .def("close", &host_pool::close, "Gives the memory back. BufferError while views of it are left. Any number of times.")
-      .def_prop_ro("closed", &host_pool::is_closed)
-      .def_prop_ro("size_bytes", [](const host_pool& self) { return self.info().size_bytes; })
+      .def_prop_ro("closed", &host_pool::is_closed, "Whether close() has ended it.")
+      .def_prop_ro(
+          "size_bytes", [](const host_pool& self) { return self.info().size_bytes; }, "Of the whole pool.")
       .def_prop_ro(
           "pinned_bytes", [](const host_pool& self) { return self.info().pinned_bytes; },
           "From the beginning on; grows until all is pinned.")
-      .def_prop_ro("address", [](const host_pool& self) { return reinterpret_cast<std::uintptr_t>(self.info().data); })
+      .def_prop_ro(
+          "address", [](const host_pool& self) { return reinterpret_cast<std::uintptr_t>(self.info().data); },
+          "Of its first byte.")
       .def_prop_ro(
           "numa_node", [](const host_pool& self) { return self.info().numa_node; }, "-1: not known.");
 }
