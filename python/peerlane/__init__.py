@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
                           copy_blocks_async as copy_blocks_async)
     from ._copy import copy as copy, copy_async as copy_async, explain as explain, fill as fill
     from ._errors import Error as Error, StaleMapping as StaleMapping, Timeout as Timeout
+    from ._host_pool import HostPool as HostPool
     from ._machine import doctor as doctor, info as info
     from ._mapping import MappedArray as MappedArray, Mapping as Mapping, SlowReadWarning as SlowReadWarning, map as map
     from ._operation import Operation as Operation, wait_all as wait_all, wait_any as wait_any
@@ -30,6 +31,7 @@ _HOMES = {
     "_blocks": ("copy_block_list", "copy_block_list_async", "copy_blocks", "copy_blocks_async"),
     "_copy": ("copy", "copy_async", "explain", "fill"),
     "_errors": ("Error", "StaleMapping", "Timeout"),
+    "_host_pool": ("HostPool",),
     "_machine": ("doctor", "info"),
     "_mapping": ("MappedArray", "Mapping", "SlowReadWarning", "map"),
     "_operation": ("Operation", "wait_all", "wait_any"),

@@ -147,6 +147,41 @@ def copy_blocks_async(dst: object | None, src: object | None, dst_indices: objec
 
 def copy_block_list_async(dst: object, src: object, sizes: object, urgent: bool, after: object | None) -> Operation: ...
 
+class HostPoolBase:
+    """What peerlane.HostPool is built on."""
+
+    def __init__(self, size_bytes: int, device: int, piece_bytes: int) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> None:
+        """
+        Until all is pinned; nothing requires it. Timeout after so many seconds; Error where pinning has stopped.
+        """
+
+    def close(self) -> None:
+        """
+        Gives the memory back. BufferError while views of it are left. Any number of times.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() has ended it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole pool."""
+
+    @property
+    def pinned_bytes(self) -> int:
+        """From the beginning on; grows until all is pinned."""
+
+    @property
+    def address(self) -> int:
+        """Of its first byte."""
+
+    @property
+    def numa_node(self) -> int:
+        """-1: not known."""
+
 ANY_SOURCE: int = -1
 
 WHOLE_TAG: int = 18446744073709551615

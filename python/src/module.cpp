@@ -7,6 +7,7 @@
 #include "call.hpp"
 #include "copies.hpp"
 #include "error.hpp"
+#include "host_pool.hpp"
 #include "mapping.hpp"
 #include "messages.hpp"
 #include "operation.hpp"
@@ -48,6 +49,7 @@ NB_MODULE(_core, module) {
   pl::py::bind_operations(module);
   pl::py::bind_copies(module);
   pl::py::bind_blocks(module);
+  pl::py::bind_host_pool(module);
   pl::py::bind_messages(module);
   pl::py::bind_streams(module);
 }

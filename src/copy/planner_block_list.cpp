@@ -203,6 +203,7 @@ result<dma_engine::operation> planner::list_on_channel(const block_list& list, b
   dma_engine::sides ends;
   auto added =
       places.for_each_piece([&](const sides& kind, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+        if (pieces.add_known(destination, source, bytes)) return status();
         if (&kind != present) ends = sides_for_channel(kind), present = &kind;
         return pieces.add(destination, source, bytes, ends);
       });

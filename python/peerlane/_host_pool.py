@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host memory for copies, pinned in the background."""
+
+import math
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _gpu, _core  # _gpu first: it is what _core runs on
+
+__all__ = ["HostPool"]
+
+
+class HostPool(_core.HostPoolBase):
+    """A large piece of host memory near a GPU, there at once and faster while it is being pinned.
+
+        pool = peerlane.HostPool(64 << 30)
+        pages = pool.array((n_pages, 2, 16, 8, 128), np.float16)    # or pool.tensor(..., torch.float16)
+        peerlane.copy_blocks(pages, cache, page_numbers, block_numbers)
+
+    Huge pages where the kernel has them, on the NUMA node of `device`, pinned piece by piece by a thread. What is not pinned yet is
+    ordinary memory, whose copies take the slower way. It is a buffer: np.frombuffer, memoryview and torch.frombuffer take it. The
+    memory lives as long as the pool or a view of it. It is not there in a forked child.
+
+    Error with ENOMEM: more than this process may use. `piece_bytes`: what is pinned at a time, a power of two; 0: 256 MiB.
+    """
+
+    def __init__(self, size_bytes: int, *, device: int = 0, piece_bytes: int = 0) -> None:
+        super().__init__(size_bytes, device, piece_bytes)
+
+    def array(self, shape: int | tuple[int, ...], dtype: Any = np.uint8, offset: int = 0) -> np.ndarray[Any, Any]:
+        """A NumPy array in the pool, `offset` bytes from its beginning."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        kind = np.dtype(dtype)
+        self._must_fit(math.prod(shape) * kind.itemsize, offset)
+        memory: Any = self  # a buffer, which the compiled class's stub cannot say before Python 3.12
+        flat: np.ndarray[Any, Any] = np.frombuffer(memory, kind, math.prod(shape), offset)
+        return flat.reshape(shape)
+
+    def tensor(self, shape: int | tuple[int, ...], dtype: Any = None, offset: int = 0) -> Any:
+        """A CPU tensor of PyTorch in the pool; dtype: torch's, default torch.uint8."""
+        import torch
+
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        dtype = torch.uint8 if dtype is None else dtype
+        self._must_fit(math.prod(shape) * dtype.itemsize, offset)
+        return torch.frombuffer(self, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
+
+    def _must_fit(self, size_bytes: int, offset: int) -> None:
+        if offset < 0 or size_bytes <= 0 or offset + size_bytes > self.size_bytes:
+            raise ValueError(f"{size_bytes} bytes at {offset}: the host pool has {self.size_bytes}")
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __enter__(self) -> "HostPool":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<peerlane.HostPool, closed>"
+        return f"<peerlane.HostPool of {self.size_bytes} bytes, {self.pinned_bytes} pinned, NUMA node {self.numa_node}>"

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's KV cache between GPU and host by Peerlane's block lists: a spec for its OffloadingConnector, chosen by configuration alone.
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+        "spec_name": "PeerlaneOffloadingSpec", "spec_module_path": "peerlane.integrations.vllm", "cpu_bytes_to_use": 34359738368}}'
+
+vLLM keeps all decisions: which blocks go, where they lie in host memory, when they may be read. Its CPU worker computes addresses and
+records the point of the model's stream behind which a list may begin; the list itself is moved by DMA channels, without an SM.
+"""
+
+import collections
+import importlib.metadata
+import logging
+import queue
+import threading
+import time
+from typing import Any
+
+from .. import _blocks
+
+KNOWN_RELEASES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")  # whose files the tests were run with
+
+_logger = logging.getLogger("peerlane.vllm")
+
+
+def check_release(version: str) -> None:
+    """ImportError for a vLLM whose offloading interface this module was not tried with: it changes between releases."""
+    if ".".join(version.split(".")[:2]) not in KNOWN_RELEASES:
+        raise ImportError(f"peerlane.integrations.vllm knows vLLM {', '.join(KNOWN_RELEASES)} and not {version}, as the interface of offloading "
+                          "specs changes between releases: use one of these, or take \"spec_name\" and \"spec_module_path\" out of "
+                          "kv_connector_extra_config, which gives vLLM's own CPUOffloadingSpec")
+
+
+check_release(importlib.metadata.version("vllm"))
+
+from vllm.v1.kv_offload.base import TransferResult  # noqa: E402
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec  # noqa: E402
+
+# Of vLLM's CPU worker, each with whether its lists are urgent. The last one came with 0.33.
+_HANDLERS = (("_store_handler", False), ("_load_handler", False), ("_expedited_load_handler", True))
+
+
+class _Job:
+    def __init__(self, transfer: Any, addresses: Any) -> None:
+        self.transfer, self.addresses = transfer, addresses
+        self.done = threading.Event()
+        self.succeeded, self.seconds = False, 0.0
+
+
+class _Direction:
+    """In the place of one of vLLM's handlers: its addresses and its order behind the model's stream, our copies.
+
+    vLLM's handler makes a list of addresses and calls a function to queue it on a stream, which it has made wait for the model's
+    stream; then it records an event there. The function is ours and queues nothing, so the event says that the list may begin. A
+    thread waits for it and moves one list after the other, so that nothing stalls the scheduler and no block is read while the
+    model still writes it.
+    """
+
+    def __init__(self, handler: Any, urgent: bool) -> None:
+        for needed in ("_swap_blocks_batch", "_transfers", "_transfer_events", "_stream_pool", "_event_pool", "_buffer_pool"):
+            if not hasattr(handler, needed):
+                raise ImportError(f"vLLM's {type(handler).__name__} has no {needed}: peerlane.integrations.vllm does not fit this vLLM")
+        handler._swap_blocks_batch = self._take
+        self._handler, self._urgent = handler, urgent
+        self._taken: Any = None
+        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._ended: collections.deque[_Job] = collections.deque()
+        self._open: dict[int, _Job] = {}
+        self._thread = threading.Thread(target=self._run, name="peerlane-vllm", daemon=True)
+        self._thread.start()
+
+    def _take(self, src: Any, dst: Any, sizes: Any, **_: Any) -> None:
+        self._taken = (dst.numpy(), src.numpy(), sizes.numpy())
+
+    def transfer_async(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        self._taken = None
+        if not self._handler.transfer_async(job_id, src_spec, dst_spec):
+            return False
+        transfer = self._handler._transfers.pop()
+        self._handler._transfer_events.pop(job_id, None)
+        job = _Job(transfer, self._taken)
+        self._open[job_id] = job
+        self._waiting.put(job)
+        return True
+
+    def _run(self) -> None:
+        while (job := self._waiting.get()) is not None:
+            try:
+                self._move(job)
+                job.succeeded = True
+            except Exception:
+                _logger.exception("a list of blocks was not moved: job %d", job.transfer.job_id)
+            self._ended.append(job)
+            job.done.set()
+
+    def _move(self, job: _Job) -> None:
+        while not job.transfer.end_event.query():
+            time.sleep(50e-6)
+        begin = time.perf_counter()
+        if job.addresses is not None:
+            dst, src, sizes = job.addresses
+            _blocks.copy_block_list(dst, src, sizes, urgent=self._urgent)
+        job.seconds = time.perf_counter() - begin
+
+    def get_finished(self) -> list[Any]:
+        results = []
+        while self._ended:
+            job = self._ended.popleft()
+            transfer = job.transfer
+            del self._open[transfer.job_id]
+            results.append(TransferResult(job_id=transfer.job_id, success=job.succeeded, transfer_size=transfer.num_bytes,
+                                          transfer_time=job.seconds))
+            self._handler._stream_pool.append(transfer.stream)
+            self._handler._event_pool.extend((transfer.end_event, transfer.start_event))
+            self._handler._buffer_pool.append((transfer.batch_src, transfer.batch_dst, transfer.batch_sizes))
+        return results
+
+    def wait(self, job_ids: set[int]) -> None:
+        for job_id in job_ids:
+            if (job := self._open.get(job_id)) is not None:
+                job.done.wait()
+
+    def shutdown(self) -> None:
+        """After all lists that were given have ended."""
+        self._waiting.put(None)
+        self._thread.join()
+        self._handler.shutdown()
+
+
+class PeerlaneOffloadingSpec(CPUOffloadingSpec):  # type: ignore[misc]
+    """vLLM's CPU offloading with Peerlane's copies; takes the same kv_connector_extra_config."""
+
+    def create_worker(self, kv_caches: Any) -> Any:
+        worker = super().create_worker(kv_caches)
+        for name, urgent in _HANDLERS:
+            if name == "_expedited_load_handler" and not hasattr(worker, name):
+                continue
+            setattr(worker, name, _Direction(getattr(worker, name), urgent))
+        return worker

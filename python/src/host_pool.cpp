@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host_pool.hpp"
+
+#include <nanobind/stl/optional.h>
+
+#include <cmath>
+#include <optional>
+#include <peerlane/host_pool.hpp>
+#include <string>
+
+#include "call.hpp"
+#include "error.hpp"
+#include "process.hpp"
+#include "waiting.hpp"
+
+namespace pl::py {
+namespace {
+
+// The memory stays while a view of it is there: Python keeps what a buffer comes from, and close() counts. The GIL guards
+// all fields.
+class host_pool {
+ public:
+  host_pool(std::uint64_t size_bytes, int device, std::uint64_t piece_bytes) {
+    const nb::gil_scoped_release waiting;
+    pool_ = value_of(peerlane::host_pool::open(size_bytes, device, piece_bytes));
+  }
+  ~host_pool() {
+    const nb::gil_scoped_release waiting;
+    pool_.reset();
+  }
+  host_pool(const host_pool&) = delete;
+  host_pool& operator=(const host_pool&) = delete;
+
+  peerlane_host_pool_info info() const {
+    if (process_ != process_number())
+      throw error(EACCES, "the host pool belongs to the parent process: a child of fork makes its own");
+    if (pool_.get() == nullptr) throw nb::value_error("the host pool is closed");
+    return value_of(pool_.info());
+  }
+
+  void wait(std::optional<double> timeout) const {
+    (void)info();
+    const std::int64_t timeout_ms = timeout ? static_cast<std::int64_t>(std::ceil(std::max(0.0, *timeout) * 1e3)) : -1;
+    constexpr std::int64_t kSliceMs = 100;  // between looks at signals
+    for (std::int64_t waited = 0;; waited += kSliceMs) {
+      const std::int64_t some = timeout_ms < 0 ? kSliceMs : std::min(kSliceMs, timeout_ms - waited);
+      const auto ended = [&] {
+        const nb::gil_scoped_release waiting;
+        return pool_.wait(some);
+      }();
+      if (ended) return;
+      if (ended.code() != ETIMEDOUT || (timeout_ms >= 0 && waited + some >= timeout_ms)) throw error(ended.error());
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      (void)info();  // closed by another thread meanwhile
+    }
+  }
+
+  void close() {
+    if (pool_.get() == nullptr) return;
+    if (process_ != process_number()) return;
+    if (views_ != 0)
+      throw nb::buffer_error(("the host pool has " + std::to_string(views_) +
+                              " views (arrays, tensors, memoryviews): let them go before it is closed")
+                                 .c_str());
+    const nb::gil_scoped_release waiting;
+    pool_.reset();
+  }
+  bool is_closed() const { return pool_.get() == nullptr; }
+
+  int fill(PyObject* self, Py_buffer* view, int flags) {
+    const auto known = info();
+    if (PyBuffer_FillInfo(view, self, known.data, static_cast<Py_ssize_t>(known.size_bytes), 0, flags) != 0) return -1;
+    ++views_;
+    return 0;
+  }
+  void release() { --views_; }
+
+ private:
+  peerlane::host_pool pool_;
+  std::size_t views_ = 0;
+  const std::uint32_t process_ = process_number();
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  view->obj = nullptr;
+  return call_guarded([&] { return nb::inst_ptr<host_pool>(nb::handle(self))->fill(self, view, flags); }, -1);
+}
+
+void release_buffer(PyObject* self, Py_buffer*) { nb::inst_ptr<host_pool>(nb::handle(self))->release(); }
+
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                              {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                              {0, nullptr}};
+
+}  // namespace
+
+void bind_host_pool(nb::module_& module) {
+  nb::class_<host_pool>(module, "HostPoolBase", nb::type_slots(buffer_slots), nb::is_weak_referenceable(),
+                        "What peerlane.HostPool is built on.")
+      .def(nb::init<std::uint64_t, int, std::uint64_t>(), nb::arg("size_bytes"), nb::arg("device"), nb::arg("piece_bytes"))
+      .def("wait", &host_pool::wait, nb::arg("timeout").none() = nb::none(),
+           "Until all is pinned; nothing requires it. Timeout after so many seconds; Error where pinning has stopped.")
+      .def("close", &host_pool::close, "Gives the memory back. BufferError while views of it are left. Any number of times.")
+      .def_prop_ro("closed", &host_pool::is_closed, "Whether close() has ended it.")
+      .def_prop_ro(
+          "size_bytes", [](const host_pool& self) { return self.info().size_bytes; }, "Of the whole pool.")
+      .def_prop_ro(
+          "pinned_bytes", [](const host_pool& self) { return self.info().pinned_bytes; },
+          "From the beginning on; grows until all is pinned.")
+      .def_prop_ro(
+          "address", [](const host_pool& self) { return reinterpret_cast<std::uintptr_t>(self.info().data); },
+          "Of its first byte.")
+      .def_prop_ro(
+          "numa_node", [](const host_pool& self) { return self.info().numa_node; }, "-1: not known.");
+}
+
+}  // namespace pl::py
