@@ -78,7 +78,7 @@ session::~session() {
 // ones its usual 8.
 std::vector<unsigned> session::quiet_engines() const {
   std::vector<unsigned> alone, shared;
-  for (const unsigned engine : source_.engines) {
+  for (const unsigned engine : dma::copy_engines(source_.addresses->objects())) {
     const auto caps = source_.addresses->objects().copy_engine_capabilities(engine);
     (caps && (*caps & rm::kCopyEngineShared) != 0 ? shared : alone).push_back(engine);
   }
