@@ -98,7 +98,7 @@ class bench {
     return wrong == got.end();
   }
   const peerlane_device_ring& ring(unsigned index = 0) const { return session_->ring(index).handle(); }
-  double rate_of(unsigned rings, unsigned blocks, unsigned threads, bool is_each, std::uint64_t bytes, unsigned count,
+  double rate_of(unsigned rings, unsigned blocks, unsigned threads, unsigned is_each, std::uint64_t bytes, unsigned count,
                  const peerlane_device_window& destination, const peerlane_device_window& source);
   std::vector<double> latency_of(const peerlane_device_window& destination, const peerlane_device_window& source,
                                  std::uint64_t bytes, unsigned mode, unsigned rounds);
@@ -203,16 +203,20 @@ std::vector<double> bench::latency_of(const peerlane_device_window& destination,
 }
 
 void bench::time_latency() {
-  static constexpr const char* kHow[] = {"put_signal", "put_signal unflushed", "put", "put flushed"};
+  static constexpr const char* kHow[] = {"put_signal",     "put_signal unflushed",     "put",    "put flushed",
+                                         "own put_signal", "own put_signal unflushed", "own put"};
   for (const bool yields : {false, true}) {
     if (!open(1, yields)) return;
-    std::printf("%-10s %9s   mean us (p50) of put_signal, the same unflushed, put's ticket, flushed\n", "to", "bytes");
+    std::printf(
+        "%-10s %9s   mean us (p50) of put_signal, the same unflushed, put's ticket, flushed; put_signal, unflushed, ticket "
+        "of a ring of its own\n",
+        "to", "bytes");
     for (const auto& [name, destination, source] :
          {std::tuple{"device", far_, gpu_}, {"host", host_window_, gpu_}, {"from host", gpu_, host_window_}})
       for (const std::uint64_t bytes : {64u, 256u, 1024u, 4096u, 8192u, 16384u, 65536u, 262144u, 1048576u}) {
         if (yields && bytes != 64 && bytes != 8192) continue;
         std::printf("%-10s %9llu", name, static_cast<unsigned long long>(bytes));
-        for (unsigned mode = 0; mode < 4; ++mode) {
+        for (unsigned mode = 0; mode < 7; ++mode) {
           const auto times_ns = latency_of(destination, source, bytes, mode, bytes <= 65536 ? 2000 : 300);
           if (times_ns.empty()) continue;
           auto row = latency_fields(times_ns);
@@ -235,7 +239,7 @@ void bench::time_latency() {
     const auto cycles = read(answers_, kRounds * 4);
     double sums[4] = {};
     for (std::size_t i = 0; i < cycles.size(); ++i) sums[i % 4] += static_cast<double>(cycles[i]) / cycles_per_ns_ / kRounds;
-    std::printf("a put of 64 B: ticket %.0f ns, segment and fence %.0f, handing over %.0f, then until it is seen %.0f\n",
+    std::printf("a put of 64 B: ticket %.0f ns, segment %.0f, fence and handing over %.0f, then until it is seen %.0f\n",
                 sums[0], sums[1], sums[2], sums[3]);
     file.add_row({{"kind", "steps"},
                   {"ticket_ns", sums[0]},
@@ -247,15 +251,15 @@ void bench::time_latency() {
 
 // ---- Rate
 
-double bench::rate_of(unsigned rings, unsigned blocks, unsigned threads, bool is_each, std::uint64_t bytes, unsigned count,
-                      const peerlane_device_window& destination, const peerlane_device_window& source) {
+double bench::rate_of(unsigned rings, unsigned blocks, unsigned threads, unsigned is_each, std::uint64_t bytes,
+                      unsigned count, const peerlane_device_window& destination, const peerlane_device_window& source) {
   std::vector<peerlane_device_ring> handles;
   for (unsigned i = 0; i < rings; ++i) handles.push_back(ring(i));
   const cu::device_ptr table = small_ + (1u << 20);
   must(cuda_.cuMemcpyHtoD_v2(table, handles.data(), handles.size() * sizeof handles[0]), "cuMemcpyHtoD");
   must(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
   const std::uint64_t begin_ns = monotonic_ns();
-  launch("many_puts", blocks, threads, std::uint64_t{table}, rings, destination, source, bytes, count, is_each ? 1u : 0u,
+  launch("many_puts", blocks, threads, std::uint64_t{table}, rings, destination, source, bytes, count, is_each,
          std::uint64_t{answers_});
   finish("many_puts");
   const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
@@ -267,20 +271,24 @@ double bench::rate_of(unsigned rings, unsigned blocks, unsigned threads, bool is
 void bench::time_rate() {
   struct shape {
     unsigned blocks, threads;
-    bool is_each;
+    unsigned is_each;
   };
   for (const unsigned rings : {1u, 2u, 3u, 5u, 8u}) {
     if (!open(rings)) return;
-    for (const auto& [blocks, threads, is_each] : {shape{1, 1, false},
-                                                   {1, 32, false},
-                                                   {1, 32, true},
-                                                   {1, 256, true},
-                                                   {1, 256, false},
-                                                   {8, 32, true},
-                                                   {16, 128, true},
-                                                   {64, 128, true},
-                                                   {64, 128, false}}) {
-      if (blocks < rings) continue;
+    for (const auto& [blocks, threads, is_each] : {shape{1, 1, 0},
+                                                   {1, 1, 2},
+                                                   {2, 1, 2},
+                                                   {3, 1, 2},
+                                                   {5, 1, 2},
+                                                   {1, 32, 0},
+                                                   {1, 32, 1},
+                                                   {1, 256, 1},
+                                                   {1, 256, 0},
+                                                   {8, 32, 1},
+                                                   {16, 128, 1},
+                                                   {64, 128, 1},
+                                                   {64, 128, 0}}) {
+      if (blocks < rings || (is_each == 2 && blocks != rings)) continue;
       const unsigned count = std::max(16u, (threads == 1 ? 100'000u : 600'000u) / (blocks * threads));
       for (const auto& [name, destination] : {std::pair{"device", far_}, {"host", host_window_}}) {
         const double cpu = cpu_seconds();
@@ -288,7 +296,10 @@ void bench::time_rate() {
         const double rate = rate_of(rings, blocks, threads, is_each, 64, count, destination, gpu_);
         const double used = (cpu_seconds() - cpu) / (static_cast<double>(monotonic_ns() - begin_ns) / 1e9);
         std::printf("%u rings, %3u x %3u threads%s, 64 B to the %-6s: %6.2f million puts/s\n", rings, blocks, threads,
-                    is_each ? ", put_each" : ",     put ", name, rate / 1e6);
+                    is_each == 2   ? ", own put "
+                    : is_each == 1 ? ", put_each"
+                                   : ",     put ",
+                    name, rate / 1e6);
         std::fflush(stdout);
         file.add_row({{"kind", "rate"},
                       {"rings", rings},
@@ -312,7 +323,7 @@ void bench::time_bandwidth() {
                                                     {"on the device", far_, gpu_}})
       for (const std::uint64_t bytes : {4096u, 65536u, 1048576u}) {
         const auto count = static_cast<unsigned>(std::min<std::uint64_t>(20'000, (std::uint64_t{2} << 30) / bytes));
-        const double rate = rate_of(rings, rings, 1, false, bytes, count / rings, destination, source);
+        const double rate = rate_of(rings, rings, 1, 2, bytes, count / rings, destination, source);
         std::printf("%u rings, puts of %7llu B %-14s %6.1f GB/s\n", rings, static_cast<unsigned long long>(bytes), name,
                     rate * static_cast<double>(bytes) / 1e9);
         file.add_row({{"kind", "bandwidth"},

@@ -17,13 +17,23 @@ PL_DEVICE std::uint64_t mix(std::uint64_t value) {
 }  // namespace
 
 // One thread, one after the other: put_signal, and the wait for the word, which lies in memory of this GPU. `how`: 0 the
-// signal of put_signal, 1 the same without flush, 2 the ticket of a put, 3 of a flushed put. Cycles of each into `times`.
+// signal of put_signal, 1 the same without flush, 2 the ticket of a put, 3 of a flushed put; 4, 5, 6: 0, 1, 2 by the thread
+// that has the ring for itself. Cycles of each into `times`.
 PL_KERNEL void time_puts(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, window_t words,
                          unsigned first, unsigned rounds, unsigned mode, std::uint64_t times) {
+  pd::owned_ring mine{};
+  if (mode >= 4 && pd::own(ring, mine) != 0) rounds = 0;
   for (unsigned i = 0; i < rounds; ++i) {
     const std::uint64_t begin = pl::dev::clock_cycles();
     long long code = 0;
-    if (mode < 2) {
+    if (mode == 6) {
+      code = pd::put(mine, destination, 0, source, 0, bytes);
+      if (code > 0) code = pd::wait(mine, code);
+    } else if (mode >= 4) {
+      code = pd::put_signal(mine, destination, 0, source, 0, bytes, words, 0, first + i,
+                            mode == 5 ? PEERLANE_DEVICE_UNFLUSHED : 0);
+      if (code > 0) code = pd::wait_signal(words, 0, first + i, ring.timeout_ns);
+    } else if (mode < 2) {
       code = pd::put_signal(ring, destination, 0, source, 0, bytes, words, 0, first + i,
                             mode == 1 ? PEERLANE_DEVICE_UNFLUSHED : 0);
       if (code > 0) code = pd::wait_signal(words, 0, first + i, ring.timeout_ns);
@@ -33,10 +43,11 @@ PL_KERNEL void time_puts(ring_t ring, window_t destination, window_t source, std
     }
     store64(times + i * 8, code == 0 ? pl::dev::clock_cycles() - begin : static_cast<std::uint64_t>(code));
   }
+  if (mode >= 4 && rounds != 0) pd::give_back(mine);
 }
 PL_EXPORT_KERNEL(time_puts)
 
-// Where the time of a put goes: cycles of taking a ticket, of writing and fencing the segment, of handing it over, of the
+// Where the time of a put goes: cycles of taking a ticket, of writing the segment, of fencing and handing it over, of the
 // engine. Four words a round.
 PL_KERNEL void time_steps(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, unsigned rounds,
                           std::uint64_t times) {
@@ -49,9 +60,8 @@ PL_KERNEL void time_steps(ring_t ring, window_t destination, window_t source, st
     const std::uint64_t taken = pl::dev::clock_cycles();
     const unsigned ticket = static_cast<unsigned>(before + 1);
     pd::detail::write_segment(ring, ticket, made);
-    pd::port::fence_system();
     const std::uint64_t written = pl::dev::clock_cycles();
-    pd::detail::commit(ring, ticket, ticket);
+    pd::detail::commit(ring, ticket, ticket, false);
     const std::uint64_t handed = pl::dev::clock_cycles();
     if (pd::wait(ring, static_cast<long long>(before + 1)) != 0) return;
     store64(times + i * 32, taken - begin);
@@ -62,8 +72,9 @@ PL_KERNEL void time_steps(ring_t ring, window_t destination, window_t source, st
 }
 PL_EXPORT_KERNEL(time_steps)
 
-// Every thread (is_each: every warp together, each of its threads) puts `count` pieces of `bytes`, all of them side by side.
-// The block's ring is its number modulo `rings`, whose handles lie at `ring_table`. Answers: the last one's, or an error.
+// Every thread (is_each 1: every warp together, each of its threads; 2: the one thread of the ring, for itself) puts `count`
+// pieces of `bytes`, all of them side by side. The block's ring is its number modulo `rings`, whose handles lie at
+// `ring_table`. Answers: the last one's, or an error.
 PL_KERNEL void many_puts(std::uint64_t ring_table, unsigned rings, window_t destination, window_t source,
                          std::uint64_t bytes, unsigned count, unsigned is_each, std::uint64_t answers) {
   ring_t ring;
@@ -75,12 +86,16 @@ PL_KERNEL void many_puts(std::uint64_t ring_table, unsigned rings, window_t dest
   ring.timeout_ns = pl::dev::load_relaxed<std::uint64_t>(place + 32);
   ring.count = pl::dev::load_relaxed<std::uint32_t>(place + 40);
   long long ticket = 0;
+  pd::owned_ring mine{};
+  if (is_each == 2) ticket = pd::own(ring, mine);
   for (unsigned i = 0; i < count && ticket >= 0; ++i) {
     const std::uint64_t offset = (thread_number() + std::uint64_t{i} * pl::dev::block_dim_x() * pl::dev::grid_dim_x()) *
                                  bytes % (source.size_bytes - bytes + 1) / 64 * 64;
-    ticket = is_each != 0 ? pd::put_each(ring, destination, offset, source, offset, bytes)
-                          : pd::put(ring, destination, offset, source, offset, bytes);
+    ticket = is_each == 2   ? pd::put(mine, destination, offset, source, offset, bytes)
+             : is_each != 0 ? pd::put_each(ring, destination, offset, source, offset, bytes)
+                            : pd::put(ring, destination, offset, source, offset, bytes);
   }
+  if (is_each == 2) pd::give_back(mine);
   store64(answers + thread_number() * 8, static_cast<std::uint64_t>(ticket < 0 ? ticket : pd::quiet(ring)));
 }
 PL_EXPORT_KERNEL(many_puts)

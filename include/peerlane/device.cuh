@@ -14,6 +14,8 @@
 // error (peerlane_device_error, negative). All waits end within the ring's time-out. After ETIMEDOUT, EIO or ESHUTDOWN a
 // ring takes nothing any more.
 //
+// A thread that has a ring for itself (own) posts without atomics, which takes the least time.
+//
 // Order (docs/ordering.md): a ring's segments start in the order of their tickets and may overlap. A put reads what the
 // calling thread (warp, block) has written before it. A signal is seen behind the bytes of its put and of all puts of the
 // ring with earlier tickets. What a put reads or overwrites must not be written by earlier puts of the ring unless fence()
@@ -48,8 +50,44 @@ PEERLANE_DEVICE_FN void store128(unsigned long long address, unsigned a, unsigne
 PEERLANE_DEVICE_FN unsigned long long add64(unsigned long long address, unsigned long long value) {
   return atomicAdd(reinterpret_cast<unsigned long long*>(address), value);
 }
-PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value) {
-  return atomicCAS(reinterpret_cast<unsigned*>(address), expected, value);
+PEERLANE_DEVICE_FN void store64(unsigned long long address, unsigned long long value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+// Acquiring: what the reader does next comes behind. Releasing: behind what the thread has done, and what it has met at a
+// barrier; towards this GPU's memory alone unless `is_system`.
+PEERLANE_DEVICE_FN unsigned load32_acquire(unsigned long long address) {
+  unsigned value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+PEERLANE_DEVICE_FN unsigned long long load64_acquire(unsigned long long address) {
+  unsigned long long value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+PEERLANE_DEVICE_FN void store32_release(unsigned long long address, unsigned value, bool is_system) {
+  if (is_system) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+  else asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value, bool is_system) {
+  unsigned before;
+  if (is_system)
+    asm volatile("atom.acq_rel.sys.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(before)
+                 : "l"(address), "r"(expected), "r"(value)
+                 : "memory");
+  else
+    asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(before)
+                 : "l"(address), "r"(expected), "r"(value)
+                 : "memory");
+  return before;
+}
+// Reads by writing the same value: so it has a place among the atomics on the word.
+PEERLANE_DEVICE_FN unsigned read32(unsigned long long address) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 0;" : "=r"(before) : "l"(address) : "memory");
+  return before;
 }
 PEERLANE_DEVICE_FN void fence_system() { __threadfence_system(); }
 PEERLANE_DEVICE_FN void pause() {}
@@ -111,7 +149,7 @@ PEERLANE_DEVICE_FN progress poll_progress(const peerlane_device_ring& ring) {
 
 // Ends the ring: what stands behind a segment that nobody writes any more never runs.
 PEERLANE_DEVICE_FN int give_up(const peerlane_device_ring& ring, unsigned code) {
-  const unsigned before = port::cas32(ring.control + PEERLANE_DEVICE_COMPLETED_AT + 4, 0, code);
+  const unsigned before = port::cas32(ring.control + PEERLANE_DEVICE_COMPLETED_AT + 4, 0, code, false);
   return -static_cast<int>(before != 0 ? before : code);
 }
 
@@ -119,7 +157,8 @@ PEERLANE_DEVICE_FN int give_up(const peerlane_device_ring& ring, unsigned code) 
 PEERLANE_DEVICE_FN int wait_completed(const peerlane_device_ring& ring, unsigned done, bool ends_ring) {
   unsigned long long begin_ns = 0;
   for (unsigned polls = 1;; ++polls) {
-    const progress now = poll_progress(ring);
+    const unsigned long long both = port::load64_acquire(ring.control + PEERLANE_DEVICE_COMPLETED_AT);
+    const progress now{static_cast<unsigned>(both), static_cast<unsigned>(both >> 32)};
     if (!is_before(now.completed, done)) return 0;
     if (now.error != 0) return -static_cast<int>(now.error);
     port::pause();
@@ -152,35 +191,30 @@ PEERLANE_DEVICE_FN void write_segment(const peerlane_device_ring& ring, unsigned
   port::store128(place + 64, static_cast<unsigned>(ring.completed), ticket, launch(now.end_flags), kNothing);
 }
 
-// `seen`: what the trigger was found or made to be. Hands over what others have written behind it. Whoever moves the trigger
-// looks once more, so no segment is forgotten: its writer's mark comes before the writer's look, both with a fence between.
+// `seen`: what the trigger was found or made to be. Hands over what others have written behind it.
+//
+// No segment is forgotten: its writer marks it and then reads the trigger by an atomic (commit), and whoever moves the
+// trigger does that by an atomic and then reads marks. Whichever atomic comes second sees what the other thread did before.
 PEERLANE_DEVICE_FN void advance(const peerlane_device_ring& ring, unsigned seen) {
   for (;;) {
     unsigned last = seen;
-    while (last - seen < kMaxStep && port::load32(place_of(ring, last + 1) + PEERLANE_DEVICE_MARK_AT) == last + 1) ++last;
-    if (last == seen) return;
-    port::fence_system();
-    if (port::cas32(ring.control + PEERLANE_DEVICE_TRIGGER_AT, seen, last) != seen) return;
-    port::fence_system();
+    while (last - seen < kMaxStep && port::load32_acquire(place_of(ring, last + 1) + PEERLANE_DEVICE_MARK_AT) == last + 1)
+      ++last;
+    if (last == seen || port::cas32(ring.control + PEERLANE_DEVICE_TRIGGER_AT, seen, last, true) != seen) return;
     seen = last;
   }
 }
 
-// The segments `first` .. `last`, which this thread's fence covers.
-PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned first, unsigned last) {
+// The segments `first` .. `last`, written by this thread or by threads that it has met at a barrier since.
+PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned first, unsigned last, bool is_system) {
   const unsigned long long trigger = ring.control + PEERLANE_DEVICE_TRIGGER_AT;
-  if (port::cas32(trigger, first - 1, last) != first - 1) {
-    for (unsigned ticket = first;; ++ticket) {
-      port::store32(place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT, ticket);
-      if (ticket == last) break;
-    }
-    port::fence_system();
-    const unsigned seen = port::load32(trigger);
-    if (seen == first - 1) advance(ring, seen);
-    return;
+  if (port::cas32(trigger, first - 1, last, is_system) == first - 1) return advance(ring, last);
+  for (unsigned ticket = first;; ++ticket) {
+    port::store32_release(place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT, ticket, is_system);
+    if (ticket == last) break;
   }
-  port::fence_system();
-  advance(ring, last);
+  const unsigned seen = port::read32(trigger);
+  if (seen == first - 1) advance(ring, seen);
 }
 
 // Tickets ticket+1 .. ticket+count, with room for them. 0 or an error.
@@ -193,13 +227,13 @@ PEERLANE_DEVICE_FN int take_tickets(const peerlane_device_ring& ring, unsigned c
   return wait_completed(ring, freed, true);
 }
 
-PEERLANE_DEVICE_FN long long post(const peerlane_device_ring& ring, const segment& made) {
+// `is_system`: what the caller wrote before may lie outside of this GPU's memory.
+PEERLANE_DEVICE_FN long long post(const peerlane_device_ring& ring, const segment& made, bool is_system) {
   unsigned long long before = 0;
   if (const int code = take_tickets(ring, 1, before)) return code;
   const unsigned ticket = static_cast<unsigned>(before + 1);
   write_segment(ring, ticket, made);
-  port::fence_system();  // what the caller wrote, and the segment
-  commit(ring, ticket, ticket);
+  commit(ring, ticket, ticket, is_system);
   return static_cast<long long>(before + 1);
 }
 
@@ -247,7 +281,7 @@ PEERLANE_DEVICE_FN long long put(const peerlane_device_ring& ring, const peerlan
   detail::segment made;
   if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
     return code;
-  return detail::post(ring, made);
+  return detail::post(ring, made, source.is_outside != 0);
 }
 
 // From `from`, far away, to `to`. Its ticket stands for bytes that are there: wait() for it and read them.
@@ -267,7 +301,7 @@ PEERLANE_DEVICE_FN long long put_signal(const peerlane_device_ring& ring, const 
   if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
     return code;
   if (const int code = detail::add_signal(made, window, offset, value, flags)) return code;
-  return detail::post(ring, made);
+  return detail::post(ring, made, source.is_outside != 0);
 }
 
 // The word alone, behind all puts of the ring with earlier tickets.
@@ -275,7 +309,7 @@ PEERLANE_DEVICE_FN long long signal(const peerlane_device_ring& ring, const peer
                                     unsigned long long offset, unsigned value) {
   detail::segment made;
   if (const int code = detail::add_signal(made, window, offset, value, 0)) return code;
-  return detail::post(ring, made);
+  return detail::post(ring, made, true);
 }
 
 // What is posted behind it begins when what was posted before it has ended. Does not wait.
@@ -286,22 +320,20 @@ PEERLANE_DEVICE_FN long long fence(const peerlane_device_ring& ring) {
   made.bytes = 4;
   made.data_flags = detail::kPitch | detail::kNotPipelined | detail::kFlush;
   made.end_flags = detail::kReleaseWord;
-  return detail::post(ring, made);
+  return detail::post(ring, made, true);
 }
 
 // Waits for a ticket, or hands back the error that stands in its place.
 PEERLANE_DEVICE_FN int wait(const peerlane_device_ring& ring, long long ticket) {
   if (ticket <= 0) return ticket < 0 ? static_cast<int>(ticket) : PEERLANE_DEVICE_EINVAL;
-  const int code = detail::wait_completed(ring, static_cast<unsigned>(ticket), false);
-  port::fence_system();  // what the caller reads next comes behind
-  return code;
+  return detail::wait_completed(ring, static_cast<unsigned>(ticket), false);
 }
 
 // Everything posted before, by anybody, is visible to everybody. Posts one segment, and waits.
 PEERLANE_DEVICE_FN int quiet(const peerlane_device_ring& ring) {
   detail::segment made;
   made.end_flags = detail::kReleaseWord | detail::kFlush;
-  return wait(ring, detail::post(ring, made));
+  return wait(ring, detail::post(ring, made, true));
 }
 
 // Until the 32-bit word at `offset` has reached `value` (cyclic). Kernels must reach the window.
@@ -310,15 +342,77 @@ PEERLANE_DEVICE_FN int wait_signal(const peerlane_device_window& window, unsigne
   if (!detail::is_inside(window, offset, 4)) return PEERLANE_DEVICE_ERANGE;
   if (window.address == 0 || ((window.address + offset) & 3) != 0) return PEERLANE_DEVICE_EINVAL;
   unsigned long long begin_ns = 0;
-  for (unsigned polls = 1; detail::is_before(port::load32(window.address + offset), value); ++polls) {
+  for (unsigned polls = 1; detail::is_before(port::load32_acquire(window.address + offset), value); ++polls) {
     port::pause();
     if (polls % 64 != 0) continue;
     const unsigned long long now_ns = port::time_ns();
     if (begin_ns == 0) begin_ns = now_ns;
     if (now_ns - begin_ns > timeout_ns) return PEERLANE_DEVICE_ETIMEDOUT;
   }
-  port::fence_system();
   return 0;
+}
+
+// ---- A ring that one thread has for itself: no atomics, so the shortest time until the engine begins
+
+struct owned_ring {
+  peerlane_device_ring ring;
+  unsigned long long last;  // ticket
+  unsigned completed;       // as far as was seen
+};
+
+// Takes a ring into which nobody posts until give_back(). PEERLANE_DEVICE_EBUSY: somebody has taken a ticket and not posted.
+PEERLANE_DEVICE_FN int own(const peerlane_device_ring& ring, owned_ring& mine) {
+  mine.ring = ring;
+  mine.last = port::load64(ring.control + PEERLANE_DEVICE_TICKETS_AT);
+  const detail::progress now = detail::poll_progress(ring);
+  mine.completed = now.completed;
+  if (now.error != 0) return -static_cast<int>(now.error);
+  return port::load32_acquire(ring.control + PEERLANE_DEVICE_TRIGGER_AT) == static_cast<unsigned>(mine.last)
+             ? 0
+             : PEERLANE_DEVICE_EBUSY;
+}
+PEERLANE_DEVICE_FN void give_back(const owned_ring& mine) {
+  port::store64(mine.ring.control + PEERLANE_DEVICE_TICKETS_AT, mine.last);
+  port::fence_system();
+}
+
+namespace detail {
+PEERLANE_DEVICE_FN long long post(owned_ring& mine, const segment& made, bool is_system) {
+  const unsigned ticket = static_cast<unsigned>(mine.last + 1), freed = ticket - mine.ring.count;
+  if (is_before(mine.completed, freed)) {
+    if (const int code = wait_completed(mine.ring, freed, true)) return code;
+    mine.completed = poll_progress(mine.ring).completed;
+  }
+  write_segment(mine.ring, ticket, made);
+  port::store32_release(mine.ring.control + PEERLANE_DEVICE_TRIGGER_AT, ticket, is_system);
+  return static_cast<long long>(++mine.last);
+}
+}  // namespace detail
+
+PEERLANE_DEVICE_FN long long put(owned_ring& mine, const peerlane_device_window& destination,
+                                 unsigned long long destination_offset, const peerlane_device_window& source,
+                                 unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
+  detail::segment made;
+  if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
+    return code;
+  return detail::post(mine, made, source.is_outside != 0);
+}
+PEERLANE_DEVICE_FN long long put_signal(owned_ring& mine, const peerlane_device_window& destination,
+                                        unsigned long long destination_offset, const peerlane_device_window& source,
+                                        unsigned long long source_offset, unsigned long long bytes,
+                                        const peerlane_device_window& window, unsigned long long offset, unsigned value,
+                                        unsigned flags = 0) {
+  detail::segment made;
+  if (const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags))
+    return code;
+  if (const int code = detail::add_signal(made, window, offset, value, flags)) return code;
+  return detail::post(mine, made, source.is_outside != 0);
+}
+PEERLANE_DEVICE_FN int wait(const owned_ring& mine, long long ticket) { return wait(mine.ring, ticket); }
+PEERLANE_DEVICE_FN int quiet(owned_ring& mine) {
+  detail::segment made;
+  made.end_flags = detail::kReleaseWord | detail::kFlush;
+  return wait(mine.ring, detail::post(mine, made, true));
 }
 
 // ---- Every thread of a full warp, each with a put of its own: one ticket for all, which is the quickest way for many small
@@ -340,12 +434,8 @@ PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const pe
   if (taken < 0) return taken;
   const unsigned first = static_cast<unsigned>(taken);
   detail::write_segment(ring, first + place, made);
-  port::fence_system();
   port::sync_warp();
-  if (place == 0) {
-    port::fence_system();
-    detail::commit(ring, first, first + port::warp_threads() - 1);
-  }
+  if (place == 0) detail::commit(ring, first, first + port::warp_threads() - 1, source.is_outside != 0);
   return taken + place;
 }
 

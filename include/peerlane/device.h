@@ -20,7 +20,7 @@
  * sentence behind a failure.
  *
  * Threads. Any thread may call. Closing must not run beside other calls on the same object. A thread of the library refills
- * rings; it sleeps 0.3 to 2 ms between its looks. fork: in a child every call answers EACCES.
+ * rings; it sleeps 0.3 to 10 ms between its looks. fork: in a child every call answers EACCES.
  *
  * Memory order: docs/ordering.md, "Transfers that kernels start".
  */

@@ -3,7 +3,7 @@
 // libpeerlane. Kernels include <peerlane/device.cuh>.
 //
 //   auto device = peerlane::device_rings::open();                                     // result<device_rings>
-//   auto host = device->add_window(peerlane::host_buffer(pinned, size_bytes));        // result<device_window>
+//   auto host = device->add_window(peerlane_host_buffer(pinned, size_bytes));        // result<device_window>
 //   kernel<<<blocks, threads>>>(*device->ring(), *host);
 //
 // Failures are values. Windows and rings are plain structs, valid until the device is closed.

@@ -27,11 +27,14 @@ struct peerlane_device_window {
   unsigned long long address;    /**< Kernels' address of the first byte; 0: kernels cannot reach it themselves. */
   unsigned long long dma;        /**< The engine's. */
   unsigned long long size_bytes; /**< Puts and gets outside of it are refused. */
+  unsigned is_outside;           /**< 1: not in the memory of the rings' GPU, so what kernels write there takes longer. */
+  unsigned reserved;
 };
 
 /** What device functions answer instead of a ticket: errno values, negated. */
 enum peerlane_device_error {
   PEERLANE_DEVICE_EIO = -5,         /**< The GPU has ended the ring: peerlane_device_ring_state() says why. */
+  PEERLANE_DEVICE_EBUSY = -16,      /**< Others are posting into the ring that one thread wants for itself. */
   PEERLANE_DEVICE_EINVAL = -22,     /**< More than 2 GiB in one call, or a word that is not aligned. */
   PEERLANE_DEVICE_ERANGE = -34,     /**< Not inside the window. */
   PEERLANE_DEVICE_ESHUTDOWN = -108, /**< The host has closed the ring. */

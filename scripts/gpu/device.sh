@@ -32,7 +32,7 @@ export LD_LIBRARY_PATH
 for section in latency order rate bandwidth random company gemm errors; do
   LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section" "cublas=$cublas"
 done
-LIMIT=60 TAIL=6 step latency_nobody "${nobody[@]}" /tmp/device_put_bench /tmp/nobody_device.json errors
+LIMIT=60 TAIL=6 step errors_nobody "${nobody[@]}" /tmp/device_put_bench /tmp/nobody_device.json errors
 tidy_results "$results"
 printf '%s\n' "${summary[@]}"
 exit "$failed"

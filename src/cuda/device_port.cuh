@@ -25,10 +25,26 @@ PEERLANE_DEVICE_FN void store128(unsigned long long address, unsigned a, unsigne
 PEERLANE_DEVICE_FN unsigned long long add64(unsigned long long address, unsigned long long value) {
   return dev::atomic_add<std::uint64_t>(std::uint64_t{address}, value);
 }
-PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value) {
+PEERLANE_DEVICE_FN void store64(unsigned long long address, unsigned long long value) {
+  dev::store_relaxed<std::uint64_t>(address, value);
+}
+PEERLANE_DEVICE_FN unsigned load32_acquire(unsigned long long address) { return dev::load_acquire<std::uint32_t>(address); }
+PEERLANE_DEVICE_FN unsigned long long load64_acquire(unsigned long long address) {
+  return dev::load_acquire<std::uint64_t>(address);
+}
+// Stores into memory of the device itself are never held back, those elsewhere until a system fence.
+PEERLANE_DEVICE_FN void store32_release(unsigned long long address, unsigned value, bool is_system) {
+  if (is_system) dev::fence_system();
+  dev::store_release<std::uint32_t>(address, value);
+}
+PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value, bool is_system) {
+  if (is_system) dev::fence_system();
   auto* const word = dev::reach(reinterpret_cast<std::uint32_t*>(address), true);
-  __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return expected;
+}
+PEERLANE_DEVICE_FN unsigned read32(unsigned long long address) {
+  return __atomic_fetch_add(dev::reach(reinterpret_cast<std::uint32_t*>(address), true), 0u, __ATOMIC_SEQ_CST);
 }
 PEERLANE_DEVICE_FN void fence_system() { dev::fence_system(); }
 PEERLANE_DEVICE_FN void pause() {}  // loads let others run

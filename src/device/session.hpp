@@ -2,8 +2,8 @@
 // What a program opens so that its kernels can start transfers: rings of one GPU (dma/device_ring.hpp), the windows that
 // they reach, and a thread that queues entries again behind what the engine has done.
 //
-// The thread sleeps between its looks: 0.3 ms while kernels post, 2 ms while they do not, in which time kernels empty at
-// most a half of a ring of the default size (2.5 million segments a second).
+// The thread sleeps between its looks: 0.3 ms while kernels post, 2 ms while they do not, 10 ms from 1 s on. So kernels that
+// post more than a ring holds at once, after a long rest, wait for it once.
 //
 // Thread-safe. Belongs to the process that opened it.
 #pragma once
@@ -76,6 +76,7 @@ class session {
 
   session(const copy::gpu_context& context, copy::channel_source source, const session_options& options)
       : context_(context), source_(std::move(source)), options_(options) {}
+  std::vector<unsigned> quiet_engines() const;
   status open_rings();
   result<bound_memory> bind_device(address_range range) const;
   status bind_window(open_window& made, std::uint64_t address, std::uint64_t size_bytes, peerlane_device_window& out) const;

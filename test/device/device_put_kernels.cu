@@ -117,8 +117,7 @@ PL_KERNEL void held_chain(ring_t ring, window_t memory, std::uint64_t bytes, uns
   empty.end_flags = pd::detail::kReleaseWord;
   const auto ticket = static_cast<unsigned>(before + 1);
   pd::detail::write_segment(ring, ticket, empty);
-  pd::port::fence_system();
-  pd::detail::commit(ring, ticket, ticket);
+  pd::detail::commit(ring, ticket, ticket, true);
   const long long ended = pd::quiet(ring);
   answer(answers, code < 0 ? code : is_held ? ended : 1);
 }
@@ -135,6 +134,32 @@ PL_KERNEL void put_as_block(ring_t ring, window_t destination, window_t source, 
   answer(answers, ticket < 0 ? ticket : code);
 }
 PL_EXPORT_KERNEL(put_as_block)
+
+// As put_pieces, by one thread that has the ring for itself; then by the ring that is everybody's again.
+PL_KERNEL void put_pieces_alone(ring_t ring, window_t destination, window_t source, std::uint64_t bytes,
+                                std::uint64_t answers) {
+  pd::owned_ring mine;
+  long long code = pd::own(ring, mine);
+  std::uint64_t state = 1, done = 0;
+  while (done < bytes / 2 && code >= 0) {
+    state = mix(state + 1);
+    const std::uint64_t piece = state % 257 + 1;
+    code = pd::put(mine, destination, done, source, done, piece);
+    done += piece;
+  }
+  if (code >= 0) code = pd::quiet(mine);
+  pd::give_back(mine);
+  if (code == 0) code = pd::put(ring, destination, done, source, done, bytes - done);
+  answer(answers, code < 0 ? code : pd::quiet(ring));
+}
+PL_EXPORT_KERNEL(put_pieces_alone)
+
+// Whether a ring can be had alone.
+PL_KERNEL void try_own(ring_t ring, std::uint64_t answers) {
+  pd::owned_ring mine;
+  answer(answers, pd::own(ring, mine));
+}
+PL_EXPORT_KERNEL(try_own)
 
 // Takes a ticket and never writes its segment, as a thread that ends in the middle does.
 PL_KERNEL void abandon(ring_t ring, std::uint64_t answers) {

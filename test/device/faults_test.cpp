@@ -77,6 +77,7 @@ TEST_F(device_faults, AKernelThatEndsInTheMiddle) {
   open(kShortTimeoutNs, 64, 2);
   EXPECT_TRUE(are_all(put(ring(0), far_), 0));
   run("abandon", 1, 1, ring(0));
+  EXPECT_TRUE(are_all(run("try_own", 1, 1, ring(0)), PEERLANE_DEVICE_EBUSY));
   EXPECT_TRUE(are_all(put(ring(0), far_), PEERLANE_DEVICE_ETIMEDOUT));
   // More than the ring holds stand behind the hole: a full ring is a time-out too, and ends it.
   const auto answers = run("put_pieces", 2, 8, ring(0), far_, gpu_, std::uint64_t{3000}, std::uint64_t{5});

@@ -89,6 +89,7 @@ class device_session : public testing::Test {
   bool are_all(const std::vector<long long>& answers, long long wanted) const {
     for (const long long one : answers) {
       if (one == wanted) continue;
+      if (session_ == nullptr) return ADD_FAILURE() << "an answer is " << one << ", not " << wanted, false;
       const auto now = session_->ring(0).read();
       ADD_FAILURE() << "an answer is " << one << ", not " << wanted << "; posted " << now.posted << ", completed "
                     << now.completed << (now.reason ? ", " + now.reason->message : "");

@@ -54,6 +54,19 @@ TEST_F(device_session, ManyThreadsPostIntoOneRing) {
   EXPECT_FALSE(now.reason);
 }
 
+// A ring for one thread, gone through many times, and given back.
+TEST_F(device_session, OneThreadHasARingForItself) {
+  open();
+  const auto sent = fill_device(device_, 17);
+  constexpr std::uint64_t kMoved = 100'000;
+  EXPECT_TRUE(are_all(run("put_pieces_alone", 1, 1, ring(), far_, gpu_, kMoved), 0));
+  const auto got = read_device(device_ + kWindowBytes, kMoved);
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), sent.begin()));
+  const auto now = session_->ring(0).read();
+  EXPECT_EQ(now.posted, now.completed);
+  EXPECT_GT(now.posted, 64u * 4);
+}
+
 TEST_F(device_session, AWarpPostsForItsThreads) {
   open();
   const auto sent = fill_device(device_, 1);
