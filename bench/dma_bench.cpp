@@ -200,8 +200,8 @@ void bench::check_others() {
   check(is_right, "a list of 20000 blocks");
 }
 
-// What was copied is there when the completion word of a flushed operation is seen; a release comes behind the copies before it; a
-// channel that waits for a word starts when the CPU stores it.
+// What was copied is there when the completion word of a flushed operation is seen; a release comes behind the copies before
+// it; a channel that waits for a word starts when the CPU stores it.
 void bench::check_order() {
   auto* words = reinterpret_cast<std::uint32_t*>(host);
   std::uint64_t wrong = 0;

@@ -57,7 +57,7 @@ std::uint32_t pattern(std::uint32_t slot) { return (slot + 1) * 2654435761u; }
 
 enum class kind { to_host, list_to_host, to_device, on_device, through_device };
 struct order_case {
-  kind what;
+  kind scenario;
   ordering order;
   const char* name;
   bool may_be_late;
@@ -168,7 +168,7 @@ void bench::run_load(bool to_host, const std::atomic<bool>& ends) {
 
 // Waits at most 10 ms for bytes that are not there. Counts.
 template <class IsRight>
-void look(IsRight is_right, counts& seen) {
+void await_bytes(IsRight is_right, counts& seen) {
   if (is_right()) return;
   constexpr std::uint64_t kGiveUpNs = 10'000'000;
   const std::uint64_t begin_ns = monotonic_ns();
@@ -210,10 +210,10 @@ void bench::run_thread(const order_case& asked, unsigned index, std::uint64_t en
     const std::size_t size = std::min<std::size_t>((4u << (random() % 15)) + 4 * (random() % 16), kSlotBytes - 256);
     const std::size_t offset = 4 * (random() % 16);
     const std::uint64_t source = device_address + slot * kSlotBytes + 4 * (random() % 16);
-    switch (asked.what) {
+    switch (asked.scenario) {
       case kind::to_host:
         wait(*queue, queue->copy(mine_address + offset, source, size));
-        look([&] { return holds(mine + offset, size, pattern(slot)); }, seen);
+        await_bytes([&] { return holds(mine + offset, size, pattern(slot)); }, seen);
         ++checked;
         break;
       case kind::list_to_host:
@@ -222,12 +222,12 @@ void bench::run_thread(const order_case& asked, unsigned index, std::uint64_t en
           blocks.push_back({mine_address + i * kSlotBytes + offset, source, static_cast<std::uint32_t>(size)});
         wait(*queue, queue->copy_blocks(blocks));
         for (std::uint32_t i = 0; i < kListBlocks; ++i, ++checked)
-          look([&] { return holds(mine + i * kSlotBytes + offset, size, pattern(slot)); }, seen);
+          await_bytes([&] { return holds(mine + i * kSlotBytes + offset, size, pattern(slot)); }, seen);
         break;
       case kind::to_device:
       case kind::on_device: {
-        const std::uint32_t value = asked.what == kind::on_device ? pattern(slot) : static_cast<std::uint32_t>(random());
-        if (asked.what == kind::to_device) {
+        const std::uint32_t value = asked.scenario == kind::on_device ? pattern(slot) : static_cast<std::uint32_t>(random());
+        if (asked.scenario == kind::to_device) {
           auto* words = reinterpret_cast<std::uint32_t*>(mine + kSlotBytes);
           std::fill_n(words, size / 4, value);
           wait(*queue, queue->copy(mine_on_device + offset, mine_address + kSlotBytes, size));
@@ -235,7 +235,7 @@ void bench::run_thread(const order_case& asked, unsigned index, std::uint64_t en
           wait(*queue, queue->copy(mine_on_device + offset, source, size));
         }
         // Another engine reads what was written; it is asked again until it has seen it.
-        look(
+        await_bytes(
             [&] {
               wait(*reader, reader->copy(mine_address + offset, mine_on_device + offset, size));
               return holds(mine + offset, size, value);
@@ -247,7 +247,7 @@ void bench::run_thread(const order_case& asked, unsigned index, std::uint64_t en
       case kind::through_device:
         if (!queue->copy(mine_on_device + offset, source, size)) std::exit(1);
         wait(*queue, queue->copy(mine_address + offset, mine_on_device + offset, size));
-        look([&] { return holds(mine + offset, size, pattern(slot)); }, seen);
+        await_bytes([&] { return holds(mine + offset, size, pattern(slot)); }, seen);
         ++checked;
         break;
     }
