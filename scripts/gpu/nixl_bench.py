@@ -118,6 +118,14 @@ def serve(backend, size_bytes):
         print(MARK + json.dumps(answer), flush=True)
 
 
+def result_file(rows):
+    """As docs/results.md describes it."""
+    return {"schema": "peerlane-result/1", "tool": "nixl_bench", "command_line": sys.argv, "simulated": os.environ.get("PEERLANE_GPU") == "sim",
+            "passed": all(row.get("bytes_right", False) for row in rows), "machine": {}, "units": {}, "notes": [], "samples": [],
+            "parameters": {"nixl": nixl_module().__name__, "python": sys.version.split()[0]},
+            "rows": [{"kind": "transfer", **row} for row in rows]}
+
+
 class Bench:
     def __init__(self, backend, size_bytes):
         self.backend, self.size_bytes = backend, size_bytes
@@ -193,7 +201,7 @@ class Bench:
         """After every row, so that a run that is cut off keeps what it measured."""
         if self.file:
             with open(self.file, "w", encoding="utf-8") as file:
-                json.dump({"nixl": nixl_module().__name__, "python": sys.version.split()[0], "rows": self.rows}, file, indent=1)
+                json.dump(result_file(self.rows), file, indent=1)
 
     def case(self, way, mine, theirs, block_bytes, count, rounds):
         row = {"backend": self.backend, "way": way, "local": mine, "remote": theirs, "block_bytes": block_bytes, "count": count}

@@ -3,12 +3,13 @@
 
 import re
 
-from . import compare, files, view_checks, view_copy, view_foundation, view_links, view_messages, view_store, words
+from . import compare, files, view_channels, view_checks, view_copy, view_foundation, view_links, view_messages, view_store, words
 from .model import Facts, Log, Notice, Report, Section, Table
 
-VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "bandwidth": view_links.blocks,
+VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "bandwidth": view_links.blocks, "blocks": view_channels.blocks,
          "calibrate": view_copy.calibrate, "copy": view_copy.blocks, "copybw": view_foundation.copybw, "copylat": view_foundation.copylat,
-         "demo": view_checks.demo, "dma_bench": view_copy.dma_bench,
+         "demo": view_checks.demo, "device_put_bench": view_channels.by_kind,
+         "dma_bench": view_copy.dma_bench, "dma_order_bench": view_channels.by_kind, "nixl_bench": view_channels.by_kind,
          "dma_planner_bench": view_copy.dma_planner_bench, "doctor": view_checks.doctor, "env": view_checks.env, "explain-copy": view_copy.explain,
          "info": view_checks.info, "p2p": view_messages.p2p, "pplat": view_foundation.pplat, "sanity": view_checks.sanity,
          "soak": view_checks.soak,
