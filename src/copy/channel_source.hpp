@@ -31,6 +31,13 @@ struct channel_source {
   static result<channel_source> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
   // The same for a CUDA device. No context is made or needed.
   static result<channel_source> open(const cu::driver_table& cuda, int device_ordinal);
+
+  // For a channel of short copies to the host, or the other way, or of bulk lists. Bulk lists of both directions share an
+  // engine: who shares with them waits for a millisecond's turn (urgent lists to the device 1059 us instead of 12; H100).
+  unsigned engine_of(bool to_host, bool is_bulk) const {
+    const std::size_t place = is_bulk ? 2 : to_host ? 0 : 1;
+    return engines[place % engines.size()];
+  }
 };
 
 }  // namespace pl::copy

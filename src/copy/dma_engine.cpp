@@ -61,11 +61,7 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
     if (slot != nullptr) return slot;
   }
   dma::channel_options options;
-  // Bulk lists of both directions share an engine: who shares with them waits for a millisecond's turn (urgent lists to the
-  // device 1059 us instead of 12; H100). A fourth engine would often be one on the graphics engine's runlist, which costs
-  // the kernels beside it 9 %.
-  constexpr std::array<std::size_t, 4> kEngineOf = {0, 1, 2, 2};
-  options.engine = source_.engines[kEngineOf[index] % source_.engines.size()];
+  options.engine = source_.engine_of(way == direction::to_host, kind == queue_kind::bulk);
   if (kind == queue_kind::bulk) options.memory_bytes = kBulkMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();

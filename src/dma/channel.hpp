@@ -115,6 +115,8 @@ class channel {
   status reserve(std::uint32_t words);
   void append(std::span<const std::uint32_t> commands);
   sequence submit();
+  void add_entry(std::uint64_t entry);
+  void publish_entries() const;  // all that were added: position and doorbell
   std::size_t word_index(sequence number) const { return number & (options_.ring_entries - 1); }
   // Names the completion word of the operation that is being built.
   void name_completion(command_writer& commands) const;

@@ -38,9 +38,7 @@ result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_
   auto& slot = channels_[index];
   if (slot != nullptr) return slot;
   dma::channel_options options;
-  // As the planner's channels: a fourth engine would often be one that shares the graphics engine's runlist.
-  constexpr std::array<std::size_t, 4> kEngineOf = {0, 1, 2, 1};
-  options.engine = source_.engines[kEngineOf[index] % source_.engines.size()];
+  options.engine = source_.engine_of(way == path::to_host, !is_short_one);
   if (!is_short_one) options.memory_bytes = kListMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();
