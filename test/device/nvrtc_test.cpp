@@ -43,11 +43,11 @@ extern "C" __global__ void use(peerlane_device_ring ring, peerlane_device_window
   pd::give_back(mine);
 }
 )";
-  const std::string include = std::string("-I") + PL_TEST_INCLUDE;
+  constexpr const char* kInclude = "-I" PL_TEST_INCLUDE;
   for (const char* const architecture : {"--gpu-architecture=sm_80", "--gpu-architecture=sm_90"}) {
     program_t program = nullptr;
     ASSERT_EQ(create(&program, kSource, "use.cu", 0, nullptr, nullptr), 0);
-    const char* const options[] = {architecture, "--std=c++17", include.c_str()};
+    const char* const options[] = {architecture, "--std=c++17", kInclude};
     const int code = compile(program, 3, options);
     std::size_t bytes = 0;
     log_bytes(program, &bytes);
