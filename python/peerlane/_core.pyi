@@ -82,7 +82,7 @@ class MappingBase:
 class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta):
     """
     What goes on after its call: a copy, a message, a put or a get. `await` it, wait(), or look with done(); a coroutine, too:
-    asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy, and withdraws a message.
+    asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy or a store's request, and withdraws a message.
     """
 
     def done(self) -> bool:
@@ -109,9 +109,12 @@ class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta
     def record(self, event: object) -> None:
         """Of copies: records the CUDA event behind them."""
 
+    def info(self) -> peerlane._types.OperationInfo | None:
+        """All that is known of one that has ended; None while it is under way."""
+
     @property
-    def is_copy(self) -> bool:
-        """A copy cannot be cancelled."""
+    def can_cancel(self) -> bool:
+        """Messages only: copies and a store's requests go on to their end."""
 
     def __await__(self) -> Generator[Any, None, tuple[int, int, int]]: ...
 
@@ -137,7 +140,7 @@ def copy(dst: object, src: object, after: object, /) -> bool:
 
 def fill_bytes(dst: object | None, value: object | None, after: object | None) -> bytes | None: ...
 
-def one_run(x: object | None, is_written: bool, after: object | None) -> tuple[int, int]: ...
+def one_run(x: object | None, is_written: bool, after: object | None) -> tuple[int, int, object]: ...
 
 def look_at(x: object | None) -> tuple[str, str, tuple[int, ...], int, int, bool]: ...
 

@@ -8,7 +8,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
-__all__ = ["After", "AnyArray", "Condition", "DeviceArray", "Direction", "Durability", "Finding", "MachineInfo", "MappingInfo", "Stream"]
+__all__ = ["After", "AnyArray", "Condition", "DeviceArray", "Direction", "Durability", "Finding", "MachineInfo", "MappingInfo", "OperationInfo", "Stream"]
 
 
 class _CudaArray(Protocol):
@@ -101,6 +101,21 @@ class MessageCounts(TypedDict):
     unexpected: int
     waiting_sends: int
     operations: int
+
+
+class OperationInfo(TypedDict):
+    """What Operation.info() tells of an operation that has ended; fields that do not concern it are 0, `source` -1."""
+
+    error: int
+    source: int
+    tag: int
+    size_bytes: int
+    moved_bytes: int
+    version: int
+    path: int
+    durability: int
+    crc32c: int
+    user_flags: int
 
 
 class MachineInfo(TypedDict):

@@ -45,7 +45,7 @@ def _keep(what: Any) -> None:
 
 def steps(operation: Any) -> Generator[Any, None, Any]:
     """`await` for an Operation."""
-    return until_done(operation) if operation.is_copy else while_polled(operation)
+    return while_polled(operation) if operation.can_cancel else until_done(operation)
 
 
 # An operation is a coroutine by these methods; its steps begin with the first of them.

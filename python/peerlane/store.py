@@ -5,20 +5,27 @@
         pool = store.create_pool("checkpoints")
         pool.put("layer0", tensor)
         pool.get("layer0", tensor)
+        reply = await pool.get_async("layer0", tensor)
 
 A server of a cluster leads to all of them (docs/store-cluster.md). What each durability promises: include/peerlane/store.h. Calls may come from any thread, and let other Python threads run.
 """
 
-import ctypes
 import errno
 import os
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from . import _gpu, _core, _native  # _gpu first: it is what the others run on
+from . import _gpu, _core  # _gpu first: it is what the others run on
 from . import _html
-from ._errors import Error, Timeout
+from ._errors import Error
+from ._operation import Operation
 from ._types import After, AnyArray, Condition, Durability
+
+try:
+    from . import _store
+except ImportError as why:
+    raise Error(errno.ENOSYS, f"{why}: the package was built without the store (Debian: libssl-dev)") from None
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,48 +34,9 @@ __all__ = ["CONDITIONS", "DURABILITIES", "Pool", "Reply", "Store"]  # open() wou
 
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
+_IF_VERSION = 3
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
-_size, _u32, _u64, _i32, _i64, _text, _pointer = (ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64,
-                                                  ctypes.c_char_p, ctypes.c_void_p)
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [("struct_bytes", _size), ("socket", _text), ("endpoint", _text), ("tls_certificate", _text), ("tls_key", _text),
-                ("tls_authority", _text), ("timeout_ms", _i64), ("require_path", _u32), ("flags", _u32)]
-
-
-class _PoolOptions(ctypes.Structure):
-    _fields_ = [("struct_bytes", _size), ("quota_bytes", _u64), ("quota_keys", _u64), ("durability", _u32), ("no_shm", _u32),
-                ("access", _text), ("copies", _u32)]
-
-
-class _PutOptions(ctypes.Structure):
-    _fields_ = [("struct_bytes", _size), ("durability", _u32), ("condition", _u32), ("expected_version", _u64),
-                ("user_flags", _u32), ("is_part", _u32), ("offset_bytes", _u64), ("timeout_ms", _i64), ("on_stream", _u32),
-                ("reserved", _u32), ("stream", _pointer)]
-
-
-class _GetOptions(ctypes.Structure):
-    _fields_ = [("struct_bytes", _size), ("offset_bytes", _u64), ("timeout_ms", _i64), ("verify", _u32), ("on_stream", _u32),
-                ("stream", _pointer)]
-
-
-class _Info(ctypes.Structure):
-    _fields_ = [("error", _i32), ("source", _i32), ("tag", _u64), ("size_bytes", _u64), ("moved_bytes", _u64), ("version", _u64),
-                ("server_ns", _u64), ("path", _u32), ("durability", _u32), ("crc32c", _u32), ("user_flags", _u32), ("repeated", _u32),
-                ("reserved", _u32)]
-
-
-class _Buffer(ctypes.Structure):
-    _fields_ = [("address", _u64), ("size_bytes", _size), ("memory", _u32), ("reserved", _u32)]
-
-
-_EACH = ctypes.CFUNCTYPE(ctypes.c_int, _pointer, _pointer, _size, _u64)
-try:
-    _library = ctypes.CDLL(str(_native.FOLDER / "libpeerlane_store.so.0"))
-except OSError as why:
-    raise Error(errno.ENOSYS, f"{why}: the package was built without the store (Debian: libssl-dev)") from None
-_library.peerlane_store_last_error.restype = _text
+_READS = 8  # of one value whose length others change meanwhile
 
 
 @dataclass(frozen=True)
@@ -85,29 +53,24 @@ class Reply:
         return _html.rows("peerlane.store.Reply", vars(self))
 
 
-def _told(reply: _Info) -> Reply:
-    durability = next((name for name, number in DURABILITIES.items() if number == reply.durability), None)
-    return Reply(reply.version, reply.size_bytes, reply.moved_bytes, _PATHS.get(reply.path, ""), durability)
+def _told(version: int, value_bytes: int, moved_bytes: int, path: int, durability: int) -> Reply:
+    word = next((name for name, number in DURABILITIES.items() if number == durability), None)
+    return Reply(version, value_bytes, moved_bytes, _PATHS.get(path, ""), word)
 
 
-def _call(name: str, *arguments: object) -> None:
-    code = getattr(_library, name)(*arguments)
-    if code != 0:
-        raise (Timeout if code == errno.ETIMEDOUT else Error)(code, _library.peerlane_store_last_error().decode())
+async def _reply(operation: Operation) -> Reply:
+    try:
+        await operation
+    finally:
+        info = operation.info()
+    assert info is not None
+    return _told(info["version"], info["size_bytes"], info["moved_bytes"], info["path"], info["durability"])
 
 
-_Struct = TypeVar("_Struct", bound=ctypes.Structure)
-
-
-def _filled(kind: type[_Struct], **fields: Any) -> _Struct:
-    return kind(struct_bytes=ctypes.sizeof(kind), **fields)
-
-
-def _key(key: str | bytes, role: str = "key") -> tuple[bytes, ctypes.c_size_t]:
+def _key(key: str | bytes, role: str = "key") -> bytes:
     if not isinstance(key, (str, bytes, bytearray, memoryview)):  # bytes(5) would be five zeros
         raise TypeError(f"{role}: {type(key).__name__} is given, str or bytes is wanted")
-    plain = key.encode() if isinstance(key, str) else bytes(key)
-    return plain, _size(len(plain))
+    return key.encode() if isinstance(key, str) else bytes(key)
 
 
 def _number_of(word: str | None, words: dict[str | None, int], role: str) -> int:
@@ -117,102 +80,111 @@ def _number_of(word: str | None, words: dict[str | None, int], role: str) -> int
         raise ValueError(f"{role}: {word!r} is none of {', '.join(repr(each) for each in words)}") from None
 
 
+def _condition(condition: Condition | None, version: int | None) -> tuple[int, int]:
+    if version is None:
+        return _number_of(condition, CONDITIONS, "condition"), 0
+    if condition is not None:
+        raise ValueError("condition and version: a version says already that the value is there; give one of them")
+    return _IF_VERSION, version
+
+
 class Pool:
     """Values by key (str or bytes), of one pool; from Store.create_pool() or open_pool()."""
 
     def __init__(self, store: "Store", number: int):
-        self._store, self._number = store, _u32(number)
-
-    def _at(self, key: str | bytes) -> tuple[object, ...]:
-        return (self._store._open(), self._number, *_key(key))
+        self._store, self._number = store, number
 
     def __repr__(self) -> str:
-        return f"<peerlane.store.Pool {self._number.value}>"
+        return f"<peerlane.store.Pool {self._number}>"
 
     def put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
-            after: After = "auto") -> Reply:
+            version: int | None = None, after: After = "auto") -> Reply:
         """Stores the bytes of `x`: a contiguous tensor, array or bytes. `durability`: "volatile", "logged", "durable"; None: the
-        pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `after`: as for peerlane.copy()."""
-        options = _filled(_PutOptions, durability=_number_of(durability, DURABILITIES, "durability"),
-                          condition=_number_of(condition, CONDITIONS, "condition"))
-        address, size = _core.one_run(x, False, after)
-        reply = _Info()
-        _call("peerlane_store_put", *self._at(key), _Buffer(address, size), ctypes.byref(options), ctypes.byref(reply))
-        return _told(reply)
+        pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `version`: only where the value is still that
+        one, else Error with ESTALE. `after`: as for peerlane.copy()."""
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version))
+        name = _key(key)
+        return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
+
+    def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
+                  version: int | None = None, after: After = "auto") -> Operation:
+        """put() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version))
+        name = _key(key)
+        return self._store._connection.begin_put(self._number, name, _core.one_run(x, False, after), *options)
+
+    def put_async(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
+                  version: int | None = None, after: After = "auto") -> Coroutine[Any, Any, Reply]:
+        """put() to be awaited: it has begun when the call returns. It cannot be called off; a cancelled task leaves it to its end."""
+        return _reply(self.begin_put(key, x, durability=durability, condition=condition, version=version, after=after))
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
-        options = _filled(_GetOptions, offset_bytes=offset, verify=int(verify))
-        address, size = _core.one_run(x, True, after)
-        reply = _Info()
-        _call("peerlane_store_get", *self._at(key), _Buffer(address, size), ctypes.byref(options), ctypes.byref(reply))
-        return _told(reply)
+        return _told(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, verify))
 
-    def erase(self, key: str | bytes) -> None:
-        """Error with ENOENT where nothing is."""
-        _call("peerlane_store_erase", *self._at(key), None, None)
+    def begin_get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Operation:
+        """get() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
+        return self._store._connection.begin_get(self._number, _key(key), _core.one_run(x, True, after), offset, verify)
+
+    def get_async(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False,
+                  after: After = "auto") -> Coroutine[Any, Any, Reply]:
+        """get() to be awaited: it has begun when the call returns. It cannot be called off; a cancelled task leaves it to its end."""
+        return _reply(self.begin_get(key, x, offset=offset, verify=verify, after=after))
+
+    def read(self, key: str | bytes, *, verify: bool = False) -> memoryview:
+        """The whole value in new host memory: its length is asked for first, and again where another put comes between."""
+        size = self.stat(key).value_bytes
+        for _ in range(_READS):
+            out = bytearray(size)
+            reply = self.get(key, out, verify=verify, after=None) if size else self.stat(key)
+            if reply.value_bytes == size:
+                return memoryview(out)
+            size = reply.value_bytes
+        raise Error(errno.EAGAIN, f"read: others changed the length of {key!r} {_READS} times meanwhile: call again")
+
+    def erase(self, key: str | bytes, *, version: int | None = None) -> None:
+        """Error with ENOENT where nothing is, with ESTALE where it is not that `version`."""
+        self._store._connection.erase(self._number, _key(key), *_condition(None, version))
 
     def stat(self, key: str | bytes) -> Reply:
         """Version and length of a value; nothing is moved."""
-        reply = _Info()
-        _call("peerlane_store_stat", *self._at(key), ctypes.byref(reply))
-        return _told(reply)
+        return _told(*self._store._connection.stat(self._number, _key(key)))
 
-    def keys(self, prefix: str | bytes | None = None) -> list[bytes]:
-        """In order; those that were there all the time, exactly once."""
-        found: list[bytes] = []
-
-        def keep(_: object, key: int, size: int, _bytes: int) -> int:
-            found.append(ctypes.string_at(key, size))
-            return 0
-
-        each = _EACH(keep)
-        _call("peerlane_store_find", self._store._open(), self._number, _key(prefix, "prefix")[0] if prefix else None, None, each, None)
-        return found
+    def keys(self, prefix: str | bytes | None = None, *, regex: str | None = None) -> list[bytes]:
+        """In order; those that were there all the time, exactly once. `regex`: POSIX extended."""
+        begin = _key(prefix, "prefix") if prefix else None
+        return [key for key, _ in self._store._connection.find(self._number, begin, regex)]
 
     def sync(self) -> None:
         """Returns when everything that was acknowledged for the pool is durable."""
-        _call("peerlane_store_sync", self._store._open(), self._number)
+        self._store._connection.sync(self._number)
 
 
 class Store:
     """A connection; from open(). Usable as a context manager."""
 
-    def __init__(self, options: _Options):
-        self._handle = _pointer()
-        _call("peerlane_store_open", ctypes.byref(options), ctypes.byref(self._handle))
+    def __init__(self, connection: _store.Connection):
+        self._connection = connection
 
     def __repr__(self) -> str:
-        return f"<peerlane.store.Store {'connected' if self._handle else 'closed'}>"
-
-    def _open(self) -> ctypes.c_void_p:
-        if not self._handle:
-            raise ValueError("the store is closed")
-        return self._handle
-
-    def _pool(self, call: str, name: str, *more: object) -> Pool:
-        number = _u32()
-        _call(call, self._open(), name.encode(), *more, ctypes.byref(number))
-        return Pool(self, number.value)
+        return f"<peerlane.store.Store {'connected' if self._connection.is_open else 'closed'}>"
 
     def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1) -> Pool:
         """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3."""
-        options = _filled(_PoolOptions, durability=_number_of(durability, DURABILITIES, "durability"), quota_bytes=quota_bytes, copies=copies)
-        return self._pool("peerlane_store_create_pool", name, ctypes.byref(options))
+        number = _number_of(durability, DURABILITIES, "durability")
+        return Pool(self, self._connection.create_pool(name, number, quota_bytes, copies))
 
     def open_pool(self, name: str) -> Pool:
         """Error with ENXIO where there is none of that name."""
-        return self._pool("peerlane_store_open_pool", name)
+        return Pool(self, self._connection.open_pool(name))
 
     def delete_pool(self, name: str) -> None:
         """With all its values."""
-        _call("peerlane_store_delete_pool", self._open(), name.encode())
+        self._connection.delete_pool(name)
 
     def close(self) -> None:
         """What is under way ends with ECANCELED. Any number of times."""
-        handle, self._handle = self._handle, _pointer()
-        if handle:
-            _call("peerlane_store_close", handle)
+        self._connection.close()
 
     def __enter__(self) -> "Self":
         return self
@@ -220,15 +192,10 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            _library.peerlane_store_close(self._handle)
 
-
-def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30) -> Store:
-    """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations."""
-    options = _filled(_Options, timeout_ms=int(timeout * 1e3))
-    if where is not None:
-        text = os.fspath(where)
-        setattr(options, "socket" if "/" in text or not isinstance(where, str) else "endpoint", text.encode())
-    return Store(options)
+def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
+    """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations.
+    `tls`: files of the certificate, its key and the authority."""
+    text = None if where is None else os.fspath(where)
+    is_path = text is not None and ("/" in text or not isinstance(where, str))
+    return Store(_store.Connection(text if is_path else None, None if is_path else text, tls, int(timeout * 1e3)))

@@ -9,7 +9,7 @@
 #include <limits>
 #include <string>
 
-#include "tensor.hpp"
+#include "numbers.hpp"
 
 namespace pl::py {
 

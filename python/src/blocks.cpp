@@ -167,7 +167,7 @@ std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb:
     return peerlane::operation(op);
   }();
   return std::make_unique<operation>(std::move(begun), nb::none(), std::move(destination.keeper), std::move(source.keeper),
-                                     true);
+                                     operation::kind::copy);
 }
 
 // Addresses or sizes: 64-bit integers in host memory, read where they are.
@@ -215,7 +215,7 @@ std::unique_ptr<operation> copy_block_list_async(nb::handle dst, nb::handle src,
     if (code != 0) throw error(code, peerlane_last_error());
     return peerlane::operation(op);
   }();
-  return std::make_unique<operation>(std::move(begun), nb::none(), nb::none(), nb::none(), true);
+  return std::make_unique<operation>(std::move(begun), nb::none(), nb::none(), nb::none(), operation::kind::copy);
 }
 
 }  // namespace

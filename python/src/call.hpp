@@ -6,14 +6,11 @@
 
 #include <exception>
 
-#include "error.hpp"
+#include "raise.hpp"
 
 namespace nb = nanobind;
 
 namespace pl::py {
-
-// Sets peerlane.Error, or the kind of it that the failure is.
-void raise(const error& reason);
 
 // `failed` with a Python error set where `body` throws.
 template <class Body, class Result>

@@ -92,7 +92,8 @@ std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle
     if (list.empty()) return peerlane::operation();
     return value_of(busy.empty() ? copier.begin(list) : copier.begin_after(busy[0], list));
   }();
-  return std::make_unique<operation>(std::move(begun), nb::none(), std::move(first), std::move(second), true);
+  return std::make_unique<operation>(std::move(begun), nb::none(), std::move(first), std::move(second),
+                                     operation::kind::copy);
 }
 
 // Nothing: done. Else the bytes of one element, for the caller to fill by copies.
@@ -124,12 +125,12 @@ nb::typed<nb::tuple, nb::str, nb::str, nb::typed<nb::tuple, int, nb::ellipsis>, 
                         view.bytes(), view.address, view.is_contiguous());
 }
 
-// (address, bytes) of one run of memory, once what `after` names is over.
-nb::typed<nb::tuple, int, int> one_run(nb::handle object, bool is_written, nb::handle after) {
-  const tensor view = describe(object, "the tensor");
+// Address, size in bytes and what keeps the memory, of a tensor that is one run; what produces it has ended.
+nb::typed<nb::tuple, int, int, nb::object> one_run(nb::handle object, bool is_written, nb::handle after) {
+  tensor view = describe(object, "the tensor");
   must_be_one_run(view, is_written);
-  wait_for(busy_streams(after, std::array{&view}));
-  return nb::make_tuple(view.address, view.bytes());
+  wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&view)}));
+  return nb::make_tuple(view.address, view.bytes(), keeper_of(object, view));
 }
 
 std::string explain(const std::string& way, std::uint64_t bytes, bool pageable) {

@@ -94,7 +94,8 @@ using self_t = nb::handle_t<communicator>;
 const peerlane::communicator& link_of(self_t self) { return nb::inst_ptr<communicator>(self)->link(); }
 
 std::unique_ptr<operation> operation_of(self_t self, nb::handle x, tensor& view, peerlane::operation begun) {
-  return std::make_unique<operation>(std::move(begun), nb::borrow(self), keeper_of(x, view), nb::none(), false);
+  return std::make_unique<operation>(std::move(begun), nb::borrow(self), keeper_of(x, view), nb::none(),
+                                     operation::kind::message);
 }
 
 // Begins an operation without the GIL; short messages are copied within this call.

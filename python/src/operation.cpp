@@ -106,11 +106,6 @@ peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation,
   return outcome;
 }
 
-operation::~operation() {
-  const nb::gil_scoped_release waiting;
-  begun_.release();
-}
-
 // Under the mutex.
 void operation::keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info) {
   info_ = info;
@@ -156,6 +151,22 @@ op_info operation::wait(nb::handle timeout) {
     });
   if (!has_ended()) throw error(ETIMEDOUT, "the operation has not ended yet; it goes on");
   return outcome();
+}
+
+nb::object operation::info() const {
+  if (!has_ended()) return nb::none();
+  nb::dict out;
+  out["error"] = info_.error;
+  out["source"] = info_.source;
+  out["tag"] = info_.tag;
+  out["size_bytes"] = info_.size_bytes;
+  out["moved_bytes"] = info_.moved_bytes;
+  out["version"] = info_.version;
+  out["path"] = info_.path;
+  out["durability"] = info_.durability;
+  out["crc32c"] = info_.crc32c;
+  out["user_flags"] = info_.user_flags;
+  return out;
 }
 
 void operation::cancel() {
@@ -208,7 +219,9 @@ void bind_operations(nb::module_& module) {
       nb::sig("class Operation(typing.Coroutine[typing.Any, typing.Any, tuple[int, int, int]], metaclass=abc.ABCMeta)"),
       "What goes on after its call: a copy, a message, a put or a get. `await` it, wait(), or look with done(); a "
       "coroutine, too:\n"
-      "asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy, and withdraws a message.")
+      "asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy or a store's request, and withdraws "
+      "a "
+      "message.")
       .def("done", &operation::done, "Makes progress once. True: it has ended; wait() then tells how.")
       .def("wait", &operation::wait, nb::arg("timeout").none() = nb::none(),
            nb::sig("def wait(self, timeout: float | None = None) -> tuple[int, int, int]"),
@@ -225,7 +238,9 @@ void bind_operations(nb::module_& module) {
            nb::sig("def make_wait(self, stream: peerlane._types.Stream) -> None"),
            "Of copies: the CUDA stream waits on the GPU for them; nothing blocks here but copies that need a CPU.")
       .def("record", &operation::record, nb::arg("event"), "Of copies: records the CUDA event behind them.")
-      .def_prop_ro("is_copy", &operation::is_copy, "A copy cannot be cancelled.")
+      .def("info", &operation::info, nb::sig("def info(self) -> peerlane._types.OperationInfo | None"),
+           "All that is known of one that has ended; None while it is under way.")
+      .def_prop_ro("can_cancel", &operation::can_cancel, "Messages only: copies and a store's requests go on to their end.")
       .def(
           "__await__", [](nb::object self) { return waiting_module().attr("steps")(self); },
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, tuple[int, int, int]]"))

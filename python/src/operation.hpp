@@ -26,16 +26,21 @@ using op_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, 
 peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
                                                  peerlane::op_info& info);
 
-// Keeps its owner and its tensors. Any thread. Dropping it releases it: a copy is waited for, a message is withdrawn.
+// Keeps its owner and its tensors. Any thread. Dropping it releases it: a copy and a store's request are waited for, a
+// message is withdrawn. What peerlane._store needs of it is inline.
 class operation {
  public:
-  operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, bool is_copy)
+  enum class kind : std::uint8_t { copy, message, store };
+  operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, kind made_by)
       : owner_(std::move(owner)),
         first_(std::move(first)),
         second_(std::move(second)),
         begun_(std::move(begun)),
-        is_copy_(is_copy) {}
-  ~operation();
+        kind_(made_by) {}
+  ~operation() {
+    const nb::gil_scoped_release waiting;
+    begun_.release();
+  }
   operation(const operation&) = delete;
   operation& operator=(const operation&) = delete;
 
@@ -43,10 +48,12 @@ class operation {
   bool poll();
   bool done();
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
-  bool is_copy() const noexcept { return is_copy_; }
+  bool can_cancel() const noexcept { return kind_ == kind::message; }
   // Once it has ended; throws what went wrong.
   op_info outcome();
   op_info wait(nb::handle timeout);
+  // Everything that is known of one that has ended; None before.
+  nb::object info() const;
   void cancel();
   void then(nb::object function);
   void make_wait(nb::handle stream);
@@ -60,7 +67,7 @@ class operation {
   peerlane::op_info info_{};
   std::optional<peerlane::failure> failed_;
   std::atomic<bool> has_ended_{false};
-  const bool is_copy_;
+  const kind kind_;
 };
 
 void bind_operations(nb::module_& module);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "dimensions.hpp"
+#include "numbers.hpp"
 #include "scalar.hpp"
 
 namespace nb = nanobind;
@@ -53,17 +54,7 @@ dimensions packed_strides(const dimensions& shape, std::int64_t element_bytes);
 // Throws TypeError for objects that tell nothing of their memory. `role` ("copy: the source") begins that message.
 tensor describe(nb::handle object, const char* role);
 
-// str(object). (nb::str(x) of an nb::object casts instead of converting.)
-std::string text_of(nb::handle object);
-
-// "torch.Tensor" of an object, for messages.
-std::string class_name(nb::handle object);
-
-// A Python integer as the number of that type; TypeError or ValueError that begins with `role`.
-std::int64_t signed_integer(nb::handle object, const char* role);
-std::uint64_t unsigned_integer(nb::handle object, const char* role);
-
-// A tuple or list of them.
+// A tuple or list of signed_integer().
 dimensions integers(nb::handle sequence, const char* role);
 
 }  // namespace pl::py

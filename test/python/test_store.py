@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """peerlane.store against a server of its own: values of GPU tensors, conditions, searches, refusals."""
 
+import asyncio
 import errno
 import os
 import select
@@ -66,6 +67,80 @@ def refusals(store, pool, x):
         pool.get("layer0", b"1234")
     with pytest.raises(ValueError, match="'eternal' is none of None, 'volatile', 'logged', 'durable'"):
         pool.put("layer0", x, durability="eternal")
+
+
+def test_requests_that_go_on(server, numbers):
+    arrays = [testing.array(numbers + i) for i in range(40)]
+    back = [testing.zeros(numbers.shape) for _ in arrays]
+
+    async def both_ways(pool):
+        replies = await asyncio.gather(*(pool.put_async(f"k{i}", x, durability="volatile") for i, x in enumerate(arrays)))
+        assert len({reply.version for reply in replies}) == 40 and {reply.durability for reply in replies} == {"volatile"}
+        got = await asyncio.gather(*(asyncio.create_task(pool.get_async(f"k{i}", y)) for i, y in enumerate(back)))
+        assert [reply.version for reply in got] == [reply.version for reply in replies]
+        with pytest.raises(peerlane.Error) as told:
+            await pool.get_async("nothing", back[0])
+        assert told.value.errno == errno.ENOENT and told.value.strerror
+
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("going on")
+        asyncio.run(both_ways(pool))
+        for i, y in enumerate(back):
+            assert np.array_equal(y.get(), numbers + i)
+        # Beside a copy, in one wait.
+        spare = testing.zeros(numbers.shape)
+        begun = [pool.begin_get("k7", spare), peerlane.copy_async(back[1], numbers), pool.begin_put("k0", numbers)]
+        peerlane.wait_all(begun, 30)
+        assert np.array_equal(spare.get(), numbers + 7) and begun[0].info()["moved_bytes"] == 192
+        assert not begun[0].can_cancel and begun[2].info()["version"] == pool.stat("k0").version
+        # Dropped at once: its end is waited for, and its array stays until then.
+        pool.begin_put("dropped", numbers * 2)
+        assert np.array_equal(np.frombuffer(pool.read("dropped"), np.float32), (numbers * 2).ravel())
+        store.delete_pool("going on")
+
+
+def test_versions_and_whole_values(server, numbers):
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("versions", durability="volatile")
+        first = pool.put("k", numbers)
+        second = pool.put("k", b"second", version=first.version)
+        for call in (lambda: pool.put("k", b"third", version=first.version), lambda: pool.erase("k", version=first.version),
+                     lambda: pool.begin_put("k", b"third", version=first.version).wait(30)):
+            with pytest.raises(peerlane.Error) as told:
+                call()
+            assert told.value.errno == errno.ESTALE
+        with pytest.raises(ValueError, match="one of them"):
+            pool.put("k", b"third", condition="present", version=second.version)
+        value = pool.read("k", verify=True)
+        assert value == b"second" and not value.readonly
+        pool.put("empty", b"")
+        assert pool.read("empty") == b""
+        assert pool.keys(regex="^em") == [b"empty"]
+        with pytest.raises(ValueError, match="zero byte"):
+            pool.keys(b"a\0b")
+        with pytest.raises(TypeError, match="key: int"):
+            pool.put(5, b"")
+        pool.erase("k", version=second.version)
+        assert pool.keys() == [b"empty"]
+        store.delete_pool("versions")
+
+
+def test_closing_ends_what_is_under_way(server):
+    store = peerlane.store.open(server)
+    pool = store.create_pool("closing", durability="volatile")
+    begun = [pool.begin_put(f"k{i}", bytes(1 << 20)) for i in range(8)]
+    store.close()
+    for one in begun:
+        try:
+            one.wait(30)
+        except peerlane.Error as told:
+            assert told.errno in (errno.ECANCELED, errno.EINVAL)
+    with pytest.raises(ValueError, match="the store is closed"):
+        pool.begin_get("k0", bytearray(4))
+    store.close()
+    with peerlane.store.open(server) as again:  # where the same bytes can be put
+        pool = again.open_pool("closing")
+        assert pool.put("k0", bytes(1 << 20)).value_bytes == 1 << 20
 
 
 def serve(data, *more):

@@ -3,6 +3,7 @@
 type checker sees it."""
 
 import ast
+import importlib
 import inspect
 import os
 import subprocess
@@ -10,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from peerlane import _core, _native
+from peerlane import _native
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(_native.__file__).parent
-STUB = ROOT / "python" / "peerlane" / "_core.pyi"
+SOURCES = ROOT / "python" / "peerlane"
 USERS_PROGRAM = """
 import asyncio
 import numpy as np
@@ -34,6 +35,8 @@ async def use(x: peerlane.DeviceArray, host: np.ndarray, own: testing.DeviceArra
         reveal_type(job.recv(0, x))
     with peerlane.store.open() as store:
         reveal_type(store.open_pool("p").get("k", x).version)
+        reveal_type(await store.open_pool("p").get_async("k", x))
+        reveal_type(peerlane.wait_any([store.open_pool("p").begin_put("k", host)]))
     reveal_type(peerlane.doctor()[0]["level"])
     peerlane.copy(m, b"four")
     peerlane.copy((1 << 40, 4), own, after=testing.Stream())
@@ -48,7 +51,7 @@ async def use(x: peerlane.DeviceArray, host: np.ndarray, own: testing.DeviceArra
     m.nothing()
 """
 SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "Literal['gdrdrv']", "peerlane._core.Operation", "Task[tuple[int, int, int]]",
-        "tuple[int, int, int]", "int", "Literal['BLOCKER']"]
+        "tuple[int, int, int]", "int", "peerlane.store.Reply", "int", "Literal['BLOCKER']"]
 WRONG = ['Missing positional argument "src"', 'Argument 1 to "copy" has incompatible type "int"', 'Argument 2 to "copy" has incompatible type "str"',
          'Argument "after" to "copy" has incompatible type', 'Argument 1 to "map" has incompatible type "str"', 'Argument 2 to "fill"',
          'Argument 1 to "explain" has incompatible type', 'Argument "durability" to "create_pool"', 'Argument 2 to "send"',
@@ -80,13 +83,15 @@ def words_of(text):
     return ast.unparse(tree)
 
 
-def test_stub_is_what_the_module_says(tmp_path):
+@pytest.mark.parametrize("name", ["_core", "_store"])
+def test_stub_is_what_the_module_says(name, tmp_path):
     pytest.importorskip("nanobind", reason="pip install nanobind")
-    made = tmp_path / "_core.pyi"
-    command = ("-m", "nanobind.stubgen", "-q", "-m", "_core", "-i", Path(_core.__file__).parent, "-P", "-p", ROOT / "python" / "core_stub.pat", "-o")
+    module = importlib.import_module(f"peerlane.{name}")
+    made, stub = tmp_path / f"{name}.pyi", SOURCES / f"{name}.pyi"
+    command = ("-m", "nanobind.stubgen", "-q", "-m", f"peerlane.{name}", "-P", "-p", ROOT / "python" / "stub.pat", "-o")
     run(*command, made)
-    assert words_of(made.read_text()) == words_of(STUB.read_text()), \
-        f"renew it: cp {made} {STUB.relative_to(ROOT)}"
+    assert module.__file__ and words_of(made.read_text()) == words_of(stub.read_text()), \
+        f"renew it: PYTHONPATH=build/release/out/python python3 {' '.join(map(str, command))} {stub.relative_to(ROOT)}"
 
 
 def test_package(mypy):

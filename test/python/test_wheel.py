@@ -62,7 +62,8 @@ def test_contents(wheel):
     sources = {f"peerlane/{path.relative_to(ROOT / 'python' / 'peerlane')}"
                for path in (ROOT / "python" / "peerlane").rglob("*.py")}
     assert sources <= names and not [name for name in names if "__pycache__" in name or "/src/" in name]
-    assert [name for name in names if name.startswith("peerlane/_core.") and name.endswith(".so")]
+    for module in ("_core", "_store"):
+        assert [name for name in names if name.startswith(f"peerlane/{module}.") and name.endswith(".so")]
     assert "Requires-Python: >=3.10" in metadata and f"Version: {peerlane.__version__}" in metadata
     assert sizes < 80e6, "are the libraries stripped? (34 MB, else above 200)"
 

@@ -1,19 +1,19 @@
 # For nanobind.stubgen: types of what it cannot see, plain C functions and the slots of m[i].
-_core.MappingBase.__getitem__:
+peerlane._core.MappingBase.__getitem__:
     \from typing import Any
     def __getitem__(self, index: Any, /) -> Any: ...
 
-_core.MappingBase.__setitem__:
+peerlane._core.MappingBase.__setitem__:
     def __setitem__(self, index: Any, value: Any, /) -> None: ...
 
-_core.MappingBase.__delitem__:
+peerlane._core.MappingBase.__delitem__:
 
-_core.copy$:
+peerlane._core.copy$:
     def copy(dst: object, src: object, after: object, /) -> bool:
         \doc
 
-_core.wait_all$:
+peerlane._core.wait_all$:
     def wait_all(operations: list[Operation], timeout: float | None) -> list[tuple[int, int, int]]: ...
 
-_core.wait_any$:
+peerlane._core.wait_any$:
     def wait_any(operations: list[Operation], timeout: float | None) -> int: ...

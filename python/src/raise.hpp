@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures that reach Python: ETIMEDOUT becomes peerlane.Timeout, everything else peerlane.Error or a kind of it; all are
+// OSErrors and carry the errno value.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <exception>
+
+#include "error.hpp"
+
+namespace nb = nanobind;
+
+namespace pl::py {
+
+// Sets peerlane.Error, or the kind of it that the failure is.
+inline void raise(const error& reason) {
+  const char* const name = dynamic_cast<const stale_mapping*>(&reason) != nullptr ? "StaleMapping"
+                           : reason.code() == ETIMEDOUT                           ? "Timeout"
+                                                                                  : "Error";
+  try {
+    const nb::object kind = nb::module_::import_("peerlane._errors").attr(name);
+    const nb::object arguments = nb::make_tuple(reason.code(), reason.what());
+    PyErr_SetObject(kind.ptr(), arguments.ptr());
+  } catch (nb::python_error& other) { other.restore(); }
+}
+
+// For nb::register_exception_translator().
+inline void translate_errors(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const error& reason) { raise(reason); }
+}
+
+}  // namespace pl::py
