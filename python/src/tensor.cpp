@@ -39,7 +39,9 @@ bool from_buffer(nb::handle object, tensor& out) {
   const bool known_type = type_of_format(view.format, view.itemsize, out.type);
   if (view.ndim > 0) {
     out.shape.assign(view.shape, static_cast<std::size_t>(view.ndim));
-    out.strides.assign(view.strides, static_cast<std::size_t>(view.ndim));
+    // ctypes' arrays name none: they are packed.
+    if (view.strides == nullptr) out.strides = packed_strides(out.shape, view.itemsize);
+    else out.strides.assign(view.strides, static_cast<std::size_t>(view.ndim));
   }
   const std::string format = view.format != nullptr ? view.format : "";
   PyBuffer_Release(&view);

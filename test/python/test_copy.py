@@ -70,6 +70,9 @@ def test_buffers_and_pairs(numbers):
     out = bytearray(8)
     peerlane.copy(out, (x.address, 8))
     assert out == b"peerlane" == x.get().tobytes()
+    rows = ((ctypes.c_ubyte * 4) * 2)()  # a buffer that names no strides
+    peerlane.copy(rows, testing.array(np.frombuffer(b"peerlane", np.uint8).reshape(2, 4)))
+    assert bytes(rows) == b"peerlane"
     with pytest.raises(ValueError, match="read-only"):
         peerlane.copy(b"12345678", x)
     peerlane.copy(numbers[0], numbers[1])  # both on the host

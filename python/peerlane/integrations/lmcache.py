@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache with Peerlane's store as its remote storage, chosen by configuration alone.
+
+    remote_storage_plugins: ["peerlane"]
+    extra_config:
+      remote_storage_plugin.peerlane.module_path: peerlane.integrations.lmcache
+      remote_storage_plugin.peerlane.class_name: PeerlaneConnector
+      remote_storage_plugin.peerlane.store: /run/peerlane/store.sock
+
+Chunks go between LMCache's host memory and the store's shared memory by one copy each, all chunks of a call at once.
+"""
+
+import asyncio
+import errno
+import logging
+from typing import Any
+
+from lmcache.v1.protocol import RemoteMetadata
+from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
+
+from .. import store
+from .._errors import Error
+from . import _pool
+
+_PREFIX = "remote_storage_plugin.peerlane."
+_SHAPE = "/shape"  # behind a chunk's key: LMCache's own description of it, put after the chunk
+
+_logger = logging.getLogger("peerlane.lmcache")
+
+
+class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
+    """LMCache's connector over a pool of the store. A store that is away is a miss, not a failure."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, local_cpu_backend: Any, config: Any):
+        super().__init__(local_cpu_backend.config, local_cpu_backend.metadata)
+        extra = (config.extra_config if config is not None else None) or {}
+        self._settings = _pool.settings_of(extra, _PREFIX, "lmcache")
+        self._store, self._pool = _pool.open_pool(self._settings)
+        self._loop, self._memory = loop, local_cpu_backend
+        self._failures = _pool.Failures(_logger)
+
+    def _has(self, key: Any) -> bool:
+        name = key.to_string()
+        try:
+            self._pool.stat(name + _SHAPE if self.save_chunk_meta else name)
+        except Error as why:
+            self._tell("looking for a chunk", why)
+            return False
+        return True
+
+    def _tell(self, action: str, why: Error) -> None:
+        if why.errno not in (errno.ENOENT, errno.EEXIST):
+            self._failures.tell(action, why)
+
+    async def exists(self, key: Any) -> bool:
+        return await asyncio.to_thread(self._has, key)
+
+    def exists_sync(self, key: Any) -> bool:
+        return self._has(key)
+
+    def support_batched_contains(self) -> bool:
+        return True
+
+    def batched_contains(self, keys: list[Any]) -> int:
+        return next((i for i, key in enumerate(keys) if not self._has(key)), len(keys))
+
+    # ---- Chunks ----
+
+    async def put(self, key: Any, memory_obj: Any) -> None:
+        """Raises what the store refuses: LMCache logs it. The caller keeps the memory's count."""
+        name, chunk = key.to_string(), memory_obj.byte_array
+        await self._put_once(name, chunk)
+        if self.save_chunk_meta:
+            shape = RemoteMetadata(len(chunk), memory_obj.get_shapes(), memory_obj.get_dtypes(), memory_obj.get_memory_format())
+            await self._put_once(name + _SHAPE, shape.serialize())
+
+    async def _put_once(self, name: str, data: Any) -> None:
+        try:
+            await self._pool.put_async(name, data, condition="absent", after=None)
+        except Error as why:
+            if why.errno != errno.EEXIST:  # same key, same bytes
+                raise
+
+    async def get(self, key: Any) -> Any:
+        name = key.to_string()
+        memory = None
+        try:
+            if self.save_chunk_meta:
+                head = bytearray(self.remote_metadata_bytes)
+                await self._pool.get_async(name + _SHAPE, head, after=None)
+                shape = RemoteMetadata.deserialize(head)
+                memory = self._memory.allocate(shape.shapes, shape.dtypes, shape.fmt)
+            else:
+                memory = self._memory.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
+            if memory is None:  # LMCache's memory is full
+                return None
+            reply = await self._pool.get_async(name, memory.byte_array, after=None)
+            if self.save_chunk_meta and reply.moved_bytes != shape.length:
+                raise Error(errno.EBADMSG, f"{name}: {reply.value_bytes} bytes are stored, {shape.length} were told")
+            return memory if self.save_chunk_meta else self.reshape_partial_chunk(memory, reply.moved_bytes)
+        except (Error, ValueError) as why:
+            if isinstance(why, Error):
+                self._tell("fetching a chunk", why)
+            else:
+                self._failures.tell("fetching a chunk", why)
+            if memory is not None:
+                memory.ref_count_down()
+            return None
+
+    def support_batched_put(self) -> bool:
+        return True
+
+    async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
+        await asyncio.gather(*(self.put(key, memory) for key, memory in zip(keys, memory_objs, strict=True)))
+
+    def support_batched_get(self) -> bool:
+        return True
+
+    async def batched_get(self, keys: list[Any]) -> list[Any]:
+        return list(await asyncio.gather(*(self.get(key) for key in keys)))
+
+    # ---- The rest ----
+
+    def remove_sync(self, key: Any) -> bool:
+        """Its description first: a chunk without one is not found."""
+        name = key.to_string()
+        found = False
+        for each in ([name + _SHAPE] if self.save_chunk_meta else []) + [name]:
+            try:
+                self._pool.erase(each)
+                found = True
+            except Error as why:
+                self._tell("removing a chunk", why)
+        return found
+
+    async def list(self) -> list[str]:
+        names = await asyncio.to_thread(self._pool.keys)
+        return [name.decode() for name in names if not name.endswith(_SHAPE.encode())]
+
+    def support_ping(self) -> bool:
+        return True
+
+    async def ping(self) -> int:
+        try:
+            await asyncio.to_thread(self._store.open_pool, self._settings["pool"])
+        except Error as why:
+            return why.errno or errno.EIO
+        return 0
+
+    async def close(self) -> None:
+        self._store.close()
+
+
+__all__ = ["PeerlaneConnector"]

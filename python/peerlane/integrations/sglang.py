@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's HiCache with Peerlane's store as the tier behind host memory, chosen by configuration alone.
+
+    --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
+    --hicache-storage-backend-extra-config '{"backend_name": "peerlane", "module_path": "peerlane.integrations.sglang",
+        "class_name": "PeerlaneHiCache", "interface_v1": 1, "peerlane_store": "/run/peerlane/store.sock"}'
+
+SGLang keeps all decisions. Pages go from its host memory into the store's shared memory by one copy each, many at once. A page is
+there once its last piece is: that one is put after the others, so a page that was written half is never found.
+"""
+
+import ctypes
+import errno
+import logging
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+from .. import _operation, store
+from .._errors import Error
+from . import _pool
+
+_AT_ONCE = 64  # requests under way: more gain nothing, and would reach the server's limits for a principal
+
+_logger = logging.getLogger("peerlane.sglang")
+
+
+def suffix_of(config: Any) -> str:
+    """What makes keys of one model and one place in it: ranks have different heads and layers of the same page."""
+    parts = [str(config.model_name or "").replace("/", "-")]
+    if not config.is_mla_model:  # MLA's ranks have the same bytes
+        parts.append(f"tp{config.tp_rank}of{config.tp_size}")
+    for name in ("pp", "attn_cp", "dcp"):
+        size = getattr(config, f"{name}_size", 1) or 1
+        if size > 1:
+            parts.append(f"{name}{getattr(config, f'{name}_rank')}of{size}")
+    return "/" + "/".join(parts)
+
+
+def _memory(address: int, size: int) -> Any:
+    return (ctypes.c_ubyte * size).from_address(address)
+
+
+class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
+    """HiCache's storage over a pool of the store. Calls may come from any thread. A store that is away is a miss, not a failure."""
+
+    def __init__(self, storage_config: Any, kwargs: Any = None):
+        del kwargs  # SGLang's; nothing of it is needed
+        self._settings = _pool.settings_of(storage_config.extra_config or {}, "peerlane_", "sglang")
+        self._store, self._pool = _pool.open_pool(self._settings)
+        self._suffix = suffix_of(storage_config)
+        self._failures = _pool.Failures(_logger)
+
+    # ---- Whole pages, in place ----
+
+    def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        pages = self._pages(keys, host_indices)
+        stored = self._all_of([pieces[:-1] for pieces in pages], self._put)
+        last = self._all_of([pieces[-1:] if done else [] for pieces, done in zip(pages, stored)], self._put)
+        return [first and second for first, second in zip(stored, last)]
+
+    def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        return self._all_of(self._pages(keys, host_indices), self._get)
+
+    def _pages(self, keys: list[str], host_indices: torch.Tensor) -> list[list[tuple[str, int, int]]]:
+        """Of each page its pieces: key, address, size in bytes."""
+        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
+        count, rest = divmod(len(addresses), len(keys)) if keys else (0, 0)
+        if rest or (keys and not count):
+            raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages: this host pool's layout is not known")
+        return [[(self._name(key, j), int(addresses[i * count + j]), int(sizes[i * count + j])) for j in range(count)]
+                for i, key in enumerate(keys)]
+
+    def _name(self, key: str, piece: int) -> str:
+        return f"{key}{self._suffix}/{piece}"
+
+    def _put(self, name: str, address: int, size: int) -> Any:
+        # Same key, same bytes: what is there stays.
+        return self._pool.begin_put(name, _memory(address, size), condition="absent", after=None)
+
+    def _get(self, name: str, address: int, size: int) -> Any:
+        return self._pool.begin_get(name, _memory(address, size), after=None)
+
+    def _all_of(self, pages: list[list[tuple[str, int, int]]], begin: Any) -> list[bool]:
+        """Whether all pieces of each page were moved."""
+        done = [True] * len(pages)
+        flat = [(i, *piece) for i, pieces in enumerate(pages) for piece in pieces]
+        for first in range(0, len(flat), _AT_ONCE):
+            begun = []
+            for i, name, address, size in flat[first:first + _AT_ONCE]:
+                try:
+                    begun.append((i, size, begin(name, address, size)))
+                except Error as why:
+                    done[i] = self._is_there("moving pages", why)
+            for i, size, operation in begun:
+                try:
+                    operation.wait()
+                    info = operation.info()
+                    done[i] = done[i] and info["size_bytes"] == info["moved_bytes"] == size
+                except Error as why:
+                    done[i] = self._is_there("moving pages", why) and done[i]
+        return done
+
+    def _is_there(self, action: str, why: Error) -> bool:
+        """Of a failure: whether it says only that the value is there already. All but a miss is told."""
+        if why.errno not in (errno.EEXIST, errno.ENOENT):
+            self._failures.tell(action, why)
+        return why.errno == errno.EEXIST
+
+    # ---- Which pages are there ----
+
+    def exists(self, key: str) -> bool:
+        return self._has(self._name(key, self._last_piece()))
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        last = self._last_piece()
+        return next((i for i, key in enumerate(keys) if not self._has(self._name(key, last))), len(keys))
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._pool.stat(name)
+        except Error as why:
+            return self._is_there("looking for a page", why)
+        return True
+
+    def _last_piece(self) -> int:
+        """The number of the piece that is put last. Without an address interface a page is one piece."""
+        if not hasattr(self, "_last"):
+            pool = getattr(self, "mem_pool_host", None)
+            size = getattr(pool, "page_size", 0)
+            self._last = len(pool.get_page_buffer_meta(torch.arange(size))[0]) - 1 if pool is not None and size else 0
+        return self._last
+
+    # ---- Single values, from and into tensors (without "interface_v1") ----
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        try:
+            self._pool.put(self._name(key, 0), value.contiguous(), condition="absent", after=None)
+        except Error as why:
+            return self._is_there("storing a page", why)
+        return True
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        try:
+            reply = self._pool.get(self._name(key, 0), target_location, after=None)
+        except Error as why:
+            self._is_there("fetching a page", why)
+            return None
+        return target_location if reply.moved_bytes == reply.value_bytes == target_location.nbytes else None
+
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
+        return all([self.set(key, value) for key, value in zip(keys, values)])
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        return [self.get(key, location) for key, location in zip(keys, target_locations)]
+
+    def clear(self) -> None:
+        """Every value of the pool, all ranks' and models'."""
+        for name in self._pool.keys():
+            try:
+                self._pool.erase(name)
+            except Error as why:
+                self._is_there("clearing", why)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+__all__ = ["PeerlaneHiCache", "suffix_of"]
