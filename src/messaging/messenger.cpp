@@ -458,6 +458,7 @@ messenger::statistics messenger::counts() const {
   const std::lock_guard lock(core_->mutex_);
   auto out = core_->context_.counts;
   out.operations = core_->context_.operations.in_use();
+  out.comparisons = core_->messages_.comparisons();
   return out;
 }
 

@@ -261,6 +261,7 @@ class messenger {
     std::uint64_t waiting_sends = 0;     // sends that waited because of the peer's unexpected_bytes
     std::uint64_t unexpected_bytes = 0;  // held now
     std::uint64_t operations = 0;        // pending now
+    std::uint64_t comparisons = 0;       // of receives with messages, to match them
   };
   statistics counts() const;
 

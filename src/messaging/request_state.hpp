@@ -31,6 +31,7 @@ enum class operation_state : std::uint8_t {
 // The transport of a rendezvous message.
 enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma };
 
+struct match_entry;
 struct messenger_context;
 struct transfer_state;  // transfer.hpp
 
@@ -46,7 +47,6 @@ struct operation {
   int code = 0;
   std::uint32_t index = 0, generation = 1;
   std::uint64_t tag = 0, mask = kWholeTag;
-  std::uint64_t order = 0;    // of posting or arrival
   std::uint64_t peer_op = 0;  // the other side's operation, once known
   std::uint64_t bytes = 0;    // of the message; the receiver takes `moved` of them
   std::uint64_t moved = 0;
@@ -65,7 +65,8 @@ struct operation {
   std::uint64_t cost = 0;  // counted against the sender's credit: of an unexpected message, and of a send that has left
 
   std::unique_ptr<transfer_state> transfer;
-  list_node<operation> in_bucket, in_order, in_queue, in_peer;
+  match_entry* match_entries = nullptr;  // of tag_match.hpp, while it is posted or held there
+  list_node<operation> in_order, in_queue;
 
   std::uint64_t id() const noexcept { return std::uint64_t{generation} << 32 | index; }
   bool has_ended() const noexcept { return state == operation_state::ended; }

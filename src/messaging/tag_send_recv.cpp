@@ -277,10 +277,7 @@ status tagged_messages::cancel(operation& op) {
 }
 
 void tagged_messages::on_retract(peer_state& source, const frame& head) {
-  operation* found = nullptr;
-  matcher_.for_each_unexpected([&](operation& each) {
-    if (each.peer == source.rank && each.is_rendezvous && each.peer_op == head.op) found = &each;
-  });
+  operation* const found = matcher_.find_rendezvous(source.rank, head.op);
   // UCX's completion alone does not show the sender whether the message was received or dropped.
   if (found == nullptr && head.is_remote != 0)
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});

@@ -39,6 +39,9 @@ class tagged_messages {
   // Its sender is lost: complete messages stay receivable.
   void lose_sender(operation& unexpected);
 
+  // Of receives with messages, since the start.
+  std::uint64_t comparisons() const noexcept { return matcher_.comparisons(); }
+
  private:
   void start_send(operation& op);
   void send_to_self(operation& op);
