@@ -38,6 +38,7 @@ status messenger_core::open(bootstrap& group) {
 }
 
 messenger_core::~messenger_core() {
+  thread_.reset();
   if (context_.size > 1 && is_open_) channel_.leave();
   rendezvous_.close();
   channel_.close_all();
@@ -104,10 +105,44 @@ void messenger_core::update_credit(peer_state& remote, const frame& head) {
   if (!remote.waiting_sends.is_empty()) messages_.send_waiting(remote);
 }
 
+// ---- Sleeping
+
+result<int> messenger_core::open_descriptor() {
+  std::vector<int> others;
+  watch_.add_descriptors(others);
+  if (channel_.fabric() != nullptr) {
+    auto network = channel_.fabric()->descriptor();
+    if (!network) return std::move(network).error();
+    others.push_back(*network);
+  }
+  return context_.wake.descriptor(others);
+}
+
+// The marks first, then a look at everything: what a peer does before it sees its mark is seen here.
+status messenger_core::arm_owner() {
+  auto& wake = context_.wake;
+  wake.drain();
+  if (std::exchange(seen_events_, wake.events()) != wake.events()) return wakeup::something_happened();
+  channel_.mark_sleeping(true);
+  if (auto ordered = channel_.order_marks(); !ordered) return channel_.mark_sleeping(false), ordered;
+  watch_.check_now();
+  progress();
+  const bool must_go_on = wake.events() != seen_events_ || rendezvous_.must_poll() || watch_.has_leaving() ||
+                          (channel_.fabric() != nullptr && !channel_.fabric()->arm());
+  if (must_go_on) {
+    channel_.mark_sleeping(false);
+    seen_events_ = wake.events();
+    return wakeup::something_happened();
+  }
+  wake.let_owner_sleep();
+  return {};
+}
+
 // ---- Progress, and the loss of a peer
 
 bool messenger_core::progress(bool with_network) {
   const bool has_moved = channel_.advance(with_network);
+  if (has_moved) context_.wake.note();
   rendezvous_.advance();
   if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) channel_.reap_closed();
   watch_.drop_ended();
@@ -121,6 +156,7 @@ bool messenger_core::progress(bool with_network) {
 void messenger_core::mark_lost(int rank, const std::string& reason) {
   auto& remote = context_.peer(rank);
   if (remote.is_dead) return;
+  context_.wake.note();
   remote.is_lost = true;
   channel_.drain(remote);
   remote.is_dead = true;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "messaging/barrier.hpp"
@@ -19,6 +20,7 @@
 #include "messaging/messenger_context.hpp"
 #include "messaging/packet_channel.hpp"
 #include "messaging/peer_watch.hpp"
+#include "messaging/progress_thread.hpp"
 #include "messaging/rma.hpp"
 #include "messaging/rndv.hpp"
 #include "messaging/tag_send_recv.hpp"
@@ -37,10 +39,19 @@ struct messenger_core {
   void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void mark_lost(int rank, const std::string& reason);
 
+  // ---- Sleeping (wakeup.hpp)
+  // The descriptor of the transports; without a progress thread it is the caller's, too.
+  result<int> open_descriptor();
+  // Success: it becomes readable when something happens. EBUSY: something has happened since the last call, or only polling
+  // advances what is under way. ENOSYS: this process cannot be woken.
+  status arm_owner();
+
   // ---- messenger.cpp: these take the lock
   // Makes progress until `done` yields a status.
   template <class Done>
-  status wait_until(Done done, std::chrono::milliseconds limit);
+  status wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep = true);
+  template <class Done>
+  status sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns);
   // Waits, for a bounded time, until no transport uses the operation's memory any more.
   void reclaim_memory(operation& op);
 
@@ -54,6 +65,7 @@ struct messenger_core {
   dissemination_barrier barrier_;
   memory_revocation revocation_;
   bool do_all_calibrate_ = false;  // every process of the job asks for it
+  std::optional<progress_thread> thread_;
 
  private:
   void update_credit(peer_state& remote, const frame& head);
@@ -61,6 +73,7 @@ struct messenger_core {
   void fail_operation(operation& op, const std::string& reason);
 
   bool is_open_ = false;
+  std::uint64_t seen_events_ = 0;  // by the owner of the descriptor
   unsigned rounds_ = 0;
 };
 

@@ -53,6 +53,16 @@ class packet_channel final : public ucx_fabric::listener {
   bool has_remote_peers() const noexcept { return queue_peers_.size() + 1 < context_.peers.size(); }
   bool has_local_peers() const noexcept { return !queue_peers_.empty(); }
 
+  // ---- Sleeping (wakeup.hpp)
+  // Wakes a peer of this node that sleeps, behind something that was published for it in shared memory.
+  void wake_peer(peer_state& remote) {
+    if (remote.queue_out.is_open() && remote.queue_out.waiter() != 0) ring(remote);
+  }
+  // What this process sleeps for, in the queues of all peers; false: it is awake.
+  void mark_sleeping(bool is_sleeping);
+  // ENOSYS: peers of this node cannot be made to see the marks.
+  status order_marks() const;
+
   // ---- Sending. The packet stays its owner's, untouched until done().
   void send_packet(int rank, packet& outgoing);
   // Sends op.out. `read`: as in packet; without `done`, a failure ends the operation, and an eager packet's leaving too.
@@ -95,6 +105,8 @@ class packet_channel final : public ucx_fabric::listener {
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void accept_early(peer_state& source);
   bool push(peer_state& destination, packet& outgoing);
+  void ring(peer_state& remote);
+  void ring_again();
   bool read_queue(peer_state& source);
   void take_from_queue(peer_state& source, const shm_queue::view& whole);
   bool advance_queues();
@@ -107,6 +119,7 @@ class packet_channel final : public ucx_fabric::listener {
   std::unique_ptr<ucx_fabric> fabric_;
   std::optional<shm_queue_set> send_queues_;
   std::vector<int> queue_peers_;
+  bool has_rung_in_vain_ = false;
   remote_data arriving_;
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;

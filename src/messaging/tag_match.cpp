@@ -8,18 +8,19 @@ namespace pl::messaging {
 // ---- Posted receives
 
 void tag_matcher::post(operation& receive) {
-  const selector by{receive.peer == kAnySource, false, receive.mask};
-  const auto found = std::find_if(posted_.begin(), posted_.end(), [&](const posted_class& each) { return each.by == by; });
+  const selector wanted{receive.peer == kAnySource, false, receive.mask};
+  const auto found =
+      std::find_if(posted_.begin(), posted_.end(), [&](const posted_class& each) { return each.wanted == wanted; });
   if (found != posted_.end()) ++found->receives;
-  else posted_.push_back({by, 1});
-  receive.match_entries = &receives_.insert(by.key_of(receive.peer, receive.tag), receive);
+  else posted_.push_back({wanted, 1});
+  receive.match_entries = &receives_.insert(wanted.key_of(receive.peer, receive.tag), receive);
 }
 
 operation* tag_matcher::take_receive(int source, std::uint64_t tag) {
   const match_entry* earliest = nullptr;
   for (const posted_class& each : posted_) {
     ++comparisons_;
-    const match_entry* const found = receives_.first(each.by.key_of(source, tag));
+    const match_entry* const found = receives_.first(each.wanted.key_of(source, tag));
     if (found != nullptr && (earliest == nullptr || found->order < earliest->order)) earliest = found;
   }
   if (earliest == nullptr) return nullptr;
@@ -31,8 +32,9 @@ operation* tag_matcher::take_receive(int source, std::uint64_t tag) {
 void tag_matcher::remove_receive(operation& receive) {
   match_entry* const entry = std::exchange(receive.match_entries, nullptr);
   if (entry == nullptr) return;
-  const selector by{entry->key.source == kAnySource, false, entry->key.mask};
-  const auto found = std::find_if(posted_.begin(), posted_.end(), [&](const posted_class& each) { return each.by == by; });
+  const selector wanted{entry->key.source == kAnySource, false, entry->key.mask};
+  const auto found =
+      std::find_if(posted_.begin(), posted_.end(), [&](const posted_class& each) { return each.wanted == wanted; });
   if (--found->receives == 0) {
     *found = posted_.back();
     posted_.pop_back();
@@ -44,7 +46,7 @@ void tag_matcher::remove_receive(operation& receive) {
 
 void tag_matcher::hold(operation& unexpected) {
   unexpected_.push_back(&unexpected);
-  for (std::size_t i = 0; i < indexed_count_; ++i) index_message(indexed_[i].by, unexpected);
+  for (std::size_t i = 0; i < indexed_count_; ++i) index_message(indexed_[i].wanted, unexpected);
 }
 
 operation* tag_matcher::find_unexpected(int source, std::uint64_t tag, std::uint64_t mask) {
@@ -58,50 +60,49 @@ operation* tag_matcher::find_rendezvous(int source, std::uint64_t sender_operati
   return found != nullptr && found->is_rendezvous ? found : nullptr;
 }
 
-operation* tag_matcher::find_message(const selector& by, int source, std::uint64_t word) {
+operation* tag_matcher::find_message(const selector& wanted, int source, std::uint64_t word) {
   const auto end = indexed_.begin() + indexed_count_;
-  auto known = std::find_if(indexed_.begin(), end, [&](const indexed_class& each) { return each.by == by; });
+  auto known = std::find_if(indexed_.begin(), end, [&](const indexed_class& each) { return each.wanted == wanted; });
   if (known == end) {
     int walked = 0;
     operation* current = unexpected_.first();
     for (; current != nullptr && walked < kWalked; current = order_list::next(current), ++walked) {
       ++comparisons_;
-      if (fits(by, source, word, *current)) return current;
+      if (fits(wanted, source, word, *current)) return current;
     }
     if (current == nullptr) return nullptr;
-    index_messages(by);
-    known = std::find_if(indexed_.begin(), indexed_.end(), [&](const indexed_class& each) { return each.by == by; });
+    index_messages(wanted);
+    known = std::find_if(indexed_.begin(), indexed_.end(), [&](const indexed_class& each) { return each.wanted == wanted; });
   }
   known->last_use = ++uses_;
-  const match_entry* const found = messages_.first(by.key_of(source, word));
+  const match_entry* const found = messages_.first(wanted.key_of(source, word));
   return found == nullptr ? nullptr : found->op;
 }
 
-void tag_matcher::index_messages(const selector& by) {
+void tag_matcher::index_messages(const selector& wanted) {
   if (indexed_count_ == kMaxIndexed) {
-    const auto oldest = std::min_element(indexed_.begin(), indexed_.end(), [](const auto& left, const auto& right) {
-      return left.last_use < right.last_use;
-    });
-    unindex_messages(oldest->by);
-    *oldest = {by, 0};
+    const auto oldest = std::min_element(indexed_.begin(), indexed_.end(),
+                                         [](const auto& left, const auto& right) { return left.last_use < right.last_use; });
+    unindex_messages(oldest->wanted);
+    *oldest = {wanted, 0};
   } else {
-    indexed_[indexed_count_++] = {by, 0};
+    indexed_[indexed_count_++] = {wanted, 0};
   }
   for (operation* each = unexpected_.first(); each != nullptr; each = order_list::next(each)) {
     ++comparisons_;
-    index_message(by, *each);
+    index_message(wanted, *each);
   }
 }
 
-void tag_matcher::index_message(const selector& by, operation& unexpected) {
-  auto& entry = messages_.insert(by.key_of(unexpected.info.source, word_of(by, unexpected)), unexpected);
+void tag_matcher::index_message(const selector& wanted, operation& unexpected) {
+  auto& entry = messages_.insert(wanted.key_of(unexpected.info.source, word_of(wanted, unexpected)), unexpected);
   entry.next_of_op = std::exchange(unexpected.match_entries, &entry);
 }
 
-void tag_matcher::unindex_messages(const selector& by) {
+void tag_matcher::unindex_messages(const selector& wanted) {
   for (operation* each = unexpected_.first(); each != nullptr; each = order_list::next(each)) {
     ++comparisons_;
-    const auto key = by.key_of(each->info.source, word_of(by, *each));
+    const auto key = wanted.key_of(each->info.source, word_of(wanted, *each));
     match_entry** place = &each->match_entries;
     while (!((*place)->key == key)) place = &(*place)->next_of_op;
     match_entry& entry = **place;

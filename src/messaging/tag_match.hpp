@@ -52,26 +52,27 @@ class tag_matcher {
     }
   };
   struct posted_class {
-    selector by;
+    selector wanted;
     std::uint64_t receives = 0;
   };
   struct indexed_class {
-    selector by;
+    selector wanted;
     std::uint64_t last_use = 0;
   };
   using order_list = intrusive_list<operation, &operation::in_order>;
   static constexpr std::size_t kMaxIndexed = 8;
   static constexpr int kWalked = 8;  // messages that are compared before a class gets its table
 
-  operation* find_message(const selector& by, int source, std::uint64_t word);
-  void index_messages(const selector& by);
-  void unindex_messages(const selector& by);
-  void index_message(const selector& by, operation& unexpected);
-  static std::uint64_t word_of(const selector& by, const operation& unexpected) noexcept {
-    return by.is_sender_operation ? unexpected.peer_op : unexpected.info.tag;
+  operation* find_message(const selector& wanted, int source, std::uint64_t word);
+  void index_messages(const selector& wanted);
+  void unindex_messages(const selector& wanted);
+  void index_message(const selector& wanted, operation& unexpected);
+  static std::uint64_t word_of(const selector& wanted, const operation& unexpected) noexcept {
+    return wanted.is_sender_operation ? unexpected.peer_op : unexpected.info.tag;
   }
-  static bool fits(const selector& by, int source, std::uint64_t word, const operation& unexpected) noexcept {
-    return (by.is_any_source || source == unexpected.info.source) && ((word ^ word_of(by, unexpected)) & by.mask) == 0;
+  static bool fits(const selector& wanted, int source, std::uint64_t word, const operation& unexpected) noexcept {
+    return (wanted.is_any_source || source == unexpected.info.source) &&
+           ((word ^ word_of(wanted, unexpected)) & wanted.mask) == 0;
   }
 
   match_index receives_, messages_;

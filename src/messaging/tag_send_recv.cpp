@@ -95,6 +95,7 @@ void tagged_messages::send_to_self(operation& op) {
   if (!fits) {
     unexpected.self_send = &op;
     op.peer_op = unexpected.id();
+    context_.wake.note();
     return matcher_.hold(unexpected);
   }
   unexpected.held.resize(op.bytes);

@@ -193,7 +193,7 @@ constexpr pattern kPatterns[] = {
 };
 
 constexpr std::uint64_t kMany = 20000;
-constexpr std::uint64_t kMostComparisons = 8;  // for each message; a walk compares half of kMany
+constexpr std::uint64_t kMaxComparisons = 8;  // for each message; a walk compares half of kMany
 
 class work {
  public:
@@ -228,7 +228,7 @@ TEST(match_work, receives_matched_in_reverse) {
       const operation* const found = made.matcher.take_receive(0, i << each.shift);
       ASSERT_TRUE(found != nullptr && found->tag == i << each.shift);
     }
-    EXPECT_LE(made.matcher.comparisons(), kMany * kMostComparisons);
+    EXPECT_LE(made.matcher.comparisons(), kMany * kMaxComparisons);
   }
 }
 
@@ -242,7 +242,7 @@ TEST(match_work, messages_taken_in_reverse) {
       ASSERT_TRUE(found != nullptr && found->info.tag == i << each.shift);
       made.matcher.remove_unexpected(*found);
     }
-    EXPECT_LE(made.matcher.comparisons(), kMany * kMostComparisons);
+    EXPECT_LE(made.matcher.comparisons(), kMany * kMaxComparisons);
   }
 }
 
@@ -254,7 +254,7 @@ TEST(match_work, mixed_classes) {
     made.post(each.source, i << 32, each.mask);
   }
   for (std::uint64_t i = kMany; i-- > 0;) ASSERT_NE(made.matcher.take_receive(0, i << 32), nullptr);
-  EXPECT_LE(made.matcher.comparisons(), kMany * kMostComparisons * std::size(kPatterns));
+  EXPECT_LE(made.matcher.comparisons(), kMany * kMaxComparisons * std::size(kPatterns));
 }
 
 TEST(match_work, nothing_matches_among_many_of_another_kind) {
@@ -265,7 +265,7 @@ TEST(match_work, nothing_matches_among_many_of_another_kind) {
     ASSERT_EQ(made.matcher.find_unexpected(2, 0, 0), nullptr);
     ASSERT_EQ(made.matcher.find_unexpected(kAnySource, 1ull << 40 | i, kHighHalf), nullptr);
   }
-  EXPECT_LE(made.matcher.comparisons(), kMany * 3 * kMostComparisons);
+  EXPECT_LE(made.matcher.comparisons(), kMany * 3 * kMaxComparisons);
 }
 
 TEST(match_work, equal_keys_are_taken_and_cancelled_anywhere) {
@@ -281,7 +281,7 @@ TEST(match_work, equal_keys_are_taken_and_cancelled_anywhere) {
     made.matcher.remove_unexpected(*messages[i]);
   }
   ASSERT_EQ(made.matcher.find_unexpected(1, 3, kWholeTag), messages[0]);
-  EXPECT_LE(made.matcher.comparisons(), kMany * 2 * kMostComparisons);
+  EXPECT_LE(made.matcher.comparisons(), kMany * 2 * kMaxComparisons);
 }
 
 // The same through a messenger: messages to oneself, in reverse, received by wildcards and cut to the buffer's length.
@@ -308,7 +308,7 @@ TEST(match_work, a_messenger_matches_in_reverse_and_truncates) {
                         CHECK_OK(late[i].wait(kPatience));
                         CHECK(got[i] == sent[i]);
                       }
-                      CHECK(ctx.messenger->counts().comparisons <= kMany * 2 * kMostComparisons);
+                      CHECK(ctx.messenger->counts().comparisons <= kMany * 2 * kMaxComparisons);
                       return 0;
                     }),
             0);

@@ -25,6 +25,9 @@
 // increments `withdrawals` before it writes there. A reader whose count after the read differs from the one in the RTS asks
 // the sender whether it has read the message.
 //
+// Sleepers: a reader that goes to sleep says for what in `waiter`, has every process of the node pass a barrier
+// (process_barrier.hpp), and looks once more. The writer reads the word behind each packet, and wakes the reader.
+//
 // Death: a packet is either published or not there, because the mark is written last.
 //
 // Owns: a set owns its file, a queue its mapping until close(). Threads: one writer and one reader, each in its process.
@@ -36,6 +39,7 @@
 #include <cstdint>
 
 #include "base/status.hpp"
+#include "os/process_barrier.hpp"
 #include "os/unique_fd.hpp"
 
 namespace pl::messaging {
@@ -87,6 +91,17 @@ class shm_queue {
   // Writer: changes whenever the reader takes packets.
   std::uint64_t reader_position() const noexcept { return shared_->taken.load(std::memory_order_relaxed); }
 
+  // Reader: it sleeps from now on, until it is woken for these reasons.
+  static constexpr std::uint32_t kForPackets = 1, kForRoom = 2;  // kForRoom: in the queue of the other direction
+  void set_waiter(std::uint32_t reasons) noexcept { shared_->waiter.store(reasons, std::memory_order_relaxed); }
+  // Writer, behind what it published: the reader's reasons, 0 if it does not sleep.
+  std::uint32_t waiter() const noexcept {
+    process_barrier::light();
+    return shared_->waiter.load(std::memory_order_relaxed);
+  }
+  // Writer: takes the reasons, so that a sleeper is woken once.
+  std::uint32_t take_waiter() noexcept { return shared_->waiter.exchange(0, std::memory_order_acq_rel); }
+
   // Reader: the oldest packet; release() gives its room back.
   view peek() noexcept;
   void release() noexcept;
@@ -107,6 +122,7 @@ class shm_queue {
   struct shared {
     alignas(4096) std::atomic<std::uint64_t> taken;  // packets << 32 | bytes of the data area, each modulo 2^32
     alignas(4096) std::atomic<std::uint64_t> withdrawals;
+    alignas(64) std::atomic<std::uint32_t> waiter;
     alignas(4096) slot slots[kSlots];
     alignas(4096) std::byte data[kDataBytes];
   };
