@@ -4,18 +4,20 @@
 namespace pl::messaging {
 
 // Tags differ in few bits, often the high ones, so every bit of the key must reach the low bits of the result.
-std::size_t match_index::bucket_of(const match_key& key) const noexcept {
+std::uint64_t match_index::hash_of(const match_key& key) noexcept {
   std::uint64_t x = key.word + static_cast<std::uint64_t>(key.source) * 0x9e3779b97f4a7c15ull;
   x ^= key.mask * 0xd6e8feb86659fd93ull + (key.is_sender_operation ? 1 : 0);
   x = (x ^ x >> 32) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ x >> 29) * 0x94d049bb133111ebull;
-  return (x ^ x >> 32) & (buckets_.size() - 1);
+  return x ^ x >> 32;
 }
 
 match_entry& match_index::insert(const match_key& key, operation& op) {
   match_entry& fresh = take_entry();
   fresh = {.key = key, .op = &op, .order = inserted_++};
-  if (match_entry* const head = first(key)) {
+  const bool is_recent = recent_ != nullptr && recent_->key == key;
+  fresh.hash = is_recent ? recent_->hash : hash_of(key);
+  if (match_entry* const head = is_recent ? recent_ : find(key, fresh.hash)) {
     fresh.older = head->newest;
     head->newest->newer = &fresh;
     head->newest = &fresh;
@@ -23,10 +25,10 @@ match_entry& match_index::insert(const match_key& key, operation& op) {
   }
   if (keys_ == buckets_.size()) grow();
   ++keys_;
-  match_entry*& bucket = buckets_[bucket_of(key)];
+  match_entry*& bucket = bucket_of(fresh.hash);
   fresh.newest = &fresh;
   fresh.next_key = bucket;
-  bucket = &fresh;
+  bucket = recent_ = &fresh;
   return fresh;
 }
 
@@ -37,8 +39,9 @@ void match_index::remove(match_entry& entry) noexcept {
     entry.older->newer = after;
     if (after == nullptr) first(entry.key)->newest = entry.older;
   } else {
-    match_entry** place = &buckets_[bucket_of(entry.key)];
+    match_entry** place = &bucket_of(entry.hash);
     for (; *place != &entry; place = &(*place)->next_key) ++comparisons_;
+    if (recent_ == &entry) recent_ = after;
     if (after == nullptr) {
       *place = entry.next_key;
       --keys_;
@@ -52,13 +55,13 @@ void match_index::remove(match_entry& entry) noexcept {
   free_ = &entry;
 }
 
-match_entry* match_index::first(const match_key& key) noexcept {
-  match_entry* head = buckets_[bucket_of(key)];
+match_entry* match_index::find(const match_key& key, std::uint64_t hash) noexcept {
+  match_entry* head = bucket_of(hash);
   for (; head != nullptr; head = head->next_key) {
     ++comparisons_;
-    if (head->key == key) break;
+    if (head->key == key) return recent_ = head;
   }
-  return head;
+  return nullptr;
 }
 
 match_entry& match_index::take_entry() {
@@ -80,7 +83,7 @@ void match_index::grow() {
   for (match_entry* head : old)
     while (head != nullptr) {
       match_entry* const next = head->next_key;
-      match_entry*& bucket = buckets_[bucket_of(head->key)];
+      match_entry*& bucket = bucket_of(head->hash);
       head->next_key = bucket;
       bucket = head;
       head = next;

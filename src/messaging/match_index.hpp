@@ -28,6 +28,7 @@ struct match_key {
 
 struct match_entry {
   match_key key;
+  std::uint64_t hash = 0;
   operation* op = nullptr;
   std::uint64_t order = 0;            // of insertion
   match_entry* next_key = nullptr;    // in the bucket; of the oldest entry of a key
@@ -44,18 +45,24 @@ class match_index {
   match_entry& insert(const match_key& key, operation& op);
   void remove(match_entry& entry) noexcept;
   // The oldest entry of this key; null: none.
-  match_entry* first(const match_key& key) noexcept;
+  match_entry* first(const match_key& key) noexcept {
+    if (recent_ != nullptr && recent_->key == key) return ++comparisons_, recent_;
+    return find(key, hash_of(key));
+  }
   // Entries that were compared with a key since the start: the work of matching, whatever the machine's speed.
   std::uint64_t comparisons() const noexcept { return comparisons_; }
 
  private:
   static constexpr std::size_t kMinBuckets = 256, kBlock = 256;
-  std::size_t bucket_of(const match_key& key) const noexcept;
+  static std::uint64_t hash_of(const match_key& key) noexcept;
+  match_entry*& bucket_of(std::uint64_t hash) noexcept { return buckets_[hash & (buckets_.size() - 1)]; }
+  match_entry* find(const match_key& key, std::uint64_t hash) noexcept;
   match_entry& take_entry();
   void grow();
 
   std::vector<match_entry*> buckets_;  // a power of two of them
   std::size_t keys_ = 0;
+  match_entry* recent_ = nullptr;  // the oldest of the key that was asked for last, while it lies in a bucket
   std::vector<std::unique_ptr<match_entry[]>> blocks_;
   match_entry* free_ = nullptr;  // through next_key
   std::uint64_t inserted_ = 0;

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
@@ -16,6 +17,14 @@
 
 namespace pl::messaging {
 namespace {
+
+// Stands for all sends that ended well in their call, and is not written.
+struct ended_send : operation {
+  ended_send() {
+    is_unpooled = true;
+    state = operation_state::ended;
+  }
+} g_sent_at_once;
 
 const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
 
@@ -146,18 +155,25 @@ request& request::operator=(request&& other) noexcept {
     drop();
     owner_ = std::exchange(other.owner_, nullptr);
     op_ = std::exchange(other.op_, nullptr);
+    sent_ = other.sent_;
   }
   return *this;
 }
+
+request::request(messenger* owner, const message_info& sent) noexcept : owner_(owner), op_(&g_sent_at_once), sent_(sent) {}
 
 request::~request() { drop(); }
 
 void request::drop() noexcept {
   operation* const op = std::exchange(op_, nullptr);
-  if (op == nullptr) return;
+  if (op == nullptr || op == &g_sent_at_once) return;
   auto& core = *owner_->core_;
   if (op->is_unpooled) return core.context_.release(*op);
   if (core.context_.is_foreign_process()) return;
+  {
+    const std::lock_guard lock(core.mutex_);
+    if (op->has_ended()) return core.context_.release(*op);
+  }
   core.reclaim_memory(*op);
   const std::lock_guard lock(core.mutex_);
   core.context_.release(*op);
@@ -175,6 +191,10 @@ status request::wait(std::chrono::milliseconds limit) {
   if (op_ == nullptr || op_->is_unpooled) return outcome();
   auto& core = *owner_->core_;
   if (core.context_.is_foreign_process()) return kForeign;
+  {
+    const std::lock_guard lock(core.mutex_);
+    if (op_->has_ended() && op_->code == 0) return {};
+  }
   auto done = core.wait_until([&]() { return op_->has_ended() ? std::optional<status>(status{}) : std::nullopt; }, limit);
   return done ? outcome() : done;
 }
@@ -191,7 +211,7 @@ status request::end_within(std::chrono::milliseconds limit) {
   return outcome();
 }
 
-bool request::is_refused() const noexcept { return op_ != nullptr && op_->is_unpooled; }
+bool request::is_refused() const noexcept { return op_ != nullptr && op_->is_unpooled && op_ != &g_sent_at_once; }
 
 status request::cancel() {
   if (op_ == nullptr || op_->is_unpooled) return {};
@@ -210,6 +230,7 @@ status request::outcome() const {
 
 const message_info& request::info() const {
   static const message_info kNone;
+  if (op_ == &g_sent_at_once) return sent_;
   return op_ == nullptr ? kNone : op_->info;
 }
 
@@ -326,6 +347,8 @@ int messenger::size() const noexcept { return core_->context_.size; }
 
 request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   PL_LINK_ENTER(send);
+  if (core_->messages_.send_short(destination_rank, data, tag))
+    return request(this, {core_->context_.rank, tag, data.bytes});
   return request(this, &core_->messages_.isend(destination_rank, data, tag));
 }
 request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
@@ -360,6 +383,7 @@ status messenger::send(int destination_rank, const buffer& data, std::uint64_t t
   operation* op = nullptr;
   {
     const std::lock_guard lock(core_->mutex_);
+    if (core_->messages_.send_short(destination_rank, data, tag)) return {};
     op = &core_->messages_.isend(destination_rank, data, tag);
     if (op->has_ended() && op->code == 0) return core_->context_.release(*op), status{};
   }

@@ -70,7 +70,8 @@ class messenger;
 class request {
  public:
   request() = default;
-  request(request&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), op_(std::exchange(other.op_, nullptr)) {}
+  request(request&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)), op_(std::exchange(other.op_, nullptr)), sent_(other.sent_) {}
   request& operator=(request&& other) noexcept;
   ~request();
 
@@ -94,9 +95,11 @@ class request {
  private:
   friend class messenger;
   request(messenger* owner, operation* op) noexcept : owner_(owner), op_(op) {}
+  request(messenger* owner, const message_info& sent) noexcept;  // of a send that ended at once
   void drop() noexcept;
   messenger* owner_ = nullptr;
   operation* op_ = nullptr;
+  message_info sent_;
 };
 
 // A message that matched() has taken out of the matching: only receive() can have it. Dropping it discards the message.

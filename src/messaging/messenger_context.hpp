@@ -75,6 +75,13 @@ struct messenger_context {
 
   // Ends the operation once; later calls have no effect. It returns to the pool if it was released.
   void end(operation& op, int code, std::string message = {});
+  // The same, well, of a receive that has used no more than its range and its info.
+  void end_plain(operation& receive) {
+    receive.is_plain = true;
+    receive.state = operation_state::ended;
+    wake.note();
+    if (receive.is_released) operations.give_back(receive);
+  }
   // No request refers to it any more.
   void release(operation& op);
   // An operation that has failed. It is not of the pool: a forked child must not touch what the parent's threads may hold.

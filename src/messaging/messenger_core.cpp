@@ -48,7 +48,7 @@ messenger_core::~messenger_core() {
 
 void messenger_core::dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
                               int outcome) {
-  update_credit(source, head);
+  update_credit(source, head.gpu, head.credit);
   switch (head.kind) {
     case frame_kind::eager:
     case frame_kind::rts:
@@ -95,13 +95,19 @@ void messenger_core::dispatch(peer_state& source, const frame& head, const std::
   }
 }
 
-void messenger_core::update_credit(peer_state& remote, const frame& head) {
-  if (head.gpu != 0 && head.gpu != remote.gpu) {
-    remote.gpu = head.gpu;
-    if (remote.is_same_node && head.gpu == context_.gpu) context_.is_gpu_shared = true;
+void messenger_core::take_eager(peer_state& source, const compact_frame& head, const std::byte* payload, std::size_t bytes,
+                                int outcome) {
+  update_credit(source, head.gpu, head.credit);
+  messages_.on_eager(source, head.tag, payload, bytes, outcome);
+}
+
+void messenger_core::update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit) {
+  if (gpu != 0 && gpu != remote.gpu) {
+    remote.gpu = gpu;
+    if (remote.is_same_node && gpu == context_.gpu) context_.is_gpu_shared = true;
   }
-  if (head.credit <= remote.granted_cost) return;
-  remote.granted_cost = head.credit;
+  if (credit <= remote.granted_cost) return;
+  remote.granted_cost = credit;
   if (!remote.waiting_sends.is_empty()) messages_.send_waiting(remote);
 }
 

@@ -11,7 +11,6 @@
 // Errors: open() tells why; a lost peer ends its operations with ECONNRESET.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -25,6 +24,7 @@
 #include "messaging/rndv.hpp"
 #include "messaging/tag_send_recv.hpp"
 #include "messaging/window_revocation.hpp"
+#include "os/biased_mutex.hpp"
 
 namespace pl::messaging {
 
@@ -37,6 +37,8 @@ struct messenger_core {
   bool progress(bool with_network = true);
   // Hands a frame to its part. Frames of one peer come in the order in which they were sent.
   void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  // The same of an eager message in a shm queue.
+  void take_eager(peer_state& source, const compact_frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void mark_lost(int rank, const std::string& reason);
 
   // ---- Sleeping (wakeup.hpp)
@@ -55,7 +57,7 @@ struct messenger_core {
   // Waits, for a bounded time, until no transport uses the operation's memory any more.
   void reclaim_memory(operation& op);
 
-  std::mutex mutex_;
+  biased_mutex mutex_;
   messenger_context context_;
   peer_watch watch_;
   packet_channel channel_;
@@ -68,7 +70,7 @@ struct messenger_core {
   std::optional<progress_thread> thread_;
 
  private:
-  void update_credit(peer_state& remote, const frame& head);
+  void update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit);
   void fail_operations(int rank, const std::string& reason);
   void fail_operation(operation& op, const std::string& reason);
 

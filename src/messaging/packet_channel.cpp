@@ -281,21 +281,15 @@ bool packet_channel::read_queue(peer_state& source) {
 // Packets in a shm queue are whole and in order, and the queue identifies the sender.
 void packet_channel::take_from_queue(peer_state& source, const shm_queue::view& whole) {
   if (is_leaving_ || source.is_dead) return;
-  frame head;
-  if (whole.head_bytes == sizeof head) {
-    std::memcpy(&head, whole.head, sizeof head);
-  } else if (compact_frame brief; whole.head_bytes == sizeof brief) {
+  if (compact_frame brief; whole.head_bytes == sizeof brief) {
     std::memcpy(&brief, whole.head, sizeof brief);
-    head.kind = frame_kind::eager;
-    head.gpu = brief.gpu;
-    head.tag = brief.tag;
-    head.bytes = whole.body_bytes;
-    head.credit = brief.credit;
-  } else {
-    return;
+    ++source.received;
+    receiver_.take_eager(source, brief, whole.body, whole.body_bytes, whole.outcome);
+  } else if (frame head; whole.head_bytes == sizeof head) {
+    std::memcpy(&head, whole.head, sizeof head);
+    ++source.received;
+    receiver_.dispatch(source, head, whole.body, whole.body_bytes, whole.outcome);
   }
-  ++source.received;
-  receiver_.dispatch(source, head, whole.body, whole.body_bytes, whole.outcome);
 }
 
 void packet_channel::drain(peer_state& source) {

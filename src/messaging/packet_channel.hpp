@@ -72,6 +72,18 @@ class packet_channel final : public ucx_fabric::listener {
   // The part of done() that all operations share. False: the operation had ended.
   static bool note_sent(operation& op);
   static void on_operation_sent(packet& outgoing, int code);
+  // An eager message of host memory, whose bytes fit into a slot of the queue. False: the queue has no room, or others wait.
+  static constexpr std::size_t kMaxShort = shm_queue::kSlotBytes - sizeof(compact_frame);
+  bool send_short(peer_state& destination, std::uint64_t tag, const void* data, std::size_t bytes) {
+    if (!destination.queue_out.is_open() || !destination.unsent.empty()) return false;
+    const compact_frame brief{
+        .gpu = context_.is_gpu_used ? context_.gpu : std::uint16_t{0}, .tag = tag, .credit = destination.taken_cost};
+    if (!destination.queue_out.put_short(brief, data, bytes)) return false;
+    destination.reported_cost = destination.taken_cost;
+    ++destination.sent;
+    wake_peer(destination);
+    return true;
+  }
   // A frame without operation, with at most 64 bytes behind it. Dropped if the peer is gone.
   void send_control(int rank, frame head, const void* data = nullptr, std::size_t bytes = 0);
   // Tells the peer what its messages may cost again, once that is worth a frame.

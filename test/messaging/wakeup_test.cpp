@@ -299,10 +299,12 @@ TEST(progress_thread, limits_of_waits_hold_and_a_dead_peer_ends_them) {
                   if (const int failed = exchange_pid(ctx, other)) return failed;
                   char byte = 0;
                   if (ctx.rank == 0) {
+                    if (!ctx.messenger->recv(1, host_buffer(&byte, 1), 6, kWholeTag, kPatience)) return __LINE__;
                     if (!wait_for_sleep(other)) return __LINE__;
                     return raise(SIGKILL);
                   }
                   CHECK(ctx.messenger->recv(0, host_buffer(&byte, 1), 4, kWholeTag, 20ms).code() == ETIMEDOUT);
+                  CHECK_OK(ctx.messenger->send(0, host_buffer(&byte, 1), 6, kPatience));
                   CHECK(ctx.messenger->recv(0, host_buffer(&byte, 1), 5).code() == ECONNRESET);
                   return 0;
                 },
