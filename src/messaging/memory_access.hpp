@@ -49,7 +49,7 @@ class memory_access {
   // all for registered memory or for memory that host_ranges knows.
   result<memory> inspect(const buffer& data);
   // Host memory, or nothing at all, for which inspect() would not ask the driver.
-  bool is_surely_host(const buffer& data) noexcept {
+  bool is_known_host(const buffer& data) noexcept {
     if (data.bytes == 0) return true;
     if (data.address == 0 || data.kind == memory_kind::device) return false;
     return planner_ == nullptr || data.kind == memory_kind::host || host_.contains(data.address, data.bytes);

@@ -50,7 +50,7 @@ operation& tagged_messages::isend(int destination_rank, const buffer& data, std:
 
 bool tagged_messages::send_short(int destination_rank, const buffer& data, std::uint64_t tag) {
   if (destination_rank < 0 || destination_rank >= context_.size || data.bytes > packet_channel::kMaxShort ||
-      data.bytes > context_.limits.eager_host || !context_.buffers.is_surely_host(data))
+      data.bytes > context_.limits.eager_host || !context_.buffers.is_known_host(data))
     return false;
   auto& destination = context_.peer(destination_rank);
   const auto cost = cost_of(true, false, data.bytes);
@@ -133,7 +133,7 @@ operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint
   if (!is_any && (source_rank < 0 || source_rank >= context_.size))
     return context_.failed(kKind, EINVAL, context_.refuses_peer(source_rank)->message);
   result<memory> range = memory();
-  const bool is_host = context_.buffers.is_surely_host(data);
+  const bool is_host = context_.buffers.is_known_host(data);
   if (!is_host) range = context_.buffers.inspect(data);
   if (!range) return context_.failed(kKind, range.code(), range.error().message);
   auto& op = context_.operations.take(kKind);
