@@ -26,8 +26,9 @@
  * time. Opening is collective; closing must not run beside other calls. fork: a communicator belongs to its process; in a
  * child every call answers EACCES.
  *
- * Progress. Only inside calls on the communicator or its operations. A process that makes none takes no part in larger
- * messages, answers no put or get, and calls no function of peerlane_op_then().
+ * Progress. Only inside calls on the communicator or its operations, or by a thread (options.progress_thread). A process
+ * that makes none takes no part in larger messages and answers no put or get. Functions of peerlane_op_then() are called
+ * inside calls only.
  *
  * Memory order. When a receive, get or put has ended for its waiter, later CPU loads see the bytes, and so does GPU work
  * that is launched afterwards. What is sent or put is read at an unspecified time between the call and the end of the
@@ -106,9 +107,9 @@ struct peerlane_comm_options {
   uint32_t use_ipc;
   uint32_t use_gpu_lanes;
   uint32_t fixed_rail;
-  uint32_t calibrate; /**< YES: measure what a packet and a handshake cost here (below 0.1 s, kept for later opens). */
-  uint32_t reserved;
-  int64_t peer_timeout_ms; /**< Silence of a host after which it counts as dead. */
+  uint32_t calibrate;       /**< YES: measure what a packet and a handshake cost here (below 0.1 s, kept for later opens). */
+  uint32_t progress_thread; /**< YES: a thread makes progress, and calls that wait sleep. */
+  int64_t peer_timeout_ms;  /**< Silence of a host after which it counts as dead. */
   uint64_t eager_limit;
   uint64_t gdr_send_limit;
   uint64_t gdr_receive_limit;
@@ -301,6 +302,32 @@ int peerlane_comm_release_registered(peerlane_comm_t comm, peerlane_registered_t
  * @param moved  may be NULL; becomes 1 if something moved, else 0.
  */
 int peerlane_comm_progress(peerlane_comm_t comm, int* moved);
+
+/**
+ * @brief A descriptor for poll, epoll or an event loop: readable when something happens after peerlane_comm_arm() answered
+ * 0.
+ *
+ * One loop sleeps on it; other threads may make any call meanwhile. It stays the communicator's: do not read or close it.
+ *
+ * @code
+ * int done = 0;
+ * while ((code = peerlane_op_test(&op, &done, &info)) == 0 && !done) { // makes progress once
+ *   const int armed = peerlane_comm_arm(comm);
+ *   if (armed == EBUSY) continue;                                      // something has happened: test again
+ *   if (armed != 0) return armed;
+ *   struct pollfd waited = {descriptor, POLLIN, 0};
+ *   poll(&waited, 1, -1);
+ * }
+ * @endcode
+ */
+int peerlane_comm_event_descriptor(peerlane_comm_t comm, int* descriptor);
+
+/**
+ * @brief Call it before each sleep on the descriptor.
+ * @return 0: sleep. EBUSY: something has happened since the last call, or only polling advances what is under way (copies of
+ *         a GPU): test your operations, and call it again. ENOSYS: the process cannot be woken (a filter of system calls).
+ */
+int peerlane_comm_arm(peerlane_comm_t comm);
 
 /**
  * @brief Waits for every process. Collective, by messages.

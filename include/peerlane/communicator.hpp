@@ -244,6 +244,14 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     if (const int code = peerlane_comm_progress(handle_, &moved)) return failure{code, peerlane_last_error()};
     return moved != 0;
   }
+  // For poll, epoll or an event loop: readable when something happens after arm() succeeded. arm() before each sleep; EBUSY:
+  // test your operations, and call it again.
+  result<int> event_descriptor() const {
+    int descriptor = -1;
+    if (const int code = peerlane_comm_event_descriptor(handle_, &descriptor)) return failure{code, peerlane_last_error()};
+    return descriptor;
+  }
+  status arm() const { return detail::to_status(peerlane_comm_arm(handle_)); }
   status barrier(std::chrono::milliseconds limit = no_limit) const {
     return detail::to_status(peerlane_comm_barrier(handle_, limit.count()));
   }

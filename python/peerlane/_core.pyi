@@ -266,6 +266,16 @@ class Communicator:
     def progress(self) -> bool:
         """Advances everything once; true: something moved."""
 
+    def event_descriptor(self) -> int:
+        """
+        For select, poll or loop.add_reader: readable when something happens after arm() was true. It stays the communicator's.
+        """
+
+    def arm(self) -> bool:
+        """
+        Before each sleep on the descriptor. False: something has happened since the last call; look at the operations first.
+        """
+
     def peer_is_alive(self, peer: int) -> bool:
         """Whether nothing says that the process has ended."""
 

@@ -10,6 +10,7 @@
 How messages travel: docs/messaging.md. Progress is made inside calls.
 """
 
+import asyncio
 import os
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from . import _gpu, _core  # _gpu first: it is what _core runs on
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from ._operation import Operation
 
 __all__ = ["ANY_SOURCE", "Communicator", "WHOLE_TAG", "Window"]  # open() would hide Python's: import it by name
 
@@ -26,6 +29,36 @@ ANY_SOURCE, WHOLE_TAG = _core.ANY_SOURCE, _core.WHOLE_TAG
 
 class Communicator(_core.Communicator):
     """A process's place in a job; usable as a context manager. `after` of its calls: see peerlane.copy()."""
+
+    _happened: "asyncio.Future[None] | None" = None  # what the tasks of the loop that sleep wait for
+
+    async def wait_async(self, operation: "Operation") -> tuple[int, int, int]:
+        """operation.wait() for asyncio: the loop runs other tasks meanwhile, and sleeps on event_descriptor() when there are none.
+        `await operation` does without a descriptor, by naps of up to a millisecond. One loop at a time for a communicator."""
+        while not operation.done():
+            if self.arm():
+                await self._sleep()
+            else:
+                self._wake()  # what happened may be what another task waits for
+                await asyncio.sleep(0)
+        return operation.wait()
+
+    async def _sleep(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._happened is None or self._happened.done() or self._happened.get_loop() is not loop:
+            self._happened = loop.create_future()
+        loop.add_reader(self.event_descriptor(), self._wake)
+        await asyncio.shield(self._happened)  # a task that is cancelled leaves the others asleep
+
+    def _wake(self) -> None:
+        if self._happened is None:
+            return
+        loop = self._happened.get_loop()
+        if not loop.is_closed():
+            loop.remove_reader(self.event_descriptor())
+        if not self._happened.done():
+            self._happened.set_result(None)
+        self._happened = None
 
     def __enter__(self) -> "Self":
         return self

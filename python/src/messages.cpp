@@ -308,6 +308,20 @@ void bind_messages(nb::module_& module) {
           },
           "Advances everything once; true: something moved.")
       .def(
+          "event_descriptor", [](self_t self) { return value_of(link_of(self).event_descriptor()); },
+          "For select, poll or loop.add_reader: readable when something happens after arm() was true. It stays the "
+          "communicator's.")
+      .def(
+          "arm",
+          [](self_t self) {
+            const auto armed = link_of(self).arm();
+            if (armed.code() == EBUSY) return false;
+            must(armed);
+            return true;
+          },
+          "Before each sleep on the descriptor. False: something has happened since the last call; look at the operations "
+          "first.")
+      .def(
           "peer_is_alive",
           [](self_t self, integer_argument peer) { return link_of(self).peer_state(peer.as<int>("peer")).code() == 0; },
           nb::arg("peer").none(), nb::sig("def peer_is_alive(self, peer: int) -> bool"),

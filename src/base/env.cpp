@@ -101,6 +101,8 @@ constexpr std::array kVariables = {
         "PEERLANE_LINK_CPU", env_type::text, "", "", "",
         "where a rank's thread runs: none, near (the GPU's CPUs), bunch, scatter, 0-3,8, or 0-3:8-11 by rank of the node; "
         "empty: none, and near for p2p's own processes"},
+    env_variable{"PEERLANE_LINK_PROGRESS_THREAD", env_type::boolean, "", "0", "",
+                 "a thread makes progress of messages, and calls that wait sleep"},
     env_variable{"PEERLANE_LINK_CALIBRATE", env_type::boolean, "", "0", "",
                  "1: measure what a packet and a handshake cost when a job opens (once for a machine)"},
     env_variable{"MV2_ENABLE_AFFINITY", env_type::boolean, "", "1", "", "0: PEERLANE_LINK_CPU=none under MVAPICH2's name"},

@@ -171,6 +171,7 @@ messaging::messenger_options messenger_options_from(const peerlane_comm_options&
   choose(given.use_gpu_lanes, out.use_ucx_gpu_lanes);
   choose(given.fixed_rail, out.fixed_rail);
   choose(given.calibrate, out.calibrate);
+  choose(given.progress_thread, out.progress_thread);
   choose(given.eager_limit, out.eager_limit);
   choose(given.gdr_send_limit, out.gdr_send_limit);
   choose(given.gdr_receive_limit, out.gdr_receive_limit);
@@ -268,6 +269,23 @@ PL_EXPORT int peerlane_comm_progress(peerlane_comm_t comm, int* moved) {
     call_end_functions(communicator);
     if (moved != nullptr) *moved = did ? 1 : 0;
     return 0;
+  });
+}
+
+PL_EXPORT int peerlane_comm_event_descriptor(peerlane_comm_t comm, int* descriptor) {
+  if (descriptor == nullptr) return fail(EINVAL, kNullPointer);
+  return with_comm(comm, [&](open_comm& communicator) {
+    const auto opened = communicator.messenger->event_descriptor();
+    if (opened) *descriptor = *opened;
+    return opened ? 0 : fail(opened.code(), opened.error().message.c_str());
+  });
+}
+
+PL_EXPORT int peerlane_comm_arm(peerlane_comm_t comm) {
+  return with_comm(comm, [&](open_comm& communicator) {
+    const auto armed = communicator.messenger->arm();
+    call_end_functions(communicator);
+    return return_code(armed);
   });
 }
 

@@ -24,6 +24,13 @@ struct memory {
   // The driver's description of `address` from the start of the operation, so that its copies need not ask again: the
   // buffer must stay allocated until the operation ends. No device: not asked, or it may outlive that (a window).
   cu::pointer_info device;
+
+  // `device` is not read then.
+  void set_host(std::uint64_t new_address, std::size_t new_bytes) noexcept {
+    address = new_address;
+    bytes = new_bytes;
+    is_device = false;
+  }
 };
 
 // How device memory may be touched.
@@ -41,6 +48,12 @@ class memory_access {
   // EINVAL: device memory without a GPU, bytes without an address. Asks the driver at most once for each message, and not at
   // all for registered memory or for memory that host_ranges knows.
   result<memory> inspect(const buffer& data);
+  // Host memory, or nothing at all, for which inspect() would not ask the driver.
+  bool is_known_host(const buffer& data) noexcept {
+    if (data.bytes == 0) return true;
+    if (data.address == 0 || data.kind == memory_kind::device) return false;
+    return planner_ == nullptr || data.kind == memory_kind::host || host_.contains(data.address, data.bytes);
+  }
   // [offset, offset + bytes) of `source` to host memory, complete on return; and the other direction.
   status read(const memory& source, std::size_t offset, void* destination, std::size_t bytes, touch access) const;
   status write(const memory& destination, std::size_t offset, const void* source, std::size_t bytes, touch access) const;

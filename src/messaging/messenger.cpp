@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
@@ -16,6 +17,14 @@
 
 namespace pl::messaging {
 namespace {
+
+// Stands for all sends that ended well in their call, and is not written.
+struct ended_send : operation {
+  ended_send() {
+    is_unpooled = true;
+    state = operation_state::ended;
+  }
+} g_sent_at_once;
 
 const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
 
@@ -36,14 +45,17 @@ class backoff {
 
 // `done` runs under the lock and returns empty while the wait continues. One hold of the lock polls the queues of the
 // node several times, since taking the lock costs as much as a poll, and the network, which costs more, once.
+// With a progress thread it then sleeps until something happens, if `may_sleep`: `done` changes with events only.
 template <class Done>
-status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
+status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep) {
   constexpr int kPollsAtOnce = 16;
-  constexpr unsigned kLooksBetweenClocks = 16;
+  constexpr unsigned kLooksBetweenClocks = 16, kPollsBeforeSleep = 64;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
   unsigned polls = 0;
+  may_sleep = may_sleep && thread_;
   for (backoff idle;;) {
+    if (may_sleep && polls >= kPollsBeforeSleep) return sleep_until(done, limit, deadline);
     bool has_moved = false;
     {
       const std::lock_guard lock(mutex_);
@@ -54,9 +66,25 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit) {
       if (std::optional<status> ended = done()) return *std::move(ended);
     }
     // Checked even while other messages keep moving.
-    if (has_limit && polls++ % kLooksBetweenClocks == 0 && monotonic_ns() >= deadline)
+    ++polls;
+    if (has_limit && polls % kLooksBetweenClocks == 1 && monotonic_ns() >= deadline)
       return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
     if (!has_moved) idle.pause();
+  }
+}
+
+template <class Done>
+status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns) {
+  std::optional<std::chrono::steady_clock::time_point> deadline;
+  if (limit.count() >= 0)
+    deadline = std::chrono::steady_clock::now() +
+               std::chrono::nanoseconds(static_cast<std::int64_t>(deadline_ns - std::min(deadline_ns, monotonic_ns())));
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (std::optional<status> ended = done()) return *std::move(ended);
+    if (deadline && std::chrono::steady_clock::now() >= *deadline)
+      return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
+    context_.wake.wait(lock, deadline);
   }
 }
 
@@ -76,11 +104,11 @@ void messenger_core::reclaim_memory(operation& op) {
   const auto ended = [&]() -> std::optional<status> {
     return op.has_ended() ? std::optional<status>(status{}) : std::nullopt;
   };
-  if (!is_silent && wait_until(ended, kAnswer)) return;
+  if (!is_silent && wait_until(ended, kAnswer, false)) return;
   const auto revoked = [&]() -> std::optional<status> {
     return revocation_.revoke(op) ? std::optional<status>(status{}) : std::nullopt;
   };
-  if (wait_until(revoked, is_silent ? std::chrono::milliseconds(0) : kRevoked)) {
+  if (wait_until(revoked, is_silent ? std::chrono::milliseconds(0) : kRevoked, false)) {
     const std::lock_guard lock(mutex_);
     if (!is_silent) context_.peer(peer_rank).unanswered_state = context_.peer(peer_rank).liveness();
     return;
@@ -91,7 +119,7 @@ void messenger_core::reclaim_memory(operation& op) {
     if (!context_.peer(peer_rank).queue_out.is_open())
       mark_lost(peer_rank, "takes nothing, and a message to or from it was given up: the connection was closed");
   }
-  if (!wait_until(revoked, kRevoked))
+  if (!wait_until(revoked, kRevoked, false))
     PL_LOG(error, "rank %d: the memory of a message that was given up may still be in use", peer_rank);
 }
 
@@ -110,7 +138,7 @@ status messenger::end_window(std::uint32_t id, std::chrono::milliseconds limit, 
             is_last_word && core.context_.peer(user).unanswered_state == core.context_.peer(user).liveness();
         return is_silent ? std::optional<status>(failure{ETIMEDOUT, "it has not answered before"}) : std::nullopt;
       },
-      limit);
+      limit, false);
   if (done) return {};
   const std::lock_guard lock(core.mutex_);
   core.context_.peer(user).unanswered_state = core.context_.peer(user).liveness();
@@ -127,18 +155,25 @@ request& request::operator=(request&& other) noexcept {
     drop();
     owner_ = std::exchange(other.owner_, nullptr);
     op_ = std::exchange(other.op_, nullptr);
+    sent_ = other.sent_;
   }
   return *this;
 }
+
+request::request(messenger* owner, const message_info& sent) noexcept : owner_(owner), op_(&g_sent_at_once), sent_(sent) {}
 
 request::~request() { drop(); }
 
 void request::drop() noexcept {
   operation* const op = std::exchange(op_, nullptr);
-  if (op == nullptr) return;
+  if (op == nullptr || op == &g_sent_at_once) return;
   auto& core = *owner_->core_;
   if (op->is_unpooled) return core.context_.release(*op);
   if (core.context_.is_foreign_process()) return;
+  {
+    const std::lock_guard lock(core.mutex_);
+    if (op->has_ended()) return core.context_.release(*op);
+  }
   core.reclaim_memory(*op);
   const std::lock_guard lock(core.mutex_);
   core.context_.release(*op);
@@ -156,6 +191,10 @@ status request::wait(std::chrono::milliseconds limit) {
   if (op_ == nullptr || op_->is_unpooled) return outcome();
   auto& core = *owner_->core_;
   if (core.context_.is_foreign_process()) return kForeign;
+  {
+    const std::lock_guard lock(core.mutex_);
+    if (op_->has_ended() && op_->code == 0) return {};
+  }
   auto done = core.wait_until([&]() { return op_->has_ended() ? std::optional<status>(status{}) : std::nullopt; }, limit);
   return done ? outcome() : done;
 }
@@ -172,7 +211,7 @@ status request::end_within(std::chrono::milliseconds limit) {
   return outcome();
 }
 
-bool request::is_refused() const noexcept { return op_ != nullptr && op_->is_unpooled; }
+bool request::is_refused() const noexcept { return op_ != nullptr && op_->is_unpooled && op_ != &g_sent_at_once; }
 
 status request::cancel() {
   if (op_ == nullptr || op_->is_unpooled) return {};
@@ -191,6 +230,7 @@ status request::outcome() const {
 
 const message_info& request::info() const {
   static const message_info kNone;
+  if (op_ == &g_sent_at_once) return sent_;
   return op_ == nullptr ? kNone : op_->info;
 }
 
@@ -277,6 +317,10 @@ result<std::unique_ptr<messenger>> messenger::open(const cu::driver_table* cuda,
   g_live_jobs.add();
   if (out->core_->do_all_calibrate_)
     if (auto done = out->calibrate(group); !done) return std::move(done).error();
+  if (wanted.progress_thread) {
+    auto& core = *out->core_;
+    if (auto done = core.thread_.emplace(core).start(); !done) return std::move(done).error();
+  }
   return out;
 }
 
@@ -303,6 +347,8 @@ int messenger::size() const noexcept { return core_->context_.size; }
 
 request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
   PL_LINK_ENTER(send);
+  if (core_->messages_.send_short(destination_rank, data, tag))
+    return request(this, {core_->context_.rank, tag, data.bytes});
   return request(this, &core_->messages_.isend(destination_rank, data, tag));
 }
 request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
@@ -337,6 +383,7 @@ status messenger::send(int destination_rank, const buffer& data, std::uint64_t t
   operation* op = nullptr;
   {
     const std::lock_guard lock(core_->mutex_);
+    if (core_->messages_.send_short(destination_rank, data, tag)) return {};
     op = &core_->messages_.isend(destination_rank, data, tag);
     if (op->has_ended() && op->code == 0) return core_->context_.release(*op), status{};
   }
@@ -427,6 +474,23 @@ bool messenger::progress() {
   return core_->progress();
 }
 
+result<int> messenger::event_descriptor() {
+  if (core_->context_.is_foreign_process()) return kForeign;
+  const std::lock_guard lock(core_->mutex_);
+  return core_->thread_ ? core_->context_.wake.user_descriptor() : core_->open_descriptor();
+}
+
+status messenger::arm() {
+  if (core_->context_.is_foreign_process()) return kForeign;
+  const std::lock_guard lock(core_->mutex_);
+  if (core_->thread_) {
+    if (auto made = core_->context_.wake.user_descriptor(); !made) return std::move(made).error();
+    return core_->context_.wake.arm_user();
+  }
+  if (auto made = core_->open_descriptor(); !made) return std::move(made).error();
+  return core_->arm_owner();
+}
+
 // One thread at a time: a second thread enters the next barrier.
 status messenger::barrier(std::chrono::milliseconds limit) {
   if (core_->context_.is_foreign_process()) return kForeign;
@@ -440,6 +504,7 @@ status messenger::barrier(std::chrono::milliseconds limit) {
       limit);
   const std::lock_guard lock(core.mutex_);
   if (is_mine) core.barrier_.leave();
+  core.context_.wake.note();  // a thread may wait to enter the next one
   if (done.code() != ETIMEDOUT) return done;
   return failure{ETIMEDOUT, done.error().message + ": not every process came to the barrier; the next call goes on with it"};
 }
@@ -458,6 +523,7 @@ messenger::statistics messenger::counts() const {
   const std::lock_guard lock(core_->mutex_);
   auto out = core_->context_.counts;
   out.operations = core_->context_.operations.in_use();
+  out.comparisons = core_->messages_.comparisons();
   return out;
 }
 

@@ -6,7 +6,8 @@
 // their size and kind of memory.
 //
 // Threads: every call from any thread; one at a time works, so a process with one communicating thread never waits.
-// Progress: only inside calls. A process that makes none neither takes part in larger messages nor answers put and get.
+// Progress: only inside calls, or by a thread (messenger_options::progress_thread). A process that makes none neither takes
+// part in larger messages nor answers put and get.
 // Device memory: it is read or written at an unspecified time between the call and the end of the request. The caller orders
 // GPU work on it (synchronises the stream before isend, launches kernels after the receive has ended).
 // fork: in a child, every call on an inherited messenger answers EACCES.
@@ -69,7 +70,8 @@ class messenger;
 class request {
  public:
   request() = default;
-  request(request&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), op_(std::exchange(other.op_, nullptr)) {}
+  request(request&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)), op_(std::exchange(other.op_, nullptr)), sent_(other.sent_) {}
   request& operator=(request&& other) noexcept;
   ~request();
 
@@ -93,9 +95,11 @@ class request {
  private:
   friend class messenger;
   request(messenger* owner, operation* op) noexcept : owner_(owner), op_(op) {}
+  request(messenger* owner, const message_info& sent) noexcept;  // of a send that ended at once
   void drop() noexcept;
   messenger* owner_ = nullptr;
   operation* op_ = nullptr;
+  message_info sent_;
 };
 
 // A message that matched() has taken out of the matching: only receive() can have it. Dropping it discards the message.
@@ -156,6 +160,7 @@ struct messenger_options {
   bool use_cma = true;  // cma: between host memories of a node the receiver reads the sender's memory, if permitted
   bool calibrate =
       false;  // measure packets and handshakes at open, if all processes want it and none knows (message_calibration.hpp)
+  bool progress_thread = false;   // a thread makes progress; calls that wait sleep
   bool use_ucx_gpu_lanes = true;  // raw GPU pointers to UCX where it has lanes for them
   // From host memory: UCX's own rendezvous, in place, instead of tagged parts whose receives are posted first.
   enum class rendezvous_t {
@@ -240,6 +245,12 @@ class messenger {
   // ---- Control
   // Advances everything once; true if something moved.
   bool progress();
+  // A descriptor for poll, epoll or an event loop: it becomes readable when something happens after arm() succeeded. One
+  // loop sleeps on it; other threads may make any call meanwhile. It stays the messenger's.
+  result<int> event_descriptor();
+  // Call it before each sleep. EBUSY: something has happened since the last call, or is under way that only polling
+  // advances (copies of a GPU): test your requests, make progress, and call it again. ENOSYS: this process cannot be woken.
+  status arm();
   // ECONNRESET: a process died. By messages, not by the bootstrap. After ETIMEDOUT the next call goes on with the same
   // barrier.
   status barrier(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
@@ -261,6 +272,7 @@ class messenger {
     std::uint64_t waiting_sends = 0;     // sends that waited because of the peer's unexpected_bytes
     std::uint64_t unexpected_bytes = 0;  // held now
     std::uint64_t operations = 0;        // pending now
+    std::uint64_t comparisons = 0;       // of receives with messages, to match them
   };
   statistics counts() const;
 

@@ -80,6 +80,7 @@ touch messenger_context::touch_of(const memory& range) {
 void messenger_context::end(operation& op, int code, std::string message) {
   if (op.has_ended()) return;
   op.state = operation_state::ended;
+  wake.note();
   op.code = code;
   if (code != 0 && !message.empty()) op.message = std::move(message);
   if (op.kind == operation_kind::put) --peer(op.peer).puts;

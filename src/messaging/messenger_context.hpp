@@ -19,6 +19,7 @@
 #include "messaging/request_state.hpp"
 #include "messaging/thresholds.hpp"
 #include "messaging/transport/shm_queue.hpp"
+#include "messaging/wakeup.hpp"
 
 namespace pl::messaging {
 
@@ -46,7 +47,10 @@ struct peer_state {
   std::uint32_t sent = 0, received = 0;  // frames
   std::map<std::uint32_t, early_packet> early;
   shm_queue queue_out, queue_in;  // same node
-  std::deque<packet*> unsent;     // for which the queue has no room yet
+  wakeup::doorbell doorbell;      // same node
+  bool has_light_barrier = false;
+  bool is_rung_in_vain = false;  // it sleeps, and could not be woken yet
+  std::deque<packet*> unsent;    // for which the queue has no room yet
   // Credit: what a peer's messages cost here before a receive takes them is bounded by their sender.
   std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, reported_cost = 0;
   intrusive_list<operation, &operation::in_queue> waiting_sends;
@@ -71,6 +75,13 @@ struct messenger_context {
 
   // Ends the operation once; later calls have no effect. It returns to the pool if it was released.
   void end(operation& op, int code, std::string message = {});
+  // The same, well, of a receive that has used no more than its range and its info.
+  void end_plain(operation& receive) {
+    receive.is_plain = true;
+    receive.state = operation_state::ended;
+    wake.note();
+    if (receive.is_released) operations.give_back(receive);
+  }
   // No request refers to it any more.
   void release(operation& op);
   // An operation that has failed. It is not of the pool: a forked child must not touch what the parent's threads may hold.
@@ -86,6 +97,7 @@ struct messenger_context {
   memory_access buffers;
   thresholds limits;
   messenger::statistics counts;
+  wakeup wake;
   std::vector<peer_state> peers;
   operation_pool operations;
   std::uint16_t gpu = 0;       // short name, the same in every process; 0: none

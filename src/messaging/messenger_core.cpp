@@ -38,6 +38,7 @@ status messenger_core::open(bootstrap& group) {
 }
 
 messenger_core::~messenger_core() {
+  thread_.reset();
   if (context_.size > 1 && is_open_) channel_.leave();
   rendezvous_.close();
   channel_.close_all();
@@ -47,7 +48,7 @@ messenger_core::~messenger_core() {
 
 void messenger_core::dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes,
                               int outcome) {
-  update_credit(source, head);
+  update_credit(source, head.gpu, head.credit);
   switch (head.kind) {
     case frame_kind::eager:
     case frame_kind::rts:
@@ -94,20 +95,60 @@ void messenger_core::dispatch(peer_state& source, const frame& head, const std::
   }
 }
 
-void messenger_core::update_credit(peer_state& remote, const frame& head) {
-  if (head.gpu != 0 && head.gpu != remote.gpu) {
-    remote.gpu = head.gpu;
-    if (remote.is_same_node && head.gpu == context_.gpu) context_.is_gpu_shared = true;
+void messenger_core::take_eager(peer_state& source, const compact_frame& head, const std::byte* payload, std::size_t bytes,
+                                int outcome) {
+  update_credit(source, head.gpu, head.credit);
+  messages_.on_eager(source, head.tag, payload, bytes, outcome);
+}
+
+void messenger_core::update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit) {
+  if (gpu != 0 && gpu != remote.gpu) {
+    remote.gpu = gpu;
+    if (remote.is_same_node && gpu == context_.gpu) context_.is_gpu_shared = true;
   }
-  if (head.credit <= remote.granted_cost) return;
-  remote.granted_cost = head.credit;
+  if (credit <= remote.granted_cost) return;
+  remote.granted_cost = credit;
   if (!remote.waiting_sends.is_empty()) messages_.send_waiting(remote);
+}
+
+// ---- Sleeping
+
+result<int> messenger_core::open_descriptor() {
+  std::vector<int> others;
+  watch_.add_descriptors(others);
+  if (channel_.fabric() != nullptr) {
+    auto network = channel_.fabric()->descriptor();
+    if (!network) return std::move(network).error();
+    others.push_back(*network);
+  }
+  return context_.wake.descriptor(others);
+}
+
+// The marks first, then a look at everything: what a peer does before it sees its mark is seen here.
+status messenger_core::arm_owner() {
+  auto& wake = context_.wake;
+  wake.drain();
+  if (std::exchange(seen_events_, wake.events()) != wake.events()) return wakeup::something_happened();
+  channel_.mark_sleeping(true);
+  if (auto ordered = channel_.order_marks(); !ordered) return channel_.mark_sleeping(false), ordered;
+  watch_.check_now();
+  progress();
+  const bool must_go_on = wake.events() != seen_events_ || rendezvous_.must_poll() || watch_.has_leaving() ||
+                          (channel_.fabric() != nullptr && !channel_.fabric()->arm());
+  if (must_go_on) {
+    channel_.mark_sleeping(false);
+    seen_events_ = wake.events();
+    return wakeup::something_happened();
+  }
+  wake.let_owner_sleep();
+  return {};
 }
 
 // ---- Progress, and the loss of a peer
 
 bool messenger_core::progress(bool with_network) {
   const bool has_moved = channel_.advance(with_network);
+  if (has_moved) context_.wake.note();
   rendezvous_.advance();
   if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) channel_.reap_closed();
   watch_.drop_ended();
@@ -121,6 +162,7 @@ bool messenger_core::progress(bool with_network) {
 void messenger_core::mark_lost(int rank, const std::string& reason) {
   auto& remote = context_.peer(rank);
   if (remote.is_dead) return;
+  context_.wake.note();
   remote.is_lost = true;
   channel_.drain(remote);
   remote.is_dead = true;

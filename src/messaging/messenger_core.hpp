@@ -11,7 +11,7 @@
 // Errors: open() tells why; a lost peer ends its operations with ECONNRESET.
 #pragma once
 
-#include <mutex>
+#include <optional>
 #include <string>
 
 #include "messaging/barrier.hpp"
@@ -19,10 +19,12 @@
 #include "messaging/messenger_context.hpp"
 #include "messaging/packet_channel.hpp"
 #include "messaging/peer_watch.hpp"
+#include "messaging/progress_thread.hpp"
 #include "messaging/rma.hpp"
 #include "messaging/rndv.hpp"
 #include "messaging/tag_send_recv.hpp"
 #include "messaging/window_revocation.hpp"
+#include "os/biased_mutex.hpp"
 
 namespace pl::messaging {
 
@@ -35,16 +37,27 @@ struct messenger_core {
   bool progress(bool with_network = true);
   // Hands a frame to its part. Frames of one peer come in the order in which they were sent.
   void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  // The same of an eager message in a shm queue.
+  void take_eager(peer_state& source, const compact_frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void mark_lost(int rank, const std::string& reason);
+
+  // ---- Sleeping (wakeup.hpp)
+  // The descriptor of the transports; without a progress thread it is the caller's, too.
+  result<int> open_descriptor();
+  // Success: it becomes readable when something happens. EBUSY: something has happened since the last call, or only polling
+  // advances what is under way. ENOSYS: this process cannot be woken.
+  status arm_owner();
 
   // ---- messenger.cpp: these take the lock
   // Makes progress until `done` yields a status.
   template <class Done>
-  status wait_until(Done done, std::chrono::milliseconds limit);
+  status wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep = true);
+  template <class Done>
+  status sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns);
   // Waits, for a bounded time, until no transport uses the operation's memory any more.
   void reclaim_memory(operation& op);
 
-  std::mutex mutex_;
+  biased_mutex mutex_;
   messenger_context context_;
   peer_watch watch_;
   packet_channel channel_;
@@ -54,13 +67,15 @@ struct messenger_core {
   dissemination_barrier barrier_;
   memory_revocation revocation_;
   bool do_all_calibrate_ = false;  // every process of the job asks for it
+  std::optional<progress_thread> thread_;
 
  private:
-  void update_credit(peer_state& remote, const frame& head);
+  void update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit);
   void fail_operations(int rank, const std::string& reason);
   void fail_operation(operation& op, const std::string& reason);
 
   bool is_open_ = false;
+  std::uint64_t seen_events_ = 0;  // by the owner of the descriptor
   unsigned rounds_ = 0;
 };
 

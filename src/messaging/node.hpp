@@ -36,6 +36,10 @@ class death_watch {
   void remove(int rank);
   // Ranks that have ended since the last call: one system call for all.
   std::vector<int> collect();
+  // Readable once their process has ended.
+  void add_descriptors(std::vector<int>& out) const {
+    for (const auto& each : watched_) out.push_back(each.fd.get());
+  }
 
  private:
   struct entry {

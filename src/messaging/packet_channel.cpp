@@ -93,6 +93,40 @@ void packet_channel::leave() {
   }
 }
 
+// ---- Sleeping
+
+void packet_channel::mark_sleeping(bool is_sleeping) {
+  const bool waits_for_room =
+      std::any_of(queue_peers_.begin(), queue_peers_.end(), [&](int rank) { return !context_.peer(rank).unsent.empty(); });
+  const std::uint32_t reasons = !is_sleeping ? 0 : shm_queue::kForPackets | (waits_for_room ? shm_queue::kForRoom : 0);
+  for (const int rank : queue_peers_) context_.peer(rank).queue_in.set_waiter(reasons);
+}
+
+status packet_channel::order_marks() const {
+  if (queue_peers_.empty() || process_barrier::heavy()) return {};
+  const bool all_fence = std::all_of(queue_peers_.begin(), queue_peers_.end(),
+                                     [&](int rank) { return !context_.peer(rank).has_light_barrier; });
+  if (all_fence) return {};
+  return failure{ENOSYS,
+                 "this process may not call membarrier, so it cannot sleep until a message comes (a filter of system "
+                 "calls?): allow membarrier, or poll"};
+}
+
+void packet_channel::ring(peer_state& remote) {
+  const std::uint32_t reasons = remote.queue_out.take_waiter();
+  if (reasons == 0 || remote.doorbell.ring() || remote.is_lost) return;
+  remote.is_rung_in_vain = has_rung_in_vain_ = true;  // too many open files, say
+}
+
+void packet_channel::ring_again() {
+  has_rung_in_vain_ = false;
+  for (const int rank : queue_peers_) {
+    auto& remote = context_.peer(rank);
+    remote.is_rung_in_vain = remote.is_rung_in_vain && !remote.is_lost && !remote.doorbell.ring();
+    has_rung_in_vain_ = has_rung_in_vain_ || remote.is_rung_in_vain;
+  }
+}
+
 // ---- Sending
 
 void packet_channel::send_packet(int rank, packet& outgoing) {
@@ -101,9 +135,14 @@ void packet_channel::send_packet(int rank, packet& outgoing) {
   outgoing.head.sequence = target.sent++;
   outgoing.head.credit = target.reported_cost = target.taken_cost;
   outgoing.head.gpu = context_.is_gpu_used ? context_.gpu : 0;
-  if (!target.queue_out.is_open()) return fabric_->send(rank, outgoing);
+  if (!target.queue_out.is_open()) {
+    context_.wake.note();  // a sleeper must make the progress that UCX needs now
+    return fabric_->send(rank, outgoing);
+  }
   outgoing.outcome = 0;
-  if (!target.unsent.empty() || !push(target, outgoing)) target.unsent.push_back(&outgoing);
+  if (target.unsent.empty() && push(target, outgoing)) return;
+  target.unsent.push_back(&outgoing);
+  context_.wake.note();  // a sleeper must wait for room, too
 }
 
 bool packet_channel::push(peer_state& destination, packet& outgoing) {
@@ -118,6 +157,7 @@ bool packet_channel::push(peer_state& destination, packet& outgoing) {
   if (outgoing.payload != 0) outgoing.outcome = outgoing.read(outgoing, 0, room.body, outgoing.payload);
   if (outgoing.outcome != 0) std::memset(room.body, 0, outgoing.payload);  // not the bytes of an older packet
   destination.queue_out.publish(outgoing.outcome);
+  wake_peer(destination);
   outgoing.done(outgoing, 0);
   return true;
 }
@@ -211,10 +251,17 @@ bool packet_channel::advance_queues() {
   is_reading_ = true;
   for (const int rank : queue_peers_) {
     auto& remote = context_.peer(rank);
-    has_moved = read_queue(remote) || has_moved;
-    while (!remote.unsent.empty() && push(remote, *remote.unsent.front())) remote.unsent.pop_front();
+    if (read_queue(remote)) {
+      has_moved = true;
+      if (remote.queue_out.waiter() >= shm_queue::kForRoom) ring(remote);
+    }
+    while (!remote.unsent.empty() && push(remote, *remote.unsent.front())) {
+      remote.unsent.pop_front();
+      has_moved = true;
+    }
   }
   is_reading_ = false;
+  if (has_rung_in_vain_) ring_again();
   return has_moved;
 }
 
@@ -234,21 +281,15 @@ bool packet_channel::read_queue(peer_state& source) {
 // Packets in a shm queue are whole and in order, and the queue identifies the sender.
 void packet_channel::take_from_queue(peer_state& source, const shm_queue::view& whole) {
   if (is_leaving_ || source.is_dead) return;
-  frame head;
-  if (whole.head_bytes == sizeof head) {
-    std::memcpy(&head, whole.head, sizeof head);
-  } else if (compact_frame brief; whole.head_bytes == sizeof brief) {
+  if (compact_frame brief; whole.head_bytes == sizeof brief) {
     std::memcpy(&brief, whole.head, sizeof brief);
-    head.kind = frame_kind::eager;
-    head.gpu = brief.gpu;
-    head.tag = brief.tag;
-    head.bytes = whole.body_bytes;
-    head.credit = brief.credit;
-  } else {
-    return;
+    ++source.received;
+    receiver_.take_eager(source, brief, whole.body, whole.body_bytes, whole.outcome);
+  } else if (frame head; whole.head_bytes == sizeof head) {
+    std::memcpy(&head, whole.head, sizeof head);
+    ++source.received;
+    receiver_.dispatch(source, head, whole.body, whole.body_bytes, whole.outcome);
   }
-  ++source.received;
-  receiver_.dispatch(source, head, whole.body, whole.body_bytes, whole.outcome);
 }
 
 void packet_channel::drain(peer_state& source) {

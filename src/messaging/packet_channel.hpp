@@ -53,6 +53,16 @@ class packet_channel final : public ucx_fabric::listener {
   bool has_remote_peers() const noexcept { return queue_peers_.size() + 1 < context_.peers.size(); }
   bool has_local_peers() const noexcept { return !queue_peers_.empty(); }
 
+  // ---- Sleeping (wakeup.hpp)
+  // Wakes a peer of this node that sleeps, behind something that was published for it in shared memory.
+  void wake_peer(peer_state& remote) {
+    if (remote.queue_out.is_open() && remote.queue_out.waiter() != 0) ring(remote);
+  }
+  // What this process sleeps for, in the queues of all peers; false: it is awake.
+  void mark_sleeping(bool is_sleeping);
+  // ENOSYS: peers of this node cannot be made to see the marks.
+  status order_marks() const;
+
   // ---- Sending. The packet stays its owner's, untouched until done().
   void send_packet(int rank, packet& outgoing);
   // Sends op.out. `read`: as in packet; without `done`, a failure ends the operation, and an eager packet's leaving too.
@@ -62,6 +72,18 @@ class packet_channel final : public ucx_fabric::listener {
   // The part of done() that all operations share. False: the operation had ended.
   static bool note_sent(operation& op);
   static void on_operation_sent(packet& outgoing, int code);
+  // An eager message of host memory, whose bytes fit into a slot of the queue. False: the queue has no room, or others wait.
+  static constexpr std::size_t kMaxShort = shm_queue::kSlotBytes - sizeof(compact_frame);
+  bool send_short(peer_state& destination, std::uint64_t tag, const void* data, std::size_t bytes) {
+    if (!destination.queue_out.is_open() || !destination.unsent.empty()) return false;
+    const compact_frame brief{
+        .gpu = context_.is_gpu_used ? context_.gpu : std::uint16_t{0}, .tag = tag, .credit = destination.taken_cost};
+    if (!destination.queue_out.put_short(brief, data, bytes)) return false;
+    destination.reported_cost = destination.taken_cost;
+    ++destination.sent;
+    wake_peer(destination);
+    return true;
+  }
   // A frame without operation, with at most 64 bytes behind it. Dropped if the peer is gone.
   void send_control(int rank, frame head, const void* data = nullptr, std::size_t bytes = 0);
   // Tells the peer what its messages may cost again, once that is worth a frame.
@@ -95,6 +117,8 @@ class packet_channel final : public ucx_fabric::listener {
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void accept_early(peer_state& source);
   bool push(peer_state& destination, packet& outgoing);
+  void ring(peer_state& remote);
+  void ring_again();
   bool read_queue(peer_state& source);
   void take_from_queue(peer_state& source, const shm_queue::view& whole);
   bool advance_queues();
@@ -107,6 +131,7 @@ class packet_channel final : public ucx_fabric::listener {
   std::unique_ptr<ucx_fabric> fabric_;
   std::optional<shm_queue_set> send_queues_;
   std::vector<int> queue_peers_;
+  bool has_rung_in_vain_ = false;
   remote_data arriving_;
   std::deque<std::unique_ptr<control_packet>> controls_;
   control_packet* free_control_ = nullptr;

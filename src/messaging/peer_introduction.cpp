@@ -15,6 +15,8 @@ struct introduction {
   std::uint32_t is_ready = 0;
   node_identity node;
   shm_queue_set::name send_queues;
+  wakeup::name pipe;
+  std::uint8_t has_light_barrier = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t wants_calibration = 0;
   port_list ports{};  // of UCX
@@ -54,6 +56,8 @@ status open_queues(messenger_context& context, packet_channel& channel, const st
     auto opened = channel.open_queues(remote, received.send_queues);
     if (!opened) return std::move(opened).error();
     remote.is_same_node = *opened;
+    remote.doorbell.set(remote.pid, received.pipe);
+    remote.has_light_barrier = received.has_light_barrier != 0;
   }
   return {};
 }
@@ -91,6 +95,10 @@ result<bool> introduce_peers(bootstrap& group, messenger_context& context, packe
     auto queues = channel.make_queues();
     if (!queues) return std::move(queues).error();
     mine.send_queues = *queues;
+    auto pipe = context.wake.make_pipe();
+    if (!pipe) return std::move(pipe).error();
+    mine.pipe = *pipe;
+    mine.has_light_barrier = process_barrier::join() ? 1 : 0;
   }
   auto first = gather(group, context, mine);
   if (!first) return std::move(first).error();

@@ -27,6 +27,14 @@ class peer_watch {
   void report_leaving(int rank);
   // False: the last look at the processes was less than 2 ms ago.
   bool check();
+  void check_now() {
+    last_check_ns_ = 0;
+    check();
+  }
+  // Readable once a process of this node has ended.
+  void add_descriptors(std::vector<int>& out) const { deaths_.add_descriptors(out); }
+  // A peer that left is waited for until a deadline.
+  bool has_leaving() const noexcept { return !leaving_.empty(); }
   // Whether the peer's process has ended. Its number is not reused between its end and this answer.
   bool has_ended(const peer_state& remote);
   void drop_ended() {

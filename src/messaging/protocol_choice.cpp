@@ -56,6 +56,7 @@ messenger_options messenger_options::from_environment() {
   if (env_read("MV2_RAIL_SHARING_POLICY").text == "FIXED_MAPPING") out.fixed_rail = true;
   if (out.rails.empty() && !(out.rails = rails_from_environment()).empty()) out.fixed_rail = true;
   out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
+  out.progress_thread = env_read("PEERLANE_LINK_PROGRESS_THREAD").integer != 0;
   out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
   out.peer_timeout = std::chrono::milliseconds(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer);
   for (const auto& line : unused_settings()) PL_LOG(warn, "%s", line.c_str());

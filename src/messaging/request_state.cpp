@@ -13,35 +13,25 @@ constexpr std::size_t kKeptBytes = 8 << 10;  // of a pooled operation's own memo
 operation_pool::operation_pool(messenger_context* context) : home_(context) {}
 operation_pool::~operation_pool() = default;
 
-operation& operation_pool::take(operation_kind kind) {
-  if (free_ == nullptr) {
-    blocks_.push_back(std::make_unique<operation[]>(kBlock));
-    for (std::size_t i = kBlock; i-- > 0;) {
-      auto& fresh = blocks_.back()[i];
-      fresh.index = static_cast<std::uint32_t>((blocks_.size() - 1) * kBlock + i);
-      fresh.context = home_;
-      fresh.out.owner = &fresh;
-      fresh.in_queue.next = free_;
-      free_ = &fresh;
-    }
+void operation_pool::grow() {
+  blocks_.push_back(std::make_unique<operation[]>(kBlock));
+  for (std::size_t i = kBlock; i-- > 0;) {
+    auto& fresh = blocks_.back()[i];
+    fresh.index = static_cast<std::uint32_t>((blocks_.size() - 1) * kBlock + i);
+    fresh.context = home_;
+    fresh.out.owner = &fresh;
+    fresh.in_queue.next = free_;
+    free_ = &fresh;
   }
-  operation& taken = *free_;
-  free_ = taken.in_queue.next;
-  taken.in_queue = {};
-  taken.kind = kind;
-  taken.state = operation_state::waiting;
-  ++in_use_;
-  return taken;
 }
 
-void operation_pool::give_back(operation& op) noexcept {
-  op.state = operation_state::idle;
-  op.is_released = op.is_sending = op.is_rendezvous = op.is_taken = false;
+void operation_pool::clear(operation& op) noexcept {
+  op.is_sending = op.is_rendezvous = op.is_taken = false;
   op.code = 0;
-  ++op.generation;
   op.peer_op = op.bytes = op.moved = op.cost = 0;
   op.window = 0;
   op.info = {};
+  op.range = {};
   if (!op.message.empty()) op.message.clear();
   op.before = nullptr;
   op.self_send = nullptr;
@@ -51,9 +41,6 @@ void operation_pool::give_back(operation& op) noexcept {
   op.data.reset();
   if (op.held.capacity() > kKeptBytes) op.held = {};
   if (op.transfer != nullptr) op.transfer.reset();
-  op.in_queue.next = free_;
-  free_ = &op;
-  --in_use_;
 }
 
 operation* operation_pool::find(std::uint64_t id) const noexcept {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "messaging/intrusive_list.hpp"
@@ -31,41 +32,46 @@ enum class operation_state : std::uint8_t {
 // The transport of a rendezvous message.
 enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma };
 
+struct match_entry;
 struct messenger_context;
 struct transfer_state;  // transfer.hpp
 
+// What a short message uses comes first, in two cache lines.
 struct operation {
-  packet out;  // its owner: this operation
   messenger_context* context = nullptr;
   operation_kind kind = operation_kind::send;
   operation_state state = operation_state::idle;
   bool is_released = false;  // no request refers to it: it returns to the pool when it ends
   bool is_unpooled = false;  // not of the pool
   bool is_sending = false;   // its packet is with UCX, which may still read its memory
+  bool is_plain = false;     // a receive that ended well, for which nothing behind `range` was used
+  bool is_rendezvous = false;
+  bool is_taken = false;
   int peer = kAnySource;
   int code = 0;
   std::uint32_t index = 0, generation = 1;
   std::uint64_t tag = 0, mask = kWholeTag;
-  std::uint64_t order = 0;    // of posting or arrival
+  message_info info;
+  match_entry* match_entries = nullptr;  // of tag_match.hpp, while it is posted or held there
+  list_node<operation> in_queue;
+  memory range;
+
+  list_node<operation> in_order;
   std::uint64_t peer_op = 0;  // the other side's operation, once known
   std::uint64_t bytes = 0;    // of the message; the receiver takes `moved` of them
   std::uint64_t moved = 0;
   std::uint32_t window = 0;  // deposit, reply: whose memory it uses
-  memory range;
-  message_info info;
-  std::string message;  // of a failure
+  std::string message;       // of a failure
   std::uint64_t* before = nullptr;
+  packet out;  // its owner: this operation
 
   // Unexpected message: its data, or its RTS, or the operation of this process that sends it.
   std::vector<std::byte> held;
-  bool is_rendezvous = false;
-  bool is_taken = false;
   operation* self_send = nullptr;
   remote_data data;
   std::uint64_t cost = 0;  // counted against the sender's credit: of an unexpected message, and of a send that has left
 
   std::unique_ptr<transfer_state> transfer;
-  list_node<operation> in_bucket, in_order, in_queue, in_peer;
 
   std::uint64_t id() const noexcept { return std::uint64_t{generation} << 32 | index; }
   bool has_ended() const noexcept { return state == operation_state::ended; }
@@ -75,8 +81,25 @@ class operation_pool {
  public:
   explicit operation_pool(messenger_context* context);
   ~operation_pool();
-  operation& take(operation_kind kind);
-  void give_back(operation& op) noexcept;
+  operation& take(operation_kind kind) {
+    if (free_ == nullptr) grow();
+    operation& taken = *free_;
+    free_ = taken.in_queue.next;
+    taken.in_queue = {};
+    taken.kind = kind;
+    taken.state = operation_state::waiting;
+    ++in_use_;
+    return taken;
+  }
+  void give_back(operation& op) noexcept {
+    if (!std::exchange(op.is_plain, false)) clear(op);
+    op.state = operation_state::idle;
+    op.is_released = false;
+    ++op.generation;
+    op.in_queue.next = free_;
+    free_ = &op;
+    --in_use_;
+  }
   // Null: no operation with that number is in use.
   operation* find(std::uint64_t id) const noexcept;
   std::size_t in_use() const noexcept { return in_use_; }
@@ -89,6 +112,8 @@ class operation_pool {
 
  private:
   static constexpr std::size_t kBlock = 256;
+  void grow();
+  static void clear(operation& op) noexcept;
   std::vector<std::unique_ptr<operation[]>> blocks_;
   messenger_context* home_;
   operation* free_ = nullptr;  // through in_queue.next

@@ -206,6 +206,10 @@ void rendezvous::on_checked(const peer_state& source, const frame& head) {
 
 // ---- Both
 
+bool rendezvous::must_poll() const {
+  return std::any_of(all_.begin(), all_.end(), [](const transport* each) { return each->is_busy() && each->must_poll(); });
+}
+
 void rendezvous::advance_busy() {
   for (transport* const each : all_)
     if (each->is_busy()) each->advance();

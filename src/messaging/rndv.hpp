@@ -62,6 +62,8 @@ class rendezvous {
   void advance() {
     if (under_way_ != 0) advance_busy();
   }
+  // A transfer under way ends only if somebody polls.
+  bool must_poll() const;
   // Aborts a transfer under way with a lost peer. False: there is none, so the caller ends the operation.
   static bool abort_lost(operation& op, const std::string& reason);
   void forget(int rank);

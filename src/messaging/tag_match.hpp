@@ -1,13 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tag matching. A message goes to the earliest posted receive that it fits; a receive takes the earliest unexpected message
-// that it fits. Unexpected messages, and receives without wildcards, are found through a hash table. Receives with wildcards
-// are searched linearly.
+// that it fits.
+//
+// Receives fall into classes: those with the same mask, from one source or from any. A program uses one to four classes:
+// whole tags or any tag, from one rank or from any. Within a class, the bits of the tag under the mask and the source are a
+// key of a hash table. So a message asks each class that has receives once, and takes the earliest receive of the answers.
+//
+// Unexpected messages are in one list, in the order of arrival. A receive that does not find its message among the first of
+// them builds a hash table for its class, which from then on holds every message until the list is empty again. So a class
+// costs each message one insertion at most, and messages that are received in order cost none.
 //
 // Owns: the order of operations, which stay the pool's. Threads: the messenger's lock guards all calls. Errors: none.
+// Limits: a message asks all classes, so thousands of different masks at a time are slow. The messages have kMaxIndexed
+// classes at a time; a receive of one more class pays a walk over all messages, once it replaces the one not used longest.
 #pragma once
 
 #include <array>
+#include <vector>
 
+#include "messaging/match_index.hpp"
 #include "messaging/request_state.hpp"
 
 namespace pl::messaging {
@@ -17,54 +28,60 @@ class tag_matcher {
   void post(operation& receive);
   // Removes and returns the posted receive that this message matches; null: none.
   operation* take_receive(int source, std::uint64_t tag);
-  void remove_receive(operation& receive);
+  void remove_receive(operation& receive);  // no effect if it is not posted
 
   void hold(operation& unexpected);
   // The unexpected message that such a receive would match, without removing it; null: none.
   operation* find_unexpected(int source, std::uint64_t tag, std::uint64_t mask);
-  void remove_unexpected(operation& unexpected);
+  // The unexpected rendezvous message that is this operation at its sender; null: none.
+  operation* find_rendezvous(int source, std::uint64_t sender_operation);
+  void remove_unexpected(operation& unexpected);  // no effect if it is not held
 
-  template <class Body>
-  void for_each_receive(Body body) {  // `body` may remove its argument
-    for (auto& each : exact_) walk(each.first(), body);
-    walk(wild_.first(), body);
-  }
-  template <class Body>
-  void for_each_unexpected(Body body) {
-    for (operation* current = unexpected_.first(); current != nullptr;) {
-      operation* const next = unexpected_.next(current);
-      body(*current);
-      current = next;
-    }
-  }
+  // Receives, messages and classes that were compared since the start.
+  std::uint64_t comparisons() const noexcept { return comparisons_ + receives_.comparisons() + messages_.comparisons(); }
 
  private:
-  using bucket = intrusive_list<operation, &operation::in_bucket>;
-  using order_list = intrusive_list<operation, &operation::in_order>;
-  static constexpr std::size_t kBuckets = 2048;
-  static std::size_t bucket_of(int source, std::uint64_t tag) noexcept {
-    std::uint64_t x = tag + static_cast<std::uint64_t>(source) * 0x9e3779b97f4a7c15ull;
-    x ^= x >> 31;
-    x *= 0xbf58476d1ce4e5b9ull;
-    return (x ^ x >> 29) % kBuckets;
-  }
-  static bool is_exact(const operation& receive) noexcept { return receive.peer != kAnySource && receive.mask == kWholeTag; }
-  static bool fits(int wanted_source, std::uint64_t wanted_tag, std::uint64_t mask, int source, std::uint64_t tag) noexcept {
-    return (wanted_source == kAnySource || wanted_source == source) && ((wanted_tag ^ tag) & mask) == 0;
-  }
-  template <class Body>
-  static void walk(operation* current, Body& body) {
-    while (current != nullptr) {
-      operation* const next = bucket::next(current);
-      body(*current);
-      current = next;
+  // What a receive, or a look for a message, selects by.
+  struct selector {
+    bool is_any_source = false;
+    bool is_sender_operation = false;
+    std::uint64_t mask = 0;
+    bool operator==(const selector&) const = default;
+    match_key key_of(int source, std::uint64_t word) const noexcept {
+      return {is_any_source ? kAnySource : source, is_sender_operation, mask, word & mask};
     }
+  };
+  struct posted_class {
+    selector wanted;
+    std::uint64_t receives = 0;
+  };
+  struct indexed_class {
+    selector wanted;
+    std::uint64_t last_use = 0;
+  };
+  using order_list = intrusive_list<operation, &operation::in_order>;
+  static constexpr std::size_t kMaxIndexed = 8;
+  static constexpr int kWalked = 8;  // messages that are compared before a class gets its table
+
+  operation* find_message(const selector& wanted, int source, std::uint64_t word);
+  void index_messages(const selector& wanted);
+  void unindex_messages(const selector& wanted);
+  void index_message(const selector& wanted, operation& unexpected);
+  static std::uint64_t word_of(const selector& wanted, const operation& unexpected) noexcept {
+    return wanted.is_sender_operation ? unexpected.peer_op : unexpected.info.tag;
+  }
+  static bool fits(const selector& wanted, int source, std::uint64_t word, const operation& unexpected) noexcept {
+    return (wanted.is_any_source || source == unexpected.info.source) &&
+           ((word ^ word_of(wanted, unexpected)) & wanted.mask) == 0;
   }
 
-  std::array<bucket, kBuckets> exact_, unexpected_buckets_;
-  bucket wild_;
+  match_index receives_, messages_;
+  std::vector<posted_class> posted_;  // those that have receives
+  std::array<indexed_class, kMaxIndexed> indexed_{};
+  std::size_t indexed_count_ = 0;
   order_list unexpected_;
-  std::uint64_t posted_ = 0;
+  std::uint64_t uses_ = 0;
+  std::uint64_t comparisons_ = 0;
 };
 
 }  // namespace pl::messaging

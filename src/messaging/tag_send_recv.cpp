@@ -48,6 +48,22 @@ operation& tagged_messages::isend(int destination_rank, const buffer& data, std:
   return op;
 }
 
+bool tagged_messages::send_short(int destination_rank, const buffer& data, std::uint64_t tag) {
+  if (destination_rank < 0 || destination_rank >= context_.size || data.bytes > packet_channel::kMaxShort ||
+      data.bytes > context_.limits.eager_host || !context_.buffers.is_known_host(data))
+    return false;
+  auto& destination = context_.peer(destination_rank);
+  const auto cost = cost_of(true, false, data.bytes);
+  if (destination.is_dead || !destination.waiting_sends.is_empty() ||
+      destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes)
+    return false;
+  if (!channel_.send_short(destination, tag, copy::host_pointer(data.address), data.bytes)) return false;
+  destination.sent_cost += cost;
+  ++context_.counts.eager;
+  g_live_eager.add(static_cast<std::int64_t>(data.bytes));
+  return true;
+}
+
 void tagged_messages::start_send(operation& op) {
   auto& destination = context_.peer(op.peer);
   const bool is_eager = op.bytes <= channel_.eager_limit(op.range, destination);
@@ -95,6 +111,7 @@ void tagged_messages::send_to_self(operation& op) {
   if (!fits) {
     unexpected.self_send = &op;
     op.peer_op = unexpected.id();
+    context_.wake.note();
     return matcher_.hold(unexpected);
   }
   unexpected.held.resize(op.bytes);
@@ -115,13 +132,16 @@ operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint
   const bool is_any = source_rank == kAnySource;
   if (!is_any && (source_rank < 0 || source_rank >= context_.size))
     return context_.failed(kKind, EINVAL, context_.refuses_peer(source_rank)->message);
-  auto range = context_.buffers.inspect(data);
+  result<memory> range = memory();
+  const bool is_host = context_.buffers.is_known_host(data);
+  if (!is_host) range = context_.buffers.inspect(data);
   if (!range) return context_.failed(kKind, range.code(), range.error().message);
   auto& op = context_.operations.take(kKind);
   op.peer = source_rank;
   op.tag = tag;
   op.mask = mask;
-  op.range = *range;
+  if (is_host) op.range.set_host(data.address, data.bytes);
+  else op.range = *range;
   op.info = {source_rank, tag, 0};
   if (operation* const unexpected = matcher_.find_unexpected(source_rank, tag, mask)) {
     matcher_.remove_unexpected(*unexpected);
@@ -161,6 +181,28 @@ void tagged_messages::on_message(peer_state& source, const frame& head, const st
     return channel_.send_credit(source);
   }
   hold(source, head, payload, bytes, outcome, cost);
+}
+
+void tagged_messages::on_eager(peer_state& source, std::uint64_t tag, const std::byte* payload, std::size_t bytes,
+                               int outcome) {
+  operation* const receive = matcher_.take_receive(source.rank, tag);
+  if (receive == nullptr) {
+    frame head;
+    head.kind = frame_kind::eager;
+    head.tag = tag;
+    head.bytes = bytes;
+    return hold(source, head, payload, bytes, outcome, cost_of(true, false, bytes));
+  }
+  source.taken_cost += cost_of(true, false, bytes);
+  receive->info = {source.rank, tag, bytes};
+  if (!receive->range.is_device && outcome == 0 && bytes <= receive->range.bytes) {
+    if (bytes <= packet_channel::kMaxShort) copy_short(copy::host_pointer(receive->range.address), payload, bytes);
+    else std::memcpy(copy::host_pointer(receive->range.address), payload, bytes);
+    context_.end_plain(*receive);
+  } else {
+    context_.deliver(*receive, payload, bytes, outcome);
+  }
+  channel_.send_credit(source);
 }
 
 void tagged_messages::hold(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome,
@@ -277,10 +319,7 @@ status tagged_messages::cancel(operation& op) {
 }
 
 void tagged_messages::on_retract(peer_state& source, const frame& head) {
-  operation* found = nullptr;
-  matcher_.for_each_unexpected([&](operation& each) {
-    if (each.peer == source.rank && each.is_rendezvous && each.peer_op == head.op) found = &each;
-  });
+  operation* const found = matcher_.find_rendezvous(source.rank, head.op);
   // UCX's completion alone does not show the sender whether the message was received or dropped.
   if (found == nullptr && head.is_remote != 0)
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});

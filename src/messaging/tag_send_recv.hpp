@@ -19,6 +19,9 @@ class tagged_messages {
       : context_(context), channel_(channel), rendezvous_(transfers) {}
 
   operation& isend(int destination_rank, const buffer& data, std::uint64_t tag);
+  // Sends a short message of host memory to a process of this node without an operation. False: nothing was sent, use
+  // isend().
+  bool send_short(int destination_rank, const buffer& data, std::uint64_t tag);
   operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask);
   // The unexpected message that such a receive would match; null: none. `take`: out of the matching.
   operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take);
@@ -28,6 +31,8 @@ class tagged_messages {
   status cancel(operation& op);
 
   void on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  // An eager message from a shm queue.
+  void on_eager(peer_state& source, std::uint64_t tag, const std::byte* payload, std::size_t bytes, int outcome);
   void on_retract(peer_state& source, const frame& head);
   // Starts the sends for which the peer's credit now suffices.
   void send_waiting(peer_state& destination);
@@ -38,6 +43,9 @@ class tagged_messages {
   void drop_rts(peer_state& source, operation& unexpected);
   // Its sender is lost: complete messages stay receivable.
   void lose_sender(operation& unexpected);
+
+  // Of receives with messages, since the start.
+  std::uint64_t comparisons() const noexcept { return matcher_.comparisons(); }
 
  private:
   void start_send(operation& op);

@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c0004;
+constexpr std::uint32_t kProtocol = 0x504c0006;
 
 enum class frame_kind : std::uint8_t {
   eager,        // a message with its data
@@ -62,7 +62,7 @@ constexpr std::size_t frame_bytes(frame_kind kind) noexcept {
 using trailer = std::int32_t;
 
 // The frame of an eager message in a shm queue. The queue itself knows sender, order, length and outcome, so this is short:
-// a message of up to 32 bytes lies in one cache line with it.
+// a message of up to 32 bytes lies in one cache line with it, one of up to 96 in the slot.
 struct compact_frame {
   frame_kind kind = frame_kind::eager;  // as in `frame`, which all others have
   std::uint8_t reserved = 0;

@@ -94,6 +94,35 @@ def test_messages(tmp_path):
     job.run(exchange, tmp_path)
 
 
+def sleeping_loops(rank, rendezvous):
+    """Both loops sleep on the descriptor between messages; many tasks of a loop wait at once."""
+    with messages.open(rendezvous=rendezvous, rank=rank, size=2, host_only=True) as m:
+
+        async def talk(tag):
+            value = np.zeros(1, np.int64)
+            for i in range(100):
+                if rank == i % 2:
+                    value[0] = i
+                    await m.wait_async(m.isend(1 - rank, value, tag))
+                else:
+                    assert await m.wait_async(m.irecv(1 - rank, value, tag)) == (1 - rank, tag, 8)
+                    assert value[0] == i
+
+        async def all_at_once():
+            silent = asyncio.create_task(m.wait_async(m.irecv(1 - rank, np.zeros(1), 77)))
+            await asyncio.wait_for(asyncio.gather(*(talk(tag) for tag in range(8))), 60)
+            silent.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await silent
+
+        asyncio.run(all_at_once())
+        m.barrier(20)
+
+
+def test_a_loop_sleeps_until_messages_come(tmp_path):
+    job.run(sleeping_loops, tmp_path)
+
+
 def test_who_takes_part_must_be_said(monkeypatch):
     with pytest.raises(peerlane.Error):
         messages.open(timeout=1)

@@ -5,10 +5,10 @@
 // ever when a process dies while it writes a packet, which takes a microsecond if the bytes come from a GPU. Here a death
 // ends only the pair's own queue, and complete packets in it are still read.
 //
-// A packet is a slot, plus bytes in the data area if its body does not fit into the slot. The slot is one cache line with
-// its own ready mark, so a short packet costs the reader one cache line:
+// A packet is a slot, plus bytes in the data area if its body does not fit into the slot. The slot is two cache lines with
+// one ready mark, of which a short packet uses the first alone:
 //
-//   slot   | mark 4 | body bytes 2 | head bytes 1 | outcome 1 | head, and the body behind it if both fit into 56 bytes |
+//   slot   | mark 4 | body bytes 2 | head bytes 1 | outcome 1 | head, and the body behind it if both fit into 120 bytes |
 //   data   a ring of bytes; each body begins on its own cache line and is contiguous: the rest at the end is skipped
 //
 // Marks: packet number n (from 0, modulo 2^32) lies in slot n % kSlots with the mark n + 1. A slot's first word never holds
@@ -25,6 +25,9 @@
 // increments `withdrawals` before it writes there. A reader whose count after the read differs from the one in the RTS asks
 // the sender whether it has read the message.
 //
+// Sleepers: a reader that goes to sleep says for what in `waiter`, has every process of the node pass a barrier
+// (process_barrier.hpp), and looks once more. The writer reads the word behind each packet, and wakes the reader.
+//
 // Death: a packet is either published or not there, because the mark is written last.
 //
 // Owns: a set owns its file, a queue its mapping until close(). Threads: one writer and one reader, each in its process.
@@ -34,8 +37,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "base/status.hpp"
+#include "messaging/transport/short_copy.hpp"
+#include "os/process_barrier.hpp"
 #include "os/unique_fd.hpp"
 
 namespace pl::messaging {
@@ -43,10 +49,11 @@ namespace pl::messaging {
 // One end of one direction.
 class shm_queue {
  public:
-  static constexpr std::size_t kSlots = 512;  // 32 KiB: they stay in the caches of both ends
+  static constexpr std::size_t kSlots = 256;  // 32 KiB: they stay in the caches of both ends
   static constexpr std::size_t kDataBytes = 256 << 10;
   static constexpr std::size_t kMaxHead = 56;
   static constexpr std::size_t kMaxBody = 0xffff;
+  static constexpr std::size_t kSlotBytes = 120;  // of a head and a body that need no data area
 
   // Destinations of a packet's parts. The head and a short body stay in the writer's own memory until publish(): bytes from
   // a GPU take a microsecond, in which a polling reader would take the slot's cache line away.
@@ -74,6 +81,10 @@ class shm_queue {
   room reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept;
   void publish(int outcome) noexcept;
 
+  // Writer: the same at once, for a body in host memory that fits into the slot behind this head. False: no room.
+  template <class Head>
+  bool put_short(const Head& head, const void* body, std::size_t body_bytes) noexcept;
+
   // Writer: memory of earlier RTS may change from here on.
   void count_withdrawal() noexcept {
     shared_->withdrawals.fetch_add(1, std::memory_order_release);
@@ -87,6 +98,17 @@ class shm_queue {
   // Writer: changes whenever the reader takes packets.
   std::uint64_t reader_position() const noexcept { return shared_->taken.load(std::memory_order_relaxed); }
 
+  // Reader: it sleeps from now on, until it is woken for these reasons.
+  static constexpr std::uint32_t kForPackets = 1, kForRoom = 2;  // kForRoom: in the queue of the other direction
+  void set_waiter(std::uint32_t reasons) noexcept { shared_->waiter.store(reasons, std::memory_order_relaxed); }
+  // Writer, behind what it published: the reader's reasons, 0 if it does not sleep.
+  std::uint32_t waiter() const noexcept {
+    process_barrier::light();
+    return shared_->waiter.load(std::memory_order_relaxed);
+  }
+  // Writer: takes the reasons, so that a sleeper is woken once.
+  std::uint32_t take_waiter() noexcept { return shared_->waiter.exchange(0, std::memory_order_acq_rel); }
+
   // Reader: the oldest packet; release() gives its room back.
   view peek() noexcept;
   void release() noexcept;
@@ -97,16 +119,17 @@ class shm_queue {
     std::uint16_t body_bytes;
     std::uint8_t head_bytes;
     std::uint8_t outcome;
-    std::byte inside[kMaxHead];
+    std::byte inside[kSlotBytes];
   };
-  struct alignas(64) slot {
+  struct alignas(128) slot {
     std::atomic<std::uint32_t> mark;
     content packet;
   };
-  static_assert(sizeof(slot) == 64);
+  static_assert(sizeof(slot) == 128);
   struct shared {
     alignas(4096) std::atomic<std::uint64_t> taken;  // packets << 32 | bytes of the data area, each modulo 2^32
     alignas(4096) std::atomic<std::uint64_t> withdrawals;
+    alignas(64) std::atomic<std::uint32_t> waiter;
     alignas(4096) slot slots[kSlots];
     alignas(4096) std::byte data[kDataBytes];
   };
@@ -114,6 +137,8 @@ class shm_queue {
   struct extent {
     std::uint32_t begin, end;
   };
+  bool find_room(std::uint32_t data_end) noexcept;
+  void find_body(view& packet) noexcept;
   static extent extent_behind(std::uint32_t position, std::size_t body_bytes) noexcept;
   slot& slot_of(std::uint32_t number) const noexcept { return shared_->slots[number % kSlots]; }
   bool has_room(std::uint32_t data_end) const noexcept {
@@ -131,6 +156,54 @@ class shm_queue {
  public:
   static constexpr std::size_t kBytes = sizeof(shared);
 };
+
+inline shm_queue::extent shm_queue::extent_behind(std::uint32_t position, std::size_t body_bytes) noexcept {
+  constexpr std::size_t kLine = 64;
+  const std::size_t needed = (body_bytes + kLine - 1) & ~(kLine - 1);
+  const std::size_t inside = position % kDataBytes;
+  const std::uint32_t begin =
+      inside + needed > kDataBytes ? position + static_cast<std::uint32_t>(kDataBytes - inside) : position;
+  return {begin, begin + static_cast<std::uint32_t>(needed)};
+}
+
+inline bool shm_queue::find_room(std::uint32_t data_end) noexcept {
+  if (has_room(data_end)) return true;
+  taken_ = shared_->taken.load(std::memory_order_acquire);
+  return has_room(data_end);
+}
+
+template <class Head>
+bool shm_queue::put_short(const Head& head, const void* body, std::size_t body_bytes) noexcept {
+  static_assert(sizeof head <= kMaxHead && sizeof head % 8 == 0);
+  if (!find_room(data_)) return false;
+  slot& entry = slot_of(number_);
+  auto& packet = entry.packet;
+  packet.body_bytes = static_cast<std::uint16_t>(body_bytes);
+  packet.head_bytes = sizeof head;
+  packet.outcome = 0;
+  std::memcpy(packet.inside, &head, sizeof head);
+  copy_short(packet.inside + sizeof head, body, body_bytes);
+  entry.mark.store(++number_, std::memory_order_release);
+  return true;
+}
+
+inline shm_queue::view shm_queue::peek() noexcept {
+  slot& entry = slot_of(number_);
+  if (entry.mark.load(std::memory_order_acquire) != number_ + 1) return {};
+  const content& stored = entry.packet;
+  view out{stored.inside, stored.head_bytes, nullptr, stored.body_bytes, stored.outcome};
+  // An impossible length ends the queue, not this process.
+  if (out.head_bytes > kMaxHead) return {};
+  data_behind_ = data_;
+  if (out.head_bytes + out.body_bytes <= kSlotBytes) out.body = out.head + out.head_bytes;
+  else find_body(out);
+  return out;
+}
+
+inline void shm_queue::release() noexcept {
+  data_ = data_behind_;
+  shared_->taken.store(std::uint64_t{++number_} << 32 | data_, std::memory_order_release);
+}
 
 // The queues that one process writes to: one for each rank, in an unnamed file that readers open through /proc.
 class shm_queue_set {

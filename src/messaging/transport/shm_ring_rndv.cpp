@@ -93,7 +93,7 @@ bool shm_ring_rndv::start_send(operation& send, const rtr_body& request) {
 void shm_ring_rndv::advance() {
   for (std::size_t i = 0; i < busy_peers_.size();) {
     const int rank = busy_peers_[i];
-    const bool is_filling = fill_ring(rings(rank));
+    const bool is_filling = fill_ring(rank);
     const bool is_emptying = empty_ring(rank);
     if (is_filling || is_emptying) ++i;
     else busy_peers_.erase(busy_peers_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -101,10 +101,22 @@ void shm_ring_rndv::advance() {
   set_under_way(busy_peers_.size());
 }
 
+// Copies of a GPU. For everything else the other side rings.
+bool shm_ring_rndv::must_poll() const {
+  const auto is_copying = [](const ring_end& each) {
+    return std::any_of(each.copies.begin(), each.copies.end(), [](const chunk_copy& copy) { return copy.is_pending; });
+  };
+  return std::any_of(busy_peers_.begin(), busy_peers_.end(), [&](int rank) {
+    const auto& pair = rings_[static_cast<std::size_t>(rank)];
+    return is_copying(pair.outbound) || is_copying(pair.inbound);
+  });
+}
+
 // ---- The sender
 
 // Fills the first transfer's next chunks while there is room, then publishes the chunks whose copy has ended.
-bool shm_ring_rndv::fill_ring(ring_pair& destination) {
+bool shm_ring_rndv::fill_ring(int rank) {
+  auto& destination = rings(rank);
   auto& end_out = destination.outbound;
   if (end_out.ring == nullptr) return false;
   auto& ring = *end_out.ring;
@@ -120,9 +132,19 @@ bool shm_ring_rndv::fill_ring(ring_pair& destination) {
     end_out.senders[slot] = op.id();
     state.started += bytes;
     ++end_out.begun;
+    context_.wake.note();
     if (state.started == state.wanted) destination.fill_queue.remove(&op);
   }
-  return publish_filled(destination);
+  const auto ended = end_out.ended;
+  const bool is_filling = publish_filled(destination);
+  if (end_out.ended != ended) note_step(rank);
+  return is_filling;
+}
+
+// Chunks were handed over: the peer may sleep until that.
+void shm_ring_rndv::note_step(int rank) {
+  context_.wake.note();
+  channel_.wake_peer(context_.peer(rank));
 }
 
 bool shm_ring_rndv::publish_filled(ring_pair& destination) {
@@ -188,6 +210,7 @@ bool shm_ring_rndv::empty_ring(int source_rank) {
   auto& end_in = rings(source_rank).inbound;
   if (end_in.ring == nullptr) return false;
   auto& ring = *end_in.ring;
+  const auto begun = end_in.begun, ended = end_in.ended;
   const auto published = ring.published().load(std::memory_order_acquire);
   while (end_in.begun < published && end_in.begun - end_in.ended < shm_ring::kChunks) {
     const auto slot = end_in.begun % shm_ring::kChunks;
@@ -203,6 +226,7 @@ bool shm_ring_rndv::empty_ring(int source_rank) {
     ring.emptied().store(++end_in.ended, std::memory_order_release);
     chunk_emptied(label, *done);
   }
+  if (end_in.begun != begun || end_in.ended != ended) note_step(source_rank);
   // Keep the ring active while receives from this peer expect data.
   return end_in.ended < end_in.begun || end_in.expected != 0;
 }

@@ -50,6 +50,7 @@ class shm_ring_rndv final : public transport {
   bool start_receive(operation& receive, const rts_body& rts) override;
   bool start_send(operation& send, const rtr_body& request) override;
   void advance() override;
+  bool must_poll() const override;
   bool abort(operation& op, const abort_reason& reason) override;
   // Waits for the copies of both rings.
   void forget(int rank) override;
@@ -64,7 +65,8 @@ class shm_ring_rndv final : public transport {
   bool open_inbound(ring_end& end_in, const shm_ring::name& file);
   void watch_peer(int rank);
   bool revoke(operation& op, const abort_reason& reason);
-  bool fill_ring(ring_pair& destination);
+  bool fill_ring(int rank);
+  void note_step(int rank);
   bool publish_filled(ring_pair& destination);
   status begin_filling(operation& op, shm_ring& ring, std::uint64_t number, std::uint64_t bytes, chunk_copy& copy);
   void fill_by_threads(void* chunk, const void* source, std::size_t bytes);

@@ -19,6 +19,7 @@
 
 #include "cuda/pointer.hpp"
 #include "messaging/intrusive_list.hpp"
+#include "messaging/messenger_context.hpp"
 #include "messaging/request_state.hpp"
 
 namespace pl::messaging {
@@ -52,6 +53,9 @@ class transport {
   bool awaits_ats() const noexcept { return awaits_ats_; }
   // advance() has something to do.
   bool is_busy() const noexcept { return under_way_ != 0; }
+  // Something that it waits for wakes nobody (a copy of a GPU), or waits for advance() alone. Else each step that it takes
+  // is noted as an event, and what it waits for is a packet or makes a peer ring.
+  virtual bool must_poll() const { return is_busy(); }
 
   // Sender: `gpu` describes the message's memory, empty for host memory.
   virtual void offer(operation& send, const std::optional<cu::pointer_info>& gpu, rts_body& rts) = 0;
@@ -77,6 +81,7 @@ class transport {
   }
   std::size_t under_way() const noexcept { return under_way_; }
   void set_under_way(std::size_t count) noexcept {
+    if (count > under_way_) context_.wake.note();
     all_under_way_ += count - under_way_;
     under_way_ = count;
   }

@@ -113,6 +113,13 @@ status ucx_fabric::configure(ucp_config_t* config, const options& wanted) {
   return {};
 }
 
+result<int> ucx_fabric::descriptor() {
+  int fd = -1;
+  const auto rc = ucx_->ucp_worker_get_efd(worker_, &fd);
+  if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "ucp_worker_get_efd");
+  return fd;
+}
+
 status ucx_fabric::start(const options& wanted) {
   ucp_config_t* config = nullptr;
   if (const auto rc = ucx_->ucp_config_read(nullptr, nullptr, &config); rc != UCS_OK)
@@ -120,7 +127,7 @@ status ucx_fabric::start(const options& wanted) {
   if (auto done = configure(config, wanted); !done) return ucx_->ucp_config_release(config), done;
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_TAG;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
   params.estimated_num_eps = peers_.size();
   params.name = "peerlane";
   const auto descriptors = open_descriptors();

@@ -133,6 +133,10 @@ class ucx_fabric {
   // Bytes of one part of a message between host memories.
   std::uint64_t part_bytes_of(std::uint64_t message) const noexcept { return part_bytes(message, max_part_bytes_); }
 
+  // Readable when progress() has work, once arm() has said true; false: call progress() first.
+  result<int> descriptor();
+  bool arm() { return closing_.empty() && ucx_->ucp_worker_arm(worker_) == UCS_OK; }
+
   unsigned progress() { return ucx_->ucp_worker_progress(worker_); }
   // done() follows, maybe before this returns.
   void send(int rank, packet& outgoing);

@@ -33,6 +33,7 @@ void ucx_rndv::end_part(operation& op, tagged_part& part) {
   if (part.chunk != nullptr) pinned_->give_back(std::exchange(part.chunk, nullptr));
   part.is_arrived = false;
   part.op = nullptr;
+  context_.wake.note();
   --slice_of<ucx_transfer>(op).parts_busy;
   op.transfer->ended += part.bytes;
 }
@@ -44,6 +45,18 @@ void ucx_rndv::advance() {
     else advance_send(*current);
     current = next;
   }
+}
+
+// Copies of a GPU, and the patience with a lost peer.
+bool ucx_rndv::must_poll() const {
+  for (const operation* current = moving_.first(); current != nullptr; current = moving_.next(current)) {
+    const auto& slice = slice_of<ucx_transfer>(*current);
+    if (slice.lost_ns != 0) return true;
+    if (slice.parts != nullptr && std::any_of(slice.parts->begin(), slice.parts->end(),
+                                              [](const tagged_part& part) { return part.op != nullptr && part.is_filling; }))
+      return true;
+  }
+  return false;
 }
 
 // ---- By UCX's rendezvous: our RTS is its request to send. The receiver has UCX fetch the message if it is for host memory
@@ -171,6 +184,7 @@ bool ucx_rndv::fill_part(operation& op, tagged_part& part) {
 // A part that could not be read is sent empty, because the receiver waits for it.
 void ucx_rndv::send_part(operation& op, tagged_part& part) {
   auto& slice = slice_of<ucx_transfer>(op);
+  context_.wake.note();
   part.is_filling = false;
   part.is_busy = true;
   part.done = &ucx_rndv::on_part;
@@ -219,6 +233,7 @@ void ucx_rndv::post_parts(operation& op) {
 void ucx_rndv::post_part(operation& op, tagged_part& part) {
   auto& state = *op.transfer;
   auto& slice = slice_of<ucx_transfer>(op);
+  context_.wake.note();
   part.op = &op;
   part.offset = state.started;
   part.bytes = std::min(slice.chunk, state.wanted - state.started);
@@ -237,6 +252,7 @@ void ucx_rndv::post_part(operation& op, tagged_part& part) {
 // Receives a part whose memory was taken back: UCX drops the bytes that do not fit into the scratch buffer.
 void ucx_rndv::post_scratch(operation& op, tagged_part& part) {
   auto& slice = slice_of<ucx_transfer>(op);
+  context_.wake.note();
   part.is_busy = part.is_scratch = true;
   part.is_arrived = false;
   const std::uint64_t tag = slice.first_tag + part.offset / slice.chunk;

@@ -67,6 +67,7 @@ class ucx_rndv final : public transport {
   bool start_receive(operation& receive, const rts_body& rts) override;
   bool start_send(operation& send, const rtr_body& request) override;
   void advance() override;
+  bool must_poll() const override;
   bool abort(operation& op, const abort_reason& reason) override;
 
   // A message from this memory to this remote peer uses UCX's own rendezvous.

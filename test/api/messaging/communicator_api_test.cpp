@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages' public interface, C and C++, from the shared library that users load.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <array>
 #include <csignal>
@@ -156,6 +157,33 @@ int call_functions(communicator& job) {
   return 0;
 }
 TEST(communicator_api, functions_at_the_end_are_called_once) { EXPECT_EQ(run_job(1, call_functions), 0); }
+
+// The loop sleeps on the descriptor, whose readiness says that the operation may have ended.
+int sleep_on_the_descriptor(communicator& job) {
+  const auto descriptor = job.event_descriptor();
+  CHECK(descriptor && *descriptor >= 0);
+  CHECK(peerlane_comm_event_descriptor(job.get(), nullptr) == EINVAL);
+  for (int round = 0; round < 200; ++round) {
+    int value = round;
+    const bool sends = job.rank() == round % 2;
+    auto moved = sends ? job.isend(1 - job.rank(), one(std::as_const(value)), 3) : job.irecv(1 - job.rank(), one(value), 3);
+    CHECK(moved);
+    auto op = moved->give_up();
+    int done = 0;
+    for (;;) {
+      CHECK(peerlane_op_test(&op, &done, nullptr) == 0);
+      if (done != 0) break;
+      const auto armed = job.arm();
+      if (armed.code() == EBUSY) continue;
+      CHECK(armed);
+      pollfd waited{*descriptor, POLLIN, 0};
+      CHECK(poll(&waited, 1, 20'000) == 1);
+    }
+    CHECK(value == round);
+  }
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(communicator_api, a_loop_sleeps_on_the_descriptor) { EXPECT_EQ(run_job(2, sleep_on_the_descriptor), 0); }
 
 // A wait for one operation calls the functions of others meanwhile.
 int call_within_a_wait(communicator& job) {
