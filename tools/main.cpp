@@ -143,8 +143,9 @@ bool asks_for_version(const invocation& call) {
 }
 
 int run(const command& chosen, const invocation& call) {
-  // OSU's programs have a --version of their own.
-  if (asks_for_version(call) && !(call.drop_in && p2p::benchmark_of_program(call.program))) return print_version(), kExitOk;
+  // OSU's programs and nvbandwidth have a --version of their own.
+  const bool is_own = call.drop_in && (p2p::benchmark_of_program(call.program) || call.program == "nvbandwidth");
+  if (asks_for_version(call) && !is_own) return print_version(), kExitOk;
   try {
     return chosen.run(call);
   } catch (const tool_failure& failure) {

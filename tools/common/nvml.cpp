@@ -35,6 +35,7 @@ struct nvml_table {
   int (*bus_width)(void*, unsigned*) = nullptr;
   int (*throttle)(void*, unsigned long long*) = nullptr;
   int (*ecc)(void*, int, int, unsigned long long*) = nullptr;
+  int (*confidential)(nvml::confidential_state*) = nullptr;
   int (*processes)(void*, unsigned*, nvml::process_info*) = nullptr;
   std::string problem;
 };
@@ -70,6 +71,7 @@ void load_condition_calls(void* source, nvml_table& table) {
   if (table.throttle == nullptr) load(source, "nvmlDeviceGetCurrentClocksThrottleReasons", table.throttle);
   load(source, "nvmlDeviceGetTotalEccErrors", table.ecc);
   load(source, "nvmlDeviceGetComputeRunningProcesses_v3", table.processes);
+  load(source, "nvmlSystemGetConfComputeState", table.confidential);
 }
 
 nvml_table open_table() {
@@ -145,6 +147,12 @@ nvlink_port describe_port(void* handle, unsigned link, bool is_active) {
 }
 
 }  // namespace
+
+std::optional<bool> is_confidential() {
+  nvml::confidential_state state{};
+  if (!calls().problem.empty() || calls().confidential == nullptr || calls().confidential(&state) != 0) return std::nullopt;
+  return state.feature != 0;
+}
 
 std::optional<nvml_device> nvml_device::open(const std::string& bus_id, std::string* why_not) {
   const auto refuse = [why_not](const std::string& reason) {

@@ -34,6 +34,9 @@ struct nvlink_port {
   std::string remote_bus_id;  // empty if not known
 };
 
+// Confidential computing is on, as NVML says; nothing where it does not know the question. Libcuda must be loaded.
+std::optional<bool> is_confidential();
+
 // One device of NVML, found by PCI bus id. Const calls from any thread.
 class nvml_device {
  public:
