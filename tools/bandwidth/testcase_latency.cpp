@@ -27,35 +27,36 @@ transfer_path path_of(place list, int gpu, executor_kind engine_kind, std::uint6
 }
 
 cell_run chase(int gpu, place list, std::uint64_t bytes, const test_options& options, cell_target target,
-               executor_kind by = executor_kind::sm) {
+               executor_kind engine_kind = executor_kind::sm) {
   chase_spec spec;
   spec.gpu = gpu;
   spec.list = list;
   spec.bytes = bytes;
   spec.seed = options.settings.seed;
   spec.sequential = options.original_mistakes;
-  spec.by_bulk_copies = by == executor_kind::tma;
+  spec.by_bulk_copies = engine_kind == executor_kind::tma;
   cell_run run;
   run.name = format("GPU %d, list in %s", gpu, to_string(list).c_str());
   run.latency = [spec](test_context& context) { return run_chase(context.gpus, context.pool, spec); };
-  run.latency_path = path_of(list, gpu, by, bytes);
+  run.latency_path = path_of(list, gpu, engine_kind, bytes);
   run.targets.push_back(target);
   return run;
 }
 
-case_plan plan_pairs(executor_kind by, const machine_shape& shape, const test_options& options) {
+case_plan plan_pairs(executor_kind engine_kind, const machine_shape& shape, const test_options& options) {
   case_plan plan;
   if (!shape.has_peers()) {
     plan.waived = shape.gpus() < 2 ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
                                    : format("no two of the %d GPUs have peer access", shape.gpus());
     return plan;
   }
-  if (by == executor_kind::tma && !shape.has_bulk_copies()) {
+  if (engine_kind == executor_kind::tma && !shape.has_bulk_copies()) {
     plan.waived = kNoBulkCopies;
     return plan;
   }
-  plan.matrices.push_back(latency_matrix(format("Device to Device Latency %s GPU(row) <-> GPU(column) (ns)", to_string(by)),
-                                         gpu_labels(shape.gpus()), shape));
+  plan.matrices.push_back(
+      latency_matrix(format("Device to Device Latency %s GPU(row) <-> GPU(column) (ns)", to_string(engine_kind)),
+                     gpu_labels(shape.gpus()), shape));
   plan.matrices[0].row_label = "GPU";
   for (int row = 0; row < shape.gpus(); ++row)
     for (int column = 0; column < shape.gpus(); ++column) {
@@ -63,8 +64,8 @@ case_plan plan_pairs(executor_kind by, const machine_shape& shape, const test_op
       plan.matrices[0].cells[r][c].reason =
           row == column ? "one GPU is no pair" : format("no peer access between GPU %d and GPU %d", row, column);
       if (!shape.reaches(row, column)) continue;
-      if (options.pairs.includes(row, column) && (by != executor_kind::tma || shape.bulk_copies[r]))
-        plan.runs.push_back(chase(row, gpu_place(column), kListBytes, options, {.row = r, .column = c}, by));
+      if (options.pairs.includes(row, column) && (engine_kind != executor_kind::tma || shape.bulk_copies[r]))
+        plan.runs.push_back(chase(row, gpu_place(column), kListBytes, options, {.row = r, .column = c}, engine_kind));
       else plan.matrices[0].cells[r][c].reason = kNotChosen;
     }
   return plan;

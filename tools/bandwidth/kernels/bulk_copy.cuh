@@ -20,11 +20,11 @@ PL_DEVICE void bulk_open(std::uint64_t* barrier) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-PL_DEVICE void bulk_load(void* to_shared, std::uint64_t from, unsigned bytes, std::uint64_t* barrier) {
+PL_DEVICE void bulk_load(void* target, std::uint64_t source, unsigned bytes, std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to_shared)),
-               "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(from))), "r"(bytes), "r"(shared_address(barrier))
+                   shared_address(target)),
+               "l"(__cvta_generic_to_global(reinterpret_cast<const void*>(source))), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
 
@@ -38,10 +38,10 @@ PL_DEVICE void bulk_wait(std::uint64_t* barrier, unsigned phase) {
                  : "memory");
 }
 
-PL_DEVICE void bulk_store(std::uint64_t to, const void* from_shared, unsigned bytes) {
+PL_DEVICE void bulk_store(std::uint64_t destination, const void* staged, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                   __cvta_generic_to_global(reinterpret_cast<void*>(to))),
-               "r"(shared_address(from_shared)), "r"(bytes)
+                   __cvta_generic_to_global(reinterpret_cast<void*>(destination))),
+               "r"(shared_address(staged)), "r"(bytes)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -54,14 +54,14 @@ PL_DEVICE void bulk_stores_are_done() { asm volatile("cp.async.bulk.wait_group 0
 #else
 
 PL_DEVICE void bulk_open(std::uint64_t*) {}
-PL_DEVICE void bulk_load(void* to_shared, std::uint64_t from, unsigned bytes, std::uint64_t*) {
-  auto* const to = static_cast<vec16*>(to_shared);
-  for (unsigned i = 0; i < bytes / 16; ++i) to[i] = load_stream_vec16(from + std::uint64_t{16} * i);
+PL_DEVICE void bulk_load(void* target, std::uint64_t source, unsigned bytes, std::uint64_t*) {
+  auto* const vectors = static_cast<vec16*>(target);
+  for (unsigned i = 0; i < bytes / 16; ++i) vectors[i] = load_stream_vec16(source + std::uint64_t{16} * i);
 }
 PL_DEVICE void bulk_wait(std::uint64_t*, unsigned) {}
-PL_DEVICE void bulk_store(std::uint64_t to, const void* from_shared, unsigned bytes) {
-  const auto* const from = static_cast<const vec16*>(from_shared);
-  for (unsigned i = 0; i < bytes / 16; ++i) store_stream_vec16(to + std::uint64_t{16} * i, from[i]);
+PL_DEVICE void bulk_store(std::uint64_t destination, const void* staged, unsigned bytes) {
+  const auto* const vectors = static_cast<const vec16*>(staged);
+  for (unsigned i = 0; i < bytes / 16; ++i) store_stream_vec16(destination + std::uint64_t{16} * i, vectors[i]);
 }
 PL_DEVICE void bulk_stores_have_read_but_one() {}
 PL_DEVICE void bulk_stores_are_done() {}
