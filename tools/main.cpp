@@ -44,6 +44,8 @@ constexpr std::array kCommands = {
     command{"topo", nullptr, run_topo, "GPUs, network adapters and NUMA nodes: distances, advice, checks (needs no GPU)"},
     command{"bandwidth", "nvbandwidth", run_bandwidth,
             "every link between host and GPU memory: rates, latencies, what to expect, and what is wrong"},
+    command{"gate", nullptr, run_gate,
+            "is this machine fit for a job? one line and an exit code for Slurm, Kubernetes and Prometheus"},
     command{"p2p", nullptr, run_p2p, "messages between two processes' buffers, measured and printed as OSU's benchmarks do"},
 #ifdef PL_HAS_ASYNC
     command{"async", nullptr, run_async,
