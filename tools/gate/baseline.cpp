@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
@@ -57,12 +58,12 @@ learnt_gpu gpu_of(const json& one) {
 
 std::string key_of(const machine_state& machine, const reading& one) {
   const auto bus_id = [&](int gpu) { return machine.links.gpus.at(static_cast<std::size_t>(gpu)).bus_id; };
-  return one.what + "/" + bus_id(one.gpu) + (one.peer >= 0 ? "/" + bus_id(one.peer) : "");
+  return one.name + "/" + bus_id(one.gpu) + (one.peer >= 0 ? "/" + bus_id(one.peer) : "");
 }
 
 bool has_threshold(const reading& one) {
-  if (one.what == "host_memory") return !one.is_simulated;
-  return one.what != "mapping" && one.what != "channel" && one.what != "placement";
+  if (one.name == "host_memory") return !one.is_simulated;
+  return one.name != "mapping" && one.name != "channel" && one.name != "placement";
 }
 
 baseline learn(const machine_state& machine, const std::vector<std::vector<reading>>& runs) {
@@ -95,6 +96,23 @@ baseline learn(const machine_state& machine, const std::vector<std::vector<readi
     }
   for (auto& [key, figures] : out.figures)
     figures.sample_scatter = std::sqrt(variances[key] / static_cast<double>(figures.values.size()));
+  return out;
+}
+
+result<baseline> joined(const baseline& earlier, const baseline& later) {
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first && a.second.name == b.second.name; };
+  if (earlier.driver_version != later.driver_version || earlier.simulated != later.simulated ||
+      !std::equal(earlier.gpus.begin(), earlier.gpus.end(), later.gpus.begin(), later.gpus.end(), same))
+    return failure{EINVAL, "--add: the file is of another machine or driver: learn it anew, without --add"};
+  baseline out = later;
+  for (auto& [key, figures] : out.figures) {
+    const auto known = earlier.figures.find(key);
+    if (known == earlier.figures.end()) continue;
+    const auto then = static_cast<double>(known->second.values.size()), now = static_cast<double>(figures.values.size());
+    const double squares = then * std::pow(known->second.sample_scatter, 2) + now * std::pow(figures.sample_scatter, 2);
+    figures.sample_scatter = std::sqrt(squares / (then + now));
+    figures.values.insert(figures.values.begin(), known->second.values.begin(), known->second.values.end());
+  }
   return out;
 }
 

@@ -44,7 +44,7 @@ struct machine_state {
 
 // One thing that was measured, or tried. The figure is the median of the samples.
 struct reading {
-  std::string what;  // "h2d", "d2h", "local", "p2p", "host_memory", "placement", "mapping", "channel"
+  std::string name;  // "h2d", "d2h", "local", "p2p", "host_memory", "placement", "mapping", "channel"
   int gpu = 0, peer = -1;
   enum class state { measured, wrong, unavailable, failed } outcome = state::measured;
   bool is_simulated = false;  // the CPU's own figures then say nothing
@@ -79,6 +79,8 @@ struct baseline {
   std::set<std::string> unavailable;              // readings that this machine cannot have
 };
 baseline learn(const machine_state& machine, const std::vector<std::vector<reading>>& runs);
+// More runs of the same machine. EINVAL: it is another one, or its driver is.
+result<baseline> joined(const baseline& earlier, const baseline& later);
 nlohmann::json to_json(const baseline& known);
 // EINVAL: not such a file, with what it lacks.
 result<baseline> parse_baseline(const std::string& text);

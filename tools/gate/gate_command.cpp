@@ -34,7 +34,7 @@ struct gate_options {
   std::string baseline_path, learn_path, prometheus_path, kernel_log, output = "text", codes = "plain";
   std::int64_t runs = 8, budget_s = 0;
   double false_alarm = 1e-4;
-  bool passive = false, refuse_in_use = false;
+  bool passive = false, refuse_in_use = false, add = false;
   common_options common;
 };
 
@@ -47,7 +47,8 @@ std::optional<int> parse(const invocation& call, gate_options& options) {
   parser.text("--baseline", options.baseline_path,
               "What a good machine showed [/var/lib/peerlane/gate.json if it is there]");
   parser.text("--learn", options.learn_path, "Measure several times and write the baseline to this file");
-  parser.integer("--runs", options.runs, 3, 1000, "Runs of --learn [8]");
+  parser.flag("--add", options.add, "With --learn: add the runs to the file, so that it holds the scatter from day to day");
+  parser.integer("--runs", options.runs, 1, 1000, "Runs of --learn; three together are the least for thresholds [8]");
   parser.flag("--passive", options.passive, "Read only: no copies, no context on a GPU");
   parser.flag("--refuse-in-use", options.refuse_in_use,
               "Exit with 4 where another process has a GPU; else only the passive part runs");
@@ -184,13 +185,14 @@ class gate_run {
       result_.findings = judge_state(machine_, nullptr);
       for (const reading& one : runs[0])
         if (one.outcome == reading::state::wrong || one.outcome == reading::state::failed)
-          add({level::unfit, one.what, one.gpu, one.reason, 0, 0});
+          add({level::unfit, one.name, one.gpu, one.reason, 0, 0});
       conclude();
       if (result_.worst == level::unfit)
         throw tool_failure(one_line(result_, machine_.links.gpus.size()) + "; only a good machine can be learnt from",
                            kExitUnfit);
     }
-    const baseline learnt = learn(machine_, runs);
+    baseline learnt = learn(machine_, runs);
+    if (options_.add) learnt = must(joined(must(load_baseline(options_.learn_path)), learnt));
     write_whole(options_.learn_path, to_json(learnt).dump(1) + "\n");
     result_.readings = runs.back();
     print_learnt(learnt);
@@ -203,8 +205,8 @@ class gate_run {
   void measure() {
     measurer ways(gpus_, machine_.links, deadline_of(options_, gpus_.count()));
     result_.readings = ways.run();
-    const judge_options how{options_.false_alarm};
-    auto found = judge_readings(machine_, result_.readings, reference(), how);
+    const judge_options chances{options_.false_alarm};
+    auto found = judge_readings(machine_, result_.readings, reference(), chances);
     for (unsigned repeat = 0; repeat < kMaxRepeats; ++repeat) {
       bool any = false;
       for (std::size_t i = 0; i < found.size(); ++i) {
@@ -215,7 +217,7 @@ class gate_run {
         if (fresh.outcome != reading::state::measured || fresh.value > one.value) one = std::move(fresh);
       }
       if (!any) break;
-      found = judge_readings(machine_, result_.readings, reference(), how);
+      found = judge_readings(machine_, result_.readings, reference(), chances);
     }
     for (finding& one : found) add(std::move(one));
     if (ways.missed() > 0)

@@ -25,8 +25,9 @@ class state_judge {
     out_.push_back({severity, check, gpu, std::move(reason), 0, 0});
   }
   // One finding for each check, so that a reader sees what was looked at.
-  void settle(const char* check, int gpu, std::string problem, std::string fine) {
-    add(problem.empty() ? level::ok : level::unfit, check, gpu, problem.empty() ? std::move(fine) : std::move(problem));
+  void settle(const char* check, int gpu, const std::string& problem, const std::string& fine) {
+    if (problem.empty()) add(level::ok, check, gpu, fine);
+    else add(level::unfit, check, gpu, problem);
   }
 
   void check_machine() {
@@ -147,20 +148,20 @@ class state_judge {
 };
 
 std::string place_text(const reading& one) {
-  return one.peer >= 0 ? format("%s to GPU %d", one.what.c_str(), one.peer) : one.what;
+  return one.peer >= 0 ? format("%s to GPU %d", one.name.c_str(), one.peer) : one.name;
 }
 
 finding judge_by_model(const reading& one) {
   if (!one.judged || !one.expected)
-    return {level::note, one.what,
+    return {level::note, one.name,
             one.gpu,     format("%s %.3g GB/s: nothing to compare with", place_text(one).c_str(), one.value),
             one.value,   0};
   const double limit = one.expected->value;
   if (one.judged->level == bandwidth::verdict_level::good)
-    return {level::ok, one.what, one.gpu, format("%s %.3g GB/s of %.3g", place_text(one).c_str(), one.value, limit),
+    return {level::ok, one.name, one.gpu, format("%s %.3g GB/s of %.3g", place_text(one).c_str(), one.value, limit),
             one.value, limit};
   return {one.judged->is_varied ? level::unknown : level::unfit,
-          one.what,
+          one.name,
           one.gpu,
           format("%s %.3g GB/s of %.3g: %s", place_text(one).c_str(), one.value, limit, one.judged->reason.c_str()),
           one.value,
@@ -170,13 +171,13 @@ finding judge_by_model(const reading& one) {
 finding judge_by_baseline(const reading& one, const learnt_figures& learnt, double chance) {
   const auto least = least_value(learnt, chance);
   if (!least)
-    return {level::note, one.what, one.gpu, place_text(one) + ": too few runs were learnt for a threshold", one.value, 0};
+    return {level::note, one.name, one.gpu, place_text(one) + ": too few runs were learnt for a threshold", one.value, 0};
   const auto usual = bandwidth::describe(learnt.values).median;
   if (one.value >= *least)
-    return {level::ok, one.what, one.gpu, format("%s %.3g GB/s, learnt %.3g", place_text(one).c_str(), one.value, usual),
+    return {level::ok, one.name, one.gpu, format("%s %.3g GB/s, learnt %.3g", place_text(one).c_str(), one.value, usual),
             one.value, *least};
   return {
-      level::unfit, one.what,
+      level::unfit, one.name,
       one.gpu,      format("%s %.3g GB/s, learnt %.3g, at least %.3g", place_text(one).c_str(), one.value, usual, *least),
       one.value,    *least};
 }
@@ -209,14 +210,14 @@ std::vector<finding> judge_readings(const machine_state& machine, const std::vec
     const std::string key = key_of(machine, one);
     switch (one.outcome) {
       case reading::state::wrong:
-        out.push_back({level::unfit, one.what, one.gpu, "wrong data: " + one.reason, 0, 0});
+        out.push_back({level::unfit, one.name, one.gpu, "wrong data: " + one.reason, 0, 0});
         continue;
       case reading::state::failed:
-        out.push_back({level::unfit, one.what, one.gpu, one.reason, 0, 0});
+        out.push_back({level::unfit, one.name, one.gpu, one.reason, 0, 0});
         continue;
       case reading::state::unavailable: {
         const bool is_usual = known == nullptr || known->unavailable.contains(key);
-        out.push_back({is_usual ? level::note : level::unfit, one.what, one.gpu,
+        out.push_back({is_usual ? level::note : level::unfit, one.name, one.gpu,
                        format("%s does not work here%s: %s", place_text(one).c_str(),
                               is_usual ? "" : ", and did when learnt", one.reason.c_str()),
                        0, 0});
@@ -227,8 +228,8 @@ std::vector<finding> judge_readings(const machine_state& machine, const std::vec
     }
     if (!has_threshold(one)) {
       out.push_back(
-          {level::ok, one.what, one.gpu,
-           one.what == "placement" ? std::string("host memory lies near it") : place_text(one) + ": every byte is right",
+          {level::ok, one.name, one.gpu,
+           one.name == "placement" ? std::string("host memory lies near it") : place_text(one) + ": every byte is right",
            one.value, 0});
       continue;
     }

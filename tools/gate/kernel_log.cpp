@@ -11,18 +11,18 @@ namespace pl::gate {
 std::vector<xid_event> parse_xids(const std::string& log) {
   static constexpr std::string_view kMark = "NVRM: Xid (PCI:";
   std::vector<xid_event> out;
-  for (std::size_t at = 0; (at = log.find(kMark, at)) != std::string::npos;) {
-    at += kMark.size();
-    const std::size_t line_end = std::min(log.find('\n', at), log.size());
-    const std::size_t close = log.find("): ", at);
+  for (std::size_t offset = 0; (offset = log.find(kMark, offset)) != std::string::npos;) {
+    offset += kMark.size();
+    const std::size_t line_end = std::min(log.find('\n', offset), log.size());
+    const std::size_t close = log.find("): ", offset);
     if (close == std::string::npos || close > line_end) continue;
     const std::size_t digits = close + 3;
     std::size_t end = digits;
     while (end < line_end && std::isdigit(static_cast<unsigned char>(log[end])) != 0) ++end;
     const auto number = parse_integer(log.substr(digits, end - digits));
     if (number && *number > 0 && *number < 100'000)
-      out.push_back({log.substr(at, close - at), static_cast<unsigned>(*number)});
-    at = end;
+      out.push_back({log.substr(offset, close - offset), static_cast<unsigned>(*number)});
+    offset = end;
   }
   return out;
 }

@@ -41,7 +41,7 @@ bool is_rate(const std::string& name) { return name == "h2d" || name == "d2h" ||
 
 reading reading_of(const std::string& name, int gpu, int peer = -1) {
   reading out;
-  out.what = name;
+  out.name = name;
   out.gpu = gpu;
   out.peer = peer;
   return out;
@@ -72,7 +72,7 @@ std::vector<reading> measurer::run() {
   return out;
 }
 
-reading measurer::again(const reading& one) { return has_time() ? measure(one.what, one.gpu, one.peer) : one; }
+reading measurer::again(const reading& one) { return has_time() ? measure(one.name, one.gpu, one.peer) : one; }
 
 transfer_spec measurer::transfer_of(const std::string& name, int gpu, int peer) const {
   transfer_spec out{
@@ -113,7 +113,7 @@ bool measurer::run_way(const transfer_spec& transfer, reading& out) {
     if (!view) return give_up(view.error());
     (is_source ? bound.source : bound.destination) = *view;
   }
-  const auto measured = runner_.run({&bound, 1}, settings_for(is_rate(out.what)));
+  const auto measured = runner_.run({&bound, 1}, settings_for(is_rate(out.name)));
   if (!measured) return give_up(measured.error());
   const mismatch& wrong = measured->each[0].wrong;
   if (wrong.bytes != 0) {
@@ -125,7 +125,7 @@ bool measurer::run_way(const transfer_spec& transfer, reading& out) {
   }
   out.samples = measured->each[0].own_gb_per_s;
   out.value = describe(out.samples).median;
-  if (is_rate(out.what)) judge(transfer, out);
+  if (is_rate(out.name)) judge(transfer, out);
   return true;
 }
 

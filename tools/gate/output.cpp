@@ -8,7 +8,7 @@
 namespace pl::gate {
 namespace {
 
-std::string where(const finding& one) { return one.gpu >= 0 ? format("GPU %d: ", one.gpu) : std::string(); }
+std::string place_of(const finding& one) { return one.gpu >= 0 ? format("GPU %d: ", one.gpu) : std::string(); }
 
 // Backslash, quote and line feed are all that the format wants escaped.
 std::string label(const std::string& text) {
@@ -38,7 +38,7 @@ std::string one_line(const outcome& result, std::size_t gpus) {
   const auto first = std::find_if(result.findings.begin(), result.findings.end(),
                                   [&](const finding& one) { return one.severity == result.worst; });
   const auto more = worst_are(result.worst) - 1;
-  std::string line = std::string(result.worst == level::unfit ? "unfit: " : "unknown: ") + where(*first) + first->reason;
+  std::string line = std::string(result.worst == level::unfit ? "unfit: " : "unknown: ") + place_of(*first) + first->reason;
   if (more > 0) line += format(" (%td more)", more);
   std::replace(line.begin(), line.end(), '\n', ' ');
   return line;
@@ -47,7 +47,8 @@ std::string one_line(const outcome& result, std::size_t gpus) {
 std::string table_text(const outcome& result) {
   std::string out;
   for (const finding& one : result.findings)
-    out += format("%-8s %-12s %s%s\n", to_string(one.severity), one.check.c_str(), where(one).c_str(), one.reason.c_str());
+    out +=
+        format("%-8s %-12s %s%s\n", to_string(one.severity), one.check.c_str(), place_of(one).c_str(), one.reason.c_str());
   return out;
 }
 
@@ -78,7 +79,7 @@ std::string prometheus_text(const outcome& result, const machine_state& machine)
   out += "# HELP peerlane_gate_gigabytes_per_second What was measured.\n# TYPE peerlane_gate_gigabytes_per_second gauge\n";
   for (const reading& one : result.readings) {
     if (one.outcome != reading::state::measured) continue;
-    out += format("peerlane_gate_gigabytes_per_second{check=\"%s\",gpu=\"%s\",peer=\"%s\"} %.6g\n", label(one.what).c_str(),
+    out += format("peerlane_gate_gigabytes_per_second{check=\"%s\",gpu=\"%s\",peer=\"%s\"} %.6g\n", label(one.name).c_str(),
                   label(bus_id(one.gpu)).c_str(), one.peer >= 0 ? label(bus_id(one.peer)).c_str() : "", one.value);
   }
   return out;
