@@ -67,6 +67,12 @@ PL_NVML_API nvmlSystemGetNVMLVersion(char* out, unsigned capacity) {
 PL_NVML_API nvmlSystemGetCudaDriverVersion(int* out) { return cuda_version(out); }
 PL_NVML_API nvmlSystemGetCudaDriverVersion_v2(int* out) { return cuda_version(out); }
 
+PL_NVML_API nvmlSystemGetConfComputeState(confidential_state* out) {
+  if (const int rc = check_nvml(); rc != code::success) return rc;
+  const unsigned on = env_read("PEERLANE_SIM_MODE").text == "confidential" ? 1 : 0;
+  return put(confidential_state{on, on, 0}, out);
+}
+
 PL_NVML_API nvmlDeviceGetCount_v2(unsigned* out) {
   if (const int rc = check_nvml(); rc != code::success) return rc;
   return put(static_cast<unsigned>(count_boards()), out);

@@ -31,6 +31,7 @@ struct links_state {
     int node;
   };
   std::map<std::uint64_t, range> host_nodes;  // by first address; disjoint
+  std::uint64_t copies = 0;
 
   links_state() {
     const auto boards = read_link_settings(kMaxDevices);
@@ -42,6 +43,28 @@ struct links_state {
 links_state& state() {
   static auto* const instance = new links_state;
   return *instance;
+}
+
+// About normal, mean 0 and deviation 1, between -3 and 3: the sum of twelve uniform numbers.
+double noise_at(std::uint64_t seed, std::uint64_t number) {
+  double sum = -6;
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    std::uint64_t z = (seed * 0x9E3779B97F4A7C15u + number * 12 + i + 1) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 29)) * 0x94D049BB133111EBu;
+    sum += static_cast<double>((z ^ (z >> 32)) >> 11) / 9007199254740992.0;
+  }
+  return std::clamp(sum, -3.0, 3.0);
+}
+
+// What one copy's rate has instead of 1: the process's share, the copy's, and the board's.
+double rate_factor_locked(links_state& s, int device) {
+  double out = 1;
+  if (s.rates.noise > 0)
+    out = (1 + s.rates.noise * noise_at(s.rates.seed, 0)) * (1 + s.rates.noise * noise_at(s.rates.seed, ++s.copies));
+  const auto* found = find_device(device);
+  const auto factor =
+      s.rates.board_factors.find(found != nullptr ? static_cast<std::size_t>(found->physical) : ~std::size_t{0});
+  return factor == s.rates.board_factors.end() ? out : out * factor->second;
 }
 
 // -1: host memory.
@@ -88,9 +111,10 @@ pacer::pacer(device_ptr destination, device_ptr source, std::size_t bytes, int o
   const std::lock_guard lock(s.mutex);
   const crossing over = find_crossing(s, destination, source, ordinal);
   if (over.rate <= 0) return;
+  const double factor = rate_factor_locked(s, ordinal);
   std::uint64_t start_ns = std::max(monotonic_ns(), *over.first);
   if (over.second != nullptr) start_ns = std::max(start_ns, *over.second);
-  end_ns_ = start_ns + static_cast<std::uint64_t>(static_cast<double>(bytes) / over.rate);  // GB/s are bytes/ns
+  end_ns_ = start_ns + static_cast<std::uint64_t>(static_cast<double>(bytes) / (over.rate * factor));  // GB/s are bytes/ns
   *over.first = end_ns_;
   if (over.second != nullptr) *over.second = end_ns_;
 }

@@ -123,8 +123,10 @@ bool set_rate(std::string_view key, double value, rate_settings& out) {
                        : key == "p2p"   ? &out.p2p
                        : key == "local" ? &out.local
                        : key == "far"   ? &out.far
+                       : key == "noise" ? &out.noise
                                         : nullptr;
-  if (rate == nullptr) return false;
+  if (key == "seed") out.seed = static_cast<std::uint64_t>(value);
+  if (rate == nullptr) return key == "seed";
   *rate = value;
   return true;
 }
@@ -181,12 +183,25 @@ result<std::vector<link_settings>> parse_links(std::string_view text, std::size_
 result<rate_settings> parse_rates(std::string_view text) {
   rate_settings out;
   if (text.empty()) return out;
-  for (const auto item : split(text, ',')) {
-    const auto equals = item.find('=');
-    double value = 0;
-    if (equals == std::string_view::npos || !read_positive(item.substr(equals + 1), value) ||
-        !set_rate(item.substr(0, equals), value, out))
-      return not_understood("PEERLANE_SIM_RATES", item);
+  for (const auto part : split(text, ';')) {
+    const auto colon = part.find(':');
+    if (colon != std::string_view::npos) {
+      constexpr std::string_view kFactor = "factor=";
+      double board = 0, factor = 0;
+      const auto setting = part.substr(colon + 1);
+      const bool is_number = part.substr(0, colon) == "0" || read_positive(part.substr(0, colon), board);
+      if (!is_number || !setting.starts_with(kFactor) || !read_positive(setting.substr(kFactor.size()), factor))
+        return not_understood("PEERLANE_SIM_RATES", part);
+      out.board_factors[static_cast<std::size_t>(board)] = factor;
+      continue;
+    }
+    for (const auto item : split(part, ',')) {
+      const auto equals = item.find('=');
+      double value = 0;
+      if (equals == std::string_view::npos || !read_positive(item.substr(equals + 1), value) ||
+          !set_rate(item.substr(0, equals), value, out))
+        return not_understood("PEERLANE_SIM_RATES", item);
+    }
   }
   return out;
 }

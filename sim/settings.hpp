@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,10 +39,14 @@ result<std::vector<link_settings>> parse_links(std::string_view text, std::size_
 // GB/s (1e9 bytes); 0: as fast as this CPU copies.
 struct rate_settings {
   double h2d = 0, d2h = 0, p2p = 0, local = 0;
-  double far = 1;  // factor for host memory on another NUMA node than the device's
+  double far = 1;    // factor for host memory on another NUMA node than the device's
+  double noise = 0;  // standard deviation of a copy's rate, and of all rates of one process, as a share
+  std::uint64_t seed = 0;
+  std::map<std::size_t, double> board_factors;  // of single boards, for all their rates
   bool any() const { return h2d > 0 || d2h > 0 || p2p > 0 || local > 0; }
 };
-// PEERLANE_SIM_RATES: "h2d=2,d2h=2,p2p=4,local=8,far=0.5". EINVAL with the part that is not understood.
+// PEERLANE_SIM_RATES: "h2d=2,d2h=2,p2p=4,local=8,far=0.5,noise=0.02,seed=7;1:factor=0.5". EINVAL with the part that is not
+// understood.
 result<rate_settings> parse_rates(std::string_view text);
 
 // How streams reach the device. PEERLANE_SIM_QUEUE, PEERLANE_SIM_QUEUES, CUDA_DEVICE_MAX_CONNECTIONS.

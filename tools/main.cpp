@@ -44,6 +44,8 @@ constexpr std::array kCommands = {
     command{"topo", nullptr, run_topo, "GPUs, network adapters and NUMA nodes: distances, advice, checks (needs no GPU)"},
     command{"bandwidth", "nvbandwidth", run_bandwidth,
             "every link between host and GPU memory: rates, latencies, what to expect, and what is wrong"},
+    command{"gate", nullptr, run_gate,
+            "is this machine fit for a job? one line and an exit code for Slurm, Kubernetes and Prometheus"},
     command{"p2p", nullptr, run_p2p, "messages between two processes' buffers, measured and printed as OSU's benchmarks do"},
 #ifdef PL_HAS_ASYNC
     command{"async", nullptr, run_async,
@@ -143,8 +145,9 @@ bool asks_for_version(const invocation& call) {
 }
 
 int run(const command& chosen, const invocation& call) {
-  // OSU's programs have a --version of their own.
-  if (asks_for_version(call) && !(call.drop_in && p2p::benchmark_of_program(call.program))) return print_version(), kExitOk;
+  // OSU's programs and nvbandwidth have a --version of their own.
+  const bool is_own = call.drop_in && (p2p::benchmark_of_program(call.program) || call.program == "nvbandwidth");
+  if (asks_for_version(call) && !is_own) return print_version(), kExitOk;
   try {
     return chosen.run(call);
   } catch (const tool_failure& failure) {

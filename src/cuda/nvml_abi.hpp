@@ -54,6 +54,10 @@ struct pci_info {
   char bus_id[32];
 };
 
+struct confidential_state {  // nvmlConfComputeSystemState_t
+  unsigned environment, feature, tools_mode;
+};
+
 struct memory_info {
   unsigned long long total, free, used;
 };

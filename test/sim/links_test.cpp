@@ -215,10 +215,16 @@ TEST(Settings, WhatIsNotUnderstoodIsRefused) {
        {"pcie", "pcie=", "pcie=7x16", "pcie=5x", "pcie=5x16/", "pcie=5x16 ", "speed=3", "nvlink=4x19", "nvlink=4x9/8",
         "hbm=5120", "throttle=5", "throttle=0xg", "numa=-1", "x:numa=1", "numa=0,,sm=1", "numa=0;", "bar1=0", "switch=2"})
     EXPECT_FALSE(parse_links(text, 2)) << text;
-  for (const char* text : {"h2d", "h2d=", "h2d=0", "h2d=-1", "h2d=1e3", "h2d=2,", "up=3", "h2d=1.2.3"})
+  for (const char* text : {"h2d", "h2d=", "h2d=0", "h2d=-1", "h2d=1e3", "h2d=2,", "up=3", "h2d=1.2.3", "h2d=1;x:factor=2",
+                           "h2d=1;1:h2d=2", "h2d=1;1:factor=0"})
     EXPECT_FALSE(parse_rates(text)) << text;
   EXPECT_DOUBLE_EQ(parse_rates("h2d=2.5,far=0.5")->h2d, 2.5);
   EXPECT_FALSE(parse_rates("far=0.5")->any());
+  const auto noisy = parse_rates("h2d=2,noise=0.02,seed=7;1:factor=0.5");
+  ASSERT_TRUE(noisy);
+  EXPECT_DOUBLE_EQ(noisy->noise, 0.02);
+  EXPECT_EQ(noisy->seed, 7u);
+  EXPECT_DOUBLE_EQ(noisy->board_factors.at(1), 0.5);
 }
 
 }  // namespace

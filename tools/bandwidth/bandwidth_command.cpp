@@ -13,6 +13,7 @@
 #include "tools/bandwidth/native_text.hpp"
 #include "tools/bandwidth/session.hpp"
 #include "tools/common/gpu_choice.hpp"
+#include "tools/common/nvml.hpp"
 
 namespace pl::tools {
 namespace {
@@ -86,6 +87,9 @@ void set_parameters(result_file& file, const bandwidth_options& options) {
   file.set_parameter("original_mistakes", options.test.original_mistakes);
   file.set_parameter("judged", options.test.judge);
   file.set_parameter("baseline", options.baseline_path);
+  file.set_parameter("pair", options.pair);
+  file.set_parameter("pairs_wanted", options.pairs_wanted);
+  file.set_parameter("confidential", options.test.confidential);
   file.set_parameter("threshold_percent", options.threshold_percent);
 }
 
@@ -97,11 +101,40 @@ void print_head(gpu_set& gpus, const group& ranks, const bandwidth_options& opti
   if (compat_object) return;
   print_header_if_simulated();
   if (!options.compat) return print_native_head(gpus, ranks, options);
-  const compat_style style{.small_buffer = options.sizes[0] < (512u << 20)};
+  const compat_style style{.verbose = options.verbose, .small_buffer = options.sizes[0] < (512u << 20)};
   std::fputs((compat_version_lines(environment.group_library) + compat_head(environment, style)).c_str(), stdout);
 }
 
-int measure(const invocation& call, const bandwidth_options& options) {
+// Of ranks: those whose GPU has one of the UUIDs. Collective.
+pair_choice choose_ranks(gpu_set& gpus, group& ranks, const bandwidth_options& options) {
+  const std::string mine = gpus.uuid(ranks.local_rank() % gpus.count());
+  const auto all = must(ranks.all_gather(std::as_bytes(std::span(mine))));
+  std::vector<int> found;
+  for (const std::string& asked : options.pair)
+    for (int rank = 0; rank < ranks.size(); ++rank) {
+      const auto& bytes = all[static_cast<std::size_t>(rank)];
+      if (std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) == asked) found.push_back(rank);
+    }
+  if (found.size() != 2 || found[0] == found[1])
+    throw tool_failure(format("--pair: the UUIDs are those of %s of %d processes: give those of two (nvidia-smi -L)",
+                              plural(found.size(), "process", "processes").c_str(), ranks.size()));
+  return {true, {{found[0], found[1]}, {found[1], found[0]}}};
+}
+
+pair_choice choose_pairs(gpu_set& gpus, group& ranks, const bandwidth_options& options) {
+  if (!options.pair.empty())
+    return ranks.size() > 1 ? choose_ranks(gpus, ranks, options) : must(choose_pair(gpus, options.pair[0], options.pair[1]));
+  if (options.pairs_wanted < 0) return {};
+  if (ranks.size() > 1) return sample_pairs(ranks.size(), options.pairs_wanted, options.test.settings.seed);
+  if (!options.compat) return sample_pairs(gpus.count(), options.pairs_wanted, options.test.settings.seed);
+  // As the original, whose sampling is one of its multi-node tests.
+  if (options.pairs_wanted > 0)
+    std::fprintf(stderr,
+                 "WARNING: --targetNumPairs is for tests of several processes and ignored here; --pair chooses two GPUs\n");
+  return {};
+}
+
+int measure(const invocation& call, bandwidth_options options) {
   std::optional<baseline> reference;
   if (!options.baseline_path.empty()) reference = must(baseline::load(options.baseline_path, options.threshold_percent));
   must(choose_gpu());  // forks, which MPI does not like once it runs
@@ -112,6 +145,8 @@ int measure(const invocation& call, const bandwidth_options& options) {
   if (options.json_to_stdout && !options.compat) common.json_path = "-";
   report out(call, common, "bandwidth");
   const auto gpus = open_gpus();
+  options.test.pairs = choose_pairs(*gpus, *ranks, options);
+  if (is_confidential().value_or(false)) options.test.confidential = "confidential computing is on (NVML)";
   machine_facts facts = describe_host();
   describe_gpu(facts, gpus->cuda(), 0);
   out.file().set_machine(facts);

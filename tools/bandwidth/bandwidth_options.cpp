@@ -25,6 +25,8 @@ struct raw_options {
   std::string buffer_size, sweep, host_memory = "pinned", threshold;
   std::int64_t samples = 0, loop_count = 0, numa_node = -1, sm_count = 0, threads = 0, timeout_s = 30, seed = 1;
   std::int64_t nodes = 0, rank = -1;
+  std::string output_format;
+  bool use_huge_pages = false, version = false;
   bool skip_verification = false, compat = false, compat_bugs = false, no_judge = false, json_flag = false;
 };
 
@@ -45,6 +47,10 @@ class command_line {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the end
     try {
       parser_.app().parse(arguments);
+      if (raw_.version) {
+        std::fputs(compat_version_lines("").c_str(), stdout);
+        return tools::kExitOk;
+      }
       finish();
       return std::nullopt;
     } catch (const CLI::CallForHelp&) {
@@ -75,6 +81,17 @@ class command_line {
            "-i,--testSamples,--samples", [this](std::int64_t n) { set_samples(n); }, samples)
         ->type_name("N");
     parser_.flag("-m,--useMean", options_.test.use_mean, "Report the mean of the samples, not the median");
+    app.add_option("-P,--targetNumPairs", options_.pairs_wanted,
+                   "Pairs that tests between processes measure, chosen so that every GPU takes part; -1: all [-1]")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40));
+    parser_.flag("-H,--useHugePages", raw_.use_huge_pages, "Host memory on huge pages, as --host-memory huge");
+    app.add_option("-F,--format", raw_.output_format, "text, json or perf, as the original prints them [text]")
+        ->type_name("text|json|perf");
+    app.add_option("--pair", options_.pair, "Tests between two GPUs measure these two only")
+        ->type_name("UUID UUID")
+        ->expected(2);
+    if (call_.drop_in) parser_.flag("--version", raw_.version, "Print the version and exit");
     hidden(app.add_option("--loopCount", raw_.loop_count, "Copies in a sample"));
     hidden(app.add_flag("--perfFormatter", options_.perf_formatter, "PERF lines instead of SUM"));
   }
@@ -102,7 +119,7 @@ class command_line {
     parser_.integer("--nodes", raw_.nodes, 0, 4096, "Processes of a multi-node run; 0: from the launcher");
     parser_.integer("--rank", raw_.rank, -1, 4095, "This process among them");
     app.add_option("--rendezvous", options_.ranks.rendezvous, "Where process 0 listens")->type_name("HOST:PORT");
-    parser_.flag("--multicast", options_.test.allow_multicast, "Allow testcases 45 and 46 to make multicast objects");
+    parser_.flag("--multicast", options_.test.allow_multicast, "Allow testcases 54 and 55 to make multicast objects");
   }
 
   void add_output() {
@@ -187,7 +204,7 @@ class command_line {
     if (kind == kKinds.end())
       throw CLI::ValidationError("--host-memory",
                                  format("\"%s\" is none of pinned, pageable, huge", raw_.host_memory.c_str()));
-    options_.test.host = kind->second;
+    options_.test.host = raw_.use_huge_pages ? host_kind::huge : kind->second;
     options_.test.numa_node = static_cast<int>(raw_.numa_node);
     options_.test.sm_count = static_cast<unsigned>(raw_.sm_count);
     options_.test.threads = static_cast<unsigned>(raw_.threads);
@@ -213,8 +230,17 @@ class command_line {
     settings.min_sample_ns = 0;
   }
 
+  void finish_format() {
+    if (raw_.output_format.empty()) return;
+    if (raw_.output_format == "json") options_.json_to_stdout = true;
+    else if (raw_.output_format == "perf") options_.perf_formatter = true;
+    else if (raw_.output_format != "text")
+      throw CLI::ValidationError("--format", format("\"%s\" is none of text, json, perf", raw_.output_format.c_str()));
+  }
+
   void finish_output() {
-    options_.compat = call_.drop_in || raw_.compat || raw_.compat_bugs;
+    options_.compat = call_.drop_in || raw_.compat || raw_.compat_bugs || !raw_.output_format.empty();
+    finish_format();
     options_.exit_as_original = call_.drop_in;
     options_.test.mean_latency = options_.compat;
     // The original's flag has no value: a lone --json or -j prints.

@@ -29,6 +29,9 @@ struct bandwidth_options {
   bool perf_formatter = false;
   std::string json_path, jsonl_path, csv_path;
 
+  std::vector<std::string> pair;   // two UUIDs, or nothing
+  std::int64_t pairs_wanted = -1;  // --targetNumPairs; -1: all
+
   std::string baseline_path;
   double threshold_percent = 5;
   group_options ranks;

@@ -14,6 +14,9 @@
 namespace pl::bandwidth {
 namespace {
 
+// Threads of a reading kernel leave 8 bytes each and have 16 to read, but a single block has all its threads.
+constexpr std::uint64_t kLeastDigestBytes = 8192;
+
 constexpr const char* kInterrupted = "interrupted before it was measured";
 
 // One run of a plan: buffers, the measurement, the cells.
@@ -91,7 +94,9 @@ class run_execution {
         // Only host memory without a node is another one for each GPU.
         const bool near_gpu = end.type == place::kind::host && end.index < 0;
         const unsigned slot = used[{end, near_gpu ? transfer.executor.gpu : -1}]++;
-        auto view = context_.pool.get(end, transfer.bytes, slot, transfer.executor.gpu);
+        const bool keeps_digests = !is_source && transfer.executor.kind == executor_kind::sm_read;
+        const std::uint64_t bytes = keeps_digests ? std::max(transfer.bytes, kLeastDigestBytes) : transfer.bytes;
+        auto view = context_.pool.get(end, bytes, slot, transfer.executor.gpu);
         if (!view) return view.error();
         (is_source ? bound.source : bound.destination) = *view;
       }
@@ -250,6 +255,7 @@ machine_shape shape_of(gpu_set& gpus) {
   machine_shape shape;
   for (int source = 0; source < gpus.count(); ++source) {
     shape.multiprocessors.push_back(gpus.multiprocessors(source));
+    shape.bulk_copies.push_back(gpus.has_bulk_copies(source));
     std::vector<bool> row;
     for (int destination = 0; destination < gpus.count(); ++destination) row.push_back(gpus.can_access(source, destination));
     shape.can_access.push_back(std::move(row));

@@ -3,6 +3,7 @@
 // alone, so that "what does this testcase measure?" is tested without a GPU.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@ namespace pl::bandwidth {
 struct machine_shape {
   std::vector<unsigned> multiprocessors;      // by GPU
   std::vector<std::vector<bool>> can_access;  // [from][to]
+  std::vector<bool> bulk_copies = {};         // by GPU: it has the instructions (TMA)
+  bool has_bulk_copies() const { return std::find(bulk_copies.begin(), bulk_copies.end(), true) != bulk_copies.end(); }
   int gpus() const { return static_cast<int>(multiprocessors.size()); }
   bool reaches(int source, int destination) const {
     return source != destination && can_access[static_cast<std::size_t>(source)][static_cast<std::size_t>(destination)];
@@ -22,6 +25,7 @@ struct machine_shape {
   bool has_peers() const;
 };
 machine_shape shape_of(gpu_set& gpus);
+constexpr const char* kNoBulkCopies = "no GPU here has bulk copies (TMA): they need compute capability 9.0 (Hopper)";
 
 // Where one rate of a run goes.
 struct cell_target {

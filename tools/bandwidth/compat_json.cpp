@@ -64,6 +64,7 @@ const char* status_text(const test_outcome& outcome) {
 
 json test_json(const test_outcome& outcome, const compat_style& style) {
   json out{{"name", outcome.key}, {"status", status_text(outcome)}};
+  if (outcome.state == test_state::waived) out["waiver_reason"] = outcome.reason;
   if (outcome.state == test_state::waived || outcome.state == test_state::error || outcome.index == kUnknownTestcase)
     return out;
   json rows = json::array();
@@ -83,6 +84,7 @@ json test_json(const test_outcome& outcome, const compat_style& style) {
   out["bandwidth_description"] = last->title;
   out["bandwidth_matrix"] = std::move(rows);
   out["sum"] = figures.sum;
+  if (has_variation(*last)) out["coefficient_of_variation"] = figures.variation;
   if (style.verbose) {
     out["min"] = figures.min;
     out["max"] = figures.max;
@@ -104,7 +106,7 @@ std::string compat_json(const compat_environment& environment, std::span<const t
   json inner{{"CUDA Runtime Version", environment.cuda_version},
              {"Driver Version", environment.driver_version},
              {"git_version", std::string("peerlane-") + kGitRevision},
-             {"version", "v0.8"}};
+             {"version", kCompatVersion}};
   json devices = json::array();
   for (std::size_t i = 0; i < environment.devices.size(); ++i)
     devices.push_back(format("%zu: %s: (%s)", i, environment.devices[i].c_str(), environment.host.c_str()));

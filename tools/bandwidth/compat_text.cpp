@@ -38,6 +38,7 @@ std::string figure_lines(const matrix& one, const std::string& name, const compa
     out += format("MAX %s %.2f\n", name.c_str(), figures.max);
     out += format("AVG %s %.2f\n", name.c_str(), figures.average);
   }
+  if (has_variation(one)) out += format("COEFFICIENT_OF_VARIATION %s %.2f\n", name.c_str(), figures.variation);
   return out + "\n";
 }
 
@@ -65,7 +66,16 @@ bool has_results(const test_outcome& outcome) {
                      [](const matrix& one) { return !one.is_native_only; });
 }
 
+// "13.0 (13000)"
+std::string version_text(int cuda_version) {
+  return format("%d.%d (%d)", cuda_version / 1000, cuda_version % 1000 / 10, cuda_version);
+}
+
 }  // namespace
+
+const char* const kCompatVersion = "v0.10.0";
+
+bool has_variation(const matrix& one) { return one.unit == "GB/s" && (one.part.empty() || one.part == "total"); }
 
 compat_figures figures_of(const matrix& one, bool original_mistakes) {
   compat_figures out;
@@ -80,9 +90,11 @@ compat_figures figures_of(const matrix& one, bool original_mistakes) {
       }
       out.min = measured == 0 ? each.value : std::min(out.min, each.value);
       out.max = std::max(out.max, each.value);
+      out.variation += describe(each.samples).coefficient_of_variation;
       ++measured;
     }
   if (measured > 0) out.average = out.sum / static_cast<double>(measured);
+  if (measured > 0) out.variation /= static_cast<double>(measured);
   if (original_mistakes && missing) out.min = 0;
   return out;
 }
@@ -94,7 +106,7 @@ std::string compat_device_name(const std::string& name, const std::string& bus_i
 }
 
 std::string compat_version_lines(const std::string& group_library) {
-  std::string out = format("nvbandwidth Version: v0.8\nBuilt from Git version: peerlane-%s\n\n", kGitRevision);
+  std::string out = format("nvbandwidth Version: %s\nBuilt from Git version: peerlane-%s\n\n", kCompatVersion, kGitRevision);
   if (!group_library.empty()) out += format("MPI version: %s\n\n", group_library.c_str());
   return out;
 }
@@ -114,12 +126,14 @@ std::string compat_head(const compat_environment& environment, const compat_styl
   std::string out;
   if (style.small_buffer)
     out += "NOTE: below the default buffer size of 512 MiB start-up costs and caches may show in the results.\n\n";
-  out += format("CUDA Runtime Version: %d\nCUDA Driver Version: %d\nDriver Version: %s\n\n", environment.cuda_version,
-                environment.cuda_version, environment.driver_version.c_str());
+  const std::string cuda = version_text(environment.cuda_version);
+  out += format("CUDA Runtime Version: %s\nCUDA Driver Version (API): %s\nDriver Version: %s\n\n", cuda.c_str(),
+                cuda.c_str(), environment.driver_version.c_str());
   if (!environment.processes.empty()) {
     for (const std::string& each : environment.processes) out += each + "\n";
     return out + "\n";
   }
+  if (!style.verbose) return out;  // since 0.10
   out += environment.host + "\n";
   for (std::size_t i = 0; i < environment.devices.size(); ++i)
     out += format("Device %zu: %s\n", i, environment.devices[i].c_str());
@@ -127,8 +141,7 @@ std::string compat_head(const compat_environment& environment, const compat_styl
 }
 
 std::string compat_test(const test_outcome& outcome, const compat_style& style) {
-  if (outcome.state == test_state::waived)
-    return style.original_mistakes ? "Waived: \n" : format("Waived: %s\n", outcome.key.c_str());
+  if (outcome.state == test_state::waived) return format("Waived: %s: %s\n", outcome.key.c_str(), outcome.reason.c_str());
   std::string out = format("Running %s.\n", outcome.key.c_str());
   if (style.verbose)
     for (const matrix& one : outcome.matrices)

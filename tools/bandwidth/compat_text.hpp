@@ -28,6 +28,10 @@ struct compat_style {
   bool small_buffer = false;  // below 512 MiB: a note
 };
 
+// "v0.10.0": the newest release whose behaviour is here.
+extern const char* const kCompatVersion;
+// Where the original states the variation: rates, and of several matrices the total.
+bool has_variation(const matrix& one);
 std::string compat_version_lines(const std::string& group_library);
 std::string compat_list(std::span<const testcase> testcases);
 std::string compat_head(const compat_environment& environment, const compat_style& style);
@@ -41,6 +45,7 @@ std::string compat_device_name(const std::string& name, const std::string& bus_i
 // Of a matrix' main figures, as the original counts them.
 struct compat_figures {
   double sum = 0, min = 0, max = 0, average = 0;
+  double variation = 0;  // from run to run: mean over the cells of each one's coefficient of variation over its samples
 };
 // With `original_mistakes` a cell without a value is the minimum, 0.
 compat_figures figures_of(const matrix& one, bool original_mistakes);

@@ -112,6 +112,9 @@ double start_up_us(executor_kind kind, traffic route) {
     case ce:
       return route == peer_nvlink ? 7.6 : route == local_copy ? 9.3 : 7.0;
     case sm:
+    case tma:
+    case sm_read:
+    case sm_write:
       return 5.0;  // a kernel launch; not measured alone
     case engine:
       return route == gpu_to_host ? 3.8 : 4.7;

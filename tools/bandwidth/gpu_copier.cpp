@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/text.hpp"
+#include "tools/bandwidth/bulk_protocol.hpp"
 #include "tools/bandwidth/copy_plan.hpp"
 
 namespace pl::bandwidth {
@@ -13,6 +14,19 @@ namespace {
 constexpr unsigned kThreads = 512;          // of a block, one block to a multiprocessor: kernels/bandwidth.cu counts on it
 constexpr unsigned kSimulatedThreads = 32;  // of which a simulated multiprocessor runs one at a time
 constexpr std::uint64_t kVectorBytes = 16;
+
+const char* kernel_name(const bound_transfer& transfer) {
+  switch (transfer.executor.kind) {
+    case executor_kind::tma:
+      return "bandwidth_copy_bulk";
+    case executor_kind::sm_read:
+      return "bandwidth_read";
+    case executor_kind::sm_write:
+      return "bandwidth_write";
+    default:
+      return transfer.is_multicast ? "bandwidth_multicast" : "bandwidth_copy";
+  }
+}
 
 }  // namespace
 
@@ -23,6 +37,13 @@ launch_shape shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64
   const std::uint64_t block_bytes = threads * kVectorBytes;
   const std::uint64_t useful = std::max<std::uint64_t>(1, (bytes + block_bytes - 1) / block_bytes);
   return {static_cast<unsigned>(std::min<std::uint64_t>(budget, useful)), threads};
+}
+
+launch_shape bulk_shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes) {
+  const unsigned all = std::max(1u, gpus.multiprocessors(gpu));
+  const unsigned budget = (width == 0 ? all : std::min(width, all)) * protocol::kBulkBlocksEach;
+  const std::uint64_t pieces = std::max<std::uint64_t>(1, (bytes + protocol::kBulkBytes - 1) / protocol::kBulkBytes);
+  return {static_cast<unsigned>(std::min<std::uint64_t>(budget, pieces)), protocol::kBulkThreads};
 }
 
 status owned_stream::open() {
@@ -49,8 +70,8 @@ result<std::unique_ptr<gpu_copier>> gpu_copier::make(gpu_set& gpus, const bound_
       if (auto got = copier->check(rc, "an event"); !got) return got.error();
       event = made;
     }
-  if (transfer.executor.kind != executor_kind::sm) return copier;
-  const auto kernel = gpus.kernel(copier->gpu(), transfer.is_multicast ? "bandwidth_multicast" : "bandwidth_copy");
+  if (!is_kernel(transfer.executor.kind)) return copier;
+  const auto kernel = gpus.kernel(copier->gpu(), kernel_name(transfer));
   if (!kernel) return kernel.error();
   copier->kernel_ = *kernel;
   return copier;
@@ -74,12 +95,14 @@ status gpu_copier::enqueue_copies(std::uint64_t copies) {
   std::uint64_t dst = transfer_.destination.address;
   std::uint64_t src = transfer_.source.address;
   std::uint64_t bytes = transfer_.bytes;
-  if (transfer_.executor.kind == executor_kind::sm) {
-    const launch_shape shape = shape_for(gpus_, gpu(), transfer_.executor.width, bytes);
+  if (is_kernel(transfer_.executor.kind)) {
+    const bool is_bulk = transfer_.executor.kind == executor_kind::tma;
+    const unsigned width = transfer_.executor.width, shared_bytes = is_bulk ? protocol::kBulkSharedBytes : 0;
+    const launch_shape shape = is_bulk ? bulk_shape_for(gpus_, gpu(), width, bytes) : shape_for(gpus_, gpu(), width, bytes);
     std::array<void*, 4> parameters{&dst, &src, &bytes, &copies};
-    return check(
-        cuda.cuLaunchKernel(kernel_, shape.blocks, 1, 1, shape.threads, 1, 1, 0, stream(), parameters.data(), nullptr),
-        "launch of the copy kernel");
+    return check(cuda.cuLaunchKernel(kernel_, shape.blocks, 1, 1, shape.threads, 1, 1, shared_bytes, stream(),
+                                     parameters.data(), nullptr),
+                 "launch of the copy kernel");
   }
   for (std::uint64_t copy = 0; copy < copies; ++copy)
     if (auto queued = check(cuda.cuMemcpyAsync(dst, src, bytes, stream()), "cuMemcpyAsync"); !queued) return queued;

@@ -18,6 +18,8 @@ struct launch_shape {
   unsigned blocks, threads;
 };
 launch_shape shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes);
+// Of bandwidth_copy_bulk.
+launch_shape bulk_shape_for(const gpu_set& gpus, int gpu, unsigned width, std::uint64_t bytes);
 
 // A non-blocking stream; destroyed with the object, work in it goes on.
 class owned_stream {

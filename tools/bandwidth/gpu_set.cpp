@@ -10,6 +10,7 @@
 #include "bandwidth_image.hpp"
 #include "base/text.hpp"
 #include "cuda/kernel_image.hpp"
+#include "tools/bandwidth/bulk_protocol.hpp"
 
 namespace pl::bandwidth {
 
@@ -62,8 +63,24 @@ int gpu_set::attribute(int gpu, int attribute_id) const {
   return rc == cu::error_code::success ? value : 0;
 }
 
+std::string gpu_set::uuid(int gpu) const {
+  cu::uuid_t found{};
+  const auto rc = cuda_.cuDeviceGetUuid_v2(&found, gpus_[static_cast<std::size_t>(gpu)]->number);
+  if (rc != cu::error_code::success) return {};
+  std::string out = "GPU-";
+  for (std::size_t i = 0; i < sizeof found.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
+    out += format("%02x", static_cast<unsigned char>(found.bytes[i]));
+  }
+  return out;
+}
+
 unsigned gpu_set::multiprocessors(int gpu) const {
   return static_cast<unsigned>(attribute(gpu, cu::device_attribute::multiprocessor_count));
+}
+
+bool gpu_set::has_bulk_copies(int gpu) const {
+  return attribute(gpu, cu::device_attribute::compute_capability_major) >= protocol::kBulkComputeMajor;
 }
 
 bool gpu_set::can_access(int gpu, int peer) const {
@@ -130,6 +147,8 @@ result<cu::function_t> gpu_set::kernel(int gpu, const char* name) {
   }
   cu::function_t function = nullptr;
   const auto rc = cuda_.cuModuleGetFunction(&function, one.module, name);
+  if (rc == cu::error_code::not_found)
+    return failure{ENOTSUP, format("GPU %d: this build has no kernel %s for it", gpu, name)};
   if (auto found = check(rc, format("GPU %d: kernel %s", gpu, name)); !found) return found.error();
   one.functions.emplace(name, function);
   return function;

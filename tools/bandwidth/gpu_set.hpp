@@ -27,8 +27,10 @@ class gpu_set {
 
   const std::string& name(int gpu) const;
   const std::string& bus_id(int gpu) const;        // "0000:fe:00.0"
+  std::string uuid(int gpu) const;                 // "GPU-9a6efb31-7320-ce3c-b72c-75d85b6d0cea"; empty if not known
   int attribute(int gpu, int attribute_id) const;  // 0 if the driver does not know it
   unsigned multiprocessors(int gpu) const;
+  bool has_bulk_copies(int gpu) const;  // between global and shared memory: compute capability 9.0 and up
   // cuDeviceCanAccessPeer; true for gpu == peer.
   bool can_access(int gpu, int peer) const;
 

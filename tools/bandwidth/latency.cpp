@@ -64,7 +64,7 @@ latency_outcome to_outcome(const protocol::chase_result& found, const std::vecto
 
 result<latency_outcome> run_chase(gpu_set& gpus, buffer_pool& pool, const chase_spec& spec) {
   if (auto good = check_spec(gpus, spec); !good) return good.error();
-  const auto kernel = gpus.kernel(spec.gpu, "bandwidth_chase");
+  const auto kernel = gpus.kernel(spec.gpu, spec.by_bulk_copies ? "bandwidth_chase_bulk" : "bandwidth_chase");
   if (!kernel) return kernel.error();
   const auto list = pool.get(spec.list, spec.bytes, kListSlot, spec.gpu);
   if (!list) return list.error();
@@ -84,9 +84,9 @@ result<latency_outcome> run_chase(gpu_set& gpus, buffer_pool& pool, const chase_
   std::array<void*, 4> parameters{&first, &warm_up, &accesses, &out};
   const auto& cuda = gpus.cuda();
   const std::string name = format("GPU %d: the pointer chase", spec.gpu);
+  const unsigned shared_bytes = spec.by_bulk_copies ? protocol::kBulkChaseBytes : protocol::kChaseSharedBytes;
   const auto launched = gpus.check(
-      cuda.cuLaunchKernel(*kernel, 1, 1, 1, 1, 1, 1, protocol::kChaseSharedBytes, stream.get(), parameters.data(), nullptr),
-      name);
+      cuda.cuLaunchKernel(*kernel, 1, 1, 1, 1, 1, 1, shared_bytes, stream.get(), parameters.data(), nullptr), name);
   if (!launched) return launched.error();
   if (auto ended = gpus.check(cuda.cuStreamSynchronize(stream.get()), name); !ended) return ended.error();
   protocol::chase_result found{};

@@ -14,7 +14,8 @@ struct chase_spec {
   std::uint64_t bytes = 2u << 20;   // of the list; one node a 128-byte line
   std::uint64_t accesses = 20'000;  // timed one by one
   std::uint64_t seed = 1;
-  bool sequential = false;  // the original's order: next line, next line
+  bool by_bulk_copies = false;  // each access a bulk copy (TMA) into shared memory, not a load
+  bool sequential = false;      // the original's order: next line, next line
 };
 
 struct latency_outcome {

@@ -8,6 +8,7 @@ namespace pl::bandwidth::protocol {
 
 constexpr std::uint64_t kChaseBatch = 4096;  // accesses whose times lie in shared memory together
 constexpr unsigned kChaseSharedBytes = 8 + 4 * kChaseBatch;
+constexpr unsigned kBulkChaseBytes = kChaseSharedBytes + 16 + 16 + 8;  // room to align, what a bulk copy brings, its barrier
 
 struct chase_result {  // followed by a 32-bit number of cycles for each access
   std::uint64_t whole_ns;

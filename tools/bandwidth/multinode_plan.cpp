@@ -116,6 +116,10 @@ void planner::add_pair(rank_round& round, int row, int column) {
   const std::string& reason = !why_not(row, column).empty() || !both ? why_not(row, column) : why_not(column, row);
   for (std::size_t m = 0; m < plan.matrices.size(); ++m) cell_of({m, r, c}).reason = reason;
   if (!reason.empty()) return;
+  if (!shape.pairs.includes(row, column)) {
+    for (std::size_t m = 0; m < plan.matrices.size(); ++m) cell_of({m, r, c}).reason = kNotChosen;
+    return;
+  }
   round.name += format("%s%d and %d", round.name.empty() ? "ranks " : ", ", row, column);
   round.transfers.push_back(transfer(row, column, spec.reads, {{0, r, c}}));
   if (!both) return;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/bandwidth/outcome.hpp"
+#include "tools/bandwidth/pair_choice.hpp"
 
 namespace pl::bandwidth {
 
@@ -40,6 +41,7 @@ struct rank_shape {
   // [source][destination]: why the source's GPU cannot reach the destination's memory; empty: it can.
   std::vector<std::vector<std::string>> why_not;
   bool original_mistakes = false;
+  pair_choice pairs;  // of ranks
 };
 
 struct rank_plan {

@@ -73,11 +73,11 @@ struct pattern::workshop {
     return {};
   }
   // Runs a kernel over `bytes` and waits for it.
-  status run(const char* name, std::uint64_t bytes, std::array<void*, 4> parameters) {
+  status run(const char* name, std::uint64_t bytes, std::array<void*, 4> parameters, unsigned width = 0) {
     if (auto ready = gpus.make_current(gpu); !ready) return ready;
     const auto kernel = gpus.kernel(gpu, name);
     if (!kernel) return kernel.error();
-    const launch_shape shape = shape_for(gpus, gpu, 0, bytes);
+    const launch_shape shape = shape_for(gpus, gpu, width, bytes);
     const auto rc = gpus.cuda().cuLaunchKernel(*kernel, shape.blocks, 1, 1, shape.threads, 1, 1, 0, stream.get(),
                                                parameters.data(), nullptr);
     if (auto launched = gpus.check(rc, format("GPU %d: launch of %s", gpu, name)); !launched) return launched;
@@ -159,7 +159,7 @@ result<mismatch> pattern::check(const memory_view& view, std::uint64_t bytes, in
   if (!shop) return shop.error();
   check_result found;
   if (*shop != nullptr) {
-    if (auto done = check_by_gpu(**shop, view, bytes, seed, found); !done) return done.error();
+    if (auto done = check_by_gpu(**shop, view, {.bytes = bytes, .seed = seed}, found); !done) return done.error();
   } else if (auto done = check_by_cpu(view, bytes, seed, found); !done) {
     return done.error();
   }
@@ -176,15 +176,48 @@ result<mismatch> pattern::check(const memory_view& view, std::uint64_t bytes, in
   return out;
 }
 
-status pattern::check_by_gpu(workshop& shop, const memory_view& view, std::uint64_t bytes, std::uint64_t seed,
-                             check_result& out) {
+status pattern::check_by_gpu(workshop& shop, const memory_view& view, const check_call& call, check_result& out) {
   if (auto ready = gpus_.make_current(shop.gpu); !ready) return ready;
   const std::string description = format("GPU %d: the result of comparing data", shop.gpu);
   if (auto reset = gpus_.check(gpus_.cuda().cuMemcpyHtoD_v2(shop.result_memory, &out, sizeof out), description); !reset)
     return reset;
-  std::uint64_t address = view.address;
-  if (auto done = shop.run("bandwidth_check", bytes, {&address, &bytes, &seed, &shop.result_memory}); !done) return done;
+  std::uint64_t address = view.address, bytes = call.bytes, seed = call.seed;
+  if (auto done = shop.run(call.kernel, bytes, {&address, &bytes, &seed, &shop.result_memory}, call.width); !done)
+    return done;
   return gpus_.check(gpus_.cuda().cuMemcpyDtoH_v2(&out, shop.result_memory, sizeof out), description);
+}
+
+status pattern::clear_digests(const memory_view& view) {
+  if (auto ready = gpus_.make_current(view.location.index); !ready) return ready;
+  const std::string description = format("GPU %d: clearing digests", view.location.index);
+  if (auto set = gpus_.check(gpus_.cuda().cuMemsetD8_v2(view.address, 0, view.bytes), description); !set) return set;
+  return gpus_.check(gpus_.cuda().cuCtxSynchronize(), description);  // a fill of GPU memory returns before it is made
+}
+
+result<mismatch> pattern::check_read(const memory_view& digests, std::uint64_t bytes, unsigned width, std::uint64_t seed) {
+  return check_special(digests, {"bandwidth_check_read", bytes, seed, width});
+}
+
+result<mismatch> pattern::check_write(const memory_view& view, std::uint64_t bytes, std::uint64_t seed) {
+  return check_special(view, {"bandwidth_check_write", bytes, seed, 0});
+}
+
+result<mismatch> pattern::check_special(const memory_view& view, const check_call& call) {
+  auto shop = workshop_for(view, view.location.index);
+  if (!shop) return shop.error();
+  if (*shop == nullptr) return failure{ENOTSUP, "this build has no GPU code to check what kernels read or wrote"};
+  check_result found;
+  if (auto done = check_by_gpu(**shop, view, call, found); !done) return done.error();
+  mismatch out;
+  if (found.wrong_bytes == 0) return out;
+  out.bytes = found.wrong_bytes;
+  out.first_offset = found.first_offset;
+  out.flipped_bits = found.flipped_bits;
+  const std::uint64_t begin = found.first_offset / 8 * 8;
+  const auto word = std::as_writable_bytes(std::span(&out.found, 1));
+  if (auto got = read(view, begin, word.first(std::min<std::uint64_t>(8, view.bytes - begin))); !got) return got.error();
+  out.expected = out.found ^ found.flipped_bits;  // exact where one word differs
+  return out;
 }
 
 status pattern::check_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out) {

@@ -27,12 +27,25 @@ class pattern {
   status clear(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
   result<mismatch> check(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed);
 
+  // Of kernels that only read, on `width` multiprocessors: their digests before the first launch, and the threads whose
+  // digest is not that of the pattern, 8 bytes each.
+  status clear_digests(const memory_view& view);
+  result<mismatch> check_read(const memory_view& digests, std::uint64_t bytes, unsigned width, std::uint64_t seed);
+  // Of kernels that only write: the sequence that begins with the first word of the pattern.
+  result<mismatch> check_write(const memory_view& view, std::uint64_t bytes, std::uint64_t seed);
+
  private:
   struct workshop;  // stream and result memory on one GPU
   result<workshop*> workshop_for(const memory_view& view, int near_gpu);
   status write(const memory_view& view, std::uint64_t bytes, int near_gpu, std::uint64_t seed, std::uint64_t flip);
   status write_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, std::uint64_t flip);
-  status check_by_gpu(workshop& shop, const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out);
+  struct check_call {
+    const char* kernel = "bandwidth_check";
+    std::uint64_t bytes = 0, seed = 0;
+    unsigned width = 0;
+  };
+  status check_by_gpu(workshop& shop, const memory_view& view, const check_call& call, check_result& out);
+  result<mismatch> check_special(const memory_view& view, const check_call& call);
   status check_by_cpu(const memory_view& view, std::uint64_t bytes, std::uint64_t seed, check_result& out);
   status read(const memory_view& view, std::uint64_t offset, std::span<std::byte> out);
   gpu_set& gpus_;

@@ -79,6 +79,7 @@ struct runner::state {
   status check_left_behind(std::span<const bound_transfer> transfers);
   result<std::vector<std::uint64_t>> plan(window& work, std::span<const bound_transfer> transfers, const method& settings);
   status prepare_data(const run_task& task, std::size_t sample);
+  result<mismatch> check_transfer(const bound_transfer& one, std::uint64_t seed);
   status check_data(const run_task& task, std::size_t sample, set_outcome& out);
   status run_sample(window& work, const run_task& task, std::span<const std::uint64_t> copies, set_outcome& out);
   result<set_outcome> run_samples(window& work, const run_task& task);
@@ -153,6 +154,10 @@ status runner::state::prepare_data(const run_task& task, std::size_t sample) {
     const std::uint64_t seed = seed_of(one, task.settings.seed, sample);
     if (auto filled = data.fill(one.source, one.bytes, one.executor.gpu, seed); !filled) return filled;
     if (one.is_multicast) continue;
+    if (one.executor.kind == executor_kind::sm_read) {
+      if (auto cleared = data.clear_digests(one.destination); !cleared) return cleared;
+      continue;
+    }
     if (auto cleared = data.clear(one.destination, one.bytes, one.executor.gpu, seed); !cleared) return cleared;
   }
   for (const auto& one : task.arrivals)
@@ -163,11 +168,18 @@ status runner::state::prepare_data(const run_task& task, std::size_t sample) {
   return {};
 }
 
+result<mismatch> runner::state::check_transfer(const bound_transfer& one, std::uint64_t seed) {
+  if (one.executor.kind == executor_kind::sm_read)
+    return data.check_read(one.destination, one.bytes, one.executor.width, seed);
+  if (one.executor.kind == executor_kind::sm_write) return data.check_write(one.destination, one.bytes, seed);
+  return data.check(one.destination, one.bytes, one.executor.gpu, seed);
+}
+
 status runner::state::check_data(const run_task& task, std::size_t sample, set_outcome& out) {
   for (std::size_t i = 0; i < task.transfers.size(); ++i) {
     const auto& one = task.transfers[i];
     if (one.is_multicast) continue;
-    const auto found = data.check(one.destination, one.bytes, one.executor.gpu, seed_of(one, task.settings.seed, sample));
+    const auto found = check_transfer(one, seed_of(one, task.settings.seed, sample));
     if (!found) return found.error();
     add_mismatch(out.each[i].wrong, *found);
   }

@@ -86,7 +86,7 @@ bool bandwidth_session::is_over() const {
 std::size_t bandwidth_session::planned_runs(const selected& one) const {
   const std::size_t sizes = one.is_transfer || (one.test != nullptr && one.test->has_size) ? options_.sizes.size() : 1;
   if (one.test == nullptr || one.test->group == testcase::kind::multi_node) return sizes;
-  return sizes * plan_of(one.test->index, shape_of(parts_.gpus), test_).runs.size();
+  return sizes * plan_of(one.test->plan, shape_of(parts_.gpus), test_).runs.size();
 }
 
 void bandwidth_session::run_one(const selected& one) {
@@ -118,7 +118,7 @@ test_outcome bandwidth_session::transfer_outcome(const std::string& line) {
   const auto transfers = parse_transfers(line, test_.bytes, parts_.gpus.count());
   if (!transfers) return without_run(kTransferLine, line, test_state::error, transfers.error().message);
   const std::string key = to_string(*transfers);
-  const testcase self{kTransferLine, key.c_str(), "", testcase::kind::ours, true, nullptr};
+  const testcase self{kTransferLine, kTransferLine, key.c_str(), "", testcase::kind::ours, true, nullptr};
   return execute(self, context_, plan_transfers(*transfers));
 }
 

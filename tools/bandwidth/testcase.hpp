@@ -11,6 +11,7 @@
 #include "tools/bandwidth/group.hpp"
 #include "tools/bandwidth/latency.hpp"
 #include "tools/bandwidth/outcome.hpp"
+#include "tools/bandwidth/pair_choice.hpp"
 
 namespace pl::bandwidth {
 
@@ -29,8 +30,10 @@ struct test_options {
   bool judge_small =
       true;  // false (sweeps): sizes at which start-up counts get no verdict               // false: --no-judge
   thresholds limits;
+  pair_choice pairs;                           // tests between pairs measure only these
+  std::string confidential;                    // not empty: confidential computing is on, and this says how it is known
   std::uint64_t long_list_bytes = 256u << 20;  // pointer chase in GPU memory: no L2 is that large (B200: 126 MiB)
-  bool allow_multicast = false;                // cuMulticast* for testcases 45 and 46
+  bool allow_multicast = false;                // cuMulticast* for testcases 54 and 55
 };
 
 // What a testcase gets. One thread.
@@ -50,7 +53,8 @@ struct test_context {
 };
 
 struct testcase {
-  int index;
+  int index;  // the number that -l shows and -t takes: the place in the list
+  int plan;  // what the planners know it by: 0-47 as the original's 0.8 numbered them, ours from 48 in order of their making
   const char* key;
   const char* description;  // one or more lines, our words
   enum class kind { single_node, multi_node, ours } group;
@@ -59,14 +63,14 @@ struct testcase {
   test_outcome (*run)(const testcase& self, test_context& context);
 };
 
-// All of them: 0-34 single node, 35-47 multi-node, from 48 ours.
+// All of them: 0-43 single node, 44-56 multi-node, from 57 ours.
 std::span<const testcase> all_testcases();
-// Those that the original has too: 0-47.
+// Those that the original has too: 0-56.
 std::span<const testcase> original_testcases();
 // By key or number; null if there is none.
 const testcase* find_testcase(const std::string& key_or_index);
 
-// testcase_multinode.cpp: those of 35-47, called by the table.
+// testcase_multinode.cpp: those of 44-56, called by the table.
 test_outcome run_multinode(const testcase& self, test_context& context);
 
 }  // namespace pl::bandwidth

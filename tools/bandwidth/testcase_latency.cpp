@@ -26,38 +26,47 @@ transfer_path path_of(place list, int gpu, executor_kind engine_kind, std::uint6
   return path;
 }
 
-cell_run chase(int gpu, place list, std::uint64_t bytes, const test_options& options, cell_target target) {
+cell_run chase(int gpu, place list, std::uint64_t bytes, const test_options& options, cell_target target,
+               executor_kind engine_kind = executor_kind::sm) {
   chase_spec spec;
   spec.gpu = gpu;
   spec.list = list;
   spec.bytes = bytes;
   spec.seed = options.settings.seed;
   spec.sequential = options.original_mistakes;
+  spec.by_bulk_copies = engine_kind == executor_kind::tma;
   cell_run run;
   run.name = format("GPU %d, list in %s", gpu, to_string(list).c_str());
   run.latency = [spec](test_context& context) { return run_chase(context.gpus, context.pool, spec); };
-  run.latency_path = path_of(list, gpu, executor_kind::sm, bytes);
+  run.latency_path = path_of(list, gpu, engine_kind, bytes);
   run.targets.push_back(target);
   return run;
 }
 
-case_plan plan_pairs(const machine_shape& shape, const test_options& options) {
+case_plan plan_pairs(executor_kind engine_kind, const machine_shape& shape, const test_options& options) {
   case_plan plan;
   if (!shape.has_peers()) {
     plan.waived = shape.gpus() < 2 ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
                                    : format("no two of the %d GPUs have peer access", shape.gpus());
     return plan;
   }
+  if (engine_kind == executor_kind::tma && !shape.has_bulk_copies()) {
+    plan.waived = kNoBulkCopies;
+    return plan;
+  }
   plan.matrices.push_back(
-      latency_matrix("Device to Device Latency SM GPU(row) <-> GPU(column) (ns)", gpu_labels(shape.gpus()), shape));
+      latency_matrix(format("Device to Device Latency %s GPU(row) <-> GPU(column) (ns)", to_string(engine_kind)),
+                     gpu_labels(shape.gpus()), shape));
   plan.matrices[0].row_label = "GPU";
   for (int row = 0; row < shape.gpus(); ++row)
     for (int column = 0; column < shape.gpus(); ++column) {
       const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
       plan.matrices[0].cells[r][c].reason =
           row == column ? "one GPU is no pair" : format("no peer access between GPU %d and GPU %d", row, column);
-      if (shape.reaches(row, column))
-        plan.runs.push_back(chase(row, gpu_place(column), kListBytes, options, {.row = r, .column = c}));
+      if (!shape.reaches(row, column)) continue;
+      if (options.pairs.includes(row, column) && (engine_kind != executor_kind::tma || shape.bulk_copies[r]))
+        plan.runs.push_back(chase(row, gpu_place(column), kListBytes, options, {.row = r, .column = c}, engine_kind));
+      else plan.matrices[0].cells[r][c].reason = kNotChosen;
     }
   return plan;
 }
@@ -103,7 +112,8 @@ case_plan plan_bar(int index, const machine_shape& shape) {
 }  // namespace
 
 case_plan plan_latency_case(int index, const machine_shape& shape, const test_options& options) {
-  if (index == 33) return plan_pairs(shape, options);
+  if (index == 33) return plan_pairs(executor_kind::sm, shape, options);
+  if (index == 77) return plan_pairs(executor_kind::tma, shape, options);
   if (index >= 56 && index <= 58) return plan_bar(index, shape);
   return plan_chases(index, shape, options);
 }

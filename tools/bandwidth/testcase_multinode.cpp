@@ -106,6 +106,7 @@ rank_shape multinode_test::shape() const {
   out.pairs_at_once = !is_shared(ignored) &&
                       std::all_of(rank_gpus_.begin(), rank_gpus_.end(), [](const auto& one) { return one.has_switch; });
   out.original_mistakes = context_.options.original_mistakes;
+  out.pairs = context_.options.pairs;
   for (int source = 0; source < out.size; ++source) {
     auto& row = out.why_not.emplace_back();
     for (int destination = 0; destination < out.size; ++destination)
@@ -116,9 +117,9 @@ rank_shape multinode_test::shape() const {
 
 status multinode_test::open_memory() {
   const std::uint64_t bytes = context_.options.bytes;
-  const unsigned objects = multicast_objects_of(self_.index, ranks_.size());
+  const unsigned objects = multicast_objects_of(self_.plan, ranks_.size());
   if (objects == 0) {
-    auto memory = shared_memory::open(context_.gpus, ranks_, gpu_, bytes, buffers_of_multinode(self_.index, ranks_.size()));
+    auto memory = shared_memory::open(context_.gpus, ranks_, gpu_, bytes, buffers_of_multinode(self_.plan, ranks_.size()));
     if (!memory) return memory.error();
     memory_ = std::move(*memory);
     return {};
@@ -134,7 +135,7 @@ status multinode_test::open_memory() {
 status multinode_test::run() {
   if (auto fine = exchange_gpus(); !fine) return fine;
   if (auto fine = open_memory(); !fine) return fine;
-  rank_plan plan = plan_multinode(self_.index, shape());
+  rank_plan plan = plan_multinode(self_.plan, shape());
   kind_ = plan.kind;
   out_.matrices = std::move(plan.matrices);
   for (std::size_t i = 0; i < plan.rounds.size(); ++i) {
@@ -317,7 +318,7 @@ transfer_path multinode_test::path_of(const rank_round& round, const rank_target
   path.destination = gpu_place(first->destination_rank == kEveryRank ? -1 : ordinal_here(first->destination_rank));
   path.executor = {kind_, ordinal_here(first->executor_rank), 0};
   path.bytes = context_.options.bytes;
-  path.opposite_too = both_ways || self_.index == kBisection;
+  path.opposite_too = both_ways || self_.plan == kBisection;
   path.is_sum_of_both = both_ways && target.matrix == 2;
   return path;
 }
@@ -336,7 +337,7 @@ void multinode_test::finish() {
 std::string waiver(const testcase& self, const test_context& context) {
   if (context.ranks == nullptr || context.ranks->size() < 2)
     return "needs several processes, one for each GPU: mpirun -n N, or --nodes N --rank R --rendezvous HOST:PORT";
-  if (multicast_objects_of(self.index, context.ranks->size()) == 0) return "";
+  if (multicast_objects_of(self.plan, context.ranks->size()) == 0) return "";
   if (!context.options.allow_multicast)
     return "multicast objects are made only when asked for, as some shared machines forbid them: add --multicast";
   if (context.options.bytes % 4 != 0) return "multicast objects take whole words: -b must be a multiple of 4";

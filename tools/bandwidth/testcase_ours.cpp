@@ -5,18 +5,45 @@
 
 namespace pl::bandwidth {
 
+namespace {
+
+struct local_case {
+  executor_kind kind;
+  const char* title;
+};
+
+local_case local_case_of(int index) {
+  using enum executor_kind;
+  switch (index) {
+    case 52:
+      return {sm, "memcpy local SM GPU(column) bandwidth (GB/s)"};
+    case 75:
+      return {sm_read, "read local SM GPU(column) bandwidth (GB/s)"};
+    case 76:
+      return {sm_write, "write local SM GPU(column) bandwidth (GB/s)"};
+    case 78:
+      return {tma, "memcpy local TMA GPU(column) bandwidth (GB/s)"};
+    default:
+      return {ce, "memcpy local GPU(column) bandwidth (GB/s)"};
+  }
+}
+
+}  // namespace
+
 case_plan plan_local_case(int index, const machine_shape& shape, const test_options& options) {
-  const bool by_kernel = index != 34;
+  const local_case spec = local_case_of(index);
   case_plan plan;
-  plan.matrices.push_back(make_matrix(
-      "", by_kernel ? "memcpy local SM GPU(column) bandwidth (GB/s)" : "memcpy local GPU(column) bandwidth (GB/s)", {"0"},
-      gpu_labels(shape.gpus())));
+  if (spec.kind == executor_kind::tma && !shape.has_bulk_copies()) {
+    plan.waived = kNoBulkCopies;
+    return plan;
+  }
+  plan.matrices.push_back(make_matrix("", spec.title, {"0"}, gpu_labels(shape.gpus())));
   plan.matrices[0].row_label = "GPU";
   for (int gpu = 0; gpu < shape.gpus(); ++gpu) {
     cell_run run;
     run.name = format("GPU %d", gpu);
-    transfer_spec copy{gpu_place(gpu), gpu_place(gpu), {executor_kind::ce, gpu, 0}, options.bytes};
-    if (by_kernel) copy.executor = {executor_kind::sm, gpu, share_of_multiprocessors(shape, options, gpu, 1)};
+    transfer_spec copy{gpu_place(gpu), gpu_place(gpu), {spec.kind, gpu, 0}, options.bytes};
+    if (is_kernel(spec.kind)) copy.executor.width = share_of_multiprocessors(shape, options, gpu, 1);
     run.transfers.push_back(copy);
     run.targets.push_back({.column = static_cast<std::size_t>(gpu)});
     plan.runs.push_back(std::move(run));
@@ -28,6 +55,7 @@ case_plan plan_of(int index, const machine_shape& shape, const test_options& opt
   switch (index) {
     case 32:
     case 33:
+    case 77:
     case 56:
     case 57:
     case 58:
@@ -37,10 +65,17 @@ case_plan plan_of(int index, const machine_shape& shape, const test_options& opt
       return plan_latency_case(index, shape, options);
     case 34:
     case 52:
+    case 75:
+    case 76:
+    case 78:
       return plan_local_case(index, shape, options);
     case 53:
     case 54:
     case 55:
+    case 71:
+    case 72:
+    case 73:
+    case 74:
       return plan_peer_case(index, shape, options);
     default:
       break;

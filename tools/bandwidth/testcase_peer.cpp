@@ -19,9 +19,10 @@ peer_case peer_case_of(int index) {
   using enum shape_of_case;
   if (index == 53) return {staged, false, executor_kind::ce};
   if (index == 54 || index == 55) return {all_to_all, false, index == 54 ? executor_kind::ce : executor_kind::sm};
+  const bool by_bulk_copies = index >= 71;
   const bool by_kernel = index >= 20;
-  const int at_ce = by_kernel ? index - 16 : index;
-  const auto kind = by_kernel ? executor_kind::sm : executor_kind::ce;
+  const int at_ce = by_bulk_copies ? index - 67 : by_kernel ? index - 16 : index;
+  const auto kind = by_bulk_copies ? executor_kind::tma : by_kernel ? executor_kind::sm : executor_kind::ce;
   switch (at_ce) {
     case 4:
       return {pair, true, kind};
@@ -52,8 +53,7 @@ struct peer_planner {
   transfer_spec transfer(int worker, int other, bool reads, std::size_t kernels_on_worker) const {
     transfer_spec out{gpu_place(worker), gpu_place(other), {spec.kind, worker, 0}, options.bytes};
     if (reads) std::swap(out.source, out.destination);
-    if (spec.kind == executor_kind::sm)
-      out.executor.width = share_of_multiprocessors(shape, options, worker, kernels_on_worker);
+    if (is_kernel(spec.kind)) out.executor.width = share_of_multiprocessors(shape, options, worker, kernels_on_worker);
     return out;
   }
 
@@ -73,11 +73,21 @@ struct peer_planner {
     return out;
   }
 
+  bool is_chosen(int row, int column) const {
+    return options.pairs.includes(row, column) &&
+           (spec.kind != executor_kind::tma || shape.bulk_copies[static_cast<std::size_t>(row)]);
+  }
+
   template <class Add>
   void for_each_pair(case_plan& plan, Add&& add) const {
     for (int row = 0; row < shape.gpus(); ++row)
       for (int column = 0; column < shape.gpus(); ++column) {
         if (!shape.reaches(row, column)) continue;
+        if (!is_chosen(row, column)) {
+          for (matrix& each : plan.matrices)
+            each.cells[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)].reason = kNotChosen;
+          continue;
+        }
         cell_run run;
         run.name = format("GPU %d, GPU %d", row, column);
         add(run, row, column);
@@ -211,6 +221,10 @@ case_plan plan_peer_case(int index, const machine_shape& shape, const test_optio
         shape.gpus() < 2
             ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
             : format("none of the %d GPUs has peer access to another (nvidia-smi topo -p2p r tells why)", shape.gpus());
+    return plan;
+  }
+  if (planner.spec.kind == executor_kind::tma && !shape.has_bulk_copies()) {
+    plan.waived = kNoBulkCopies;
     return plan;
   }
   switch (planner.spec.shape) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bandwidth/transfer_check.hpp"
 
+#include <cerrno>
+
 #include "base/checked_math.hpp"
 #include "base/text.hpp"
 
@@ -37,6 +39,21 @@ status check_kernel_reach(const gpu_set& gpus, const bound_transfer& transfer, c
   return {};
 }
 
+status check_special_kernel(const gpu_set& gpus, const bound_transfer& transfer) {
+  if (transfer.executor.kind == executor_kind::sm) return {};
+  for (const auto* view : {&transfer.source, &transfer.destination})
+    if (!is_gpu_memory(*view) || view->address % 16 != 0)
+      return refuse(transfer, "this kernel works on GPU memory at multiples of 16 bytes: use SM");
+  if (transfer.executor.kind == executor_kind::tma) {
+    if (gpus.has_bulk_copies(transfer.executor.gpu)) return {};
+    return failure{ENOTSUP, describe(transfer) + ": bulk copies (TMA) need compute capability 9.0: use SM"};
+  }
+  if (transfer.source.location.index == transfer.executor.gpu &&
+      transfer.destination.location.index == transfer.executor.gpu)
+    return {};
+  return refuse(transfer, "this kernel works on its own GPU's memory only");
+}
+
 status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
   if (transfer.bytes < 4) return refuse(transfer, "4 bytes are the least");
   if (transfer.executor.gpu < 0 || transfer.executor.gpu >= gpus.count())
@@ -54,6 +71,10 @@ status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
     case executor_kind::ce:
       return {};
     case executor_kind::sm:
+    case executor_kind::tma:
+    case executor_kind::sm_read:
+    case executor_kind::sm_write:
+      if (auto good = check_special_kernel(gpus, transfer); !good) return good;
       for (const auto* view : {&transfer.source, &transfer.destination})
         if (auto good = check_kernel_reach(gpus, transfer, *view); !good) return good;
       return {};

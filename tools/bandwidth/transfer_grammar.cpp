@@ -124,11 +124,9 @@ class parser {
 
   bool executor_kind_word(executor_kind& parsed) {
     skip_blanks();
-    constexpr std::pair<const char*, executor_kind> kWords[] = {{"ce", executor_kind::ce},
-                                                                {"sm", executor_kind::sm},
-                                                                {"bar", executor_kind::bar},
-                                                                {"engine", executor_kind::engine},
-                                                                {"dma", executor_kind::dma}};
+    constexpr std::pair<const char*, executor_kind> kWords[] = {
+        {"ce", executor_kind::ce},         {"sm", executor_kind::sm},   {"bar", executor_kind::bar},
+        {"engine", executor_kind::engine}, {"dma", executor_kind::dma}, {"tma", executor_kind::tma}};
     for (const auto& [word, kind] : kWords)
       if (take(word)) {
         parsed = kind;

@@ -15,6 +15,12 @@ const char* to_string(executor_kind kind) {
       return "ENGINE";
     case executor_kind::dma:
       return "DMA";
+    case executor_kind::tma:
+      return "TMA";
+    case executor_kind::sm_read:
+      return "READ";
+    case executor_kind::sm_write:
+      return "WRITE";
   }
   return "?";
 }

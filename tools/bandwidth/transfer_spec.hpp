@@ -28,8 +28,15 @@ inline place gpu_place(int ordinal) { return {place::kind::gpu, ordinal, host_ki
 //   sm      a copy kernel on `width` multiprocessors (0: all of them); one launch for all copies of a sample
 //   bar     CPU stores and loads through BAR1 by `width` threads (0: 1); host <-> GPU only
 //   engine  the resident GPU engine of src/copy with `width` workers (0: 1)
-//   dma     a DMA channel of src/copy; `width`: KiB of the scattered blocks into which the bytes are cut (0: one piece)
-enum class executor_kind : std::uint8_t { ce, sm, bar, engine, dma };
+//   tma     a kernel that copies by bulk copies, on `width` multiprocessors (0: all); GPU memory only, compute
+//   capability 9.0 read    a kernel that reads the source and keeps only digests of what it read; local GPU memory write   a
+//   kernel that writes the destination and reads only 8 bytes; local GPU memory dma     a DMA channel of src/copy; `width`:
+//   KiB of the scattered blocks into which the bytes are cut (0: one piece)
+enum class executor_kind : std::uint8_t { ce, sm, bar, engine, dma, tma, sm_read, sm_write };
+constexpr bool is_kernel(executor_kind kind) {
+  return kind == executor_kind::sm || kind == executor_kind::tma || kind == executor_kind::sm_read ||
+         kind == executor_kind::sm_write;
+}
 
 struct executor {
   executor_kind kind = executor_kind::ce;
@@ -47,7 +54,7 @@ struct transfer_spec {
   unsigned copies = 0;      // per sample; 0: as the method says
 };
 
-const char* to_string(executor_kind kind);  // "CE", "SM", "BAR", "ENGINE", "DMA"
+const char* to_string(executor_kind kind);  // "CE", "SM", "BAR", "ENGINE", "DMA", "TMA", "READ", "WRITE"
 const char* to_string(host_kind kind);      // "pinned", "pageable", "huge"
 // "G1", "H0", "H" (near the GPU), "HU0" pageable, "HH0" huge: as --transfer takes them.
 std::string to_string(const place& location);

@@ -36,7 +36,7 @@ window::~window() = default;
 status window::open(gpu_set& gpus, cpu_tools& tools, std::span<const bound_transfer> transfers) {
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     const auto kind = transfers[i].executor.kind;
-    const bool is_by_gpu = kind == executor_kind::ce || kind == executor_kind::sm;
+    const bool is_by_gpu = kind == executor_kind::ce || is_kernel(kind);
     if (!is_by_gpu || blocks_the_cpu(gpus, transfers[i])) {
       auto copier = make_cpu_copier(gpus, tools, transfers[i]);
       if (!copier) return copier.error();

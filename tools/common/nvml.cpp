@@ -35,6 +35,8 @@ struct nvml_table {
   int (*bus_width)(void*, unsigned*) = nullptr;
   int (*throttle)(void*, unsigned long long*) = nullptr;
   int (*ecc)(void*, int, int, unsigned long long*) = nullptr;
+  int (*repairs)(void*, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
+  int (*confidential)(nvml::confidential_state*) = nullptr;
   int (*processes)(void*, unsigned*, nvml::process_info*) = nullptr;
   std::string problem;
 };
@@ -70,6 +72,8 @@ void load_condition_calls(void* source, nvml_table& table) {
   if (table.throttle == nullptr) load(source, "nvmlDeviceGetCurrentClocksThrottleReasons", table.throttle);
   load(source, "nvmlDeviceGetTotalEccErrors", table.ecc);
   load(source, "nvmlDeviceGetComputeRunningProcesses_v3", table.processes);
+  load(source, "nvmlDeviceGetRemappedRows", table.repairs);
+  load(source, "nvmlSystemGetConfComputeState", table.confidential);
 }
 
 nvml_table open_table() {
@@ -146,6 +150,12 @@ nvlink_port describe_port(void* handle, unsigned link, bool is_active) {
 
 }  // namespace
 
+std::optional<bool> is_confidential() {
+  nvml::confidential_state state{};
+  if (!calls().problem.empty() || calls().confidential == nullptr || calls().confidential(&state) != 0) return std::nullopt;
+  return state.feature != 0;
+}
+
 std::optional<nvml_device> nvml_device::open(const std::string& bus_id, std::string* why_not) {
   const auto refuse = [why_not](const std::string& reason) {
     if (why_not != nullptr) *why_not = reason;
@@ -211,6 +221,16 @@ std::optional<std::uint64_t> nvml_device::ecc_uncorrected() const {
   if (calls().ecc == nullptr || calls().ecc(handle_, nvml::kUncorrected, nvml::kSinceDriverLoad, &count) != 0)
     return std::nullopt;
   return count;
+}
+
+std::optional<nvml_device::memory_repairs> nvml_device::repairs() const {
+  memory_repairs out;
+  unsigned pending = 0, failed = 0;
+  if (calls().repairs == nullptr || calls().repairs(handle_, &out.corrected, &out.uncorrected, &pending, &failed) != 0)
+    return std::nullopt;
+  out.is_pending = pending != 0;
+  out.has_failed = failed != 0;
+  return out;
 }
 
 std::optional<unsigned> nvml_device::other_processes() const {

@@ -34,6 +34,9 @@ struct nvlink_port {
   std::string remote_bus_id;  // empty if not known
 };
 
+// Confidential computing is on, as NVML says; nothing where it does not know the question. Libcuda must be loaded.
+std::optional<bool> is_confidential();
+
 // One device of NVML, found by PCI bus id. Const calls from any thread.
 class nvml_device {
  public:
@@ -52,7 +55,13 @@ class nvml_device {
   std::optional<unsigned> memory_bus_bits() const;
   std::optional<std::uint64_t> throttle_reasons() const;  // nvml::throttle bits
   std::optional<std::uint64_t> ecc_uncorrected() const;   // since the driver was loaded
-  std::optional<unsigned> other_processes() const;        // compute processes but this one
+  struct memory_repairs {                                 // rows that were replaced by spare ones
+    unsigned corrected = 0, uncorrected = 0;
+    bool is_pending = false;  // a reset is needed before they are in force
+    bool has_failed = false;  // no spare row was left
+  };
+  std::optional<memory_repairs> repairs() const;
+  std::optional<unsigned> other_processes() const;  // compute processes but this one
 
  private:
   explicit nvml_device(void* handle) : handle_(handle) {}

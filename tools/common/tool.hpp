@@ -59,6 +59,7 @@ int run_calibrate(const invocation& call);
 int run_explain_copy(const invocation& call);
 int run_topo(const invocation& call);
 int run_bandwidth(const invocation& call);
+int run_gate(const invocation& call);
 int run_p2p(const invocation& call);
 int run_async(const invocation& call);
 int run_report(const invocation& call);

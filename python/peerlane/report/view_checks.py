@@ -31,6 +31,22 @@ def doctor(result):
     return findings(result.rows)
 
 
+def gate(result):
+    rows = [r for r in result.rows if r.get("kind") == "finding"]
+    table = Table("Checks", ["state", "check", "GPU", "why", "GB/s", "at least"],
+                  [[r["state"], r["check"], str(r["gpu"]) if r["gpu"] >= 0 else "–", r["reason"], words.rounded(r["value"] or None),
+                    words.rounded(r["limit"] or None)] for r in rows], "<<><>>")
+    verdict = result.parameters.get("verdict", "")
+    bad = [Notice(verdict, "bad")] if verdict.startswith("unfit") else []
+    return [*bad, table], [capital(verdict) + "."]
+
+
+def gate_false_alarms(result):
+    table = Table("Machines", ["machine", "runs", "called unfit", "by this check first", "what the gate said"],
+                  [[r["machine"], str(r["runs"]), str(r["unfit"]), ", ".join(r["checks"]), r["example"]] for r in result.rows], "<>><<")
+    return [table], [f"{r['machine']}: {r['unfit']} of {r['runs']} runs called unfit." for r in result.rows[:1]]
+
+
 def findings(rows):
     order = {"BLOCKER": 0, "note": 1, "ok": 2}
     table = Table("Findings", ["level", "subject", "what", "fix"],

@@ -85,7 +85,7 @@ def all_single_node():
     bad = [row for row in result["rows"] if row["kind"] == "testcase" and row["state"] not in ("passed", "waived")]
     check(not bad, bad)
     ran = tests(result)
-    check(len(ran) == 35 + 14 + 9, sorted(ran))  # of the original, ours, ours by DMA channel
+    check(len(ran) == 44 + 13 + 9, sorted(ran))  # of the original, ours, ours by DMA channel
     waived = {key for key, row in ran.items() if row["state"] == "waived"}
     check(not {key for key in waived if key.endswith("_ce")}, waived)
 
@@ -142,7 +142,7 @@ def usage():
         done = expect_code(run(*arguments), 1)
         check("peerlane bandwidth:" in done.stderr, done.stderr)
     check("--size-sweep" in expect_code(run("-h"), 0).stdout, "help")
-    check("61, host_device_latency:" in expect_code(run("-l"), 0).stdout, "list")
+    check("69, host_device_latency:" in expect_code(run("-l"), 0).stdout, "list")
 
 
 def baseline():
@@ -234,9 +234,9 @@ def interrupt():
 
 
 def compat_text():
-    done = expect_code(run("-t", "0", "34", *QUICK, name="nvbandwidth"), 0)
+    done = expect_code(run("-t", "0", "38", *QUICK, name="nvbandwidth"), 0)
     lines = done.stdout.splitlines()
-    check(lines[0] == SIM_HEADER and lines[1] == "nvbandwidth Version: v0.8", lines[:3])
+    check(lines[0] == SIM_HEADER and lines[1] == "nvbandwidth Version: v0.10.0", lines[:3])
     check(re.fullmatch(r"Built from Git version: peerlane-\S+", lines[2]), lines[2])
     check("Running host_to_device_memcpy_ce." in lines, done.stdout)
     start = lines.index("Running host_to_device_memcpy_ce.")
@@ -244,7 +244,42 @@ def compat_text():
     check(re.fullmatch(r" {2}( {9}\d)+", lines[start + 2]), lines[start + 2])
     check(re.fullmatch(r" 0( *\d+\.\d\d)+", lines[start + 3]), lines[start + 3])
     check(re.fullmatch(r"SUM host_to_device_memcpy_ce \d+\.\d\d", lines[start + 5]), lines[start + 5])
+    check(re.fullmatch(r"COEFFICIENT_OF_VARIATION host_to_device_memcpy_ce \d+\.\d\d", lines[start + 6]), lines[start + 6])
     check("memcpy local GPU(column) bandwidth (GB/s)" in lines, done.stdout)
+    check(expect_code(run("--version", name="nvbandwidth"), 0).stdout.startswith("nvbandwidth Version: v0.10.0\n"), "--version")
+
+
+def compat_of_2026():
+    """What 0.9 and 0.10 of the original added: options, testcases, outputs."""
+    several = expect_code(run("-t", "34", "device_local_read_sm", "-t", "41", "43", *QUICK, name="nvbandwidth"), 0).stdout
+    names = re.findall(r"^Running (\S+)\.$", several, re.M)
+    check(names == ["device_to_device_memcpy_read_tma", "device_local_read_sm", "device_local_write_sm",
+                    "device_local_copy_tma"], names)
+    check("ERROR" not in several, several)
+    perf = expect_code(run("-t", "38", *QUICK, "-F", "perf", name="nvbandwidth"), 0).stdout
+    check("&&&& PERF device_local_copy " in perf, perf)
+    root = json.loads(expect_code(run("-t", "38", *QUICK, "-H", "--format", "json", name="nvbandwidth"), 0).stdout)
+    check(root["nvbandwidth"]["testcases"][0]["coefficient_of_variation"] >= 0, root)
+    done = expect_code(run("-t", "38", *QUICK, "--format", "xml", name="nvbandwidth"), 1)
+    check("none of text, json, perf" in done.stdout, done.stdout)
+
+    unknown = expect_code(run("-t", "4", *QUICK, "--pair", "GPU-0", "GPU-1", name="nvbandwidth", PEERLANE_SIM_DEVICES="3"), 1)
+    uuids = re.findall(r"GPU-[0-9a-f-]{36}", unknown.stderr)
+    check(len(set(uuids)) == 3, unknown.stderr)
+    pair = expect_code(run("-t", "4", *QUICK, "--pair", uuids[0], uuids[2], name="nvbandwidth", PEERLANE_SIM_DEVICES="3"), 0)
+    rows = [line.split() for line in pair.stdout.splitlines() if re.match(r"^ \d( +\S+){3}$", line)]
+    measured = {(r, c) for r, row in enumerate(rows) for c, cell in enumerate(row[1:]) if cell != "N/A"}
+    check(measured == {(0, 2), (2, 0)}, pair.stdout)
+    done = expect_code(run("-t", "0", *QUICK, "-P", "2", name="nvbandwidth"), 0)
+    check("--targetNumPairs is for tests of several processes" in done.stderr, done.stderr)
+
+
+def confidential():
+    """Tests that need host memory which GPU and CPU share are waived, and say why; copy engines are not."""
+    done = expect_code(run("-t", "0", "16", "32", *QUICK, name="nvbandwidth", PEERLANE_SIM_MODE="confidential"), 0)
+    check("Running host_to_device_memcpy_ce." in done.stdout, done.stdout)
+    for key in ("host_to_device_memcpy_sm", "host_device_latency_sm"):
+        check(f"Waived: {key}: confidential computing is on (NVML)" in done.stdout, done.stdout)
 
 
 def compat_codes():
@@ -252,11 +287,9 @@ def compat_codes():
     done = expect_code(run("--no-such-option", name="nvbandwidth"), 1)
     check("ERROR: Invalid Arguments" in done.stdout, done.stdout)
     done = expect_code(run("-t", "4", *QUICK, name="nvbandwidth", PEERLANE_SIM_DEVICES="1"), 0)
-    check("Waived: device_to_device_memcpy_read_ce\n" in done.stdout, done.stdout)
-    done = expect_code(run("-t", "4", *QUICK, "--compat-bugs", name="nvbandwidth", PEERLANE_SIM_DEVICES="1"), 0)
-    check("Waived: \n" in done.stdout, done.stdout)
+    check("Waived: device_to_device_memcpy_read_ce: needs two GPUs, 1 is visible\n" in done.stdout, done.stdout)
     listed = expect_code(run("-l", name="nvbandwidth"), 0).stdout
-    check("34, device_local_copy:" in listed and "48, " not in listed, "list", listed)
+    check("38, device_local_copy:" in listed and "56, " in listed and "57, " not in listed, "list", listed)
     check(expect_code(run("-l", "-j", name="nvbandwidth"), 0).stdout == "", "-l -j prints nothing")
 
 

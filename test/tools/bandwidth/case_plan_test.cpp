@@ -14,7 +14,8 @@ namespace {
 
 machine_shape fully_connected(int gpus) {
   const auto n = static_cast<std::size_t>(gpus);
-  return {std::vector<unsigned>(n, 132), std::vector<std::vector<bool>>(n, std::vector<bool>(n, true))};
+  return {std::vector<unsigned>(n, 132), std::vector<std::vector<bool>>(n, std::vector<bool>(n, true)),
+          std::vector<bool>(n, true)};
 }
 
 test_options of_64k() {
@@ -26,7 +27,7 @@ test_options of_64k() {
 case_plan planned(const char* key, const machine_shape& shape, bool original = false) {
   test_options options = of_64k();
   options.original_mistakes = original;
-  return plan_of(find_testcase(key)->index, shape, options);
+  return plan_of(find_testcase(key)->plan, shape, options);
 }
 
 std::string flow(const cell_run& run) { return to_string(run.transfers); }
@@ -41,8 +42,17 @@ TEST(Testcases, KeysAreUniqueAndFound) {
   EXPECT_EQ(find_testcase("no_such_test"), nullptr);
   EXPECT_EQ(find_testcase("-1"), nullptr);
   EXPECT_EQ(find_testcase("9999"), nullptr);
-  EXPECT_STREQ(find_testcase("34")->key, "device_local_copy");
-  EXPECT_STREQ(find_testcase("47")->key, "multinode_bisect_write_ce");
+  // As the original's 0.10 lists them.
+  EXPECT_STREQ(find_testcase("33")->key, "device_to_device_latency_sm");
+  EXPECT_STREQ(find_testcase("34")->key, "device_to_device_memcpy_read_tma");
+  EXPECT_STREQ(find_testcase("37")->key, "device_to_device_bidirectional_memcpy_write_tma");
+  EXPECT_STREQ(find_testcase("38")->key, "device_local_copy");
+  EXPECT_STREQ(find_testcase("39")->key, "device_local_copy_sm");
+  EXPECT_STREQ(find_testcase("40")->key, "device_local_read_sm");
+  EXPECT_STREQ(find_testcase("41")->key, "device_local_write_sm");
+  EXPECT_STREQ(find_testcase("42")->key, "device_to_device_latency_tma");
+  EXPECT_STREQ(find_testcase("43")->key, "device_local_copy_tma");
+  EXPECT_STREQ(find_testcase("56")->key, "multinode_bisect_write_ce");
 }
 
 // Every cell that a run fills exists, and no two runs fill the same one.
@@ -181,6 +191,56 @@ TEST(CasePlan, WithoutPeerAccessPairsAreWaivedAndStagingIsNot) {
   EXPECT_NE(planned("device_to_device_staged_ce", fully_connected(1)).waived, "");
 }
 
+TEST(CasePlan, BulkCopiesAreWaivedWithTheReasonWhereNoGpuHasThem) {
+  machine_shape old = fully_connected(2);
+  old.bulk_copies = {false, false};
+  for (const char* key : {"device_to_device_memcpy_read_tma", "device_to_device_bidirectional_memcpy_write_tma",
+                          "device_to_device_latency_tma", "device_local_copy_tma"}) {
+    EXPECT_NE(planned(key, old).waived.find("compute capability 9.0"), std::string::npos) << key;
+    EXPECT_EQ(planned(key, fully_connected(2)).waived, "") << key;
+  }
+  EXPECT_EQ(planned("device_local_read_sm", old).waived, "");
+}
+
+TEST(CasePlan, BulkCopiesReadAndWriteAsTheOthersDo) {
+  const auto two = fully_connected(2);
+  EXPECT_EQ(flow(planned("device_to_device_memcpy_read_tma", two).runs[0]), "G1 -> [tma@G0] -> G0");
+  EXPECT_EQ(flow(planned("device_to_device_memcpy_write_tma", two).runs[0]), "G0 -> [tma@G0] -> G1");
+  EXPECT_EQ(flow(planned("device_local_copy_tma", two).runs[1]), "G1 -> [tma@G1] -> G1");
+}
+
+TEST(CasePlan, AChosenPairIsTheOnlyOneMeasured) {
+  test_options options = of_64k();
+  options.pairs = {true, {{0, 2}, {2, 0}}};
+  for (const char* key : {"device_to_device_memcpy_read_ce", "device_to_device_bidirectional_memcpy_write_sm",
+                          "device_to_device_latency_sm", "device_to_device_memcpy_write_tma"}) {
+    const auto plan = plan_of(find_testcase(key)->plan, fully_connected(3), options);
+    EXPECT_EQ(plan.runs.size(), 2u) << key;
+    EXPECT_EQ(plan.matrices[0].cells[0][1].reason, kNotChosen) << key;
+  }
+}
+
+TEST(PairChoice, ASampleHasTheWantedSizeAndCoversEveryEndFirst) {
+  for (const int count : {2, 5, 8})
+    for (std::int64_t wanted = 0; wanted <= count * (count - 1); ++wanted) {
+      const auto chosen = sample_pairs(count, wanted, 7);
+      if (wanted == count * (count - 1)) {
+        EXPECT_FALSE(chosen.is_limited);
+        continue;
+      }
+      EXPECT_EQ(chosen.ordered.size(), static_cast<std::size_t>(wanted));
+      std::set<int> ends;
+      for (const auto& [row, column] : chosen.ordered) {
+        EXPECT_NE(row, column);
+        ends.insert({row, column});
+      }
+      EXPECT_EQ(ends.size(), static_cast<std::size_t>(std::min<std::int64_t>(count, 2 * wanted))) << count << " " << wanted;
+      EXPECT_EQ(chosen.ordered, sample_pairs(count, wanted, 7).ordered);
+    }
+  EXPECT_NE(sample_pairs(8, 5, 1).ordered, sample_pairs(8, 5, 2).ordered);
+  EXPECT_FALSE(sample_pairs(8, -1, 1).is_limited);
+}
+
 // One direction only: the pair that works is measured, the other is a cell without a value and with a reason.
 TEST(CasePlan, PairsThatCannotReachEachOtherSaySo) {
   machine_shape one_way{{132, 132}, {{true, true}, {false, true}}};
@@ -200,7 +260,7 @@ TEST(CasePlan, TheBudgetOfMultiprocessorsIsShared) {
 
 TEST(CasePlan, BarReadsStayShort) {
   test_options options;
-  EXPECT_EQ(plan_of(find_testcase("device_to_host_bar")->index, fully_connected(1), options).runs[0].transfers[0].bytes,
+  EXPECT_EQ(plan_of(find_testcase("device_to_host_bar")->plan, fully_connected(1), options).runs[0].transfers[0].bytes,
             4u << 20);
 }
 

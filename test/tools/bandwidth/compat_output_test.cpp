@@ -59,14 +59,14 @@ TEST(CompatText, OriginalMistakes) {
 
 TEST(CompatText, TheVersionLineIsTheOriginalsAndTheNextNamesUs) {
   EXPECT_EQ(without_revision(compat_version_lines("")),
-            "nvbandwidth Version: v0.8\nBuilt from Git version: peerlane-REVISION\n\n");
+            "nvbandwidth Version: v0.10.0\nBuilt from Git version: peerlane-REVISION\n\n");
   EXPECT_NE(compat_version_lines("Open MPI 4.1").find("\nMPI version: Open MPI 4.1\n"), std::string::npos);
 }
 
 TEST(CompatText, ListHasEveryTestcaseByNumber) {
   const std::string text = compat_list(all_testcases());
   EXPECT_EQ(text.find("Index, Name:\n\tDescription\n=======================\n0, host_to_device_memcpy_ce:\n\t"), 0u);
-  EXPECT_NE(text.find("\n34, device_local_copy:\n\t"), std::string::npos);
+  EXPECT_NE(text.find("\n38, device_local_copy:\n\t"), std::string::npos);
 }
 
 TEST(CompatText, LongRowLabelsWidenTheirColumn) {
@@ -150,7 +150,7 @@ TEST(CompatJson, Verbose) {
 
 TEST(CompatJson, MeansWhatTheOriginalsMeans) {
   const auto root = nlohmann::json::parse(compat_json(two_gpus(), with_unknown(), {}, "", ""))["nvbandwidth"];
-  EXPECT_EQ(root["version"], "v0.8");
+  EXPECT_EQ(root["version"], "v0.10.0");
   EXPECT_EQ(root["GPU Device list"][1], "1: NVIDIA H100 80GB HBM3 (00000001:fe:1f): (node1)");
   const auto& tests = root["testcases"];
   EXPECT_EQ(tests[0]["bandwidth_matrix"], nlohmann::json::parse(R"([["55.6349","55.125"]])"));
@@ -158,7 +158,10 @@ TEST(CompatJson, MeansWhatTheOriginalsMeans) {
   EXPECT_EQ(tests[1]["bandwidth_matrix"][4][0], "N/A");
   EXPECT_DOUBLE_EQ(tests[1]["sum"], 550.57 + 551.75);
   EXPECT_EQ(tests[3]["status"], "Waived");
-  EXPECT_EQ(tests[3].size(), 2u);
+  EXPECT_EQ(tests[3].size(), 3u);
+  EXPECT_NE(tests[3]["waiver_reason"], "");
+  EXPECT_TRUE(tests[1].contains("coefficient_of_variation"));
+  EXPECT_FALSE(tests[2].contains("coefficient_of_variation"));  // a latency
   EXPECT_EQ(tests[5]["status"], "ERROR");
 }
 
@@ -167,6 +170,16 @@ TEST(CompatFigures, MissingCellsAreNoMinimumUnlessTheOriginalIsAskedFor) {
   EXPECT_DOUBLE_EQ(figures_of(pairs, false).min, 3);
   EXPECT_DOUBLE_EQ(figures_of(pairs, true).min, 0);
   EXPECT_DOUBLE_EQ(figures_of(pairs, false).average, 4);
+}
+
+TEST(CompatFigures, VariationIsFromRunToRunNotFromCellToCell) {
+  matrix two = matrix_with("", "", {{10, 90}});
+  two.cells[0][0].samples = {10, 10, 10};
+  two.cells[0][1].samples = {81, 90, 99};  // 0.1
+  EXPECT_NEAR(figures_of(two, false).variation, 0.05, 1e-9);
+  EXPECT_TRUE(has_variation(two));
+  two.unit = "ns";
+  EXPECT_FALSE(has_variation(two));
 }
 
 }  // namespace

@@ -41,6 +41,52 @@ TEST(runner, copy_engines_and_kernels_move_every_size_in_every_direction) {
       }
 }
 
+TEST(runner, bulk_copies_and_kernels_that_only_read_or_write_move_every_size) {
+  machine m;
+  for (const executor_kind kind : {tma, sm_read, sm_write})
+    for (const std::uint64_t bytes :
+         {std::uint64_t{4}, std::uint64_t{23}, std::uint64_t{4096}, std::uint64_t{8192 * 5 + 16}, kMiddle, kLarge}) {
+      SCOPED_TRACE(format("%s, %llu bytes", to_string(kind), static_cast<unsigned long long>(bytes)));
+      bound_transfer transfer = m.transfer(gpu_place(1), gpu_place(1), {kind, 1, 0}, std::max<std::uint64_t>(bytes, 8192));
+      transfer.bytes = bytes;
+      expect_right(must(m.run.run({&transfer, 1}, quick())), 1, 2);
+    }
+  const bound_transfer peer = m.transfer(gpu_place(0), gpu_place(1), {tma, 0, 3}, kMiddle, 1);
+  expect_right(must(m.run.run({&peer, 1}, quick())), 1, 2);
+  const bound_transfer host = m.transfer(host_place(), gpu_place(0), {tma, 0, 0}, 4096, 2);
+  EXPECT_EQ(m.run.run({&host, 1}, quick()).code(), EINVAL);
+}
+
+// A bit of the memory turns: what is read differs from then on, what was written differs from what should have been.
+TEST(runner, kernels_that_only_read_or_write_are_verified) {
+  machine m;
+  const auto turn_bit = [&](std::uint64_t address) {
+    std::uint8_t byte = 0;
+    EXPECT_EQ(m.gpus->cuda().cuMemcpyDtoH_v2(&byte, address, 1), cu::error_code::success);
+    byte ^= 0x10;
+    EXPECT_EQ(m.gpus->cuda().cuMemcpyHtoD_v2(address, &byte, 1), cu::error_code::success);
+    return status();
+  };
+  for (const executor_kind kind : {tma, sm_read, sm_write})
+    for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{12345}, kMiddle - 1}) {
+      SCOPED_TRACE(format("%s, byte %llu", to_string(kind), static_cast<unsigned long long>(offset)));
+      const bound_transfer transfer =
+          m.transfer(gpu_place(0), gpu_place(0), {kind, 0, 0}, std::max<std::uint64_t>(kMiddle, 16384));
+      method once = quick();
+      once.samples = 1;
+      run_hooks spoil;
+      const std::uint64_t address = (kind == sm_read ? transfer.source.address : transfer.destination.address) + offset;
+      if (kind == sm_read) spoil.before_release = [&] { return turn_bit(address); };
+      else spoil.after_sample = [&] { return turn_bit(address); };
+      const auto outcome = must(m.run.run({&transfer, 1}, once, spoil));
+      EXPECT_NE(outcome.each[0].wrong.bytes, 0u);
+      if (kind != sm_read) {
+        EXPECT_EQ(outcome.each[0].wrong.first_offset, offset);
+        EXPECT_EQ(outcome.each[0].wrong.flipped_bits, std::uint64_t{0x10} << (8 * (offset % 8)));
+      }
+    }
+}
+
 // Nothing that the machine has arrives wrong, so the data is spoilt on purpose: between the end of a sample and its check.
 TEST(runner, every_wrong_byte_is_counted_and_told) {
   machine m;

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verdicts of machines that are described, not had.
+#include "tools/gate/gate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+namespace pl::gate {
+namespace {
+
+machine_state two_gpus() {
+  machine_state out;
+  out.driver_version = "580.95.05";
+  out.xids.emplace();
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    bandwidth::gpu_link_facts facts;
+    facts.name = "NVIDIA H100 80GB HBM3";
+    facts.bus_id = gpu == 0 ? "0000:0a:00.0" : "0000:0b:00.0";
+    facts.pcie_generation_now = 1;  // idle
+    facts.pcie_generation_max = 5;
+    facts.pcie_width_now = facts.pcie_width_max = 16;
+    facts.nvlinks_active = facts.nvlinks_total = 18;
+    facts.sm_clock_max_mhz = 1980;
+    facts.memory_clock_max_mhz = 2619;
+    facts.bar1_bytes = 128ull << 30;
+    facts.memory_bytes = 80ull << 30;
+    facts.numa_node = gpu;
+    out.links.gpus.push_back(facts);
+    out.health.emplace_back().has_nvml = true;
+  }
+  return out;
+}
+
+reading rate(const char* name, int gpu, double value, int peer = -1) {
+  reading out;
+  out.name = name;
+  out.gpu = gpu;
+  out.peer = peer;
+  out.value = value;
+  out.samples = {value * 0.999, value, value * 1.001};
+  return out;
+}
+
+baseline learnt_from(const machine_state& machine) {
+  std::vector<std::vector<reading>> runs;
+  for (const double factor : {0.99, 1.0, 1.01, 1.0, 0.995, 1.005})
+    runs.push_back({rate("h2d", 0, 55 * factor), rate("h2d", 1, 54 * factor), rate("p2p", 0, 390 * factor, 1)});
+  return learn(machine, runs);
+}
+
+std::vector<std::string> unfit(const std::vector<finding>& findings) {
+  std::vector<std::string> out;
+  for (const finding& one : findings)
+    if (one.severity == level::unfit) out.push_back(one.check + std::to_string(one.gpu));
+  return out;
+}
+using names = std::vector<std::string>;
+
+TEST(GateState, AHealthyMachineIsFitWithAndWithoutABaseline) {
+  const auto machine = two_gpus();
+  const auto known = learnt_from(machine);
+  EXPECT_EQ(unfit(judge_state(machine, nullptr)), names{});
+  EXPECT_EQ(unfit(judge_state(machine, &known)), names{});
+}
+
+TEST(GateState, EachFaultIsFoundByItself) {
+  const auto good = two_gpus();
+  const auto known = learnt_from(good);
+  const auto found = [&](const char* check, auto&& spoil) {
+    machine_state bad = good;
+    spoil(bad);
+    EXPECT_EQ(unfit(judge_state(bad, &known)), names{check});
+  };
+  found("ecc1", [](machine_state& m) { m.links.gpus[1].ecc_uncorrected = 1; });
+  found("ecc0", [](machine_state& m) { m.health[0].rows_pending = true; });
+  found("ecc0", [](machine_state& m) { m.health[0].rows_failed = true; });
+  found("pcie_link0", [](machine_state& m) { m.links.gpus[0].pcie_width_now = 8; });
+  found("pcie_link0", [](machine_state& m) { m.links.gpus[0].pcie_generation_max = 4; });
+  found("nvlink1", [](machine_state& m) { m.links.gpus[1].nvlinks_active = 17; });
+  found("clocks0", [](machine_state& m) { m.links.gpus[0].sm_clock_max_mhz = 1200; });
+  found("clocks0", [](machine_state& m) { m.links.gpus[0].throttle_reasons = 0x40; });
+  found("bar11", [](machine_state& m) { m.links.gpus[1].bar1_bytes = 256u << 20; });
+  found("bar11", [](machine_state& m) { m.links.gpus[1].memory_bytes -= 1u << 30; });
+  found("numa0", [](machine_state& m) { m.links.gpus[0].numa_node = 1; });
+  found("xid1", [](machine_state& m) { m.xids = {{"0000:0b:00", 79}}; });
+  found("gpus-1", [](machine_state& m) { m.links.gpus.pop_back(), m.health.pop_back(); });
+  // Not faults: an idle clock, a program's own error.
+  machine_state busy = good;
+  busy.xids = {{"0000:0b:00", 13}, {"0000:0b:00", 43}};
+  busy.links.gpus[0].throttle_reasons = 0x1;
+  EXPECT_EQ(unfit(judge_state(busy, &known)), names{});
+}
+
+TEST(GateState, WhatWasThereWhenLearntIsNoFault) {
+  auto machine = two_gpus();
+  machine.links.gpus[0].ecc_uncorrected = 3;
+  machine.links.gpus[0].pcie_width_now = 8;
+  machine.xids = {{"0000:0a:00", 94}};
+  const auto known = learnt_from(machine);
+  EXPECT_EQ(unfit(judge_state(machine, &known)), names{});
+  EXPECT_EQ(unfit(judge_state(machine, nullptr)), (names{"ecc0", "pcie_link0", "xid0"}));
+  machine.links.gpus[0].ecc_uncorrected = 4;
+  EXPECT_EQ(unfit(judge_state(machine, &known)), names{"ecc0"});
+}
+
+TEST(GateReadings, ALowRateIsUnfitAndANoisyOneIsNot) {
+  const auto machine = two_gpus();
+  const auto known = learnt_from(machine);
+  const auto judged = [&](double h2d) {
+    return unfit(judge_readings(machine, {rate("h2d", 0, h2d), rate("h2d", 1, 54), rate("p2p", 0, 390, 1)}, &known, {}));
+  };
+  EXPECT_EQ(judged(55), names{});
+  EXPECT_EQ(judged(53.5), names{});
+  EXPECT_EQ(judged(27), names{"h2d0"});
+  EXPECT_EQ(judged(80), names{});
+}
+
+TEST(GateReadings, WrongBytesAndWaysThatEndedAreUnfit) {
+  const auto machine = two_gpus();
+  auto known = learnt_from(machine);
+  reading wrong = rate("local", 0, 0);
+  wrong.outcome = reading::state::wrong;
+  reading channel = rate("channel", 1, 0);
+  channel.outcome = reading::state::unavailable;
+  EXPECT_EQ(unfit(judge_readings(machine, {wrong, channel}, &known, {})), (names{"local0", "channel1"}));
+  EXPECT_EQ(unfit(judge_readings(machine, {channel}, nullptr, {})), names{});
+  known.unavailable = {key_of(machine, channel)};
+  EXPECT_EQ(unfit(judge_readings(machine, {channel}, &known, {})), names{});
+}
+
+TEST(GateThreshold, QuantilesOfStudentsT) {
+  EXPECT_NEAR(t_quantile(0.025, 10), 2.2281, 1e-4);
+  EXPECT_NEAR(t_quantile(0.001, 5), 5.8934, 1e-3);
+  EXPECT_NEAR(t_quantile(0.05, 1), 6.3138, 1e-3);
+  EXPECT_NEAR(t_quantile(1e-6, 7), 14.2415, 1e-3);
+}
+
+TEST(GateThreshold, FewRunsGiveNone) {
+  EXPECT_FALSE(least_value({{10, 10}, 0.1}, 1e-4));
+  EXPECT_TRUE(least_value({{10, 10, 10}, 0.1}, 1e-4));
+  EXPECT_LT(*least_value({{10, 10, 10}, 0.1}, 1e-4), 10);  // the scatter inside the runs counts too
+}
+
+// The chance that was asked for is the chance that comes: a healthy machine, seeded noise.
+TEST(GateThreshold, FalseAlarmsComeAsOftenAsAsked) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> noise(50, 0.5);
+  int alarms = 0;
+  constexpr int kMachines = 20'000;
+  for (int machine = 0; machine < kMachines; ++machine) {
+    learnt_figures known;
+    for (int run = 0; run < 8; ++run) known.values.push_back(noise(random));
+    alarms += noise(random) < *least_value(known, 0.01) ? 1 : 0;
+  }
+  EXPECT_GT(alarms, kMachines * 0.007);
+  EXPECT_LT(alarms, kMachines * 0.013);
+}
+
+TEST(GateBaseline, IsWhatWasWritten) {
+  const auto machine = two_gpus();
+  const auto known = learnt_from(machine);
+  const auto again = parse_baseline(to_json(known).dump());
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(to_json(*again), to_json(known));
+  const auto both = joined(known, known);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->figures.begin()->second.values.size(), 12u);
+  auto other = known;
+  other.driver_version = "590";
+  EXPECT_FALSE(joined(known, other));
+  for (
+      const char* text :
+      {"", "{}", "[1]", R"({"schema":"peerlane-gate-baseline/1"})",
+       R"({"schema":"peerlane-gate-baseline/1","driver_version":"1","simulated":false,"gpus":{},"figures":{},"unavailable":[]})",
+       R"({"schema":"peerlane-gate-baseline/1","driver_version":"1","simulated":false,"gpus":{"a":{}},"figures":{},"unavailable":[]})"}) {
+    const auto bad = parse_baseline(text);
+    ASSERT_FALSE(bad) << text;
+    EXPECT_NE(bad.error().message.find("--learn"), std::string::npos);
+  }
+}
+
+TEST(GateXid, LinesOfTheKernelsLog) {
+  const std::string log =
+      "6,1234,5678,-;NVRM: Xid (PCI:0000:0b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+      "NVRM: Xid (PCI:0000:0a:00): 13, Graphics Exception\nNVRM: Xid (PCI:0000:0a:00): , broken\nNVRM: Xid (PCI:0000\n"
+      "something else\n[ 12.3] NVRM: Xid (PCI:0001:0a:00): 48, pid=1";
+  EXPECT_EQ(parse_xids(log), (std::vector<xid_event>{{"0000:0b:00", 79}, {"0000:0a:00", 13}, {"0001:0a:00", 48}}));
+  EXPECT_TRUE(is_hardware_xid(79));
+  EXPECT_FALSE(is_hardware_xid(31));
+  EXPECT_TRUE(parse_xids("").empty());
+}
+
+TEST(GateOutput, OneLineNamesTheCauseFirst) {
+  outcome result;
+  result.worst = level::unfit;
+  result.findings = {{level::unfit, "pcie_link", 0, "PCIe x8, learnt x16", 0, 0},
+                     {level::unfit, "h2d", 0, "slow\nindeed", 1, 2}};
+  EXPECT_EQ(one_line(result, 2), "unfit: GPU 0: PCIe x8, learnt x16 (1 more)");
+  std::swap(result.findings[0], result.findings[1]);
+  EXPECT_EQ(one_line(result, 2).find('\n'), std::string::npos);
+  const std::string text = prometheus_text(result, two_gpus());
+  EXPECT_NE(text.find("\npeerlane_gate_fit 0\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("peerlane_gate_check{check=\"pcie_link\",gpu=\"0000:0a:00.0\"} 3\n"), std::string::npos) << text;
+  result = {};
+  EXPECT_EQ(one_line(result, 1).substr(0, 10), "fit: 1 GPU");
+}
+
+}  // namespace
+}  // namespace pl::gate

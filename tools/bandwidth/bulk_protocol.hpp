@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels with bulk copies and the CPU that launches them agree on.
+#pragma once
+
+#include <cstdint>
+
+namespace pl::bandwidth::protocol {
+
+// A block keeps so many pieces under way. Four blocks of these fit a multiprocessor of any GPU that has bulk copies: 128 KiB
+// in flight, more than bandwidth times latency of its memory and of any link.
+constexpr unsigned kBulkStages = 4;
+constexpr unsigned kBulkBytes = 8192;
+constexpr unsigned kBulkBlocksEach = 4;  // of a multiprocessor
+constexpr unsigned kBulkThreads = 32;    // of which one works
+constexpr unsigned kBulkAlignment = 128;
+constexpr unsigned kBulkSharedBytes = kBulkAlignment + kBulkStages * kBulkBytes + kBulkStages * 8;
+
+constexpr int kBulkComputeMajor = 9;  // the least compute capability
+
+}  // namespace pl::bandwidth::protocol

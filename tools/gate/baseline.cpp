@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "base/text.hpp"
+#include "tools/bandwidth/outcome.hpp"
+#include "tools/gate/gate.hpp"
+
+namespace pl::gate {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSchema = "peerlane-gate-baseline/1";
+
+std::size_t hardware_xids(const machine_state& machine, const std::string& bus_id) {
+  std::size_t count = 0;
+  if (machine.xids)
+    for (const xid_event& one : *machine.xids)
+      if (is_hardware_xid(one.number) && bus_id.starts_with(one.bus_id)) ++count;
+  return count;
+}
+
+json to_json(const learnt_gpu& one) {
+  return {{"name", one.name},
+          {"pcie_generation", one.pcie_generation},
+          {"pcie_width", one.pcie_width},
+          {"nvlinks", one.nvlinks},
+          {"sm_mhz", one.sm_mhz},
+          {"memory_mhz", one.memory_mhz},
+          {"bar1_bytes", one.bar1_bytes},
+          {"memory_bytes", one.memory_bytes},
+          {"ecc_uncorrected", one.ecc_uncorrected},
+          {"hardware_xids", one.hardware_xids},
+          {"numa_node", one.numa_node}};
+}
+
+learnt_gpu gpu_of(const json& one) {
+  learnt_gpu out;
+  one.at("name").get_to(out.name);
+  one.at("pcie_generation").get_to(out.pcie_generation);
+  one.at("pcie_width").get_to(out.pcie_width);
+  one.at("nvlinks").get_to(out.nvlinks);
+  one.at("sm_mhz").get_to(out.sm_mhz);
+  one.at("memory_mhz").get_to(out.memory_mhz);
+  one.at("bar1_bytes").get_to(out.bar1_bytes);
+  one.at("memory_bytes").get_to(out.memory_bytes);
+  one.at("ecc_uncorrected").get_to(out.ecc_uncorrected);
+  one.at("hardware_xids").get_to(out.hardware_xids);
+  one.at("numa_node").get_to(out.numa_node);
+  return out;
+}
+
+}  // namespace
+
+std::string key_of(const machine_state& machine, const reading& one) {
+  const auto bus_id = [&](int gpu) { return machine.links.gpus.at(static_cast<std::size_t>(gpu)).bus_id; };
+  return one.name + "/" + bus_id(one.gpu) + (one.peer >= 0 ? "/" + bus_id(one.peer) : "");
+}
+
+bool has_threshold(const reading& one) {
+  if (one.name == "host_memory") return !one.is_simulated;
+  return one.name != "mapping" && one.name != "channel" && one.name != "placement";
+}
+
+baseline learn(const machine_state& machine, const std::vector<std::vector<reading>>& runs) {
+  baseline out;
+  out.driver_version = machine.driver_version;
+  out.simulated = machine.links.simulated;
+  for (const auto& facts : machine.links.gpus) {
+    learnt_gpu& one = out.gpus[facts.bus_id];
+    one = {facts.name,
+           facts.pcie_generation_max,
+           facts.pcie_width_now,
+           facts.nvlinks_active,
+           facts.sm_clock_max_mhz,
+           facts.memory_clock_max_mhz,
+           facts.bar1_bytes,
+           facts.memory_bytes,
+           facts.ecc_uncorrected,
+           hardware_xids(machine, facts.bus_id),
+           facts.numa_node};
+  }
+  std::map<std::string, double> variances;
+  for (const auto& run : runs)
+    for (const reading& one : run) {
+      const std::string key = key_of(machine, one);
+      if (one.outcome == reading::state::unavailable) out.unavailable.insert(key);
+      if (one.outcome != reading::state::measured || !has_threshold(one)) continue;
+      out.figures[key].values.push_back(one.value);
+      const double deviation = bandwidth::describe(one.samples).stddev;
+      if (!one.samples.empty()) variances[key] += deviation * deviation / static_cast<double>(one.samples.size());
+    }
+  for (auto& [key, figures] : out.figures)
+    figures.sample_scatter = std::sqrt(variances[key] / static_cast<double>(figures.values.size()));
+  return out;
+}
+
+result<baseline> joined(const baseline& earlier, const baseline& later) {
+  const auto same = [](const auto& a, const auto& b) { return a.first == b.first && a.second.name == b.second.name; };
+  if (earlier.driver_version != later.driver_version || earlier.simulated != later.simulated ||
+      !std::equal(earlier.gpus.begin(), earlier.gpus.end(), later.gpus.begin(), later.gpus.end(), same))
+    return failure{EINVAL, "--add: the file is of another machine or driver: learn it anew, without --add"};
+  baseline out = later;
+  for (auto& [key, figures] : out.figures) {
+    const auto known = earlier.figures.find(key);
+    if (known == earlier.figures.end()) continue;
+    const auto then = static_cast<double>(known->second.values.size()), now = static_cast<double>(figures.values.size());
+    const double squares = then * std::pow(known->second.sample_scatter, 2) + now * std::pow(figures.sample_scatter, 2);
+    figures.sample_scatter = std::sqrt(squares / (then + now));
+    figures.values.insert(figures.values.begin(), known->second.values.begin(), known->second.values.end());
+  }
+  return out;
+}
+
+json to_json(const baseline& known) {
+  json gpus = json::object(), figures = json::object();
+  for (const auto& [bus_id, one] : known.gpus) gpus[bus_id] = to_json(one);
+  for (const auto& [key, one] : known.figures)
+    figures[key] = {{"gb_per_s", one.values}, {"sample_scatter", one.sample_scatter}};
+  return {{"schema", kSchema},  {"driver_version", known.driver_version}, {"simulated", known.simulated}, {"gpus", gpus},
+          {"figures", figures}, {"unavailable", known.unavailable}};
+}
+
+result<baseline> parse_baseline(const std::string& text) {
+  const auto wrong = [](const std::string& problem) {
+    return failure{EINVAL, problem + "; a baseline is a file that `peerlane gate --learn` wrote on a good machine"};
+  };
+  const json file = json::parse(text, nullptr, false);
+  if (file.is_discarded() || !file.is_object() || file.value("schema", "") != kSchema) return wrong("this is no baseline");
+  try {
+    baseline out;
+    file.at("driver_version").get_to(out.driver_version);
+    file.at("simulated").get_to(out.simulated);
+    for (const auto& [bus_id, one] : file.at("gpus").items()) out.gpus[bus_id] = gpu_of(one);
+    for (const auto& [key, one] : file.at("figures").items())
+      out.figures[key] = {one.at("gb_per_s").get<std::vector<double>>(), one.at("sample_scatter").get<double>()};
+    file.at("unavailable").get_to(out.unavailable);
+    if (out.gpus.empty()) return wrong("it knows no GPU");
+    return out;
+  } catch (const json::exception& problem) { return wrong(std::string("a part is missing: ") + problem.what()); }
+}
+
+result<baseline> load_baseline(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    const int code = errno != 0 ? errno : EIO;
+    return failure{code, format("cannot read the baseline %s: %s; `peerlane gate --learn %s` on a good machine writes it",
+                                path.c_str(), errno_text(code).c_str(), path.c_str())};
+  }
+  auto out = parse_baseline(text.str());
+  if (!out) return failure{out.error().code, path + ": " + out.error().message};
+  return out;
+}
+
+}  // namespace pl::gate
