@@ -4,10 +4,13 @@
 // requests' group, a table shard, then pool names, space, arena; never two shards.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,6 +78,12 @@ class engine::impl {
                                                     const get_options& read_options);
   static result<put_result> put_in_windows(engine& store, pool_id pool, std::string_view key,
                                            std::span<const std::byte> bytes, const put_options& options);
+
+  // ---- engine_find.cpp
+  result<std::map<std::string, std::optional<find_page::found_value>>> gather_keys(pool_state& pool,
+                                                                                   const std::string& first_key,
+                                                                                   const std::string& prefix,
+                                                                                   std::size_t limit);
 
   // ---- engine_read.cpp
   // Where a value lies, for messages; and the failure (counted) if its checksum is not this one.

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -215,6 +216,11 @@ struct find_options {
 
 struct find_page {
   std::vector<std::string> keys;  // ascending as bytes
+  struct found_value {
+    std::uint64_t length_bytes = 0;
+    version_t version = 0;
+  };
+  std::vector<found_value> values;  // of the keys, as it was when they were found
   std::string last;               // where the next page starts (find_options::after); may be a key that did not match
   bool more = false;
 };

@@ -278,11 +278,11 @@ void session::find(const request_ptr& request) {
         const auto found = parts_.engine.find(pool, now);
         if (!found) return found.error();
         page out{{}, found->last, found->more};
-        for (const auto& key : found->keys) {
-          if (!parts_.values.lists(pool, key)) continue;
-          const auto info = parts_.engine.stat(pool, key);
-          if (!info) continue;  // erased in between
-          store_protocol::append(out.body, store_protocol::key_entry{key, info->length_bytes, info->version});
+        for (std::size_t i = 0; i < found->keys.size(); ++i) {
+          const auto& key = found->keys[i];
+          const auto& value = found->values[i];
+          if (parts_.values.lists(pool, key))
+            store_protocol::append(out.body, store_protocol::key_entry{key, value.length_bytes, value.version});
         }
         if (out.body.size() > store_protocol::kMaxBodyBytes)
           return failure{EMSGSIZE, "the page is longer than a frame: ask for fewer keys at a time"};
