@@ -62,7 +62,9 @@ class engine::impl {
   status commit_now(unit_ref unit);  // blocking
   // Whether a value of this length and durability gets extents.
   bool is_large(std::uint64_t length_bytes, durability level) const {
-    return length_bytes > options.small_value_bytes && level != durability::volatile_;
+    // A value that shares a block in memory cannot be written to the disk as it lies there.
+    const std::uint64_t small_bytes = std::max<std::uint64_t>(options.small_value_bytes, store::arena::kSlotBytes);
+    return length_bytes > small_bytes && level != durability::volatile_;
   }
 
   // ---- engine_grants.cpp

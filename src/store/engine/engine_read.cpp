@@ -225,10 +225,15 @@ result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const st
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
   if (!source.owns_extents) destination.on_disk = source.on_disk;
-  const auto pieces = destination.spans();
+  auto pieces = destination.spans();
+  const bool shares_block = source.length_bytes <= store::arena::kSlotBytes;
+  const block_buffer apart(1);
+  if (!apart) return failure{ENOMEM, "store: no memory for a block"};
+  if (shares_block) pieces = {apart.block(0)};
   if (status read = files->read(space->blocks(source.on_disk, pieces)); !read)
     return failure{read.error().code, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) + ", " +
                                           place_on_disk(source) + ": " + read.error().message};
+  if (shares_block) std::memcpy(destination.spans().front().data(), apart.block(0).data(), source.length_bytes);
   if (status same = check_stored(pool, full, source, crc_of(destination)); !same) return std::move(same).error();
   return made;
 }

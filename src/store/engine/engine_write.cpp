@@ -161,6 +161,8 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
 // Writes volatile values that must leave memory to disk, for the life of the process. Returns the bytes freed.
 std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
   std::vector<value_ref> copies;  // copies on disk, in the order of the victims
+  const block_buffer apart(leaving.size());  // what shares a block in memory has one of its own on disk
+  if (!apart) return 0;
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
     auto found = space->allocate(one.stored->length_bytes);
@@ -171,7 +173,14 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
     moved->written_unix_ns = source.written_unix_ns, moved->level = source.level;
     moved->on_disk = std::move(*found);
     moved->owns_extents = true;
-    const auto theirs = space->blocks(moved->on_disk, source.spans());
+    auto memory_of = source.spans();
+    if (source.length_bytes <= store::arena::kSlotBytes) {
+      const std::span<std::byte> block = apart.block(copies.size());
+      std::memcpy(block.data(), memory_of.front().data(), source.length_bytes);
+      std::memset(block.data() + source.length_bytes, 0, block.size() - source.length_bytes);
+      memory_of = {block};
+    }
+    const auto theirs = space->blocks(moved->on_disk, memory_of);
     blocks.insert(blocks.end(), theirs.begin(), theirs.end());
     copies.push_back(std::move(moved));
   }
