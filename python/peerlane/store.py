@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import _gpu, _core, _native  # _gpu first: it is what the others run on
 from . import _html
 from ._errors import Error, Timeout
-from ._types import After, AnyArray, Condition, Durability
+from ._types import After, AnyArray, Condition, Durability, Eviction
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CONDITIONS", "DURABILITIES", "Pool", "Reply", "Store"]  # open() would hide Python's: import it by name
+__all__ = ["CONDITIONS", "DURABILITIES", "EVICTIONS", "Pool", "Reply", "Store"]  # open() would hide Python's: import it by name
 
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
+EVICTIONS: dict[str | None, int] = {"s3-fifo": 0, "lru": 1}
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
 _size, _u32, _u64, _i32, _i64, _text, _pointer = (ctypes.c_size_t, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int32, ctypes.c_int64,
                                                   ctypes.c_char_p, ctypes.c_void_p)
@@ -39,13 +40,14 @@ class _Options(ctypes.Structure):
 
 class _PoolOptions(ctypes.Structure):
     _fields_ = [("struct_bytes", _size), ("quota_bytes", _u64), ("quota_keys", _u64), ("durability", _u32), ("no_shm", _u32),
-                ("access", _text), ("copies", _u32)]
+                ("access", _text), ("copies", _u32), ("reserved", _u32), ("cache_memory_bytes", _u64), ("cache_disk_bytes", _u64),
+                ("cache_ttl_ms", _u64), ("is_cache", _u32), ("cache_eviction", _u32)]
 
 
 class _PutOptions(ctypes.Structure):
     _fields_ = [("struct_bytes", _size), ("durability", _u32), ("condition", _u32), ("expected_version", _u64),
                 ("user_flags", _u32), ("is_part", _u32), ("offset_bytes", _u64), ("timeout_ms", _i64), ("on_stream", _u32),
-                ("reserved", _u32), ("stream", _pointer)]
+                ("reserved", _u32), ("stream", _pointer), ("ttl_ms", _u64)]
 
 
 class _GetOptions(ctypes.Structure):
@@ -130,11 +132,12 @@ class Pool:
         return f"<peerlane.store.Pool {self._number.value}>"
 
     def put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
-            after: After = "auto") -> Reply:
+            after: After = "auto", ttl: float = 0) -> Reply:
         """Stores the bytes of `x`: a contiguous tensor, array or bytes. `durability`: "volatile", "logged", "durable"; None: the
-        pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `after`: as for peerlane.copy()."""
+        pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `after`: as for peerlane.copy(). `ttl`:
+        in a pool that is a cache, seconds after which the value is gone; 0: as the pool says."""
         options = _filled(_PutOptions, durability=_number_of(durability, DURABILITIES, "durability"),
-                          condition=_number_of(condition, CONDITIONS, "condition"))
+                          condition=_number_of(condition, CONDITIONS, "condition"), ttl_ms=int(ttl * 1e3))
         address, size = _core.one_run(x, False, after)
         reply = _Info()
         _call("peerlane_store_put", *self._at(key), _Buffer(address, size), ctypes.byref(options), ctypes.byref(reply))
@@ -195,9 +198,14 @@ class Store:
         _call(call, self._open(), name.encode(), *more, ctypes.byref(number))
         return Pool(self, number.value)
 
-    def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1) -> Pool:
-        """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3."""
-        options = _filled(_PoolOptions, durability=_number_of(durability, DURABILITIES, "durability"), quota_bytes=quota_bytes, copies=copies)
+    def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1, cache: bool = False,
+                    cache_memory_bytes: int = 0, cache_disk_bytes: int = 0, ttl: float = 0, eviction: Eviction = "s3-fifo") -> Pool:
+        """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3.
+        `cache`: values are volatile, and leave when the pool's share is full or others need the room. Its share of memory (0: three
+        quarters) and of the disk (0: none), seconds that a value lives (0: for ever), and which one leaves first."""
+        options = _filled(_PoolOptions, durability=_number_of(durability, DURABILITIES, "durability"), quota_bytes=quota_bytes, copies=copies,
+                          is_cache=int(cache), cache_memory_bytes=cache_memory_bytes, cache_disk_bytes=cache_disk_bytes,
+                          cache_ttl_ms=int(ttl * 1e3), cache_eviction=_number_of(eviction, EVICTIONS, "eviction"))
         return self._pool("peerlane_store_create_pool", name, ctypes.byref(options))
 
     def open_pool(self, name: str) -> Pool:

@@ -10,7 +10,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "calibrate": view_copy.calibrate, "copy": view_copy.blocks, "copybw": view_foundation.copybw, "copylat": view_foundation.copylat,
          "demo": view_checks.demo, "device_put_bench": view_channels.by_kind,
          "dma_bench": view_copy.dma_bench, "dma_order_bench": view_channels.by_kind, "nixl_bench": view_channels.by_kind,
-         "dma_planner_bench": view_copy.dma_planner_bench, "doctor": view_checks.doctor, "env": view_checks.env, "explain-copy": view_copy.explain,
+         "dma_planner_bench": view_copy.dma_planner_bench, "doctor": view_checks.doctor, "env": view_checks.env, "eviction_bench": view_channels.by_kind, "explain-copy": view_copy.explain,
          "info": view_checks.info, "p2p": view_messages.p2p, "pplat": view_foundation.pplat, "sanity": view_checks.sanity,
          "soak": view_checks.soak,
          "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_bench": view_store.bench, "store_compare": view_store.rivals,

@@ -36,9 +36,7 @@ class block_buffer {
       : data_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, std::max<std::size_t>(blocks, 1) * kBlockBytes))) {}
   // Empty: there is no memory.
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  std::span<std::byte> block(std::size_t number) const noexcept {
-    return {data_.get() + number * kBlockBytes, kBlockBytes};
-  }
+  std::span<std::byte> block(std::size_t number) const noexcept { return {data_.get() + number * kBlockBytes, kBlockBytes}; }
 
  private:
   struct release {
