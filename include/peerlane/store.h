@@ -71,6 +71,11 @@ enum peerlane_store_condition {
   PEERLANE_IF_VERSION = 3  /**< Else ESTALE. */
 };
 
+enum peerlane_store_eviction {
+  PEERLANE_EVICT_S3_FIFO = 0, /**< What was used twice stays, whatever passes once. */
+  PEERLANE_EVICT_LRU = 1      /**< What was not used for the longest time leaves. */
+};
+
 /* ---- Opening --------------------------------------------------------------------------------------------------------- */
 
 #define PEERLANE_STORE_NO_SHM 1u       /**< Do not map the store's memory. */
@@ -121,6 +126,12 @@ struct peerlane_pool_options {
   uint32_t no_shm;      /**< 1: never through shared memory. */
   const char* access;   /**< "uid:1000=rw,cert:NAME=r"; NULL: everybody who can connect reads and writes. */
   uint32_t copies;      /**< Of a cluster: servers that have each value, 1 (also 0) to 3. */
+  uint32_t reserved;
+  uint64_t cache_memory_bytes; /**< Of a cache: its share of the store's memory; 0: three quarters. */
+  uint64_t cache_disk_bytes;   /**< Of a cache: what leaves memory goes to disk, up to so much; 0: it is gone. */
+  uint64_t cache_ttl_ms;       /**< Of a cache: values put without a time to live are gone after so long; 0: never. */
+  uint32_t is_cache;       /**< 1: values are volatile, and leave when the pool's share is full or others need the room. */
+  uint32_t cache_eviction; /**< enum peerlane_store_eviction. */
 };
 
 /** @param pool  written on success. @return 0; EEXIST: there already. */
@@ -147,7 +158,8 @@ struct peerlane_put_options {
   int64_t timeout_ms;    /**< 0: the store's; negative: no limit. */
   uint32_t on_stream;    /**< 1: device memory is read after what `stream` has queued so far. */
   uint32_t reserved;
-  void* stream; /**< CUstream, cudaStream_t. */
+  void* stream;    /**< CUstream, cudaStream_t. */
+  uint64_t ttl_ms; /**< Into a cache: the value is gone after so long; 0: as the pool says. Else EINVAL. */
 };
 
 /** Zero means the default everywhere. */

@@ -20,7 +20,7 @@ from . import _gpu, _core  # _gpu first: it is what the others run on
 from . import _html
 from ._errors import Error
 from ._operation import Operation
-from ._types import After, AnyArray, Condition, Durability
+from ._types import After, AnyArray, Condition, Durability, Eviction
 
 try:
     from . import _store
@@ -34,6 +34,7 @@ __all__ = ["CONDITIONS", "DURABILITIES", "Pool", "Reply", "Store"]  # open() wou
 
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
+EVICTIONS: dict[str | None, int] = {"s3-fifo": 0, "lru": 1}
 _IF_VERSION = 3
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
 _READS = 8  # of one value whose length others change meanwhile
@@ -98,25 +99,26 @@ class Pool:
         return f"<peerlane.store.Pool {self._number}>"
 
     def put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
-            version: int | None = None, after: After = "auto") -> Reply:
+            version: int | None = None, after: After = "auto", ttl: float = 0) -> Reply:
         """Stores the bytes of `x`: a contiguous tensor, array or bytes. `durability`: "volatile", "logged", "durable"; None: the
         pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `version`: only where the value is still that
-        one, else Error with ESTALE. `after`: as for peerlane.copy()."""
-        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version))
+        one, else Error with ESTALE. `after`: as for peerlane.copy(). `ttl`: in a pool that is a cache, seconds after which the value is
+        gone; 0: as the pool says."""
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), int(ttl * 1e3))
         name = _key(key)
         return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
 
     def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
-                  version: int | None = None, after: After = "auto") -> Operation:
+                  version: int | None = None, after: After = "auto", ttl: float = 0) -> Operation:
         """put() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
-        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version))
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), int(ttl * 1e3))
         name = _key(key)
         return self._store._connection.begin_put(self._number, name, _core.one_run(x, False, after), *options)
 
     def put_async(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
-                  version: int | None = None, after: After = "auto") -> Coroutine[Any, Any, Reply]:
+                  version: int | None = None, after: After = "auto", ttl: float = 0) -> Coroutine[Any, Any, Reply]:
         """put() to be awaited: it has begun when the call returns. It cannot be called off; a cancelled task leaves it to its end."""
-        return _reply(self.begin_put(key, x, durability=durability, condition=condition, version=version, after=after))
+        return _reply(self.begin_put(key, x, durability=durability, condition=condition, version=version, after=after, ttl=ttl))
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
@@ -169,10 +171,14 @@ class Store:
     def __repr__(self) -> str:
         return f"<peerlane.store.Store {'connected' if self._connection.is_open else 'closed'}>"
 
-    def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1) -> Pool:
-        """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3."""
+    def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1, cache: bool = False,
+                    cache_memory_bytes: int = 0, cache_disk_bytes: int = 0, ttl: float = 0, eviction: Eviction = "s3-fifo") -> Pool:
+        """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3.
+        `cache`: values are volatile, and leave when the pool's share is full or others need the room. Its share of memory (0: three
+        quarters) and of the disk (0: none), seconds that a value lives (0: for ever), and which one leaves first."""
+        cached = (cache, cache_memory_bytes, cache_disk_bytes, int(ttl * 1e3), _number_of(eviction, EVICTIONS, "eviction"))
         number = _number_of(durability, DURABILITIES, "durability")
-        return Pool(self, self._connection.create_pool(name, number, quota_bytes, copies))
+        return Pool(self, self._connection.create_pool(name, number, quota_bytes, copies, *cached))
 
     def open_pool(self, name: str) -> Pool:
         """Error with ENXIO where there is none of that name."""

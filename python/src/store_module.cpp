@@ -96,11 +96,13 @@ auto asked(self_t self, Call&& call) {
   else must(outcome);
 }
 
-peerlane_put_options put_options(std::uint32_t durability, std::uint32_t condition, std::uint64_t version) {
+peerlane_put_options put_options(std::uint32_t durability, std::uint32_t condition, std::uint64_t version,
+                                 std::uint64_t ttl_ms = 0) {
   auto options = peerlane::store::put_options();
   options.durability = durability;
   options.condition = condition;
   options.expected_version = version;
+  options.ttl_ms = ttl_ms;
   return options;
 }
 
@@ -112,9 +114,9 @@ peerlane_get_options get_options(std::uint64_t offset, bool verify) {
 }
 
 reply put(self_t self, std::uint32_t pool, bytes_argument key, const run& value, std::uint32_t durability,
-          std::uint32_t condition, std::uint64_t version) {
+          std::uint32_t condition, std::uint64_t version, integer_argument ttl_ms) {
   const key_bytes name(key);
-  const auto options = put_options(durability, condition, version);
+  const auto options = put_options(durability, condition, version, ttl_ms.as<std::uint64_t>("ttl"));
   const auto source = buffer_at(value);
   return reply_of(asked(self, [&](const auto& store) { return store.put(pool, name.text, source, &options); }));
 }
@@ -132,9 +134,10 @@ std::unique_ptr<operation> operation_of(self_t self, const run& value, peerlane:
 }
 
 std::unique_ptr<operation> begin_put(self_t self, std::uint32_t pool, bytes_argument key, const run& value,
-                                     std::uint32_t durability, std::uint32_t condition, std::uint64_t version) {
+                                     std::uint32_t durability, std::uint32_t condition, std::uint64_t version,
+                                     integer_argument ttl_ms) {
   const key_bytes name(key);
-  const auto options = put_options(durability, condition, version);
+  const auto options = put_options(durability, condition, version, ttl_ms.as<std::uint64_t>("ttl"));
   const auto source = buffer_at(value);
   return operation_of(self, value,
                       asked(self, [&](const auto& store) { return store.begin_put(pool, name.text, source, &options); }));
@@ -180,12 +183,18 @@ nb::typed<nb::list, nb::typed<nb::tuple, nb::bytes, int>> find(self_t self, std:
 }
 
 std::uint32_t create_pool(self_t self, const std::string& name, std::uint32_t durability, integer_argument quota_bytes,
-                          integer_argument copies) {
+                          integer_argument copies, bool is_cache, integer_argument memory_bytes, integer_argument disk_bytes,
+                          integer_argument ttl_ms, std::uint32_t eviction) {
   peerlane_pool_options options{};
   options.struct_bytes = sizeof options;
   options.durability = durability;
   options.quota_bytes = quota_bytes.as<std::uint64_t>("quota_bytes");
   options.copies = copies.as<std::uint32_t>("copies");
+  options.is_cache = is_cache ? 1 : 0;
+  options.cache_memory_bytes = memory_bytes.as<std::uint64_t>("cache_memory_bytes");
+  options.cache_disk_bytes = disk_bytes.as<std::uint64_t>("cache_disk_bytes");
+  options.cache_ttl_ms = ttl_ms.as<std::uint64_t>("ttl");
+  options.cache_eviction = eviction;
   return asked(self, [&](const auto& store) { return store.create_pool(name.c_str(), &options); });
 }
 
@@ -199,7 +208,9 @@ void bind_store(nb::module_& module) {
            nb::arg("socket").none(), nb::arg("endpoint").none(), nb::arg("tls").none(), nb::arg("timeout_ms"))
       .def("close", &connection::close)
       .def_prop_ro("is_open", &connection::is_open)
-      .def("create_pool", &create_pool, nb::arg("name"), nb::arg("durability"), nb::arg("quota_bytes"), nb::arg("copies"))
+      .def("create_pool", &create_pool, nb::arg("name"), nb::arg("durability"), nb::arg("quota_bytes"), nb::arg("copies"),
+           nb::arg("is_cache"), nb::arg("cache_memory_bytes"), nb::arg("cache_disk_bytes"), nb::arg("ttl_ms"),
+           nb::arg("eviction"))
       .def(
           "open_pool",
           [](self_t self, const std::string& name) {
@@ -216,9 +227,10 @@ void bind_store(nb::module_& module) {
           "sync",
           [](self_t self, std::uint32_t number) { asked(self, [&](const auto& store) { return store.sync(number); }); },
           pool)
-      .def("put", &put, pool, key, value, nb::arg("durability"), nb::arg("condition"), nb::arg("version"))
+      .def("put", &put, pool, key, value, nb::arg("durability"), nb::arg("condition"), nb::arg("version"), nb::arg("ttl_ms"))
       .def("get", &get, pool, key, value, nb::arg("offset"), nb::arg("verify"))
-      .def("begin_put", &begin_put, pool, key, value, nb::arg("durability"), nb::arg("condition"), nb::arg("version"))
+      .def("begin_put", &begin_put, pool, key, value, nb::arg("durability"), nb::arg("condition"), nb::arg("version"),
+           nb::arg("ttl_ms"))
       .def("begin_get", &begin_get, pool, key, value, nb::arg("offset"), nb::arg("verify"))
       .def("erase", &erase, pool, key, nb::arg("condition"), nb::arg("version"))
       .def("stat", &stat, pool, key)

@@ -47,6 +47,18 @@ Options taken(const Options* given) {
   return out;
 }
 
+// Nothing: the pool shall be no cache. EINVAL: the options contradict each other.
+pl::result<std::optional<wire::cache_settings>> cache_of(const peerlane_pool_options& options) {
+  const bool given = options.cache_memory_bytes != 0 || options.cache_disk_bytes != 0 || options.cache_ttl_ms != 0 ||
+                     options.cache_eviction != 0;
+  if (options.is_cache == 0 && given) return pl::failure{EINVAL, "a pool's cache_* options need is_cache = 1"};
+  if (options.cache_eviction > PEERLANE_EVICT_LRU)
+    return pl::failure{EINVAL, "unknown cache_eviction: PEERLANE_EVICT_S3_FIFO or PEERLANE_EVICT_LRU"};
+  if (options.is_cache == 0) return std::optional<wire::cache_settings>();
+  return std::optional(wire::cache_settings{options.cache_memory_bytes, options.cache_disk_bytes, options.cache_ttl_ms,
+                                            static_cast<std::uint8_t>(options.cache_eviction)});
+}
+
 // Nothing: no level, or one that callers may not ask for.
 std::optional<wire::durability> given_level(std::uint32_t number) {
   const auto level = pl::store::durability_from(number);
@@ -66,6 +78,7 @@ pl::store_client::put_request put_request_of(const peerlane_put_options* given) 
   if (const auto level = given_level(options.durability); level != wire::durability::pool_default) out.level = level;
   if (options.condition != 0)
     out.only = wire::precondition{static_cast<wire::condition>(options.condition), options.expected_version};
+  if (options.ttl_ms != 0) out.ttl_ms = options.ttl_ms;
   if (options.user_flags != 0) out.user_flags = options.user_flags;
   if (options.is_part != 0) out.offset = options.offset_bytes;
   if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
@@ -307,7 +320,10 @@ PL_EXPORT int peerlane_store_create_pool(peerlane_store_t store, const char* nam
     if (options.copies > pl::store_client::kMaxCopies) return fail(EINVAL, "a pool has 1 to 3 copies");
     if (options.copies > 1 && !one->cluster) return fail(EINVAL, "copies of a pool need a cluster of stores");
     if (options.copies != 0) settings.copies = static_cast<std::uint8_t>(options.copies);
-    const auto made = one->cluster ? one->cluster->create_pool(name, settings) : one->store->create_pool(name, settings);
+    const auto cache = cache_of(options);
+    if (!cache) return fail(cache.error());
+    const auto made =
+        one->cluster ? one->cluster->create_pool(name, settings, *cache) : one->store->create_pool(name, settings, *cache);
     if (!made) return fail(made.error());
     *pool = *made;
     return 0;

@@ -125,6 +125,25 @@ def test_versions_and_whole_values(server, numbers):
         store.delete_pool("versions")
 
 
+def test_a_pool_that_is_a_cache(server):
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("cache", cache=True, cache_memory_bytes=4 << 20, eviction="lru")
+        for i in range(12):
+            pool.put(f"k{i}", bytes(1 << 20))
+        assert 1 <= len(pool.keys()) <= 4 and pool.stat("k11").value_bytes == 1 << 20
+        with pytest.raises(peerlane.Error) as told:
+            pool.get("k0", bytearray(1))
+        assert told.value.errno == errno.ENOENT
+        pool.put("short", b"lived", ttl=0.05)
+        while "short".encode() in pool.keys():
+            pass
+        with pytest.raises(ValueError, match="eviction: 'fifo' is none of 's3-fifo', 'lru'"):
+            store.create_pool("other", cache=True, eviction="fifo")
+        with pytest.raises(ValueError, match="cache_memory_bytes: -1"):
+            store.create_pool("other", cache=True, cache_memory_bytes=-1)
+        store.delete_pool("cache")
+
+
 def test_closing_ends_what_is_under_way(server):
     store = peerlane.store.open(server)
     pool = store.create_pool("closing", durability="volatile")

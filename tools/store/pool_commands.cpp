@@ -23,7 +23,8 @@ void print_pools(store_client::client& store) {
   std::printf("%-24s %10s %14s %14s %-10s %-4s %s\n", "pool", "keys", "bytes", "quota bytes", "durability", "shm", "access");
   for (const auto& one : pools_of(store))
     std::printf("%-24s %10" PRIu64 " %14" PRIu64 " %14" PRIu64 " %-10s %-4s %s\n", one.name.c_str(), one.keys, one.bytes,
-                one.settings.size_bytes, store_protocol::name_of(one.settings.level), one.settings.allow_shm ? "yes" : "no",
+                one.settings.size_bytes, one.settings.is_cache ? "cache" : store_protocol::name_of(one.settings.level),
+                one.settings.allow_shm ? "yes" : "no",
                 one.settings.access.empty() ? "everybody" : one.settings.access.c_str());
 }
 
@@ -81,10 +82,41 @@ int run_find(const tools::invocation& call) {
   return tools::kExitOk;
 }
 
+namespace {
+
+// Of a pool that is a cache.
+struct cache_options {
+  bool is_cache = false;
+  std::int64_t ttl_ms = 0;
+  std::string policy;
+  store_protocol::cache_settings settings;
+
+  void add(tools::command_parser& parser) {
+    parser.flag("--cache", is_cache, "Values are volatile, and leave when the pool's share is full or others need the room");
+    parser.size("--cache-memory", settings.memory_bytes, "A cache's share of the server's memory [three quarters]");
+    parser.size("--cache-disk", settings.disk_bytes, "What leaves a cache's memory goes to disk, up to so much [0]");
+    parser.integer("--ttl-ms", ttl_ms, 0, INT64_MAX, "A cache's values are gone after so long; 0: never [0]");
+    parser.text("--eviction", policy, "s3-fifo or lru: which value leaves a cache first [s3-fifo]");
+  }
+  std::optional<store_protocol::cache_settings> get() {
+    const bool given = settings.memory_bytes != 0 || settings.disk_bytes != 0 || ttl_ms != 0 || !policy.empty();
+    if (!is_cache && given) throw tool_failure("--cache-memory, --cache-disk, --ttl-ms and --eviction need --cache");
+    if (!is_cache) return std::nullopt;
+    settings.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
+    const auto kind = policy.empty() ? store::eviction::s3_fifo : store::eviction_of(policy);
+    if (!kind) throw tool_failure("--eviction is s3-fifo or lru");
+    settings.policy = static_cast<std::uint8_t>(*kind);
+    return settings;
+  }
+};
+
+}  // namespace
+
 int run_pool(const tools::invocation& call) {
   reach_options target;
   std::string action, name, level;
   store_protocol::pool_settings settings;
+  cache_options cache;
   std::uint64_t keys = 0;
   std::int64_t copies = 1;
   bool no_shm = false;
@@ -100,9 +132,11 @@ int run_pool(const tools::invocation& call) {
   parser.text("--access", settings.access, "PRINCIPAL=RIGHTS,... with rights of r, w, a [everybody reads and writes]");
   parser.integer("--copies", copies, 1, store_client::kMaxCopies, "In a cluster: servers that each value is on [1]");
   parser.flag("--no-pool-shm", no_shm, "Clients do not reach this pool through shared memory");
+  cache.add(parser);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  settings.level = durability_option(level).value_or(store_protocol::durability::durable);
+  settings.level = durability_option(level).value_or(store_protocol::durability::pool_default);
+  const auto terms = cache.get();
   settings.max_keys = keys;
   settings.allow_shm = !no_shm;
   settings.copies = static_cast<std::uint8_t>(copies);
@@ -110,6 +144,9 @@ int run_pool(const tools::invocation& call) {
   const opcode op = action == "create" ? opcode::pool_create : action == "set" ? opcode::pool_set : opcode::pool_delete;
   const auto one = store->make_plain(op, 0, name);
   if (op != opcode::pool_delete) one->fields.settings = settings;
+  if (op != opcode::pool_delete) one->fields.cache = terms;
+  if (terms && (store->server_capabilities() & store_protocol::capability::cache) == 0)
+    throw tool_failure("the server knows no caches: it is of an earlier release");
   must(store->run(one));
   return tools::kExitOk;
 }

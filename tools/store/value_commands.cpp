@@ -136,12 +136,14 @@ int run_put(const tools::invocation& call) {
   condition_options condition;
   std::string pool_name, key, path, level;
   bool make_pool = false;
+  std::int64_t ttl_ms = 0;
   tools::command_parser parser(call, "Puts a file's bytes as a value and says how they went and what they survive");
   parser.app().add_option("POOL", pool_name, "Pool")->required();
   parser.app().add_option("KEY", key, "Key")->required();
   parser.app().add_option("FILE", path, "File; - is standard input")->required();
   parser.text("--durability", level, "volatile, logged or durable [the pool's]");
   parser.flag("--make-pool", make_pool, "Make the pool if there is none of this name");
+  parser.integer("--ttl-ms", ttl_ms, 0, INT64_MAX, "Into a cache: the value is gone after so long [the pool's]");
   condition.add(parser);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
@@ -150,6 +152,7 @@ int run_put(const tools::invocation& call) {
   store_client::put_request options;
   options.level = durability_option(level);
   options.only = condition.get();
+  if (ttl_ms != 0) options.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
   const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, options));
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
     throw tool_failure("the store's checksum is not that of the file, which changed while it was put");
@@ -197,14 +200,42 @@ int run_get(const tools::invocation& call) {
   return tools::kExitOk;
 }
 
+namespace {
+
+const char* name_of_policy(std::uint8_t number) {
+  const bool known = number <= static_cast<std::uint8_t>(store::eviction::last);
+  return known ? store::name_of(static_cast<store::eviction>(number)) : "unknown";
+}
+
+void print_pool(const reach_options& target, const std::string& name) {
+  const auto connection = reach(target);
+  const auto got = must(connection->run(connection->make_plain(store_protocol::opcode::pool_open, 0, name)));
+  if (!got.fields.statistics) throw tool_failure("the server tells nothing of its pools: it is of an earlier release");
+  const auto& now = *got.fields.statistics;
+  std::printf("keys %" PRIu64 "\nbytes %" PRIu64 "\nhits %" PRIu64 "\nmisses %" PRIu64 "\n", now.keys, now.bytes, now.hits,
+              now.misses);
+  const auto& cache = got.fields.cache_is;
+  if (!cache) return;
+  std::printf("evicted %" PRIu64 "\nevicted_bytes %" PRIu64 "\nexpired %" PRIu64 "\nspilled %" PRIu64 "\n", now.evicted,
+              now.evicted_bytes, now.expired, now.spilled);
+  std::printf("memory_bytes %" PRIu64 "\ndisk_bytes %" PRIu64 "\n", now.memory_bytes, now.disk_bytes);
+  std::printf("eviction %s\nttl_ms %" PRIu64 "\n", name_of_policy(cache->policy), cache->ttl_ms);
+}
+
+}  // namespace
+
 int run_stat(const tools::invocation& call) {
   reach_options target;
   std::string pool_name, key;
-  tools::command_parser parser(call, "What is known of a value");
+  tools::command_parser parser(call, "What is known of a value, or of a pool: hits, misses, what was evicted");
   parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.app().add_option("KEY", key, "Key")->required();
+  parser.app().add_option("KEY", key, "Key; without one: the pool");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
+  if (key.empty()) {
+    print_pool(target, pool_name);
+    return tools::kExitOk;
+  }
   const auto got = must(open_store(target, pool_name).stat(key)).result;
   std::printf(
       "bytes %" PRIu64 "\nversion %" PRIu64 "\ncrc32c %08x\ndurability %s\nuser_flags %u\nwritten_unix_ns %" PRId64 "\n",

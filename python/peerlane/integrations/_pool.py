@@ -13,11 +13,11 @@ from .. import store
 from .._errors import Error
 
 _PERIOD = 30.0  # seconds between two warnings of one kind
-SETTINGS = {"store": None, "pool": None, "durability": "volatile", "timeout": 5.0}
+SETTINGS = {"store": None, "pool": None, "memory_bytes": 0, "disk_bytes": 0, "ttl": 0.0, "timeout": 5.0}
 
 
 def settings_of(given: Mapping[str, Any], prefix: str, pool: str) -> dict[str, Any]:
-    """The values of `prefix` + "store", "pool", "durability" and "timeout" in a framework's own configuration. ValueError for a
+    """The values of `prefix` + a name of SETTINGS in a framework's own configuration. ValueError for a
     name that is none of them: a misspelt one would be silent."""
     settings = {**SETTINGS, "pool": pool}
     for name, value in given.items():
@@ -35,7 +35,7 @@ def settings_of(given: Mapping[str, Any], prefix: str, pool: str) -> dict[str, A
 
 
 def open_pool(settings: Mapping[str, Any]) -> tuple[store.Store, store.Pool]:
-    """Connects, and opens the pool; makes it where there is none. Error says what is wrong with the address."""
+    """Connects, and opens the pool; makes it, as a cache, where there is none. Error says what is wrong with the address."""
     opened = store.open(settings["store"], timeout=float(settings["timeout"]))
     try:
         return opened, opened.open_pool(settings["pool"])
@@ -43,7 +43,8 @@ def open_pool(settings: Mapping[str, Any]) -> tuple[store.Store, store.Pool]:
         if why.errno != errno.ENXIO:
             raise
     with contextlib.suppress(FileExistsError):  # another rank was first
-        return opened, opened.create_pool(settings["pool"], durability=settings["durability"])
+        return opened, opened.create_pool(settings["pool"], cache=True, cache_memory_bytes=int(settings["memory_bytes"]),
+                                          cache_disk_bytes=int(settings["disk_bytes"]), ttl=float(settings["ttl"]))
     return opened, opened.open_pool(settings["pool"])
 
 

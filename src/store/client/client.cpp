@@ -125,11 +125,15 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
   one->fields.only = options.only;
   one->fields.user_flags = options.user_flags;
   one->fields.crc = options.crc;
+  one->fields.ttl_ms = options.ttl_ms;
   if (options.offset) {
     one->head.flags |= flag::patch;
     one->head.offset = *options.offset;
   }
   lock_t hold(lock_);
+  if (options.ttl_ms)
+    if (const status able = needs(store_protocol::capability::cache, "time to live"); !able)
+      return failed(one, able.code(), able.error().message);
   one->fields.request_number = {client_id_, next_sequence_++};
   const auto way = path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);
   if (!check_path(*one, way, "put")) return one;
@@ -330,9 +334,21 @@ result<std::uint32_t> client::open_pool(std::string_view name) {
   return remember_pool(run(make_plain(opcode::pool_open, 0, name)), name);
 }
 
-result<std::uint32_t> client::create_pool(std::string_view name, const store_protocol::pool_settings& settings) {
+// Under the lock. ENOTSUP: the server is of an earlier release, which would end the connection.
+status client::needs(std::uint64_t capability, const char* name) const {
+  if ((server_.capabilities & capability) != 0) return {};
+  return failure{ENOTSUP, std::string("the server knows no ") + name + ": it is of an earlier release"};
+}
+
+result<std::uint32_t> client::create_pool(std::string_view name, const store_protocol::pool_settings& settings,
+                                          const std::optional<store_protocol::cache_settings>& cache) {
+  if (cache) {
+    const lock_t hold(lock_);
+    if (const status able = needs(store_protocol::capability::cache, "caches"); !able) return able.error();
+  }
   auto one = make_plain(opcode::pool_create, 0, name);
   one->fields.settings = settings;
+  one->fields.cache = cache;
   return remember_pool(run(one), name);
 }
 

@@ -39,6 +39,7 @@ struct put_request {
   std::optional<store_protocol::precondition> only;
   std::optional<std::uint32_t> user_flags;
   std::optional<std::uint64_t> offset;  // only this part of the value changes
+  std::optional<std::uint64_t> ttl_ms;  // into a pool that is a cache: gone after so long
   std::optional<std::uint32_t> crc;     // of the value; the store refuses others (EBADMSG)
   stream_order order;                   // device memory: read after the stream's work so far
   int timeout_ms = -1;                  // -1: the client's
@@ -93,7 +94,9 @@ class client {
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   // The pool's number, which stays valid over reconnects.
   result<std::uint32_t> open_pool(std::string_view name);
-  result<std::uint32_t> create_pool(std::string_view name, const store_protocol::pool_settings& settings);
+  // ENOTSUP: `cache` is given, and the server knows of none.
+  result<std::uint32_t> create_pool(std::string_view name, const store_protocol::pool_settings& settings,
+                                    const std::optional<store_protocol::cache_settings>& cache = std::nullopt);
 
   // Why shared memory is not used; empty if it is.
   std::string why_no_shm() const;
@@ -123,6 +126,7 @@ class client {
   void run_callbacks(lock_t& hold);
   void wake_background();
   void background();
+  status needs(std::uint64_t capability, const char* name) const;
   status copy_out(const memory& source, std::uint64_t skip, void* destination, std::uint64_t bytes,
                   const stream_order& order);
   result<std::uint32_t> remember_pool(const reply& got, std::string_view name);

@@ -204,9 +204,11 @@ result<std::uint32_t> router::open_pool(const std::string& name) {
   return remember(name, ask_anyone(opcode::pool_open, name));
 }
 
-result<std::uint32_t> router::create_pool(const std::string& name, const store_protocol::pool_settings& settings) {
+result<std::uint32_t> router::create_pool(const std::string& name, const store_protocol::pool_settings& settings,
+                                          const std::optional<store_protocol::cache_settings>& cache) {
   store_protocol::tail fields;
   fields.settings = settings;
+  fields.cache = cache;
   return remember(name, ask_anyone(opcode::pool_create, name, fields));
 }
 

@@ -47,7 +47,8 @@ class router {
 
   // Pool numbers are the router's own, valid on this object only.
   result<std::uint32_t> open_pool(const std::string& name);
-  result<std::uint32_t> create_pool(const std::string& name, const store_protocol::pool_settings& settings);
+  result<std::uint32_t> create_pool(const std::string& name, const store_protocol::pool_settings& settings,
+                                    const std::optional<store_protocol::cache_settings>& cache = std::nullopt);
   reply put(std::uint32_t pool, std::string_view key, const memory& source, const put_request& options = {});
   reply get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options = {});
   reply erase(std::uint32_t pool, std::string_view key, const put_request& options = {});

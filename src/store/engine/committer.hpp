@@ -113,6 +113,7 @@ class committer {
   void settle_outcomes(group& commit_group, commit_unit& unit);
   bool answer_repeated(group& commit_group, commit_unit& unit, std::optional<request_outcome>& earlier_outcome);
   void remove_record(group& commit_group, const pool_ref& pool, std::string_view full, key_state& state);
+  void forget_expired(table::shard& shard, entry& key_entry);
   result<pending_key*> need_key(group& commit_group, const std::string& full);
   pool_counts& need_counts(group& commit_group, const pool_ref& pool);
   status charge(group& commit_group, const pool_ref& pool, std::int64_t keys, std::int64_t bytes);

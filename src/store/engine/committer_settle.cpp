@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "base/clock.hpp"
 #include "base/text.hpp"
 #include "store/engine/committer.hpp"
 #include "store/engine/record.hpp"
@@ -326,6 +327,17 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
   unit.reached = durability::durable;
 }
 
+// The shard's lock is held. The entry stays: it is about to be changed.
+void committer::forget_expired(table::shard& shard, entry& key_entry) {
+  if (const pool_ref pool = components_.known.find(pool_of(*key_entry.key))) {
+    pool->refund(1, static_cast<std::int64_t>(key_entry.current->length_bytes));
+    pool->forget_name(key_of(*key_entry.key));
+    count(pool->expired);
+  }
+  shard.set_current(key_entry, nullptr);
+  key_entry.is_volatile = false;
+}
+
 result<committer::pending_key*> committer::need_key(group& commit_group, const std::string& full) {
   if (const auto found = commit_group.keys.find(full); found != commit_group.keys.end()) {
     if (found->second.unreadable) return *found->second.unreadable;
@@ -338,7 +350,9 @@ result<committer::pending_key*> committer::need_key(group& commit_group, const s
     entry& key_entry = shard.need(full);
     key_entry.committing = true;
     key_entry.loading.reset();
-    if (key_entry.current) {
+    if (key_entry.current && key_entry.current->expires_ns != 0 && key_entry.current->has_expired(monotonic_ns())) {
+      forget_expired(shard, key_entry);
+    } else if (key_entry.current) {
       const value& now = *key_entry.current;
       state = key_state{true, !key_entry.is_volatile, now.version, now.length_bytes, {}, key_entry.current};
       if (state.in_index) state.on_disk = now.on_disk;

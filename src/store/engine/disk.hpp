@@ -4,7 +4,10 @@
 // a test that replaces both sees (and can lose, tear, reorder or refuse) every write.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +27,22 @@ struct block_io {
   std::uint64_t offset_bytes = 0;  // multiple of kBlockBytes, and so is the size
   std::byte* data = nullptr;       // aligned to kBlockBytes; not written to by write()
   std::uint64_t size_bytes = 0;
+};
+
+// Whole blocks of memory that a disk can read and write: for values that share a block in the arena.
+class block_buffer {
+ public:
+  explicit block_buffer(std::size_t blocks)
+      : data_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, std::max<std::size_t>(blocks, 1) * kBlockBytes))) {}
+  // Empty: there is no memory.
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  std::span<std::byte> block(std::size_t number) const noexcept { return {data_.get() + number * kBlockBytes, kBlockBytes}; }
+
+ private:
+  struct release {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
+  std::unique_ptr<std::byte, release> data_;
 };
 
 // Which of the blocks given to a write hold their bytes already, counted from the front.

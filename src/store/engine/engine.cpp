@@ -200,7 +200,9 @@ status engine::impl::read_catalogue(version_t& ceiling) {
     if (!stored) return std::move(stored).error();
     const auto counts = *stored ? decode_counts(**stored) : pool_counts{};
     if (!counts) return failure{EUCLEAN, "store: the counts of pool " + shown(pool.name) + " are damaged"};
-    known.add(std::make_shared<pool_state>(std::move(pool), *counts));
+    auto read = std::make_shared<pool_state>(std::move(pool), *counts);
+    read->cache = cache_for(read->info());
+    known.add(std::move(read));
   }
   return {};
 }
@@ -392,6 +394,7 @@ result<pool_info> engine::create_pool(std::string_view name, const pool_options&
   if (impl_->known.find(name)) return failure{EEXIST, "store: pool " + shown(name) + " exists"};
   if (impl_->known.count() >= kMaxPools) return failure{ENOSPC, format("store: at most %zu pools", kMaxPools)};
   pool_info made{impl_->last_pool + 1, std::string(name), options, 0, 0, unix_now_ns()};
+  if (status good = impl_->check_terms(made); !good) return std::move(good).error();
   std::string last;
   append_number(last, made.id);
   rocksdb::WriteBatch batch;
@@ -404,6 +407,8 @@ result<pool_info> engine::create_pool(std::string_view name, const pool_options&
   impl_->last_pool = made.id;
   auto fresh = std::make_shared<pool_state>(made, pool_counts{});
   fresh->is_apart = impl_->options.keeps_apart && impl_->options.keeps_apart(made);
+  fresh->cache = impl_->cache_for(made);
+  made = fresh->info();
   impl_->known.add(std::move(fresh));
   return made;
 }
@@ -420,7 +425,11 @@ result<pool_info> engine::pool(pool_id id) const {
   return (*found)->info();
 }
 
-std::vector<pool_info> engine::list_pools() const { return impl_->known.list(); }
+std::vector<pool_info> engine::list_pools() const {
+  for (const pool_info& pool : impl_->known.list())
+    if (const pool_ref one = pool.cache ? impl_->known.find(pool.id) : nullptr) impl_->drop_expired(*one);
+  return impl_->known.list();
+}
 
 result<pool_info> engine::configure_pool(pool_id id, const pool_options& options) {
   if (status good = check_pool_options(options); !good) return std::move(good).error();
@@ -430,6 +439,13 @@ result<pool_info> engine::configure_pool(pool_id id, const pool_options& options
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   pool_info next = (*found)->info();
   next.options = options;
+  const auto terms = impl_->options.cache_of ? impl_->options.cache_of(next) : std::nullopt;
+  if (terms.has_value() != ((*found)->cache != nullptr))
+    return failure{ENOTSUP, "store: pool " + shown((*found)->name) +
+                                ": a pool is a cache for ever or never: make another pool and put its values there"};
+  if (terms && terms->policy != (*found)->cache->terms().policy)
+    return failure{ENOTSUP, "store: pool " + shown((*found)->name) + ": its eviction is the one that it was made with"};
+  if (status good = impl_->check_terms(next); !good) return std::move(good).error();
   rocksdb::WriteBatch batch;
   impl_->records->put(batch, family::catalogue, pool_key(id), encode(next));
   if (status written = impl_->records->write(batch, true); !written) {
@@ -437,8 +453,10 @@ result<pool_info> engine::configure_pool(pool_id id, const pool_options& options
     return std::move(written).error();
   }
   (*found)->set_options(options);
+  if (terms) (*found)->cache->set_terms(*terms);
   impl_->place_pool(**found);
-  return next;
+  impl_->trim_cache(**found, 0);
+  return (*found)->info();
 }
 
 status engine::delete_pool(pool_id id) {

@@ -56,6 +56,8 @@ struct engine_options {
   // Whether the pool's values must not lie in the memory that other processes map. Asked when a pool is opened, made and
   // configured. Null: none.
   std::function<bool(const pool_info&)> keeps_apart;
+  // The terms of a pool that is a cache; its level is volatile_. Asked as keeps_apart; a pool is a cache for ever or never.
+  std::function<std::optional<cache_terms>(const pool_info&)> cache_of;
   // Called at named points of the write path (kill tests). Null in production. Must be thread-safe.
   std::function<void(std::string_view point)> on_point;
 };

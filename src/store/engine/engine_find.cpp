@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keys in order: those of the index and those that only memory knows, merged.
-#include <set>
+#include <algorithm>
+#include <map>
+#include <optional>
 
 #include "store/engine/engine.hpp"
 #include "store/engine/engine_impl.hpp"
@@ -17,18 +19,40 @@ std::string behind(std::string prefix) {
   return prefix;
 }
 
+// Keys in order. Nothing: only memory knows the key's value.
+using found_keys = std::map<std::string, std::optional<find_page::found_value>>;
+
 void add_names(pool_state& pool, std::string_view first_key, std::string_view prefix, std::size_t limit,
-               std::set<std::string>& destination) {
+               found_keys& destination) {
   std::lock_guard lock(pool.names_mutex);
   std::size_t taken = 0;
   for (auto name = pool.volatile_names.lower_bound(first_key); name != pool.volatile_names.end() && taken < limit;
        ++name, ++taken) {
     if (!std::string_view(*name).starts_with(prefix)) break;
-    destination.insert(*name);
+    destination.try_emplace(*name);
   }
 }
 
 }  // namespace
+
+// Up to `limit` keys from `first_key` on: complete up to the `limit`th, then perhaps others.
+// Three passes: names, records, names. A key that moves between memory and index meanwhile appears in one of them.
+result<found_keys> engine::impl::gather_keys(pool_state& pool, const std::string& first_key, const std::string& prefix,
+                                             std::size_t limit) {
+  found_keys keys;
+  add_names(pool, first_key, prefix, limit, keys);
+  std::size_t scanned = 0;
+  status done = records->scan(family::values, full_key(pool.id, first_key), behind(full_key(pool.id, prefix)), true,
+                              [&](std::string_view full, std::string_view raw) {
+                                auto& value = keys.try_emplace(keys.end(), std::string(key_of(full)))->second;
+                                if (const auto record = decode_value(raw))
+                                  value = find_page::found_value{record->length_bytes, record->version};
+                                return ++scanned < limit;
+                              });
+  if (!done) return std::move(done).error();
+  add_names(pool, first_key, prefix, limit, keys);
+  return keys;
+}
 
 result<find_page> engine::find(pool_id id, const find_options& options) {
   auto found = impl_->need_pool(id);
@@ -36,37 +60,39 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
   const pattern wanted(options.regex);
   if (!wanted.good()) return wanted.good().error();
   const std::size_t limit = std::min(options.limit == 0 ? kMaxFindKeys : options.limit, kMaxFindKeys);
-  std::string first_key = options.prefix;
-  if (!options.after.empty() && options.after + '\0' > first_key) first_key = options.after + '\0';
-
-  // Three passes: names, records, names. A key that moves between memory and index meanwhile appears in one of them. Each
-  // pass takes one key more than the page can use, so that the merged list is complete up to the page's end.
-  constexpr std::size_t kKeysOfPass = kMaxFindVisits + 1;
-  std::set<std::string> keys;
-  add_names(**found, first_key, options.prefix, kKeysOfPass, keys);
-  const std::string end = behind(full_key(id, options.prefix));
-  std::size_t scanned = 0;
-  status done =
-      impl_->records->scan(family::values, full_key(id, first_key), end, true, [&](std::string_view full, std::string_view) {
-        keys.emplace(key_of(full));
-        return ++scanned < kKeysOfPass;
-      });
-  if (!done) return std::move(done).error();
-  add_names(**found, first_key, options.prefix, kKeysOfPass, keys);
+  std::string prefix = options.prefix;
+  if (const std::string literal = literal_prefix_of(options.regex); literal.starts_with(prefix)) prefix = literal;
+  std::string first_key = std::max(prefix, options.after.empty() ? std::string() : options.after + '\0');
 
   find_page page;
   std::size_t visited = 0;
-  for (const std::string& key : keys) {
-    const bool is_late = visited > 0 && std::chrono::steady_clock::now() >= options.deadline;
-    if (page.keys.size() == limit || visited == kMaxFindVisits || is_late) {
-      page.more = true;
-      break;
+  for (;;) {
+    // One key more than the page can use says whether there are others.
+    const std::size_t part = std::min(limit - page.keys.size(), kMaxFindVisits - visited) + 1;
+    auto keys = impl_->gather_keys(**found, first_key, prefix, part);
+    if (!keys) return std::move(keys).error();
+    std::size_t taken = 0;
+    for (auto& [key, value] : *keys) {
+      const bool is_late = visited > 0 && std::chrono::steady_clock::now() >= options.deadline;
+      if (page.keys.size() == limit || visited == kMaxFindVisits || is_late) {
+        page.more = true;
+        return page;
+      }
+      if (taken++ == part) break;  // what follows may be incomplete
+      ++visited;
+      page.last = key;
+      if (!wanted.matches(key)) continue;
+      if (!value) {
+        const auto info = impl_->stat(full_key(id, key));
+        if (!info) continue;  // erased in between
+        value = find_page::found_value{info->length_bytes, info->version};
+      }
+      page.keys.push_back(key);
+      page.values.push_back(*value);
     }
-    ++visited;
-    page.last = key;
-    if (wanted.matches(key)) page.keys.push_back(key);
+    if (keys->size() < part) return page;
+    first_key = page.last + '\0';
   }
-  return page;
 }
 
 }  // namespace pl::store

@@ -52,6 +52,9 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);
+  if (status good = impl_->check_cached_put(**found, (*found)->level(durability::pool_default), 0, length_bytes); !good)
+    return std::move(good).error();
+  impl_->trim_cache(**found, length_bytes);
   auto made = impl_->make_value(length_bytes, options.deadline, impl_->place_of(**found, level));
   if (!made) return std::move(made).error();
   grant given;
@@ -93,7 +96,10 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
   auto unit = std::make_unique<commit_unit>();
   unit->level = taken->pool->level(options.put.level);
   unit->request = options.put.request;
-  if (unit->level == durability::volatile_ && !std::exchange(taken->made->is_lasting, true) &&
+  if (status good = impl_->check_cached_put(*taken->pool, unit->level, options.put.ttl_ms, taken->made->length_bytes); !good)
+    return done(good.error());
+  taken->made->join_cache(taken->pool->cache, options.put.ttl_ms);
+  if (unit->level == durability::volatile_ && !taken->pool->cache && !std::exchange(taken->made->is_lasting, true) &&
       !impl_->memory->make_lasting(taken->made->segments)) {
     taken->made->is_lasting = false;
     return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});

@@ -4,10 +4,13 @@
 // requests' group, a table shard, then pool names, space, arena; never two shards.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,7 +50,8 @@ class engine::impl {
   result<value_ref> make_value(std::uint64_t length_bytes, deadline_t deadline, placement place);
   // Where values of this pool and level lie.
   placement place_of(const pool_state& pool, durability level) const {
-    return {pool.is_apart.load(std::memory_order_relaxed), level == durability::volatile_, false};
+    // What a cache holds may leave without being written.
+    return {pool.is_apart.load(std::memory_order_relaxed), level == durability::volatile_ && !pool.cache, false};
   }
   // Evicts until about this much is free, or nothing can be evicted. False: nothing was.
   enum class victims : std::uint8_t { any, lasting, small_lasting };  // any: but for small volatile ones
@@ -59,8 +63,25 @@ class engine::impl {
   status commit_now(unit_ref unit);  // blocking
   // Whether a value of this length and durability gets extents.
   bool is_large(std::uint64_t length_bytes, durability level) const {
-    return length_bytes > options.small_value_bytes && level != durability::volatile_;
+    // A value that shares a block in memory cannot be written to the disk as it lies there.
+    const std::uint64_t small_bytes = std::max<std::uint64_t>(options.small_value_bytes, store::arena::kSlotBytes);
+    return length_bytes > small_bytes && level != durability::volatile_;
   }
+
+  // ---- engine_cache.cpp
+  std::shared_ptr<pool_cache> cache_for(const pool_info& pool) const;
+  status check_terms(const pool_info& pool) const;
+  // EINVAL: a cache holds volatile values, and others have no time to live. EFBIG: longer than the cache.
+  status check_cached_put(const pool_state& pool, durability level, std::uint64_t ttl_ms, std::uint64_t length_bytes) const;
+  // Makes room within the pool's share for so many bytes more, and lets go what has expired. Nothing for other pools.
+  void trim_cache(pool_state& pool, std::uint64_t length_bytes);
+  // Lets values of caches go until about so much memory is free: of those that hold more than a quarter of their share, or
+  // of all. False: nothing went.
+  bool evict_caches(std::uint64_t bytes, bool to_the_last);
+  void drop_expired(pool_state& pool);
+  // With the shard's lock held: an entry whose time has passed goes, unless somebody is about to change it. True: it is
+  // gone.
+  bool drop_if_expired(table::shard& shard, entry* key_entry, pool_state& pool);
 
   // ---- engine_grants.cpp
   void submit_when_written(unit_ref unit, early_write early);
@@ -75,6 +96,12 @@ class engine::impl {
                                                     const get_options& read_options);
   static result<put_result> put_in_windows(engine& store, pool_id pool, std::string_view key,
                                            std::span<const std::byte> bytes, const put_options& options);
+
+  // ---- engine_find.cpp
+  result<std::map<std::string, std::optional<find_page::found_value>>> gather_keys(pool_state& pool,
+                                                                                   const std::string& first_key,
+                                                                                   const std::string& prefix,
+                                                                                   std::size_t limit);
 
   // ---- engine_read.cpp
   // Where a value lies, for messages; and the failure (counted) if its checksum is not this one.
@@ -145,6 +172,10 @@ class engine::impl {
   };
   std::uint64_t spill(std::vector<victim> leaving);
   bool put_in_place_of(const victim& old, value_ref moved);
+  std::uint64_t evict_cached(pool_state& pool, std::uint64_t bytes);
+  std::uint64_t drop_taken(pool_state& pool, const pool_cache::candidate& taken, std::atomic<std::uint64_t>& counter);
+  std::optional<victim> hold_taken(pool_state& pool, const pool_cache::candidate& taken);
+  std::uint64_t spill_cached(pool_state& pool, const std::vector<pool_cache::candidate>& taken);
   result<value_ref> read_indexed(const pool_state& pool, const std::string& full, deadline_t deadline, bool& is_small);
   result<value_ref> read_extents_of(const pool_state& pool, const std::string& full, const value& source,
                                     deadline_t deadline);

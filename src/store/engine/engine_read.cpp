@@ -6,6 +6,7 @@
 #include <future>
 
 #include "arch/crc32c.hpp"
+#include "base/clock.hpp"
 #include "base/text.hpp"
 #include "store/engine/engine.hpp"
 #include "store/engine/engine_impl.hpp"
@@ -79,6 +80,7 @@ value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string
   std::lock_guard lock(shard.mutex);
   entry* key_entry = shard.find(full);
   if (key_entry == nullptr || !key_entry->current || !is_in_place(pool, *key_entry->current)) return nullptr;
+  if (key_entry->current->expires_ns != 0 && key_entry->current->has_expired(monotonic_ns())) return nullptr;
   shard.touch(*key_entry);
   return key_entry->current;
 }
@@ -91,6 +93,9 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   {
     std::lock_guard lock(shard.mutex);
     entry* key_entry = shard.find(full);
+    if (key_entry != nullptr && key_entry->current && key_entry->current->expires_ns != 0 &&
+        key_entry->current->has_expired(monotonic_ns()))
+      return no_key(full);
     if (key_entry != nullptr && key_entry->current && is_in_place(pool, *key_entry->current)) {
       shard.touch(*key_entry);
       count(state.hits);
@@ -151,6 +156,7 @@ result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std:
   value& destination = **made;
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
+  destination.cache = source.cache, destination.expires_ns = source.expires_ns;
   copy_bytes(source, destination);
   if (status same = verify(pool, full, destination); !same) return std::move(same).error();
   return made;
@@ -224,11 +230,17 @@ result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const st
   value& destination = **made;
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
+  destination.cache = source.cache, destination.expires_ns = source.expires_ns;
   if (!source.owns_extents) destination.on_disk = source.on_disk;
-  const auto pieces = destination.spans();
+  auto pieces = destination.spans();
+  const bool shares_block = source.length_bytes <= store::arena::kSlotBytes;
+  const block_buffer apart(1);
+  if (!apart) return failure{ENOMEM, "store: no memory for a block"};
+  if (shares_block) pieces = {apart.block(0)};
   if (status read = files->read(space->blocks(source.on_disk, pieces)); !read)
     return failure{read.error().code, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) + ", " +
                                           place_on_disk(source) + ": " + read.error().message};
+  if (shares_block) std::memcpy(destination.spans().front().data(), apart.block(0).data(), source.length_bytes);
   if (status same = check_stored(pool, full, source, crc_of(destination)); !same) return std::move(same).error();
   return made;
 }
@@ -247,7 +259,10 @@ result<value_info> engine::impl::stat(const std::string& full) {
     table::shard& shard = values->shard_of(full);
     std::lock_guard lock(shard.mutex);
     const entry* key_entry = shard.find(full);
-    if (key_entry != nullptr && key_entry->current) return key_entry->current->info();
+    if (key_entry != nullptr && key_entry->current) {
+      if (key_entry->current->expires_ns != 0 && key_entry->current->has_expired(monotonic_ns())) return no_key(full);
+      return key_entry->current->info();
+    }
   }
   const auto stored = records->get(family::values, full);
   if (!stored) return stored.error();
@@ -290,6 +305,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   const std::string full = full_key(pool, key);
   value_ref now = impl_->acquire_cached(**found, full);
+  if (now) count((*found)->hits);
   get_result made;
   if (now) {
     count(impl_->state.hits);
@@ -301,10 +317,13 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
       auto past = impl_->get_in_windows(*found, full, out, options);
       if (past || past.code() != EAGAIN) return past;
     }
+    if (loaded.code() == ENOENT) count((*found)->misses);
     if (!loaded) {
       count(impl_->state.failed);
       return std::move(loaded).error();
     }
+    count((*found)->hits);
+    impl_->trim_cache(**found, 0);
     now = std::move(*loaded);
     made.info = now->info();
     made.info.location = tier::disk;
@@ -351,9 +370,15 @@ result<pinned_value> engine::impl::pin(session_id session, const pool_state& poo
 result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_ref& pool, const std::string& full,
                                                 const get_options& read_options) {
   if (read_options.past_memory && read_options.or_reader) {
-    if (auto reader = open_reader(pool, full, read_options)) return by_reader(*std::move(reader));
+    if (auto reader = open_reader(pool, full, read_options)) {
+      count(pool->hits);
+      return by_reader(*std::move(reader));
+    }
   }
   auto now = acquire(*pool, full, read_options.deadline);
+  if (now.code() != ENOENT) count(pool->hits);
+  else count(pool->misses);
+  if (now) trim_cache(*pool, 0);
   if (now) return pin(session, *pool, full, read_options, std::move(*now));
   const bool no_room = now.code() == ENOSPC;
   if ((now.code() != EFBIG && !no_room) || !read_options.or_reader) return std::move(now).error();
@@ -387,6 +412,7 @@ void engine::lookup_async(session_id session, pool_id pool, std::string_view key
   std::string full = full_key(pool, key);
   if (value_ref now = options.past_memory ? nullptr : impl_->acquire_cached(**found, full)) {
     count(impl_->state.hits);
+    count((*found)->hits);
     return done(impl_->pin(session, **found, full, options, std::move(now)));
   }
   auto shared = std::make_shared<completion<pinned_value>>(std::move(done));

@@ -105,11 +105,13 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
 bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
   std::uint64_t evicted = 0;
   bool any = false;
+  // Caches give way first, but for a quarter of what they may hold: that goes when nothing else can.
+  if (candidates == victims::any && evict_caches(bytes, false)) return true;
   // Two rounds: the first may find only values that were just used.
   for (std::size_t i = 0; i < 2 * table::kShards && evicted < bytes; ++i)
     any =
         evict_from(values->shard_at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, candidates, evicted) || any;
-  return any;
+  return any || (candidates == victims::any && evict_caches(bytes, true));
 }
 
 bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted) {
@@ -160,7 +162,9 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
 
 // Writes volatile values that must leave memory to disk, for the life of the process. Returns the bytes freed.
 std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
-  std::vector<value_ref> copies;  // copies on disk, in the order of the victims
+  std::vector<value_ref> copies;             // copies on disk, in the order of the victims
+  const block_buffer apart(leaving.size());  // what shares a block in memory has one of its own on disk
+  if (!apart) return 0;
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
     auto found = space->allocate(one.stored->length_bytes);
@@ -169,9 +173,17 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
     auto moved = std::make_shared<value>(*memory, *space);
     moved->version = source.version, moved->length_bytes = source.length_bytes, moved->crc = source.crc;
     moved->written_unix_ns = source.written_unix_ns, moved->level = source.level;
+    moved->cache = source.cache, moved->expires_ns = source.expires_ns;
     moved->on_disk = std::move(*found);
     moved->owns_extents = true;
-    const auto theirs = space->blocks(moved->on_disk, source.spans());
+    auto memory_of = source.spans();
+    if (source.length_bytes <= store::arena::kSlotBytes) {
+      const std::span<std::byte> block = apart.block(copies.size());
+      std::memcpy(block.data(), memory_of.front().data(), source.length_bytes);
+      std::memset(block.data() + source.length_bytes, 0, block.size() - source.length_bytes);
+      memory_of = {block};
+    }
+    const auto theirs = space->blocks(moved->on_disk, memory_of);
     blocks.insert(blocks.end(), theirs.begin(), theirs.end());
     copies.push_back(std::move(moved));
   }
@@ -198,6 +210,7 @@ bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
   shard.set_current(*key_entry, std::move(moved));
   count(state.evictions);
   count(state.spilled_bytes, old.stored->length_bytes);
+  if (old.stored->cache) count(old.stored->cache->spilled);
   return true;
 }
 
@@ -228,6 +241,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   value_ref old;  // let go of behind the lock
   std::lock_guard lock(shard.mutex);
   entry* key_entry = shard.find(op.full);
+  if (drop_if_expired(shard, key_entry, *unit.pool)) key_entry = nullptr;
   if (!truth_in_memory(key_entry, unit, op)) return false;
   if (key_entry != nullptr) old = key_entry->current;
   if (status done = apply_one(shard, key_entry, unit, op); !done) {
@@ -269,9 +283,7 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
       shard.set_current(*key_entry, nullptr);
       key_entry->is_volatile = false;
       shard.drop_if_empty(*key_entry);
-      std::lock_guard names(pool.names_mutex);
-      if (const auto name = pool.volatile_names.find(key_of(op.full)); name != pool.volatile_names.end())
-        pool.volatile_names.erase(name);
+      pool.forget_name(key_of(op.full));
       return {};
     }
     case operation::kind::put:
@@ -301,7 +313,12 @@ void engine::impl::submit(unit_ref unit) {
     unit->failed = able.error();
     return unit->done(*unit);
   }
-  if (apply_in_memory(*unit)) return unit->done(*unit);
+  const pool_ref cache = unit->pool && unit->pool->cache ? unit->pool : nullptr;
+  if (apply_in_memory(*unit)) {
+    unit->done(*unit);
+    if (cache) trim_cache(*cache, 0);
+    return;
+  }
   if (unit->crc_missing) return write_beside_checksum(std::move(unit), {});
   write_extents_then_commit(std::move(unit));
 }
@@ -365,12 +382,16 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   if (status good = check_given(options.level); !good) return done(good.error());
   if (status good = check_request(options.request); !good) return done(good.error());
   if (status able = impl_->state.writable(); !able) return done(able.error());
-  auto made = impl_->make_value(value.size(), options.deadline, impl_->place_of(**found, (*found)->level(options.level)));
+  const durability level = (*found)->level(options.level);
+  if (status good = impl_->check_cached_put(**found, level, options.ttl_ms, value.size()); !good) return done(good.error());
+  impl_->trim_cache(**found, value.size());
+  auto made = impl_->make_value(value.size(), options.deadline, impl_->place_of(**found, level));
   if (!made) return done(std::move(made).error());
   (*made)->user_flags = options.user_flags;
+  (*made)->join_cache((*found)->cache, options.ttl_ms);
   auto unit = std::make_unique<commit_unit>();
   unit->pool = *found;
-  unit->level = (*found)->level(options.level);
+  unit->level = level;
   unit->request = options.request;
   unit->operations.push_back(operation{operation::kind::put,
                                        full_key(pool, key),
@@ -484,10 +505,14 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
                    0,
                    {}};
     if (putting) {
+      if (status good = impl_->check_cached_put(**found, unit->level, one.ttl_ms, one.value.size()); !good)
+        return done(good.error());
+      impl_->trim_cache(**found, one.value.size());
       auto space = impl_->make_value(one.value.size(), kNoWait, impl_->place_of(**found, unit->level));
       if (!space) return done(std::move(space).error());
       (*space)->crc = fill(**space, one.value);
       (*space)->user_flags = one.user_flags;
+      (*space)->join_cache((*found)->cache, one.ttl_ms);
       made.made = std::move(*space);
     }
     unit->operations.push_back(std::move(made));

@@ -161,6 +161,19 @@ result<std::string> translate(std::string_view text) {
 
 }  // namespace
 
+std::string literal_prefix_of(std::string_view text) {
+  // An alternative may begin otherwise, and one in a group is looked for too: the bar alone decides.
+  if (!text.starts_with('^') || text.find('|') != std::string_view::npos) return {};
+  text.remove_prefix(1);
+  constexpr std::string_view kSpecial = ".[](){}*+?^$\\";
+  const std::size_t end = std::min(text.find_first_of(kSpecial), text.size());
+  std::string out(text.substr(0, end));
+  // The last character may be missing.
+  const bool is_optional = end < text.size() && std::string_view("*?{").find(text[end]) != std::string_view::npos;
+  if (is_optional && !out.empty()) out.pop_back();
+  return out;
+}
+
 pattern::pattern(const std::string& text) {
   if (text.empty()) return;
   const auto translated = translate(text);

@@ -17,6 +17,10 @@ class RE2;
 namespace pl::store {
 
 inline constexpr std::size_t kMaxPatternBytes = 1024;
+// What every key begins with in which the pattern is found: "run7/" of "^run7/.*". Empty where the pattern's beginning says
+// nothing of it. A search then looks at these keys alone.
+std::string literal_prefix_of(std::string_view pattern_text);
+
 inline constexpr std::size_t kMaxPatternAtoms = 1000;  // characters, sets and groups when all repetitions are written out
 
 class pattern {

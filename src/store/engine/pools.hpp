@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/engine/pool_cache.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/types.hpp"
 
@@ -38,6 +39,8 @@ struct pool_state {
   std::atomic<std::uint64_t> keys, bytes;  // all, as quotas count
   // Of them those in the index; only the committer writes these.
   std::atomic<std::uint64_t> indexed_keys, indexed_bytes;
+  std::shared_ptr<pool_cache> cache;  // set before the pool is known to others; null: it is none
+  std::atomic<std::uint64_t> hits{0}, misses{0}, evicted{0}, evicted_bytes{0}, expired{0};
 
   std::shared_ptr<const pool_options> options() const {
     std::lock_guard lock(options_mutex_);
@@ -50,14 +53,20 @@ struct pool_state {
   }
   durability level(durability asked) const { return asked == durability::pool_default ? options()->level : asked; }
 
-  // Counts what a put changes; EDQUOT, and nothing counted, if a quota forbids it. Less is always allowed.
+  // Counts what a put changes; EDQUOT, and nothing counted, if a quota forbids it. Less is always allowed, and so is more
+  // in a cache, which evicts down to its quota afterwards.
   status charge(std::int64_t more_keys, std::int64_t more_bytes);
   void refund(std::int64_t more_keys, std::int64_t more_bytes) noexcept {
     keys.fetch_sub(static_cast<std::uint64_t>(more_keys));
     bytes.fetch_sub(static_cast<std::uint64_t>(more_bytes));
   }
 
-  pool_info info() const { return pool_info{id, name, *options(), keys.load(), bytes.load(), created_unix_ns}; }
+  pool_info info() const;
+  // The key was erased, or evicted: it is no name of memory alone any more.
+  void forget_name(std::string_view key) {
+    std::lock_guard lock(names_mutex);
+    if (const auto known = volatile_names.find(key); known != volatile_names.end()) volatile_names.erase(known);
+  }
 
   // Keys whose truth is in memory alone, in order, for find().
   std::mutex names_mutex;
@@ -75,12 +84,15 @@ class pools {
   pool_ref find(pool_id id) const;
   pool_ref find(std::string_view name) const;
   std::vector<pool_info> list() const;
+  // Those that are caches, the one with most memory first.
+  std::vector<pool_ref> caches() const;
   std::size_t count() const;
   void add(pool_ref pool);
   void remove(pool_id id);
 
  private:
   mutable std::shared_mutex mutex_;
+  std::vector<pool_ref> caches_;
   std::map<pool_id, pool_ref> by_id_;
   std::map<std::string, pool_ref, std::less<>> by_name_;
 };

@@ -14,8 +14,29 @@ entry& table::shard::add(std::string_view key) {
   return added->second;
 }
 
+namespace {
+
+// Tells the cache whose value the entry has, or had.
+void tell_cache(entry& key_entry, const value* next) {
+  pool_cache* const owner = next != nullptr ? next->cache.get() : nullptr;
+  if (key_entry.cached && owner == nullptr) {
+    key_entry.cached->owner->remove(*key_entry.cached);
+    key_entry.cached.reset();
+  }
+  if (owner == nullptr) return;
+  if (!key_entry.cached) {
+    key_entry.cached = std::make_unique<cache_entry>();
+    key_entry.cached->key = key_entry.key;
+    key_entry.cached->owner = owner;
+  }
+  owner->place(*key_entry.cached, next->length_bytes, !next->in_memory(), next->expires_ns);
+}
+
+}  // namespace
+
 void table::shard::set_current(entry& key_entry, value_ref next) {
-  const bool list_it = next && !next->segments.empty();
+  tell_cache(key_entry, next.get());
+  const bool list_it = next && !next->cache && !next->segments.empty();
   const bool small = list_it && next->is_lasting && next->length_bytes <= arena::kSlotBytes;
   if (key_entry.listed && (!list_it || small != key_entry.listed_small)) {
     list_of(key_entry.listed_small).erase(key_entry.recent);

@@ -46,6 +46,7 @@ struct entry {
   const std::string* key = nullptr;    // of this entry, in the map
   std::list<entry*>::iterator recent;  // in the shard's list, if current is in memory
   bool listed = false, listed_small = false;
+  std::unique_ptr<cache_entry> cached;  // the pool is a cache, which then knows the value instead of the shard's lists
 };
 
 class table {
@@ -71,6 +72,7 @@ class table {
     entry& add(std::string_view key);                    // precondition: find(key) is null
     void set_current(entry& key_entry, value_ref next);  // keeps the list
     void touch(entry& key_entry) {
+      if (key_entry.cached) return key_entry.cached->owner->used(*key_entry.cached);
       auto& mine = list_of(key_entry.listed_small);
       if (key_entry.listed) mine.splice(mine.begin(), mine, key_entry.recent);
     }

@@ -10,12 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.hpp"
+#include "store/engine/eviction.hpp"
 #include "store/protocol/durability.hpp"
 
 namespace pl::store {
@@ -72,7 +74,8 @@ constexpr std::size_t kMaxBatchOperations = 4096;
 constexpr std::size_t kMaxFindKeys = 1000;     // keys in one page
 constexpr std::size_t kMaxFindVisits = 10000;  // keys compared for one page
 constexpr std::size_t kDedupeWindow = 1024;    // a client's last so many requests are remembered
-constexpr std::size_t kBlockBytes = 4096;      // of O_DIRECT: segments start and end on it
+constexpr std::uint64_t kMaxTtlMs = std::uint64_t{10} * 365 * 24 * 3600 * 1000;
+constexpr std::size_t kBlockBytes = 4096;  // of O_DIRECT: segments start and end on it
 
 // When a put or erase happens. A failed condition is ESTALE, EEXIST or ENOENT and changes nothing.
 enum class condition : std::uint8_t {
@@ -114,6 +117,7 @@ struct put_options {
   request_key request{};
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
   copy_of copy{};                 // not with a condition
+  std::uint64_t ttl_ms = 0;       // in a pool that is a cache: the value is gone after so long; 0: as the pool says
   // put() and put_async(): the value's CRC-32C, by somebody who has just computed it over these very bytes. Believed.
   std::optional<std::uint32_t> known_crc{};
 };
@@ -215,7 +219,12 @@ struct find_options {
 
 struct find_page {
   std::vector<std::string> keys;  // ascending as bytes
-  std::string last;               // where the next page starts (find_options::after); may be a key that did not match
+  struct found_value {
+    std::uint64_t length_bytes = 0;
+    version_t version = 0;
+  };
+  std::vector<found_value> values;  // of the keys, as it was when they were found
+  std::string last;                 // where the next page starts (find_options::after); may be a key that did not match
   bool more = false;
 };
 
@@ -227,6 +236,23 @@ struct pool_options {
   std::string tags;               // <= 64 KiB that the server keeps with the pool (ACL, shm policy, replication)
 };
 
+// A pool whose values may be evicted: volatile ones, which are gone when others need the room.
+struct cache_terms {
+  eviction policy = eviction::s3_fifo;  // for ever; chosen by docs/results/store/eviction_2cpu.json
+  std::uint64_t memory_bytes = 0;       // at most so much of the memory tier; 0: three quarters of it
+  std::uint64_t disk_bytes = 0;         // what leaves memory goes to disk, at most so much; 0: it is gone
+  std::uint64_t ttl_ms = 0;             // of values put without one; 0: for ever
+  bool operator==(const cache_terms&) const = default;
+};
+
+// Of a pool, since the engine opened.
+struct pool_counts_now {
+  std::uint64_t hits = 0, misses = 0;  // of gets: the key was there, or not
+  // Of a cache: values that left for others, and that left because their time had passed.
+  std::uint64_t evicted = 0, evicted_bytes = 0, expired = 0, spilled = 0;
+  std::uint64_t memory_bytes = 0, disk_bytes = 0;  // of a cache: that its values take now
+};
+
 struct pool_info {
   pool_id id = 0;
   std::string name;
@@ -234,6 +260,8 @@ struct pool_info {
   std::uint64_t keys = 0;
   std::uint64_t bytes = 0;  // of current values
   std::int64_t created_unix_ns = 0;
+  std::optional<cache_terms> cache{};  // it is one
+  pool_counts_now counts{};
 };
 
 // One operation of a batch.
@@ -244,6 +272,7 @@ struct batch_operation {
   condition precondition = condition::none;  // (an erase of an absent key under `none` succeeds)
   version_t expected_version = 0;
   std::uint32_t user_flags = 0;
+  std::uint64_t ttl_ms = 0;  // as in put_options
 };
 
 struct batch_options {

@@ -12,6 +12,7 @@
 
 #include "store/engine/arena.hpp"
 #include "store/engine/extents.hpp"
+#include "store/engine/pool_cache.hpp"
 #include "store/engine/types.hpp"
 
 namespace pl::store {
@@ -55,6 +56,14 @@ struct value {
   std::atomic<std::uint32_t> user_flags{0};
   std::int64_t written_unix_ns = 0;
   durability level = durability::volatile_;
+  std::shared_ptr<pool_cache> cache;  // of its pool, if that is one
+  std::uint64_t expires_ns = 0;       // monotonic; 0: never
+  // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
+  void join_cache(const std::shared_ptr<pool_cache>& of_pool, std::uint64_t ttl_ms) {
+    cache = of_pool;
+    if (cache) expires_ns = cache->expiry_of(ttl_ms);
+  }
+  bool has_expired(std::uint64_t now_ns) const noexcept { return expires_ns != 0 && expires_ns <= now_ns; }
 };
 using value_ref = std::shared_ptr<value>;
 

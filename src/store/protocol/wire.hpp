@@ -156,6 +156,23 @@ struct pool_settings {
   bool operator==(const pool_settings&) const = default;
 };
 
+// Of a pool that is a cache. A server without capability::cache takes none of it.
+struct cache_settings {
+  std::uint64_t memory_bytes = 0;  // its share of the memory tier; 0: three quarters
+  std::uint64_t disk_bytes = 0;    // its share of the disk; 0: what leaves memory is gone
+  std::uint64_t ttl_ms = 0;        // of values put without one; 0: for ever
+  std::uint8_t policy = 0;         // store::eviction
+  bool operator==(const cache_settings&) const = default;
+};
+
+// What a pool holds, and has counted since its server started: in the answer to pool_open.
+struct pool_statistics {
+  std::uint64_t keys = 0, bytes = 0, hits = 0, misses = 0;
+  std::uint64_t evicted = 0, evicted_bytes = 0, expired = 0, spilled = 0;
+  std::uint64_t memory_bytes = 0, disk_bytes = 0;
+  bool operator==(const pool_statistics&) const = default;
+};
+
 struct hello {
   std::uint16_t lowest_version = kVersion, highest_version = kVersion;
   std::uint64_t capabilities = 0;  // capability bits
@@ -170,6 +187,7 @@ inline constexpr std::uint64_t shm = 1;            // may attach the arena
 inline constexpr std::uint64_t sync_requests = 2;  // knows the operation
 inline constexpr std::uint64_t rings = 4;          // the same
 inline constexpr std::uint64_t arrived = 8;        // the same
+inline constexpr std::uint64_t cache = 16;         // has pools that are caches, and values with a time to live
 }  // namespace capability
 
 // One end of a UCX lane, in both greetings; the server's only where there shall be a lane.
@@ -217,6 +235,10 @@ struct tail {
   std::optional<std::uint64_t> epoch;               // with EREMOTE: of the slot map by which another server has the key
   std::optional<copy_terms> copy;
   std::optional<ucx_offer> ucx;
+  std::optional<cache_settings> cache;        // pool_create, pool_set: of a pool that is a cache
+  std::optional<cache_settings> cache_is;     // answers: it is one
+  std::optional<pool_statistics> statistics;  // the answer to pool_open
+  std::optional<std::uint64_t> ttl_ms;        // put, commit: into a cache
   std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   bool operator==(const tail&) const = default;
 };

@@ -30,6 +30,10 @@ enum field : std::uint16_t {
   kCopy = 18 | kMandatory,
   kUcxOffer = 19,
   kUcxTransports = 20,
+  kCache = 21 | kMandatory,
+  kCacheIs = 22,  // in answers: clients of earlier releases skip it
+  kStatistics = 23,
+  kTtl = 24 | kMandatory,
 };
 
 void add(std::string& out, std::uint16_t type, std::string_view bytes) {
@@ -84,6 +88,24 @@ bool read_settings(byte_reader& reader, pool_settings& out) {
   out.access = reader.rest();
   return known;
 }
+
+std::string pack_cache(const cache_settings& cache) {
+  return packed(cache.memory_bytes, cache.disk_bytes, cache.ttl_ms, cache.policy);
+}
+
+cache_settings read_cache(byte_reader& reader) {
+  cache_settings out;
+  out.memory_bytes = reader.number<std::uint64_t>();
+  out.disk_bytes = reader.number<std::uint64_t>();
+  out.ttl_ms = reader.number<std::uint64_t>();
+  out.policy = reader.number<std::uint8_t>();
+  return out;
+}
+
+constexpr std::uint64_t pool_statistics::*kStatisticsFields[] = {
+    &pool_statistics::keys,         &pool_statistics::bytes,         &pool_statistics::hits,    &pool_statistics::misses,
+    &pool_statistics::evicted,      &pool_statistics::evicted_bytes, &pool_statistics::expired, &pool_statistics::spilled,
+    &pool_statistics::memory_bytes, &pool_statistics::disk_bytes};
 
 bool read_outcome(byte_reader& reader, outcome& out) {
   out.version = reader.number<std::uint64_t>();
@@ -208,6 +230,20 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
     case kUcxOffer:
       out.ucx = read_ucx_offer(reader);
       return true;
+    case kCache:
+      out.cache = read_cache(reader);
+      return true;
+    case kCacheIs:
+      out.cache_is = read_cache(reader);
+      return true;
+    case kStatistics: {
+      auto& now = out.statistics.emplace();
+      for (const auto field : kStatisticsFields) now.*field = reader.number<std::uint64_t>();
+      return true;
+    }
+    case kTtl:
+      out.ttl_ms = reader.number<std::uint64_t>();
+      return true;
     case kUcxTransports:
       out.ucx_transports.emplace(reader.rest());
       return true;
@@ -261,6 +297,14 @@ std::string encode_tail(const tail& fields) {
         packed(offer->major, offer->minor, offer->secret[0], offer->secret[1],
                static_cast<std::uint8_t>(offer->any_transport), static_cast<std::uint16_t>(offer->address.size())) +
             offer->address + offer->transports);
+  if (fields.cache) add(out, kCache, pack_cache(*fields.cache));
+  if (fields.cache_is) add(out, kCacheIs, pack_cache(*fields.cache_is));
+  if (const auto& now = fields.statistics) {
+    std::string list;
+    for (const auto field : kStatisticsFields) append_le(list, (*now).*field);
+    add(out, kStatistics, list);
+  }
+  if (fields.ttl_ms) add_numbers(out, kTtl, *fields.ttl_ms);
   if (fields.ucx_transports) add(out, kUcxTransports, *fields.ucx_transports);
   add_lists(out, fields);
   return out;

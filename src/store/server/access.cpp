@@ -2,6 +2,7 @@
 #include "store/server/access.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/text.hpp"
 
@@ -60,10 +61,52 @@ rights rights_in(std::string_view list, std::string_view principal) {
   return out;
 }
 
-std::string tags_of(const store_protocol::pool_settings& settings) {
-  return format("shm=%d;cache=%d;copies=%u;access=", settings.allow_shm, settings.is_cache,
+std::string tags_of(const store_protocol::pool_settings& settings, const store_protocol::cache_settings& cache) {
+  std::string terms;
+  if (settings.is_cache)
+    terms = format("cache_memory=%llu;cache_disk=%llu;cache_ttl=%llu;cache_policy=%u;",
+                   static_cast<unsigned long long>(cache.memory_bytes), static_cast<unsigned long long>(cache.disk_bytes),
+                   static_cast<unsigned long long>(cache.ttl_ms), cache.policy);
+  return format("shm=%d;cache=%d;%scopies=%u;access=", settings.allow_shm, settings.is_cache, terms.c_str(),
                 std::max<unsigned>(settings.copies, 1)) +
          settings.access;
+}
+
+status complete(store_protocol::pool_settings& settings, const std::optional<store_protocol::cache_settings>& cache) {
+  if (cache) settings.is_cache = true;
+  if (!settings.is_cache) return {};
+  if (cache && cache->policy > static_cast<std::uint8_t>(store::eviction::last))
+    return failure{EINVAL, format("eviction %u is not known here: s3-fifo or lru", cache->policy)};
+  if (cache && cache->ttl_ms > store::kMaxTtlMs)
+    return failure{EINVAL, "a time to live is at most ten years; 0 is for ever"};
+  constexpr std::uint64_t kMaxShareBytes = std::uint64_t{1} << 60;
+  if (cache && (cache->memory_bytes > kMaxShareBytes || cache->disk_bytes > kMaxShareBytes))
+    return failure{EINVAL, "a cache's shares are at most 1 EiB; 0 leaves them to the server"};
+  if (settings.copies > 1)
+    return failure{EINVAL, "a cache has one copy of each value: its servers evict without asking each other"};
+  if (settings.level == store::durability::pool_default) settings.level = store::durability::volatile_;
+  if (settings.level != store::durability::volatile_)
+    return failure{EINVAL, "a cache's values may go at any time, so its durability is volatile: leave it out"};
+  return {};
+}
+
+std::optional<store::cache_terms> cache_terms_of(const store::pool_info& pool) {
+  const pool_policy policy = policy_of(pool);
+  if (!policy.is_cache || policy.level != store::durability::volatile_) return std::nullopt;
+  store::cache_terms out;
+  out.memory_bytes = policy.cache.memory_bytes;
+  out.disk_bytes = policy.cache.disk_bytes;
+  out.ttl_ms = policy.cache.ttl_ms;
+  if (policy.cache.policy <= static_cast<std::uint8_t>(store::eviction::last))
+    out.policy = static_cast<store::eviction>(policy.cache.policy);
+  return out;
+}
+
+std::optional<store_protocol::cache_settings> cache_settings_of(const store::pool_info& pool) {
+  const auto terms = cache_terms_of(pool);
+  if (!terms) return std::nullopt;
+  return store_protocol::cache_settings{terms->memory_bytes, terms->disk_bytes, terms->ttl_ms,
+                                        static_cast<std::uint8_t>(terms->policy)};
 }
 
 pool_policy policy_of(const store::pool_info& pool) {
@@ -80,17 +123,25 @@ pool_policy policy_of(const store::pool_info& pool) {
     const auto one = take(rest, ';');
     if (one == "shm=0") out.allow_shm = false;
     if (one == "cache=1") out.is_cache = true;
+    const auto number = [&](std::string_view name) -> std::optional<std::uint64_t> {
+      if (!one.starts_with(name)) return std::nullopt;
+      return static_cast<std::uint64_t>(parse_integer(one.substr(name.size())).value_or(0));
+    };
+    if (const auto memory = number("cache_memory=")) out.cache.memory_bytes = *memory;
+    if (const auto disk = number("cache_disk=")) out.cache.disk_bytes = *disk;
+    if (const auto ttl = number("cache_ttl=")) out.cache.ttl_ms = *ttl;
+    if (const auto policy = number("cache_policy=")) out.cache.policy = static_cast<std::uint8_t>(*policy);
     if (one.starts_with("copies=")) out.copies = static_cast<unsigned>(parse_integer(one.substr(7)).value_or(1));
   }
   return out;
 }
 
-store::pool_options options_of(const store_protocol::pool_settings& settings) {
+store::pool_options options_of(const store_protocol::pool_settings& settings, const store_protocol::cache_settings& cache) {
   store::pool_options out;
   if (settings.level != store_protocol::durability::pool_default) out.level = settings.level;
   out.quota_bytes = settings.size_bytes;
   out.quota_keys = settings.max_keys;
-  out.tags = tags_of(settings);
+  out.tags = tags_of(settings, cache);
   return out;
 }
 

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -35,10 +36,17 @@ struct pool_policy {
   bool allow_shm = true, is_cache = false;
   unsigned copies = 1;
   store::durability level = store::durability::durable;
+  store_protocol::cache_settings cache;  // of one that is_cache
 };
-std::string tags_of(const store_protocol::pool_settings& settings);
+std::string tags_of(const store_protocol::pool_settings& settings, const store_protocol::cache_settings& cache);
+// The engine's terms of a pool that is a cache. A pool of an earlier release that was named one and is not volatile is none.
+std::optional<store::cache_terms> cache_terms_of(const store::pool_info& pool);
+std::optional<store_protocol::cache_settings> cache_settings_of(const store::pool_info& pool);
+// EINVAL: they contradict each other. A cache without a durability is volatile.
+status complete(store_protocol::pool_settings& settings, const std::optional<store_protocol::cache_settings>& cache);
 pool_policy policy_of(const store::pool_info& pool);
-store::pool_options options_of(const store_protocol::pool_settings& settings);
+store::pool_options options_of(const store_protocol::pool_settings& settings,
+                               const store_protocol::cache_settings& cache = {});
 store_protocol::pool_settings settings_of(const store::pool_info& pool);
 
 // Server-wide lists. Immutable; any thread.

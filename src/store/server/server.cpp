@@ -255,6 +255,7 @@ status server::state::open_engine() {
   const auto options = [this] {
     auto made = engine_options_of(config);
     made.keeps_apart = [this](const store::pool_info& pool) { return access.keeps_apart(policy_of(pool)); };
+    made.cache_of = cache_terms_of;
     return made;
   };
   auto opened = store::engine::open(options());
@@ -420,7 +421,8 @@ void server::state::serve_scrape(tcp::socket peer) {
   if (scrapes >= kMaxScrapes) return;
   const auto one = std::make_shared<scrape>(std::move(peer), scrapes);
   asio::post(one->socket.get_executor(), [this, one] {
-    one->start(counters.text(engine->stats()) + parts->values.metrics(), std::chrono::seconds(config.hello_timeout_s));
+    one->start(counters.text(engine->stats(), engine->list_pools()) + parts->values.metrics(),
+               std::chrono::seconds(config.hello_timeout_s));
   });
 }
 

@@ -252,6 +252,7 @@ class session : public std::enable_shared_from_this<session> {
   void pool_set(const request_ptr& request, std::string name);
   void pool_delete(const request_ptr& request, std::string name);
   void pool_list(const request_ptr& request);
+  void stats(const request_ptr& request);
   void find(const request_ptr& request);
   void sync(const request_ptr& request);
   void cluster_map(const request_ptr& request);

@@ -61,7 +61,7 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
       pool_list(request);
       return true;
     case opcode::stats:
-      answer(request, {}, {}, parts_.counters.text(parts_.engine.stats()) + parts_.values.metrics());
+      stats(request);
       return true;
     case opcode::cluster_map:
       cluster_map(request);
@@ -99,7 +99,7 @@ void session::greet(const request_ptr& request) {
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
   ours.capabilities = store_protocol::capability::sync_requests | store_protocol::capability::arrived |
-                      (may_map ? store_protocol::capability::shm : 0) |
+                      store_protocol::capability::cache | (may_map ? store_protocol::capability::shm : 0) |
                       (wire_->may_ring() ? store_protocol::capability::rings : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
@@ -156,20 +156,23 @@ result<pool_policy> session::admin_of(std::string_view name) const {
 }
 
 void session::pool_create(const request_ptr& request, std::string name) {
-  const auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
+  auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
   if (!parts_.access.is_admin(wire_->other()))
     return answer(request, {EACCES, format("%s may not make pools: name it in the server's \"admins\"",
                                            wire_->other().principal.c_str())});
   if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
+  if (const auto fine = complete(settings, request->fields.cache); !fine) return answer(request, fine.error());
+  const auto cache = request->fields.cache.value_or(store_protocol::cache_settings{});
   parts_.log.write(event_log::level::info, "pool_create", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
-      request, [this, name, settings] { return parts_.values.create_pool(name, options_of(settings)); },
+      request, [this, name, settings, cache] { return parts_.values.create_pool(name, options_of(settings, cache)); },
       [me = shared_from_this(), request](store::pool_info made) {
         me->pools_[made.id] = policy_of(made);
         request->head.pool_id = made.id;
         store_protocol::tail fields;
         fields.settings = settings_of(made);
+        fields.cache_is = cache_settings_of(made);
         me->answer(request, {}, std::move(fields));
       });
 }
@@ -193,22 +196,35 @@ void session::pool_opened(const request_ptr& request, const store::pool_info& po
   request->head.pool_id = found->id;
   store_protocol::tail fields;
   fields.settings = settings_of(*found);
+  fields.cache_is = cache_settings_of(*found);
+  const auto& now = found->counts;
+  fields.statistics = {found->keys,       found->bytes, now.hits,    now.misses,       now.evicted,
+                       now.evicted_bytes, now.expired,  now.spilled, now.memory_bytes, now.disk_bytes};
   answer(request, {}, std::move(fields));
 }
 
 void session::pool_set(const request_ptr& request, std::string name) {
   const auto policy = admin_of(name);
   if (!policy) return answer(request, policy.error());
-  const auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
+  auto settings = request->fields.settings.value_or(store_protocol::pool_settings{});
   if (const auto fine = store::check_given(settings.level); !fine) return answer(request, fine.error());
   if (const auto fine = check_access_list(settings.access); !fine) return answer(request, fine.error());
+  // What a request does not say of a cache stays: clients of earlier releases do not know of it.
+  const auto present = parts_.engine.find_pool(name);
+  const auto before = present ? cache_settings_of(*present) : std::nullopt;
+  if (before) settings.is_cache = true;
+  if (const auto fine = complete(settings, request->fields.cache); !fine) return answer(request, fine.error());
+  auto cache = request->fields.cache.value_or(before.value_or(store_protocol::cache_settings{}));
+  if (before) cache.policy = before->policy;
   parts_.log.write(event_log::level::info, "pool_set", {{"pool", name}, {"principal", wire_->other().principal}});
   aside<store::pool_info>(
-      request, [this, id = policy->id, settings] { return parts_.values.configure_pool(id, options_of(settings)); },
+      request,
+      [this, id = policy->id, settings, cache] { return parts_.values.configure_pool(id, options_of(settings, cache)); },
       [me = shared_from_this(), request](store::pool_info now) {
         me->parts_.policy_changed(policy_of(now));
         store_protocol::tail fields;
         fields.settings = settings_of(now);
+        fields.cache_is = cache_settings_of(now);
         me->answer(request, {}, std::move(fields));
       });
 }
@@ -234,6 +250,16 @@ void session::pool_delete(const request_ptr& request, std::string name) {
         me->pools_.erase(id);
         me->answer(request, status{});
       });
+}
+
+// Of the pools that the client may open.
+void session::stats(const request_ptr& request) {
+  auto pools = parts_.engine.list_pools();
+  std::erase_if(pools, [&](const store::pool_info& pool) {
+    const rights may = parts_.access.rights_of(wire_->other(), policy_of(pool));
+    return !may.read && !may.write && !may.admin;
+  });
+  answer(request, {}, {}, parts_.counters.text(parts_.engine.stats(), pools) + parts_.values.metrics());
 }
 
 void session::pool_list(const request_ptr& request) {
@@ -278,11 +304,11 @@ void session::find(const request_ptr& request) {
         const auto found = parts_.engine.find(pool, now);
         if (!found) return found.error();
         page out{{}, found->last, found->more};
-        for (const auto& key : found->keys) {
-          if (!parts_.values.lists(pool, key)) continue;
-          const auto info = parts_.engine.stat(pool, key);
-          if (!info) continue;  // erased in between
-          store_protocol::append(out.body, store_protocol::key_entry{key, info->length_bytes, info->version});
+        for (std::size_t i = 0; i < found->keys.size(); ++i) {
+          const auto& key = found->keys[i];
+          const auto& value = found->values[i];
+          if (parts_.values.lists(pool, key))
+            store_protocol::append(out.body, store_protocol::key_entry{key, value.length_bytes, value.version});
         }
         if (out.body.size() > store_protocol::kMaxBodyBytes)
           return failure{EMSGSIZE, "the page is longer than a frame: ask for fewer keys at a time"};

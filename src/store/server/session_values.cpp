@@ -33,6 +33,7 @@ store::put_options put_options_of(const store_protocol::tail& fields, std::uint1
     out.expected_version = fields.only->version;
   }
   if (fields.user_flags) out.user_flags = *fields.user_flags;
+  if (fields.ttl_ms) out.ttl_ms = *fields.ttl_ms;
   if (fields.request_number) out.request = {fields.request_number->client, fields.request_number->number, request_group};
   if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
   return out;

@@ -378,6 +378,23 @@ TEST_F(Engine, SmallValuesThatLeaveMemoryAreWrittenTogether) {
   for (std::uint64_t i = 0; i < kValues; i += 7) EXPECT_TRUE(read(store, quick, key(i)) == text(pattern(4096, i))) << i;
 }
 
+// They share blocks in memory, each has one of its own on disk: what comes back must not touch its neighbours.
+TEST_F(Engine, ValuesThatShareABlockComeBackFromDisk) {
+  const pool_id quick = make_pool("quick", durability::volatile_);
+  const auto size = [](std::uint64_t i) { return std::size_t{1} + i * 37 % 2048; };
+  constexpr std::uint64_t kValues = 16'000;  // of 1 KiB: half of the arena is theirs
+  const auto key = [](std::uint64_t i) { return std::to_string(i); };
+  for (std::uint64_t i = 0; i < kValues; ++i) {
+    const auto done = store_->put(quick, key(i), pattern(size(i), i));
+    ASSERT_TRUE(done) << i << ": " << done.error().message;
+  }
+  ASSERT_GT(store_->stats().spilled_bytes, 0u);
+  for (int round = 0; round < 2; ++round)
+    for (std::uint64_t i = 0; i < kValues; ++i)
+      ASSERT_EQ(read(*store_, quick, key(i)), text(pattern(size(i), i))) << i << " in round " << round;
+  EXPECT_EQ(store_->read_only_reason(), "");
+}
+
 // Written step by step while it is copied: into several extent files, by several threads, with a checksum of its own or
 // given.
 TEST_F(Engine, LongValuesComeBackWhole) {

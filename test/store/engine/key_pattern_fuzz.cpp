@@ -93,6 +93,41 @@ TEST(store_pattern, WhatPeopleWriteIsTaken) {
   EXPECT_TRUE(matches("a[^b]c", std::string_view("a\0c", 3)));
 }
 
+TEST(key_pattern, ABeginningOfLettersNamesTheKeys) {
+  EXPECT_EQ(literal_prefix_of("^run7/"), "run7/");
+  EXPECT_EQ(literal_prefix_of("^run7/.*x$"), "run7/");
+  EXPECT_EQ(literal_prefix_of("^run7*"), "run");
+  EXPECT_EQ(literal_prefix_of("^run7?"), "run");
+  EXPECT_EQ(literal_prefix_of("^run7{0,3}"), "run");
+  EXPECT_EQ(literal_prefix_of("^run7+"), "run7");
+  EXPECT_EQ(literal_prefix_of("^(run)7"), "");
+  EXPECT_EQ(literal_prefix_of("^run|walk"), "");
+  EXPECT_EQ(literal_prefix_of("run"), "");
+  EXPECT_EQ(literal_prefix_of(""), "");
+  EXPECT_EQ(literal_prefix_of("^"), "");
+  EXPECT_EQ(literal_prefix_of("^a[|]"), "");  // a set, which is not looked into
+}
+
+// Whatever the pattern: a key in which it is found begins as literal_prefix_of() says.
+TEST(key_pattern, NoKeyThatMatchesBeginsOtherwise) {
+  std::mt19937 random(7);
+  int tried = 0;
+  for (std::uint32_t seed = 1; seed <= 4000; ++seed) {
+    const std::string text = "^" + std::string(1 + random() % 3, 'a') + some_pattern(seed);
+    const pattern one(text);
+    if (!one.good()) continue;
+    const std::string prefix = literal_prefix_of(text);
+    for (int i = 0; i < 30; ++i) {
+      std::string key;
+      for (auto many = random() % 6; many > 0; --many) key += "ab.1"[random() % 4];
+      if (!one.matches(key)) continue;
+      ++tried;
+      EXPECT_TRUE(key.starts_with(prefix)) << text << ", " << key;
+    }
+  }
+  EXPECT_GT(tried, 100);
+}
+
 TEST(store_pattern_fuzz, SeededPatternsEndSoon) {
   int taken = 0;
   const auto begin = std::chrono::steady_clock::now();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -53,6 +54,62 @@ TEST_F(Operations, QuotasHoldAndRefuseOnlyWhatExceedsThem) {
     EXPECT_EQ(store_->put(pool, "d", pattern(980, 1)).code(), 0);
     EXPECT_EQ(store_->pool(pool)->keys, 3u);
     EXPECT_EQ(store_->pool(pool)->bytes, 1000u);
+  }
+}
+
+// Whatever the page, the prefix and the pattern: what a list of all keys says. Some keys are in the index, some in memory.
+TEST_F(Operations, PagesAreThoseOfASortedList) {
+  std::map<std::string, std::size_t> all;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string key = (i % 3 == 0 ? "run7/" : i % 3 == 1 ? "run" : "walk/") + std::to_string(i * 7919 % 3000);
+    const std::size_t size = static_cast<std::size_t>(i % 50 + 1);
+    put_options settings;
+    settings.level = i % 2 == 0 ? durability::volatile_ : durability::logged;
+    ASSERT_TRUE(store_->put(pool_, key, pattern(size, 1), settings));
+    all[key] = size;
+  }
+  struct search {
+    std::string prefix, regex;
+    std::function<bool(const std::string&)> wanted;
+  };
+  const auto begins = [](std::string prefix) {
+    return [prefix](const std::string& key) { return key.starts_with(prefix); };
+  };
+  const search searches[] = {{"", "", begins("")},
+                             {"run7/", "", begins("run7/")},
+                             {"none", "", begins("none")},
+                             {"", "^run7/", begins("run7/")},
+                             {"run", "^run7/", begins("run7/")},
+                             {"run7/1", "^run7/", begins("run7/1")},
+                             {"walk", "^run7/", [](const std::string&) { return false; }},
+                             {"", "^run7*/?9",
+                              [](const std::string& key) {
+                                return key.starts_with("run7/9") || key.starts_with("run9") ||
+                                       (key.starts_with("run7") && key.find_first_not_of('7', 3) != std::string::npos &&
+                                        key[key.find_first_not_of('7', 3)] == '9');
+                              }},
+                             {"", "99$", [](const std::string& key) { return key.ends_with("99"); }}};
+  for (const search& one : searches) {
+    std::vector<std::string> expected;
+    for (const auto& [key, size] : all)
+      if (one.wanted(key)) expected.push_back(key);
+    for (const std::size_t limit : {std::size_t{1}, std::size_t{7}, std::size_t{1000}}) {
+      if (limit == 1 && expected.size() > 500) continue;
+      std::vector<std::string> found;
+      find_options options;
+      options.prefix = one.prefix, options.regex = one.regex, options.limit = limit;
+      for (;;) {
+        const auto page = store_->find(pool_, options);
+        ASSERT_TRUE(page) << page.error().message;
+        ASSERT_LE(page->keys.size(), limit);
+        ASSERT_EQ(page->keys.size(), page->values.size());
+        for (std::size_t i = 0; i < page->keys.size(); ++i) EXPECT_EQ(page->values[i].length_bytes, all[page->keys[i]]);
+        found.insert(found.end(), page->keys.begin(), page->keys.end());
+        if (!page->more) break;
+        options.after = page->last;
+      }
+      EXPECT_EQ(found, expected) << one.prefix << ", " << one.regex << ", " << limit;
+    }
   }
 }
 
