@@ -9,7 +9,8 @@ peerlane._core.MappingBase.__setitem__:
 peerlane._core.MappingBase.__delitem__:
 
 peerlane._core.copy$:
-    def copy(dst: object, src: object, after: object, /) -> bool:
+    \from peerlane._types import AnyArray as AnyArray, After as After
+    def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
         \doc
 
 peerlane._core.wait_all$:

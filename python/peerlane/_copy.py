@@ -7,24 +7,12 @@ from typing import Any
 import numpy as np
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
+from ._core import copy
 from ._types import After, AnyArray, Direction
 
 __all__ = ["copy", "copy_async", "explain", "fill"]
 
 _FILL_CHUNK_BYTES = 4 << 20
-_copy = _core.copy
-
-
-def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
-    """Copies `src` into `dst`, of the same shape and dtype, by the way that costs least; complete on return.
-
-    Each may be a NumPy array, a PyTorch, CuPy, Numba or JAX array, a Mapping, or (device pointer, bytes). `after`: "auto" waits
-    for what the tensors' libraries have queued on their current streams, None for nothing (the quickest), a stream for that
-    stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile. Error with EBUSY, before CUDA is
-    touched: the stream is being captured into a graph.
-    """
-    if not _copy(dst, src, after):
-        np.copyto(np.asarray(dst), np.asarray(src))
 
 
 def copy_async(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> _core.Operation:
@@ -42,7 +30,7 @@ def fill(dst: AnyArray, value: complex, *, after: After = "auto") -> None:
     if where == "host":
         np.asarray(dst)[...] = value
     elif not is_contiguous or nbytes <= _FILL_CHUNK_BYTES:
-        _copy(dst, _repeated(element, shape), after)
+        copy(dst, _repeated(element, shape), after=after)
     else:
         _fill_large(address, nbytes, element)
 
@@ -56,10 +44,10 @@ def _repeated(element: bytes, shape: int | tuple[int, ...]) -> np.ndarray[Any, A
 def _fill_large(address: int, nbytes: int, element: bytes) -> None:
     """A first chunk from the host, then the GPU doubles it."""
     done = _FILL_CHUNK_BYTES
-    _copy((address, done), _repeated(element, done // len(element)).view("u1"), None)
+    copy((address, done), _repeated(element, done // len(element)).view("u1"), after=None)
     while done < nbytes:
         step = min(done, nbytes - done)
-        _copy((address + done, step), (address, step), None)
+        copy((address + done, step), (address, step), after=None)
         done += step
 
 

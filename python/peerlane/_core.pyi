@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import peerlane._types
+from peerlane._types import After, AnyArray
 
 
 def process_number() -> int:
@@ -135,8 +136,15 @@ def wait_any(operations: list[Operation], timeout: float | None) -> int: ...
 
 def copy_async(dst: object | None, src: object | None, after: object | None) -> Operation: ...
 
-def copy(dst: object, src: object, after: object, /) -> bool:
-    """False: both lie in host memory, and nothing was copied."""
+def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
+    """
+    Copies `src` into `dst`, of the same shape and dtype, by the way that costs least; complete on return.
+
+    Each may be a NumPy array, a PyTorch, CuPy, Numba or JAX array, a Mapping, or (device pointer, bytes). `after`: "auto" waits
+    for what the tensors' libraries have queued on their current streams, None for nothing (the quickest), a stream for that
+    stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile. Error with EBUSY, before CUDA is
+    touched: the stream is being captured into a graph.
+    """
 
 def fill_bytes(dst: object | None, value: object | None, after: object | None) -> bytes | None: ...
 

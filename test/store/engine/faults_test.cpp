@@ -142,6 +142,19 @@ TEST_F(Faults, ASyncAfterAFullIndexDiskIsAnErrorOrIsDone) {
   expect_sound();
 }
 
+// RocksDB looks for room every five seconds and refuses to sync until then.
+TEST_F(Faults, AStopSoonAfterAFullIndexDiskWaitsForItsRecovery) {
+  ASSERT_EQ(put("logged", "value", {.level = durability::logged}), 0);
+  fail("write", ".log", ENOSPC);
+  EXPECT_EQ(put("small", "value"), ENOSPC);
+  heal();
+  const status closed = store_->close();
+  EXPECT_TRUE(closed) << closed.error().message;
+  reopen();
+  EXPECT_EQ(read("logged"), "value");
+  expect_sound();
+}
+
 TEST_F(Faults, AMarkThatCannotBeWrittenStopsTheNextChangeNotTheOneThatIsDone) {
   fail("write", "commit.mark", ENOSPC);
   EXPECT_EQ(put("a", "value"), 0);
