@@ -226,7 +226,7 @@ int run_forks(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked))
     throw tool_failure(
         format("MPI has a launcher of its own: mpirun -n %d %s ... --via mpi", asked.processes, call.program.c_str()));
-  if (!has_pairs(asked.kind) && asked.processes != 2)
+  if (!has_pairs(asked.kind) && !is_collective(asked.kind) && asked.processes != 2)
     throw tool_failure(format("this test needs exactly two processes, and -n says %d", asked.processes));
   fork_world world(asked.processes);
   return run_forked(world, call.program, [&](int rank) {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/p2p/transport.hpp"
 
+#include "tools/common/tool.hpp"
+
 #include <numeric>
 
 namespace pl::p2p {
+
+collective_calls& transport::collectives() {
+  throw tools::tool_failure(library() + " has no collectives: --via ours, mpi or shim");
+}
 
 double sum_over_ranks(transport& world, double mine) {
   const auto all = world.all_gather(mine);
