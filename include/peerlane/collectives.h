@@ -15,23 +15,23 @@
  * Conventions. As in <peerlane/communicator.h>. Every call begins an operation (<peerlane/operation.h>); its info has no
  * source, and size_bytes is what this rank was given.
  *
- * Order. All ranks begin the same collectives in the same order, with sizes that fit together; one thread of a rank at a time
- * begins them. Several may be under way. Messages of users and collectives never match each other.
+ * Order. All ranks begin the same collectives in the same order, with sizes that fit together; one thread of a rank at a
+ * time begins them. Several may be under way. Messages of users and collectives never match each other.
  *
  * In place. Where a call names a form in place, source and destination are exactly as it says. Any other overlap is refused.
  *
- * Results. Every rank that gets a reduction gets the same bits, and the same call with the same ranks and table of algorithms
- * gets them again. 8- and 16-bit floats are combined as float, and every combination of two is rounded to nearest even;
- * float16 and bfloat16 overflow to infinity, the 8-bit ones (OCP e4m3, e5m2) saturate. Integers wrap. Minimum and maximum are
- * NaN if one of their operands is.
+ * Results. Every rank that gets a reduction gets the same bits, and the same call with the same ranks and table of
+ * algorithms gets them again. 8- and 16-bit floats are combined as float, and every combination of two is rounded to nearest
+ * even; float16 and bfloat16 overflow to infinity, the 8-bit ones (OCP e4m3, e5m2) saturate. Integers wrap. Minimum and
+ * maximum are NaN if one of their operands is.
  *
  * GPU memory. Bytes move straight between GPU memories where messages do. Reductions are combined by the CPU in host memory,
  * to which the source is copied first.
  *
  * Failure. A collective that fails anywhere ends with an error at every rank that has not completed it, and so does whatever
  * else is under way: collectives are stopped. Until peerlane_comm_restore_collectives() each call returns that error.
- * Messages go on. The errors: ECONNRESET, a rank is gone; EMSGSIZE, the ranks' sizes differ; ECANCELED, a rank has released an
- * operation that had not ended. A wait that times out leaves the collective under way, as for every operation.
+ * Messages go on. The errors: ECONNRESET, a rank is gone; EMSGSIZE, the ranks' sizes differ; ECANCELED, a rank has released
+ * an operation that had not ended. A wait that times out leaves the collective under way, as for every operation.
  *
  * Progress. Inside calls on the communicator and its operations. peerlane_op_cancel() answers EBUSY.
  */
@@ -62,7 +62,13 @@ enum peerlane_element {
   PEERLANE_FLOAT8_E5M2 = 13
 };
 
-enum peerlane_reduction { PEERLANE_SUM = 0, PEERLANE_PRODUCT = 1, PEERLANE_MINIMUM = 2, PEERLANE_MAXIMUM = 3 };
+/** Operations of reductions. */
+enum peerlane_reduction {
+  PEERLANE_SUM = 0,     /**< Integers wrap. */
+  PEERLANE_PRODUCT = 1, /**< Integers wrap. */
+  PEERLANE_MINIMUM = 2, /**< NaN if an operand is. */
+  PEERLANE_MAXIMUM = 3  /**< NaN if an operand is. */
+};
 
 /**
  * @brief Begins a barrier: it ends once every rank has begun it.
@@ -165,8 +171,8 @@ int peerlane_comm_iall_to_allv(peerlane_comm_t comm, struct peerlane_buffer sour
  *
  * What is under way ends with ECANCELED. Nothing of what the ranks did before it reaches a collective that begins after it.
  *
- * @return 0; ECONNRESET: a rank is gone, so this communicator has no collectives any more; ETIMEDOUT: not every rank came, and
- *         the next call goes on with it.
+ * @return 0; ECONNRESET: a rank is gone, so this communicator has no collectives any more; ETIMEDOUT: not every rank came,
+ * and the next call goes on with it.
  */
 int peerlane_comm_restore_collectives(peerlane_comm_t comm, int64_t timeout_ms);
 

@@ -266,8 +266,8 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     return all;
   }
 
-  // ---- Collectives, as in <peerlane/collectives.h>: begun, or done within the call. Of the latter, one that is out of time is
-  // released, so that collectives are stopped at all ranks until restore_collectives().
+  // ---- Collectives, as in <peerlane/collectives.h>: begun, or done within the call. Of the latter, one that is out of time
+  // is released, so that collectives are stopped at all ranks until restore_collectives().
   result<operation> ibarrier() const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_ibarrier(handle_, out); });
   }
@@ -283,27 +283,27 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   result<operation> iall_gather(const_buffer source, buffer destination) const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_iall_gather(handle_, source, destination, out); });
   }
-  result<operation> ireduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction how,
+  result<operation> ireduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction reduction,
                             int root) const {
     return begun([&](peerlane_op_t* out) {
       return peerlane_comm_ireduce(handle_, source, destination, static_cast<std::uint32_t>(type),
-                                   static_cast<std::uint32_t>(how), root, out);
+                                   static_cast<std::uint32_t>(reduction), root, out);
     });
   }
   result<operation> iall_reduce(const_buffer source, buffer destination, peerlane_element type,
-                                peerlane_reduction how) const {
+                                peerlane_reduction reduction) const {
     return begun([&](peerlane_op_t* out) {
       return peerlane_comm_iall_reduce(handle_, source, destination, static_cast<std::uint32_t>(type),
-                                       static_cast<std::uint32_t>(how), out);
+                                       static_cast<std::uint32_t>(reduction), out);
     });
   }
   // `counts`: elements of each rank's block.
   result<operation> ireduce_scatter(const_buffer source, buffer destination, std::span<const std::size_t> counts,
-                                    peerlane_element type, peerlane_reduction how) const {
+                                    peerlane_element type, peerlane_reduction reduction) const {
     if (!is_for_each_rank(counts)) return not_for_each_rank();
     return begun([&](peerlane_op_t* out) {
       return peerlane_comm_ireduce_scatter(handle_, source, destination, counts.data(), static_cast<std::uint32_t>(type),
-                                           static_cast<std::uint32_t>(how), out);
+                                           static_cast<std::uint32_t>(reduction), out);
     });
   }
   result<operation> iall_to_all(const_buffer source, buffer destination) const {
@@ -335,17 +335,17 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   status all_gather(const_buffer source, buffer destination, std::chrono::milliseconds limit = no_limit) const {
     return done(iall_gather(source, destination), limit);
   }
-  status reduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction how, int root,
+  status reduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction reduction, int root,
                 std::chrono::milliseconds limit = no_limit) const {
-    return done(ireduce(source, destination, type, how, root), limit);
+    return done(ireduce(source, destination, type, reduction, root), limit);
   }
-  status all_reduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction how,
+  status all_reduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction reduction,
                     std::chrono::milliseconds limit = no_limit) const {
-    return done(iall_reduce(source, destination, type, how), limit);
+    return done(iall_reduce(source, destination, type, reduction), limit);
   }
   status reduce_scatter(const_buffer source, buffer destination, std::span<const std::size_t> counts, peerlane_element type,
-                        peerlane_reduction how, std::chrono::milliseconds limit = no_limit) const {
-    return done(ireduce_scatter(source, destination, counts, type, how), limit);
+                        peerlane_reduction reduction, std::chrono::milliseconds limit = no_limit) const {
+    return done(ireduce_scatter(source, destination, counts, type, reduction), limit);
   }
   status all_to_all(const_buffer source, buffer destination, std::chrono::milliseconds limit = no_limit) const {
     return done(iall_to_all(source, destination), limit);

@@ -39,9 +39,9 @@ int end(open_comm& communicator, peerlane_op_t& op, peerlane_op_info* info) {
   }
   op.number = 0;
   const auto outcome = ended.operation.outcome();
-  const auto told = info_of(ended.bytes, outcome.code());
-  write_info(told, info);
-  if (ended.function != nullptr) ended.function->call(told);
+  const auto ended_info = info_of(ended.bytes, outcome.code());
+  write_info(ended_info, info);
+  if (ended.function != nullptr) ended.function->call(ended_info);
   return return_code(outcome);
 }
 
@@ -81,8 +81,7 @@ int cancel_collective(const peerlane_op_t* op) {
 
 int then_collective(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   return with_collective(op, [&](open_comm& communicator, pending_collective& one) {
-    if (one.function != nullptr)
-      return fail(EEXIST, "the operation has a function already: one can be called at its end");
+    if (one.function != nullptr) return fail(EEXIST, "the operation has a function already: one can be called at its end");
     {
       const std::lock_guard lock(communicator.watched_mutex);
       one.function = std::make_shared<end_function>(function, context);
@@ -111,9 +110,9 @@ int release_collective(peerlane_op_t* op) {
   });
 }
 
-const peerlane_op_calls kCollectiveCalls{sizeof(peerlane_op_calls), test_collective,    wait_collective,
-                                         cancel_collective,         then_collective,    release_collective,
-                                         wait_all_in_turns,         wait_any_in_turns,  peerlane_last_error};
+const peerlane_op_calls kCollectiveCalls{sizeof(peerlane_op_calls), test_collective,   wait_collective,
+                                         cancel_collective,         then_collective,   release_collective,
+                                         wait_all_in_turns,         wait_any_in_turns, peerlane_last_error};
 
 }  // namespace
 

@@ -19,8 +19,9 @@ peerlane_comm_t owner_of(const peerlane_op_t& op) noexcept { return static_cast<
 
 // Under the mutex.
 void count_watched(open_comm& communicator) {
-  communicator.has_watched = !communicator.watched_collectives.empty() || std::any_of(communicator.watched.begin(), communicator.watched.end(),
-                                         [](const watched_message& each) { return !each.has_ended; });
+  communicator.has_watched =
+      !communicator.watched_collectives.empty() || std::any_of(communicator.watched.begin(), communicator.watched.end(),
+                                                               [](const watched_message& each) { return !each.has_ended; });
 }
 
 // Takes the operation's function out.

@@ -57,7 +57,7 @@ struct open_comm {
   std::mutex watched_mutex;
   std::vector<watched_message> watched;
   std::vector<std::uint64_t> watched_collectives;  // those that have not ended
-  std::atomic<bool> has_watched{false};  // one has not ended
+  std::atomic<bool> has_watched{false};            // one has not ended
 };
 
 // Calls the functions of what has ended. Of every call on the communicator that makes progress; without watched operations

@@ -43,10 +43,10 @@ int begin_reduction(peerlane_comm_t comm, const peerlane_buffer& source, const p
                     std::uint32_t type, std::uint32_t reduction, peerlane_op_t* op, Start&& start) {
   if (type >= collectives::kElements) return fail(EINVAL, "type is none of enum peerlane_element");
   if (reduction >= collectives::kReductions) return fail(EINVAL, "reduction is none of enum peerlane_reduction");
-  const summation what{collectives::element{static_cast<std::uint8_t>(type)},
-                       collectives::reduction{static_cast<std::uint8_t>(reduction)}};
+  const summation terms{collectives::element{static_cast<std::uint8_t>(type)},
+                        collectives::reduction{static_cast<std::uint8_t>(reduction)}};
   return begin(comm, source, destination, op,
-               [&](auto& all, const auto& from, const auto& to) { return start(all, from, to, what); });
+               [&](auto& all, const auto& input, const auto& output) { return start(all, input, output, terms); });
 }
 
 constexpr peerlane_buffer kNothing{};
@@ -65,35 +65,36 @@ PL_EXPORT int peerlane_comm_ibroadcast(peerlane_comm_t comm, struct peerlane_buf
 PL_EXPORT int peerlane_comm_igather(peerlane_comm_t comm, struct peerlane_buffer source, struct peerlane_buffer destination,
                                     int root, peerlane_op_t* op) {
   return begin(comm, source, destination, op,
-               [&](auto& all, const auto& from, const auto& to) { return all.gather(from, to, root); });
+               [&](auto& all, const auto& input, const auto& output) { return all.gather(input, output, root); });
 }
 
 PL_EXPORT int peerlane_comm_iscatter(peerlane_comm_t comm, struct peerlane_buffer source, struct peerlane_buffer destination,
                                      int root, peerlane_op_t* op) {
   return begin(comm, source, destination, op,
-               [&](auto& all, const auto& from, const auto& to) { return all.scatter(from, to, root); });
+               [&](auto& all, const auto& input, const auto& output) { return all.scatter(input, output, root); });
 }
 
 PL_EXPORT int peerlane_comm_iall_gather(peerlane_comm_t comm, struct peerlane_buffer source,
                                         struct peerlane_buffer destination, peerlane_op_t* op) {
   return begin(comm, source, destination, op,
-               [](auto& all, const auto& from, const auto& to) { return all.all_gather(from, to); });
+               [](auto& all, const auto& input, const auto& output) { return all.all_gather(input, output); });
 }
 
 PL_EXPORT int peerlane_comm_ireduce(peerlane_comm_t comm, struct peerlane_buffer source, struct peerlane_buffer destination,
                                     uint32_t type, uint32_t reduction, int root, peerlane_op_t* op) {
   return begin_reduction(comm, source, destination, type, reduction, op,
-                         [&](auto& all, const auto& from, const auto& to, summation what) {
-                           return all.reduce(from, to, what, root);
+                         [&](auto& all, const auto& input, const auto& output, summation terms) {
+                           return all.reduce(input, output, terms, root);
                          });
 }
 
 PL_EXPORT int peerlane_comm_iall_reduce(peerlane_comm_t comm, struct peerlane_buffer source,
                                         struct peerlane_buffer destination, uint32_t type, uint32_t reduction,
                                         peerlane_op_t* op) {
-  return begin_reduction(
-      comm, source, destination, type, reduction, op,
-      [](auto& all, const auto& from, const auto& to, summation what) { return all.all_reduce(from, to, what); });
+  return begin_reduction(comm, source, destination, type, reduction, op,
+                         [](auto& all, const auto& input, const auto& output, summation terms) {
+                           return all.all_reduce(input, output, terms);
+                         });
 }
 
 PL_EXPORT int peerlane_comm_ireduce_scatter(peerlane_comm_t comm, struct peerlane_buffer source,
@@ -101,15 +102,15 @@ PL_EXPORT int peerlane_comm_ireduce_scatter(peerlane_comm_t comm, struct peerlan
                                             uint32_t reduction, peerlane_op_t* op) {
   if (counts == nullptr) return fail(EINVAL, kNullPointer);
   return begin_reduction(comm, source, destination, type, reduction, op,
-                         [&](auto& all, const auto& from, const auto& to, summation what) {
-                           return all.reduce_scatter(from, to, {counts, static_cast<std::size_t>(all.size())}, what);
+                         [&](auto& all, const auto& input, const auto& output, summation terms) {
+                           return all.reduce_scatter(input, output, {counts, static_cast<std::size_t>(all.size())}, terms);
                          });
 }
 
 PL_EXPORT int peerlane_comm_iall_to_all(peerlane_comm_t comm, struct peerlane_buffer source,
                                         struct peerlane_buffer destination, peerlane_op_t* op) {
   return begin(comm, source, destination, op,
-               [](auto& all, const auto& from, const auto& to) { return all.all_to_all(from, to); });
+               [](auto& all, const auto& input, const auto& output) { return all.all_to_all(input, output); });
 }
 
 PL_EXPORT int peerlane_comm_iall_to_allv(peerlane_comm_t comm, struct peerlane_buffer source,
@@ -117,9 +118,9 @@ PL_EXPORT int peerlane_comm_iall_to_allv(peerlane_comm_t comm, struct peerlane_b
                                          const struct peerlane_block_sizes* received, peerlane_op_t* op) {
   for (const auto* const each : {sent, received})
     if (each == nullptr || each->size_bytes == nullptr || each->offset_bytes == nullptr) return fail(EINVAL, kNullPointer);
-  return begin(comm, source, destination, op, [&](auto& all, const auto& from, const auto& to) {
+  return begin(comm, source, destination, op, [&](auto& all, const auto& input, const auto& output) {
     const auto ranks = static_cast<std::size_t>(all.size());
-    return all.all_to_all_v(from, {{sent->size_bytes, ranks}, {sent->offset_bytes, ranks}}, to,
+    return all.all_to_all_v(input, {{sent->size_bytes, ranks}, {sent->offset_bytes, ranks}}, output,
                             {{received->size_bytes, ranks}, {received->offset_bytes, ranks}});
   });
 }

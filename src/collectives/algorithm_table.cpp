@@ -14,12 +14,11 @@ namespace {
 
 constexpr std::uint64_t kNoLimit = UINT64_MAX;
 
-constexpr std::array<const char*, kCollectives> kCollectiveNames{
-    "barrier", "broadcast",  "gather",         "scatter",    "all_gather",
-    "reduce",  "all_reduce", "reduce_scatter", "all_to_all", "all_to_all_v"};
+constexpr std::array<const char*, kCollectives> kCollectiveNames{"barrier",    "broadcast",   "gather",     "scatter",
+                                                                 "all_gather", "reduce",      "all_reduce", "reduce_scatter",
+                                                                 "all_to_all", "all_to_all_v"};
 constexpr std::array<const char*, kAlgorithms> kAlgorithmNames{
-    "linear", "pairwise", "binomial",     "dissemination", "recursive_doubling",
-    "bruck",  "ring",     "scatter_ring", "ring_gather"};
+    "linear", "pairwise", "binomial", "dissemination", "recursive_doubling", "bruck", "ring", "scatter_ring", "ring_gather"};
 
 using enum algorithm;
 constexpr algorithm kOfBarrier[] = {dissemination};
@@ -72,8 +71,8 @@ result<algorithm_rule> rule_from(const std::string& line) {
   const auto algorithm_found = named<algorithm>(kAlgorithmNames, chosen);
   const auto choices = algorithms_of(*found);
   if (!algorithm_found || std::find(choices.begin(), choices.end(), *algorithm_found) == choices.end())
-    return failure{EINVAL, format("%s has no algorithm '%s'; it has %s", kind.c_str(), chosen.c_str(),
-                                  joined(choices).c_str())};
+    return failure{EINVAL,
+                   format("%s has no algorithm '%s'; it has %s", kind.c_str(), chosen.c_str(), joined(choices).c_str())};
   return algorithm_rule{*found, *max_ranks, *max_bytes, *algorithm_found};
 }
 

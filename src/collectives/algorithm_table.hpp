@@ -2,8 +2,8 @@
 // Which algorithm a collective takes, by the number of ranks and of bytes: a table of rules, the first that fits counts.
 //
 // As text, a line for each rule: `all_reduce 8 16384 recursive_doubling`: up to 8 ranks and 16384 bytes; * is no limit. The
-// bytes are those of a broadcast, of one rank's contribution, or of what one rank sends another. All ranks must use one table,
-// so the executor takes rank 0's.
+// bytes are those of a broadcast, of one rank's contribution, or of what one rank sends another. All ranks must use one
+// table, so the executor takes rank 0's.
 //
 // Owns: its rules. Threads: reading from any. Errors: EINVAL with the line that is wrong.
 #pragma once

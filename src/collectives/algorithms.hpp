@@ -28,29 +28,32 @@ struct summation {
 };
 
 void plan_barrier(schedule& out, own_place own);
-void plan_broadcast(schedule& out, own_place own, algorithm how, place data, std::size_t bytes, int root);
+void plan_broadcast(schedule& out, own_place own, algorithm chosen, place data, std::size_t bytes, int root);
 // In place at the root: its block lies where it belongs.
-void plan_gather(schedule& out, own_place own, algorithm how, place source, place destination, std::size_t bytes, int root);
-void plan_scatter(schedule& out, own_place own, algorithm how, place source, place destination, std::size_t bytes, int root);
-void plan_all_gather(schedule& out, own_place own, algorithm how, place source, place destination, std::size_t bytes);
+void plan_gather(schedule& out, own_place own, algorithm chosen, place source, place destination, std::size_t bytes,
+                 int root);
+void plan_scatter(schedule& out, own_place own, algorithm chosen, place source, place destination, std::size_t bytes,
+                  int root);
+void plan_all_gather(schedule& out, own_place own, algorithm chosen, place source, place destination, std::size_t bytes);
 // In place: source == destination. `destination` counts at the root only.
-void plan_reduce(schedule& out, own_place own, algorithm how, summation what, place source, place destination,
+void plan_reduce(schedule& out, own_place own, algorithm chosen, summation terms, place source, place destination,
                  std::size_t count, int root);
-void plan_all_reduce(schedule& out, own_place own, algorithm how, summation what, place source, place destination,
+void plan_all_reduce(schedule& out, own_place own, algorithm chosen, summation terms, place source, place destination,
                      std::size_t count);
 // In place: destination is this rank's block of source.
-void plan_reduce_scatter(schedule& out, own_place own, summation what, place source, place destination,
+void plan_reduce_scatter(schedule& out, own_place own, summation terms, place source, place destination,
                          std::span<const std::size_t> counts);
 
 // One side of an all-to-all: the blocks by rank.
 struct block_list {
   place base;
   std::span<const std::size_t> bytes, offsets;
-  place at(int rank) const noexcept { return base + offsets[static_cast<std::size_t>(rank)]; }
+  place block_of(int rank) const noexcept { return base + offsets[static_cast<std::size_t>(rank)]; }
   std::size_t bytes_of(int rank) const noexcept { return bytes[static_cast<std::size_t>(rank)]; }
 };
 // Source and destination do not overlap. `how`: linear or pairwise.
-void plan_all_to_all_v(schedule& out, own_place own, algorithm how, const block_list& source, const block_list& destination);
+void plan_all_to_all_v(schedule& out, own_place own, algorithm chosen, const block_list& source,
+                       const block_list& destination);
 void plan_bruck_all_to_all(schedule& out, own_place own, place source, place destination, std::size_t bytes);
 
 }  // namespace pl::collectives

@@ -40,14 +40,14 @@ inline T apply(T first, T second) noexcept {
 
 // Through memcpy: buffers of users need not be aligned to their type.
 template <class T>
-inline T load(const void* from, std::size_t i) noexcept {
+inline T load(const void* input, std::size_t i) noexcept {
   T out;
-  std::memcpy(&out, static_cast<const std::byte*>(from) + i * sizeof(T), sizeof(T));
+  std::memcpy(&out, static_cast<const std::byte*>(input) + i * sizeof(T), sizeof(T));
   return out;
 }
 template <class T>
-inline void store(void* to, std::size_t i, T value) noexcept {
-  std::memcpy(static_cast<std::byte*>(to) + i * sizeof(T), &value, sizeof(T));
+inline void store(void* output, std::size_t i, T value) noexcept {
+  std::memcpy(static_cast<std::byte*>(output) + i * sizeof(T), &value, sizeof(T));
 }
 
 template <class T, reduction kOp>

@@ -37,8 +37,8 @@ result<std::string> table_text() {
   if (path.empty()) return std::string();
   std::ifstream file(path);
   if (!file)
-    return failure{ENOENT, format("PEERLANE_COLLECTIVES_TABLE names %s, which cannot be read: correct or unset it",
-                                  path.c_str())};
+    return failure{ENOENT,
+                   format("PEERLANE_COLLECTIVES_TABLE names %s, which cannot be read: correct or unset it", path.c_str())};
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
@@ -59,8 +59,7 @@ result<std::unique_ptr<executor>> executor::open(messaging::messenger& messages,
     auto read = table_text();
     auto parsed = read ? algorithm_table::parse(*read) : result<algorithm_table>(read.error());
     if (parsed) text = *read;
-    else
-      problem = parsed.error(), text = "!" + parsed.error().message;
+    else problem = parsed.error(), text = "!" + parsed.error().message;
   }
   if (messages.size() > 1) {
     auto all = group.all_gather(std::as_bytes(std::span(text)));
@@ -81,8 +80,7 @@ executor::~executor() = default;
 
 result<running*> executor::prepare(collective kind) {
   const std::lock_guard lock(mutex_);
-  if (stopped_)
-    return failure{stopped_->code, "collectives are stopped until all ranks restore them: " + stopped_->message};
+  if (stopped_) return failure{stopped_->code, "collectives are stopped until all ranks restore them: " + stopped_->message};
   if (free_.empty()) {
     all_.push_back(std::make_unique<running>());
     free_.push_back(all_.back().get());
@@ -221,11 +219,12 @@ void executor::look_for_notices() {
   if (stopped_) return;
   auto found = messages_.match(kAnySource, tag_of(kNoticeTag), kWholeTag, tag_space::collective);
   if (found.is_empty()) return;
-  notice_t told;
-  auto received = messages_.receive(std::move(found), messaging::host_buffer(&told, sizeof told));
+  notice_t notice;
+  auto received = messages_.receive(std::move(found), messaging::host_buffer(&notice, sizeof notice));
   if (!received.has_ended() || !received.outcome().ok()) return;
-  const char* const reason = told.code == ECONNRESET ? "a rank is gone" : "a collective failed, or was given up, there";
-  stop(told.code, format("rank %d stopped the collectives: %s (%s)", told.rank, reason, errno_text(told.code).c_str()));
+  const char* const reason = notice.code == ECONNRESET ? "a rank is gone" : "a collective failed, or was given up, there";
+  stop(notice.code,
+       format("rank %d stopped the collectives: %s (%s)", notice.rank, reason, errno_text(notice.code).c_str()));
 }
 
 // What ranks had sent to collectives that have failed.
@@ -305,7 +304,7 @@ bool operation::has_ended() const {
 }
 
 status operation::wait(std::chrono::milliseconds limit) {
-  constexpr unsigned kHot = 30;                // rounds before other processes may have the CPU
+  constexpr unsigned kHot = 30;  // rounds before other processes may have the CPU
   constexpr unsigned kRoundsBetweenClocks = 16;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;

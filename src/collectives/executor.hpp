@@ -80,17 +80,18 @@ class executor {
   result<operation> gather(const buffer& source, const buffer& destination, int root);   // destination: at the root
   result<operation> scatter(const buffer& source, const buffer& destination, int root);  // source: at the root
   result<operation> all_gather(const buffer& source, const buffer& destination);
-  result<operation> reduce(const buffer& source, const buffer& destination, summation what, int root);
-  result<operation> all_reduce(const buffer& source, const buffer& destination, summation what);
+  result<operation> reduce(const buffer& source, const buffer& destination, summation terms, int root);
+  result<operation> all_reduce(const buffer& source, const buffer& destination, summation terms);
   // `counts`: elements of each rank's block of the source.
   result<operation> reduce_scatter(const buffer& source, const buffer& destination, std::span<const std::size_t> counts,
-                                   summation what);
+                                   summation terms);
   result<operation> all_to_all(const buffer& source, const buffer& destination);
   // One side: bytes and offsets by rank.
   struct blocks {
     std::span<const std::size_t> bytes, offsets;
   };
-  result<operation> all_to_all_v(const buffer& source, const blocks& sent, const buffer& destination, const blocks& received);
+  result<operation> all_to_all_v(const buffer& source, const blocks& sent, const buffer& destination,
+                                 const blocks& received);
 
   // Advances everything once.
   bool progress();
@@ -118,7 +119,8 @@ class executor {
   // A collective with an empty schedule; not begun yet.
   result<running*> prepare(collective kind);
   operation begin(running& one);
-  result<operation> begin_move(collective kind, const buffer& source, const buffer& destination, int root, std::size_t bytes);
+  result<operation> begin_move(collective kind, const buffer& source, const buffer& destination, int root,
+                               std::size_t bytes);
 
   // ---- Under the lock
   bool advance(running& one, bool polls);

@@ -37,8 +37,7 @@ void scatter_ring_broadcast(schedule& out, own_place own, place data, std::size_
   const int node = own.before(root);
   if (node == 0)
     for (int i = 1; i < own.size; ++i) out.send(own.after(i), data + blocks.begin(i), blocks.length(i));
-  else
-    out.wait(out.receive(root, data + blocks.begin(node), blocks.length(node)));
+  else out.wait(out.receive(root, data + blocks.begin(node), blocks.length(node)));
   // The root has all, so the last one need not send to it.
   for (int round = 0; round + 1 < own.size; ++round) {
     const int sent = (node - round + own.size) % own.size, received = (sent - 1 + own.size) % own.size;
@@ -71,8 +70,7 @@ void binomial_gather(schedule& out, own_place own, place source, place destinati
                 static_cast<std::size_t>(subtree(node + distance, own.size)) * bytes);
   for (auto each = first, end = out.messages(); each < end; ++each) out.wait(each);
   if (node != 0) out.send(own.before(lowest_bit(node)), held, static_cast<std::size_t>(below) * bytes);
-  else
-    rotate(out, own, destination, held, bytes, root, false);
+  else rotate(out, own, destination, held, bytes, root, false);
 }
 
 void binomial_scatter(schedule& out, own_place own, place source, place destination, std::size_t bytes, int root) {
@@ -83,8 +81,7 @@ void binomial_scatter(schedule& out, own_place own, place source, place destinat
   }
   const place held = out.scratch(static_cast<std::size_t>(below) * bytes);
   if (node == 0) rotate(out, own, source, held, bytes, root, true);
-  else
-    out.wait(out.receive(own.before(lowest_bit(node)), held, static_cast<std::size_t>(below) * bytes));
+  else out.wait(out.receive(own.before(lowest_bit(node)), held, static_cast<std::size_t>(below) * bytes));
   int reach = 1;
   while (reach < below) reach *= 2;
   for (int distance = reach / 2; distance > 0; distance /= 2)
@@ -96,7 +93,8 @@ void binomial_scatter(schedule& out, own_place own, place source, place destinat
 
 void ring_all_gather(schedule& out, own_place own, place destination, std::size_t bytes) {
   for (int round = 0; round + 1 < own.size; ++round) {
-    const auto sent = static_cast<std::size_t>(own.before(round)), received = static_cast<std::size_t>(own.before(round + 1));
+    const auto sent = static_cast<std::size_t>(own.before(round)),
+               received = static_cast<std::size_t>(own.before(round + 1));
     const auto arrived = out.receive(own.before(1), destination + received * bytes, bytes);
     out.send(own.after(1), destination + sent * bytes, bytes);
     out.wait(arrived);
@@ -112,7 +110,8 @@ void linear_all_gather(schedule& out, own_place own, place source, place destina
 void recursive_all_gather(schedule& out, own_place own, place destination, std::size_t bytes) {
   for (int distance = 1; distance < own.size; distance *= 2) {
     const int peer = own.rank ^ distance;
-    const auto mine = static_cast<std::size_t>(own.rank & ~(distance - 1)), theirs = static_cast<std::size_t>(peer & ~(distance - 1));
+    const auto mine = static_cast<std::size_t>(own.rank & ~(distance - 1)),
+               theirs = static_cast<std::size_t>(peer & ~(distance - 1));
     const std::size_t length = static_cast<std::size_t>(distance) * bytes;
     const auto arrived = out.receive(peer, destination + theirs * bytes, length);
     out.send(peer, destination + mine * bytes, length);
@@ -143,16 +142,17 @@ void plan_barrier(schedule& out, own_place own) {
   }
 }
 
-void plan_broadcast(schedule& out, own_place own, algorithm how, place data, std::size_t bytes, int root) {
-  if (how == algorithm::binomial) return binomial_broadcast(out, own, data, bytes, root);
-  if (how == algorithm::scatter_ring) return scatter_ring_broadcast(out, own, data, bytes, root);
+void plan_broadcast(schedule& out, own_place own, algorithm chosen, place data, std::size_t bytes, int root) {
+  if (chosen == algorithm::binomial) return binomial_broadcast(out, own, data, bytes, root);
+  if (chosen == algorithm::scatter_ring) return scatter_ring_broadcast(out, own, data, bytes, root);
   if (own.rank != root) out.receive(root, data, bytes);
   else
     for (int i = 1; i < own.size; ++i) out.send(own.after(i), data, bytes);
 }
 
-void plan_gather(schedule& out, own_place own, algorithm how, place source, place destination, std::size_t bytes, int root) {
-  if (how == algorithm::binomial) return binomial_gather(out, own, source, destination, bytes, root);
+void plan_gather(schedule& out, own_place own, algorithm chosen, place source, place destination, std::size_t bytes,
+                 int root) {
+  if (chosen == algorithm::binomial) return binomial_gather(out, own, source, destination, bytes, root);
   if (own.rank != root) {
     out.send(root, source, bytes);
     return;
@@ -162,44 +162,44 @@ void plan_gather(schedule& out, own_place own, algorithm how, place source, plac
   out.copy(own.rank, destination + static_cast<std::size_t>(root) * bytes, source, bytes);
 }
 
-void plan_scatter(schedule& out, own_place own, algorithm how, place source, place destination, std::size_t bytes, int root) {
-  if (how == algorithm::binomial) return binomial_scatter(out, own, source, destination, bytes, root);
+void plan_scatter(schedule& out, own_place own, algorithm chosen, place source, place destination, std::size_t bytes,
+                  int root) {
+  if (chosen == algorithm::binomial) return binomial_scatter(out, own, source, destination, bytes, root);
   if (own.rank != root) {
     out.receive(root, destination, bytes);
     return;
   }
-  for (int i = 1; i < own.size; ++i)
-    out.send(own.after(i), source + static_cast<std::size_t>(own.after(i)) * bytes, bytes);
+  for (int i = 1; i < own.size; ++i) out.send(own.after(i), source + static_cast<std::size_t>(own.after(i)) * bytes, bytes);
   out.copy(own.rank, destination, source + static_cast<std::size_t>(root) * bytes, bytes);
 }
 
-void plan_all_gather(schedule& out, own_place own, algorithm how, place source, place destination, std::size_t bytes) {
+void plan_all_gather(schedule& out, own_place own, algorithm chosen, place source, place destination, std::size_t bytes) {
   const place own_block = destination + static_cast<std::size_t>(own.rank) * bytes;
   const bool is_power_of_two = (own.size & (own.size - 1)) == 0;
-  if (how == algorithm::bruck || (how == algorithm::recursive_doubling && !is_power_of_two))
+  if (chosen == algorithm::bruck || (chosen == algorithm::recursive_doubling && !is_power_of_two))
     return bruck_all_gather(out, own, source, destination, bytes);
-  if (how == algorithm::linear) {
+  if (chosen == algorithm::linear) {
     linear_all_gather(out, own, source, destination, bytes);
     return out.copy(own.rank, own_block, source, bytes);
   }
   out.copy(own.rank, own_block, source, bytes);
-  if (how == algorithm::ring) ring_all_gather(out, own, destination, bytes);
-  else
-    recursive_all_gather(out, own, destination, bytes);
+  if (chosen == algorithm::ring) ring_all_gather(out, own, destination, bytes);
+  else recursive_all_gather(out, own, destination, bytes);
 }
 
-void plan_all_to_all_v(schedule& out, own_place own, algorithm how, const block_list& source, const block_list& destination) {
+void plan_all_to_all_v(schedule& out, own_place own, algorithm chosen, const block_list& source,
+                       const block_list& destination) {
   for (int i = 1; i < own.size; ++i) {
-    const int from = own.before(i), to = own.after(i);
-    const auto arrived = out.receive(from, destination.at(from), destination.bytes_of(from));
-    if (how == algorithm::linear) continue;
-    const auto sent = out.send(to, source.at(to), source.bytes_of(to));
+    const int input = own.before(i), output = own.after(i);
+    const auto arrived = out.receive(input, destination.block_of(input), destination.bytes_of(input));
+    if (chosen == algorithm::linear) continue;
+    const auto sent = out.send(output, source.block_of(output), source.bytes_of(output));
     out.wait(arrived);
     out.wait(sent);
   }
-  if (how == algorithm::linear)
-    for (int i = 1; i < own.size; ++i) out.send(own.after(i), source.at(own.after(i)), source.bytes_of(own.after(i)));
-  out.copy(own.rank, destination.at(own.rank), source.at(own.rank), source.bytes_of(own.rank));
+  if (chosen == algorithm::linear)
+    for (int i = 1; i < own.size; ++i) out.send(own.after(i), source.block_of(own.after(i)), source.bytes_of(own.after(i)));
+  out.copy(own.rank, destination.block_of(own.rank), source.block_of(own.rank), source.bytes_of(own.rank));
 }
 
 // held[i] is for the rank i after this one. In the round of `distance`, the blocks whose i has that bit move on together.
@@ -210,7 +210,8 @@ void plan_bruck_all_to_all(schedule& out, own_place own, place source, place des
   for (int distance = 1; distance < own.size; distance *= 2) {
     std::size_t packed = 0;
     for (int i = 0; i < own.size; ++i)
-      if ((i & distance) != 0) out.copy(own.rank, sent + packed++ * bytes, held + static_cast<std::size_t>(i) * bytes, bytes);
+      if ((i & distance) != 0)
+        out.copy(own.rank, sent + packed++ * bytes, held + static_cast<std::size_t>(i) * bytes, bytes);
     const auto arrived = out.receive(own.before(distance), received, packed * bytes);
     const auto left = out.send(own.after(distance), sent, packed * bytes);
     out.wait(arrived);
@@ -221,8 +222,8 @@ void plan_bruck_all_to_all(schedule& out, own_place own, place source, place des
         out.copy(own.rank, held + static_cast<std::size_t>(i) * bytes, received + packed++ * bytes, bytes);
   }
   for (int i = 0; i < own.size; ++i)
-    out.copy(own.rank, destination + static_cast<std::size_t>(own.before(i)) * bytes, held + static_cast<std::size_t>(i) * bytes,
-             bytes);
+    out.copy(own.rank, destination + static_cast<std::size_t>(own.before(i)) * bytes,
+             held + static_cast<std::size_t>(i) * bytes, bytes);
 }
 
 }  // namespace pl::collectives

@@ -25,11 +25,11 @@ const failure kOverlap{EINVAL,
                        "in-place form names"};
 
 // Whole elements, the same number in both.
-status check_elements(const buffer& source, std::size_t destination_bytes, const summation& what) {
-  const std::size_t bytes = size_of(what.type);
+status check_elements(const buffer& source, std::size_t destination_bytes, const summation& terms) {
+  const std::size_t bytes = size_of(terms.type);
   if (source.bytes % bytes != 0)
     return failure{EINVAL, format("%zu bytes are no whole number of %s elements of %zu bytes", source.bytes,
-                                  name_of(what.type), bytes)};
+                                  name_of(terms.type), bytes)};
   if (source.bytes != destination_bytes)
     return failure{EINVAL, format("the source has %zu bytes and the destination %zu: they must be of one size", source.bytes,
                                   destination_bytes)};
@@ -102,7 +102,8 @@ result<operation> executor::broadcast(const buffer& data, int root) {
   if (!memory) return std::move(memory).error();
   auto one = prepare(collective::broadcast);
   if (!one) return std::move(one).error();
-  plan_broadcast((*one)->steps, own_, choose(collective::broadcast, data.bytes, memory->is_device()), *memory, data.bytes, root);
+  plan_broadcast((*one)->steps, own_, choose(collective::broadcast, data.bytes, memory->is_device()), *memory, data.bytes,
+                 root);
   return begin(**one);
 }
 
@@ -111,19 +112,18 @@ result<operation> executor::begin_move(collective kind, const buffer& source, co
                                        std::size_t bytes) {
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
-  const auto [from, to] = *memory;
+  const auto [input, output] = *memory;
   const bool is_scatter = kind == collective::scatter;
-  const place whole = is_scatter ? from : to, block = is_scatter ? to : from;
+  const place whole = is_scatter ? input : output, block = is_scatter ? output : input;
   const bool is_in_place = block == whole + static_cast<std::size_t>(own_.rank) * bytes;
   if (!is_in_place && overlaps(source, destination)) return kOverlap;
   auto one = prepare(kind);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  const auto how = choose(kind, bytes, from.is_device() || to.is_device());
-  if (kind == collective::gather) plan_gather(steps, own_, how, from, to, bytes, root);
-  else if (is_scatter) plan_scatter(steps, own_, how, from, to, bytes, root);
-  else
-    plan_all_gather(steps, own_, how, from, to, bytes);
+  const auto chosen = choose(kind, bytes, input.is_device() || output.is_device());
+  if (kind == collective::gather) plan_gather(steps, own_, chosen, input, output, bytes, root);
+  else if (is_scatter) plan_scatter(steps, own_, chosen, input, output, bytes, root);
+  else plan_all_gather(steps, own_, chosen, input, output, bytes);
   return begin(**one);
 }
 
@@ -146,83 +146,84 @@ result<operation> executor::all_gather(const buffer& source, const buffer& desti
   return begin_move(collective::all_gather, source, destination, 0, source.bytes);
 }
 
-result<operation> executor::reduce(const buffer& source, const buffer& destination, summation what, int root) {
+result<operation> executor::reduce(const buffer& source, const buffer& destination, summation terms, int root) {
   if (auto done = check_root(root); !done) return std::move(done).error();
   const bool is_root = own_.rank == root;
-  if (auto done = check_elements(source, is_root ? destination.bytes : source.bytes, what); !done)
+  if (auto done = check_elements(source, is_root ? destination.bytes : source.bytes, terms); !done)
     return std::move(done).error();
   auto memory = locate(source, is_root ? destination : buffer{});
   if (!memory) return std::move(memory).error();
-  auto [from, to] = *memory;
-  if (is_root && from != to && overlaps(source, destination)) return kOverlap;
+  auto [input, output] = *memory;
+  if (is_root && input != output && overlaps(source, destination)) return kOverlap;
   auto one = prepare(collective::reduce);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (from.is_device()) {
+  if (input.is_device()) {
     const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, from, source.bytes);
-    from = staged;
+    steps.copy(own_.rank, staged, input, source.bytes);
+    input = staged;
   }
-  const place result = to.is_device() ? steps.scratch(source.bytes) : to;
-  plan_reduce(steps, own_, table_.choose(collective::reduce, own_.size, source.bytes), what, from, result,
-              source.bytes / size_of(what.type), root);
-  if (is_root && result != to) {
+  const place result = output.is_device() ? steps.scratch(source.bytes) : output;
+  plan_reduce(steps, own_, table_.choose(collective::reduce, own_.size, source.bytes), terms, input, result,
+              source.bytes / size_of(terms.type), root);
+  if (is_root && result != output) {
     steps.wait_all();
-    steps.copy(own_.rank, to, result, source.bytes);
+    steps.copy(own_.rank, output, result, source.bytes);
   }
   return begin(**one);
 }
 
-result<operation> executor::all_reduce(const buffer& source, const buffer& destination, summation what) {
-  if (auto done = check_elements(source, destination.bytes, what); !done) return std::move(done).error();
+result<operation> executor::all_reduce(const buffer& source, const buffer& destination, summation terms) {
+  if (auto done = check_elements(source, destination.bytes, terms); !done) return std::move(done).error();
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
-  auto [from, to] = *memory;
-  if (from != to && overlaps(source, destination)) return kOverlap;
+  auto [input, output] = *memory;
+  if (input != output && overlaps(source, destination)) return kOverlap;
   auto one = prepare(collective::all_reduce);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (from.is_device()) {
+  if (input.is_device()) {
     const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, from, source.bytes);
-    from = staged;
+    steps.copy(own_.rank, staged, input, source.bytes);
+    input = staged;
   }
-  const place result = to.is_device() ? steps.scratch(source.bytes) : to;
-  plan_all_reduce(steps, own_, table_.choose(collective::all_reduce, own_.size, source.bytes), what, from, result,
-                  source.bytes / size_of(what.type));
-  if (result != to) {
+  const place result = output.is_device() ? steps.scratch(source.bytes) : output;
+  plan_all_reduce(steps, own_, table_.choose(collective::all_reduce, own_.size, source.bytes), terms, input, result,
+                  source.bytes / size_of(terms.type));
+  if (result != output) {
     steps.wait_all();
-    steps.copy(own_.rank, to, result, source.bytes);
+    steps.copy(own_.rank, output, result, source.bytes);
   }
   return begin(**one);
 }
 
 result<operation> executor::reduce_scatter(const buffer& source, const buffer& destination,
-                                           std::span<const std::size_t> counts, summation what) {
-  const std::size_t width = size_of(what.type);
+                                           std::span<const std::size_t> counts, summation terms) {
+  const std::size_t width = size_of(terms.type);
   if (counts.size() != static_cast<std::size_t>(own_.size))
     return failure{EINVAL, format("%zu counts for %d ranks: one for each is needed", counts.size(), own_.size)};
   const auto mine = counts.begin() + own_.rank;
   const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   const std::size_t before = std::accumulate(counts.begin(), mine, std::size_t{0});
-  if (auto done = check_elements(source, total * width, what); !done) return std::move(done).error();
+  if (auto done = check_elements(source, total * width, terms); !done) return std::move(done).error();
   if (destination.bytes != *mine * width)
-    return failure{EINVAL, format("the destination has %zu bytes, and this rank's block %zu", destination.bytes, *mine * width)};
+    return failure{EINVAL,
+                   format("the destination has %zu bytes, and this rank's block %zu", destination.bytes, *mine * width)};
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
-  auto [from, to] = *memory;
-  if (to != from + before * width && overlaps(source, destination)) return kOverlap;
+  auto [input, output] = *memory;
+  if (output != input + before * width && overlaps(source, destination)) return kOverlap;
   auto one = prepare(collective::reduce_scatter);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (from.is_device()) {
+  if (input.is_device()) {
     const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, from, source.bytes);
-    from = staged;
+    steps.copy(own_.rank, staged, input, source.bytes);
+    input = staged;
   }
-  const place result = to.is_device() ? steps.scratch(destination.bytes) : to;
-  plan_reduce_scatter(steps, own_, what, from, result, counts);
-  if (result != to) steps.copy(own_.rank, to, result, destination.bytes);
+  const place result = output.is_device() ? steps.scratch(destination.bytes) : output;
+  plan_reduce_scatter(steps, own_, terms, input, result, counts);
+  if (result != output) steps.copy(own_.rank, output, result, destination.bytes);
   return begin(**one);
 }
 
@@ -235,26 +236,26 @@ result<operation> executor::all_to_all(const buffer& source, const buffer& desti
                                   destination.bytes)};
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
-  auto [from, to] = *memory;
-  const bool is_in_place = from == to && source.bytes != 0;
+  auto [input, output] = *memory;
+  const bool is_in_place = input == output && source.bytes != 0;
   if (!is_in_place && overlaps(source, destination)) return kOverlap;
   auto one = prepare(collective::all_to_all);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  const auto how = choose(collective::all_to_all, bytes, from.is_device() || to.is_device());
-  if (how == algorithm::bruck) {
-    plan_bruck_all_to_all(steps, own_, from, to, bytes);
+  const auto chosen = choose(collective::all_to_all, bytes, input.is_device() || output.is_device());
+  if (chosen == algorithm::bruck) {
+    plan_bruck_all_to_all(steps, own_, input, output, bytes);
     return begin(**one);
   }
   if (is_in_place) {
     const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, from, source.bytes);
-    from = staged;
+    steps.copy(own_.rank, staged, input, source.bytes);
+    input = staged;
   }
   const std::vector<std::size_t> lengths(ranks, bytes);
   std::vector<std::size_t> offsets(ranks);
   for (std::size_t i = 1; i < ranks; ++i) offsets[i] = offsets[i - 1] + bytes;
-  plan_all_to_all_v(steps, own_, how, {from, lengths, offsets}, {to, lengths, offsets});
+  plan_all_to_all_v(steps, own_, chosen, {input, lengths, offsets}, {output, lengths, offsets});
   return begin(**one);
 }
 
@@ -268,20 +269,20 @@ result<operation> executor::all_to_all_v(const buffer& source, const blocks& sen
                                   sent.bytes[mine], received.bytes[mine])};
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
-  auto [from, to] = *memory;
-  const bool is_in_place = from == to && source.bytes == destination.bytes && source.bytes != 0;
+  auto [input, output] = *memory;
+  const bool is_in_place = input == output && source.bytes == destination.bytes && source.bytes != 0;
   if (!is_in_place && overlaps(source, destination)) return kOverlap;
   auto one = prepare(collective::all_to_all_v);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
   if (is_in_place) {
     const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, from, source.bytes);
-    from = staged;
+    steps.copy(own_.rank, staged, input, source.bytes);
+    input = staged;
   }
   // Ranks know their own lengths only, so the table's bytes do not choose here.
-  plan_all_to_all_v(steps, own_, table_.choose(collective::all_to_all_v, own_.size, 0), {from, sent.bytes, sent.offsets},
-                    {to, received.bytes, received.offsets});
+  plan_all_to_all_v(steps, own_, table_.choose(collective::all_to_all_v, own_.size, 0), {input, sent.bytes, sent.offsets},
+                    {output, received.bytes, received.offsets});
   return begin(**one);
 }
 

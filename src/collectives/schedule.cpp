@@ -3,14 +3,14 @@
 
 namespace pl::collectives {
 
-void schedule::copy(int self, place to, place from, std::size_t bytes) {
-  if (bytes == 0 || to == from) return;
-  if (!to.is_device() && !from.is_device()) {
-    steps_.push_back({.kind = step::kind_t::copy, .amount = bytes, .first = from, .out = to});
+void schedule::copy(int self, place destination, place source, std::size_t bytes) {
+  if (bytes == 0 || destination == source) return;
+  if (!destination.is_device() && !source.is_device()) {
+    steps_.push_back({.kind = step::kind_t::copy, .amount = bytes, .first = source, .out = destination});
     return;
   }
-  const auto received = receive(self, to, bytes);
-  const auto sent = send(self, from, bytes);
+  const auto received = receive(self, destination, bytes);
+  const auto sent = send(self, source, bytes);
   wait(received);
   wait(sent);
 }

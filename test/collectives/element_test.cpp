@@ -59,8 +59,7 @@ void check_format(int exponent_bits, int mantissa_bits, bool has_infinity, bool 
             negative | (saturates ? Format::kLargest : Format::kInfinity));
   EXPECT_EQ(Format::encode(largest), Format::kLargest);
   if (has_infinity) EXPECT_EQ(Format::encode(HUGE_VALF), Format::kInfinity);
-  else
-    EXPECT_TRUE(std::isnan(Format::decode(Format::encode(HUGE_VALF))));
+  else EXPECT_TRUE(std::isnan(Format::decode(Format::encode(HUGE_VALF))));
 }
 
 TEST(element, small_floats_are_what_their_formats_say) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong: refused arguments, counts that differ, ranks that die, time-outs; and that every rank hears of it, and all
-// go on after restore().
+// What goes wrong: refused arguments, counts that differ, ranks that die, time-outs; and that every rank hears of it, and
+// all go on after restore().
 #include "test/collectives/ranks.hpp"
 
 namespace pl::collectives {
@@ -22,30 +22,31 @@ int all_reduce_once(const rank_of_job& job) {
 }
 
 TEST(failures, refused_arguments_begin_nothing) {
-  EXPECT_EQ(run_ranks(2, gpus::none,
-                      [](const rank_of_job& job) {
-                        std::vector<unsigned char> data(64);
-                        const auto part = [&](std::size_t begin, std::size_t bytes) { return host_buffer(data.data() + begin, bytes); };
-                        const std::size_t counts[] = {1, 1}, lengths[] = {8, 8}, offsets[] = {0, 60}, far[] = {0, ~std::size_t{0}};
-                        CHECK(job.all->broadcast(part(0, 4), 2).code() == EINVAL);
-                        CHECK(job.all->broadcast(part(0, 4), -1).code() == EINVAL);
-                        CHECK(job.all->broadcast({0, 4, messaging::memory_kind::host}, 0).code() == EINVAL);
-                        CHECK(job.all->gather(part(0, 4), part(8, 12), job.rank).code() == EINVAL);
-                        CHECK(job.all->scatter(part(0, 4), part(8, 4), job.rank).code() == EINVAL);
-                        CHECK(job.all->all_gather(part(0, 8), part(4, 16)).code() == EINVAL);
-                        CHECK(job.all->all_reduce(part(0, 8), part(4, 8), kSum).code() == EINVAL);
-                        CHECK(job.all->all_reduce(part(0, 6), part(8, 6), kSum).code() == EINVAL);
-                        CHECK(job.all->all_reduce(part(0, 8), part(8, 4), kSum).code() == EINVAL);
-                        CHECK(job.all->reduce_scatter(part(0, 8), part(8, 4), {counts, 1}, kSum).code() == EINVAL);
-                        CHECK(job.all->reduce_scatter(part(0, 8), part(8, 8), counts, kSum).code() == EINVAL);
-                        CHECK(job.all->all_to_all(part(0, 7), part(8, 7)).code() == EINVAL);
-                        CHECK(job.all->all_to_all_v(part(0, 64), {lengths, offsets}, part(0, 64), {lengths, offsets}).code() ==
-                              EINVAL);
-                        CHECK(job.all->all_to_all_v(part(0, 64), {lengths, far}, part(0, 64), {lengths, far}).code() == EINVAL);
-                        CHECK(!job.all->has_pending());
-                        return all_reduce_once(job);
-                      }),
-            0);
+  EXPECT_EQ(
+      run_ranks(
+          2, gpus::none,
+          [](const rank_of_job& job) {
+            std::vector<unsigned char> data(64);
+            const auto part = [&](std::size_t begin, std::size_t bytes) { return host_buffer(data.data() + begin, bytes); };
+            const std::size_t counts[] = {1, 1}, lengths[] = {8, 8}, offsets[] = {0, 60}, far[] = {0, ~std::size_t{0}};
+            CHECK(job.all->broadcast(part(0, 4), 2).code() == EINVAL);
+            CHECK(job.all->broadcast(part(0, 4), -1).code() == EINVAL);
+            CHECK(job.all->broadcast({0, 4, messaging::memory_kind::host}, 0).code() == EINVAL);
+            CHECK(job.all->gather(part(0, 4), part(8, 12), job.rank).code() == EINVAL);
+            CHECK(job.all->scatter(part(0, 4), part(8, 4), job.rank).code() == EINVAL);
+            CHECK(job.all->all_gather(part(0, 8), part(4, 16)).code() == EINVAL);
+            CHECK(job.all->all_reduce(part(0, 8), part(4, 8), kSum).code() == EINVAL);
+            CHECK(job.all->all_reduce(part(0, 6), part(8, 6), kSum).code() == EINVAL);
+            CHECK(job.all->all_reduce(part(0, 8), part(8, 4), kSum).code() == EINVAL);
+            CHECK(job.all->reduce_scatter(part(0, 8), part(8, 4), {counts, 1}, kSum).code() == EINVAL);
+            CHECK(job.all->reduce_scatter(part(0, 8), part(8, 8), counts, kSum).code() == EINVAL);
+            CHECK(job.all->all_to_all(part(0, 7), part(8, 7)).code() == EINVAL);
+            CHECK(job.all->all_to_all_v(part(0, 64), {lengths, offsets}, part(0, 64), {lengths, offsets}).code() == EINVAL);
+            CHECK(job.all->all_to_all_v(part(0, 64), {lengths, far}, part(0, 64), {lengths, far}).code() == EINVAL);
+            CHECK(!job.all->has_pending());
+            return all_reduce_once(job);
+          }),
+      0);
 }
 
 // Rank 1 gives fewer elements. Both hear of it in this collective or in the next one, and go on after a restore.
@@ -55,8 +56,8 @@ TEST(failures, counts_that_differ) {
                         [&](const rank_of_job& job) {
                           std::vector<std::int32_t> given(100), sums(100);
                           const std::size_t bytes = (job.rank == 1) == is_longer ? 400 : 40;
-                          CHECK(code_of(job.all->all_reduce(host_buffer(given.data(), bytes), host_buffer(sums.data(), bytes),
-                                                            kSum)) == EMSGSIZE);
+                          CHECK(code_of(job.all->all_reduce(host_buffer(given.data(), bytes),
+                                                            host_buffer(sums.data(), bytes), kSum)) == EMSGSIZE);
                           CHECK(job.all->barrier().code() == EMSGSIZE);
                           CHECK_OK(job.all->restore(kPatience));
                           return all_reduce_once(job);
@@ -83,40 +84,40 @@ class deaths : public testing::TestWithParam<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(bytes, deaths, testing::Values(8, 40000, 4000000));
 TEST_P(deaths, reach_every_rank) {
   for (int kind = 0; kind < 4; ++kind)
-    EXPECT_EQ(
-        run_ranks(
-            4, gpus::none,
-            [&](const rank_of_job& job) {
-              std::vector<std::int32_t> given(GetParam()), sums(GetParam());
-              const auto source = host_buffer(given.data(), GetParam()), destination = host_buffer(sums.data(), GetParam());
-              for (int round = 0;; ++round) {
-                auto begun = kind == 0   ? job.all->all_reduce(source, destination, kSum)
-                             : kind == 1 ? job.all->broadcast(source, round % 4)
-                             : kind == 2 ? job.all->all_to_all(source, destination)
-                                         : job.all->barrier();
-                if (job.rank == 3 && round == 5) {
-                  if (begun) static_cast<void>(begun->test());
-                  raise(SIGKILL);
-                }
-                const int code = code_of(std::move(begun));
-                if (code == 0) {
-                  CHECK(round < 10);  // some may end without the dead one, but not all
-                  continue;
-                }
-                CHECK(code == ECONNRESET);
-                break;
-              }
-              CHECK(job.all->barrier().code() == ECONNRESET);
-              CHECK(job.all->restore(kPatience).code() == ECONNRESET);
-              // Messages among the others go on.
-              unsigned char word = 0;
-              auto received = job.messages->irecv((job.rank + 2) % 3, host_buffer(&word, 1), 9);
-              CHECK_OK(job.messages->send((job.rank + 1) % 3, host_buffer("y", 1), 9, kPatience));
-              CHECK_OK(received.wait(kPatience));
-              return 0;
-            },
-            3),
-        0);
+    EXPECT_EQ(run_ranks(
+                  4, gpus::none,
+                  [&](const rank_of_job& job) {
+                    std::vector<std::int32_t> given(GetParam()), sums(GetParam());
+                    const auto source = host_buffer(given.data(), GetParam()),
+                               destination = host_buffer(sums.data(), GetParam());
+                    for (int round = 0;; ++round) {
+                      auto begun = kind == 0   ? job.all->all_reduce(source, destination, kSum)
+                                   : kind == 1 ? job.all->broadcast(source, round % 4)
+                                   : kind == 2 ? job.all->all_to_all(source, destination)
+                                               : job.all->barrier();
+                      if (job.rank == 3 && round == 5) {
+                        if (begun) static_cast<void>(begun->test());
+                        raise(SIGKILL);
+                      }
+                      const int code = code_of(std::move(begun));
+                      if (code == 0) {
+                        CHECK(round < 10);  // some may end without the dead one, but not all
+                        continue;
+                      }
+                      CHECK(code == ECONNRESET);
+                      break;
+                    }
+                    CHECK(job.all->barrier().code() == ECONNRESET);
+                    CHECK(job.all->restore(kPatience).code() == ECONNRESET);
+                    // Messages among the others go on.
+                    unsigned char word = 0;
+                    auto received = job.messages->irecv((job.rank + 2) % 3, host_buffer(&word, 1), 9);
+                    CHECK_OK(job.messages->send((job.rank + 1) % 3, host_buffer("y", 1), 9, kPatience));
+                    CHECK_OK(received.wait(kPatience));
+                    return 0;
+                  },
+                  3),
+              0);
 }
 
 // A wait that times out leaves the collective under way; a dropped operation stops it everywhere.

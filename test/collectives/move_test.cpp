@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective that moves bytes, by every algorithm, against what each byte should be: 1 to 5 ranks, from host and device
-// memory, in place and not, at sizes around the limits of the protocols.
+// Every collective that moves bytes, by every algorithm, against what each byte should be: 1 to 5 ranks, from host and
+// device memory, in place and not, at sizes around the limits of the protocols.
 #include <deque>
 
 #include "test/collectives/ranks.hpp"
@@ -100,7 +100,8 @@ TEST_P(moves, scatter) {
 
 TEST_P(moves, all_gather) {
   check(collective::all_gather, [](const rank_of_job& job, std::size_t bytes, bool is_in_place) {
-    const std::size_t whole = bytes * static_cast<std::size_t>(job.size), before = bytes * static_cast<std::size_t>(job.rank);
+    const std::size_t whole = bytes * static_cast<std::size_t>(job.size),
+                      before = bytes * static_cast<std::size_t>(job.rank);
     piece source(job.has_gpu, bytes), destination(job.has_gpu, whole);
     source.set(block_of(job.rank, 0, bytes));
     if (is_in_place)
@@ -127,8 +128,8 @@ TEST_P(moves, all_to_all) {
 TEST_P(moves, all_to_all_v) {
   check(collective::all_to_all_v, [](const rank_of_job& job, std::size_t bytes, bool is_in_place) {
     if (is_in_place) return 0;  // below, where lengths are symmetric
-    const auto length = [&](int from, int to) {
-      return from == to && from % 2 == 1 ? 0 : bytes + static_cast<std::size_t>(3 * from + to);
+    const auto length = [&](int input, int output) {
+      return input == output && input % 2 == 1 ? 0 : bytes + static_cast<std::size_t>(3 * input + output);
     };
     const auto ranks = static_cast<std::size_t>(job.size);
     const std::size_t stride = bytes + 64, whole = stride * ranks;
@@ -139,8 +140,9 @@ TEST_P(moves, all_to_all_v) {
       sent[i] = length(job.rank, peer);
       received[i] = length(peer, job.rank);
       offsets[i] = stride * (ranks - 1 - i);
-      for (std::size_t at = 0; at < sent[i]; ++at) given[offsets[i] + at] = byte_of(job.rank, peer, at);
-      for (std::size_t at = 0; at < received[i]; ++at) wanted[offsets[i] + at] = byte_of(peer, job.rank, at);
+      for (std::size_t target = 0; target < sent[i]; ++target) given[offsets[i] + target] = byte_of(job.rank, peer, target);
+      for (std::size_t target = 0; target < received[i]; ++target)
+        wanted[offsets[i] + target] = byte_of(peer, job.rank, target);
     }
     piece source(job.has_gpu, whole), destination(job.has_gpu, whole);
     source.set(given);
@@ -152,37 +154,39 @@ TEST_P(moves, all_to_all_v) {
 }
 
 TEST(collectives, all_to_all_v_in_place) {
-  EXPECT_EQ(run_ranks(3, gpus::none,
-                      [](const rank_of_job& job) {
-                        const std::vector<std::size_t> lengths(3, 100), offsets{0, 100, 200};
-                        piece data(false, 300);
-                        data.set(blocks_to_all(job.rank, 3, 100));
-                        CHECK_OK(wait(job.all->all_to_all_v(data.all(), {lengths, offsets}, data.all(), {lengths, offsets})));
-                        CHECK(data.get(300) == blocks_from_all(3, job.rank, 100));
-                        return 0;
-                      }),
-            0);
+  EXPECT_EQ(
+      run_ranks(3, gpus::none,
+                [](const rank_of_job& job) {
+                  const std::vector<std::size_t> lengths(3, 100), offsets{0, 100, 200};
+                  piece data(false, 300);
+                  data.set(blocks_to_all(job.rank, 3, 100));
+                  CHECK_OK(wait(job.all->all_to_all_v(data.all(), {lengths, offsets}, data.all(), {lengths, offsets})));
+                  CHECK(data.get(300) == blocks_from_all(3, job.rank, 100));
+                  return 0;
+                }),
+      0);
 }
 
 // No rank leaves before the last one has come.
 TEST_P(moves, barrier) {
-  EXPECT_EQ(run_ranks(GetParam().size, GetParam().layout,
-                      [](const rank_of_job& job) {
-                        for (int late = 0; late < job.size; ++late) {
-                          unsigned char word = 0;
-                          std::vector<messaging::request> told;
-                          if (job.rank == late)
-                            for (int peer = 0; peer < job.size; ++peer)
-                              told.push_back(job.messages->isend(peer, messaging::host_buffer("x", 1), 5));
-                          CHECK_OK(wait(job.all->barrier()));
-                          // What the late one sent before its barrier is here, or comes without the others' help.
-                          CHECK_OK(job.messages->recv(late, messaging::host_buffer(&word, 1), 5, messaging::kWholeTag, kPatience));
-                          CHECK(word == 'x');
-                          for (auto& each : told) CHECK_OK(each.wait(kPatience));
-                        }
-                        return 0;
-                      }),
-            0);
+  EXPECT_EQ(
+      run_ranks(GetParam().size, GetParam().layout,
+                [](const rank_of_job& job) {
+                  for (int late = 0; late < job.size; ++late) {
+                    unsigned char word = 0;
+                    std::vector<messaging::request> ended_info;
+                    if (job.rank == late)
+                      for (int peer = 0; peer < job.size; ++peer)
+                        ended_info.push_back(job.messages->isend(peer, messaging::host_buffer("x", 1), 5));
+                    CHECK_OK(wait(job.all->barrier()));
+                    // What the late one sent before its barrier is here, or comes without the others' help.
+                    CHECK_OK(job.messages->recv(late, messaging::host_buffer(&word, 1), 5, messaging::kWholeTag, kPatience));
+                    CHECK(word == 'x');
+                    for (auto& each : ended_info) CHECK_OK(each.wait(kPatience));
+                  }
+                  return 0;
+                }),
+      0);
 }
 
 // A receive of any source and tag of the user's takes no message of a collective, and several collectives go on together.
@@ -199,7 +203,8 @@ TEST(collectives, several_at_once_beside_messages) {
                           auto& one = pieces[static_cast<std::size_t>(i)];
                           const std::size_t bytes = i % 2 == 0 ? 3000 : 3;
                           one.set(blocks_to_all(job.rank + i, 4, bytes));
-                          auto made = i % 3 == 0 ? job.all->barrier() : job.all->all_to_all(one.part(0, 4 * bytes), one.part(0, 4 * bytes));
+                          auto made = i % 3 == 0 ? job.all->barrier()
+                                                 : job.all->all_to_all(one.part(0, 4 * bytes), one.part(0, 4 * bytes));
                           CHECK_OK(made);
                           begun.push_back(*std::move(made));
                         }

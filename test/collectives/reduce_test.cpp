@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every reduction, of every type and operation, by every algorithm, against the sum over the ranks: 1 to 5 ranks, in place and
-// not. The values are such that every type holds every partial result exactly, so that the order does not matter.
+// Every reduction, of every type and operation, by every algorithm, against the sum over the ranks: 1 to 5 ranks, in place
+// and not. The values are such that every type holds every partial result exactly, so that the order does not matter.
 #include "collectives/small_float.hpp"
 #include "test/collectives/ranks.hpp"
 
@@ -8,21 +8,21 @@ namespace pl::collectives {
 namespace {
 
 // Contribution of a rank: -1, 0, 1 (or 0, 1) for sums, minimum and maximum; 1 and 2 for products.
-int value_of(summation what, int rank, std::size_t i) {
+int value_of(summation terms, int rank, std::size_t i) {
   const auto mixed = (i * 2654435761u + static_cast<std::size_t>(rank) * 40503u) >> 3;
-  if (what.op == reduction::product) return 1 + static_cast<int>(mixed % 2);
-  const bool is_unsigned = what.type >= element::uint8 && what.type <= element::uint64;
+  if (terms.op == reduction::product) return 1 + static_cast<int>(mixed % 2);
+  const bool is_unsigned = terms.type >= element::uint8 && terms.type <= element::uint64;
   return static_cast<int>(mixed % 3) - (is_unsigned ? 0 : 1);
 }
 
-int combined(summation what, int size, std::size_t i) {
-  int out = value_of(what, 0, i);
+int combined(summation terms, int size, std::size_t i) {
+  int out = value_of(terms, 0, i);
   for (int rank = 1; rank < size; ++rank) {
-    const int next = value_of(what, rank, i);
-    out = what.op == reduction::sum       ? out + next
-          : what.op == reduction::product ? out * next
-          : what.op == reduction::minimum ? std::min(out, next)
-                                          : std::max(out, next);
+    const int next = value_of(terms, rank, i);
+    out = terms.op == reduction::sum       ? out + next
+          : terms.op == reduction::product ? out * next
+          : terms.op == reduction::minimum ? std::min(out, next)
+                                           : std::max(out, next);
   }
   return out;
 }
@@ -62,14 +62,14 @@ void write_as(std::vector<unsigned char>& out, element type, std::size_t i, int 
   }
 }
 
-std::vector<unsigned char> contribution(summation what, int rank, std::size_t count) {
-  std::vector<unsigned char> out(what.bytes(count));
-  for (std::size_t i = 0; i < count; ++i) write_as(out, what.type, i, value_of(what, rank, i));
+std::vector<unsigned char> contribution(summation terms, int rank, std::size_t count) {
+  std::vector<unsigned char> out(terms.bytes(count));
+  for (std::size_t i = 0; i < count; ++i) write_as(out, terms.type, i, value_of(terms, rank, i));
   return out;
 }
-std::vector<unsigned char> expected(summation what, int size, std::size_t begin, std::size_t count) {
-  std::vector<unsigned char> out(what.bytes(count));
-  for (std::size_t i = 0; i < count; ++i) write_as(out, what.type, i, combined(what, size, begin + i));
+std::vector<unsigned char> expected(summation terms, int size, std::size_t begin, std::size_t count) {
+  std::vector<unsigned char> out(terms.bytes(count));
+  for (std::size_t i = 0; i < count; ++i) write_as(out, terms.type, i, combined(terms, size, begin + i));
   return out;
 }
 
@@ -88,16 +88,16 @@ class reductions : public testing::TestWithParam<memory_case> {
                         [&](const rank_of_job& job) {
                           return with_each_algorithm(job, kind, [&] {
                             for (unsigned i = 0; i < kElements * kReductions; ++i) {
-                              const summation what{element{static_cast<std::uint8_t>(i / kReductions)},
-                                                   reduction{static_cast<std::uint8_t>(i % kReductions)}};
+                              const summation terms{element{static_cast<std::uint8_t>(i / kReductions)},
+                                                    reduction{static_cast<std::uint8_t>(i % kReductions)}};
                               for (const bool is_in_place : {false, true}) {
                                 for (const std::size_t count : kCounts)
-                                  if (const int line = body(job, what, count, is_in_place))
-                                    return tell(what, count, is_in_place), line;
+                                  if (const int line = body(job, terms, count, is_in_place))
+                                    return tell(terms, count, is_in_place), line;
                                 // Large ones for one type of each width.
-                                if (what.op == reduction::sum && what.type <= element::int64)
-                                  if (const int line = body(job, what, 150001, is_in_place))
-                                    return tell(what, 150001, is_in_place), line;
+                                if (terms.op == reduction::sum && terms.type <= element::int64)
+                                  if (const int line = body(job, terms, 150001, is_in_place))
+                                    return tell(terms, 150001, is_in_place), line;
                               }
                             }
                             return 0;
@@ -107,8 +107,8 @@ class reductions : public testing::TestWithParam<memory_case> {
   }
 
  private:
-  static void tell(summation what, std::size_t count, bool is_in_place) {
-    std::fprintf(stderr, "%zu %s, operation %d, in place %d\n", count, name_of(what.type), static_cast<int>(what.op),
+  static void tell(summation terms, std::size_t count, bool is_in_place) {
+    std::fprintf(stderr, "%zu %s, operation %d, in place %d\n", count, name_of(terms.type), static_cast<int>(terms.op),
                  is_in_place);
   }
 };
@@ -120,50 +120,50 @@ INSTANTIATE_TEST_SUITE_P(ranks, reductions,
                          [](const auto& values) { return std::string(values.param.name); });
 
 TEST_P(reductions, reduce) {
-  check(collective::reduce, [](const rank_of_job& job, summation what, std::size_t count, bool is_in_place) {
+  check(collective::reduce, [](const rank_of_job& job, summation terms, std::size_t count, bool is_in_place) {
     const int root = static_cast<int>(count) % job.size;
-    const std::size_t bytes = what.bytes(count);
+    const std::size_t bytes = terms.bytes(count);
     piece source(job.has_gpu, bytes), destination(job.has_gpu, bytes);
-    source.set(contribution(what, job.rank, count));
+    source.set(contribution(terms, job.rank, count));
     const bool is_root = job.rank == root;
     const auto target = !is_root ? messaging::buffer{} : is_in_place ? source.all() : destination.all();
-    CHECK_OK(wait(job.all->reduce(source.all(), target, what, root)));
-    if (is_root) CHECK((is_in_place ? source : destination).get(bytes) == expected(what, job.size, 0, count));
-    if (!is_root || !is_in_place) CHECK(source.get(bytes) == contribution(what, job.rank, count));
+    CHECK_OK(wait(job.all->reduce(source.all(), target, terms, root)));
+    if (is_root) CHECK((is_in_place ? source : destination).get(bytes) == expected(terms, job.size, 0, count));
+    if (!is_root || !is_in_place) CHECK(source.get(bytes) == contribution(terms, job.rank, count));
     return 0;
   });
 }
 
 TEST_P(reductions, all_reduce) {
-  check(collective::all_reduce, [](const rank_of_job& job, summation what, std::size_t count, bool is_in_place) {
-    const std::size_t bytes = what.bytes(count);
+  check(collective::all_reduce, [](const rank_of_job& job, summation terms, std::size_t count, bool is_in_place) {
+    const std::size_t bytes = terms.bytes(count);
     piece source(job.has_gpu, bytes), destination(job.has_gpu, bytes);
-    source.set(contribution(what, job.rank, count));
-    CHECK_OK(wait(job.all->all_reduce(source.all(), is_in_place ? source.all() : destination.all(), what)));
-    CHECK((is_in_place ? source : destination).get(bytes) == expected(what, job.size, 0, count));
-    if (!is_in_place) CHECK(source.get(bytes) == contribution(what, job.rank, count));
+    source.set(contribution(terms, job.rank, count));
+    CHECK_OK(wait(job.all->all_reduce(source.all(), is_in_place ? source.all() : destination.all(), terms)));
+    CHECK((is_in_place ? source : destination).get(bytes) == expected(terms, job.size, 0, count));
+    if (!is_in_place) CHECK(source.get(bytes) == contribution(terms, job.rank, count));
     return 0;
   });
 }
 
 TEST_P(reductions, reduce_scatter) {
-  check(collective::reduce_scatter, [](const rank_of_job& job, summation what, std::size_t count, bool is_in_place) {
+  check(collective::reduce_scatter, [](const rank_of_job& job, summation terms, std::size_t count, bool is_in_place) {
     std::vector<std::size_t> counts(static_cast<std::size_t>(job.size));
     std::size_t total = 0, before = 0;
     for (int rank = 0; rank < job.size; ++rank) {
       if (rank == job.rank) before = total;
       total += counts[static_cast<std::size_t>(rank)] = rank == 1 ? 0 : count + static_cast<std::size_t>(rank);
     }
-    const std::size_t mine = counts[static_cast<std::size_t>(job.rank)], bytes = what.bytes(mine);
-    piece source(job.has_gpu, what.bytes(total)), destination(job.has_gpu, bytes);
-    source.set(contribution(what, job.rank, total));
+    const std::size_t mine = counts[static_cast<std::size_t>(job.rank)], bytes = terms.bytes(mine);
+    piece source(job.has_gpu, terms.bytes(total)), destination(job.has_gpu, bytes);
+    source.set(contribution(terms, job.rank, total));
     CHECK_OK(wait(job.all->reduce_scatter(
-        source.all(), is_in_place ? source.part(what.bytes(before), bytes) : destination.all(), counts, what)));
-    const auto all = source.get(what.bytes(total));
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(what.bytes(before));
-    const auto got = is_in_place ? std::vector<unsigned char>(begin, begin + static_cast<std::ptrdiff_t>(bytes))
-                                 : destination.get(bytes);
-    CHECK(got == expected(what, job.size, before, mine));
+        source.all(), is_in_place ? source.part(terms.bytes(before), bytes) : destination.all(), counts, terms)));
+    const auto all = source.get(terms.bytes(total));
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(terms.bytes(before));
+    const auto got =
+        is_in_place ? std::vector<unsigned char>(begin, begin + static_cast<std::ptrdiff_t>(bytes)) : destination.get(bytes);
+    CHECK(got == expected(terms, job.size, before, mine));
     return 0;
   });
 }
@@ -180,9 +180,9 @@ TEST(collectives, rounded_sums_are_reproducible) {
                           const auto host = [](std::vector<float>& data) {
                             return messaging::host_buffer(data.data(), data.size() * sizeof(float));
                           };
-                          const summation what{element::float32, reduction::sum};
-                          CHECK_OK(wait(job.all->all_reduce(host(given), host(sums), what)));
-                          CHECK_OK(wait(job.all->all_reduce(host(given), host(again), what)));
+                          const summation terms{element::float32, reduction::sum};
+                          CHECK_OK(wait(job.all->all_reduce(host(given), host(sums), terms)));
+                          CHECK_OK(wait(job.all->all_reduce(host(given), host(again), terms)));
                           CHECK(std::memcmp(sums.data(), again.data(), kCount * sizeof(float)) == 0);
                           CHECK_OK(wait(job.all->all_gather(host(sums), host(all))));
                           for (std::size_t rank = 0; rank < 5; ++rank)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The measured loop of a collective at one size, as the OSU programs have it: one call, then a barrier outside of the timing.
+// The measured loop of a collective at one size, as the OSU programs have it: one call, then a barrier outside of the
+// timing.
 #pragma once
 
 #include <cstdint>

@@ -237,9 +237,8 @@ class mpi_collectives : public collective_calls {
   }
   void reduce_scatter(const exchange& memory, std::span<const std::size_t> counts) override {
     fill(lengths_, counts);
-    world_.check(
-        call_.Reduce_scatter(memory.source, memory.destination, lengths_.data(), abi_.real, abi_.sum, abi_.world),
-        "MPI_Reduce_scatter");
+    world_.check(call_.Reduce_scatter(memory.source, memory.destination, lengths_.data(), abi_.real, abi_.sum, abi_.world),
+                 "MPI_Reduce_scatter");
   }
   void all_to_all(const exchange& memory, std::size_t bytes) override {
     world_.check(

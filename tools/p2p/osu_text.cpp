@@ -146,8 +146,8 @@ std::string osu_full_row(std::size_t size_bytes, double value, double lowest, do
 std::string osu_barrier_row(double value) { return format("%*.2f\n", kValueColumns - 1, value); }
 
 std::string osu_full_barrier_row(double value, double lowest, double highest, int iterations) {
-  return format("%*.2f%*.2f%*.2f%*d\n", kValueColumns - 1, value, kValueColumns, lowest, kValueColumns, highest, kCountColumns,
-                iterations);
+  return format("%*.2f%*.2f%*.2f%*d\n", kValueColumns - 1, value, kValueColumns, lowest, kValueColumns, highest,
+                kCountColumns, iterations);
 }
 
 std::string osu_window_row(std::size_t size_bytes, std::span<const double> by_window) {

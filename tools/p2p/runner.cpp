@@ -210,8 +210,9 @@ class run {
     const bool has_size = asked_.kind != benchmark::barrier;
     if (asked_.full) {
       const double lowest = collective_->fastest_rank_ns() / 1e3, highest = collective_->slowest_rank_ns() / 1e3;
-      return has_size ? osu_full_row(one.size_bytes, value, lowest, highest, one.repeated.iterations, verdict_of(asked_, one))
-                      : osu_full_barrier_row(value, lowest, highest, one.repeated.iterations);
+      return has_size
+                 ? osu_full_row(one.size_bytes, value, lowest, highest, one.repeated.iterations, verdict_of(asked_, one))
+                 : osu_full_barrier_row(value, lowest, highest, one.repeated.iterations);
     }
     return has_size ? osu_row(one.size_bytes, {&value, 1}, verdict_of(asked_, one)) : osu_barrier_row(value);
   }

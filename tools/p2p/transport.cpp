@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/p2p/transport.hpp"
 
-#include "tools/common/tool.hpp"
-
 #include <numeric>
+
+#include "tools/common/tool.hpp"
 
 namespace pl::p2p {
 

@@ -14,7 +14,8 @@ int every_collective(communicator& job) {
   const int rank = job.rank(), size = job.size();
   const auto ranks = static_cast<std::size_t>(size);
   std::vector<int> mine{10 * rank, 10 * rank + 1}, all(2 * ranks), wanted(2 * ranks);
-  for (int i = 0; i < size; ++i) wanted[2 * static_cast<std::size_t>(i)] = 10 * i, wanted[2 * static_cast<std::size_t>(i) + 1] = 10 * i + 1;
+  for (int i = 0; i < size; ++i)
+    wanted[2 * static_cast<std::size_t>(i)] = 10 * i, wanted[2 * static_cast<std::size_t>(i) + 1] = 10 * i + 1;
   CHECK(job.all_gather(std::span(std::as_const(mine)), std::span(all), patience));
   CHECK(all == wanted);
   all.assign(2 * ranks, -1);
@@ -36,7 +37,8 @@ int every_collective(communicator& job) {
   std::vector<std::uint64_t> sums(ranks, static_cast<std::uint64_t>(rank));
   const std::vector<std::size_t> counts(ranks, 1);
   std::uint64_t own = 0;
-  CHECK(job.reduce_scatter(std::span(std::as_const(sums)), std::span(&own, 1), counts, PEERLANE_UINT64, PEERLANE_SUM, patience));
+  CHECK(job.reduce_scatter(std::span(std::as_const(sums)), std::span(&own, 1), counts, PEERLANE_UINT64, PEERLANE_SUM,
+                           patience));
   CHECK(own == static_cast<std::uint64_t>(size * (size - 1) / 2));
   std::vector<int> sent(ranks), received(ranks);
   for (int i = 0; i < size; ++i) sent[static_cast<std::size_t>(i)] = 100 * rank + i;
@@ -45,7 +47,8 @@ int every_collective(communicator& job) {
   const std::vector<std::size_t> lengths(ranks, sizeof(int));
   std::vector<std::size_t> offsets(ranks);
   for (std::size_t i = 0; i < ranks; ++i) offsets[i] = sizeof(int) * (ranks - 1 - i);
-  CHECK(job.all_to_allv(std::span(std::as_const(sent)), {lengths, offsets}, std::span(received), {lengths, offsets}, patience));
+  CHECK(job.all_to_allv(std::span(std::as_const(sent)), {lengths, offsets}, std::span(received), {lengths, offsets},
+                        patience));
   for (int i = 0; i < size; ++i)  // the block for rank r lies at ranks - 1 - r on both sides
     CHECK(received[ranks - 1 - static_cast<std::size_t>(i)] == 100 * i + size - 1 - rank);
   return job.barrier(patience) ? 0 : __LINE__;
@@ -56,12 +59,13 @@ TEST(collectives_api, every_collective) { EXPECT_EQ(run_job(3, every_collective)
 int operations_together(communicator& job) {
   const int rank = job.rank(), next = 1 - rank;
   int given = rank + 1, sum = 0, got = 0;
-  op_info told{};
-  told.error = -1;
+  op_info ended_info{};
+  ended_info.error = -1;
   auto reduced = job.iall_reduce(std::span(&given, 1), std::span(&sum, 1), PEERLANE_INT32, PEERLANE_SUM);
   CHECK(reduced);
-  CHECK(peerlane_op_then(&reduced->get(), [](void* context, const op_info* info) { *static_cast<op_info*>(context) = *info; },
-                         &told) == 0);
+  CHECK(peerlane_op_then(
+            &reduced->get(), [](void* context, const op_info* info) { *static_cast<op_info*>(context) = *info; },
+            &ended_info) == 0);
   auto received = job.irecv(next, std::span(&got, 1), 5);
   auto sent = job.isend(next, std::span(&given, 1), 5);
   auto met = job.ibarrier();
@@ -70,7 +74,7 @@ int operations_together(communicator& job) {
   peerlane_op_t ops[4] = {reduced->give_up(), received->give_up(), sent->give_up(), met->give_up()};
   CHECK(peerlane_wait_all(ops, 4, patience.count(), nullptr) == 0);
   CHECK(sum == 3 && got == next + 1);
-  CHECK(told.error == 0 && told.size_bytes == sizeof sum && told.source == -1);
+  CHECK(ended_info.error == 0 && ended_info.size_bytes == sizeof sum && ended_info.source == -1);
   return 0;
 }
 TEST(collectives_api, operations_together) { EXPECT_EQ(run_job(2, operations_together), 0); }
