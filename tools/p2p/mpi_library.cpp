@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -21,7 +22,9 @@ namespace {
 using tools::tool_failure;
 
 constexpr const char* kOpenMpi = "libmpi.so.40";
+// MPICH's binary interface; Debian names its library otherwise.
 constexpr const char* kMpich = "libmpi.so.12";
+constexpr const char* kDebianMpich = "libmpich.so.12";
 constexpr std::size_t kMaxText = 8192;  // MPI_MAX_LIBRARY_VERSION_STRING of the larger one
 
 // An MPI's functions with handles of type H.
@@ -124,7 +127,8 @@ const opened_library& opened() {
   static const opened_library library = [] {
     // The launcher names the MPI of its processes; another MPI would see a job of one each.
     const bool mpich_first = !env_read("OMPI_COMM_WORLD_SIZE").is_set && env_read("PMI_SIZE").is_set;
-    for (const char* name : {mpich_first ? kMpich : kOpenMpi, mpich_first ? kOpenMpi : kMpich})
+    using names = std::array<const char*, 3>;
+    for (const char* name : mpich_first ? names{kMpich, kDebianMpich, kOpenMpi} : names{kOpenMpi, kMpich, kDebianMpich})
       if (void* handle = open_library(name)) return opened_library{handle, name == std::string_view(kOpenMpi)};
     throw tool_failure(
         format("no MPI opens: neither %s (Open MPI) nor %s (MPICH, Intel MPI) is in the library path", kOpenMpi, kMpich));
