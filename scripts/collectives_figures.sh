@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Collectives of Peerlane beside those of an MPI, in turns in one run, two ranks on two CPUs. For docs/results/collectives.
 # usage: collectives_figures.sh <out folder of a build> <results folder> [mpirun of Open MPI] [mpiexec of MPICH]
 set -euo pipefail
