@@ -158,6 +158,8 @@ bool executor::check_message(running& one, std::uint32_t token, bool polls) {
     outcome = failure{EMSGSIZE, format("rank %d sent %zu bytes where rank %d expects %zu: the ranks' counts or collectives "
                                        "differ",
                                        info.source, info.bytes, own_.rank, wanted)};
+  // A rank that stopped took its messages back after its notice, which says why.
+  look_for_notices();
   stop(outcome.code(), format("%s: %s", name_of(one.kind), outcome.error().message.c_str()));
   return true;
 }
