@@ -10,6 +10,7 @@
 // Failures are values; the *_or_throw forms throw peerlane::error instead.
 #pragma once
 
+#include <peerlane/collectives.h>
 #include <peerlane/communicator.h>
 
 #include <chrono>
@@ -264,6 +265,104 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
       return failure{code, peerlane_last_error()};
     return all;
   }
+
+  // ---- Collectives, as in <peerlane/collectives.h>: begun, or done within the call. Of the latter, one that is out of time
+  // is released, so that collectives are stopped at all ranks until restore_collectives().
+  result<operation> ibarrier() const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_ibarrier(handle_, out); });
+  }
+  result<operation> ibroadcast(buffer data, int root) const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_ibroadcast(handle_, data, root, out); });
+  }
+  result<operation> igather(const_buffer source, buffer destination, int root) const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_igather(handle_, source, destination, root, out); });
+  }
+  result<operation> iscatter(const_buffer source, buffer destination, int root) const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_iscatter(handle_, source, destination, root, out); });
+  }
+  result<operation> iall_gather(const_buffer source, buffer destination) const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_iall_gather(handle_, source, destination, out); });
+  }
+  result<operation> ireduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction reduction,
+                            int root) const {
+    return begun([&](peerlane_op_t* out) {
+      return peerlane_comm_ireduce(handle_, source, destination, static_cast<std::uint32_t>(type),
+                                   static_cast<std::uint32_t>(reduction), root, out);
+    });
+  }
+  result<operation> iall_reduce(const_buffer source, buffer destination, peerlane_element type,
+                                peerlane_reduction reduction) const {
+    return begun([&](peerlane_op_t* out) {
+      return peerlane_comm_iall_reduce(handle_, source, destination, static_cast<std::uint32_t>(type),
+                                       static_cast<std::uint32_t>(reduction), out);
+    });
+  }
+  // `counts`: elements of each rank's block.
+  result<operation> ireduce_scatter(const_buffer source, buffer destination, std::span<const std::size_t> counts,
+                                    peerlane_element type, peerlane_reduction reduction) const {
+    if (!is_for_each_rank(counts)) return not_for_each_rank();
+    return begun([&](peerlane_op_t* out) {
+      return peerlane_comm_ireduce_scatter(handle_, source, destination, counts.data(), static_cast<std::uint32_t>(type),
+                                           static_cast<std::uint32_t>(reduction), out);
+    });
+  }
+  result<operation> iall_to_all(const_buffer source, buffer destination) const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_iall_to_all(handle_, source, destination, out); });
+  }
+  // The blocks of one side, by rank, in bytes.
+  struct block_sizes {
+    std::span<const std::size_t> size_bytes, offset_bytes;
+  };
+  result<operation> iall_to_allv(const_buffer source, const block_sizes& sent, buffer destination,
+                                 const block_sizes& received) const {
+    for (const auto& each : {sent, received})
+      if (!is_for_each_rank(each.size_bytes) || !is_for_each_rank(each.offset_bytes)) return not_for_each_rank();
+    const peerlane_block_sizes left{sent.size_bytes.data(), sent.offset_bytes.data()};
+    const peerlane_block_sizes arrived{received.size_bytes.data(), received.offset_bytes.data()};
+    return begun(
+        [&](peerlane_op_t* out) { return peerlane_comm_iall_to_allv(handle_, source, &left, destination, &arrived, out); });
+  }
+
+  status broadcast(buffer data, int root, std::chrono::milliseconds limit = no_limit) const {
+    return done(ibroadcast(data, root), limit);
+  }
+  status gather(const_buffer source, buffer destination, int root, std::chrono::milliseconds limit = no_limit) const {
+    return done(igather(source, destination, root), limit);
+  }
+  status scatter(const_buffer source, buffer destination, int root, std::chrono::milliseconds limit = no_limit) const {
+    return done(iscatter(source, destination, root), limit);
+  }
+  status all_gather(const_buffer source, buffer destination, std::chrono::milliseconds limit = no_limit) const {
+    return done(iall_gather(source, destination), limit);
+  }
+  status reduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction reduction, int root,
+                std::chrono::milliseconds limit = no_limit) const {
+    return done(ireduce(source, destination, type, reduction, root), limit);
+  }
+  status all_reduce(const_buffer source, buffer destination, peerlane_element type, peerlane_reduction reduction,
+                    std::chrono::milliseconds limit = no_limit) const {
+    return done(iall_reduce(source, destination, type, reduction), limit);
+  }
+  status reduce_scatter(const_buffer source, buffer destination, std::span<const std::size_t> counts, peerlane_element type,
+                        peerlane_reduction reduction, std::chrono::milliseconds limit = no_limit) const {
+    return done(ireduce_scatter(source, destination, counts, type, reduction), limit);
+  }
+  status all_to_all(const_buffer source, buffer destination, std::chrono::milliseconds limit = no_limit) const {
+    return done(iall_to_all(source, destination), limit);
+  }
+  status all_to_allv(const_buffer source, const block_sizes& sent, buffer destination, const block_sizes& received,
+                     std::chrono::milliseconds limit = no_limit) const {
+    return done(iall_to_allv(source, sent, destination, received), limit);
+  }
+  status restore_collectives(std::chrono::milliseconds limit = no_limit) const {
+    return detail::to_status(peerlane_comm_restore_collectives(handle_, limit.count()));
+  }
+  result<std::string> algorithms() const {
+    return detail::whole_text([&](char* text, std::size_t capacity, std::size_t* needed) {
+      return peerlane_comm_algorithms(handle_, text, capacity, needed);
+    });
+  }
+
   result<peerlane_comm_statistics> statistics() const {
     peerlane_comm_statistics out{};
     out.struct_bytes = sizeof out;
@@ -283,6 +382,15 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     if (const int code = begin(&out)) return failure{code, peerlane_last_error()};
     return operation(out);
   }
+  static status done(result<operation> started, std::chrono::milliseconds limit) {
+    if (!started) return std::move(started).error();
+    auto outcome = started->wait(limit);
+    return outcome ? status() : status(std::move(outcome).error());
+  }
+  bool is_for_each_rank(std::span<const std::size_t> list) const {
+    return size() < 0 || list.size() == static_cast<std::size_t>(size());  // a closed one: the call says so
+  }
+  static failure not_for_each_rank() { return {EINVAL, "a list has not one number for each rank"}; }
   result<std::uint64_t> fetch(const window_key& key, std::uint64_t offset_bytes, peerlane_atomic kind, std::uint64_t operand,
                               std::uint64_t compare) const {
     std::uint64_t before = 0;

@@ -83,6 +83,8 @@ constexpr std::array kVariables = {
                  "chunk of the rings of pinned memory; 0: 256K"},
     env_variable{"PEERLANE_LINK_UNEXPECTED", env_type::size_bytes, "bytes", "0", "",
                  "what one peer may have sent without a receive for it (its further sends wait); 0: 4M, at least 128K"},
+    env_variable{"PEERLANE_COLLECTIVES_TABLE", env_type::text, "", "", "",
+                 "rank 0: file of rules that say which algorithm a collective takes (docs/collectives.md); empty: built in"},
     env_variable{"PEERLANE_LINK_RAILS", env_type::text, "", "", "",
                  "UCX's net devices for messages: mlx5_0:1,mlx5_1:1; empty: all"},
     env_variable{"PEERLANE_LINK_FIXED_RAIL", env_type::boolean, "", "0", "",

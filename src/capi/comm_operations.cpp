@@ -4,6 +4,8 @@
 #include <array>
 #include <span>
 
+#include "capi/collective_operations.hpp"
+
 namespace pl {
 namespace {
 
@@ -17,8 +19,9 @@ peerlane_comm_t owner_of(const peerlane_op_t& op) noexcept { return static_cast<
 
 // Under the mutex.
 void count_watched(open_comm& communicator) {
-  communicator.has_watched = std::any_of(communicator.watched.begin(), communicator.watched.end(),
-                                         [](const watched_message& each) { return !each.has_ended; });
+  communicator.has_watched =
+      !communicator.watched_collectives.empty() || std::any_of(communicator.watched.begin(), communicator.watched.end(),
+                                                               [](const watched_message& each) { return !each.has_ended; });
 }
 
 // Takes the operation's function out.
@@ -52,14 +55,19 @@ int end(open_comm& communicator, const pending_message& one, peerlane_op_t& op, 
 // The first of these that has ended. Calls the functions of watched operations meanwhile.
 result<std::size_t> wait_for(open_comm& communicator, std::span<const messaging::request* const> live,
                              std::int64_t timeout_ms) {
-  if (!communicator.has_watched.load(std::memory_order_relaxed))
-    return communicator.messenger->wait_any(live, milliseconds(timeout_ms));
+  const auto has_others = [&] {
+    return communicator.has_watched.load(std::memory_order_relaxed) || communicator.collectives->has_pending();
+  };
+  if (!has_others()) return communicator.messenger->wait_any(live, milliseconds(timeout_ms));
   const time_limit limit(timeout_ms);
   for (;;) {
     call_end_functions(communicator);
+    communicator.collectives->progress();
     const auto left = limit.left();
     const bool is_last = left.count() >= 0 && left <= kWatchPause;
-    auto ended = communicator.messenger->wait_any(live, is_last ? left : kWatchPause);
+    // A collective goes on between two looks at the messages, so these are short.
+    const auto pause = communicator.collectives->has_pending() ? milliseconds(0) : kWatchPause;
+    auto ended = communicator.messenger->wait_any(live, is_last ? std::min(left, pause) : pause);
     if (ended || ended.code() != ETIMEDOUT) return ended;
     if (is_last && limit.has_passed()) return failure{ETIMEDOUT, "not done within the time limit; it goes on"};
   }
@@ -204,6 +212,7 @@ int keep(peerlane_comm_t comm, open_comm& communicator, messaging::request&& mad
 }
 
 void call_ended(open_comm& communicator) {
+  call_ended_collectives(communicator);
   std::vector<std::pair<end_function_ptr, peerlane_op_info>> ended;
   {
     const std::lock_guard lock(communicator.watched_mutex);

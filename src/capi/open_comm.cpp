@@ -127,6 +127,9 @@ result<std::unique_ptr<open_comm>> open_with(const peerlane_comm_options& given)
   auto opened = messaging::messenger::open(cuda, *made->group, options);
   if (!opened) return std::move(opened).error();
   made->messenger = *std::move(opened);
+  auto collective = collectives::executor::open(*made->messenger, *made->group);
+  if (!collective) return std::move(collective).error();
+  made->collectives = *std::move(collective);
   return made;
 }
 
@@ -197,6 +200,8 @@ int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t 
 
 open_comm::~open_comm() {
   end_all(*this);
+  collective_operations.clear();
+  collectives.reset();
   matched.clear();
   windows.clear();
   registrations.clear();
@@ -265,7 +270,7 @@ PL_EXPORT int peerlane_comm_is_same_node(peerlane_comm_t comm, int peer, int* sa
 
 PL_EXPORT int peerlane_comm_progress(peerlane_comm_t comm, int* moved) {
   return with_comm(comm, [&](open_comm& communicator) {
-    const bool did = communicator.messenger->progress();
+    const bool did = communicator.collectives->progress();
     call_end_functions(communicator);
     if (moved != nullptr) *moved = did ? 1 : 0;
     return 0;

@@ -14,6 +14,7 @@
 #include "capi/open_table.hpp"
 #include "capi/operation_calls.hpp"
 #include "capi/slot_table.hpp"
+#include "collectives/executor.hpp"
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "messaging/messenger.hpp"
 
@@ -32,14 +33,22 @@ struct watched_message {
   end_function_ptr function;
 };
 
+struct pending_collective {
+  collectives::operation operation;
+  std::uint64_t bytes = 0;
+  end_function_ptr function;  // of peerlane_op_then()
+};
+
 struct open_comm {
   ~open_comm();
   peerlane_copier_t copier = nullptr;  // borrowed
   std::unique_ptr<messaging::bootstrap> group;
   std::unique_ptr<messaging::messenger> messenger;
+  std::unique_ptr<collectives::executor> collectives;
   std::string cpus;  // where the thread that opened it runs
   // End before the messenger.
   slot_table<pending_message> operations;
+  slot_table<pending_collective> collective_operations;
   slot_table<messaging::matched_message> matched;
   slot_table<messaging::window> windows;
   slot_table<messaging::messenger::registration> registrations;
@@ -47,7 +56,8 @@ struct open_comm {
   // The operations with a function. Who ends one of them takes it from here first.
   std::mutex watched_mutex;
   std::vector<watched_message> watched;
-  std::atomic<bool> has_watched{false};  // one has not ended
+  std::vector<std::uint64_t> watched_collectives;  // those that have not ended
+  std::atomic<bool> has_watched{false};            // one has not ended
 };
 
 // Calls the functions of what has ended. Of every call on the communicator that makes progress; without watched operations

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces the implementation of peerlane/communicator.h and peerlane/triggered.h in builds without UCX's headers: the same
-// symbols, so that programs link and load, and ENOSYS from each. The header is not included, because one body serves every
-// signature.
+// Replaces the implementation of peerlane/communicator.h, peerlane/collectives.h and peerlane/triggered.h in builds without
+// UCX's headers: the same symbols, so that programs link and load, and ENOSYS from each. The header is not included, because
+// one body serves every signature.
 #include <array>
 
 #include "capi/capi_call.hpp"
@@ -42,6 +42,18 @@ PL_MISSING(peerlane_comm_barrier)
 PL_MISSING(peerlane_comm_all_gather)
 PL_MISSING(peerlane_comm_get_statistics)
 PL_MISSING(peerlane_comm_plan)
+PL_MISSING(peerlane_comm_ibarrier)
+PL_MISSING(peerlane_comm_ibroadcast)
+PL_MISSING(peerlane_comm_igather)
+PL_MISSING(peerlane_comm_iscatter)
+PL_MISSING(peerlane_comm_iall_gather)
+PL_MISSING(peerlane_comm_ireduce)
+PL_MISSING(peerlane_comm_iall_reduce)
+PL_MISSING(peerlane_comm_ireduce_scatter)
+PL_MISSING(peerlane_comm_iall_to_all)
+PL_MISSING(peerlane_comm_iall_to_allv)
+PL_MISSING(peerlane_comm_restore_collectives)
+PL_MISSING(peerlane_comm_algorithms)
 PL_MISSING(peerlane_triggered_open)
 PL_MISSING(peerlane_triggered_close)
 PL_MISSING(peerlane_triggered_rank)

@@ -28,6 +28,8 @@ struct ended_send : operation {
 
 const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
 
+constexpr int kPollsAtOnce = 16;  // in one hold of the lock
+
 // Polls for some microseconds, then yields the CPU: with more processes than CPUs the peer may be waiting for it.
 class backoff {
  public:
@@ -48,7 +50,6 @@ class backoff {
 // With a progress thread it then sleeps until something happens, if `may_sleep`: `done` changes with events only.
 template <class Done>
 status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep) {
-  constexpr int kPollsAtOnce = 16;
   constexpr unsigned kLooksBetweenClocks = 16, kPollsBeforeSleep = 64;
   const bool has_limit = limit.count() >= 0;
   const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
@@ -187,6 +188,21 @@ bool request::test() {
   return op_->has_ended();
 }
 
+bool request::has_ended() const {
+  if (op_ == nullptr || op_->is_unpooled || owner_->core_->context_.is_foreign_process()) return true;
+  const std::lock_guard lock(owner_->core_->mutex_);
+  return op_->has_ended();
+}
+
+bool request::poll() {
+  if (op_ == nullptr || op_->is_unpooled || owner_->core_->context_.is_foreign_process()) return true;
+  auto& core = *owner_->core_;
+  const std::lock_guard lock(core.mutex_);
+  for (int poll = 0; poll < kPollsAtOnce && !op_->has_ended(); ++poll)
+    core.progress(poll == 0 || !core.channel_.has_local_peers());
+  return op_->has_ended();
+}
+
 status request::wait(std::chrono::milliseconds limit) {
   if (op_ == nullptr || op_->is_unpooled) return outcome();
   auto& core = *owner_->core_;
@@ -296,6 +312,14 @@ result<messenger::registration> messenger::register_memory(const buffer& memory)
   return out;
 }
 
+result<bool> messenger::is_device_memory(const buffer& memory) {
+  if (core_->context_.is_foreign_process()) return kForeign;
+  const std::lock_guard lock(core_->mutex_);
+  auto range = core_->context_.buffers.inspect(memory);
+  if (!range) return std::move(range).error();
+  return range->is_device;
+}
+
 // ---- messenger
 
 messenger::messenger(std::unique_ptr<messenger_core> core) : core_(std::move(core)) {}
@@ -345,15 +369,15 @@ int messenger::size() const noexcept { return core_->context_.size; }
     return request(this, &core_->context_.failed(operation_kind::kind, kForeign.code, kForeign.message)); \
   const std::lock_guard lock(core_->mutex_)
 
-request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
+request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space) {
   PL_LINK_ENTER(send);
-  if (core_->messages_.send_short(destination_rank, data, tag))
+  if (core_->messages_.send_short(destination_rank, data, tag, space))
     return request(this, {core_->context_.rank, tag, data.bytes});
-  return request(this, &core_->messages_.isend(destination_rank, data, tag));
+  return request(this, &core_->messages_.isend(destination_rank, data, tag, space));
 }
-request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
+request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask, tag_space space) {
   PL_LINK_ENTER(receive);
-  return request(this, &core_->messages_.irecv(source_rank, data, tag, mask));
+  return request(this, &core_->messages_.irecv(source_rank, data, tag, mask, space));
 }
 request messenger::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(put);
@@ -383,8 +407,8 @@ status messenger::send(int destination_rank, const buffer& data, std::uint64_t t
   operation* op = nullptr;
   {
     const std::lock_guard lock(core_->mutex_);
-    if (core_->messages_.send_short(destination_rank, data, tag)) return {};
-    op = &core_->messages_.isend(destination_rank, data, tag);
+    if (core_->messages_.send_short(destination_rank, data, tag, tag_space::user)) return {};
+    op = &core_->messages_.isend(destination_rank, data, tag, tag_space::user);
     if (op->has_ended() && op->code == 0) return core_->context_.release(*op), status{};
   }
   return request(this, op).end_within(limit);
@@ -415,21 +439,21 @@ result<message_info> messenger::recv(int source_rank, const buffer& data, std::u
   return received.info();
 }
 
-bool messenger::probe(int source_rank, std::uint64_t tag, std::uint64_t mask, message_info& found) {
+bool messenger::probe(int source_rank, std::uint64_t tag, std::uint64_t mask, message_info& found, tag_space space) {
   if (core_->context_.is_foreign_process()) return false;
   const std::lock_guard lock(core_->mutex_);
   core_->progress();
-  const operation* const message = core_->messages_.find_message(source_rank, tag, mask, false);
+  const operation* const message = core_->messages_.find_message(source_rank, tag, mask, space, false);
   if (message == nullptr) return false;
   found = message->info;
   return true;
 }
 
-matched_message messenger::match(int source_rank, std::uint64_t tag, std::uint64_t mask) {
+matched_message messenger::match(int source_rank, std::uint64_t tag, std::uint64_t mask, tag_space space) {
   if (core_->context_.is_foreign_process()) return {};
   const std::lock_guard lock(core_->mutex_);
   core_->progress();
-  operation* const message = core_->messages_.find_message(source_rank, tag, mask, true);
+  operation* const message = core_->messages_.find_message(source_rank, tag, mask, space, true);
   return message == nullptr ? matched_message{} : matched_message(this, message);
 }
 

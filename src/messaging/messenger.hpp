@@ -34,6 +34,10 @@ namespace pl::messaging {
 inline constexpr int kAnySource = -1;
 inline constexpr std::uint64_t kWholeTag = ~0ull;  // mask: every bit of the tag counts
 
+// Messages match only within their space, whatever their tags and wildcards: those of collectives are not the user's.
+enum class tag_space : std::uint8_t { user, collective };
+inline constexpr std::size_t kTagSpaces = 2;
+
 // For `detect` and `device` the driver is asked once for each message (0.1 us). It is not asked for registered memory, nor
 // for host memory on the heap of the main thread's malloc or on the caller's stack.
 enum class memory_kind : std::uint8_t { detect, host, device };
@@ -76,6 +80,10 @@ class request {
   ~request();
 
   bool is_empty() const noexcept { return op_ == nullptr; }
+  // Whether it has ended, without making progress.
+  bool has_ended() const;
+  // The same, but looks at the queues some times first: the step of a wait whose caller has other things to advance.
+  bool poll();
   // The call that made it rejected its arguments: outcome() says why, and nothing has started.
   bool is_refused() const noexcept;
   // Makes progress once if it has not ended. True: it has ended, and outcome() has the result.
@@ -199,17 +207,18 @@ class messenger {
 
   // ---- Messages. A rejected argument becomes the error of the returned request (EINVAL, EACCES), so that a loop over
   // wait() needs no second path. `peer` may be the process itself.
-  request isend(int peer, const buffer& data, std::uint64_t tag);
-  request irecv(int peer_or_any, const buffer& data, std::uint64_t tag, std::uint64_t mask = kWholeTag);
+  request isend(int peer, const buffer& data, std::uint64_t tag, tag_space space = tag_space::user);
+  request irecv(int peer_or_any, const buffer& data, std::uint64_t tag, std::uint64_t mask = kWholeTag,
+                tag_space space = tag_space::user);
   status send(int peer, const buffer& data, std::uint64_t tag,
               std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
   result<message_info> recv(int peer_or_any, const buffer& data, std::uint64_t tag, std::uint64_t mask = kWholeTag,
                             std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
 
   // The first message that such a receive would match, if one has arrived; makes progress once.
-  bool probe(int peer_or_any, std::uint64_t tag, std::uint64_t mask, message_info& found);
+  bool probe(int peer_or_any, std::uint64_t tag, std::uint64_t mask, message_info& found, tag_space space = tag_space::user);
   // The same, and takes the message out of the matching. Empty: none has arrived.
-  matched_message match(int peer_or_any, std::uint64_t tag, std::uint64_t mask);
+  matched_message match(int peer_or_any, std::uint64_t tag, std::uint64_t mask, tag_space space = tag_space::user);
   request receive(matched_message&& message, const buffer& data);
 
   // The index of the first of these that has ended; null entries are skipped. ETIMEDOUT: none has. EINVAL: all are null.
@@ -241,6 +250,8 @@ class messenger {
     std::unique_ptr<kept> kept_;
   };
   result<registration> register_memory(const buffer& memory);
+  // Whether this is memory of a GPU. EINVAL: it cannot be reached.
+  result<bool> is_device_memory(const buffer& memory);
 
   // ---- Control
   // Advances everything once; true if something moved.

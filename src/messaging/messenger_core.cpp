@@ -98,7 +98,7 @@ void messenger_core::dispatch(peer_state& source, const frame& head, const std::
 void messenger_core::take_eager(peer_state& source, const compact_frame& head, const std::byte* payload, std::size_t bytes,
                                 int outcome) {
   update_credit(source, head.gpu, head.credit);
-  messages_.on_eager(source, head.tag, payload, bytes, outcome);
+  messages_.on_eager(source, head.tag, tag_space{static_cast<std::uint8_t>(head.space & 1u)}, payload, bytes, outcome);
 }
 
 void messenger_core::update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit) {

@@ -147,7 +147,7 @@ void packet_channel::send_packet(int rank, packet& outgoing) {
 
 bool packet_channel::push(peer_state& destination, packet& outgoing) {
   const auto& head = outgoing.head;
-  const compact_frame brief{.kind = head.kind, .gpu = head.gpu, .tag = head.tag, .credit = head.credit};
+  const compact_frame brief{.kind = head.kind, .space = head.space, .gpu = head.gpu, .tag = head.tag, .credit = head.credit};
   const bool is_brief = head.kind == frame_kind::eager;
   const std::size_t head_bytes = is_brief ? sizeof brief : sizeof head;
   static_assert(sizeof(frame) <= shm_queue::kMaxHead && thresholds::kMaxEager <= shm_queue::kMaxBody);

@@ -38,6 +38,8 @@ void operation_pool::clear(operation& op) noexcept {
   op.out.payload = op.out.in_place_bytes = 0;
   op.out.in_place = nullptr;
   op.out.head.is_remote = 0;
+  op.out.head.space = 0;
+  op.space = tag_space::user;
   op.data.reset();
   if (op.held.capacity() > kKeptBytes) op.held = {};
   if (op.transfer != nullptr) op.transfer.reset();

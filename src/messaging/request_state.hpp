@@ -41,6 +41,7 @@ struct operation {
   messenger_context* context = nullptr;
   operation_kind kind = operation_kind::send;
   operation_state state = operation_state::idle;
+  tag_space space = tag_space::user;
   bool is_released = false;  // no request refers to it: it returns to the pool when it ends
   bool is_unpooled = false;  // not of the pool
   bool is_sending = false;   // its packet is with UCX, which may still read its memory

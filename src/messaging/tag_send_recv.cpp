@@ -31,7 +31,7 @@ int read_message(packet& outgoing, std::size_t offset, void* destination, std::s
 
 // ---- Sending
 
-operation& tagged_messages::isend(int destination_rank, const buffer& data, std::uint64_t tag) {
+operation& tagged_messages::isend(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space) {
   constexpr auto kKind = operation_kind::send;
   if (auto refused = context_.refuses_peer(destination_rank))
     return context_.failed(kKind, refused->code, std::move(refused->message));
@@ -40,6 +40,8 @@ operation& tagged_messages::isend(int destination_rank, const buffer& data, std:
   auto& op = context_.operations.take(kKind);
   op.peer = destination_rank;
   op.tag = tag;
+  op.space = space;
+  op.out.head.space = static_cast<std::uint8_t>(space) & 1u;
   op.range = *range;
   op.bytes = range->bytes;
   op.info = {context_.rank, tag, range->bytes};
@@ -48,7 +50,7 @@ operation& tagged_messages::isend(int destination_rank, const buffer& data, std:
   return op;
 }
 
-bool tagged_messages::send_short(int destination_rank, const buffer& data, std::uint64_t tag) {
+bool tagged_messages::send_short(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space) {
   if (destination_rank < 0 || destination_rank >= context_.size || data.bytes > packet_channel::kMaxShort ||
       data.bytes > context_.limits.eager_host || !context_.buffers.is_known_host(data))
     return false;
@@ -57,7 +59,7 @@ bool tagged_messages::send_short(int destination_rank, const buffer& data, std::
   if (destination.is_dead || !destination.waiting_sends.is_empty() ||
       destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes)
     return false;
-  if (!channel_.send_short(destination, tag, copy::host_pointer(data.address), data.bytes)) return false;
+  if (!channel_.send_short(destination, tag, space, copy::host_pointer(data.address), data.bytes)) return false;
   destination.sent_cost += cost;
   ++context_.counts.eager;
   g_live_eager.add(static_cast<std::int64_t>(data.bytes));
@@ -101,9 +103,10 @@ void tagged_messages::send_waiting(peer_state& destination) {
 void tagged_messages::send_to_self(operation& op) {
   ++context_.counts.self;
   g_live_self.add(op.bytes);
-  if (operation* const receive = matcher_.take_receive(context_.rank, op.tag)) return deliver_from_self(*receive, op);
+  if (operation* const receive = matcher_of(op).take_receive(context_.rank, op.tag)) return deliver_from_self(*receive, op);
   auto& unexpected = context_.operations.take(operation_kind::unexpected);
   unexpected.peer = context_.rank;
+  unexpected.space = op.space;
   unexpected.info = op.info;
   unexpected.bytes = op.bytes;
   ++context_.counts.unexpected;
@@ -112,7 +115,7 @@ void tagged_messages::send_to_self(operation& op) {
     unexpected.self_send = &op;
     op.peer_op = unexpected.id();
     context_.wake.note();
-    return matcher_.hold(unexpected);
+    return matcher_of(op).hold(unexpected);
   }
   unexpected.held.resize(op.bytes);
   const auto done = context_.buffers.read(op.range, 0, unexpected.held.data(), op.bytes, context_.touch_of(op.range));
@@ -121,13 +124,14 @@ void tagged_messages::send_to_self(operation& op) {
     return context_.end(op, done.code(), done.error().message);
   }
   context_.counts.unexpected_bytes += op.bytes;
-  matcher_.hold(unexpected);
+  matcher_of(op).hold(unexpected);
   context_.end(op, 0);
 }
 
 // ---- Receiving
 
-operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask) {
+operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask,
+                                  tag_space space) {
   constexpr auto kKind = operation_kind::receive;
   const bool is_any = source_rank == kAnySource;
   if (!is_any && (source_rank < 0 || source_rank >= context_.size))
@@ -140,11 +144,12 @@ operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint
   op.peer = source_rank;
   op.tag = tag;
   op.mask = mask;
+  op.space = space;
   if (is_host) op.range.set_host(data.address, data.bytes);
   else op.range = *range;
   op.info = {source_rank, tag, 0};
-  if (operation* const unexpected = matcher_.find_unexpected(source_rank, tag, mask)) {
-    matcher_.remove_unexpected(*unexpected);
+  if (operation* const unexpected = matcher_of(space).find_unexpected(source_rank, tag, mask)) {
+    matcher_of(space).remove_unexpected(*unexpected);
     receive_unexpected(op, *unexpected);
     return op;
   }
@@ -155,7 +160,7 @@ operation& tagged_messages::irecv(int source_rank, const buffer& data, std::uint
     context_.end(op, ECONNRESET, is_any ? "every other process is gone" : format("rank %d is gone", source_rank));
     return op;
   }
-  matcher_.post(op);
+  matcher_of(space).post(op);
   // The loss of a peer on another host is only detected on a connection.
   if (!is_any && source_rank != context_.rank && context_.peer(source_rank).sent == 0 &&
       !context_.peer(source_rank).is_same_node)
@@ -168,7 +173,7 @@ void tagged_messages::on_message(peer_state& source, const frame& head, const st
   const bool is_eager = head.kind == frame_kind::eager;
   if (!is_eager && bytes != sizeof(rts_body)) return;
   const auto cost = cost_of(is_eager, head.is_remote != 0, head.bytes);
-  if (operation* const receive = matcher_.take_receive(source.rank, head.tag)) {
+  if (operation* const receive = matchers_[head.space].take_receive(source.rank, head.tag)) {
     source.taken_cost += cost;
     receive->info = {source.rank, head.tag, head.bytes};
     if (is_eager) {
@@ -183,12 +188,13 @@ void tagged_messages::on_message(peer_state& source, const frame& head, const st
   hold(source, head, payload, bytes, outcome, cost);
 }
 
-void tagged_messages::on_eager(peer_state& source, std::uint64_t tag, const std::byte* payload, std::size_t bytes,
-                               int outcome) {
-  operation* const receive = matcher_.take_receive(source.rank, tag);
+void tagged_messages::on_eager(peer_state& source, std::uint64_t tag, tag_space space, const std::byte* payload,
+                               std::size_t bytes, int outcome) {
+  operation* const receive = matcher_of(space).take_receive(source.rank, tag);
   if (receive == nullptr) {
     frame head;
     head.kind = frame_kind::eager;
+    head.space = static_cast<std::uint8_t>(space) & 1u;
     head.tag = tag;
     head.bytes = bytes;
     return hold(source, head, payload, bytes, outcome, cost_of(true, false, bytes));
@@ -209,6 +215,7 @@ void tagged_messages::hold(peer_state& source, const frame& head, const std::byt
                            std::uint64_t cost) {
   auto& unexpected = context_.operations.take(operation_kind::unexpected);
   unexpected.peer = source.rank;
+  unexpected.space = tag_space{head.space};
   unexpected.info = {source.rank, head.tag, head.bytes};
   unexpected.bytes = head.bytes;
   unexpected.peer_op = head.op;
@@ -219,7 +226,7 @@ void tagged_messages::hold(peer_state& source, const frame& head, const std::byt
   unexpected.data = channel_.take_arriving();
   context_.counts.unexpected_bytes += bytes;
   ++context_.counts.unexpected;
-  matcher_.hold(unexpected);
+  matcher_of(unexpected).hold(unexpected);
 }
 
 void tagged_messages::receive_unexpected(operation& receive, operation& unexpected) {
@@ -259,10 +266,11 @@ void tagged_messages::deliver_from_self(operation& receive, operation& send) {
 
 // ---- Matched probe
 
-operation* tagged_messages::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take) {
-  operation* const found = matcher_.find_unexpected(source_rank, tag, mask);
+operation* tagged_messages::find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, tag_space space,
+                                         bool take) {
+  operation* const found = matcher_of(space).find_unexpected(source_rank, tag, mask);
   if (found != nullptr && take) {
-    matcher_.remove_unexpected(*found);
+    matcher_of(space).remove_unexpected(*found);
     found->is_taken = true;
   }
   return found;
@@ -296,13 +304,13 @@ status tagged_messages::cancel(operation& op) {
   if (op.has_ended()) return {};
   const failure busy{EBUSY, "the operation is under way and cannot be cancelled: wait for its end"};
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) {
-    matcher_.remove_receive(op);
+    matcher_of(op).remove_receive(op);
   } else if (op.kind == operation_kind::send && op.state == operation_state::queued) {
     context_.peer(op.peer).waiting_sends.remove(&op);
   } else if (op.kind == operation_kind::send && op.peer == context_.rank) {
     operation* const unexpected = context_.operations.find(op.peer_op);
     if (unexpected == nullptr || unexpected->is_taken) return busy;
-    matcher_.remove_unexpected(*unexpected);
+    matcher_of(*unexpected).remove_unexpected(*unexpected);
     context_.operations.give_back(*unexpected);
   } else {
     // RTS sent, transfer not started: the receiver drops it unless a receive has taken it, and answers which.
@@ -319,7 +327,9 @@ status tagged_messages::cancel(operation& op) {
 }
 
 void tagged_messages::on_retract(peer_state& source, const frame& head) {
-  operation* const found = matcher_.find_rendezvous(source.rank, head.op);
+  operation* found = nullptr;
+  for (auto& matcher : matchers_)
+    if (found == nullptr) found = matcher.find_rendezvous(source.rank, head.op);
   // UCX's completion alone does not show the sender whether the message was received or dropped.
   if (found == nullptr && head.is_remote != 0)
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .peer_op = head.op});
@@ -329,7 +339,7 @@ void tagged_messages::on_retract(peer_state& source, const frame& head) {
 }
 
 void tagged_messages::drop_rts(peer_state& source, operation& unexpected) {
-  matcher_.remove_unexpected(unexpected);
+  matcher_of(unexpected).remove_unexpected(unexpected);
   source.taken_cost += unexpected.cost;
   context_.counts.unexpected_bytes -= unexpected.held.size();
   context_.operations.give_back(unexpected);
@@ -337,7 +347,7 @@ void tagged_messages::drop_rts(peer_state& source, operation& unexpected) {
 
 void tagged_messages::lose_sender(operation& unexpected) {
   if (!unexpected.is_rendezvous || unexpected.is_taken) return;
-  matcher_.remove_unexpected(unexpected);
+  matcher_of(unexpected).remove_unexpected(unexpected);
   unexpected.state = operation_state::ended;
   context_.operations.give_back(unexpected);
 }

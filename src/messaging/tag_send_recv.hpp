@@ -18,13 +18,13 @@ class tagged_messages {
   tagged_messages(messenger_context& context, packet_channel& channel, rendezvous& transfers)
       : context_(context), channel_(channel), rendezvous_(transfers) {}
 
-  operation& isend(int destination_rank, const buffer& data, std::uint64_t tag);
+  operation& isend(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space);
   // Sends a short message of host memory to a process of this node without an operation. False: nothing was sent, use
   // isend().
-  bool send_short(int destination_rank, const buffer& data, std::uint64_t tag);
-  operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask);
+  bool send_short(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space);
+  operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask, tag_space space);
   // The unexpected message that such a receive would match; null: none. `take`: out of the matching.
-  operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, bool take);
+  operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, tag_space space, bool take);
   operation& receive_taken(operation& unexpected, const buffer& data);
   void discard(operation& unexpected);
   // EBUSY: it is too late, or the peer must answer first.
@@ -32,22 +32,25 @@ class tagged_messages {
 
   void on_message(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   // An eager message from a shm queue.
-  void on_eager(peer_state& source, std::uint64_t tag, const std::byte* payload, std::size_t bytes, int outcome);
+  void on_eager(peer_state& source, std::uint64_t tag, tag_space space, const std::byte* payload, std::size_t bytes,
+                int outcome);
   void on_retract(peer_state& source, const frame& head);
   // Starts the sends for which the peer's credit now suffices.
   void send_waiting(peer_state& destination);
 
   // A receive that is not to be matched any more.
-  void unpost(operation& receive) { matcher_.remove_receive(receive); }
+  void unpost(operation& receive) { matcher_of(receive).remove_receive(receive); }
   // Forgets the RTS of a message that its sender has taken back, and gives its credit back.
   void drop_rts(peer_state& source, operation& unexpected);
   // Its sender is lost: complete messages stay receivable.
   void lose_sender(operation& unexpected);
 
   // Of receives with messages, since the start.
-  std::uint64_t comparisons() const noexcept { return matcher_.comparisons(); }
+  std::uint64_t comparisons() const noexcept { return matchers_[0].comparisons() + matchers_[1].comparisons(); }
 
  private:
+  tag_matcher& matcher_of(tag_space space) { return matchers_[static_cast<std::size_t>(space)]; }
+  tag_matcher& matcher_of(const operation& op) { return matcher_of(op.space); }
   void start_send(operation& op);
   void send_to_self(operation& op);
   void deliver_from_self(operation& receive, operation& send);
@@ -58,7 +61,7 @@ class tagged_messages {
   messenger_context& context_;
   packet_channel& channel_;
   rendezvous& rendezvous_;
-  tag_matcher matcher_;
+  std::array<tag_matcher, kTagSpaces> matchers_;
 };
 
 }  // namespace pl::messaging

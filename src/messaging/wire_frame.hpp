@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c0006;
+constexpr std::uint32_t kProtocol = 0x504c0007;
 
 enum class frame_kind : std::uint8_t {
   eager,        // a message with its data
@@ -39,10 +39,11 @@ enum class frame_kind : std::uint8_t {
 
 struct frame {
   frame_kind kind = frame_kind::hello;
-  std::uint8_t is_remote = 0;  // an RTS that came with UCX's own, which takes more room at the receiver
-  std::uint16_t gpu = 0;       // short name of the GPU that the sender last used, 0 unknown: to see whether it is shared
-  std::uint32_t source = 0;    // rank
-  std::uint32_t sequence = 0;  // of the frames from one process to another: UCX lanes may overtake each other
+  std::uint8_t is_remote : 1 = 0;  // an RTS that came with UCX's own, which takes more room at the receiver
+  std::uint8_t space : 1 = 0;      // tag_space of a message
+  std::uint16_t gpu = 0;           // short name of the GPU that the sender last used, 0 unknown: to see whether it is shared
+  std::uint32_t source = 0;        // rank
+  std::uint32_t sequence = 0;      // of the frames from one process to another: UCX lanes may overtake each other
   std::int32_t code = 0;
   std::uint64_t tag = 0;
   std::uint64_t bytes = 0;   // of the message
@@ -65,7 +66,7 @@ using trailer = std::int32_t;
 // a message of up to 32 bytes lies in one cache line with it, one of up to 96 in the slot.
 struct compact_frame {
   frame_kind kind = frame_kind::eager;  // as in `frame`, which all others have
-  std::uint8_t reserved = 0;
+  std::uint8_t space = 0;               // tag_space of the message
   std::uint16_t gpu = 0;
   std::uint32_t reserved_word = 0;
   std::uint64_t tag = 0;

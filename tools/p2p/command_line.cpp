@@ -30,6 +30,16 @@ constexpr std::array kBenchmarks = {
     named_benchmark{"bibw", "osu_bibw", "a window each way at once", benchmark::bidirectional},
     named_benchmark{"mbw_mr", "osu_mbw_mr", "bandwidth and message rate of several pairs", benchmark::multi_bandwidth},
     named_benchmark{"multi_lat", "osu_multi_lat", "latency of several pairs at once", benchmark::multi_latency},
+    named_benchmark{"barrier", "osu_barrier", "returns once every process has come", benchmark::barrier},
+    named_benchmark{"bcast", "osu_bcast", "rank 0's bytes to all", benchmark::broadcast},
+    named_benchmark{"gather", "osu_gather", "a block of every process to rank 0", benchmark::gather},
+    named_benchmark{"scatter", "osu_scatter", "a block of rank 0 to every process", benchmark::scatter},
+    named_benchmark{"allgather", "osu_allgather", "a block of every process to all", benchmark::all_gather},
+    named_benchmark{"reduce", "osu_reduce", "sums of float32, at rank 0", benchmark::reduce},
+    named_benchmark{"allreduce", "osu_allreduce", "sums of float32, at all", benchmark::all_reduce},
+    named_benchmark{"reduce_scatter", "osu_reduce_scatter", "sums of float32, a part at each", benchmark::reduce_scatter},
+    named_benchmark{"alltoall", "osu_alltoall", "a block of each process to each", benchmark::all_to_all},
+    named_benchmark{"alltoallv", "osu_alltoallv", "the same, with a length for each", benchmark::all_to_all_v},
 };
 
 // Options that stay text until everything is known.
@@ -48,6 +58,7 @@ std::size_t size_in(const std::string& text) {
 }
 
 void read_sizes(const std::string& text, settings& parsed) {
+  if (is_collective(parsed.kind)) parsed.max_bytes = kMaxCollectiveBytes;
   if (text.empty()) return;
   const auto colon = text.find(':');
   const std::string low = colon == std::string::npos ? "" : text.substr(0, colon);
@@ -147,6 +158,15 @@ void check_together(const settings& asked) {
       throw tool_failure("--via nccl: NCCL takes no host memory, so name D or MD for both sides");
     if (asked.min_bytes == 0u || asked.max_bytes == 0)
       throw tool_failure("--via nccl: NCCL sends no empty messages: -m 1:...");
+  }
+  if (is_collective(asked.kind)) {
+    if (asked.asks_for(arm::ucx) || asked.asks_for(arm::nccl))
+      throw tool_failure("collectives are measured --via ours, mpi and shim");
+    if (asked.cold || asked.rotate > 1 || asked.consume || asked.stage)
+      throw tool_failure("--cold, --rotate, --consume and --stage are for messages between two processes");
+    if (asked.source != asked.destination) throw tool_failure("a collective has one kind of memory: H H or D D");
+    if (has_elements(asked.kind) && asked.min_bytes.value_or(sizeof(float)) % sizeof(float) != 0)
+      throw tool_failure("-m: the sizes of reductions are multiples of 4 bytes (float32)");
   }
   if (asked.cold && asked.rotate > 1) throw tool_failure("--cold takes new memory each time: --rotate has nothing to turn");
 }

@@ -42,6 +42,26 @@ const char* name_of(benchmark kind) {
       return "mbw_mr";
     case benchmark::multi_latency:
       return "multi_lat";
+    case benchmark::barrier:
+      return "barrier";
+    case benchmark::broadcast:
+      return "bcast";
+    case benchmark::gather:
+      return "gather";
+    case benchmark::scatter:
+      return "scatter";
+    case benchmark::all_gather:
+      return "allgather";
+    case benchmark::reduce:
+      return "reduce";
+    case benchmark::all_reduce:
+      return "allreduce";
+    case benchmark::reduce_scatter:
+      return "reduce_scatter";
+    case benchmark::all_to_all:
+      return "alltoall";
+    case benchmark::all_to_all_v:
+      return "alltoallv";
   }
   return "?";
 }
@@ -49,6 +69,7 @@ const char* name_of(benchmark kind) {
 }  // namespace
 
 double figure_of(benchmark kind, const measurement& measured, double sample_ns) {
+  if (is_collective(kind)) return sample_ns / 1e3;
   if (is_latency(kind)) return sample_ns / 2e3;
   if (sample_ns <= 0) return 0;
   const double directions = kind == benchmark::bidirectional ? 2 : 1;
@@ -69,7 +90,7 @@ std::string percentile_name(double percent) { return format("p%g", percent); }
 nlohmann::json result_row(const settings& asked, const measurement& measured) {
   // A latency is reported one way, as in the table; the time of a window as it is.
   std::vector<double> told_ns = measured.samples_ns;
-  if (is_latency(asked.kind))
+  if (is_latency(asked.kind) && !is_collective(asked.kind))
     for (auto& one : told_ns) one /= 2;
   nlohmann::json row = latency_fields(told_ns);
   row["benchmark"] = name_of(asked.kind);

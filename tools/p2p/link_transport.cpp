@@ -2,15 +2,81 @@
 #include "tools/p2p/link_transport.hpp"
 
 #include "base/text.hpp"
+#include "collectives/executor.hpp"
 #include "messaging/messenger.hpp"
 #include "tools/common/tool.hpp"
+#include "tools/p2p/collective_calls.hpp"
 
 namespace pl::p2p {
 namespace {
 
+messaging::buffer as_buffer(const void* data, std::size_t size_bytes, memory_kind kind) {
+  messaging::buffer out = messaging::host_buffer(data, size_bytes);
+  if (kind == memory_kind::device) out.kind = messaging::memory_kind::device;
+  if (kind == memory_kind::managed_host || kind == memory_kind::managed_device) out.kind = messaging::memory_kind::detect;
+  return out;
+}
+
+class link_collectives : public collective_calls {
+ public:
+  explicit link_collectives(std::unique_ptr<collectives::executor> all) : all_(std::move(all)) {}
+  const collectives::algorithm_table& table() const { return all_->table(); }
+
+  void barrier() override { finish(all_->barrier()); }
+  void broadcast(void* data, std::size_t bytes, memory_kind kind, int root) override {
+    finish(all_->broadcast(as_buffer(data, bytes, kind), root));
+  }
+  void gather(const exchange& memory, std::size_t bytes, int root) override {
+    finish(all_->gather(source(memory, bytes), destination(memory, bytes * ranks()), root));
+  }
+  void scatter(const exchange& memory, std::size_t bytes, int root) override {
+    finish(all_->scatter(source(memory, bytes * ranks()), destination(memory, bytes), root));
+  }
+  void all_gather(const exchange& memory, std::size_t bytes) override {
+    finish(all_->all_gather(source(memory, bytes), destination(memory, bytes * ranks())));
+  }
+  void reduce(const exchange& memory, std::size_t count, int root) override {
+    finish(all_->reduce(source(memory, count * sizeof(float)), destination(memory, count * sizeof(float)), kSum, root));
+  }
+  void all_reduce(const exchange& memory, std::size_t count) override {
+    finish(all_->all_reduce(source(memory, count * sizeof(float)), destination(memory, count * sizeof(float)), kSum));
+  }
+  void reduce_scatter(const exchange& memory, std::span<const std::size_t> counts) override {
+    std::size_t total = 0;
+    for (const std::size_t one : counts) total += one;
+    finish(all_->reduce_scatter(source(memory, total * sizeof(float)),
+                                destination(memory, counts[static_cast<std::size_t>(all_->rank())] * sizeof(float)), counts,
+                                kSum));
+  }
+  void all_to_all(const exchange& memory, std::size_t bytes) override {
+    finish(all_->all_to_all(source(memory, bytes * ranks()), destination(memory, bytes * ranks())));
+  }
+  void all_to_all_v(const exchange& memory, std::span<const std::size_t> bytes,
+                    std::span<const std::size_t> offsets) override {
+    const std::size_t whole = offsets.back() + bytes.back();
+    finish(all_->all_to_all_v(source(memory, whole), {bytes, offsets}, destination(memory, whole), {bytes, offsets}));
+  }
+
+ private:
+  static constexpr collectives::summation kSum{collectives::element::float32, collectives::reduction::sum};
+  std::size_t ranks() const { return static_cast<std::size_t>(all_->size()); }
+  static messaging::buffer source(const exchange& memory, std::size_t bytes) {
+    return as_buffer(memory.source, bytes, memory.kind);
+  }
+  static messaging::buffer destination(const exchange& memory, std::size_t bytes) {
+    return as_buffer(memory.destination, bytes, memory.kind);
+  }
+  static void finish(result<collectives::operation> begun) {
+    auto one = tools::must(std::move(begun));
+    tools::must(one.wait());
+  }
+  std::unique_ptr<collectives::executor> all_;
+};
+
 class link_transport : public transport {
  public:
-  explicit link_transport(std::unique_ptr<messaging::messenger> messenger) : messenger_(std::move(messenger)) {}
+  link_transport(std::unique_ptr<messaging::messenger> messenger, std::unique_ptr<collectives::executor> all)
+      : messenger_(std::move(messenger)), collectives_(std::move(all)) {}
 
   int rank() const override { return messenger_->rank(); }
   int size() const override { return messenger_->size(); }
@@ -40,20 +106,16 @@ class link_transport : public transport {
   void barrier() override { tools::must(messenger_->barrier()); }
   std::vector<double> all_gather(double mine) override { return gather_by_messages(*this, mine); }
 
+  collective_calls& collectives() override { return collectives_; }
+
   std::string plan() const override {
-    std::string text;
+    std::string text = collectives_.table().text();
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank()) text += format("to rank %d:\n", peer) + messenger_->plan(peer);
     return text;
   }
 
  private:
-  static messaging::buffer as_buffer(const void* data, std::size_t size_bytes, memory_kind kind) {
-    messaging::buffer out = messaging::host_buffer(data, size_bytes);
-    if (kind == memory_kind::device) out.kind = messaging::memory_kind::device;
-    if (kind == memory_kind::managed_host || kind == memory_kind::managed_device) out.kind = messaging::memory_kind::detect;
-    return out;
-  }
   request keep(messaging::request&& one) {
     if (free_.empty()) {
       slots_.push_back(std::move(one));
@@ -66,6 +128,7 @@ class link_transport : public transport {
   }
 
   std::unique_ptr<messaging::messenger> messenger_;
+  link_collectives collectives_;
   std::vector<messaging::request> slots_;  // a request's word is its place here
   std::vector<std::uintptr_t> free_;
 };
@@ -73,7 +136,9 @@ class link_transport : public transport {
 }  // namespace
 
 std::unique_ptr<transport> open_link(const cu::driver_table* cuda, messaging::bootstrap& group) {
-  return std::make_unique<link_transport>(tools::must(messaging::messenger::open(cuda, group)));
+  auto messenger = tools::must(messaging::messenger::open(cuda, group));
+  auto all = tools::must(collectives::executor::open(*messenger, group));
+  return std::make_unique<link_transport>(std::move(messenger), std::move(all));
 }
 
 }  // namespace pl::p2p

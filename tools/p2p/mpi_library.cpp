@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "base/text.hpp"
 #include "messaging/bootstrap/local_bootstrap.hpp"
 #include "tools/common/tool.hpp"
+#include "tools/p2p/collective_calls.hpp"
 
 namespace pl::p2p {
 namespace {
@@ -20,7 +22,9 @@ namespace {
 using tools::tool_failure;
 
 constexpr const char* kOpenMpi = "libmpi.so.40";
+// MPICH's binary interface; Debian names its library otherwise.
 constexpr const char* kMpich = "libmpi.so.12";
+constexpr const char* kDebianMpich = "libmpich.so.12";
 constexpr std::size_t kMaxText = 8192;  // MPI_MAX_LIBRARY_VERSION_STRING of the larger one
 
 // An MPI's functions with handles of type H.
@@ -41,15 +45,25 @@ struct mpi_functions {
   int (*Waitall)(int, H*, void*);
   int (*Barrier)(H);
   int (*Allgather)(const void*, int, H, void*, int, H, H);
+  int (*Bcast)(void*, int, H, int, H);
+  int (*Gather)(const void*, int, H, void*, int, H, int, H);
+  int (*Scatter)(const void*, int, H, void*, int, H, int, H);
+  int (*Reduce)(const void*, void*, int, H, H, int, H);
+  int (*Allreduce)(const void*, void*, int, H, H, H);
+  int (*Reduce_scatter)(const void*, void*, const int*, H, H, H);
+  int (*Alltoall)(const void*, int, H, void*, int, H, H);
+  int (*Alltoallv)(const void*, const int*, const int*, H, void*, const int*, const int*, H, H);
 };
 
 struct open_mpi_abi {
   using handle = void*;
   static constexpr void* statuses_ignore = nullptr;
-  handle world = nullptr, byte = nullptr, errors_return = nullptr;
+  handle world = nullptr, byte = nullptr, real = nullptr, sum = nullptr, errors_return = nullptr;
   void resolve(void* library) {
     world = symbol(library, "ompi_mpi_comm_world");
     byte = symbol(library, "ompi_mpi_byte");
+    real = symbol(library, "ompi_mpi_float");
+    sum = symbol(library, "ompi_mpi_op_sum");
     errors_return = symbol(library, "ompi_mpi_errors_return");
   }
   static void* symbol(void* library, const char* name) {
@@ -62,7 +76,7 @@ struct open_mpi_abi {
 struct mpich_abi {
   using handle = int;
   static inline void* const statuses_ignore = reinterpret_cast<void*>(1);
-  handle world = 0x44000000, byte = 0x4c00010d, errors_return = 0x54000001;
+  handle world = 0x44000000, byte = 0x4c00010d, real = 0x4c00040a, sum = 0x58000003, errors_return = 0x54000001;
   void resolve(void* /*library*/) {}
 };
 
@@ -90,6 +104,14 @@ mpi_functions<H> resolve_functions(void* library) {
   resolve_function(library, "MPI_Waitall", out.Waitall);
   resolve_function(library, "MPI_Barrier", out.Barrier);
   resolve_function(library, "MPI_Allgather", out.Allgather);
+  resolve_function(library, "MPI_Bcast", out.Bcast);
+  resolve_function(library, "MPI_Gather", out.Gather);
+  resolve_function(library, "MPI_Scatter", out.Scatter);
+  resolve_function(library, "MPI_Reduce", out.Reduce);
+  resolve_function(library, "MPI_Allreduce", out.Allreduce);
+  resolve_function(library, "MPI_Reduce_scatter", out.Reduce_scatter);
+  resolve_function(library, "MPI_Alltoall", out.Alltoall);
+  resolve_function(library, "MPI_Alltoallv", out.Alltoallv);
   return out;
 }
 
@@ -105,7 +127,8 @@ const opened_library& opened() {
   static const opened_library library = [] {
     // The launcher names the MPI of its processes; another MPI would see a job of one each.
     const bool mpich_first = !env_read("OMPI_COMM_WORLD_SIZE").is_set && env_read("PMI_SIZE").is_set;
-    for (const char* name : {mpich_first ? kMpich : kOpenMpi, mpich_first ? kOpenMpi : kMpich})
+    using names = std::array<const char*, 3>;
+    for (const char* name : mpich_first ? names{kMpich, kDebianMpich, kOpenMpi} : names{kOpenMpi, kMpich, kDebianMpich})
       if (void* handle = open_library(name)) return opened_library{handle, name == std::string_view(kOpenMpi)};
     throw tool_failure(
         format("no MPI opens: neither %s (Open MPI) nor %s (MPICH, Intel MPI) is in the library path", kOpenMpi, kMpich));
@@ -185,14 +208,78 @@ std::string beginning_of(const std::string& text) {
 }
 
 template <class Abi>
+class mpi_collectives : public collective_calls {
+ public:
+  explicit mpi_collectives(const mpi_world<Abi>& world) : world_(world), call_(world.call), abi_(world.abi) {}
+
+  void barrier() override { world_.check(call_.Barrier(abi_.world), "MPI_Barrier"); }
+  void broadcast(void* data, std::size_t bytes, memory_kind, int root) override {
+    world_.check(call_.Bcast(data, number(bytes), abi_.byte, root, abi_.world), "MPI_Bcast");
+  }
+  void gather(const exchange& memory, std::size_t bytes, int root) override {
+    world_.check(call_.Gather(memory.source, number(bytes), abi_.byte, memory.destination, number(bytes), abi_.byte, root,
+                              abi_.world),
+                 "MPI_Gather");
+  }
+  void scatter(const exchange& memory, std::size_t bytes, int root) override {
+    world_.check(call_.Scatter(memory.source, number(bytes), abi_.byte, memory.destination, number(bytes), abi_.byte, root,
+                               abi_.world),
+                 "MPI_Scatter");
+  }
+  void all_gather(const exchange& memory, std::size_t bytes) override {
+    world_.check(
+        call_.Allgather(memory.source, number(bytes), abi_.byte, memory.destination, number(bytes), abi_.byte, abi_.world),
+        "MPI_Allgather");
+  }
+  void reduce(const exchange& memory, std::size_t count, int root) override {
+    world_.check(call_.Reduce(memory.source, memory.destination, number(count), abi_.real, abi_.sum, root, abi_.world),
+                 "MPI_Reduce");
+  }
+  void all_reduce(const exchange& memory, std::size_t count) override {
+    world_.check(call_.Allreduce(memory.source, memory.destination, number(count), abi_.real, abi_.sum, abi_.world),
+                 "MPI_Allreduce");
+  }
+  void reduce_scatter(const exchange& memory, std::span<const std::size_t> counts) override {
+    fill(lengths_, counts);
+    world_.check(call_.Reduce_scatter(memory.source, memory.destination, lengths_.data(), abi_.real, abi_.sum, abi_.world),
+                 "MPI_Reduce_scatter");
+  }
+  void all_to_all(const exchange& memory, std::size_t bytes) override {
+    world_.check(
+        call_.Alltoall(memory.source, number(bytes), abi_.byte, memory.destination, number(bytes), abi_.byte, abi_.world),
+        "MPI_Alltoall");
+  }
+  void all_to_all_v(const exchange& memory, std::span<const std::size_t> bytes,
+                    std::span<const std::size_t> offsets) override {
+    fill(lengths_, bytes);
+    fill(offsets_, offsets);
+    world_.check(call_.Alltoallv(memory.source, lengths_.data(), offsets_.data(), abi_.byte, memory.destination,
+                                 lengths_.data(), offsets_.data(), abi_.byte, abi_.world),
+                 "MPI_Alltoallv");
+  }
+
+ private:
+  static int number(std::size_t value) { return static_cast<int>(value); }
+  static void fill(std::vector<int>& out, std::span<const std::size_t> values) {
+    out.clear();
+    for (const std::size_t one : values) out.push_back(number(one));
+  }
+  const mpi_world<Abi>& world_;
+  const mpi_functions<typename Abi::handle>& call_;
+  const Abi& abi_;
+  std::vector<int> lengths_, offsets_;
+};
+
+template <class Abi>
 class mpi_transport : public transport {
  public:
   using H = typename Abi::handle;
   explicit mpi_transport(bool through_preload)
-      : world_(mpi_world<Abi>::get(through_preload)), rank_(world_->rank()), size_(world_->size()) {}
+      : world_(mpi_world<Abi>::get(through_preload)), rank_(world_->rank()), size_(world_->size()), collectives_(*world_) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  collective_calls& collectives() override { return collectives_; }
   std::string library() const override {
     char text[kMaxText] = "";
     int length = 0;
@@ -248,6 +335,7 @@ class mpi_transport : public transport {
 
   std::shared_ptr<mpi_world<Abi>> world_;
   int rank_, size_;
+  mpi_collectives<Abi> collectives_;
   std::vector<H> handles_;
 };
 

@@ -24,6 +24,26 @@ const char* title_of(benchmark kind) {
       return "OSU MPI Multiple Bandwidth / Message Rate Test";
     case benchmark::multi_latency:
       return "OSU MPI Multi Latency Test";
+    case benchmark::barrier:
+      return "OSU MPI%s Barrier Latency Test";
+    case benchmark::broadcast:
+      return "OSU MPI%s Broadcast Latency Test";
+    case benchmark::gather:
+      return "OSU MPI%s Gather Latency Test";
+    case benchmark::scatter:
+      return "OSU MPI%s Scatter Latency Test";
+    case benchmark::all_gather:
+      return "OSU MPI%s Allgather Latency Test";
+    case benchmark::reduce:
+      return "OSU MPI%s Reduce Latency Test";
+    case benchmark::all_reduce:
+      return "OSU MPI%s Allreduce Latency Test";
+    case benchmark::reduce_scatter:
+      return "OSU MPI%s Reduce_scatter Latency Test";
+    case benchmark::all_to_all:
+      return "OSU MPI%s All-to-All Personalized Exchange Latency Test";
+    case benchmark::all_to_all_v:
+      return "OSU MPI%s All-to-Allv Personalized Exchange Latency Test";
   }
   return "";
 }
@@ -78,6 +98,11 @@ std::string osu_version(const settings& asked) { return title_line(asked); }
 
 std::string osu_preamble(const settings& asked, int pairs) {
   if (asked.kind == benchmark::multi_bandwidth) return pairs_preamble(asked, pairs);
+  if (is_collective(asked.kind)) {
+    const bool names_type = asked.format == osu_format::v7_5 && asked.kind != benchmark::barrier;
+    const char* const type = has_elements(asked.kind) ? "# Datatype: MPI_FLOAT.\n" : kDatatypeLine;
+    return "\n" + title_line(asked) + (names_type ? type : "");
+  }
   if (asked.format == osu_format::v7_0) return title_line(asked) + places_line(asked);
   return "\n" + title_line(asked) + kDatatypeLine;
 }
@@ -85,7 +110,11 @@ std::string osu_preamble(const settings& asked, int pairs) {
 std::string osu_columns(const settings& asked) {
   if (asked.vary_window) return window_columns();
   std::string line = format("%-*s", kSizeColumns, "# Size");
-  if (asked.kind == benchmark::multi_bandwidth) {
+  if (asked.kind == benchmark::barrier) {
+    line = "# Avg Latency(us)";
+  } else if (is_collective(asked.kind)) {
+    line += right("Avg Latency(us)");
+  } else if (asked.kind == benchmark::multi_bandwidth) {
     line += right("MB/s");
     if (asked.print_rate) line += right("Messages/s");
   } else if (!is_latency(asked.kind)) {
@@ -112,6 +141,13 @@ std::string osu_full_row(std::size_t size_bytes, double value, double lowest, do
                             kValueColumns, highest, kCountColumns, iterations);
   if (verdict != nullptr) line += right(verdict);
   return line + "\n";
+}
+
+std::string osu_barrier_row(double value) { return format("%*.2f\n", kValueColumns - 1, value); }
+
+std::string osu_full_barrier_row(double value, double lowest, double highest, int iterations) {
+  return format("%*.2f%*.2f%*.2f%*d\n", kValueColumns - 1, value, kValueColumns, lowest, kValueColumns, highest,
+                kCountColumns, iterations);
 }
 
 std::string osu_window_row(std::size_t size_bytes, std::span<const double> by_window) {

@@ -27,6 +27,10 @@ std::string osu_full_row(std::size_t size_bytes, double value, double lowest, do
                          const char* verdict);
 
 // -V: one line of the two tables, and what stands between them.
+// The barrier's one row has no size.
+std::string osu_barrier_row(double value);
+std::string osu_full_barrier_row(double value, double lowest, double highest, int iterations);
+
 std::string osu_window_row(std::size_t size_bytes, std::span<const double> by_window);
 std::string osu_message_rate_title();
 

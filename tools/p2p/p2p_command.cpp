@@ -114,6 +114,9 @@ void open_arms(std::vector<contender>& arms, const settings& asked, const tools:
                messaging::bootstrap& group) {
   for (const arm kind : asked.arms) {
     auto opened = open_arm(kind, asked, gpu, group);
+    if (opened->size() != group.size())
+      throw tool_failure(format("%s sees a job of %d, and the launcher started %d: it is not the launcher's MPI",
+                                opened->library().c_str(), opened->size(), group.size()));
     const bool stages = asked.stage && (kind == arm::ucx || kind == arm::mpi);
     if (stages && gpu != nullptr) opened = stage_through_host(std::move(opened), *gpu);
     arms.push_back({kind, std::move(opened)});
@@ -226,7 +229,7 @@ int run_forks(const settings& asked, const tools::invocation& call) {
   if (asks_for_mpi(asked))
     throw tool_failure(
         format("MPI has a launcher of its own: mpirun -n %d %s ... --via mpi", asked.processes, call.program.c_str()));
-  if (!has_pairs(asked.kind) && asked.processes != 2)
+  if (!has_pairs(asked.kind) && !is_collective(asked.kind) && asked.processes != 2)
     throw tool_failure(format("this test needs exactly two processes, and -n says %d", asked.processes));
   fork_world world(asked.processes);
   return run_forked(world, call.program, [&](int rank) {

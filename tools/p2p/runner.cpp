@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "tools/common/tool.hpp"
+#include "tools/p2p/collective_loop.hpp"
 #include "tools/p2p/figures.hpp"
 #include "tools/p2p/loops.hpp"
 #include "tools/p2p/osu_text.hpp"
@@ -48,6 +49,7 @@ class run {
 
   void check_processes() const {
     const int ranks = first_.size();
+    if (is_collective(asked_.kind)) return;
     if (!has_pairs(asked_.kind) && ranks != 2)
       throw tools::tool_failure(format("this test needs exactly two processes, and there are %d", ranks));
     if (ranks < 2) throw tools::tool_failure("this test needs at least two processes, and there is one");
@@ -137,6 +139,7 @@ class run {
   }
 
   loop_outcome run_loop(transport& world, const loop_plan& plan) {
+    if (collective_) return collective_->run(world, plan);
     if (is_latency(asked_.kind)) return run_latency(world, *buffers_, plan);
     if (asked_.kind == benchmark::bidirectional) return run_bidirectional(world, *buffers_, plan);
     return run_bandwidth(world, *buffers_, plan);
@@ -147,11 +150,16 @@ class run {
     const double mine = samples_ns.empty() ? 0
                                            : std::accumulate(samples_ns.begin(), samples_ns.end(), 0.0) /
                                                  static_cast<double>(samples_ns.size());
+    // A collective's samples are means over the ranks already.
     return asked_.kind == benchmark::multi_latency ? sum_over_ranks(world, mine) / (2.0 * pairs_) : mine;
   }
 
   // One pool for the whole run, as in OSU; a new one per size if the size decides its contents.
   void renew_buffers(std::size_t size, int window) {
+    if (is_collective(asked_.kind)) {
+      collective_.emplace(memory_, asked_.kind, asked_.source, size, first_.rank(), first_.size());
+      return;
+    }
     const bool by_size = asked_.multiple_buffers || asked_.cold;
     if (buffers_ && !by_size) return;
     buffers_.reset();
@@ -187,6 +195,7 @@ class run {
     const measurement& one = all[0];
     if (is_wide()) return wide_text(all);
     const double value = headline(one);
+    if (collective_) return collective_row(one, value);
     if (asked_.full && is_latency(asked_.kind))
       return osu_full_row(one.size_bytes, value, percentile_figure(asked_.kind, one, 1e-9),
                           percentile_figure(asked_.kind, one, 100), one.repeated.iterations, verdict_of(asked_, one));
@@ -194,6 +203,18 @@ class run {
     if (asked_.kind == benchmark::multi_bandwidth && asked_.print_rate)
       values.push_back(1e6 * value / static_cast<double>(one.size_bytes));
     return osu_row(one.size_bytes, values, verdict_of(asked_, one));
+  }
+
+  // The lowest and highest are of the ranks' means, as in OSU.
+  std::string collective_row(const measurement& one, double value) const {
+    const bool has_size = asked_.kind != benchmark::barrier;
+    if (asked_.full) {
+      const double lowest = collective_->fastest_rank_ns() / 1e3, highest = collective_->slowest_rank_ns() / 1e3;
+      return has_size
+                 ? osu_full_row(one.size_bytes, value, lowest, highest, one.repeated.iterations, verdict_of(asked_, one))
+                 : osu_full_barrier_row(value, lowest, highest, one.repeated.iterations);
+    }
+    return has_size ? osu_row(one.size_bytes, {&value, 1}, verdict_of(asked_, one)) : osu_barrier_row(value);
   }
 
   std::string wide_text(const std::vector<measurement>& all) const {
@@ -240,6 +261,7 @@ class run {
   int pairs_ = 1;
   std::vector<std::string> titles_;
   std::optional<buffer_pool> buffers_;
+  std::optional<collective_loop> collective_;
 };
 
 }  // namespace

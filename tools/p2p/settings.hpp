@@ -15,13 +15,38 @@
 
 namespace pl::p2p {
 
-enum class benchmark { latency, bandwidth, bidirectional, multi_bandwidth, multi_latency };
+enum class benchmark {
+  latency,
+  bandwidth,
+  bidirectional,
+  multi_bandwidth,
+  multi_latency,
+  // collectives
+  barrier,
+  broadcast,
+  gather,
+  scatter,
+  all_gather,
+  reduce,
+  all_reduce,
+  reduce_scatter,
+  all_to_all,
+  all_to_all_v,
+};
 
-inline bool is_latency(benchmark kind) { return kind == benchmark::latency || kind == benchmark::multi_latency; }
+inline bool is_collective(benchmark kind) { return kind >= benchmark::barrier; }
+// Collectives of float32 elements.
+inline bool has_elements(benchmark kind) {
+  return kind == benchmark::reduce || kind == benchmark::all_reduce || kind == benchmark::reduce_scatter;
+}
+inline bool is_latency(benchmark kind) {
+  return kind == benchmark::latency || kind == benchmark::multi_latency || is_collective(kind);
+}
 inline bool has_pairs(benchmark kind) { return kind == benchmark::multi_bandwidth || kind == benchmark::multi_latency; }
 
 inline constexpr std::size_t kLargeMessageBytes = 8192;  // above it fewer iterations
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kMaxCollectiveBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMemoryLimitBytes = std::size_t{512} << 20;
 inline constexpr int kWindow = 64;
 inline constexpr int kMaxWindow = 1000;

@@ -3,7 +3,13 @@
 
 #include <numeric>
 
+#include "tools/common/tool.hpp"
+
 namespace pl::p2p {
+
+collective_calls& transport::collectives() {
+  throw tools::tool_failure(library() + " has no collectives: --via ours, mpi or shim");
+}
 
 double sum_over_ranks(transport& world, double mine) {
   const auto all = world.all_gather(mine);

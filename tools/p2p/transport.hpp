@@ -25,6 +25,8 @@ struct request {
   std::uintptr_t word = 0;
 };
 
+class collective_calls;
+
 // Used by one thread. Every call throws tools::tool_failure when the library refuses or the peer is lost.
 class transport {
  public:
@@ -50,6 +52,9 @@ class transport {
   // Collective calls: every rank, in the same order.
   virtual void barrier() = 0;
   virtual std::vector<double> all_gather(double mine) = 0;  // by rank
+
+  // The library's collectives. tools::tool_failure: it has none.
+  virtual collective_calls& collectives();
 
   // The protocol for each size, for --show-plan; lines, or a sentence why the library does not tell.
   virtual std::string plan() const { return library() + " does not tell its protocols\n"; }

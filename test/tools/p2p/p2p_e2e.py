@@ -75,9 +75,14 @@ def usage():
     done = run("p2p")
     check(done.code == 1 and "mbw_mr" in done.err, done.err)
     check("osu_latency" in succeed(run("p2p", "-h")).out, "help")
-    for name in "osu_latency osu_bw osu_bibw osu_mbw_mr osu_multi_lat".split():
+    collectives = "barrier bcast gather scatter allgather reduce allreduce reduce_scatter alltoall alltoallv".split()
+    for name in "osu_latency osu_bw osu_bibw osu_mbw_mr osu_multi_lat".split() + [f"osu_{each}" for each in collectives]:
         check("--validation" in succeed(run("-h", name=name)).out, name)
-    refuse(run("p2p", "allreduce"), "no benchmark")
+    refuse(run("p2p", "scan"), "no benchmark")
+    refuse(run("p2p", "allreduce", "--via", "ours,ucx"), "--via ours, mpi and shim")
+    refuse(run("p2p", "allreduce", "H", "D"), "one kind of memory")
+    refuse(run("p2p", "allreduce", "-m", "3:64"), "multiples of 4")
+    refuse(run("p2p", "bcast", "--cold"), "between two processes")
     refuse(run("p2p", "latency", "--no-such-option"), "-h lists the options")
     refuse(run("p2p", "latency", "D"), "both sides")
     refuse(run("G", "H", name="osu_bw"), '"G"')
@@ -92,6 +97,25 @@ def latency():
         succeed(run("p2p", "latency", "-m", "16K:32K", *QUICK, "-c", *places))
     done = succeed(run("p2p", "latency", "-m", "2", *QUICK, "--osu-format", "7.5"))
     rows(done, ["", "# OSU MPI Latency Test v7.5", "# Datatype: MPI_CHAR.", "# Size       Avg Latency(us)"], 1, [1, 2])
+
+
+def collectives():
+    ours_or_leave_out()
+    titles = {"bcast": "Broadcast", "gather": "Gather", "scatter": "Scatter", "allgather": "Allgather", "reduce": "Reduce",
+              "allreduce": "Allreduce", "reduce_scatter": "Reduce_scatter", "alltoall": "All-to-All Personalized Exchange",
+              "alltoallv": "All-to-Allv Personalized Exchange"}
+    for name, title in titles.items():
+        for places, ranks in ([], "2"), (["D", "D"], "3"):
+            done = succeed(run("p2p", name, "-m", "4:16K", "-n", ranks, *QUICK, "-c", *places))
+            rows(done, ["", f"# OSU MPI{'-CUDA' if places else ''} {title} Latency Test v7.0",
+                        "# Size       Avg Latency(us)        Validation"], 1, [4 << i for i in range(13)], " +Pass")
+    done = succeed(run("p2p", "allreduce", "-m", "8", *QUICK, "-f", "--osu-format", "7.5"))
+    rows(done, ["", "# OSU MPI Allreduce Latency Test v7.5", "# Datatype: MPI_FLOAT.",
+                "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"], 3, [4, 8], " +[0-9]+")
+    done = succeed(run(*QUICK, name="osu_barrier"))
+    lines = done.out.splitlines()
+    check(lines[-2] == "# Avg Latency(us)" and float(lines[-1]) > 0, done.out)
+    check("recursive_doubling" in succeed(run("p2p", "allreduce", "-m", "8", *QUICK, "--show-plan")).out, "table")
 
 
 def bandwidth():
@@ -224,7 +248,7 @@ def mpirun():
 def main():
     global OUT
     OUT = os.path.abspath(sys.argv[1])
-    cases = {"usage": usage, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
+    cases = {"usage": usage, "collectives": collectives, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
              "foreign_settings": foreign_settings, "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun}
     cases[sys.argv[2]]()
 

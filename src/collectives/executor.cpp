@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// How collectives begin, advance and fail. What each of them consists of is in operation.cpp and the *_algorithms.cpp.
+#include "collectives/executor.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/text.hpp"
+#include "collectives/running.hpp"
+
+namespace pl::collectives {
+namespace {
+
+using messaging::kAnySource;
+using messaging::kWholeTag;
+using messaging::tag_space;
+
+// A tag: epoch (16 bits, counted by restore), then 0 and the number of the collective, or 1 for notices.
+constexpr unsigned kEpochShift = 48;
+constexpr std::uint64_t kNoticeTag = std::uint64_t{1} << 47;
+constexpr std::uint64_t kEpochMask = ~std::uint64_t{0} << kEpochShift;
+constexpr std::uint64_t kSequenceMask = kNoticeTag - 1;
+
+constexpr std::size_t kIsSend = SIZE_MAX;
+// Idle rounds of a wait between two looks for notices of other ranks.
+constexpr unsigned kRoundsBetweenLooks = 64;
+
+result<std::string> table_text() {
+  const std::string path = env_read("PEERLANE_COLLECTIVES_TABLE").text;
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  if (!file)
+    return failure{ENOENT,
+                   format("PEERLANE_COLLECTIVES_TABLE names %s, which cannot be read: correct or unset it", path.c_str())};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+// ---- Opening, and the end
+
+executor::executor(messaging::messenger& messages, algorithm_table table)
+    : messages_(messages), own_{messages.rank(), messages.size()}, table_(std::move(table)) {}
+
+// Rank 0's table, and its failure to have one, are everybody's.
+result<std::unique_ptr<executor>> executor::open(messaging::messenger& messages, messaging::bootstrap& group) {
+  std::string text;
+  status problem;
+  if (messages.rank() == 0) {
+    auto read = table_text();
+    auto parsed = read ? algorithm_table::parse(*read) : result<algorithm_table>(read.error());
+    if (parsed) text = *read;
+    else problem = parsed.error(), text = "!" + parsed.error().message;
+  }
+  if (messages.size() > 1) {
+    auto all = group.all_gather(std::as_bytes(std::span(text)));
+    if (!all) return std::move(all).error();
+    const auto& first = all->front();
+    text.assign(reinterpret_cast<const char*>(first.data()), first.size());
+  }
+  if (!problem) return std::move(problem).error();
+  if (text.starts_with('!')) return failure{EINVAL, "rank 0: " + text.substr(1)};
+  auto table = algorithm_table::parse(text);
+  if (!table) return std::move(table).error();
+  return std::unique_ptr<executor>(new executor(messages, *std::move(table)));
+}
+
+executor::~executor() = default;
+
+// ---- Beginning
+
+result<running*> executor::prepare(collective kind) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return failure{stopped_->code, "collectives are stopped until all ranks restore them: " + stopped_->message};
+  if (free_.empty()) {
+    all_.push_back(std::make_unique<running>());
+    free_.push_back(all_.back().get());
+  }
+  running* const out = free_.back();
+  free_.pop_back();
+  out->kind = kind;
+  return out;
+}
+
+operation executor::begin(running& one) {
+  const std::lock_guard lock(mutex_);
+  one.sequence = sequence_++ & kSequenceMask;
+  pending_.push_back(&one);
+  if (stopped_) {  // by another thread, since prepare()
+    one.has_ended = true;
+    one.outcome = *stopped_;
+    pending_.pop_back();
+  } else if (advance(one, false)) {
+    std::erase_if(pending_, [](const running* each) { return each->has_ended; });
+  }
+  return operation(this, &one);
+}
+
+std::uint64_t executor::tag_of(std::uint64_t sequence) const noexcept { return epoch_ << kEpochShift | sequence; }
+
+// ---- Advancing
+
+// True: something moved.
+bool executor::advance(running& one, bool polls) {
+  bool has_moved = false;
+  const auto& steps = one.steps.steps();
+  while (!one.has_ended && one.next < steps.size()) {
+    if (!run_step(one, steps[one.next], polls)) return has_moved;
+    ++one.next;
+    has_moved = true;
+  }
+  if (!one.has_ended && !finish(one, polls)) return has_moved;
+  return true;
+}
+
+// False: it has to wait. A failure ends the collective, and so the steps.
+bool executor::run_step(running& one, const step& next, bool polls) {
+  switch (next.kind) {
+    case step::kind_t::wait:
+      return check_message(one, next.token, polls);
+    case step::kind_t::copy:
+      std::memcpy(next.out.pointer(), next.first.pointer(), next.amount);
+      return true;
+    case step::kind_t::combine:
+      combine(next.type, next.op, next.first.pointer(), next.second.pointer(), next.out.pointer(), next.amount);
+      return true;
+    case step::kind_t::send:
+    case step::kind_t::receive:
+      break;
+  }
+  const bool is_send = next.kind == step::kind_t::send;
+  const buffer memory{next.first.address, next.amount, next.first.kind};
+  const auto tag = tag_of(one.sequence);
+  one.requests.push_back(is_send ? messages_.isend(next.peer, memory, tag, tag_space::collective)
+                                 : messages_.irecv(next.peer, memory, tag, kWholeTag, tag_space::collective));
+  one.wanted.push_back(is_send ? kIsSend : next.amount);
+  return true;
+}
+
+// False: the message has not ended. True also where it has failed, and with it the collective.
+bool executor::check_message(running& one, std::uint32_t token, bool polls) {
+  auto& request = one.requests[token];
+  if (polls ? !request.poll() : !request.has_ended()) return false;
+  const auto& info = request.info();
+  const std::size_t wanted = one.wanted[token];
+  auto outcome = request.outcome();
+  if (outcome.ok() && (wanted == kIsSend || info.bytes == wanted)) return true;
+  if (outcome.ok() || outcome.code() == EMSGSIZE)
+    outcome = failure{EMSGSIZE, format("rank %d sent %zu bytes where rank %d expects %zu: the ranks' counts or collectives "
+                                       "differ",
+                                       info.source, info.bytes, own_.rank, wanted)};
+  // A rank that stopped took its messages back after its notice, which says why.
+  look_for_notices();
+  stop(outcome.code(), format("%s: %s", name_of(one.kind), outcome.error().message.c_str()));
+  return true;
+}
+
+bool executor::finish(running& one, bool polls) {
+  for (; one.settled < one.requests.size(); ++one.settled) {
+    if (!check_message(one, one.settled, polls)) return false;
+    if (one.has_ended) return true;
+  }
+  one.has_ended = true;
+  one.requests.clear();
+  return true;
+}
+
+// All that is under way, in order. `polled`, if not null, looks at the queues until its message is there.
+bool executor::advance_all(const running* polled) {
+  bool has_moved = false;
+  for (std::size_t i = 0; i < pending_.size() && !stopped_; ++i)
+    has_moved = advance(*pending_[i], pending_[i] == polled) || has_moved;
+  if (has_moved) std::erase_if(pending_, [](const running* each) { return each->has_ended; });
+  return has_moved;
+}
+
+bool executor::progress() {
+  const std::lock_guard lock(mutex_);
+  messages_.progress();
+  if (++rounds_ % kRoundsBetweenLooks == 0) look_for_notices();
+  return advance_all(nullptr);
+}
+
+bool executor::has_pending() const {
+  const std::lock_guard lock(mutex_);
+  return !pending_.empty();
+}
+
+// ---- Failing
+
+void executor::stop(int code, const std::string& reason) {
+  if (stopped_) return;
+  stopped_ = failure{code, reason};
+  notice_ = {code, own_.rank};
+  for (running* const each : pending_) {
+    each->has_ended = true;
+    each->outcome = *stopped_;
+  }
+  // Every rank tells every other one: the first that tells may itself be gone before it has told all.
+  for (int distance = 1; distance < own_.size; ++distance)
+    if (const int peer = own_.after(distance); messages_.peer_state(peer).ok())
+      notices_.push_back(messages_.isend(peer, messaging::host_buffer(&notice_, sizeof notice_), tag_of(kNoticeTag),
+                                         tag_space::collective));
+  // After the notices: taking memory back may wait for a peer. The callers still look at their own messages, so these end
+  // with the collective, and not here.
+  for (running* const each : pending_)
+    for (auto& request : each->requests) static_cast<void>(request.end_within(std::chrono::milliseconds(0)));
+  pending_.clear();
+}
+
+void executor::look_for_notices() {
+  if (stopped_) return;
+  auto found = messages_.match(kAnySource, tag_of(kNoticeTag), kWholeTag, tag_space::collective);
+  if (found.is_empty()) return;
+  notice_t notice;
+  auto received = messages_.receive(std::move(found), messaging::host_buffer(&notice, sizeof notice));
+  if (!received.has_ended() || !received.outcome().ok()) return;
+  const char* const reason = notice.code == ECONNRESET ? "a rank is gone" : "a collective failed, or was given up, there";
+  stop(notice.code,
+       format("rank %d stopped the collectives: %s (%s)", notice.rank, reason, errno_text(notice.code).c_str()));
+}
+
+// What ranks had sent to collectives that have failed.
+void executor::discard_epoch() {
+  while (!messages_.match(kAnySource, tag_of(0), kEpochMask, tag_space::collective).is_empty()) continue;
+}
+
+// A barrier of which every rank learns that a rank is gone, not only its neighbours.
+status executor::meet_all(std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  const auto begin = monotonic_ns();
+  for (;;) {
+    for (int peer = 0; peer < own_.size; ++peer)
+      if (auto alive = messages_.peer_state(peer); !alive) return alive;
+    const auto passed = std::chrono::milliseconds((monotonic_ns() - begin) / 1'000'000u);
+    const bool is_last = limit.count() >= 0 && limit - passed <= kBetweenLooks;
+    auto done = messages_.barrier(is_last ? std::max(limit - passed, std::chrono::milliseconds(0)) : kBetweenLooks);
+    if (done.code() != ETIMEDOUT || is_last) return done;
+  }
+}
+
+status executor::restore(std::chrono::milliseconds limit) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop(ECANCELED, format("rank %d restores them", own_.rank));
+  }
+  if (auto done = meet_all(limit); !done) return done;
+  const std::lock_guard lock(mutex_);
+  discard_epoch();
+  notices_.clear();
+  ++epoch_;
+  sequence_ = 0;
+  stopped_.reset();
+  return {};
+}
+
+void executor::recycle(running& one) {
+  one.requests.clear();
+  one.wanted.clear();
+  one.steps.clear();
+  one.next = 0;
+  one.settled = 0;
+  one.has_ended = false;
+  one.outcome = {};
+  free_.push_back(&one);
+}
+
+// ---- operation
+
+operation& operation::operator=(operation&& other) noexcept {
+  if (this != &other) {
+    drop();
+    owner_ = std::exchange(other.owner_, nullptr);
+    running_ = std::exchange(other.running_, nullptr);
+  }
+  return *this;
+}
+
+void operation::drop() noexcept {
+  running* const one = std::exchange(running_, nullptr);
+  if (one == nullptr) return;
+  const std::lock_guard lock(owner_->mutex_);
+  if (!one->has_ended) owner_->stop(ECANCELED, format("rank %d gave up its %s", owner_->rank(), name_of(one->kind)));
+  owner_->recycle(*one);
+}
+
+bool operation::test() {
+  if (running_ == nullptr) return true;
+  owner_->progress();
+  return has_ended();
+}
+
+bool operation::has_ended() const {
+  if (running_ == nullptr) return true;
+  const std::lock_guard lock(owner_->mutex_);
+  return running_->has_ended;
+}
+
+status operation::wait(std::chrono::milliseconds limit) {
+  constexpr unsigned kHot = 30;  // rounds before other processes may have the CPU
+  constexpr unsigned kRoundsBetweenClocks = 16;
+  const bool has_limit = limit.count() >= 0;
+  const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
+  unsigned idle = 0;
+  for (unsigned rounds = 0;; ++rounds) {
+    if (running_ == nullptr) return {};
+    bool has_moved = false;
+    {
+      const std::lock_guard lock(owner_->mutex_);
+      if (!running_->has_ended) has_moved = owner_->advance_all(running_);
+      if (running_->has_ended) return running_->outcome;
+      if (idle % kRoundsBetweenLooks == kRoundsBetweenLooks - 1) owner_->look_for_notices();
+    }
+    if (has_limit && rounds % kRoundsBetweenClocks == 0 && monotonic_ns() >= deadline)
+      return failure{ETIMEDOUT, format("the collective has not ended within %lld ms; it goes on, so wait again or drop it",
+                                       static_cast<long long>(limit.count()))};
+    if (has_moved) continue;
+    if (++idle < kHot) arch::relax();
+    else sched_yield();
+  }
+}
+
+status operation::outcome() const {
+  if (running_ == nullptr) return {};
+  const std::lock_guard lock(owner_->mutex_);
+  return running_->outcome;
+}
+
+}  // namespace pl::collectives

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Floating-point types that the CPU has no arithmetic for, as bits: to float exactly, from float to nearest even.
+//
+// Owns: nothing. Threads: any. Errors: none.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace pl::collectives {
+
+// A binary format of at most 16 bits. `kHasInfinity`: as IEEE; else all exponents are numbers, and all ones is NaN.
+template <int kExponentBits, int kMantissaBits, bool kHasInfinity, bool kSaturates>
+struct small_format {
+  static constexpr int kBits = 1 + kExponentBits + kMantissaBits;
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr std::uint32_t kSign = 1u << (kBits - 1);
+  static constexpr std::uint32_t kMagnitude = kSign - 1;
+  static constexpr std::uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;  // if it has one
+  static constexpr std::uint32_t kLargest = kHasInfinity ? kInfinity - 1 : kMagnitude - 1;
+  static constexpr std::uint32_t kNan = kHasInfinity ? kInfinity | 1u << (kMantissaBits - 1) : kMagnitude;
+
+  static float decode(std::uint32_t bits) noexcept {
+    const std::uint32_t magnitude = bits & kMagnitude;
+    const std::uint32_t sign = (bits & kSign) != 0 ? 0x80000000u : 0u;
+    if (kHasInfinity ? magnitude > kInfinity : magnitude == kNan) return std::bit_cast<float>(sign | 0x7fc00000u);
+    if (kHasInfinity && magnitude == kInfinity) return std::bit_cast<float>(sign | 0x7f800000u);
+    const std::uint32_t exponent = magnitude >> kMantissaBits;
+    const std::uint32_t mantissa = magnitude & ((1u << kMantissaBits) - 1);
+    if (exponent == 0) {  // subnormal, or zero: exact in float for every format here but bfloat16, whose bits are float's
+      const float value = std::ldexp(static_cast<float>(mantissa), 1 - kBias - kMantissaBits);
+      return sign != 0 ? -value : value;
+    }
+    return std::bit_cast<float>(sign | (exponent + 127 - kBias) << 23 | mantissa << (23 - kMantissaBits));
+  }
+
+  static std::uint32_t encode(float value) noexcept {
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = bits >> 31 != 0 ? kSign : 0u;
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return sign | kNan;
+    if (magnitude == 0x7f800000u) return sign | (kHasInfinity ? kInfinity : kNan);
+    const std::uint32_t rounded = round(magnitude);
+    if (rounded <= kLargest) return sign | rounded;
+    return sign | (kSaturates ? kLargest : kInfinity);
+  }
+
+ private:
+  // Magnitude of a finite float in this format, to nearest even; above kLargest if it is too large.
+  static std::uint32_t round(std::uint32_t magnitude) noexcept {
+    constexpr int kDropped = 23 - kMantissaBits;
+    constexpr int kSmallestExponent = 127 - kBias + 1;  // of a normal number, as float has it
+    const int exponent = static_cast<int>(magnitude >> 23);
+    if (exponent >= kSmallestExponent) {
+      const std::uint32_t rebased = magnitude - (static_cast<std::uint32_t>(127 - kBias) << 23);
+      return (rebased + ((1u << (kDropped - 1)) - 1) + ((rebased >> kDropped) & 1u)) >> kDropped;
+    }
+    const int shift = kDropped + kSmallestExponent - (exponent == 0 ? 1 : exponent);
+    if (shift > 25) return 0;
+    const std::uint32_t mantissa = (magnitude & 0x7fffffu) | (exponent != 0 ? 1u << 23 : 0u);
+    return (mantissa + ((1u << (shift - 1)) - 1) + ((mantissa >> shift) & 1u)) >> shift;
+  }
+};
+
+using float16_format = small_format<5, 10, true, false>;
+using bfloat16_format = small_format<8, 7, true, false>;
+using e4m3_format = small_format<4, 3, false, true>;
+using e5m2_format = small_format<5, 2, true, true>;
+
+}  // namespace pl::collectives
