@@ -8,6 +8,7 @@
 //   find     a prefix with 100 000 keys of 400 000, logged, in pages of 1000: all pages, five times
 //   puts     logged values of 100 bytes: singly with 500 under way, and in batches of 500 (p99.9 of a batch)
 //   restart  N logged keys by a process that ends without closing the store: open() until it returns, and the first value
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,6 +102,7 @@ void memory_part(const arguments& args, result_file& out) {
   for (const char* name : {"volatile", "cache"}) {
     const auto store = open_in(args.folder + "/" + name);
     const pool_id pool = pool_in(*store, name, durability::volatile_);
+    ::malloc_trim(0);  // what an earlier store left behind would be used again, and not seen
     const std::uint64_t before = private_bytes();
     const std::uint64_t begin = monotonic_ns();
     put_many(*store, pool, args.keys);
@@ -129,8 +131,8 @@ void find_part(const arguments& args, result_file& out) {
     std::size_t found = 0;
     for (;;) {
       const find_page page = must(store->find(pool, options));
-      for (const std::string& key : page.keys)
-        if (must(store->stat(pool, key)).length_bytes == kValueBytes) ++found;
+      for (const auto& value : page.values)
+        if (value.length_bytes == kValueBytes) ++found;
       if (!page.more) break;
       options.after = page.last;
     }
@@ -138,7 +140,7 @@ void find_part(const arguments& args, result_file& out) {
     times.push_back(seconds_since(begin));
   }
   std::sort(times.begin(), times.end());
-  std::printf("find     100 000 keys: %.3f s (with a stat of each)\n", times[times.size() / 2]);
+  std::printf("find     100 000 keys: %.3f s, with length and version of each\n", times[times.size() / 2]);
   out.add_row({{"kind", "find"}, {"keys", 100'000}, {"seconds", times[times.size() / 2]}});
 }
 
