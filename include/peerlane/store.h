@@ -249,6 +249,7 @@ enum peerlane_store_request {
   PEERLANE_STORE_PUT = 1,
   PEERLANE_STORE_GET = 2,
   PEERLANE_STORE_ERASE = 3,
+  PEERLANE_STORE_EXISTS = 4, /**< peerlane_store_batch() alone: version, size and checksum, no bytes. */
 };
 
 /** One request of a list. */
@@ -271,6 +272,64 @@ struct peerlane_store_item {
  * @return 0: all have begun; else none has, and the error says which item is not valid.
  */
 int peerlane_store_begin(peerlane_store_t store, const struct peerlane_store_item* items, size_t count, peerlane_op_t* ops);
+
+/* ---- Many keys at once ----------------------------------------------------------------------------------------------- */
+
+/** Zero means the default everywhere. */
+struct peerlane_batch_options {
+  size_t struct_bytes; /**< sizeof(struct peerlane_batch_options). */
+  int64_t timeout_ms;  /**< 0: the store's; negative: no limit. */
+  uint32_t is_atomic;  /**< 1: puts or erases that happen all or not at all, in one record of the log. */
+  uint32_t reserved;
+};
+
+/**
+ * @brief Does requests of one kind for many keys of one pool, and waits for them. Values of up to 64 KiB in host memory
+ * share frames; as many are sent as are needed. Others go one by one, at the same time.
+ *
+ * @param items    all with the same `request` and `pool`; `event_fd` is not looked at.
+ * @param options  may be NULL. Atomic: at most 4096 items and 4 MiB of keys and values, host memory, one durability, which
+ *                 is not volatile; not in a cluster.
+ * @param infos    `count` of them, written whenever 0 is returned: infos[i].error says what became of item i (0, or what the
+ *                 store answers). Of an atomic batch that did not happen, the item that failed has its error, the others
+ *                 ECANCELED.
+ * @return 0, whatever became of the items; EINVAL: an item that is not valid, which the error names, and none was done;
+ *         ENOTSUP: atomic, where the store cannot; EMSGSIZE: atomic, and too large.
+ */
+int peerlane_store_batch(peerlane_store_t store, const struct peerlane_store_item* items, size_t count,
+                         const struct peerlane_batch_options* options, struct peerlane_op_info* infos);
+
+/**
+ * @brief Erases the keys that begin so. What is put meanwhile may stay.
+ *
+ * @param prefix  prefix_size_bytes bytes, at least one.
+ * @param erased  may be NULL; how many keys there were.
+ * @return 0; ENOTSUP: the server is of an earlier release.
+ */
+int peerlane_store_erase_prefix(peerlane_store_t store, peerlane_pool_t pool, const void* prefix, size_t prefix_size_bytes,
+                                uint64_t* erased);
+
+/** Zero means the default everywhere. */
+struct peerlane_scan_options {
+  size_t struct_bytes; /**< sizeof(struct peerlane_scan_options). */
+  const void* prefix;  /**< What the keys begin with. */
+  size_t prefix_size_bytes;
+  const char* regex; /**< As in peerlane_store_find(). */
+  const void* after; /**< Keys behind this one: where an earlier scan ended. */
+  size_t after_size_bytes;
+  uint64_t limit; /**< At most so many keys; 0: all. */
+};
+
+/**
+ * @brief As peerlane_store_find(), from a key on, up to a number of keys. The last key that `each` was called with is where
+ *        the next scan goes on.
+ *
+ * @param each  gets the key and what is known of its value: size_bytes and version.
+ */
+int peerlane_store_scan(peerlane_store_t store, peerlane_pool_t pool, const struct peerlane_scan_options* options,
+                        int (*each)(void* context, const void* key, size_t key_size_bytes,
+                                    const struct peerlane_op_info* info),
+                        void* context);
 
 #ifdef __cplusplus
 }

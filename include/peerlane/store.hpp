@@ -12,15 +12,18 @@
 
 #include <peerlane/store.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <peerlane/buffer.hpp>
 #include <peerlane/operation.hpp>
 #include <peerlane/result.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace peerlane {
 
@@ -112,6 +115,60 @@ class store {
   result<op_info> stat(peerlane_pool_t pool, std::string_view key) const {
     return checked<op_info>([&](op_info* out) { return peerlane_store_stat(handle_, pool, key.data(), key.size(), out); });
   }
+  // ---- Many keys at once: peerlane_store_batch(). The infos are in the items' order; each one's `error` says what became
+  // of its item. Items: item_for(), all with one request and one pool.
+  result<std::vector<op_info>> batch(std::span<const peerlane_store_item> items,
+                                     const peerlane_batch_options* options = nullptr) const {
+    std::vector<op_info> out(items.size());
+    const int code = peerlane_store_batch(handle_, items.data(), items.size(), options, out.data());
+    if (code != 0) return failure{code, peerlane_store_last_error()};
+    return out;
+  }
+  // keys[i] to or from values[i]; as many of the one as of the other (EINVAL).
+  result<std::vector<op_info>> multi_put(peerlane_pool_t pool, std::span<const std::string_view> keys,
+                                         std::span<const const_buffer> values, const peerlane_put_options* options = nullptr,
+                                         bool is_atomic = false) const {
+    return multi(PEERLANE_STORE_PUT, pool, keys, values, options, is_atomic);
+  }
+  result<std::vector<op_info>> multi_get(peerlane_pool_t pool, std::span<const std::string_view> keys,
+                                         std::span<const buffer> values) const {
+    return multi(PEERLANE_STORE_GET, pool, keys, std::vector<const_buffer>(values.begin(), values.end()), nullptr, false);
+  }
+  result<std::vector<op_info>> multi_exists(peerlane_pool_t pool, std::span<const std::string_view> keys) const {
+    return multi(PEERLANE_STORE_EXISTS, pool, keys, std::vector<const_buffer>(keys.size(), nothing()), nullptr, false);
+  }
+  result<std::vector<op_info>> multi_erase(peerlane_pool_t pool, std::span<const std::string_view> keys,
+                                           const peerlane_put_options* options = nullptr, bool is_atomic = false) const {
+    return multi(PEERLANE_STORE_ERASE, pool, keys, std::vector<const_buffer>(keys.size(), nothing()), options, is_atomic);
+  }
+  // How many keys there were.
+  result<std::uint64_t> erase_prefix(peerlane_pool_t pool, std::string_view prefix) const {
+    return checked<std::uint64_t>(
+        [&](std::uint64_t* out) { return peerlane_store_erase_prefix(handle_, pool, prefix.data(), prefix.size(), out); });
+  }
+  struct found_key {
+    std::string key;
+    std::uint64_t value_size_bytes = 0;
+    std::uint64_t version = 0;
+  };
+  // Up to `limit` keys behind `after` (0: all), in order. Go on behind the last one.
+  result<std::vector<found_key>> scan(peerlane_pool_t pool, std::string_view prefix, std::string_view after = {},
+                                      std::uint64_t limit = 0) const {
+    peerlane_scan_options options{};
+    options.struct_bytes = sizeof options;
+    options.prefix = prefix.data(), options.prefix_size_bytes = prefix.size();
+    options.after = after.data(), options.after_size_bytes = after.size();
+    options.limit = limit;
+    std::vector<found_key> out;
+    const auto keep = [](void* context, const void* key, std::size_t size, const peerlane_op_info* info) {
+      static_cast<std::vector<found_key>*>(context)->push_back(
+          {std::string(static_cast<const char*>(key), size), info->size_bytes, info->version});
+      return 0;
+    };
+    const int code = peerlane_store_scan(handle_, pool, &options, keep, &out);
+    if (code != 0) return failure{code, peerlane_store_last_error()};
+    return out;
+  }
   // `each` returns false to stop.
   status find(peerlane_pool_t pool, const char* prefix, const char* regex,
               std::function<bool(std::string_view key, std::uint64_t value_size_bytes)> each) const {
@@ -177,6 +234,21 @@ class store {
   }
 
  private:
+  static const_buffer nothing() noexcept { return peerlane_host_buffer(nullptr, 0); }
+  result<std::vector<op_info>> multi(peerlane_store_request request, peerlane_pool_t pool,
+                                     std::span<const std::string_view> keys, std::span<const const_buffer> values,
+                                     const peerlane_put_options* options, bool is_atomic) const {
+    if (keys.size() != values.size()) return failure{EINVAL, "a batch has as many keys as values"};
+    std::vector<peerlane_store_item> items;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      items.push_back(item_for(request, pool, keys[i], values[i]));
+      items.back().put_options = options;
+    }
+    peerlane_batch_options settings{};
+    settings.struct_bytes = sizeof settings;
+    settings.is_atomic = is_atomic ? 1 : 0;
+    return batch(items, &settings);
+  }
   explicit store(peerlane_store_t handle) noexcept : handle_(handle) {}
   static status checked(int code) { return code == 0 ? status{} : status(failure{code, peerlane_store_last_error()}); }
   template <class Out, class Call>

@@ -7,14 +7,25 @@
 #include "base/env.hpp"
 #include "capi/errno_keeper.hpp"
 #include "capi/open_store.hpp"
+#include "capi/store_requests.hpp"
 
 namespace {
 
+using pl::check_item;
 using pl::fail;
+using pl::get_request_of;
+using pl::given_level;
 using pl::kDead;
+using pl::key_of;
+using pl::known;
 using pl::kNullPointer;
+using pl::limit_of;
+using pl::make_item;
 using pl::open_store;
 using pl::pending_request;
+using pl::put_request_of;
+using pl::taken;
+using pl::text_or_empty;
 using pl::store_client::client;
 using pl::store_client::memory;
 using stores = pl::open_stores;
@@ -39,14 +50,6 @@ struct registered_memory {
 };
 using memories = pl::live_handles<registered_memory>;
 
-// Copies the fields that the caller's release knows; the rest is zero.
-template <class Options>
-Options taken(const Options* given) {
-  Options out{};
-  if (given != nullptr) std::memcpy(&out, given, std::min(given->struct_bytes, sizeof out));
-  return out;
-}
-
 // Nothing: the pool shall be no cache. EINVAL: the options contradict each other.
 pl::result<std::optional<wire::cache_settings>> cache_of(const peerlane_pool_options& options) {
   const bool given = options.cache_memory_bytes != 0 || options.cache_disk_bytes != 0 || options.cache_ttl_ms != 0 ||
@@ -59,55 +62,10 @@ pl::result<std::optional<wire::cache_settings>> cache_of(const peerlane_pool_opt
                                             static_cast<std::uint8_t>(options.cache_eviction)});
 }
 
-// Nothing: no level, or one that callers may not ask for.
-std::optional<wire::durability> given_level(std::uint32_t number) {
-  const auto level = pl::store::durability_from(number);
-  return level && pl::store::check_given(*level) ? level : std::nullopt;
-}
-
-// A caller's time-out; negative: none, which is three weeks here.
-int limit_of(std::int64_t timeout_ms) {
-  return timeout_ms < 0 || timeout_ms > INT_MAX ? INT_MAX : static_cast<int>(timeout_ms);
-}
-
-std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
-
-pl::store_client::put_request put_request_of(const peerlane_put_options* given) {
-  const auto options = taken(given);
-  pl::store_client::put_request out;
-  if (const auto level = given_level(options.durability); level != wire::durability::pool_default) out.level = level;
-  if (options.condition != 0)
-    out.only = wire::precondition{static_cast<wire::condition>(options.condition), options.expected_version};
-  if (options.ttl_ms != 0) out.ttl_ms = options.ttl_ms;
-  if (options.user_flags != 0) out.user_flags = options.user_flags;
-  if (options.is_part != 0) out.offset = options.offset_bytes;
-  if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
-  out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
-  return out;
-}
-
-pl::store_client::get_request get_request_of(const peerlane_get_options* given) {
-  const auto options = taken(given);
-  pl::store_client::get_request out;
-  out.offset = options.offset_bytes;
-  out.verify = options.verify != 0;
-  if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
-  out.order = {options.on_stream != 0, static_cast<pl::cu::stream_t>(options.stream)};
-  out.leave_to_stream = out.order.has;
-  return out;
-}
-
-bool known(const peerlane_put_options* given) {
-  const auto options = taken(given);
-  return given_level(options.durability) && options.condition <= PEERLANE_IF_VERSION;
-}
-
 int ended(const pl::store_client::reply& got, peerlane_op_info* out) {
   pl::write_info(pl::info_from(got), out);
   return got.status == 0 ? 0 : fail(got.status, got.text.c_str());
 }
-
-std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
 
 // Runs the operation of `make` on a client, or that of `ask` on a cluster, if the store is open.
 template <class Make, class Ask>
@@ -145,24 +103,6 @@ pl::store_client::address address_of(const peerlane_store_options& options) {
     (given.find('/') != std::string::npos ? out.socket : out.endpoint) = given;
   }
   return out;
-}
-
-pl::status check_item(const peerlane_store_item& item) {
-  if (item.key == nullptr || (item.value.address == 0 && item.value.size_bytes > 0))
-    return pl::failure{EINVAL, kNullPointer};
-  if (!known(item.put_options)) return pl::failure{EINVAL, "unknown durability or condition"};
-  if (item.request < PEERLANE_STORE_PUT || item.request > PEERLANE_STORE_ERASE)
-    return pl::failure{EINVAL, "unknown request: PEERLANE_STORE_PUT, _GET or _ERASE"};
-  return {};
-}
-
-// For a client or a router, whose calls are alike. Precondition: check_item.
-template <class Store>
-auto make_item(Store& store, const peerlane_store_item& item, const memory& buffer) {
-  const auto key = key_of(item.key, item.key_size_bytes);
-  if (item.request == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
-  if (item.request == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, buffer, put_request_of(item.put_options));
-  return store.make_get(item.pool, key, buffer, get_request_of(item.get_options));
 }
 
 // At once.

@@ -22,7 +22,7 @@ TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each 
          "gate_false_alarms": "False alarms of the gate", "info": "This machine", "nixl_bench": "NIXL transfers", "p2p": "Messages",
          "pplat": "CPU and kernel in turns", "sanity": "Correctness", "soak": "Random load and faults",
          "store gpu-direct-demo": "GPU memory and the store", "store perf": "The store's operations",
-         "store_bench": "The store's engine", "store_compare": "The store and its rivals", "python_cost": "Calls from Python",
+         "store_bench": "The store's engine", "store_compare": "The store and its rivals", "store_scale_bench": "Many small keys", "python_cost": "Calls from Python",
          "topo": "Topology"}
 
 

@@ -58,6 +58,22 @@ struct key_search {
   std::uint64_t limit = 0;
 };
 
+// One key of a batch.
+struct batch_entry {
+  std::string_view key;
+  memory buffer;  // put: source, get: destination
+  std::optional<store_protocol::precondition> only;
+  std::optional<store_protocol::durability> level;
+  std::uint32_t user_flags = 0;
+  std::uint64_t ttl_ms = 0;
+  operation_ptr alone;  // what no batch can do (parts of values, GPU streams) goes by this operation instead
+};
+
+struct batch_settings {
+  bool atomic = false;  // put, erase: all or nothing
+  int timeout_ms = -1;
+};
+
 // Classifies the caller's memory. EINVAL: GPU memory, and `copies` is null.
 result<memory> find_memory(const cu::driver_table* cuda, const copy::planner* copies, std::uint64_t address,
                            std::uint64_t bytes);
@@ -76,6 +92,16 @@ class client {
   operation_ptr make_erase(std::uint32_t pool, std::string_view key, const put_request& options);
   operation_ptr make_plain(store_protocol::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
   operation_ptr make_find(std::uint32_t pool, const key_search& search, int timeout_ms = -1);
+  // Gets, puts, erases or asks for (opcode::batch_get ... batch_erase) many keys. Values of up to kMaxBatchedBytes share
+  // frames, of which as many are sent as are needed; the others, those in GPU memory, and those that find no room go one by
+  // one. The answers are in the entries' order, each with a status of its own.
+  // Atomic: one frame, EMSGSIZE if it is too small; ENOTSUP: no batch of this server.
+  std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
+                               const batch_settings& settings = {});
+  // Erases the keys that begin so; `result.value_bytes` of the answer says how many there were.
+  reply erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms = -1);
+  static constexpr std::uint64_t kMaxBatchedBytes = 64 << 10;
+
   // Several at once share system calls.
   void start(std::span<const operation_ptr> list);
   void start(const operation_ptr& one) { start({&one, 1}); }
@@ -126,6 +152,14 @@ class client {
   void run_callbacks(lock_t& hold);
   void wake_background();
   void background();
+  struct batch_frame;
+  std::vector<batch_frame> make_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
+                                       const batch_settings& settings);
+  operation_ptr make_alone(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, int timeout_ms);
+  void run_frames(store_protocol::opcode op, std::span<const batch_frame> frames);
+  void run_alone(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
+                 std::span<const std::size_t> items, const batch_settings& settings, std::vector<reply>& out);
+  void take_outcomes(const batch_frame& frame, std::span<const batch_entry> entries, std::vector<reply>& out);
   status needs(std::uint64_t capability, const char* name) const;
   status copy_out(const memory& source, std::uint64_t skip, void* destination, std::uint64_t bytes,
                   const stream_order& order);

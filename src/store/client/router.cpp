@@ -329,6 +329,30 @@ reply router::find(std::uint32_t pool, const key_search& search) {
   return out;
 }
 
+// Runs `make` on every server that has keys of the pool, until one fails.
+reply router::on_each_server(std::uint32_t pool, const std::function<reply(client&, std::uint32_t)>& run) {
+  reply last;
+  const auto known = map();
+  for (const auto& [name, server] : known.servers) {
+    if (!serves(known, copies_of(pool), name)) continue;
+    const auto connection = reach(server.endpoint);
+    if (!connection) return failed_reply(connection.code(), connection.error().message);
+    const auto number = pool_at(server.endpoint, *connection, pool);
+    if (!number) return failed_reply(number.code(), number.error().message);
+    reply one = run(**connection, *number);
+    one.result.value_bytes += last.result.value_bytes;
+    last = std::move(one);
+    if (last.status != 0) return last;
+  }
+  return last;
+}
+
+reply router::erase_prefix(std::uint32_t pool, std::string_view prefix) {
+  return on_each_server(pool, [&](client& connection, std::uint32_t number) {
+    return connection.erase_prefix(number, prefix, static_cast<int>(options_.timeout_ms));
+  });
+}
+
 reply router::sync(std::uint32_t pool) {
   reply last;
   const auto known = map();

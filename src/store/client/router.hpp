@@ -56,6 +56,8 @@ class router {
   // One page of all servers' keys, in order; reply::more and fields.after as from one server. Keys that move to another
   // server between two pages may be missed or seen twice.
   reply find(std::uint32_t pool, const key_search& search);
+  // As client::erase_prefix, on every server.
+  reply erase_prefix(std::uint32_t pool, std::string_view prefix);
   // On every server.
   reply sync(std::uint32_t pool);
   // A request that any server can answer.
@@ -111,6 +113,7 @@ class router {
   explicit router(const router_options& options);
   reply routed(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,
                const maker& make);
+  reply on_each_server(std::uint32_t pool, const std::function<reply(client&, std::uint32_t)>& run);
   reply attempt(const std::string& endpoint, std::uint32_t pool, clock::time_point deadline, const maker& make);
   result<client_ptr> reach(const std::string& endpoint);
   local_endpoint local_endpoint_of(const std::string& endpoint) const;

@@ -208,6 +208,15 @@ void cluster_service::erase_async(store::pool_id pool, std::string_view key, con
   });
 }
 
+void cluster_service::batch_async(store::pool_id pool, std::span<const store::batch_operation> operations,
+                                  const store::batch_options& options, store::completion<store::batch_result> done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.batch_async(pool, operations, options, std::move(done));
+  done(failure{ENOTSUP,
+               "a cluster's keys lie on several servers, which have no batch that is all or nothing: put the keys one "
+               "by one, or into a pool of one server"});
+}
+
 // ---- Reads ---------------------------------------------------------------------------------------------------------------
 
 template <class Result>

@@ -39,6 +39,8 @@ class cluster_service final : public value_service {
 
   status admits(store::pool_id pool, std::string_view key, bool write) const override;
   bool takes_longer_than_memory() const override { return false; }
+  void batch_async(store::pool_id pool, std::span<const store::batch_operation> operations,
+                   const store::batch_options& options, store::completion<store::batch_result> done) override;
   bool lists(store::pool_id pool, std::string_view key) const override;
   void put_async(store::pool_id pool, std::string_view key, std::span<const std::byte> value,
                  const store::put_options& options, store::completion<store::put_result> done) override;

@@ -41,6 +41,11 @@ class value_service {
                            store::completion<store::erase_result> done) {
     engine_.erase_async(pool, key, options, std::move(done));
   }
+  // All or nothing: of an engine alone.
+  virtual void batch_async(store::pool_id pool, std::span<const store::batch_operation> operations,
+                           const store::batch_options& options, store::completion<store::batch_result> done) {
+    engine_.batch_async(pool, operations, options, std::move(done));
+  }
   virtual void lookup_async(store::session_id session, store::pool_id pool, std::string_view key,
                             const store::get_options& options, store::completion<store::pinned_value> done) {
     engine_.lookup_async(session, pool, key, options, std::move(done));

@@ -30,8 +30,9 @@ constexpr std::uint64_t kSpareBytes = std::uint64_t{1} << 20;  // manifest, opti
 constexpr const char* kNames[kFamilies] = {"default", "values", "extents", "requests"};
 
 // A memory table and the logs behind it: 1/64 of a small disk, since each log is allocated a little longer than a table.
+// What is in logs has to be replayed by the start after a kill.
 std::uint64_t table_bytes(std::uint64_t disk_bytes) {
-  return std::clamp<std::uint64_t>(disk_bytes / 64, std::uint64_t{1} << 20, std::uint64_t{32} << 20);
+  return std::clamp<std::uint64_t>(disk_bytes / 64, std::uint64_t{1} << 20, std::uint64_t{16} << 20);
 }
 
 // Sends RocksDB's warnings to our log. Its own log, a file beside the index, aborts the process if it is written after a
@@ -83,8 +84,11 @@ rocksdb::ColumnFamilyOptions family_options(const std::shared_ptr<rocksdb::Cache
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.compression = rocksdb::kNoCompression;  // GPU values do not compress, keys hardly
   options.write_buffer_size = memory_bytes;
-  options.max_write_buffer_number = 3;
+  options.max_write_buffer_number = 6;  // as much as before in all: a burst does not wait for the disk
   options.level_compaction_dynamic_level_bytes = true;
+  // Each change reads its key first, which mostly is not there: the filter saves the walk through the tables in memory.
+  options.memtable_prefix_bloom_size_ratio = 0.05;
+  options.memtable_whole_key_filtering = true;
   return options;
 }
 

@@ -64,7 +64,14 @@ enum class opcode : std::uint8_t {
             // from then on; the client sends nothing between the question and the answer
   arrived,  // shm-direct: the first value_bytes of the grant are there and will not change (tail: token, level); the answer
             // says nothing
-  last = arrived,
+  // Lists of requests in the body (batch.hpp), each with an outcome of its own in the answer's body.
+  batch_get,     // value_bytes: of values that the answer may have in all
+  batch_put,     // flag::atomic: all or nothing
+  batch_exists,  // what is known of each value, without it
+  batch_erase,
+  erase_prefix,  // key: what the keys begin with; the answer's outcome::value_bytes says how many went, and `after` how far
+                 // it came
+  last = erase_prefix,
 };
 const char* name_of(opcode op) noexcept;
 
@@ -77,7 +84,8 @@ inline constexpr std::uint16_t patch = 16;    // put, alloc: only [offset, offse
 inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value against its checksum first
 inline constexpr std::uint16_t ucx = 64;      // get, alloc and the answers: the bytes go by UCX (ucx_value_stream.hpp)
 inline constexpr std::uint16_t knows_requests = 128;  // sync_keys: what requests did was told before (sync_requests)
-inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | ucx | knows_requests;
+inline constexpr std::uint16_t atomic = 256;          // batch_put, batch_erase: all or nothing
+inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | ucx | knows_requests | atomic;
 }  // namespace flag
 
 struct head {
@@ -187,6 +195,7 @@ inline constexpr std::uint64_t shm = 1;            // may attach the arena
 inline constexpr std::uint64_t sync_requests = 2;  // knows the operation
 inline constexpr std::uint64_t rings = 4;          // the same
 inline constexpr std::uint64_t arrived = 8;        // the same
+inline constexpr std::uint64_t batches = 32;       // knows batch_get to erase_prefix
 inline constexpr std::uint64_t cache = 16;         // has pools that are caches, and values with a time to live
 }  // namespace capability
 

@@ -27,6 +27,8 @@ constexpr auto kWatchPause = std::chrono::seconds(1);
 std::size_t most_answer_bytes(const store_protocol::head& request) {
   constexpr std::uint64_t kEntryBytes = store_protocol::kMaxKeyBytes + 64;
   if (request.op == opcode::get) return std::min<std::uint64_t>(request.value_bytes, kInlineBytes);
+  if (request.op == opcode::batch_get)
+    return std::min<std::uint64_t>(request.value_bytes, store_protocol::kMaxBodyBytes) + (512u << 10);
   if (request.op != opcode::find) return 0;
   const std::uint64_t keys = request.value_bytes == 0 ? store::kMaxFindKeys : request.value_bytes;
   return std::min(keys, std::uint64_t{store::kMaxFindKeys}) * kEntryBytes;

@@ -9,7 +9,9 @@
 // closed finishes what is under way in the engine, then gives its grants and pins back (orphaned_sessions.hpp says when).
 #pragma once
 
+#include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
+#include <asio/thread_pool.hpp>
 #include <atomic>
 #include <memory>
 #include <shared_mutex>
@@ -29,13 +31,14 @@
 #include "store/server/transport.hpp"
 #include "store/server/ucx_listener.hpp"
 
-namespace asio {
-class thread_pool;
-}
-
 namespace pl::store_server {
 
 class session;
+}  // namespace pl::store_server
+namespace pl::store_protocol {
+struct batch_item;
+}
+namespace pl::store_server {
 
 constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to here are sent within the answer
 // What a grant or pin counts for at least: the block that a small value lies in is not another's, and each has records.
@@ -214,6 +217,20 @@ class session : public std::enable_shared_from_this<session> {
   store_protocol::outcome outcome_of(const store::put_result& done, std::uint64_t bytes, store_protocol::path way) const;
   store_protocol::outcome outcome_of(const store::value_info& info) const;
 
+  // ---- session_batches.cpp
+  struct batch_work;
+  void dispatch_batch(const request_ptr& request, const pool_policy& pool, std::string_view key, std::string_view body);
+  void batch_item_done(const request_ptr& request, const std::shared_ptr<batch_work>& work);
+  void batch_put(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
+                 const store_protocol::batch_item& one);
+  void batch_erase(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
+                   const store_protocol::batch_item& one);
+  void batch_read(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
+                  const store_protocol::batch_item& one);
+  void batch_atomic(const request_ptr& request, const std::vector<store_protocol::batch_item>& items);
+  void append_pinned(const store::pinned_value& value, std::uint64_t bytes, std::string& destination) const;
+  void erase_prefix(const request_ptr& request, std::string prefix);
+
   // ---- session_streams.cpp: values that memory does not hold
   // What a request for this many bytes takes of the connection's allowance.
   std::uint64_t held_bytes(std::uint64_t value_bytes) const;
@@ -316,6 +333,17 @@ template <class Then>
 void session::run_on_home_thread(Then work) {
   if (served_here == &home_) work();
   else asio::post(home_, std::move(work));
+}
+
+template <class T>
+void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
+  asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
+    auto done = std::make_shared<result<T>>(work());
+    me->run_on_home_thread([me, request, done, on_done] {
+      if (!*done) return me->answer(request, done->error());
+      on_done(*std::move(*done));
+    });
+  });
 }
 
 }  // namespace pl::store_server

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that are not about one value: greeting, the arena's descriptor, pools, searching, metrics.
-#include <asio/post.hpp>
-#include <asio/thread_pool.hpp>
-
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "store/server/session.hpp"
@@ -10,17 +7,6 @@
 namespace pl::store_server {
 
 using store_protocol::opcode;
-
-template <class T>
-void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
-  asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
-    auto done = std::make_shared<result<T>>(work());
-    me->run_on_home_thread([me, request, done, on_done] {
-      if (!*done) return me->answer(request, done->error());
-      on_done(*std::move(*done));
-    });
-  });
-}
 
 bool session::dispatch_other(const request_ptr& request, std::string_view key, std::string_view body) {
   const auto name = [&] { return std::string(key); };
@@ -99,7 +85,8 @@ void session::greet(const request_ptr& request) {
   auto& ours = fields.greeting.emplace();
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
   ours.capabilities = store_protocol::capability::sync_requests | store_protocol::capability::arrived |
-                      store_protocol::capability::cache | (may_map ? store_protocol::capability::shm : 0) |
+                      store_protocol::capability::cache | store_protocol::capability::batches |
+                      (may_map ? store_protocol::capability::shm : 0) |
                       (wire_->may_ring() ? store_protocol::capability::rings : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;

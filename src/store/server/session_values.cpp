@@ -84,6 +84,8 @@ void session::dispatch(const request_ptr& request, std::string_view key, std::st
   if (pool == pools_.end())
     return answer(request,
                   {ENXIO, format("pool %u is not open on this connection: open it by its name", request->head.pool_id)});
+  if (request->head.op >= opcode::batch_get && request->head.op <= opcode::erase_prefix)
+    return dispatch_batch(request, pool->second, key, body);
   dispatch_value(request, pool->second, key, body);
 }
 

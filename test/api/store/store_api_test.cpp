@@ -67,6 +67,84 @@ TEST_F(store_api, HostAndDeviceMemoryAlike) {
   EXPECT_EQ(peerlane_store_close(store_->get()), EBUSY);  // memory is registered
 }
 
+TEST_F(store_api, ManyKeysAtOnce) {
+  const test::current_device current(0);
+  std::vector<std::string> names;
+  std::vector<bytes_t> values, rooms;
+  for (std::size_t i = 0; i < 300; ++i) {
+    names.push_back("many/" + std::to_string(1000 + i));
+    values.push_back(random_value(i == 7 ? 200'000 : 1 + i * 31 % 5000, i));
+    rooms.emplace_back(values.back().size());
+  }
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  const std::vector<peerlane::const_buffer> sources(values.begin(), values.end());
+  const auto put = store_->multi_put(pool_, keys, sources);
+  ASSERT_TRUE(put) << put.error().message;
+  for (const auto& one : *put) EXPECT_EQ(one.error, 0);
+  std::vector<peerlane::buffer> places(rooms.begin(), rooms.end());
+  const test::device_buffer device(values[9].size());
+  places[9] = peerlane::device_buffer(device.pointer(), values[9].size());  // a GPU's memory goes by itself
+  const auto got = store_->multi_get(pool_, keys, places);
+  ASSERT_TRUE(got) << got.error().message;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    EXPECT_EQ((*got)[i].error, 0) << i;
+    EXPECT_EQ((*got)[i].version, (*put)[i].version) << i;
+    EXPECT_TRUE((i == 9 ? test::device_bytes(device.pointer(), values[9].size()) : rooms[i]) == values[i]) << i;
+  }
+  const std::array<std::string_view, 2> two{"many/1000", "none"};
+  const auto known = store_->multi_exists(pool_, two);
+  ASSERT_TRUE(known) << known.error().message;
+  EXPECT_EQ((*known)[0].error, 0);
+  EXPECT_EQ((*known)[0].size_bytes, values[0].size());
+  EXPECT_EQ((*known)[1].error, ENOENT);
+  // All or nothing.
+  const auto atomic = store_->multi_erase(pool_, two, nullptr, true);
+  ASSERT_TRUE(atomic) << atomic.error().message;
+  EXPECT_EQ((*atomic)[0].error, ECANCELED);
+  EXPECT_EQ((*atomic)[1].error, ENOENT);
+  // Pages, with a cursor.
+  std::string after;
+  std::vector<std::string> found;
+  for (;;) {
+    const auto page = store_->scan(pool_, "many/", after, 70);
+    ASSERT_TRUE(page) << page.error().message;
+    for (const auto& one : *page) found.push_back(one.key);
+    if (page->size() < 70) break;
+    after = found.back();
+  }
+  EXPECT_EQ(found, names);
+  const auto erased = store_->erase_prefix(pool_, "many/11");
+  ASSERT_TRUE(erased) << erased.error().message;
+  EXPECT_EQ(*erased, 100u);
+  EXPECT_EQ(store_->multi_put(pool_, two, {}).code(), EINVAL);
+  std::array<peerlane_store_item, 2> mixed{peerlane::store::item_for(PEERLANE_STORE_GET, pool_, "a", rooms[0]),
+                                           peerlane::store::item_for(PEERLANE_STORE_PUT, pool_, "b", rooms[1])};
+  const auto refused = store_->batch(mixed);
+  EXPECT_EQ(refused.code(), EINVAL);
+  EXPECT_NE(refused.error().message.find("item 1"), std::string::npos) << refused.error().message;
+}
+
+TEST_F(store_api, ACacheForgetsByItself) {
+  peerlane_pool_options options{};
+  options.struct_bytes = sizeof options;
+  options.is_cache = 1, options.cache_memory_bytes = 1u << 20, options.cache_eviction = PEERLANE_EVICT_LRU;
+  const auto cache = store_->create_pool("cache", &options);
+  ASSERT_TRUE(cache) << cache.error().message;
+  const auto value = random_value(100'000, 1);
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(store_->put(*cache, std::to_string(i), value));
+  EXPECT_EQ(store_->stat(*cache, "0").code(), ENOENT);
+  EXPECT_TRUE(store_->stat(*cache, "29"));
+  auto shortly = peerlane::store::put_options();
+  shortly.ttl_ms = 1;
+  ASSERT_TRUE(store_->put(*cache, "short", value, &shortly));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (store_->stat(*cache, "short") && std::chrono::steady_clock::now() < deadline) {}
+  EXPECT_EQ(store_->stat(*cache, "short").code(), ENOENT);
+  EXPECT_EQ(store_->put(pool_, "k", value, &shortly).code(), EINVAL);
+  options.is_cache = 0;
+  EXPECT_EQ(store_->create_pool("none", &options).code(), EINVAL);
+}
+
 // A child that used its parent's connection would take the parent's answers.
 TEST_F(store_api, AForkedChildIsRefusedAndItsParentGoesOn) {
   const auto value = random_value(20'000, 3);

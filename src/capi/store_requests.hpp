@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the C interface of the store hands over, as the client takes it.
+#pragma once
+
+#include <peerlane/store.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "capi/capi_call.hpp"
+#include "store/client/client.hpp"
+
+namespace pl {
+
+// Copies the fields that the caller's release knows; the rest is zero.
+template <class Options>
+Options taken(const Options* given) {
+  Options out{};
+  if (given != nullptr) std::memcpy(&out, given, std::min(given->struct_bytes, sizeof out));
+  return out;
+}
+
+// Nothing: no level, or one that callers may not ask for.
+inline std::optional<store_protocol::durability> given_level(std::uint32_t number) {
+  const auto level = store::durability_from(number);
+  return level && store::check_given(*level) ? level : std::nullopt;
+}
+
+// A caller's time-out; negative: none, which is three weeks here.
+inline int limit_of(std::int64_t timeout_ms) {
+  return timeout_ms < 0 || timeout_ms > INT_MAX ? INT_MAX : static_cast<int>(timeout_ms);
+}
+
+inline std::string text_or_empty(const char* text) { return text != nullptr ? text : ""; }
+
+inline store_client::put_request put_request_of(const peerlane_put_options* given) {
+  const auto options = taken(given);
+  store_client::put_request out;
+  if (const auto level = given_level(options.durability); level != store_protocol::durability::pool_default)
+    out.level = level;
+  if (options.condition != 0)
+    out.only =
+        store_protocol::precondition{static_cast<store_protocol::condition>(options.condition), options.expected_version};
+  if (options.ttl_ms != 0) out.ttl_ms = options.ttl_ms;
+  if (options.user_flags != 0) out.user_flags = options.user_flags;
+  if (options.is_part != 0) out.offset = options.offset_bytes;
+  if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
+  out.order = {options.on_stream != 0, static_cast<cu::stream_t>(options.stream)};
+  return out;
+}
+
+inline store_client::get_request get_request_of(const peerlane_get_options* given) {
+  const auto options = taken(given);
+  store_client::get_request out;
+  out.offset = options.offset_bytes;
+  out.verify = options.verify != 0;
+  if (options.timeout_ms != 0) out.timeout_ms = limit_of(options.timeout_ms);
+  out.order = {options.on_stream != 0, static_cast<cu::stream_t>(options.stream)};
+  out.leave_to_stream = out.order.has;
+  return out;
+}
+
+inline bool known(const peerlane_put_options* given) {
+  const auto options = taken(given);
+  return given_level(options.durability) && options.condition <= PEERLANE_IF_VERSION;
+}
+
+inline std::string_view key_of(const void* key, std::size_t bytes) { return {static_cast<const char*>(key), bytes}; }
+
+inline status check_item(const peerlane_store_item& item) {
+  if (item.key == nullptr || (item.value.address == 0 && item.value.size_bytes > 0)) return failure{EINVAL, kNullPointer};
+  if (!known(item.put_options)) return failure{EINVAL, "unknown durability or condition"};
+  if (item.request < PEERLANE_STORE_PUT || item.request > PEERLANE_STORE_ERASE)
+    return failure{EINVAL, "unknown request: PEERLANE_STORE_PUT, _GET or _ERASE"};
+  return {};
+}
+
+// For a client or a router, whose calls are alike. Precondition: check_item.
+template <class Store>
+auto make_item(Store& store, const peerlane_store_item& item, const store_client::memory& buffer) {
+  const auto key = key_of(item.key, item.key_size_bytes);
+  if (item.request == PEERLANE_STORE_ERASE) return store.make_erase(item.pool, key, put_request_of(item.put_options));
+  if (item.request == PEERLANE_STORE_PUT) return store.make_put(item.pool, key, buffer, put_request_of(item.put_options));
+  return store.make_get(item.pool, key, buffer, get_request_of(item.get_options));
+}
+
+}  // namespace pl

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/protocol/batch.hpp"
+
+#include <cerrno>
+
+#include "base/text.hpp"
+#include "store/protocol/byte_order.hpp"
+
+namespace pl::store_protocol {
+namespace {
+
+failure cut_off(const char* list) {
+  return {EPROTO, std::string("store protocol: a list of ") + list + " is cut off or holds what is not understood"};
+}
+
+}  // namespace
+
+void append(std::string& body, const batch_item& one) {
+  append_le(body, static_cast<std::uint16_t>(one.key.size()));
+  append_le(body, static_cast<std::uint8_t>(one.only.kind));
+  append_le(body, one.only.version);
+  append_le(body, one.user_flags);
+  append_le(body, one.ttl_ms);
+  append_le(body, one.room);
+  append_le(body, static_cast<std::uint32_t>(one.value.size()));
+  body += one.key;
+  body += one.value;
+}
+
+void append(std::string& body, const batch_outcome& one) {
+  append_le(body, static_cast<std::uint32_t>(one.status));
+  append_le(body, one.version);
+  append_le(body, one.value_bytes);
+  append_le(body, one.crc);
+  append_le(body, one.user_flags);
+  append_le(body, static_cast<std::uint8_t>(one.reached));
+  append_le(body, static_cast<std::uint8_t>(one.repeated));
+  append_le(body, static_cast<std::uint16_t>(one.text.size()));
+  append_le(body, static_cast<std::uint32_t>(one.value.size()));
+  body += one.text;
+  body += one.value;
+}
+
+result<std::vector<batch_item>> decode_batch(std::string_view body) {
+  std::vector<batch_item> out;
+  for (byte_reader reader(body); !reader.at_end();) {
+    if (out.size() == kMaxBatchItems)
+      return failure{EMSGSIZE, format("store protocol: a batch has at most %zu items", kMaxBatchItems)};
+    batch_item one;
+    const auto key_bytes = reader.number<std::uint16_t>();
+    const auto kind = reader.number<std::uint8_t>();
+    one.only.version = reader.number<std::uint64_t>();
+    one.user_flags = reader.number<std::uint32_t>();
+    one.ttl_ms = reader.number<std::uint64_t>();
+    one.room = reader.number<std::uint64_t>();
+    const auto value_bytes = reader.number<std::uint32_t>();
+    one.key = reader.take(key_bytes);
+    one.value = reader.take(value_bytes);
+    if (!reader.ok() || kind > static_cast<std::uint8_t>(condition::if_version)) return cut_off("requests");
+    one.only.kind = static_cast<condition>(kind);
+    out.push_back(one);
+  }
+  return out;
+}
+
+result<std::vector<batch_outcome>> decode_outcomes(std::string_view body) {
+  std::vector<batch_outcome> out;
+  for (byte_reader reader(body); !reader.at_end();) {
+    batch_outcome one;
+    one.status = static_cast<std::int32_t>(reader.number<std::uint32_t>());
+    one.version = reader.number<std::uint64_t>();
+    one.value_bytes = reader.number<std::uint64_t>();
+    one.crc = reader.number<std::uint32_t>();
+    one.user_flags = reader.number<std::uint32_t>();
+    const auto level = store::durability_from(reader.number<std::uint8_t>());
+    one.repeated = reader.number<std::uint8_t>() != 0;
+    const auto text_bytes = reader.number<std::uint16_t>();
+    const auto value_bytes = reader.number<std::uint32_t>();
+    one.text = reader.take(text_bytes);
+    one.value = reader.take(value_bytes);
+    if (!reader.ok() || !level) return cut_off("outcomes");
+    one.reached = *level;
+    out.push_back(one);
+  }
+  return out;
+}
+
+}  // namespace pl::store_protocol

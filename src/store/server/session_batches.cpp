@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many keys in one frame: each item runs as the request of its kind would, with its own rights of the cluster, its own
+// number against repetition, and its own outcome. Also erasing all keys that begin alike.
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#include "base/text.hpp"
+#include "store/protocol/batch.hpp"
+#include "store/server/session.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using store_protocol::batch_item;
+using store_protocol::batch_outcome;
+using store_protocol::opcode;
+namespace flag = store_protocol::flag;
+
+bool changes(opcode op) { return op == opcode::batch_put || op == opcode::batch_erase || op == opcode::erase_prefix; }
+
+}  // namespace
+
+// Outcomes come on any thread, each into a place of its own; the last one sends the answer.
+struct session::batch_work {
+  explicit batch_work(std::size_t count) : outcomes(count), left(count) {}
+  struct one_outcome {
+    batch_outcome reported;
+    std::string text, value;
+  };
+  // Of the answer's frame: for texts, and for all but texts and values of the longest batch.
+  static constexpr std::size_t kTextBytes = 128u << 10;
+  static constexpr std::size_t kOtherBytes =
+      kTextBytes + store_protocol::kMaxBatchItems * store_protocol::kBatchOutcomeBytes;
+  static_assert(kOtherBytes < store_protocol::kMaxBodyBytes / 4);
+  std::vector<one_outcome> outcomes;
+  std::atomic<std::size_t> left;
+  std::atomic<std::int64_t> room{0};  // for values in the answer
+
+  void fail(std::size_t i, const failure& reason) {
+    constexpr std::size_t kMaxTextBytes = 300;  // thousands of them share a frame
+    outcomes[i].reported.status = reason.code;
+    outcomes[i].text = reason.message.substr(0, kMaxTextBytes);
+  }
+  std::string body() {
+    std::string out;
+    std::size_t text_room = kTextBytes;  // beyond it an item has its number alone
+    for (one_outcome& one : outcomes) {
+      one.reported.value = one.value;
+      if (one.text.size() <= text_room) {
+        one.reported.text = one.text;
+        text_room -= one.text.size();
+      }
+      store_protocol::append(out, one.reported);
+    }
+    return out;
+  }
+};
+
+void session::dispatch_batch(const request_ptr& request, const pool_policy& pool, std::string_view key,
+                             std::string_view body) {
+  const opcode op = request->head.op;
+  const rights may = parts_.access.rights_of(wire_->other(), pool);
+  const bool writes = changes(op);
+  if (writes ? !may.write : !may.read)
+    return answer(request,
+                  {EACCES, format("%s may not %s pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
+                                  writes ? "write" : "read", pool.name.c_str(), pool.access.c_str())});
+  if (request->fields.copy) return answer(request, {EPROTO, "copies do not come in batches"});
+  if (op == opcode::erase_prefix) return erase_prefix(request, std::string(key));
+  const auto items = store_protocol::decode_batch(body);
+  if (!items) return answer(request, items.error());
+  const bool atomic = (request->head.flags & flag::atomic) != 0;
+  if (items->empty()) return answer(request, {EINVAL, "a batch has at least one item"});
+  if (writes && !atomic && items->size() > store_protocol::kMaxBatchChanges)
+    return answer(request, {EMSGSIZE, format("a batch changes at most %zu keys, unless it is atomic: send several",
+                                             store_protocol::kMaxBatchChanges)});
+  if (atomic && !writes) return answer(request, {EINVAL, "a batch that reads is not atomic"});
+  if (atomic) return batch_atomic(request, *items);
+  const auto work = std::make_shared<batch_work>(items->size());
+  work->room = static_cast<std::int64_t>(
+      std::min<std::uint64_t>(request->head.value_bytes, store_protocol::kMaxBodyBytes - batch_work::kOtherBytes));
+  for (std::size_t i = 0; i < items->size(); ++i) {
+    const batch_item& one = (*items)[i];
+    if (const status admitted = parts_.values.admits(request->head.pool_id, one.key, writes); !admitted) {
+      work->fail(i, admitted.error());
+      batch_item_done(request, work);
+    } else if (op == opcode::batch_put) {
+      batch_put(request, work, i, one);
+    } else if (op == opcode::batch_erase) {
+      batch_erase(request, work, i, one);
+    } else {
+      batch_read(request, work, i, one);
+    }
+  }
+}
+
+// On any thread.
+void session::batch_item_done(const request_ptr& request, const std::shared_ptr<batch_work>& work) {
+  if (work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  run_on_home_thread([me = shared_from_this(), request, work] { me->answer(request, status{}, {}, work->body()); });
+}
+
+namespace {
+
+store::put_options options_of_item(const store_protocol::tail& fields, const batch_item& one, std::size_t number,
+                                   std::uint16_t request_group) {
+  store::put_options out = put_options_of(fields, request_group);
+  out.precondition = static_cast<store::condition>(one.only.kind);
+  out.expected_version = one.only.version;
+  out.user_flags = one.user_flags;
+  if (one.ttl_ms != 0) out.ttl_ms = one.ttl_ms;
+  if (out.request.client != 0) out.request.sequence += number;
+  return out;
+}
+
+}  // namespace
+
+void session::batch_put(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
+                        const batch_item& one) {
+  const auto pool = request->head.pool_id;
+  const auto options = options_of_item(request->fields, one, number, parts_.values.request_group(pool, one.key));
+  parts_.values.put_async(
+      pool, one.key, std::as_bytes(std::span(one.value)), options,
+      [me = shared_from_this(), request, work, number, bytes = one.value.size()](result<store::put_result> done) {
+        if (!done) {
+          work->fail(number, done.error());
+        } else {
+          batch_outcome& reported = work->outcomes[number].reported;
+          reported.version = done->version, reported.crc = done->crc32c, reported.reached = done->reached;
+          reported.value_bytes = bytes, reported.repeated = done->repeated;
+          me->parts_.counters.bytes(me->wire_->other().way, true, bytes);
+        }
+        me->batch_item_done(request, work);
+      });
+}
+
+void session::batch_erase(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
+                          const batch_item& one) {
+  const auto pool = request->head.pool_id;
+  const auto given = options_of_item(request->fields, one, number, parts_.values.request_group(pool, one.key));
+  store::erase_options options;
+  options.level = given.level;
+  options.precondition = given.precondition == store::condition::none ? store::condition::if_present : given.precondition;
+  options.expected_version = given.expected_version;
+  options.request = given.request;
+  parts_.values.erase_async(
+      pool, one.key, options, [me = shared_from_this(), request, work, number](result<store::erase_result> done) {
+        if (!done) {
+          work->fail(number, done.error());
+        } else {
+          batch_outcome& reported = work->outcomes[number].reported;
+          reported.version = done->version, reported.reached = done->reached, reported.repeated = done->repeated;
+        }
+        me->batch_item_done(request, work);
+      });
+}
+
+// The value's bytes are copied at once and its pin goes again, so that a batch holds no memory of the arena.
+void session::batch_read(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
+                         const batch_item& one) {
+  const auto note = [](batch_outcome& reported, const store::value_info& info) {
+    reported.version = info.version, reported.crc = info.crc32c, reported.user_flags = info.user_flags;
+    reported.value_bytes = info.length_bytes, reported.reached = info.level;
+  };
+  const auto pool = request->head.pool_id;
+  if (request->head.op == opcode::batch_exists) {
+    return parts_.values.stat_async(pool, one.key, [=, me = shared_from_this()](result<store::value_info> found) {
+      if (found) note(work->outcomes[number].reported, *found);
+      else work->fail(number, found.error());
+      me->batch_item_done(request, work);
+    });
+  }
+  store::get_options options;
+  options.verify = (request->head.flags & flag::verify) != 0;
+  options.or_reader = true;
+  options.past_memory = !may_hold(0).ok();
+  parts_.values.lookup_async(engine_session_, pool, one.key, options,
+                             [=, me = shared_from_this(), wanted = one.room](result<store::pinned_value> found) {
+                               if (!found) {
+                                 work->fail(number, found.error());
+                                 return me->batch_item_done(request, work);
+                               }
+                               auto& outcome = work->outcomes[number];
+                               note(outcome.reported, found->info);
+                               const std::uint64_t bytes = std::min(wanted, found->info.length_bytes);
+                               const auto taken =
+                                   static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, store_protocol::kMaxBodyBytes));
+                               const bool fits = work->room.fetch_sub(taken) >= taken;
+                               if (!fits) work->room.fetch_add(taken);
+                               if (!fits || found->reader)
+                                 work->fail(number, {EMSGSIZE, "the value does not fit the answer: get it by itself"});
+                               if (fits && !found->reader) me->append_pinned(*found, bytes, outcome.value);
+                               if (found->pin != 0) (void)me->parts_.engine.unpin(me->engine_session_, found->pin);
+                               me->parts_.counters.bytes(me->wire_->other().way, false, outcome.value.size());
+                               me->batch_item_done(request, work);
+                             });
+}
+
+void session::append_pinned(const store::pinned_value& value, std::uint64_t bytes, std::string& destination) const {
+  destination.reserve(bytes);
+  for (const store::segment& piece : value.segments) {
+    const auto part = std::min<std::uint64_t>(piece.size_bytes, bytes - destination.size());
+    destination.append(reinterpret_cast<const char*>(parts_.engine.arena().base + piece.offset_bytes), part);
+  }
+}
+
+void session::batch_atomic(const request_ptr& request, const std::vector<batch_item>& items) {
+  const bool puts = request->head.op == opcode::batch_put;
+  std::vector<store::batch_operation> list;
+  for (const batch_item& one : items) {
+    if (const status admitted = parts_.values.admits(request->head.pool_id, one.key, true); !admitted)
+      return answer(request, admitted.error());
+    auto condition = static_cast<store::condition>(one.only.kind);
+    if (!puts && condition == store::condition::none) condition = store::condition::if_present;
+    list.push_back({puts ? store::batch_operation::kind::put : store::batch_operation::kind::erase, one.key,
+                    std::as_bytes(std::span(one.value)), condition, one.only.version, one.user_flags, one.ttl_ms});
+  }
+  const auto given = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, items.front().key));
+  const store::batch_options options{given.level, true, given.request};
+  parts_.values.batch_async(request->head.pool_id, list, options,
+                            [me = shared_from_this(), request, count = items.size()](result<store::batch_result> done) {
+                              const auto work = std::make_shared<batch_work>(count);
+                              work->left = 1;
+                              if (done) {
+                                for (std::size_t i = 0; i < count && i < done->items.size(); ++i) {
+                                  const store::batch_item& one = done->items[i];
+                                  batch_outcome& reported = work->outcomes[i].reported;
+                                  reported.version = one.version, reported.reached = done->reached,
+                                  reported.repeated = done->repeated;
+                                  if (one.error != 0) work->fail(i, {one.error, one.message});
+                                }
+                                return me->batch_item_done(request, work);
+                              }
+                              me->run_on_home_thread([me, request, reason = done.error()] { me->answer(request, reason); });
+                            });
+}
+
+// ---- Keys that begin alike ---------------------------------------------------------------------------------------------
+
+namespace {
+
+// Waits for erases that other threads end.
+class erase_counter {
+ public:
+  void begin() {
+    const std::lock_guard lock(mutex_);
+    ++under_way_;
+  }
+  void end(const result<store::erase_result>& done) {
+    const std::lock_guard lock(mutex_);
+    --under_way_;
+    if (done && done->version != 0) ++erased_;
+    else if (!done && done.code() != ENOENT && !first_) first_ = done.error();
+    changed_.notify_all();
+  }
+  // The number of erased keys, or the first failure.
+  result<std::uint64_t> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return under_way_ == 0; });
+    if (first_) return *first_;
+    return erased_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t under_way_ = 0;
+  std::uint64_t erased_ = 0;
+  std::optional<failure> first_;
+};
+
+}  // namespace
+
+void session::erase_prefix(const request_ptr& request, std::string prefix) {
+  if (prefix.empty())
+    return answer(request, {EINVAL, "a prefix has at least one byte: delete the pool to erase all of its values"});
+  struct page {
+    std::uint64_t erased = 0;
+    std::string last;
+    bool more = false;
+  };
+  store::find_options options;
+  options.prefix = prefix;
+  options.after = request->fields.after.value_or("");
+  options.deadline = request->deadline;
+  const auto pool = request->head.pool_id;
+  const auto level = put_options_of(request->fields, 0).level;
+  aside<page>(
+      request,
+      // (The lambda keeps the session: threads that end erases know it by the counter alone.)
+      [this, pool, options, level]() -> result<page> {
+        if (gone_ || parts_.halted) return failure{ECANCELED, "nobody waits for the page any more"};
+        const auto found = parts_.engine.find(pool, options);
+        if (!found) return found.error();
+        const auto counter = std::make_shared<erase_counter>();
+        for (std::size_t i = 0; i < found->keys.size(); ++i) {
+          const std::string& key = found->keys[i];
+          if (!parts_.values.lists(pool, key) || !parts_.values.admits(pool, key, true)) continue;
+          // What was put since is another value, which nobody asked to erase.
+          store::erase_options erase_these;
+          erase_these.level = level;
+          erase_these.precondition = store::condition::if_version;
+          erase_these.expected_version = found->values[i].version;
+          counter->begin();
+          parts_.values.erase_async(pool, key, erase_these, [counter](result<store::erase_result> done) {
+            if (done.code() == ESTALE) counter->end(failure{ENOENT, "put meanwhile"});
+            else counter->end(done);
+          });
+        }
+        const auto erased = counter->wait();
+        if (!erased) return erased.error();
+        return page{*erased, found->last, found->more};
+      },
+      [me = shared_from_this(), request](const page& done) {
+        store_protocol::tail fields;
+        fields.after = done.last;
+        fields.result.emplace().value_bytes = done.erased;
+        me->answer(request, {}, std::move(fields), {}, 0, done.more ? flag::more : std::uint16_t{0});
+      });
+}
+
+}  // namespace pl::store_server
