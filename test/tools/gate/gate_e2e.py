@@ -196,6 +196,7 @@ SlurmdPidFile={folder}/slurmd.pid
 SlurmctldPort={control}
 SlurmdPort={daemon}
 Prolog={folder}/peerlane-gate-prolog
+SchedulerParameters=nohold_on_prolog_fail
 HealthCheckProgram={folder}/peerlane-gate-health
 HealthCheckInterval=1
 HealthCheckNodeState=ANY
@@ -311,10 +312,14 @@ def prolog_only(cluster, good, folder):
     before = health_checks(cluster)
     wait_for("a health check that reads only", lambda: health_checks(cluster) > before)
     check(cluster.state() in ("idle", "completing"), cluster.state(), cluster.reason())
-    cluster.ask("sbatch", "-o", f"{folder}/job.out", f"--wrap=touch {third}")
+    job = cluster.ask("sbatch", "--parsable", "-o", f"{folder}/job.out", f"--wrap=touch {third}").stdout.strip()
     wait_for("the prolog's reason", lambda: re.search(r"peerlane gate: unfit: GPU 1: \S+ .*GB/s, learnt", cluster.reason()))
     check(not third.exists(), "the job ran on the slow node")
     cluster.gate(LINKS, good.path, f"--prometheus {folder}/gate.prom")
+    wait_for("an idle node", lambda: cluster.state() == "idle")
+    # Slurm itself lets a job that was queued again wait for two minutes.
+    wait_for("the job, queued again", lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "PENDING")
+    cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_for("the third job, on the repaired node", third.exists)
     wait_for("an idle node", lambda: cluster.state() == "idle")
 
