@@ -25,7 +25,7 @@ build_modules=nanobind
 build_wheels=('nanobind>=2.2')
 
 test_packages=(libgtest-dev openmpi-bin mpich clang-format g++-aarch64-linux-gnu qemu-user dpkg-dev lintian rpm rpmlint
-  openssl etcd-server iproute2 fonts-dejavu-core python3-jsonschema man-db zsh shellcheck)
+  openssl etcd-server slurmctld slurmd slurm-client munge iproute2 fonts-dejavu-core python3-jsonschema man-db zsh shellcheck)
 # Ubuntu's package of Chromium is a link to a snap, which does not run in containers: there the report's page test is skipped.
 [ "$distribution" = ubuntu ] || test_packages+=(chromium)
 # The kernel driver's tests run emulated machines: QEMU, kernels with their headers, and what gives such a machine soft-RoCE.

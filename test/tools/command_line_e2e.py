@@ -21,7 +21,7 @@ THREAD, STROE = "PEERLANE_COPY_" + "THREAD", "PEERLANE_" + "STROE"  # misspelt, 
 SHARED_MACHINE = 4  # other tests run at the same time
 # Commands that measure, with options that make them quick.
 QUICK = {
-    "demo": [], "info": [], "doctor": [], "env": [], "topo": [], "sanity": ["-t", "basic_cumemalloc"],
+    "demo": [], "info": [], "doctor": [], "gate": ["--passive"], "env": [], "topo": [], "sanity": ["-t", "basic_cumemalloc"],
     "copybw": ["-s", "64K", "-w", "1", "-r", "1"], "copylat": ["--sizes", "64"], "apiperf": ["-s", "64K"], "pplat": ["-t", "20"],
     "copy": ["--max", "4K", "--time", "1", "--direction", "h2d"],
     "blocks": ["--sizes", "4K", "--counts", "16", "--time", "1"], "calibrate": ["--dry-run", "--budget-ms", "50", "--max", "4K"],
@@ -109,8 +109,9 @@ def suggestions():
 def versions():
     for words in [[], *every_command()]:
         check(re.fullmatch(VERSION, good(*words, "--version").stdout), words)
-    for name in ("gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat", "gdrcopy_apiperf", "gdrcopy_pplat", "copybw", "nvbandwidth"):
+    for name in ("gdrcopy_sanity", "gdrcopy_copybw", "gdrcopy_copylat", "gdrcopy_apiperf", "gdrcopy_pplat", "copybw"):
         check(re.fullmatch(VERSION, good("--version", name=name).stdout), name)
+    check(good("--version", name="nvbandwidth").stdout.startswith("nvbandwidth Version: v0.10.0\n"), "the original's own")
     for option in ("-v", "--version"):  # OSU's own have it
         check(good(option, name="osu_latency").stdout == "# OSU MPI Latency Test v7.0\n", option)
     check("ERROR" not in good("--ver", "-l", name="nvbandwidth").stdout, "the original's beginning of --verbose")

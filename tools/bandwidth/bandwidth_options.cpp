@@ -151,7 +151,8 @@ class command_line {
   std::vector<std::string> whole_names() const {
     std::vector<std::string> names;
     for (const CLI::Option* each : parser_app().get_options())
-      for (const std::string& name : each->get_lnames()) names.push_back("--" + name);
+      for (const std::string& name : each->get_lnames())
+        if (name != "version") names.push_back("--" + name);  // --ver is --verbose, as before there was a --version
     std::vector<std::string> out = call_.arguments;
     for (std::string& each : out) {
       if (!each.starts_with("--") || each.size() < 3) continue;

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
@@ -27,7 +29,10 @@ using namespace pl::gate;  // NOLINT: the command is all about it
 constexpr int kExitUnfit = 2, kExitUnknown = 3, kExitInUse = 4;
 constexpr const char* kUsualBaseline = "/var/lib/peerlane/gate.json";
 constexpr const char* kKernelLog = "/dev/kmsg";
-constexpr unsigned kMaxRepeats = 2;  // of a figure that is too low: what is slow stays slow
+// A figure that is too low is measured again, each time after twice the pause: what is slow stays slow, and another tenant's
+// burst passes. 1.5 s in all, on machines that may be unfit only.
+constexpr unsigned kMaxRepeats = 4;
+constexpr auto kFirstPause = std::chrono::milliseconds(100);
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 struct gate_options {
@@ -208,15 +213,20 @@ class gate_run {
     const judge_options chances{options_.false_alarm};
     auto found = judge_readings(machine_, result_.readings, reference(), chances);
     for (unsigned repeat = 0; repeat < kMaxRepeats; ++repeat) {
+      const auto is_low = [&](std::size_t i) {
+        const reading& one = result_.readings[i];
+        return found[i].severity >= level::unknown && one.outcome == reading::state::measured && has_threshold(one);
+      };
       bool any = false;
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        reading& one = result_.readings[i];
-        if (found[i].severity < level::unknown || one.outcome != reading::state::measured || !has_threshold(one)) continue;
-        reading fresh = ways.again(one);
-        any = true;
-        if (fresh.outcome != reading::state::measured || fresh.value > one.value) one = std::move(fresh);
-      }
+      for (std::size_t i = 0; i < found.size(); ++i) any = any || is_low(i);
       if (!any) break;
+      std::this_thread::sleep_for(kFirstPause * (1u << repeat));
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (!is_low(i)) continue;
+        reading fresh = ways.again(result_.readings[i]);
+        if (fresh.outcome != reading::state::measured || fresh.value > result_.readings[i].value)
+          result_.readings[i] = std::move(fresh);
+      }
       found = judge_readings(machine_, result_.readings, reference(), chances);
     }
     for (finding& one : found) add(std::move(one));

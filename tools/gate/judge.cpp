@@ -168,18 +168,20 @@ finding judge_by_model(const reading& one) {
           limit};
 }
 
+// A link that is slow is slow in every sample; where one was as learnt, something else used the machine.
 finding judge_by_baseline(const reading& one, const learnt_figures& learnt, double chance) {
   const auto least = least_value(learnt, chance);
-  if (!least)
-    return {level::note, one.name, one.gpu, place_text(one) + ": too few runs were learnt for a threshold", one.value, 0};
+  const std::string place = place_text(one);
+  if (!least) return {level::note, one.name, one.gpu, place + ": too few runs were learnt for a threshold", one.value, 0};
   const auto usual = bandwidth::describe(learnt.values).median;
-  if (one.value >= *least)
-    return {level::ok, one.name, one.gpu, format("%s %.3g GB/s, learnt %.3g", place_text(one).c_str(), one.value, usual),
-            one.value, *least};
-  return {
-      level::unfit, one.name,
-      one.gpu,      format("%s %.3g GB/s, learnt %.3g, at least %.3g", place_text(one).c_str(), one.value, usual, *least),
-      one.value,    *least};
+  const std::string compared = format("%s %.3g GB/s, learnt %.3g", place.c_str(), one.value, usual);
+  if (one.value >= *least) return {level::ok, one.name, one.gpu, compared, one.value, *least};
+  const double best = bandwidth::describe(one.samples).max;
+  const std::string limit = format("%s, at least %.3g", compared.c_str(), *least);
+  if (best < *least) return {level::unfit, one.name, one.gpu, limit, one.value, *least};
+  return {level::unknown, one.name,
+          one.gpu,        limit + format("; its samples reach %.3g: something else used the machine", best),
+          one.value,      *least};
 }
 
 }  // namespace

@@ -4,10 +4,14 @@
 
 import json
 import os
+import pwd
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 RATES = "h2d=0.4,d2h=0.4,p2p=0.8,local=0.8,far=0.4"
@@ -138,8 +142,243 @@ def usage():
         check(done.stdout.startswith("unfit: "), done.stdout)
 
 
+# ---- schedulers -------------------------------------------------------------------------------------------------------------
+
+
+def wait_for(what, is_there, limit_s=60):
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if is_there():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"not within {limit_s} s: {what}")
+
+
+def free_ports(count):
+    held = [socket.socket() for _ in range(count)]
+    for one in held:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class Slurm:
+    """munged, slurmctld and slurmd of their own, on loopback, with the gate's scripts as packaging/slurm has them."""
+
+    def __init__(self, folder):
+        self.folder, self.node = Path(folder), socket.gethostname().split(".")[0]
+        self.children = []
+        for name in ("peerlane-gate-prolog", "peerlane-gate-health"):
+            shutil.copy(f"{SOURCE}/packaging/slurm/{name}", self.folder)
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir()
+        control, daemon = free_ports(2)
+        user = pwd.getpwuid(os.getuid()).pw_name
+        settings = f"""
+ClusterName=gate
+SlurmctldHost={self.node}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={folder}/munge.socket
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldPort={control}
+SlurmdPort={daemon}
+Prolog={folder}/peerlane-gate-prolog
+SchedulerParameters=nohold_on_prolog_fail
+HealthCheckProgram={folder}/peerlane-gate-health
+HealthCheckInterval=1
+HealthCheckNodeState=ANY
+NodeName={self.node} NodeAddr=127.0.0.1 CPUs=1 State=UNKNOWN
+PartitionName=all Nodes={self.node} Default=YES State=UP
+"""
+        (self.folder / "slurm.conf").write_text(settings)
+        self.environment = os.environ | {"SLURM_CONF": f"{folder}/slurm.conf"}
+
+    def gate(self, links, baseline, health_options=""):
+        """What the scripts find: a machine with these links. Whole or not at all, as a script may be reading it."""
+        fresh = self.folder / "gate.conf.new"
+        fresh.write_text(f'GATE="{OUT}/peerlane gate --baseline {baseline}"\nGATE_HEALTH_OPTIONS="{health_options}"\n'
+                         f"export SLURM_CONF={self.folder}/slurm.conf PEERLANE_GPU=sim PEERLANE_SIM_LOG=off PEERLANE_SIM_RATES='{RATES}' PEERLANE_SIM_LINKS='{links}'\n")
+        fresh.rename(self.folder / "gate.conf")
+
+    def start(self):
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o600)
+        self.spawn("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket",
+                   f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
+                   f"--seed-file={self.folder}/munged.seed")
+        wait_for("munged's socket", (self.folder / "munge.socket").exists)
+        self.spawn("slurmctld", "-D", "-c")
+        self.spawn("slurmd", "-D")
+        wait_for("an idle node", lambda: self.state() == "idle")
+
+    def spawn(self, program, *arguments):
+        log = open(self.folder / f"{program}.out", "w")
+        self.children.append(subprocess.Popen([shutil.which(program), *arguments], env=self.environment, stdout=log, stderr=log))
+
+    def ask(self, *arguments):
+        return subprocess.run(arguments, env=self.environment, capture_output=True, text=True, timeout=60)
+
+    def state(self):
+        return self.ask("sinfo", "-h", "-o", "%T").stdout.strip()
+
+    def reason(self):
+        shown = self.ask("scontrol", "-o", "show", "node", self.node).stdout
+        found = re.search(r" Reason=(.*)$", shown.strip())
+        return found.group(1) if found else ""
+
+    def stop(self):
+        for one in reversed(self.children):
+            one.terminate()
+        for one in reversed(self.children):
+            try:
+                one.wait(20)
+            except subprocess.TimeoutExpired:
+                one.kill()
+                one.wait()
+
+
 def slurm():
-    sys.exit(77)
+    """Debian's Slurm on loopback: a fit node runs jobs; one that turns unfit is drained with the reason before a job starts, the
+    job waits, and the node and the job go on when it is fit again; a node that a person drained stays drained."""
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [one for one in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(one) is None]
+    if missing:
+        print(f"SKIPPED: {', '.join(missing)} not installed (apt-get install slurmctld slurmd slurm-client munge)")
+        sys.exit(77)
+    if os.getuid() != 0:
+        print("SKIPPED: slurmd starts jobs as root only")
+        sys.exit(77)
+    with learnt() as good, tempfile.TemporaryDirectory() as folder:
+        cluster = Slurm(folder)
+        cluster.gate(LINKS, good.path)
+        try:
+            cluster.start()
+            first, second = Path(folder) / "first", Path(folder) / "second"
+            done = cluster.ask("sbatch", "-o", f"{folder}/job.out", f"--wrap=touch {first}")
+            check(done.returncode == 0, done.stderr)
+            wait_for("the first job", first.exists)
+
+            # The health check only reads here, so that the job's prolog is what finds a slow link... an ECC error both find.
+            cluster.gate(LINKS + ";1:ecc=1", good.path)
+            wait_for("a drained node", lambda: cluster.state().startswith("drain"))
+            wait_for("the reason", lambda: "peerlane gate: unfit: GPU 1: 1 uncorrected ECC error" in cluster.reason())
+            cluster.ask("sbatch", "-o", f"{folder}/job.out", f"--wrap=touch {second}")
+            cluster.gate(LINKS, good.path)
+            wait_for("the second job, on the repaired node", second.exists)
+
+            # Now the prolog alone: the health check is told to read only, and a slow board cannot be read.
+            prolog_only(cluster, good, folder)
+
+            cluster.ask("scontrol", "update", f"NodeName={cluster.node}", "State=DRAIN", "Reason=by hand")
+            for _ in range(2):  # a health check that began now has ended
+                before = health_checks(cluster)
+                wait_for("a health check", lambda count=before: health_checks(cluster) > count)
+            check(cluster.reason().startswith("by hand"), cluster.reason())
+        except AssertionError:
+            for log in ("slurmctld.out", "slurmd.out", "munged.out"):
+                print(f"---- {log}\n{(Path(folder) / log).read_text()[-3000:] if (Path(folder) / log).exists() else ''}")
+            raise
+        finally:
+            cluster.stop()
+
+
+def health_checks(cluster):
+    """How often the health check's script has asked the gate: it leaves its Prometheus file anew each time."""
+    path = cluster.folder / "gate.prom"
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def prolog_only(cluster, good, folder):
+    third = Path(folder) / "third"
+    slow = f"{RATES};1:factor=0.4"
+    cluster.gate(LINKS, good.path, f"--passive --prometheus {folder}/gate.prom")
+    text = (cluster.folder / "gate.conf").read_text().replace(RATES, slow)
+    (cluster.folder / "gate.conf.new").write_text(text)
+    (cluster.folder / "gate.conf.new").rename(cluster.folder / "gate.conf")
+    before = health_checks(cluster)
+    wait_for("a health check that reads only", lambda: health_checks(cluster) > before)
+    check(cluster.state() in ("idle", "completing"), cluster.state(), cluster.reason())
+    job = cluster.ask("sbatch", "--parsable", "-o", f"{folder}/job.out", f"--wrap=touch {third}").stdout.strip()
+    wait_for("the prolog's reason", lambda: re.search(r"peerlane gate: unfit: GPU 1: \S+ .*GB/s, learnt", cluster.reason()))
+    check(not third.exists(), "the job ran on the slow node")
+    cluster.gate(LINKS, good.path, f"--prometheus {folder}/gate.prom")
+    wait_for("an idle node", lambda: cluster.state() == "idle")
+    # Slurm itself lets a job that was queued again wait for two minutes.
+    wait_for("the job, queued again", lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").stdout.strip() == "PENDING")
+    cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+    wait_for("the third job, on the repaired node", third.exists)
+    wait_for("an idle node", lambda: cluster.state() == "idle")
+
+
+# Go's structs of node-problem-detector 0.8 (pkg/custompluginmonitor/types), restated: keys and what they hold.
+NPD_TOP = {"plugin": str, "pluginConfig": dict, "source": str, "metricsReporting": bool, "conditions": list, "rules": list}
+NPD_PLUGIN = {"invoke_interval": "duration", "timeout": "duration", "max_output_length": int, "concurrency": int,
+              "enable_message_change_based_condition_update": bool, "skip_initial_status": bool}
+NPD_CONDITION = {"type": str, "reason": str, "message": str}
+NPD_RULE = {"type": str, "condition": str, "reason": str, "path": str, "args": list, "timeout": "duration",
+            "invoke_interval": "duration"}
+
+
+def seconds_of(text):
+    found = re.fullmatch(r"(\d+)(ms|s|m|h)", text)
+    check(found, "not a duration of Go", text)
+    return int(found.group(1)) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found.group(2)]
+
+
+def expect_shape(one, shape):
+    for key, value in one.items():
+        check(key in shape, "node-problem-detector does not know", key)
+        if shape[key] == "duration":
+            seconds_of(value)
+        else:
+            check(type(value) is shape[key], key, value)
+
+
+def kubernetes():
+    """The configuration is one that node-problem-detector takes, and the plugin speaks as it expects."""
+    config = json.loads(Path(f"{SOURCE}/packaging/kubernetes/peerlane-gate.json").read_text())
+    expect_shape(config, NPD_TOP)
+    expect_shape(config["pluginConfig"], NPD_PLUGIN)
+    check(config["plugin"] == "custom", config["plugin"])
+    for one in config["conditions"]:
+        expect_shape(one, NPD_CONDITION)
+    known = {one["type"] for one in config["conditions"]}
+    for rule in config["rules"]:
+        expect_shape(rule, NPD_RULE)
+        check(rule["type"] == "permanent" and rule["condition"] in known, rule)
+        check(seconds_of(rule["timeout"]) <= seconds_of(config["pluginConfig"]["timeout"]), "a rule's timeout exceeds the whole")
+        check(all(type(one) is str for one in rule["args"]), rule["args"])
+        check(Path(rule["path"]).name == "peerlane-gate-npd", rule["path"])
+    with learnt() as good:
+        settings = Path(good.folder.name) / "gate.conf"
+        settings.write_text(f'GATE="{OUT}/peerlane gate --baseline {good.path}"\n')
+
+        def plugin(links, gate=None):
+            environment = os.environ | {"PEERLANE_GPU": "sim", "PEERLANE_SIM_LOG": "off", "PEERLANE_SIM_RATES": RATES,
+                                        "PEERLANE_SIM_LINKS": links, "GATE_SETTINGS": str(settings) if gate is None else gate,
+                                        "PATH": "/usr/bin:/bin"}
+            return subprocess.run([f"{SOURCE}/packaging/kubernetes/peerlane-gate-npd", *config["rules"][0]["args"]],
+                                  env=environment, capture_output=True, text=True, timeout=60)
+        done = plugin(LINKS)
+        check(done.returncode == 0 and done.stdout.startswith("fit: 2 GPUs"), done.returncode, done.stdout)
+        done = plugin(LINKS + ";0:pcie=1x2/1x4")
+        check(done.returncode == 1 and done.stdout.startswith("GPU 0: PCIe x2, learnt x4"), done.returncode, done.stdout)
+        check(len(done.stdout.splitlines()) == 1, done.stdout)
+        check(plugin(LINKS, gate="/nowhere").returncode == 2, "a gate that is missing is not known")
 
 
 def main():

@@ -116,6 +116,11 @@ TEST(GateReadings, ALowRateIsUnfitAndANoisyOneIsNot) {
   EXPECT_EQ(judged(53.5), names{});
   EXPECT_EQ(judged(27), names{"h2d0"});
   EXPECT_EQ(judged(80), names{});
+  // Another tenant's burst: one sample was as fast as ever.
+  reading disturbed = rate("h2d", 0, 27);
+  disturbed.samples = {27, 20, 55};
+  const auto found = judge_readings(machine, {disturbed}, &known, {});
+  EXPECT_EQ(found[0].severity, level::unknown) << found[0].reason;
 }
 
 TEST(GateReadings, WrongBytesAndWaysThatEndedAreUnfit) {
