@@ -31,7 +31,10 @@ status progress_thread::start() {
 progress_thread::~progress_thread() {
   if (!thread_.joinable()) return;
   thread_.request_stop();
-  core_.context_.wake.wake_owner();
+  {
+    const std::lock_guard lock(core_.mutex_);
+    core_.context_.wake.wake_owner();
+  }
   thread_.join();
 }
 
