@@ -245,11 +245,28 @@ def mpirun():
     check(re.search(r"^# CPUs of rank 1: \d+$", done.out, re.M) and done.lines[-1].endswith("Pass"), done.out)
 
 
+# Each collective of ours and of each MPI that is installed has the same bytes, with three ranks.
+def mpi_collectives():
+    ours_or_leave_out()
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    launchers = [[name, "-n", "3", *options] for name, options in
+                 (("mpirun.openmpi", ["--oversubscribe"]), ("mpiexec.mpich", [])) if shutil.which(name)]
+    if not launchers:
+        print("left out: neither mpirun.openmpi nor mpiexec.mpich in the path (Debian: openmpi-bin, mpich)")
+        sys.exit(LEFT_OUT)
+    for launcher in launchers:
+        for name in "bcast gather scatter allgather reduce allreduce reduce_scatter alltoall alltoallv".split():
+            done = succeed(run("p2p", name, "-m", "2K:16K", *QUICK, "-c", "--via", "ours,mpi", before=launcher, env=root))
+            lines = [line for line in done.lines if line[:1].isdigit()]
+            check(len(lines) == 4 and all(line.endswith("Pass") for line in lines), launcher, done.out)
+
+
 def main():
     global OUT
     OUT = os.path.abspath(sys.argv[1])
     cases = {"usage": usage, "collectives": collectives, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
-             "foreign_settings": foreign_settings, "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun}
+             "foreign_settings": foreign_settings, "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun,
+             "mpi_collectives": mpi_collectives}
     cases[sys.argv[2]]()
 
 
