@@ -176,7 +176,7 @@ TEST_P(Batches, AreAppliedOnceAfterALostConnection) {
   std::atomic<bool> over{false};
   std::thread breaking([&] {
     while (!over) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
       store_->break_connection();
     }
   });
