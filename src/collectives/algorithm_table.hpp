@@ -59,7 +59,8 @@ struct algorithm_rule {
 
 class algorithm_table {
  public:
-  // What was measured with shared memory on two cores (docs/collectives.md).
+  // Chosen by what each algorithm sends and in how many steps, not by a measurement: docs/collectives.md says how to replace
+  // it.
   static algorithm_table defaults();
   // Lines as above; # begins a comment. What they do not cover stays as in defaults().
   static result<algorithm_table> parse(std::string_view text);

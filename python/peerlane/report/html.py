@@ -53,7 +53,7 @@ class Page:
 
 
 def short(value):
-    return None if value is None else float(f"{value:.5g}")
+    return float(f"{value:.5g}") if isinstance(value, (int, float)) else None  # a damaged row has a gap
 
 
 def numbers(values):
