@@ -17,9 +17,11 @@ exist, and `make` targets.
 A line that calls our programs can be pasted as it stands: what explains it comes after a #. It stands in a fence, which has a copy button.
 """
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -235,8 +237,10 @@ class Checks:
         folder = tempfile.mkdtemp(dir=self.folder)
         body = f"{example.preparation}\n{example.body}".replace(STORE, f"{folder}/store")  # a script starts its own server
         process = subprocess.Popen(["bash", "-eu", "-o", "pipefail", "-c", body], env=self.environment, cwd=folder, text=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         code, text = self.finish(process)
+        with contextlib.suppress(ProcessLookupError):  # what it left behind
+            os.killpg(process.pid, signal.SIGKILL)
         self.count("sh run")
         if code != 0:
             self.fail(example, f"exit code {code}: {text[-3000:]}")

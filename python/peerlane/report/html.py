@@ -45,9 +45,10 @@ class Page:
 
     def bars(self, item):
         height = 90 + len(item.categories) * (18 * len(item.series) + 16)
+        series = [(name, numbers(values)) for name, values in item.series]
         data = {"kind": "bars", "x": item.x_title, "xu": item.unit, "xlog": item.x_log, "categories": item.categories, "height": height,
-                "series": [{"n": name, "v": numbers(values)} for name, values in item.series]}
-        rows = [[c] + [words.rounded(values[i]) for _, values in item.series] for i, c in enumerate(item.categories)]
+                "series": [{"n": name, "v": values} for name, values in series]}
+        rows = [[c] + [words.rounded(values[i]) for _, values in series] for i, c in enumerate(item.categories)]
         below = table(Table("", [""] + [f"{name}, {shown_unit(item.unit)}" for name, _ in item.series], rows, "<" + ">" * len(item.series), folded=True))
         return self.figure(item, data, below)
 

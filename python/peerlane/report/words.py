@@ -14,7 +14,7 @@ def size(count):
 
 def rounded(value, digits=3):
     """`digits` significant digits, no exponent, thousands as they are."""
-    if value is None:
+    if not isinstance(value, (int, float)):  # none, or a damaged row's
         return "–"
     if value == 0:
         return "0"
