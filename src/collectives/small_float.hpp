@@ -6,7 +6,6 @@
 
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 namespace pl::collectives {
@@ -30,7 +29,10 @@ struct small_format {
     const std::uint32_t exponent = magnitude >> kMantissaBits;
     const std::uint32_t mantissa = magnitude & ((1u << kMantissaBits) - 1);
     if (exponent == 0) {  // subnormal, or zero: exact in float for every format here but bfloat16, whose bits are float's
-      const float value = std::ldexp(static_cast<float>(mantissa), 1 - kBias - kMantissaBits);
+      constexpr int kStep = 1 - kBias - kMantissaBits;  // the least number is 2 to this
+      constexpr float kLeast =
+          std::bit_cast<float>(kStep >= -126 ? static_cast<std::uint32_t>(kStep + 127) << 23 : 1u << (kStep + 149));
+      const float value = static_cast<float>(mantissa) * kLeast;
       return sign != 0 ? -value : value;
     }
     return std::bit_cast<float>(sign | (exponent + 127 - kBias) << 23 | mantissa << (23 - kMantissaBits));
