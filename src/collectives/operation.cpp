@@ -158,11 +158,7 @@ result<operation> executor::reduce(const buffer& source, const buffer& destinati
   auto one = prepare(collective::reduce);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (input.is_device()) {
-    const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, input, source.bytes);
-    input = staged;
-  }
+  if (input.is_device()) input = steps.copy_of(own_.rank, input, source.bytes);
   const place result = output.is_device() ? steps.scratch(source.bytes) : output;
   plan_reduce(steps, own_, table_.choose(collective::reduce, own_.size, source.bytes), terms, input, result,
               source.bytes / size_of(terms.type), root);
@@ -182,11 +178,7 @@ result<operation> executor::all_reduce(const buffer& source, const buffer& desti
   auto one = prepare(collective::all_reduce);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (input.is_device()) {
-    const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, input, source.bytes);
-    input = staged;
-  }
+  if (input.is_device()) input = steps.copy_of(own_.rank, input, source.bytes);
   const place result = output.is_device() ? steps.scratch(source.bytes) : output;
   plan_all_reduce(steps, own_, table_.choose(collective::all_reduce, own_.size, source.bytes), terms, input, result,
                   source.bytes / size_of(terms.type));
@@ -216,11 +208,7 @@ result<operation> executor::reduce_scatter(const buffer& source, const buffer& d
   auto one = prepare(collective::reduce_scatter);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (input.is_device()) {
-    const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, input, source.bytes);
-    input = staged;
-  }
+  if (input.is_device()) input = steps.copy_of(own_.rank, input, source.bytes);
   const place result = output.is_device() ? steps.scratch(destination.bytes) : output;
   plan_reduce_scatter(steps, own_, terms, input, result, counts);
   if (result != output) steps.copy(own_.rank, output, result, destination.bytes);
@@ -247,11 +235,7 @@ result<operation> executor::all_to_all(const buffer& source, const buffer& desti
     plan_bruck_all_to_all(steps, own_, input, output, bytes);
     return begin(**one);
   }
-  if (is_in_place) {
-    const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, input, source.bytes);
-    input = staged;
-  }
+  if (is_in_place) input = steps.copy_of(own_.rank, input, source.bytes);
   const std::vector<std::size_t> lengths(ranks, bytes);
   std::vector<std::size_t> offsets(ranks);
   for (std::size_t i = 1; i < ranks; ++i) offsets[i] = offsets[i - 1] + bytes;
@@ -275,11 +259,7 @@ result<operation> executor::all_to_all_v(const buffer& source, const blocks& sen
   auto one = prepare(collective::all_to_all_v);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
-  if (is_in_place) {
-    const place staged = steps.scratch(source.bytes);
-    steps.copy(own_.rank, staged, input, source.bytes);
-    input = staged;
-  }
+  if (is_in_place) input = steps.copy_of(own_.rank, input, source.bytes);
   // Ranks know their own lengths only, so the table's bytes do not choose here.
   plan_all_to_all_v(steps, own_, table_.choose(collective::all_to_all_v, own_.size, 0), {input, sent.bytes, sent.offsets},
                     {output, received.bytes, received.offsets});

@@ -39,6 +39,12 @@ place schedule::scratch(std::size_t bytes) {
   return {reinterpret_cast<std::uint64_t>(blocks_.back().get()), messaging::memory_kind::host};
 }
 
+place schedule::copy_of(int self, place source, std::size_t bytes) {
+  const place out = scratch(bytes);
+  copy(self, out, source, bytes);
+  return out;
+}
+
 void schedule::clear() noexcept {
   constexpr std::size_t kKeptSteps = 1024;
   if (steps_.capacity() > kKeptSteps) steps_ = {};

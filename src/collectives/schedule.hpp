@@ -60,6 +60,8 @@ class schedule {
   void combine(element type, reduction op, place first, place second, place out, std::size_t count);
   // Host memory until the schedule is cleared, aligned for every element.
   place scratch(std::size_t bytes);
+  // Such memory with a copy of `source`: complete when the next step runs.
+  place copy_of(int self, place source, std::size_t bytes);
 
   const std::vector<step>& steps() const noexcept { return steps_; }
   std::uint32_t messages() const noexcept { return messages_; }

@@ -51,33 +51,46 @@ class oracle {
   std::list<operation*> receives_, messages_;
 };
 
+// A tag_matcher, and the operations that it is given.
+struct filled_matcher {
+  operation& post(int source, std::uint64_t tag, std::uint64_t mask) {
+    auto& receive = pool.take(operation_kind::receive);
+    receive.peer = source;
+    receive.tag = tag;
+    receive.mask = mask;
+    matcher.post(receive);
+    return receive;
+  }
+  operation& hold(int source, std::uint64_t tag, std::uint64_t sender_operation = 0) {
+    auto& message = pool.take(operation_kind::unexpected);
+    message.info = {source, tag, 0};
+    message.is_rendezvous = sender_operation != 0;
+    message.peer_op = sender_operation;
+    matcher.hold(message);
+    return message;
+  }
+  operation_pool pool{nullptr};
+  tag_matcher matcher;
+};
+
 // A tag_matcher and an oracle that get the same calls; each call answers whether both agreed.
 class twins {
  public:
   operation& post(int source, std::uint64_t tag, std::uint64_t mask) {
-    auto& receive = pool_.take(operation_kind::receive);
-    receive.peer = source;
-    receive.tag = tag;
-    receive.mask = mask;
-    matcher_.post(receive);
+    operation& receive = made_.post(source, tag, mask);
     oracle_.post(receive);
     return receive;
   }
   // A message arrives: to the receive that it matches, else it is held.
   bool arrive(int source, std::uint64_t tag, std::uint64_t sender_operation) {
     operation* const wanted = oracle_.take_receive(source, tag);
-    if (matcher_.take_receive(source, tag) != wanted) return false;
-    if (wanted != nullptr) return pool_.give_back(*wanted), true;
-    auto& message = pool_.take(operation_kind::unexpected);
-    message.info = {source, tag, 0};
-    message.is_rendezvous = sender_operation != 0;
-    message.peer_op = sender_operation;
-    matcher_.hold(message);
-    oracle_.hold(message);
+    if (made_.matcher.take_receive(source, tag) != wanted) return false;
+    if (wanted != nullptr) return made_.pool.give_back(*wanted), true;
+    oracle_.hold(made_.hold(source, tag, sender_operation));
     return true;
   }
   bool probe(int source, std::uint64_t tag, std::uint64_t mask) {
-    return matcher_.find_unexpected(source, tag, mask) == oracle_.find_unexpected(source, tag, mask);
+    return made_.matcher.find_unexpected(source, tag, mask) == oracle_.find_unexpected(source, tag, mask);
   }
   // A receive: takes the message that it matches, else it is posted.
   bool receive(int source, std::uint64_t tag, std::uint64_t mask) {
@@ -88,28 +101,27 @@ class twins {
   }
   bool retract(int source, std::uint64_t sender_operation) {
     operation* const found = oracle_.find_rendezvous(source, sender_operation);
-    if (matcher_.find_rendezvous(source, sender_operation) != found) return false;
+    if (made_.matcher.find_rendezvous(source, sender_operation) != found) return false;
     if (found != nullptr) drop(*found);
     return true;
   }
   void cancel(operation& receive) {
-    matcher_.remove_receive(receive);
-    matcher_.remove_receive(receive);  // without effect
+    made_.matcher.remove_receive(receive);
+    made_.matcher.remove_receive(receive);  // without effect
     oracle_.remove_receive(receive);
-    pool_.give_back(receive);
+    made_.pool.give_back(receive);
   }
   void drop(operation& message) {
-    matcher_.remove_unexpected(message);
-    matcher_.remove_unexpected(message);  // without effect
+    made_.matcher.remove_unexpected(message);
+    made_.matcher.remove_unexpected(message);  // without effect
     oracle_.remove_unexpected(message);
-    pool_.give_back(message);
+    made_.pool.give_back(message);
   }
   const oracle& simple() const { return oracle_; }
-  const tag_matcher& matcher() const { return matcher_; }
+  const tag_matcher& matcher() const { return made_.matcher; }
 
  private:
-  operation_pool pool_{nullptr};
-  tag_matcher matcher_;
+  filled_matcher made_;
   oracle oracle_;
 };
 
@@ -195,34 +207,10 @@ constexpr pattern kPatterns[] = {
 constexpr std::uint64_t kMany = 20000;
 constexpr std::uint64_t kMaxComparisons = 8;  // for each message; a walk compares half of kMany
 
-class work {
- public:
-  operation& post(int source, std::uint64_t tag, std::uint64_t mask) {
-    auto& receive = pool_.take(operation_kind::receive);
-    receive.peer = source;
-    receive.tag = tag;
-    receive.mask = mask;
-    matcher.post(receive);
-    return receive;
-  }
-  operation& hold(int source, std::uint64_t tag, std::uint64_t sender_operation = 0) {
-    auto& message = pool_.take(operation_kind::unexpected);
-    message.info = {source, tag, 0};
-    message.is_rendezvous = sender_operation != 0;
-    message.peer_op = sender_operation;
-    matcher.hold(message);
-    return message;
-  }
-  tag_matcher matcher;
-
- private:
-  operation_pool pool_{nullptr};
-};
-
 TEST(match_work, receives_matched_in_reverse) {
   for (const pattern& each : kPatterns) {
     SCOPED_TRACE(each.name);
-    work made;
+    filled_matcher made;
     for (std::uint64_t i = 0; i < kMany; ++i) made.post(each.source, i << each.shift, each.mask);
     for (std::uint64_t i = kMany; i-- > 0;) {
       const operation* const found = made.matcher.take_receive(0, i << each.shift);
@@ -235,7 +223,7 @@ TEST(match_work, receives_matched_in_reverse) {
 TEST(match_work, messages_taken_in_reverse) {
   for (const pattern& each : kPatterns) {
     SCOPED_TRACE(each.name);
-    work made;
+    filled_matcher made;
     for (std::uint64_t i = 0; i < kMany; ++i) made.hold(0, i << each.shift);
     for (std::uint64_t i = kMany; i-- > 0;) {
       operation* const found = made.matcher.find_unexpected(each.source, i << each.shift, each.mask);
@@ -248,7 +236,7 @@ TEST(match_work, messages_taken_in_reverse) {
 
 // All patterns at once: each message asks each class.
 TEST(match_work, mixed_classes) {
-  work made;
+  filled_matcher made;
   for (std::uint64_t i = 0; i < kMany; ++i) {
     const pattern& each = kPatterns[i % std::size(kPatterns)];
     made.post(each.source, i << 32, each.mask);
@@ -258,7 +246,7 @@ TEST(match_work, mixed_classes) {
 }
 
 TEST(match_work, nothing_matches_among_many_of_another_kind) {
-  work made;
+  filled_matcher made;
   for (std::uint64_t i = 0; i < kMany; ++i) made.hold(1, i);
   for (std::uint64_t i = 0; i < kMany; ++i) {
     ASSERT_EQ(made.matcher.find_unexpected(2, i, kWholeTag), nullptr);
@@ -269,7 +257,7 @@ TEST(match_work, nothing_matches_among_many_of_another_kind) {
 }
 
 TEST(match_work, equal_keys_are_taken_and_cancelled_anywhere) {
-  work made;
+  filled_matcher made;
   std::vector<operation*> receives, messages;
   for (std::uint64_t i = 0; i < kMany; ++i) receives.push_back(&made.post(kAnySource, 3, kWholeTag));
   for (std::uint64_t i = kMany; i-- > 1;) made.matcher.remove_receive(*receives[i]);
