@@ -43,9 +43,9 @@ refuses_with_the_command() {
 }
 
 check_pip() {
-  local root=$1 at=/srv/builder/$repository python=/srv/builder/fresh/bin/python code
+  local root=$1 source=/srv/builder/$repository python=/srv/builder/fresh/bin/python code
   step "python3 -m venv" inside "$root" 1000 python3 -m venv /srv/builder/fresh || return 1
-  step "pip install ." inside "$root" 1000 "$python" -m pip install --verbose "$at" || return 1
+  step "pip install ." inside "$root" 1000 "$python" -m pip install --verbose "$source" || return 1
   # shellcheck disable=SC2016 # the backticks are Markdown's
   code=$(sed -n '/^```python$/,/^```$/p' docs/python.md | sed '1d;/^```$/,$d')
   step "quick start" inside "$root" 1000 env PEERLANE_GPU=sim "$python" -c "$code" || return 1

@@ -5,23 +5,16 @@
 # text) go to the folder given.
 #   scripts/gpu/async.sh <out folder of the build> <results folder>
 set -u
-if [ $# -ne 2 ]; then
-  echo "usage: $0 <out folder of the build> <results folder>" >&2
-  exit 2
-fi
-out=$(cd "$1" && pwd) || exit 2
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
+arguments out results -- "$@"
 export LIMIT=60 TAIL=40
 program=$out/peerlane
 
 async() { # name, benchmark, options...
-  local name=$1 what=$2
+  local name=$1 benchmark=$2
   shift 2
-  step "$name" "$program" async "$what" "$@" --json "$results/$name.json"
+  step "$name" "$program" async "$benchmark" "$@" --json "$results/$name.json"
 }
 
 async pingpong pingpong --arms normal,peer,peer-kernel,proxy,proxy-kernel,graph,graph-kernel -i 2000 -s 128 -k 0,5,10,20,50,200

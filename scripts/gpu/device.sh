@@ -5,18 +5,10 @@
 # It builds nothing (bench/device_put_bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/device.sh <folder of device_put_bench> <results folder>
 set -u
-if [ $# -ne 2 ]; then
-  echo "usage: $0 <folder of device_put_bench> <results folder>" >&2
-  exit 2
-fi
-bench=$(cd "$1" && pwd)/device_put_bench
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-here=$(cd "$(dirname "$0")" && pwd)
-export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
-. "$here/steps.sh"
-cp "$bench" /tmp/device_put_bench && chmod 755 /tmp/device_put_bench
+. "$(dirname "$0")/steps.sh"
+arguments "bench=folder of device_put_bench" results -- "$@"
+cp "$bench/device_put_bench" /tmp/device_put_bench && chmod 755 /tmp/device_put_bench
 cublas=$(python3 - <<'PYTHON'
 import glob, site, sys
 

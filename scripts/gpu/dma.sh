@@ -6,19 +6,10 @@
 # It builds nothing (bench/dma_bench, bench/dma_planner_bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/dma.sh <folder of both benches> <out folder of the build> <results folder>
 set -u
-if [ $# -ne 3 ]; then
-  echo "usage: $0 <folder of dma_bench and dma_planner_bench> <out folder of the build> <results folder>" >&2
-  exit 2
-fi
-benches=$(cd "$1" && pwd) || exit 2
-out=$(cd "$2" && pwd) || exit 2
-mkdir -p "$3"
-results=$(cd "$3" && pwd) || exit 2
-here=$(cd "$(dirname "$0")" && pwd)
-export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
-. "$here/steps.sh"
-cp "$benches/dma_bench" "$benches/dma_planner_bench" /tmp/ && chmod 755 /tmp/dma_bench /tmp/dma_planner_bench
+. "$(dirname "$0")/steps.sh"
+arguments "bench=folder of dma_bench and dma_planner_bench" out results -- "$@"
+cp "$bench/dma_bench" "$bench/dma_planner_bench" /tmp/ && chmod 755 /tmp/dma_bench /tmp/dma_planner_bench
 
 killed() { # eight at a time, each in the middle of something; then the GPU must be as it was
   local before after

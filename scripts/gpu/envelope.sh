@@ -6,18 +6,11 @@
 # minutes; --quick: about one (up to 64 MiB, short samples).
 #   scripts/gpu/envelope.sh [--quick] <out folder of the build> <results folder>
 set -u
-quick=0
-[ "${1:-}" = --quick ] && quick=1 && shift
-if [ $# -ne 2 ]; then
-  echo "usage: $0 [--quick] <out folder of the build> <results folder>" >&2
-  exit 2
-fi
-out=$(cd "$1" && pwd) || exit 2
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
+quick=0
+[ "${1:-}" = --quick ] && quick=1 && shift
+arguments out results -- "$@"
 export XDG_CACHE_HOME="$results/cache"
 
 program=$out/peerlane

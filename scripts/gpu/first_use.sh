@@ -4,19 +4,9 @@
 # the mapping layer, and the Python package from its wheel. It builds nothing; results (JSON) go to the folder given, a table comes last.
 #   scripts/gpu/first_use.sh <out folder of the build> <mapping_faults> <wheel> <results folder>
 set -u
-if [ $# -ne 4 ]; then
-  echo "usage: $0 <out folder of the build> <mapping_faults> <wheel> <results folder>" >&2
-  exit 2
-fi
-out=$(cd "$1" && pwd) || exit 2
-faults=$(realpath "$2")
-wheel=$(realpath "$3")
-mkdir -p "$4"
-results=$(cd "$4" && pwd)
-here=$(cd "$(dirname "$0")" && pwd)
-export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
-. "$here/steps.sh"
+. "$(dirname "$0")/steps.sh"
+arguments out "faults=mapping_faults" "wheel=wheel" results -- "$@"
 
 cp -r "$out" /tmp/peerlane-out && chmod -R a+rX /tmp/peerlane-out
 LIMIT=100 TAIL=14 step demo_root "$out/peerlane" demo --json "$results/demo.json"

@@ -5,13 +5,9 @@
 # folder that `make build` leaves. Results (JSON) go to the folder given, a short table comes last.
 #   scripts/gpu/foundation.sh <out folder of the build> <results folder> [<folder of the test/abi programs>]
 set -u
-out=$(cd "$1" && pwd)
-results=$2
-mkdir -p "$results"
-results=$(cd "$results" && pwd)
-export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
+arguments out results "?abi=folder of the test/abi programs" -- "$@"
 
 bar1_used() { nvidia-smi -q | sed -n '/BAR1 Memory Usage/,/Free/s/.*Used *: //p' | tr '\n' ' '; }
 
@@ -35,7 +31,7 @@ TAIL=3 step pplat_data "$out/peerlane" pplat -s 4096 --json "$results/pplat_data
 TAIL=8 step apiperf_cached "$out/peerlane" apiperf --cached --json "$results/apiperf_cached.json"
 # Programs that know gdrapi.h only, one of them with the info struct of GDRCopy 2.3 and older.
 for program in abi_whole_life abi_v1_info abi_poked_structs; do
-  [ -n "${3:-}" ] && TAIL=2 step "$program" env LD_LIBRARY_PATH="$out" "$3/$program"
+  [ -n "$abi" ] && TAIL=2 step "$program" env LD_LIBRARY_PATH="$out" "$abi/$program"
 done
 [ "$(nvidia-smi -L | wc -l)" -gt 1 ] && for order in 1,0 1; do
   TAIL=4 step "devices_$order" env CUDA_VISIBLE_DEVICES="$order" "$out/peerlane" sanity -t data_validation_cumemalloc -t unaligned_map -t vmm_adjacent_pieces

@@ -6,16 +6,9 @@
 # No build here: it takes the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table last.
 #   scripts/gpu/links.sh <out folder of the build> <results folder>
 set -u
-if [ $# -ne 2 ]; then
-  echo "usage: $0 <out folder of the build> <results folder>" >&2
-  exit 2
-fi
-out=$(cd "$1" && pwd) || exit 2
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
+arguments out results -- "$@"
 program=$out/peerlane
 size=512M rounds=3 budget=0
 [ "$PEERLANE_GPU" = sim ] && size=256K rounds=1 budget=60

@@ -5,24 +5,16 @@
 # text) go to the folder given.
 #   scripts/gpu/many.sh <out folder of the build> <results folder> [folder of libucp.so.0]
 set -u
-if [ $# -lt 2 ] || [ $# -gt 3 ]; then
-  echo "usage: $0 <out folder of the build> <results folder> [folder of libucp.so.0]" >&2
-  exit 2
-fi
-out=$(cd "$1" && pwd) || exit 2
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
+arguments out results "?ucx=folder of libucp.so.0" -- "$@"
 export LIMIT=${LIMIT:-60} TAIL=24
 program=$out/peerlane
 gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
 all=$(seq -s, 0 $((gpus - 1)))
 via=ours
-if [ $# -eq 3 ]; then
-  ucx=$(cd "$3" && pwd) || exit 2
-  export UCX_MODULE_DIR=$ucx/ucx PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$ucx:${LD_LIBRARY_PATH:-} UCX_WARN_UNUSED_ENV_VARS=n
+if [ -n "$ucx" ]; then
+  use_ucx
   via=ours,ucx
 fi
 

@@ -9,19 +9,11 @@
 #
 # Exit status 0: nothing failed. A line "note" is what the driver answered where that was not known before: keep those of 28.
 set -u
-if [ $# -lt 3 ]; then
-  echo "usage: $0 <mapping_faults> <out folder of the build> <results folder> [backend]" >&2
-  exit 2
-fi
-program=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") || exit 2
-out=$(cd "$2" && pwd) || exit 2
-mkdir -p "$3"
-results=$(cd "$3" && pwd) || exit 2
-export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
+arguments "faults=mapping_faults" out results "?backend=backend" -- "$@"
 export LIMIT=110 TAIL=60
 
-step mapping_faults "$program" --libraries "$out" --backend "${4:-rm}"
+step mapping_faults "$faults" --libraries "$out" --backend "${backend:-rm}"
 printf '%s\n' "${summary[@]}"
 exit "$failed"

@@ -4,18 +4,10 @@
 # byte-checked; the same by the UCX backend of NIXL's wheel; one agent that is killed in the middle. No build and no network here.
 #   scripts/gpu/nixl.sh <folder that pack_nixl.sh made> <out folder of the build> <results folder>
 set -u
-if [ $# -ne 3 ]; then
-  echo "usage: $0 <folder of NIXL's wheel> <out folder of the build> <results folder>" >&2
-  exit 2
-fi
-wheel=$(cd "$1" && pwd) || exit 2
-out=$(cd "$2" && pwd) || exit 2
-mkdir -p "$3"
-results=$(cd "$3" && pwd) || exit 2
-here=$(cd "$(dirname "$0")" && pwd)
-export PEERLANE_GPU=${PEERLANE_GPU:-real} PYTHONPATH=$wheel PYTHONDONTWRITEBYTECODE=1
 # shellcheck source-path=SCRIPTDIR source=steps.sh
-. "$here/steps.sh"
+. "$(dirname "$0")/steps.sh"
+arguments "wheel=folder of NIXL's wheel" out results -- "$@"
+export PYTHONPATH=$wheel PYTHONDONTWRITEBYTECODE=1
 options=()
 [ "$PEERLANE_GPU" = sim ] && options=(--quick) && export LD_LIBRARY_PATH=$out/sim
 

@@ -5,26 +5,18 @@
 # that knows CUDA (the lib folder of PyPI's libucx-cu13). Results (JSON and text) go to the folder given.
 #   scripts/gpu/p2p.sh <out folder of the build> <results folder> <folder of libucp.so.0>
 set -u
-if [ $# -ne 3 ]; then
-  echo "usage: $0 <out folder of the build> <results folder> <folder of libucp.so.0>" >&2
-  exit 2
-fi
-out=$(cd "$1" && pwd) || exit 2
-ucx=$(cd "$3" && pwd) || exit 2
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
-export UCX_MODULE_DIR=$ucx/ucx
-export LIMIT=40 PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$ucx:${LD_LIBRARY_PATH:-} UCX_WARN_UNUSED_ENV_VARS=n
+arguments out results "ucx=folder of libucp.so.0" -- "$@"
+use_ucx
+export LIMIT=40
 program=$out/peerlane
 gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
 
 p2p() { # name, benchmark, options...
-  local name=$1 what=$2
+  local name=$1 benchmark=$2
   shift 2
-  step "$name" "$program" p2p "$what" "$@" --launch fork --pct 50,99 --json "$results/$name.json"
+  step "$name" "$program" p2p "$benchmark" "$@" --launch fork --pct 50,99 --json "$results/$name.json"
 }
 
 export TAIL=30
@@ -49,10 +41,10 @@ if [ "$gpus" -gt 1 ]; then
 fi
 # The middle sizes between every two kinds of memory. Bandwidths last, the slowest of them all: few iterations.
 middle() { # name, benchmark, largest size, memories...
-  local name=$1 what=$2 most=$3 turns=(-i 5 -x 2)
+  local name=$1 benchmark=$2 most=$3 turns=(-i 5 -x 2)
   shift 3
-  [ "$what" = bw ] || turns=(-i 100 -x 20)
-  p2p "$name" "$what" --via ours,ucx --gpus "$pair" -m "16K:$most" "${turns[@]}" "$@"
+  [ "$benchmark" = bw ] || turns=(-i 100 -x 20)
+  p2p "$name" "$benchmark" --via ours,ucx --gpus "$pair" -m "16K:$most" "${turns[@]}" "$@"
 }
 middle middle_latency_HH latency 8M H H
 middle middle_latency_HD latency 8M H D

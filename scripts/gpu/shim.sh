@@ -6,18 +6,10 @@
 # Under a minute. Results (JSON and text) go to the folder given.
 #   scripts/gpu/shim.sh <out folder of the build> <results folder> <folder of pack_mpi.sh> [folder of libucp.so.0]
 set -u
-if [ $# -ne 3 ] && [ $# -ne 4 ]; then
-  echo "usage: $0 <out folder of the build> <results folder> <folder of pack_mpi.sh> [folder of libucp.so.0]" >&2
-  exit 2
-fi
-here=$(cd "$(dirname "$0")" && pwd)
-out=$(cd "$1" && pwd) || exit 2
-mpi=$(cd "$3" && pwd) || exit 2
-mkdir -p "$2"
-results=$(cd "$2" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real} LIMIT=25 TAIL=30
 # shellcheck source-path=SCRIPTDIR source=steps.sh
-. "$here/steps.sh"
+. "$(dirname "$0")/steps.sh"
+arguments out results "mpi=folder of pack_mpi.sh" "?ucx=folder of libucp.so.0" -- "$@"
+export LIMIT=25 TAIL=30
 # shellcheck source=/dev/null
 . "$mpi/env.sh"
 program=$out/peerlane
@@ -25,8 +17,7 @@ gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
 pair=0,$((gpus > 1))
 
 arms=ours,shim
-if [ $# -eq 4 ]; then
-  ucx=$(cd "$4" && pwd) || exit 2
+if [ -n "$ucx" ]; then
   export UCX_MODULE_DIR=$ucx/ucx PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$ucx UCX_WARN_UNUSED_ENV_VARS=n
   arms=$arms,ucx
 fi
@@ -36,9 +27,9 @@ if [ -n "$PEERLANE_NCCL_LIBRARY" ] && [ "$gpus" -gt 1 ]; then arms=$arms,nccl; f
 # Two ranks that poll want two CPUs, and get their environment from here: mpirun on one machine hands it on.
 ranks=(mpirun -n 2 --oversubscribe -x "LD_PRELOAD=$out/libpeerlane-mpi-ompi.so")
 p2p() { # name, benchmark, options...
-  local name=$1 what=$2
+  local name=$1 benchmark=$2
   shift 2
-  step "$name" "${ranks[@]}" "$program" p2p "$what" "$@" --gpus "$pair" --json "$results/$name.json"
+  step "$name" "${ranks[@]}" "$program" p2p "$benchmark" "$@" --gpus "$pair" --json "$results/$name.json"
 }
 
 p2p shim_latency latency --via shim -m 1:1M -i 1000 -x 100 --pct 50,99 D D

@@ -1,12 +1,57 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the scripts beside it: one step after the other, each with its text in a file, a summary last.
-# Needs `results` (a folder); sets `failed` (their exit status) to 1 when a step fails. TAIL: lines of a step that are shown. LIMIT: seconds after
-# which a step is ended (a hang must not use up the time on a machine that was lent).
+# Sourced by the scripts beside it: their arguments, then one step after the other, each with its text in a file, a summary last.
+# Needs `results` (a folder: `arguments` sets it); sets `failed` (the script's exit status) to 1 when a step fails. TAIL: lines of a step
+# that are shown. LIMIT: seconds after which a step is ended (a hang must not use up the time on a machine that was lent).
 
-: "${results:?the folder for the results}"
+export PEERLANE_GPU=${PEERLANE_GPU:-real}
+# shellcheck disable=SC2034 # here and below: used by the scripts that source this one
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 summary=()
 export failed=0
+
+# What `arguments` can set, as absolute paths.
+# shellcheck disable=SC2034
+out='' results='' abi='' bench='' faults='' mpi='' ucx='' wheel='' backend=''
+
+# The script's arguments by name: `out` (the folder that the build made), `results` (a folder, made where it is missing), NAME=DESCRIPTION
+# for others (?NAME=DESCRIPTION: may be left out, then NAME is empty). Ends the script with the usage where they do not fit.
+arguments() { # name..., --, "$@"
+  local names=() usage=$0 least=0 one name path
+  for one; do
+    shift
+    [ "$one" != -- ] || break
+    case $one in
+      out) one="out=out folder of the build" ;;
+      results) one="results=results folder" ;;
+    esac
+    names+=("$one")
+    if [ "${one#\?}" = "$one" ]; then
+      usage+=" <${one#*=}>" least=$((least + 1))
+    else
+      usage+=" [${one#*=}]"
+    fi
+  done
+  if [ $# -lt $least ] || [ $# -gt ${#names[@]} ]; then
+    echo "usage: $usage" >&2
+    exit 2
+  fi
+  for one in "${names[@]}"; do
+    [ $# -gt 0 ] || break
+    name=${one%%=*} name=${name#\?}
+    [ "$name" != results ] || mkdir -p "$1"
+    path=$1
+    [ ! -e "$path" ] || path=$(realpath "$path")
+    [ "$name" = backend ] || [ -e "$path" ] || { echo "$0: $1: there is no such file or folder" >&2; exit 2; }
+    printf -v "$name" %s "$path"
+    shift
+  done
+}
+
+# The UCX of the folder `ucx` for our programs.
+use_ucx() {
+  export UCX_MODULE_DIR=$ucx/ucx PEERLANE_UCX_LIBRARY=$ucx/libucp.so.0 LD_LIBRARY_PATH=$ucx:${LD_LIBRARY_PATH:-} UCX_WARN_UNUSED_ENV_VARS=n
+}
 
 # Before a command: as a user without rights. Words and not a function, so that LIMIT holds for it.
 # shellcheck disable=SC2034 # used by the scripts that source this one

@@ -6,17 +6,10 @@
 # STORE_BENCH: the program store_bench (-DPEERLANE_BENCH=ON), for the engine alone beside the disk by the same io_uring code.
 #   scripts/gpu/store.sh <results folder> [<out folder of the build>]
 set -u
-if [ $# -lt 1 ]; then
-  echo "usage: $0 <results folder> [<out folder of the build>]" >&2
-  exit 2
-fi
-here=$(cd "$(dirname "$0")" && pwd)
-out=$(cd "${2:-$here/../../build/release/out}" && pwd) || exit 2
-mkdir -p "$1"
-results=$(cd "$1" && pwd) || exit 2
-export PEERLANE_GPU=${PEERLANE_GPU:-real}
 # shellcheck source-path=SCRIPTDIR source=steps.sh
-. "$here/steps.sh"
+. "$(dirname "$0")/steps.sh"
+arguments results "?out=out folder of the build" -- "$@"
+out=${out:-$(realpath "$here/../../build/release/out")}
 export LIMIT=40 TAIL=8
 program=$out/peerlane
 data=$(mktemp -d "${STORE_DATA:-$results}/data-XXXXXX")
