@@ -420,7 +420,7 @@ PRIVATE_NAMES = {"look": "classify, inspect, poll, check", "looks": "polls, chec
                  "filling": "catch-up, fill progress"}
 # A lane of UCX, of a warp or of a vector register.
 LANE_OF_THE_FIELD = re.compile(r"ucx|gpu_lane|rdma_lane|^(kO|o)ver_?[lL]ane$", re.I)
-LANE_FILES = re.compile(r"^(src|test)/ucx/|\.cuh?$")
+LANE_FILES = re.compile(r"^(src|test)/ucx/|^src/arch/|\.cuh?$")
 COMMENT_OR_LITERAL = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'')
 
 
@@ -465,6 +465,27 @@ def rule_names(tree):
                     yield Finding(path, number, "names", problem)
 
 
+# The same words in comments, texts, logs and documents. What English needs (look, told, filling) is not among them.
+PRIVATE_TEXT = re.compile(r"\b(lanes?|outlets?|doors?|landings?|carriers?|rescue[ds]?|depart(?:ed|s|ures?)?|surely|wish(?:es)?|sleepers?"
+                          r"|crews?|bells?)\b", re.I)
+# Where a lane is UCX's, RDMA's, PCIe's, a warp's, or a field of DLPack; and the results of first contact.
+TEXT_OF_THE_FIELD = re.compile(r"UCX|ucx|RDMA|PCIe|slot's lanes|fewer lanes|lanes_in|\blanes\b.*c_uint|\.lanes\b|front-door|lane\[", re.M)
+
+
+def rule_text(tree):
+    """Comments, logs and documents say the field's words, too."""
+    for path, text in tree.files.items():
+        if path in SELF or DATA.search(path) or LANE_FILES.search(path) or path.startswith("docs/figures/") or not PRIVATE_TEXT.search(text):
+            continue
+        for number, line in lines_of(text):
+            found = PRIVATE_TEXT.search(line)
+            if not found or allowed(line, "text") or allowed(line, "names") or TEXT_OF_THE_FIELD.search(line):
+                continue
+            word = found.group(1).lower()
+            term = next((PRIVATE_WORDS[key] for key in (word, word[:-1], word[:-2]) if key in PRIVATE_WORDS), "leave, release, certainly")
+            yield Finding(path, number, "text", f"\"{found.group(1)}\" is this project's own word; the field says {term}")
+
+
 def rule_file_names(tree):
     for path in tree.files:
         problem = None if DATA.search(path) or path.startswith("docs/") else next(
@@ -506,7 +527,7 @@ def rule_bash(tree):
 
 
 RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
-         rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_file_names, rule_unity, rule_whitespace,
+         rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_text, rule_file_names, rule_unity, rule_whitespace,
          rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------

@@ -235,6 +235,14 @@ class Names(unittest.TestCase):
             self.assertEqual(run(lint.rule_names, {"src/a.cpp": f"int {name};\n"}), [], name)
         self.assertEqual(run(lint.rule_names, {"src/ucx/a.hpp": "struct lane;\n", "src/copy/a.cu": "int lane;\n"}), [])
 
+    def test_private_words_in_texts(self):
+        for line in ("// The lane broke.", "# a rescue", "Doors of the store", 'log("the outlet is full");', "what it departed from", "sleepers"):
+            self.assertEqual(run(lint.rule_text, {"docs/a.md": line + "\n"}), [("docs/a.md", 1)], line)
+        for line in ("the UCX lane", "RDMA lanes", "x8 PCIe lanes", "a doorbell", "indoors", "look at it", "told so", "results/front-door/a.json"):
+            self.assertEqual(run(lint.rule_text, {"docs/a.md": line + "\n"}), [], line)
+        self.assertEqual(run(lint.rule_text, {"src/ucx/a.hpp": "// a lane\n", "docs/results/a.md": "a lane\n"}), [])
+        self.assertEqual(run(lint.rule_text, {"src/a.cpp": "// a bell  lint:allow(text): of a church\n"}), [])
+
     def test_a_name_can_be_excused(self):
         self.assertEqual(run(lint.rule_names, {"src/a.cpp": "int lane;  // lint:allow(names): a field of CUDA\n"}), [])
 

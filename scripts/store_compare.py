@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store beside what it is held against, in one run: a raw TCP socket, RocksDB, LMDB and Mooncake's store.
 
-    scripts/store_compare.py [--build build/release] [--mooncake VENV] [--lane] [--json FILE] [--rounds N] [--seconds S]
+    scripts/store_compare.py [--build build/release] [--mooncake VENV] [--ucx] [--json FILE] [--rounds N] [--seconds S]
 
 Each part's contenders take turns, round after round, so a machine that is busy is busy for all of them; ratios are medians of the
 rounds' ratios. Server and client are two processes everywhere. RocksDB and LMDB need `store_bench` (-DPEERLANE_BENCH=ON), Mooncake
 a virtual environment into which `pip install mooncake-transfer-engine-non-cuda` was done by hand; what is missing is left out,
-and the reason stands in the result's notes. With --lane instead the store's UCX lane, forced over whatever UCX finds here, beside the
+and the reason stands in the result's notes. With --ucx instead the store's UCX transport, forced over whatever UCX finds here, beside the
 store's own TCP.
 """
 
@@ -133,8 +133,8 @@ class Store:
                  max(1, round(seconds)), "--json", out]
         for name, value in options.items():
             words += [f"--{name}", value]
-        lane = {"PEERLANE_STORE_UCX": "on" if options.get("require-path") == "ucx" else "off"}
-        subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **lane})
+        environment = {"PEERLANE_STORE_UCX": "on" if options.get("require-path") == "ucx" else "off"}
+        subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
         result = json.loads(out.read_text())
         self.machine = result["machine"]
         row = result["rows"][0]
@@ -291,7 +291,7 @@ def parts_of(store, raw, mooncake, rivals, seconds):
     return parts
 
 
-def lane_parts_of(store, seconds):
+def ucx_parts_of(store, seconds):
     def turn(test, size, **more):
         return store.perf(test, size, seconds, store.tcp, elements=2 if size == LARGE else 100, depth=1, durability="volatile", **more)
 
@@ -300,8 +300,8 @@ def lane_parts_of(store, seconds):
         for test in ("put", "get"):
             parts.append(Part(f"{test} of {name}", "GB/s",
                               [Contender("store, TCP", lambda test=test, size=size: turn(test, size)),
-                               Contender("store, UCX lane", lambda test=test, size=size: turn(test, size, **{"require-path": "ucx"}))],
-                              [("store, UCX lane", "store, TCP", None)]))
+                               Contender("store, UCX transport", lambda test=test, size=size: turn(test, size, **{"require-path": "ucx"}))],
+                              [("store, UCX transport", "store, TCP", None)]))
     return parts
 
 
@@ -333,7 +333,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="the build folder [build/release]")
     parser.add_argument("--mooncake", metavar="VENV", help="virtual environment that has Mooncake [without Mooncake]")
-    parser.add_argument("--lane", action="store_true", help="the UCX lane beside TCP instead")
+    parser.add_argument("--ucx", action="store_true", help="the UCX transport beside TCP instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a result file")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender [5]")
     parser.add_argument("--seconds", type=float, default=2, help="of a turn [2]")
@@ -345,10 +345,10 @@ def main():
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         raw = RawSocket()
         stack.callback(raw.close)
-        store = Store(arguments.build / "out" / "peerlane", folder, *(["--ucx", "on"] if arguments.lane else []))
+        store = Store(arguments.build / "out" / "peerlane", folder, *(["--ucx", "on"] if arguments.ucx else []))
         stack.callback(store.close)
         bench = arguments.build / "bench" / "store_bench"
-        for name, key in () if arguments.lane else (("RocksDB", "rocksdb"), ("LMDB", "lmdb")):
+        for name, key in () if arguments.ucx else (("RocksDB", "rocksdb"), ("LMDB", "lmdb")):
             try:
                 rival(bench, key, folder, 0.01)
                 rivals[name] = lambda seconds, key=key: rival(bench, key, folder, seconds)
@@ -358,11 +358,11 @@ def main():
             if arguments.mooncake:
                 mooncake = Mooncake(arguments.mooncake, folder)
                 stack.callback(mooncake.close)
-            elif not arguments.lane:
+            elif not arguments.ucx:
                 notes.append("Mooncake was left out: --mooncake was not given")
         except (OSError, RuntimeError) as why:
             notes.append(f"Mooncake was left out: {why}")
-        parts = lane_parts_of(store, arguments.seconds) if arguments.lane else parts_of(store, raw, mooncake, rivals, arguments.seconds)
+        parts = ucx_parts_of(store, arguments.seconds) if arguments.ucx else parts_of(store, raw, mooncake, rivals, arguments.seconds)
         load = os.getloadavg()[0]
         rows = []
         for part in parts:

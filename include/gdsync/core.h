@@ -168,7 +168,7 @@ typedef struct gds_descriptor {
 
 /* Queues them on the stream, in order, as stream memory operations; lists of up to 255 are one driver call. Returns at once.
  * flags: 0. EINVAL: a descriptor is none; nothing was queued then. ENOTSUP: the driver has no stream
- * memory operations. Nothing but its word lets such a wait go. */
+ * memory operations. Nothing but its word ends such a wait. */
 int gds_stream_post_descriptors(CUstream stream, size_t n_descs, gds_descriptor_t* descs, int flags);
 /* The same list carried out by the CPU before it returns; waits spin. GPU memory: of gds_alloc_mapped_memory, or host memory
  * that CUDA allocated; other device memory is EFAULT, and nothing was done then. */

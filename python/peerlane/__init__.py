@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peerlane: a lane straight into GPU memory.
+"""Peerlane: GPU memory in the CPU's address space.
 
     import peerlane, torch
     x = torch.zeros(4, 8, device="cuda")

@@ -45,7 +45,7 @@ def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | No
     """Opens this process's part; collective. Who takes part: as peerlane.messages.open().
 
     `device`: the GPU; None: that of the current context. `economy`: the service thread sleeps when nothing comes.
-    `wait_timeout`: seconds until a stream that stands in a wait is let go, with an error.
+    `wait_timeout`: seconds until a stream that stands in a wait is released, with an error.
     """
     rendezvous, rank, size = _torchrun_place(rendezvous, rank, size)
     return StreamContext(rendezvous, rank, size, device, economy, wait_timeout)

@@ -11,7 +11,7 @@
 // seen by the look wakes the sleep. An operation that a fault ends raises no interrupt, so each sleep has a bound
 // (kLookAgainNs), after which the channel's error notifier is looked at.
 //
-// One sleeper each: the first poll() that sees the descriptor readable clears it, and another would sleep on. The descriptor
+// One waiter each: the first poll() that sees the descriptor readable clears it, and another would sleep on. The descriptor
 // must not be made non-blocking: the driver wakes nobody then. A forked child must not use it.
 #pragma once
 

@@ -136,13 +136,13 @@ void packet_channel::send_packet(int rank, packet& outgoing) {
   outgoing.head.credit = target.reported_cost = target.taken_cost;
   outgoing.head.gpu = context_.is_gpu_used ? context_.gpu : 0;
   if (!target.queue_out.is_open()) {
-    context_.wake.note();  // a sleeper must make the progress that UCX needs now
+    context_.wake.note();  // a waiter must make the progress that UCX needs now
     return fabric_->send(rank, outgoing);
   }
   outgoing.outcome = 0;
   if (target.unsent.empty() && push(target, outgoing)) return;
   target.unsent.push_back(&outgoing);
-  context_.wake.note();  // a sleeper must wait for room, too
+  context_.wake.note();  // a waiter must wait for room, too
 }
 
 bool packet_channel::push(peer_state& destination, packet& outgoing) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sleeping until something happens: who sleeps, and how they are woken.
 //
-//   a peer of this node   writes into this process's pipe, if its packet finds the mark of a sleeper in its shm queue
+//   a peer of this node   writes into this process's pipe, if its packet finds the mark of a waiter in its shm queue
 //   another host          makes UCX's descriptor readable
 //   the end of a peer     makes its pidfd readable
 //   a thread here         calls note() when it ends an operation, takes a packet, or leaves something to do
@@ -52,7 +52,7 @@ class wakeup {
 
   result<name> make_pipe();
 
-  // ---- Something happened that a sleeper may wait for. Cheap while nobody sleeps.
+  // ---- Something happened that a waiter may wait for. Cheap while nobody sleeps.
   void note() noexcept {
     ++events_;
     if (waiters_ != 0) wake();

@@ -64,7 +64,7 @@ class channel_objects {
   // The address at which the channel met no memory; asking clears it. Nothing: the driver does not tell.
   std::optional<std::uint64_t> fault_address(handle channel) const noexcept;
 
-  // A descriptor that becomes readable when COPY<engine> interrupts, for whichever channel. Each sleeper needs one of its
+  // A descriptor that becomes readable when COPY<engine> interrupts, for whichever channel. Each waiter needs one of its
   // own: the first poll() that sees it readable clears it.
   struct event {
     unique_fd fd;

@@ -309,7 +309,7 @@ status channel::ready(std::chrono::milliseconds limit) {
         core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : parts.options.wait_timeout;
     if (limit_of_waits.count() != 0 && !core_->words->can_release())
       return failure{ENOTSUP,
-                     "a wait cannot have a time-out here, since nothing could let its stream go: the CPU cannot write "
+                     "a wait cannot have a time-out here, since nothing could release its stream: the CPU cannot write "
                      "GPU memory (" +
                          core_->words->why_unmapped() + ") and there is no stream for it (" +
                          core_->words->why_no_stuck_release() + "); set wait_timeout to 0 to do without"};

@@ -27,7 +27,7 @@ shm_queue_pool::~shm_queue_pool() {
 }
 
 result<shm_queue_pool::pinned*> shm_queue_pool::make() {
-  auto memory = shared_memory::make("peerlane-lane", sizeof(shm_queue_memory));
+  auto memory = shared_memory::make("peerlane-put-queue", sizeof(shm_queue_memory));
   if (!memory) return memory.error();
   auto made = std::make_unique<pinned>(pinned{std::move(memory).value(), 0});
   auto use = copy::context_use::enter(context_);

@@ -7,7 +7,7 @@
     gate.py ... flavours          open and closed NVIDIA drivers, of several branches: what loads, what is refused, and how
     gate.py ... verbs one|two     messages over soft-RoCE in one guest, or between two
     gate.py ... figures FOLDER    messages over soft-RoCE in one guest, ours beside UCX alone: JSON and text files there
-    gate.py ... verbs store       the store's UCX lane over soft-RoCE in one guest
+    gate.py ... verbs store       the store's UCX transport over soft-RoCE in one guest
     gate.py ... sparse            the driver's sources for the oldest and newest kernel under sparse; a seeded mistake is seen
     gate.py ... arm64 FOLDER      the driver compiled for arm64, with the headers that arm64_headers.sh has fetched there
     gate.py ... debug FOLDER      suite and mutations on the kernel that debug_kernel.sh has built there

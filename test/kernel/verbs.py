@@ -150,7 +150,7 @@ before=$(packets)
 while [ $(packets) -lt $((before + 200)) ]; do sleep 0.1; done
 kill -9 $!
 """
-# The store and a client of it, as if on two machines: neither is forced, so the lane is there because RDMA is.
+# The store and a client of it, as if on two machines: neither is forced, so the UCX transport is there because RDMA is.
 STORE = """
 export PEERLANE_STORE=10.0.0.1:18530
 {peerlane} store serve --data /store --listen 10.0.0.1:18530 --insecure --admins uid:0,tcp --arena 128M --chunk 4M --log-level debug >/serve.log 2>&1 &
@@ -159,8 +159,8 @@ head -c 5000001 /dev/urandom >/value
 over_verbs store_put {peerlane} store put --make-pool p k /value --durability volatile --require-path ucx
 over_verbs store_get {peerlane} store get p k /back --require-path ucx
 step store_bytes cmp /value /back
-step store_names_the_lane grep -q '"event":"lane".*rc_verbs/rxe0:1' /serve.log
-step store_refused_nothing sh -c '{peerlane} store stats | grep -q "lane_refused_total 0"'
+step store_names_the_transport grep -q '"event":"ucx_joined".*rc_verbs/rxe0:1' /serve.log
+step store_refused_nothing sh -c '{peerlane} store stats | grep -q "ucx_refused_total 0"'
 head -c 60000000 /dev/zero >/large
 {peerlane} store put p large /large --durability volatile --require-path ucx &
 before=$(packets)

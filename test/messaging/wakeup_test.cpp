@@ -168,7 +168,7 @@ TEST(wakeup, the_end_of_a_peer_wakes) {
   }
 }
 
-// The peer can open no file when it should wake the sleeper, and does so once it can.
+// The peer can open no file when it should wake the waiter, and does so once it can.
 TEST(wakeup, a_wakeup_that_cannot_be_sent_is_sent_later) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {

@@ -147,19 +147,19 @@ class Buffer(ctypes.Structure):
 
 def copy_until_told(writes):
     """The child: maps 128 KiB of the simulated GPU, writes and reads, copies by the planner, says so, and waits."""
-    cuda, lane = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL), ctypes.CDLL("libpeerlane.so.0")
+    cuda, library = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL), ctypes.CDLL("libpeerlane.so.0")
     context, pointer, session, mapping, copier = (ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p())
     done = [cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context),
-            cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)), lane.peerlane_session_open(None, ctypes.byref(session)),
-            lane.peerlane_map(session, pointer, ctypes.c_size_t(1 << 17), 0, ctypes.byref(mapping))]
+            cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)), library.peerlane_session_open(None, ctypes.byref(session)),
+            library.peerlane_map(session, pointer, ctypes.c_size_t(1 << 17), 0, ctypes.byref(mapping))]
     data = ctypes.create_string_buffer(64)
-    done += [lane.peerlane_mapping_write(mapping, ctypes.c_size_t(0), data, ctypes.c_size_t(64)) for _ in range(writes)]
-    done += [lane.peerlane_mapping_read(mapping, ctypes.c_size_t(0), data, ctypes.c_size_t(8))]
-    done += [lane.peerlane_copier_open(None, ctypes.byref(copier)),
-             lane.peerlane_copy(copier, Buffer(pointer.value, 64, 2, 0), Buffer(ctypes.addressof(data), 64, 1, 0))]
+    done += [library.peerlane_mapping_write(mapping, ctypes.c_size_t(0), data, ctypes.c_size_t(64)) for _ in range(writes)]
+    done += [library.peerlane_mapping_read(mapping, ctypes.c_size_t(0), data, ctypes.c_size_t(8))]
+    done += [library.peerlane_copier_open(None, ctypes.byref(copier)),
+             library.peerlane_copy(copier, Buffer(pointer.value, 64, 2, 0), Buffer(ctypes.addressof(data), 64, 1, 0))]
     print("ready" if not any(done) else f"failed: {done}", flush=True)
     sys.stdin.readline()
-    print(lane.peerlane_unmap(mapping), flush=True)
+    print(library.peerlane_unmap(mapping), flush=True)
     sys.stdin.readline()
 
 

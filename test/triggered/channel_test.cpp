@@ -75,7 +75,7 @@ TEST(channel, a_stuck_wait_is_let_go_after_its_time) {
                           if (session.rank == 0) options.wait_timeout = 50ms;
                           if (const int line = ends.open(session, options)) return line;
                           if (session.rank == 1)
-                            CHECK_OK(ends.peer_channel->wait_signal(session.stream, 9));  // its peer's error lets it go
+                            CHECK_OK(ends.peer_channel->wait_signal(session.stream, 9));  // its peer's error releases it
                           CHECK_OK(session.bootstrap->barrier());
                           if (session.rank == 0) {
                             CHECK_OK(ends.peer_channel->wait_signal(session.stream));

@@ -126,7 +126,7 @@ inline int what_never_comes_is_let_go(const rank_session& session, executor_kind
   two_ends ends;
   auto options = options_for(kind);
   options.depth = 1;
-  options.wait_timeout = 0ns;  // not what lets go here
+  options.wait_timeout = 0ns;  // not what releases here
   if (const int line = ends.open(session, options)) return line;
   if (session.rank == 0) {
     CHECK_OK(ends.peer_channel->signal(session.stream));

@@ -61,7 +61,7 @@ void shm_queue::find_body(view& packet) noexcept {
 }
 
 result<shm_queue_set> shm_queue_set::make(int ranks) {
-  auto made = sealed_memory::make("peerlane-lanes", static_cast<std::size_t>(ranks) * shm_queue::kBytes);
+  auto made = sealed_memory::make("peerlane-shm-queues", static_cast<std::size_t>(ranks) * shm_queue::kBytes);
   if (!made) return std::move(made).error();
   shm_queue_set out;
   out.fd_ = std::move(made->fd);

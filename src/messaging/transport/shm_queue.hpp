@@ -25,7 +25,7 @@
 // increments `withdrawals` before it writes there. A reader whose count after the read differs from the one in the RTS asks
 // the sender whether it has read the message.
 //
-// Sleepers: a reader that goes to sleep says for what in `waiter`, has every process of the node pass a barrier
+// Waiting: a reader that goes to sleep says for what in `waiter`, has every process of the node pass a barrier
 // (process_barrier.hpp), and looks once more. The writer reads the word behind each packet, and wakes the reader.
 //
 // Death: a packet is either published or not there, because the mark is written last.
@@ -106,7 +106,7 @@ class shm_queue {
     process_barrier::light();
     return shared_->waiter.load(std::memory_order_relaxed);
   }
-  // Writer: takes the reasons, so that a sleeper is woken once.
+  // Writer: takes the reasons, so that a waiter is woken once.
   std::uint32_t take_waiter() noexcept { return shared_->waiter.exchange(0, std::memory_order_acq_rel); }
 
   // Reader: the oldest packet; release() gives its room back.

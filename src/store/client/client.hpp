@@ -258,7 +258,7 @@ class client {
   std::string why_no_shm_;
   std::unique_ptr<ucx_value_stream> ucx_stream_;
   stream_session_ptr stream_session_;
-  std::vector<copy::planner::registration> ucx_staging_;  // of the lane's memory between it and a GPU
+  std::vector<copy::planner::registration> ucx_staging_;  // of the UCX transport's memory between it and a GPU
   int ucx_staging_device_ = 0;                            // whose copies it is registered for
   std::vector<operation_ptr> ucx_operations_;             // put_ucx and get_ucx whose bytes may move
   std::string why_no_ucx_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large values by UCX. Requests and answers stay on the connection; only the bytes take the UCX lane:
+// Large values by UCX. Requests and answers stay on the connection; only the bytes take the UCX transport:
 //
 //   put   alloc ─▶ token ─▶ chunks by UCX, and behind the last one on the connection: commit ─▶ answer
 //   get   token drawn here ─▶ get ─▶ answer: how many bytes; chunks by UCX meanwhile
 //
-// A broken lane costs time but no operation: it continues on the connection. UCX releases the memory before the operation
-// ends or is tried another way.
+// A broken UCX transport costs time but no operation: it continues on the connection. UCX releases the memory before the
+// operation ends or is tried another way.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -33,7 +33,7 @@ bool is_loopback(const std::string& endpoint) {
   return endpoint.starts_with("127.") || endpoint.starts_with("localhost:") || endpoint.starts_with("[::1]:");
 }
 
-// The reason for not using a UCX lane; empty: use one.
+// The reason for not using a UCX transport; empty: use one.
 std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
   if (mode == ucx_mode::off) return "PEERLANE_STORE_UCX=off";
   if (mode == ucx_mode::on) return {};
@@ -47,7 +47,7 @@ std::string why_ucx_unwanted(const address& address, ucx_mode mode) {
 
 }  // namespace
 
-// This end's offer in the greeting; nothing without a lane.
+// This end's offer in the greeting; nothing without a UCX transport.
 std::optional<store_protocol::ucx_offer> client::offer_ucx() {
   const auto mode = options_.ucx.value_or(ucx_mode_of(env_read("PEERLANE_STORE_UCX").text).value_or(ucx_mode::automatic));
   why_no_ucx_ = why_ucx_unwanted(options_.server, mode);
@@ -103,7 +103,7 @@ void client::submit_by_ucx(const operation_ptr& one) {
   one->ucx_bytes = 0;
   if (!ucx_ready()) {
     asked_.erase(one->head.request_id);
-    return go_by_socket(one, why_no_ucx_.empty() ? "the UCX lane broke" : why_no_ucx_);
+    return go_by_socket(one, why_no_ucx_.empty() ? "the UCX transport broke" : why_no_ucx_);
   }
   if (one->mine.device) ucx_staging_device_ = one->mine.device->device_ordinal;
   const auto given = one->head.flags;
@@ -142,7 +142,7 @@ void client::ucx_answered(const operation_ptr& one, const store_protocol::head& 
   if (!ucx_ready()) {  // it broke meanwhile
     give_grant_back(*one);
     asked_.erase(header.request_id);
-    return go_by_socket(one, "the UCX lane broke");
+    return go_by_socket(one, "the UCX transport broke");
   }
   auto& out = one->ucx_transfer = std::make_shared<stream_transfer>();
   out->is_out = true;
@@ -198,7 +198,7 @@ bool client::drive_ucx() {
   bool moved = false;
   while (ucx_stream_->progress()) moved = true;
   if (stream_session_ && stream_session_->lost) {
-    // The other end does not always see that a lane has ended.
+    // The other end does not always see that a UCX transport has ended.
     operation note;
     note.head.flags = flag::ucx;
     if (wire_) ask(note, opcode::abort, {});
@@ -239,12 +239,12 @@ void client::stop_ucx_transfer(operation& one) {
   if (quiet_by(clock::now() + kQuietGrace)) return;
   // The transfer does not end by itself: the other end or the network hangs.
   if (stream_session_) ucx_stream_->close(stream_session_);  // its transfers notice at the next check
-  why_no_ucx_ = "the UCX lane hung and was closed";
+  why_no_ucx_ = "the UCX transport hung and was closed";
   if (!quiet_by(clock::now() + kMaxClosing)) drop_ucx();  // destroys UCX's worker, which ends everything
 }
 
-// Ends all transfers of the lane. The next connection may have a lane again with its own worker: UCX 1.22 crashed in a
-// worker that heard again from a peer whose TCP connection had been closed by force.
+// Ends all transfers of the UCX transport. The next connection may have a UCX transport again with its own worker: UCX 1.22
+// crashed in a worker that heard again from a peer whose TCP connection had been closed by force.
 void client::leave_ucx() {
   if (ucx_stream_ == nullptr) return;
   if (stream_session_) ucx_stream_->close(std::exchange(stream_session_, nullptr));
@@ -260,7 +260,7 @@ void client::drop_ucx() {
 void client::break_ucx() {
   const lock_t hold(lock_);
   if (ucx_ready()) ucx_stream_->close(stream_session_);
-  why_no_ucx_ = "the lane was broken on purpose";
+  why_no_ucx_ = "the UCX transport was broken on purpose";
 }
 
 }  // namespace pl::store_client

@@ -280,14 +280,14 @@ void ucx_value_stream::end_session(stream_session& one, const std::string& reaso
 void ucx_value_stream::shut() {
   while (!sessions_.empty()) close(std::shared_ptr(sessions_.begin()->second));
   port_.reset();
-  while (!chunks_.empty()) end_chunk(chunks_.front(), {ECONNABORTED, "the UCX lane was closed"});
+  while (!chunks_.empty()) end_chunk(chunks_.front(), {ECONNABORTED, "the UCX transport was closed"});
 }
 
 void ucx_value_stream::on_lost(ucx::am_port::peer_id id, const std::string& reason) {
   for (const auto& [secret, one] : sessions_) {
     if (one->peer != id) continue;
     const auto lost = one;
-    end_session(*lost, "the UCX lane broke: " + reason);
+    end_session(*lost, "the UCX transport broke: " + reason);
     if (lost->on_lost) lost->on_lost();
     return;
   }
@@ -296,7 +296,7 @@ void ucx_value_stream::on_lost(ucx::am_port::peer_id id, const std::string& reas
 void ucx_value_stream::close(const stream_session_ptr& one) {
   sessions_.erase(one->secret[0]);
   port_->close(one->peer);
-  end_session(*one, "the UCX lane was closed");
+  end_session(*one, "the UCX transport was closed");
 }
 
 }  // namespace pl::store_client

@@ -3,7 +3,7 @@
 // was away.
 //
 //   1. The copy forgets what it knows of requests for the units: it may know of some that this server does not have, which
-//      the filling undoes. From now on it refuses what this server sent it before, on connections that were made earlier:
+//      the catch-up undoes. From now on it refuses what this server sent it before, on connections that were made earlier:
 //      that may lie in the network for seconds, and would overtake what follows.
 //   2. It takes part in each change (replicator::begin_catch_up), which brings its request's number along.
 //   3. It receives the outcomes of requests for the units, so that it answers a repeated request as this server would, if

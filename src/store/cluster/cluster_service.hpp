@@ -113,7 +113,7 @@ class cluster_service final : public value_service {
   // What this server remembers of requests for units in which it is filled now: what they did here may have been lost since.
   status forget_requests(const cluster_map& map, const unit_set& units);
   result<view_ptr> view_for(const store_protocol::copy_terms& terms);
-  // The first word of a filling by the terms' sender. Blocking.
+  // The first word of a catch-up by the terms' sender. Blocking.
   status begin_being_filled(const store_protocol::copy_terms& terms, std::uint64_t connection, const cluster_map& map,
                             const unit_set& units);
   bool is_late(unsigned unit, std::uint64_t sender, std::uint64_t connection) const;

@@ -58,8 +58,8 @@ enum class opcode : std::uint8_t {
   pool_set,       // changes settings of a pool
   cluster_map,    // body of the answer: who serves which slots (slot_map.hpp), as this server knows it
   sync_keys,      // between servers: a page of the keys that a copy shall have; the answer's body names what differs
-  sync_requests,  // between servers: what requests did, for a copy that is filled; the body is the engine's (none: a filling
-                  // begins, forget what you know)
+  sync_requests,  // between servers: what requests did, for a copy that is filled; the body is the engine's (none: a
+                  // catch-up begins, forget what you know)
   rings,    // unix socket only: the answer brings the descriptor of rings (byte_ring.hpp), through which both ends send
             // from then on; the client sends nothing between the question and the answer
   arrived,  // shm-direct: the first value_bytes of the grant are there and will not change (tail: token, level); the answer
@@ -199,7 +199,7 @@ inline constexpr std::uint64_t batches = 32;       // knows batch_get to erase_p
 inline constexpr std::uint64_t cache = 16;         // has pools that are caches, and values with a time to live
 }  // namespace capability
 
-// One end of a UCX lane, in both greetings; the server's only where there shall be a lane.
+// One end of a UCX transport, in both greetings; the server's only where there shall be a UCX transport.
 struct ucx_offer {
   std::uint16_t major = 0, minor = 0;  // UCX's version: only equal ones are known to understand each other
   std::uint64_t secret[2] = {0, 0};    // server: what every message of this session carries

@@ -158,7 +158,7 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
   gauge(out, "peerlane_store_ungreeted", "Open connections that have not greeted.", ungreeted.load());
   counter(out, "peerlane_store_rings_total", "Connections whose bytes went through shared memory.", rings.load());
   counter(out, "peerlane_store_waits_for_room_total", "Puts that waited for memory.", waits_for_room.load());
-  counter(out, "peerlane_store_lane_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",
+  counter(out, "peerlane_store_ucx_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",
           ucx_refused.load());
   gauge(out, "peerlane_store_orphans", "Sessions without connection whose process lives.", orphans.load());
   engine_text(out, engine);

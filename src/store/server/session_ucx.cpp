@@ -5,7 +5,7 @@
 //   alloc ─▶ room, a random token ─▶ bytes (ucx_listener.hpp) ┐
 //   commit ──────────────────────────────────────────────────┴▶ both there: commit ─▶ answer
 //
-// A closing session closes its UCX lane first. The transfers' own functions keep it alive until UCX has released its
+// A closing session closes its UCX transport first. The transfers' own functions keep it alive until UCX has released its
 // memory, so the memory is not reused before.
 #include <algorithm>
 #include <asio/post.hpp>
@@ -29,7 +29,7 @@ std::uint64_t random_token() {
 
 // ---- The greeting --------------------------------------------------------------------------------------------------------
 
-// Empty: a UCX lane will be made.
+// Empty: a UCX transport will be made.
 std::string session::ucx_refusal(const store_protocol::tail& greeting) const {
   if (!greeting.ucx) return "the client offers none";
   if (parts_.ucx == nullptr) return parts_.ucx_refusal;
@@ -51,7 +51,7 @@ void session::join_ucx(const request_ptr& request, store_protocol::tail fields) 
     asio::post(me->home_, [me, request, fields = std::move(fields), made = std::move(made)]() mutable {
       if (!made) {
         fields.ucx_transports = made.error().message;
-        me->parts_.log.write(event_log::level::warn, "no_lane",
+        me->parts_.log.write(event_log::level::warn, "ucx_not_joined",
                              {{"peer", me->wire_->other().origin}, {"why", made.error().message}});
       } else if (me->closed_) {
         return me->parts_.ucx->close(made->session);
@@ -60,7 +60,7 @@ void session::join_ucx(const request_ptr& request, store_protocol::tail fields) 
         me->stream_session_ = made->session;
         fields.ucx = made->offer;
         fields.ucx_transports = me->stream_session_->transports;
-        me->parts_.log.write(event_log::level::info, "lane",
+        me->parts_.log.write(event_log::level::info, "ucx_joined",
                              {{"peer", me->wire_->other().origin}, {"transports", me->stream_session_->transports}});
       }
       me->answer(request, {}, std::move(fields));
@@ -69,7 +69,7 @@ void session::join_ucx(const request_ptr& request, store_protocol::tail fields) 
   auto lost = [weak = weak_from_this()] {
     if (const auto me = weak.lock())
       asio::post(me->home_, [me] {
-        me->parts_.log.write(event_log::level::warn, "lane_lost", {{"peer", me->wire_->other().origin}});
+        me->parts_.log.write(event_log::level::warn, "ucx_lost", {{"peer", me->wire_->other().origin}});
         me->leave_ucx();
       });
   };

@@ -106,7 +106,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
     refusal = failure{EACCES, format("%s may not %s pool %s: its access list is \"%s\"", wire_->other().principal.c_str(),
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
   else if ((request->head.flags & flag::ucx) != 0 && !uses_ucx(*request))
-    refusal = failure{ENOTSUP, "this connection has no UCX lane"};
+    refusal = failure{ENOTSUP, "this connection has no UCX transport"};
   else if ((op == opcode::alloc || op == opcode::lookup) && !uses_ucx(*request) && parts_.access.keeps_apart(pool))
     refusal =
         failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
@@ -339,7 +339,7 @@ void session::alloc(const request_ptr& request, std::string_view key) {
         if (me->uses_ucx(*request)) return me->receive_by_ucx(request, *granted, *patch_at, key);
         if ((request->head.flags & flag::ucx) != 0) {  // it broke while this waited for room
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
-          return me->answer(request, {ECONNABORTED, "the UCX lane broke"});
+          return me->answer(request, {ECONNABORTED, "the UCX transport broke"});
         }
         if (me->parts_.engine.is_apart(granted->segments)) {
           (void)me->parts_.engine.abort(me->engine_session_, granted->id);
@@ -367,7 +367,7 @@ void session::arrived(const request_ptr& request) {
 
 void session::commit(const request_ptr& request) {
   const std::uint64_t token = request->fields.token.value_or(0);
-  if ((request->head.flags & flag::ucx) != 0) {  // the client has done with its lane
+  if ((request->head.flags & flag::ucx) != 0) {  // the client has done with its UCX transport
     leave_ucx();
     return answer(request, status{});
   }

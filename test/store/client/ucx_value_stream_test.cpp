@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ends of a UCX lane in one process, over whatever UCX finds: what is taken, what is refused, and how it ends.
+// Two ends of a UCX transport in one process, over whatever UCX finds: what is taken, what is refused, and how it ends.
 #include "store/client/ucx_value_stream.hpp"
 
 #include <gtest/gtest.h>
@@ -203,8 +203,8 @@ TEST_F(ucx_streams, AStoppedTransferEndsWithWhatIsUnderWay) {
   EXPECT_GT(changes, 0);
 }
 
-// Every user of the lane relies on this: memory is free again some time after the other end has gone, whatever was under
-// way.
+// Every user of the UCX transport relies on this: memory is free again some time after the other end has gone, whatever was
+// under way.
 TEST_F(ucx_streams, AnEndThatGoesLetsTheOtherEndsMemoryGo) {
   for (const bool store_goes : {false, true}) {
     auto value = random_bytes(64u << 20);

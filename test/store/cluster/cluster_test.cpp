@@ -321,7 +321,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
     store::put_options options;
     options.request = {77, 1, static_cast<std::uint16_t>(unit + 1)};
     ASSERT_TRUE(engine.put(pool_id, key, std::as_bytes(std::span(lost)), options));
-    // And a value which cannot be sent, so that the filling never ends.
+    // And a value which cannot be sent, so that the catch-up never ends.
     std::string stuck;
     for (int i = 0; stuck.empty(); ++i)
       if (store_client::unit_of(2, "s" + std::to_string(i)) == unit) stuck = "s" + std::to_string(i);
@@ -343,10 +343,10 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
     return found;
   };
   const std::uint64_t deadline = monotonic_ns() + 30'000'000'000;
-  bool was_reported = false;  // again and again, as the filling begins anew
+  bool was_reported = false;  // again and again, as the catch-up begins anew
   while (!(was_reported = knows()) && monotonic_ns() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ASSERT_TRUE(was_reported) << "the test tries nothing";
-  ASSERT_FALSE(store_cluster_map(rig).units[unit].has("c")) << "the filling has ended";
+  ASSERT_FALSE(store_cluster_map(rig).units[unit].has("c")) << "the catch-up has ended";
   rig.stop(first);
   ASSERT_TRUE(wait_until(rig.etcd().client(), [&](const auto& now) { return is_settled(now, {other, "c"}, 2); }));
   ASSERT_EQ(store_cluster_map(rig).units[unit].copies.front(), "c");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster's client with UCX lanes, forced over whatever UCX finds here: large values go by the lane of whichever server
-// has the key, also around the death of one while they travel.
+// A cluster's client with UCX transports, forced over whatever UCX finds here: large values go by the UCX transport of
+// whichever server has the key, also around the death of one while they travel.
 #include <atomic>
 
 #include "store/client/ucx_value_stream.hpp"
@@ -14,7 +14,7 @@ using store_protocol::path;
 
 constexpr std::size_t kLarge = 3u << 20;
 
-// Why there can be no lane here; empty: there can.
+// Why there can be no UCX transport here; empty: there can.
 std::string ucx_refusal() {
   store_client::ucx_value_stream::options options;
   options.mode = store_client::ucx_mode::on;
@@ -139,7 +139,7 @@ TEST_F(store_cluster_ucx, AServerIsKilledWhileValuesTravel) {
   };
   more_puts(5);
   b->end(SIGKILL);
-  // Gets go on by the other's lane when it has taken over; puts wait until there are two servers again.
+  // Gets go on by the other's UCX transport when it has taken over; puts wait until there are two servers again.
   for (unsigned i = 0; i < kKeys; ++i) EXPECT_EQ(read_back(*all, pool, i), "");
   b = serve_b();
   more_puts(5);
@@ -148,7 +148,7 @@ TEST_F(store_cluster_ucx, AServerIsKilledWhileValuesTravel) {
   EXPECT_EQ(problem, "");
   EXPECT_GE(puts, 10u);
   ASSERT_TRUE(rig.settled({"a", "b"}));
-  for (unsigned i = 0; i < kKeys; ++i) EXPECT_EQ(read_back(*all, pool, i), "") << "a lane again, to b too";
+  for (unsigned i = 0; i < kKeys; ++i) EXPECT_EQ(read_back(*all, pool, i), "") << "a UCX transport again, to b too";
 }
 
 #endif

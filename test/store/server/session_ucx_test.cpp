@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The UCX lane of a whole store, forced over whatever UCX finds here: who gets one, what happens when it breaks, and when
-// one of the two processes is killed while values travel.
+// The UCX transport of a whole store, forced over whatever UCX finds here: who gets one, what happens when it breaks, and
+// when one of the two processes is killed while values travel.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -188,7 +188,7 @@ TEST(stream_helper, DISABLED_ServesUntilKilled) {
   (void)(*made)->run();
 }
 
-// ---- Who gets a lane
+// ---- Who gets a UCX transport
 
 TEST_F(store_ucx, AnswersMetricsAndTheLogNameIt) {
   const auto value = random_value(kLarge, 1);
@@ -206,8 +206,8 @@ TEST_F(store_ucx, AnswersMetricsAndTheLogNameIt) {
                         std::to_string(kLarge)),
               std::string::npos)
         << text;
-  EXPECT_NE(text.find("peerlane_store_lane_refused_total 0"), std::string::npos);
-  EXPECT_NE(log_of(rig_).find("\"event\":\"lane\""), std::string::npos);
+  EXPECT_NE(text.find("peerlane_store_ucx_refused_total 0"), std::string::npos);
+  EXPECT_NE(log_of(rig_).find("\"event\":\"ucx_joined\""), std::string::npos);
   // A wrong checksum from the caller, and a part of a value.
   store_client::put_request wrong;
   wrong.crc = reply.result.crc + 1;
@@ -330,7 +330,7 @@ TEST_F(store_ucx, WhoDoesNotKnowTheSecretWritesNothing) {
   refused(hello->ucx->secret[0], hello->ucx->secret[1]);  // its own session, which was granted nothing
   refused(hello->ucx->secret[0] + 1, hello->ucx->secret[1]);
   refused(hello->ucx->secret[0], hello->ucx->secret[1] + 1);
-  EXPECT_TRUE(comes_true([&] { return metrics().find("peerlane_store_lane_refused_total 0") == std::string::npos; }));
+  EXPECT_TRUE(comes_true([&] { return metrics().find("peerlane_store_ucx_refused_total 0") == std::string::npos; }));
   EXPECT_EQ(put(*store_, pool_, "k", value).result.way, path::ucx);  // and it goes on
 }
 
@@ -418,7 +418,7 @@ TEST(store_ucx_server, KilledWhileValuesTravelAndEverythingIsAppliedOnce) {
     EXPECT_EQ(two->got.status, 0) << two->got.text;
     EXPECT_EQ(room, value);
     EXPECT_EQ(get(*store, pool, key, kLarge), value);
-    EXPECT_EQ(store->why_no_ucx(), "") << "the new connection has a lane again";
+    EXPECT_EQ(store->why_no_ucx(), "") << "the new connection has a UCX transport again";
   }
 }
 
@@ -433,8 +433,8 @@ std::string endpoint_in(const std::string& directory) {
   return endpoint;
 }
 
-// The store closes the lane of a client that stands still, by force, while values travel; the client then goes on, and UCX
-// hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
+// The store closes the UCX transport of a client that stands still, by force, while values travel; the client then goes on,
+// and UCX hears of a connection that it has closed. PL_LANE_ROUNDS: how many such clients.
 TEST(store_ucx_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
   const store_rig rig;
   other_process served("stream_helper.DISABLED_ServesUntilKilled", rig.directory());
@@ -474,7 +474,7 @@ TEST(store_ucx_server, OutlivesClientsThatItCutOffWhileTheyStoodStill) {
     const auto reply = put(*store, pool, "mine", value);
     ASSERT_EQ(reply.status, 0) << "round " << round << ": " << reply.text;
     ASSERT_EQ(reply.result.way, path::ucx)
-        << "round " << round << ": another client lost its lane: " << store->why_no_ucx() << log_of_served();
+        << "round " << round << ": another client lost its UCX transport: " << store->why_no_ucx() << log_of_served();
     ASSERT_EQ(get(*store, pool, "large", kLarge), value) << "round " << round;
   }
 }

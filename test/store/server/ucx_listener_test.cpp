@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lane's thread, asked by several others at once. No engine behind it, so ThreadSanitizer sees all of it.
+// The UCX transport's thread, asked by several others at once. No engine behind it, so ThreadSanitizer sees all of it.
 #include "store/server/ucx_listener.hpp"
 
 #include <gtest/gtest.h>

@@ -167,7 +167,7 @@ def stuck():
     check(len(result["rows"]) == 3 and "all released" in done.out, done.out)
     for row in result["rows"]:
         check(row["standing"] == 12 and 0 < row["free_ns_p50"] <= row["free_ns_max"], row)
-    # Two hardware queues: the other streams stand behind the first two, and are let go one after the other.
+    # Two hardware queues: the other streams stand behind the first two, and are released one after the other.
     _, result = measure("stuck", "-n", "12", "-r", "1", env={"PEERLANE_SIM_QUEUES": "2"})
     check(result["rows"][0]["standing"] == 2, result["rows"])
 
