@@ -367,6 +367,22 @@ def rule_whitespace(tree):
             yield Finding(path, text.count("\n") + 1, "whitespace", "no newline at the end of the file")
 
 
+def rule_version(tree):
+    """The version stands in CMakeLists.txt; the public header and the changelog's first section have the same."""
+    project = re.search(r"^project\(\w+ VERSION (\d+)\.(\d+)\.\d+", tree.files.get("CMakeLists.txt", ""), re.M)
+    if not project:
+        return
+    path = "include/peerlane/peerlane.h"
+    for name, value in zip(("MAJOR", "MINOR"), project.groups()):
+        found = re.search(rf"^#define PEERLANE_VERSION_{name} (\d+)$", tree.files.get(path, ""), re.M)
+        if found and found.group(1) != value:
+            yield Finding(path, 1, "version", f"PEERLANE_VERSION_{name} is {found.group(1)}, the project's is {value}")
+    path = "CHANGELOG.md"
+    section = re.search(r"^## (.*)$", tree.files.get(path, ""), re.M)
+    if section and not re.fullmatch(rf"(Unreleased \()?{re.escape('.'.join(project.groups()))}\.\d+(\)| \(\d{{4}}-\d\d-\d\d\))", section.group(1)):
+        yield Finding(path, 1, "version", f"the first section is \"{section.group(1)}\": write {'.'.join(project.groups())}.N (DATE), or Unreleased (VERSION)")
+
+
 def rule_links(tree):
     """Relative links of the documents lead to files of the repository."""
     folders = {parent for path in tree.files for parent in map(str, Path(path).parents)}
@@ -528,7 +544,7 @@ def rule_bash(tree):
 
 RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
          rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_text, rule_file_names, rule_unity, rule_whitespace,
-         rule_links, rule_printed_length, rule_binary, rule_executable, rule_bash)
+         rule_links, rule_version, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

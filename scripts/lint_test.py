@@ -207,6 +207,17 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(getenv): quoted\n"}), [("a.md", 1)])
 
 
+class Version(unittest.TestCase):
+    def test_one_version(self):
+        cmake = {"CMakeLists.txt": "project(peerlane VERSION 1.3.2 LANGUAGES C)\n"}
+        header = "#define PEERLANE_VERSION_MAJOR {}\n#define PEERLANE_VERSION_MINOR {}\n"
+        for major, minor, count in ((1, 3, 0), (1, 2, 1), (0, 2, 2)):
+            files = {**cmake, "include/peerlane/peerlane.h": header.format(major, minor)}
+            self.assertEqual(run(lint.rule_version, files), [("include/peerlane/peerlane.h", 1)] * count)
+        for section, count in (("1.3.2 (2026-01-31)", 0), ("Unreleased (1.3.3)", 0), ("1.4.0 (2026-01-31)", 1), ("Unreleased", 1), ("1.3.2", 1)):
+            self.assertEqual(run(lint.rule_version, {**cmake, "CHANGELOG.md": f"# C\n\n## {section}\n\n## 0.1\n"}), [("CHANGELOG.md", 1)] * count)
+
+
 class Names(unittest.TestCase):
     def test_bare_words(self):
         for name in ("of", "by", "at", "to_", "what", "how", "where", "when", "who", "why", "from", "into", "until", "since", "here", "the"):

@@ -41,7 +41,7 @@ extern "C" {
 #endif
 
 #define PEERLANE_VERSION_MAJOR 0
-#define PEERLANE_VERSION_MINOR 1
+#define PEERLANE_VERSION_MINOR 2
 
 typedef struct peerlane_session* peerlane_session_t; /**< peerlane_session_open .. peerlane_session_close */
 typedef struct peerlane_mapping* peerlane_mapping_t; /**< peerlane_map .. peerlane_unmap */

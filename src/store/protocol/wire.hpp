@@ -187,7 +187,7 @@ struct hello {
   std::uint64_t instance = 0;      // server: random, another one after a restart
   std::uint64_t session = 0;       // server: this connection's; client: the one of its last connection, which has no copy
                                    // under way any more, 0 if there was none
-  std::string agent;               // for the log: "peerlane 0.1.0"
+  std::string agent;               // for the log: "peerlane 0.2.0"
   bool operator==(const hello&) const = default;
 };
 namespace capability {
