@@ -396,6 +396,20 @@ def rule_links(tree):
                     yield Finding(path, number, "links", f"{target} does not exist")
 
 
+def rule_navigation(tree):
+    """Each page and each public header is in the site's navigation: `make docs` fails otherwise, and nobody runs that often."""
+    path = "mkdocs.yml"
+    if path not in tree.files:
+        return
+    listed = set(re.findall(r"[\w./-]+\.md\b", tree.files[path]))
+    omitted = re.search(r"^OMITTED = \((.*)\)", tree.files.get("scripts/site_hooks.py", ""), re.M)
+    omitted = set(re.findall(r'"([^"]+)"', omitted.group(1))) if omitted else set()
+    pages = {name.removeprefix("docs/") for name in tree.files if re.match(r"docs/(?!figures/).*\.md$", name)}
+    headers = {name.removeprefix("include/") for name in tree.files if re.match(r"include/.*\.h(pp)?$", name)} - omitted
+    for page in sorted((pages | {f"reference/{name}.md" for name in headers}) - listed):
+        yield Finding(path, 1, "navigation", f"{page} is not in nav")
+
+
 # The printed length as a result: an exit status is taken modulo 256, so a message of 255 characters and its newline succeeds.
 PRINTED_LENGTH = re.compile(r"\breturn\s+(?:std::)?(?:v?f?printf|f?puts)\s*\(.*\)\s*;")
 
@@ -544,7 +558,7 @@ def rule_bash(tree):
 
 RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
          rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_text, rule_file_names, rule_unity, rule_whitespace,
-         rule_links, rule_version, rule_printed_length, rule_binary, rule_executable, rule_bash)
+         rule_links, rule_navigation, rule_version, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------
 

@@ -207,6 +207,14 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_words, {"a.md": "XXX lint:allow(getenv): quoted\n"}), [("a.md", 1)])
 
 
+class Navigation(unittest.TestCase):
+    def test_pages_and_headers_are_listed(self):
+        files = {"mkdocs.yml": "nav:\n  - A: a.md\n  - H: reference/x/h.hpp.md\n", "docs/a.md": "", "docs/figures/b.md": "",
+                 "include/x/h.hpp": "", "include/x/none.h": "", "scripts/site_hooks.py": 'OMITTED = ("x/none.h", "y.h")\n'}
+        self.assertEqual(run(lint.rule_navigation, files), [])
+        self.assertEqual(run(lint.rule_navigation, {**files, "docs/results/c.md": "", "include/x/i.h": ""}), [("mkdocs.yml", 1)] * 2)
+
+
 class Version(unittest.TestCase):
     def test_one_version(self):
         cmake = {"CMakeLists.txt": "project(peerlane VERSION 1.3.2 LANGUAGES C)\n"}

@@ -3,91 +3,62 @@
 
 #include <openssl/ssl.h>
 
-#include <array>
-#include <asio/connect.hpp>
-#include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
-#include <asio/read.hpp>
 #include <asio/ssl.hpp>
-#include <asio/write.hpp>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/text.hpp"
 #include "store/cluster/etcd_answer.hpp"
+#include "store/cluster/http_client.hpp"
 
 namespace pl::store_cluster {
 namespace {
 
-using asio::ip::tcp;
 using json = nlohmann::json;
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-constexpr std::size_t kMaxResponseBytes = 64u << 20;
 
-// One request over its own connection: HTTP/1.0, so that the answer ends with the connection.
-class exchange {
- public:
-  // `tls`: null for none.
-  exchange(std::string request, asio::ssl::context* tls) : request_(std::move(request)) {
-    if (tls != nullptr) secure_.emplace(socket_, *tls);
-  }
+using tls_context = std::shared_ptr<asio::ssl::context>;
 
-  result<std::string> run(const std::string& host, const std::string& port, std::chrono::milliseconds timeout) {
-    std::error_code error;
-    const auto found = resolver_.resolve(host, port, error);
-    if (error) return failed(error, host, port);
-    if (secure_) expect(host);
-    asio::async_connect(socket_, found, [this](std::error_code reason, const tcp::endpoint&) {
-      if (reason) return end(reason);
-      if (!secure_) return talk(socket_);
-      secure_->async_handshake(asio::ssl::stream_base::client, [this](std::error_code bad) {
-        if (bad) return end(bad);
-        talk(*secure_);
-      });
-    });
-    home_.run_for(timeout);
-    if (!done_) return failure{ETIMEDOUT, format("etcd at %s:%s did not answer in time", host.c_str(), port.c_str())};
-    if (error_ && error_ != asio::error::eof) return failed(error_, host, port);
-    return std::move(answer_);
-  }
+result<tls_context> read_files(const etcd_tls& tls) {
+  if (tls.authority.empty())
+    return failure{EINVAL, "etcd by https: give the authority that signed its certificate (--cluster-tls-ca)"};
+  if (tls.certificate.empty() != tls.key.empty())
+    return failure{EINVAL,
+                   "etcd by https: a certificate and its key belong together (--cluster-tls-cert, --cluster-tls-key)"};
+  auto out = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_client);
+  SSL_CTX_set_min_proto_version(out->native_handle(), TLS1_2_VERSION);
+  std::error_code error;
+  const auto step = [&](const char* label, const std::string& file) -> status {
+    if (!error) return {};
+    return failure{EINVAL, format("etcd's TLS %s %s: %s", label, file.c_str(), error.message().c_str())};
+  };
+  out->load_verify_file(tls.authority, error);
+  if (auto done = step("authority", tls.authority); !done) return done.error();
+  if (tls.certificate.empty()) return out;
+  out->use_certificate_chain_file(tls.certificate, error);
+  if (auto done = step("certificate", tls.certificate); !done) return done.error();
+  out->use_private_key_file(tls.key, asio::ssl::context::pem, error);
+  if (auto done = step("key", tls.key); !done) return done.error();
+  return out;
+}
 
- private:
-  // The certificate must name the host.
-  void expect(const std::string& host) {
-    secure_->set_verify_mode(asio::ssl::verify_peer);
-    secure_->set_verify_callback(asio::ssl::host_name_verification(host));
-    std::error_code no_number;
-    asio::ip::make_address(host, no_number);
-    if (no_number) SSL_set_tlsext_host_name(secure_->native_handle(), host.c_str());
-  }
-  // The answer ends with the connection; under TLS with its close message, so that no third party can truncate it.
-  template <class Stream>
-  void talk(Stream& stream) {
-    asio::async_write(stream, asio::buffer(request_), [this, &stream](std::error_code bad, std::size_t) {
-      if (bad) return end(bad);
-      asio::async_read(stream, asio::dynamic_buffer(answer_, kMaxResponseBytes),
-                       [this](std::error_code last, std::size_t) { end(last); });
-    });
-  }
-  static failure failed(std::error_code reason, const std::string& host, const std::string& port) {
-    int code = reason.category() == asio::error::get_system_category() ? reason.value() : EHOSTUNREACH;
-    if (reason.category() == asio::error::get_ssl_category() || reason.category() == asio::ssl::error::get_stream_category())
-      code = EPROTO;
-    return {code, format("etcd at %s:%s: %s", host.c_str(), port.c_str(), reason.message().c_str())};
-  }
-  void end(std::error_code reason) {
-    done_ = true;
-    error_ = reason;
-  }
-  asio::io_context home_{1};
-  tcp::resolver resolver_{home_};
-  tcp::socket socket_{home_};
-  std::optional<asio::ssl::stream<tcp::socket&>> secure_;
-  std::string request_, answer_;
-  std::error_code error_;
-  bool done_ = false;
-};
+result<http_address> address_in(const std::string& url) {
+  const auto none = [&] {
+    return failure{EINVAL, format("etcd address \"%s\": http(s)://HOST:PORT is expected", url.c_str())};
+  };
+  std::string_view rest = url;
+  http_address out;
+  out.is_secure = rest.starts_with("https://");
+  if (!out.is_secure && !rest.starts_with("http://")) return none();
+  rest.remove_prefix(out.is_secure ? 8 : 7);
+  while (rest.ends_with('/')) rest.remove_suffix(1);
+  const auto colon = rest.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == rest.size()) return none();
+  out.host = rest.substr(0, colon);
+  out.port = rest.substr(colon + 1);
+  if (out.host.starts_with('[') && out.host.ends_with(']')) out.host = out.host.substr(1, out.host.size() - 2);
+  return out;
+}
 
 }  // namespace
 
@@ -124,68 +95,31 @@ std::string end_of_prefix(std::string prefix) {
   return prefix;
 }
 
-struct etcd::secrets {
-  asio::ssl::context context{asio::ssl::context::tls_client};
-};
-
-result<std::shared_ptr<etcd::secrets>> etcd::read_files(const etcd_tls& tls) {
-  if (tls.authority.empty())
-    return failure{EINVAL, "etcd by https: give the authority that signed its certificate (--cluster-tls-ca)"};
-  if (tls.certificate.empty() != tls.key.empty())
-    return failure{EINVAL,
-                   "etcd by https: a certificate and its key belong together (--cluster-tls-cert, --cluster-tls-key)"};
-  auto out = std::make_shared<secrets>();
-  SSL_CTX_set_min_proto_version(out->context.native_handle(), TLS1_2_VERSION);
-  std::error_code error;
-  const auto step = [&](const char* label, const std::string& file) -> status {
-    if (!error) return {};
-    return failure{EINVAL, format("etcd's TLS %s %s: %s", label, file.c_str(), error.message().c_str())};
-  };
-  out->context.load_verify_file(tls.authority, error);
-  if (auto done = step("authority", tls.authority); !done) return done.error();
-  if (tls.certificate.empty()) return out;
-  out->context.use_certificate_chain_file(tls.certificate, error);
-  if (auto done = step("certificate", tls.certificate); !done) return done.error();
-  out->context.use_private_key_file(tls.key, asio::ssl::context::pem, error);
-  if (auto done = step("key", tls.key); !done) return done.error();
-  return out;
-}
-
 result<etcd> etcd::connect(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls) {
-  std::vector<address> out;
-  bool any_secure = false;
-  for (std::string_view one : urls) {
-    const std::string whole(one);
-    const bool secure = one.starts_with("https://");
-    if (!secure && !one.starts_with("http://"))
-      return failure{EINVAL, format("etcd address \"%s\": http(s)://HOST:PORT is expected", whole.c_str())};
-    one.remove_prefix(secure ? 8 : 7);
-    while (one.ends_with('/')) one.remove_suffix(1);
-    const auto colon = one.rfind(':');
-    if (colon == std::string_view::npos || colon == 0 || colon + 1 == one.size())
-      return failure{EINVAL, format("etcd address \"%s\": http(s)://HOST:PORT is expected", whole.c_str())};
-    std::string host(one.substr(0, colon));
-    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-    out.push_back({std::move(host), std::string(one.substr(colon + 1)), secure});
-    any_secure = any_secure || secure;
+  if (urls.empty()) return failure{EINVAL, "no address of etcd is given"};
+  std::vector<std::shared_ptr<http_client>> servers;
+  tls_context files;
+  for (const std::string& url : urls) {
+    auto address = address_in(url);
+    if (!address) return address.error();
+    if (address->is_secure && !files) {
+      auto read = read_files(tls);
+      if (!read) return read.error();
+      files = *std::move(read);
+    }
+    servers.push_back(std::make_shared<http_client>(*std::move(address), files));
   }
-  if (out.empty()) return failure{EINVAL, "no address of etcd is given"};
-  if (!any_secure) return etcd(std::move(out), timeout, nullptr);
-  auto files = read_files(tls);
-  if (!files) return files.error();
-  return etcd(std::move(out), timeout, *std::move(files));
+  return etcd(std::move(servers), timeout);
 }
 
 result<std::string> etcd::post(const std::string& path, const std::string& body) const {
   failure last{EINVAL, "no address"};
-  for (const auto& one : addresses_) {
-    exchange talk(format("POST %s HTTP/1.0\r\nHost: %s:%s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
-                         path.c_str(), one.host.c_str(), one.port.c_str(), body.size()) +
-                      body,
-                  one.secure ? &tls_->context : nullptr);
-    auto answer = talk.run(one.host, one.port, timeout_);
-    if (answer) return etcd_answer::body_of(*std::move(answer));
-    last = answer.error();
+  for (const auto& server : servers_) {
+    auto answer = server->post(path, body, timeout_);
+    if (answer) return answer;
+    // etcd refused: another of its members would, too.
+    if (answer.code() == EIO) return failure{EIO, "etcd at " + answer.error().message};
+    last = {answer.code(), "etcd at " + answer.error().message};
   }
   return last;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client of etcd's HTTP/JSON gateway (v3): keys, transactions and leases, as much as a cluster of stores needs.
 //
-// Every call opens a connection of its own, blocks for at most the timeout, and tries the next address if one does not
-// answer. An https:// address is spoken to by TLS 1.2 or later: its certificate must be signed by the authority and name the
-// host. ETIMEDOUT or ECONNREFUSED...: nothing is known of what was asked; a transaction may have happened. Thread-safe.
+// A call blocks for at most the timeout at each address, and tries the next one if one does not answer. Connections stay
+// open (http_client.hpp). An https:// address is spoken to by TLS 1.2 or later: its certificate must be signed by the
+// authority and name the host. ETIMEDOUT or ECONNREFUSED...: nothing is known of what was asked; a transaction may have
+// happened. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -15,6 +16,8 @@
 #include "base/status.hpp"
 
 namespace pl::store_cluster {
+
+class http_client;
 
 // Files for https:// addresses, PEM.
 struct etcd_tls {
@@ -61,20 +64,13 @@ class etcd {
   status revoke(std::int64_t lease) const;
 
  private:
-  struct address {
-    std::string host, port;
-    bool secure = false;
-  };
-  struct secrets;  // what TLS connections share
-  static result<std::shared_ptr<secrets>> read_files(const etcd_tls& tls);
-  etcd(std::vector<address> addresses, std::chrono::milliseconds timeout, std::shared_ptr<secrets> tls)
-      : addresses_(std::move(addresses)), timeout_(timeout), tls_(std::move(tls)) {}
+  etcd(std::vector<std::shared_ptr<http_client>> servers, std::chrono::milliseconds timeout)
+      : servers_(std::move(servers)), timeout_(timeout) {}
   // The answer's JSON text.
   result<std::string> post(const std::string& path, const std::string& body) const;
 
-  std::vector<address> addresses_;
+  std::vector<std::shared_ptr<http_client>> servers_;  // one for each address
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<secrets> tls_;  // null: no address needs it
 };
 
 std::string to_base64(std::string_view bytes);

@@ -39,14 +39,6 @@ json object_in(const json& object, const char* name) {
 
 }  // namespace
 
-result<std::string> body_of(std::string answer) {
-  const auto line = answer.find("\r\n"), head = answer.find("\r\n\r\n");
-  if (!answer.starts_with("HTTP/1.") || head == std::string::npos) return failure{EPROTO, "etcd: the answer is not HTTP"};
-  std::string body = answer.substr(head + 4);
-  if (answer.compare(9, 3, "200") == 0) return body;
-  return failure{EIO, "etcd answered " + answer.substr(9, line - 9) + ": " + body.substr(0, 200)};
-}
-
 result<etcd::snapshot> listed(const result<std::string>& body) {
   const auto answer = parsed(body);
   if (!answer) return answer.error();

@@ -9,9 +9,7 @@
 
 namespace pl::store_cluster::etcd_answer {
 
-// Of an HTTP answer, whole as it came. EIO: it is not "200"; etcd's own words.
-result<std::string> body_of(std::string answer);
-// The rest takes such a body, or hands its failure on.
+// Each takes an answer's body, or hands its failure on.
 result<etcd::snapshot> listed(const result<std::string>& body);
 result<bool> succeeded(const result<std::string>& body);
 result<std::int64_t> lease_given(const result<std::string>& body);

@@ -53,7 +53,7 @@ std::string read_back(router& cluster, std::uint32_t pool, unsigned i) {
   return got.result.way == path::ucx ? "" : key_of(i) + " came by " + store_protocol::name_of(got.result.way);
 }
 
-TEST_F(store_cluster_ucx, LargeValuesGoByTheUcxLaneOfWhoeverHasThem) {
+TEST_F(store_cluster_ucx, LargeValuesGoByTheUcxTransportOfWhoeverHasThem) {
   cluster_rig rig;
   rig.ucx = "on";
   for (const char* name : {"a", "b"}) rig.start(name);

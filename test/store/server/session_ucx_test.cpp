@@ -336,7 +336,7 @@ TEST_F(store_ucx, WhoDoesNotKnowTheSecretWritesNothing) {
 
 // ---- What breaks
 
-TEST_F(store_ucx, AUcxLaneThatBreaksCostsNoOperation) {
+TEST_F(store_ucx, AUcxTransportThatBreaksCostsNoOperation) {
   const auto value = random_value(kLarge, 5);
   ASSERT_EQ(put(*store_, pool_, "old", value).status, 0);
   store_client::put_request absent;
