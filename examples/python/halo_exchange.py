@@ -7,7 +7,7 @@ by messages after every step. With PyTorch a smoothing kernel runs between the e
 import time
 
 import gpu
-from peerlane import messages, streams, testing
+from peerlane import communicator, triggered, testing
 
 ROWS, COLUMNS = 64, 4096
 
@@ -56,7 +56,7 @@ def process(rank, rendezvous, steps):
     device = gpu.device_of(rank)
     testing.driver().enter(device)
     field = Field(rank, device)
-    with streams.open(rendezvous=rendezvous, rank=rank, size=2, device=device) as job:
+    with triggered.open(rendezvous=rendezvous, rank=rank, size=2, device=device) as job:
         mine = job.expose(field.values)
         theirs = job.import_window(job.all_gather(mine.key)[1 - rank])
         channel = job.connect(1 - rank, 1)
@@ -66,7 +66,7 @@ def process(rank, rendezvous, steps):
         ours = step_us(lambda: (put_and_wait(field, channel, theirs, steps), field.stream.synchronize()), steps)
         assert channel.state()["error"] == 0
         job.barrier()  # who leaves first closes the other's channel
-    with messages.open(rendezvous=f"{rendezvous}/messages", rank=rank, size=2) as link:
+    with communicator.open(rendezvous=f"{rendezvous}/messages", rank=rank, size=2) as link:
         send_and_receive(field, link, 1 - rank, 2)
         link.barrier()
         theirs = step_us(lambda: send_and_receive(field, link, 1 - rank, steps), steps)

@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # "x as x": a type checker's word for what is exported
-    from . import messages as messages, store as store, streams as streams, testing as testing
+    from . import communicator as communicator, store as store, testing as testing, triggered as triggered
     from ._blocks import (copy_block_list as copy_block_list, copy_block_list_async as copy_block_list_async, copy_blocks as copy_blocks,
                           copy_blocks_async as copy_blocks_async)
     from ._copy import copy as copy, copy_async as copy_async, explain as explain, fill as fill
@@ -38,7 +38,7 @@ _HOMES = {
     "_types": ("After", "AnyArray", "DeviceArray", "Direction", "Stream"),
     "_version": ("__version__",),
 }
-_MODULES = ("messages", "store", "streams", "testing")
+_MODULES = ("communicator", "store", "testing", "triggered")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _HIDING = ("map",)  # `from peerlane import *` must not take Python's own away
 __all__ = sorted([*(name for name in _HOME_OF if not name.startswith("_") and name not in _HIDING), *_MODULES])

@@ -212,7 +212,7 @@ class Window:
         """
 
 class Communicator:
-    """What peerlane.messages.open() returns."""
+    """What peerlane.communicator.open() returns."""
 
     def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float) -> None: ...
 
@@ -351,7 +351,7 @@ class Channel:
         """What the channel waits for, in lines for people."""
 
 class StreamContext:
-    """What peerlane.streams.open() returns."""
+    """What peerlane.triggered.open() returns."""
 
     def __init__(self, rendezvous: str, rank: int, size: int, device: int | None, economy: bool, wait_timeout: float) -> None: ...
 

@@ -4,14 +4,14 @@
 #include <nanobind/nanobind.h>
 
 #include "blocks.hpp"
+#include "communicator.hpp"
 #include "copies.hpp"
 #include "host_pool.hpp"
 #include "mapping.hpp"
-#include "messages.hpp"
 #include "operation.hpp"
 #include "process.hpp"
 #include "raise.hpp"
-#include "streams.hpp"
+#include "triggered.hpp"
 
 NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // views may outlive the interpreter's end
@@ -23,6 +23,6 @@ NB_MODULE(_core, module) {
   pl::py::bind_copies(module);
   pl::py::bind_blocks(module);
   pl::py::bind_host_pool(module);
-  pl::py::bind_messages(module);
-  pl::py::bind_streams(module);
+  pl::py::bind_communicator(module);
+  pl::py::bind_triggered(module);
 }

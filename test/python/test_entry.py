@@ -118,7 +118,7 @@ def test_words_of_the_store(tmp_path):
 
 def test_words_of_messages(tmp_path):
     x = testing.zeros(4)
-    with peerlane.messages.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
+    with peerlane.communicator.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
         key = job.expose(x).key
         for words, call in {"peer: str is no integer": lambda: job.send("0", x), "peer: NoneType is no integer": lambda: job.isend(None, x),
                             "source: float is no integer": lambda: job.recv(0.5, x), "tag: str is no integer": lambda: job.irecv(0, x, "t"),
@@ -232,9 +232,9 @@ def test_reprs(numbers, tmp_path):
         assert "<table>" in shown and "float32" in shown and "dmabuf" in shown
         assert repr(m.array).startswith("MappedArray([[ 0.,  1.,") and str(m.array[0]) == str(numbers[0])
     assert "closed" in repr(m) and "closed" in m._repr_html_()
-    with peerlane.messages.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
-        assert repr(job) == "<peerlane.messages.Communicator rank 0 of 1>"
-    assert repr(job) == "<peerlane.messages.Communicator closed>"
+    with peerlane.communicator.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
+        assert repr(job) == "<peerlane.communicator.Communicator rank 0 of 1>"
+    assert repr(job) == "<peerlane.communicator.Communicator closed>"
     reply = peerlane.store.Reply(1, 2, 3, "unix", "logged")
     assert "version=1" in repr(reply) and "<td style='text-align:left'>unix</td>" in reply._repr_html_()
 
@@ -266,5 +266,5 @@ def test_a_star_takes_nothing_away(name):
 
 def test_map_and_open_are_there_by_name():
     assert callable(peerlane.map) and "map" in dir(peerlane)
-    for module in (peerlane.messages, peerlane.store, peerlane.streams):
+    for module in (peerlane.communicator, peerlane.store, peerlane.triggered):
         assert callable(module.open) and "open" not in module.__all__

@@ -68,8 +68,8 @@ def test_other_signals_are_handled_while_it_waits(stuck):
     assert len(seen) == 1
 
 
-def test_messages(tmp_path):
-    with peerlane.messages.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
+def test_communicator(tmp_path):
+    with peerlane.communicator.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
         x = testing.zeros(4)
         request = job.irecv(0, x, tag=1)
         for wait in (lambda: job.recv(0, x, tag=2), request.wait, lambda: job.recv(0, x, tag=2, timeout=60)):

@@ -10,7 +10,7 @@ import job
 import numpy as np
 import peerlane
 import pytest
-from peerlane import _native, messages, streams, testing, top
+from peerlane import _native, communicator, triggered, testing, top
 
 SMALL, LARGE = 64, 1 << 20
 
@@ -50,7 +50,7 @@ def exchange(m, peer, sends, receives):
 def send_every_way(rank, rendezvous):
     """Small, between host memories, between GPU memories, from host to GPU memory, and to oneself: five ways."""
     peer = 1 - rank
-    with messages.open(rendezvous=rendezvous, rank=rank, size=2) as m:
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
         pids = [int.from_bytes(each, "little") for each in m.all_gather(os.getpid().to_bytes(8, "little"))]
         _, before = look()
         host = lambda size, value: np.full(size, value, np.uint8)  # noqa: E731
@@ -81,7 +81,7 @@ def send_every_way(rank, rendezvous):
 
 
 def send_by_the_network(rank, rendezvous):
-    with messages.open(rendezvous=rendezvous, rank=rank, size=2) as m:
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
         exchange(m, 1 - rank, [np.full(LARGE, 1 + rank, np.uint8)], [np.zeros(LARGE, np.uint8)])
         m.barrier(60)
         values = look()[0][os.getpid()].values
@@ -94,7 +94,7 @@ def signal(rank, rendezvous):
     peer = 1 - rank
     testing.driver().enter(rank)
     x, inbox, stream = testing.zeros(256, device=rank), testing.zeros(256, device=rank), testing.Stream(rank)
-    with streams.open(rendezvous=rendezvous, rank=rank, size=2, device=rank) as s:
+    with triggered.open(rendezvous=rendezvous, rank=rank, size=2, device=rank) as s:
         mine = s.expose(inbox)
         theirs = s.import_window(s.all_gather(mine.key)[peer])
         channel = s.connect(peer, 1)
@@ -112,7 +112,7 @@ def signal(rank, rendezvous):
     assert look()[0][os.getpid()].values["streams.channels"] == 0
 
 
-def test_messages(folder, tmp_path):
+def test_communicator(folder, tmp_path):
     job.run(send_every_way, tmp_path)
 
 
@@ -121,7 +121,7 @@ def test_messages_by_the_network(folder, tmp_path, monkeypatch):
     job.run(send_by_the_network, tmp_path)
 
 
-def test_streams(folder, tmp_path):
+def test_triggered(folder, tmp_path):
     job.run(signal, tmp_path)
 
 

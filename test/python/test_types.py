@@ -31,7 +31,7 @@ async def use(x: peerlane.DeviceArray, host: np.ndarray, own: testing.DeviceArra
     await peerlane.copy_async(x, host)
     reveal_type(peerlane.copy_async(x, x))
     reveal_type(asyncio.create_task(peerlane.copy_async(own, host)))
-    with peerlane.messages.open() as job:
+    with peerlane.communicator.open() as job:
         reveal_type(job.recv(0, x))
     with peerlane.store.open() as store:
         reveal_type(store.open_pool("p").get("k", x).version)

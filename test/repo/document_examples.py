@@ -28,7 +28,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-TOGETHER = ("peerlane/communicator.h", "peerlane/communicator.hpp", "peerlane/triggered.h", "peerlane/triggered.hpp", "messages.open(", "streams.open(")
+TOGETHER = ("peerlane/communicator.h", "peerlane/communicator.hpp", "peerlane/triggered.h", "peerlane/triggered.hpp", "communicator.open(", "triggered.open(")
 STORE = "/var/tmp/store"
 OURS = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:peerlane|nvbandwidth|osu_\w+|mpirun|srun|store_bench)\s", re.M)
 PATIENCE_S = 250  # a machine may be busy with other tests

@@ -8,6 +8,6 @@ namespace nb = nanobind;
 
 namespace pl::py {
 
-void bind_messages(nb::module_& module);
+void bind_communicator(nb::module_& module);
 
 }  // namespace pl::py

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messages.hpp"
+#include "communicator.hpp"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -244,7 +244,7 @@ nb::typed<nb::dict, nb::str, int> statistics(self_t self) {
 
 }  // namespace
 
-void bind_messages(nb::module_& module) {
+void bind_communicator(nb::module_& module) {
   module.attr("ANY_SOURCE") = peerlane::any_source;
   module.attr("WHOLE_TAG") = peerlane::whole_tag;
   nb::class_<window>(module, "Window", "Memory that other processes may put to and get from, until it is closed or dropped.")
@@ -253,7 +253,7 @@ void bind_messages(nb::module_& module) {
            "Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of "
            "times.");
   const auto any = nb::arg("after").none() = "auto";
-  nb::class_<communicator>(module, "Communicator", nb::is_weak_referenceable(), "What peerlane.messages.open() returns.")
+  nb::class_<communicator>(module, "Communicator", nb::is_weak_referenceable(), "What peerlane.communicator.open() returns.")
       .def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
            nb::arg("host_only"), nb::arg("open_timeout"))
       .def("close", &communicator::close, "Leaves the job; what is under way ends with an error. Any number of times.")

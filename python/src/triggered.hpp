@@ -8,6 +8,6 @@ namespace nb = nanobind;
 
 namespace pl::py {
 
-void bind_streams(nb::module_& module);
+void bind_triggered(nb::module_& module);
 
 }  // namespace pl::py

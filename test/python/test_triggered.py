@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peerlane.streams between two processes: rounds of puts that no CPU orders, and what the host sees of them."""
+"""peerlane.triggered between two processes: rounds of puts that no CPU orders, and what the host sees of them."""
 
 import job
 import numpy as np
 import peerlane
 import pytest
-from peerlane import streams, testing
+from peerlane import triggered, testing
 
 ROUNDS = 20
 
@@ -16,7 +16,7 @@ def ping_pong(rank, rendezvous):
     stream = testing.Stream(rank)
     inbox = testing.zeros(1024, np.int32, device=rank)
     outboxes = [testing.array(np.full(1024, 100 * rank + i, np.int32), device=rank) for i in range(ROUNDS)]
-    with streams.open(rendezvous=rendezvous, rank=rank, size=2, device=rank) as s:
+    with triggered.open(rendezvous=rendezvous, rank=rank, size=2, device=rank) as s:
         assert (s.rank, s.size) == (rank, 2)
         mine = s.expose(inbox)
         theirs = s.import_window(s.all_gather(mine.key)[peer])
@@ -45,5 +45,5 @@ def ping_pong(rank, rendezvous):
         s.barrier()
 
 
-def test_streams(tmp_path):
+def test_triggered(tmp_path):
     job.run(ping_pong, tmp_path)

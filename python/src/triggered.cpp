@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "streams.hpp"
+#include "triggered.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -227,9 +227,9 @@ void bind_channel(nb::module_& module) {
 
 }  // namespace
 
-void bind_streams(nb::module_& module) {
+void bind_triggered(nb::module_& module) {
   bind_channel(module);
-  nb::class_<stream_context>(module, "StreamContext", nb::is_weak_referenceable(), "What peerlane.streams.open() returns.")
+  nb::class_<stream_context>(module, "StreamContext", nb::is_weak_referenceable(), "What peerlane.triggered.open() returns.")
       .def(nb::init<const std::string&, int, int, std::optional<int>, bool, double>(), nb::arg("rendezvous"),
            nb::arg("rank"), nb::arg("size"), nb::arg("device").none(), nb::arg("economy"), nb::arg("wait_timeout"))
       .def("close", &stream_context::close, "Closes its channels; synchronise the streams first. Any number of times.")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages, put and get between tensors of the processes of a job: any mix of GPU and host memory, no MPI needed.
 
-    comm = peerlane.messages.open()             # as mpirun, srun or torchrun says
+    comm = peerlane.communicator.open()             # as mpirun, srun or torchrun says
     if comm.rank == 0:
         comm.send(1, tensor, tag=7)
     else:
@@ -68,9 +68,9 @@ class Communicator(_core.Communicator):
 
     def __repr__(self) -> str:
         try:
-            return f"<peerlane.messages.Communicator rank {self.rank} of {self.size}>"
+            return f"<peerlane.communicator.Communicator rank {self.rank} of {self.size}>"
         except ValueError:
-            return "<peerlane.messages.Communicator closed>"
+            return "<peerlane.communicator.Communicator closed>"
 
 
 def _torchrun_place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:

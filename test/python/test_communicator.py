@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peerlane.messages between two processes, each with a simulated GPU of its own."""
+"""peerlane.communicator between two processes, each with a simulated GPU of its own."""
 
 import asyncio
 import errno
@@ -9,12 +9,12 @@ import job
 import numpy as np
 import peerlane
 import pytest
-from peerlane import messages, testing
+from peerlane import communicator, testing
 
 
 def exchange(rank, rendezvous):
     peer = 1 - rank
-    with messages.open(rendezvous=rendezvous, rank=rank, size=2) as m:
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
         assert (m.rank, m.size) == (rank, 2) and m.peer_is_alive(peer) and "rank" in m.plan(peer)
         for size in (0, 4, 5000, 1 << 20):
             values = np.random.default_rng(size).integers(0, 255, size, np.uint8)
@@ -28,7 +28,7 @@ def exchange(rank, rendezvous):
         if rank == 0:
             m.isend(1, np.arange(3, dtype=np.float32), 5).wait(30)
         else:
-            m.irecv(messages.ANY_SOURCE, small, 5).wait(30)
+            m.irecv(communicator.ANY_SOURCE, small, 5).wait(30)
             assert list(small) == [0, 1, 2]
         assert m.all_gather(bytes([rank, 7])) == [b"\0\7", b"\1\7"]
         refusals(m, peer)
@@ -90,13 +90,13 @@ async def waiting(m, rank, peer):
     assert (source, tag, size) == (peer, 11, 4000) and (x.get() == peer).all() and await asked == (peer, 11, 4000)
 
 
-def test_messages(tmp_path):
+def test_communicator(tmp_path):
     job.run(exchange, tmp_path)
 
 
 def sleeping_loops(rank, rendezvous):
     """Both loops sleep on the descriptor between messages; many tasks of a loop wait at once."""
-    with messages.open(rendezvous=rendezvous, rank=rank, size=2, host_only=True) as m:
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2, host_only=True) as m:
 
         async def talk(tag):
             value = np.zeros(1, np.int64)
@@ -125,18 +125,18 @@ def test_a_loop_sleeps_until_messages_come(tmp_path):
 
 def test_who_takes_part_must_be_said(monkeypatch):
     with pytest.raises(peerlane.Error):
-        messages.open(timeout=1)
+        communicator.open(timeout=1)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     for name, value in {"MASTER_ADDR": "host", "MASTER_PORT": "29500", "RANK": "3", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
-    assert messages._torchrun_place("", 0, 0) == ("host:29501", 3, 8)
-    assert messages._torchrun_place("file:x", 1, 2) == ("file:x", 1, 2)
+    assert communicator._torchrun_place("", 0, 0) == ("host:29501", 3, 8)
+    assert communicator._torchrun_place("file:x", 1, 2) == ("file:x", 1, 2)
 
 
 def test_operations_of_every_kind_in_one_wait():
     x, out = testing.array(np.arange(1 << 16, dtype=np.float32)), np.zeros(1 << 16, np.float32)
     here, sent = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
-    with messages.open(rank=0, size=1) as comm:
+    with communicator.open(rank=0, size=1) as comm:
         codes = []
         received = comm.irecv(0, here, tag=3)
         copied = peerlane.copy_async(out, x)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts, signals and waits that CUDA streams carry out by themselves: between a kernel and the peer's next one stands no CPU.
 
-    job = peerlane.streams.open()
+    job = peerlane.triggered.open()
     mine = job.expose(inbox)                                    # a GPU tensor that peers may put into
     theirs = job.import_window(job.all_gather(mine.key)[peer])
     channel = job.connect(peer, 1)
@@ -14,7 +14,7 @@ What is ordered after what: docs/async-api.md.
 from typing import TYPE_CHECKING
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
-from .messages import _torchrun_place
+from .communicator import _torchrun_place
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,14 +35,14 @@ class StreamContext(_core.StreamContext):
 
     def __repr__(self) -> str:
         try:
-            return f"<peerlane.streams.StreamContext rank {self.rank} of {self.size}>"
+            return f"<peerlane.triggered.StreamContext rank {self.rank} of {self.size}>"
         except ValueError:
-            return "<peerlane.streams.StreamContext closed>"
+            return "<peerlane.triggered.StreamContext closed>"
 
 
 def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | None = None, economy: bool = False,
          wait_timeout: float = 30) -> StreamContext:
-    """Opens this process's part; collective. Who takes part: as peerlane.messages.open().
+    """Opens this process's part; collective. Who takes part: as peerlane.communicator.open().
 
     `device`: the GPU; None: that of the current context. `economy`: the service thread sleeps when nothing comes.
     `wait_timeout`: seconds until a stream that stands in a wait is released, with an error.
