@@ -66,7 +66,7 @@ class Text:
     """A page as proofs see it: no code blocks, remarks or link targets, one space for any white space. at[i]: offset in the page."""
 
     words: str
-    at: list
+    positions: list
 
 
 def blanked(page):
@@ -78,7 +78,7 @@ def blanked(page):
 
 
 def text_of(page):
-    words, at = [], []
+    words, positions = [], []
     for offset, char in enumerate(blanked(page)):
         if char in "\0[":
             continue
@@ -87,9 +87,9 @@ def text_of(page):
                 continue
             char = " "
         words.append(char)
-        at.append(offset)
-    at.append(len(page))
-    return Text("".join(words), at)
+        positions.append(offset)
+    positions.append(len(page))
+    return Text("".join(words), positions)
 
 
 def line_number(page, offset):
@@ -178,15 +178,15 @@ def add_items(claim, line):
 
 
 def check_form(path, claim):
-    where = f"{path}:{claim.line}"
+    origin = f"{path}:{claim.line}"
     if not claim.slots():
-        raise Fault(f"{where}: no {{}} in `{claim.words}`")
+        raise Fault(f"{origin}: no {{}} in `{claim.words}`")
     if claim.reason is not None and len(re.findall(r"[A-Za-z]", re.sub(r"\{[^}]*\}", "", claim.words))) < LEAST_WORDS:
-        raise Fault(f"{where}: `{claim.words}` would excuse numbers that nobody thought of; take more words of the page")
+        raise Fault(f"{origin}: `{claim.words}` would excuse numbers that nobody thought of; take more words of the page")
     if claim.reason is None and len(claim.items) != len(claim.slots()):
-        raise Fault(f"{where}: {len(claim.slots())} numbers and {len(claim.items)} expressions in `{claim.words}`")
+        raise Fault(f"{origin}: {len(claim.slots())} numbers and {len(claim.items)} expressions in `{claim.words}`")
     if claim.reason is not None and (claim.items or not claim.reason.strip()):
-        raise Fault(f"{where}: either expressions or `not measured: REASON`")
+        raise Fault(f"{origin}: either expressions or `not measured: REASON`")
 
 
 # ---- Expressions -------------------------------------------------------------------------------------------------------
@@ -396,11 +396,11 @@ def check_page(path, page, proof, load):
             findings.append(Finding(proof.path, claim.line, f"`{claim.words}` stands {len(matches)} times in {path}"))
             continue
         for match in matches:
-            named.update(text.at[match.start(i + 1)] for i in range(len(claim.slots())))
+            named.update(text.positions[match.start(i + 1)] for i in range(len(claim.slots())))
         if claim.reason is not None:
             continue
         for index, (slot, item) in enumerate(zip(claim.slots(), claim.items), 1):
-            start, end, printed = text.at[matches[0].start(index)], text.at[matches[0].end(index) - 1] + 1, matches[0].group(index)
+            start, end, printed = text.positions[matches[0].start(index)], text.positions[matches[0].end(index) - 1] + 1, matches[0].group(index)
             try:
                 value = Expression(item, proof, load).value()
             except (Fault, ZeroDivisionError, ValueError, KeyError) as fault:

@@ -10,6 +10,7 @@ break a rule carries `lint:allow(<rule>)` with the reason next to it. Only the s
 rules run wherever the build does.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -516,6 +517,26 @@ def rule_text(tree):
             yield Finding(path, number, "text", f"\"{found.group(1)}\" is this project's own word; the field says {term}")
 
 
+def rule_python_names(tree):
+    """The same for what Python code defines, but for tests."""
+    for path, text in tree.with_suffix(".py").items():
+        if path in SELF or DATA.search(path) or path.startswith("test/"):
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(text)))
+        except SyntaxError:
+            continue  # a template, or for a newer Python
+        lines = text.split("\n")
+        for node in nodes:
+            name = (node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else
+                    node.arg if isinstance(node, ast.arg) else
+                    node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)) else
+                    node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else None)
+            problem = name and complaint_about(path, name.lstrip("_"), "")
+            if problem and not allowed(lines[node.lineno - 1], "names"):
+                yield Finding(path, node.lineno, "names", problem)
+
+
 def rule_file_names(tree):
     for path in tree.files:
         problem = None if DATA.search(path) or path.startswith("docs/") else next(
@@ -557,7 +578,7 @@ def rule_bash(tree):
 
 
 RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
-         rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_text, rule_file_names, rule_unity, rule_whitespace,
+         rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_python_names, rule_text, rule_file_names, rule_unity, rule_whitespace,
          rule_links, rule_navigation, rule_version, rule_printed_length, rule_binary, rule_executable, rule_bash)
 
 # ---- Linters from outside ----------------------------------------------------------------------------------------------

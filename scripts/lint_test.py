@@ -254,6 +254,13 @@ class Names(unittest.TestCase):
             self.assertEqual(run(lint.rule_names, {"src/a.cpp": f"int {name};\n"}), [], name)
         self.assertEqual(run(lint.rule_names, {"src/ucx/a.hpp": "struct lane;\n", "src/copy/a.cu": "int lane;\n"}), [])
 
+    def test_python_names(self):
+        for line in ("at = 1", "def f(where): pass", "for of in x: pass", "self.told = 1", "def _look(): pass", "try:\n  x\nexcept E as why: pass"):
+            self.assertEqual([p for p, _ in run(lint.rule_python_names, {"python/a.py": line + "\n"})], ["python/a.py"], line)
+        for line in ("x.at(1)", "f(where=1)", "offset = at_least = 1", "what: str  # lint:allow(names): a field of JSON", "print <<"):
+            self.assertEqual(run(lint.rule_python_names, {"python/a.py": line + "\n"}), [], line)
+        self.assertEqual(run(lint.rule_python_names, {"test/a.py": "at = 1\n"}), [])
+
     def test_private_words_in_texts(self):
         for line in ("// The lane broke.", "# a rescue", "Doors of the store", 'log("the outlet is full");', "what it departed from", "sleepers"):
             self.assertEqual(run(lint.rule_text, {"docs/a.md": line + "\n"}), [("docs/a.md", 1)], line)

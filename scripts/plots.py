@@ -131,8 +131,8 @@ def copy_latency():
 def message_latency():
     panel = Panel(44, 36, 560, 270, (1, 64 << 20), (1, 1000))
     parts = panel.frame("one way between two GPUs, microseconds", [1, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20])
-    parts += panel.curves([(name, css, None, curve("p2p/h200x2/latency.json", "latency_us_p50", 1, via=via))
-                           for name, css, via in (("Peerlane", "plot-a", "ours"), ("UCX", "plot-b", "ucx"), ("NCCL", "plot-c", "nccl"))])
+    parts += panel.curves([(name, css, None, curve("p2p/h200x2/latency.json", "latency_us_p50", 1, via=contender))
+                           for name, css, contender in (("Peerlane", "plot-a", "ours"), ("UCX", "plot-b", "ucx"), ("NCCL", "plot-c", "nccl"))])
     parts.append(text(44, 346, "Two H200 with NVLink, two processes, medians of one run in which the three take turns.", "plot-soft", size=11))
     return picture(700, 356, "Time of a message between two H200 by its size: Peerlane, UCX and NCCL", parts)
 

@@ -102,8 +102,8 @@ class RawSocket:
         self.put(0)  # its pages are there
 
     def put(self, _):
-        for at in range(0, LARGE, CALL_BYTES):
-            self.socket.sendall(self.value[at : at + CALL_BYTES])
+        for offset in range(0, LARGE, CALL_BYTES):
+            self.socket.sendall(self.value[offset : offset + CALL_BYTES])
         if self.socket.recv(1) != b"k":
             raise RuntimeError("the raw socket's other end is gone")
 
@@ -127,9 +127,9 @@ class Store:
         self.tcp, self.socket = line.split("TCP ")[1].strip(), folder / "data" / "store.sock"
         self.machine = {}
 
-    def perf(self, test, size, seconds, where, **options):
+    def perf(self, test, size, seconds, reach, **options):
         out = self.folder / "perf.json"
-        words = [self.program, "store", "perf", "--test", test, "--value_length", size, "--server", where, "--duration",
+        words = [self.program, "store", "perf", "--test", test, "--value_length", size, "--server", reach, "--duration",
                  max(1, round(seconds)), "--json", out]
         for name, value in options.items():
             words += [f"--{name}", value]
@@ -225,8 +225,8 @@ class Mooncake:
         lines = self.log.read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "without a word")
 
-    def turn(self, what, size, seconds):
-        self.client.stdin.write(json.dumps([what, size, seconds, 3 if size == LARGE else 50]) + "\n")
+    def turn(self, kind, size, seconds):
+        self.client.stdin.write(json.dumps([kind, size, seconds, 3 if size == LARGE else 50]) + "\n")
         self.client.stdin.flush()
         line = self.line_of(self.client)
         if not line:
@@ -282,8 +282,8 @@ def parts_of(store, raw, mooncake, rivals, seconds):
               Contender("store, shm-direct", lambda: store.perf("put", MIDDLE, seconds, store.socket, **middle))], []),
     ]
     if mooncake:
-        for part, what, size in ((parts[0], "put", LARGE), (parts[1], "get", LARGE), (parts[2], "put", SMALL), (parts[4], "put", MIDDLE)):
-            part.contenders.append(Contender("Mooncake", lambda what=what, size=size: mooncake.turn(what, size, seconds)))
+        for part, kind, size in ((parts[0], "put", LARGE), (parts[1], "get", LARGE), (parts[2], "put", SMALL), (parts[4], "put", MIDDLE)):
+            part.contenders.append(Contender("Mooncake", lambda kind=kind, size=size: mooncake.turn(kind, size, seconds)))
         parts[0].ratios += [("store, TCP", "Mooncake", 5.0), ("store, shm-direct", "Mooncake", 5.0)]
         parts[2].ratios.append(("store, 64 under way, TCP", "Mooncake", 5.0))
         parts[2].ratios.append(("store, one at a time, TCP", "Mooncake", 5.0))
@@ -312,10 +312,10 @@ def rows_of(part):
              "latency_ns_p50": statistics.median(turn.p50_ns for turn in one.turns),
              "latency_ns_p99": statistics.median(turn.p99_ns for turn in one.turns), "series": f"{part.name}/{one.name}"}
             for one in part.contenders]
-    for of, to, aim in part.ratios:
-        ratio = statistics.median(a.rate / b.rate for a, b in zip(by_name[of].turns, by_name[to].turns))
+    for measured, base, aim in part.ratios:
+        ratio = statistics.median(a.rate / b.rate for a, b in zip(by_name[measured].turns, by_name[base].turns))
         wanted = {} if aim is None else {"aim": aim, "met": ratio >= aim}
-        rows.append({"kind": "ratio", "part": part.name, "contender": of, "to": to, "ratio": ratio, **wanted})
+        rows.append({"kind": "ratio", "part": part.name, "contender": measured, "to": base, "ratio": ratio, **wanted})
     return rows
 
 
@@ -352,16 +352,16 @@ def main():
             try:
                 rival(bench, key, folder, 0.01)
                 rivals[name] = lambda seconds, key=key: rival(bench, key, folder, seconds)
-            except (OSError, subprocess.CalledProcessError) as why:
-                notes.append(f"{name} was left out: {why}")
+            except (OSError, subprocess.CalledProcessError) as error:
+                notes.append(f"{name} was left out: {error}")
         try:
             if arguments.mooncake:
                 mooncake = Mooncake(arguments.mooncake, folder)
                 stack.callback(mooncake.close)
             elif not arguments.ucx:
                 notes.append("Mooncake was left out: --mooncake was not given")
-        except (OSError, RuntimeError) as why:
-            notes.append(f"Mooncake was left out: {why}")
+        except (OSError, RuntimeError) as error:
+            notes.append(f"Mooncake was left out: {error}")
         parts = ucx_parts_of(store, arguments.seconds) if arguments.ucx else parts_of(store, raw, mooncake, rivals, arguments.seconds)
         load = os.getloadavg()[0]
         rows = []

@@ -64,12 +64,12 @@ def main():
         running.synchronize()
 
     parameter, result, value = testing.zeros(1, "uint32"), testing.zeros(1, "uint32"), np.zeros(1, np.uint32)
-    to, between, four = ctypes.c_uint64(result.address), ctypes.c_uint64(parameter.address), ctypes.c_size_t(4)
+    target, between, four = ctypes.c_uint64(result.address), ctypes.c_uint64(parameter.address), ctypes.c_size_t(4)
 
     def copy_and_launch(i):
         value[0] = i
         testing.driver().call("cuMemcpyHtoD_v2", between, ctypes.c_void_p(value.ctypes.data), four)
-        testing.driver().call("cuMemcpyDtoD_v2", to, between, four)
+        testing.driver().call("cuMemcpyDtoD_v2", target, between, four)
         assert result.get()[0] == i
 
     gpu.effect(ours, gpu.median_us(copy_and_launch, rounds), "a parameter to running work and its answer", "copying and launching")

@@ -53,10 +53,10 @@ def median_us(call, rounds):
     return statistics.median(times) / 1e3
 
 
-def effect(ours, theirs, what, other):
+def effect(ours, theirs, task, other):
     """The last line of an example."""
     gpu = "simulated GPU (no GPU's figures)" if testing.is_simulated() else "GPU"
-    print(f"effect: {what} takes {ours:.1f} us, {other} {theirs:.1f} us ({theirs / ours:.1f}x) on the {gpu}")
+    print(f"effect: {task} takes {ours:.1f} us, {other} {theirs:.1f} us ({theirs / ours:.1f}x) on the {gpu}")
 
 
 def run_pair(function, *arguments):

@@ -40,14 +40,14 @@ def torch_model(torch):
 
 def plain_model():
     x, y, stream, cuda = testing.zeros(FEATURES), testing.zeros(FEATURES), testing.Stream(), testing.driver()
-    here, there, size = ctypes.c_uint64(x.address), ctypes.c_uint64(y.address), ctypes.c_size_t(x.nbytes)
+    device_input, device_output, size = ctypes.c_uint64(x.address), ctypes.c_uint64(y.address), ctypes.c_size_t(x.nbytes)
 
     def run():
-        cuda.call("cuMemcpyDtoDAsync_v2", there, here, size, ctypes.c_void_p(stream.ptr))
+        cuda.call("cuMemcpyDtoDAsync_v2", device_output, device_input, size, ctypes.c_void_p(stream.ptr))
         stream.synchronize()
 
     def usual(request):
-        cuda.call("cuMemcpyHtoD_v2", here, ctypes.c_void_p(request.ctypes.data), size)
+        cuda.call("cuMemcpyHtoD_v2", device_input, ctypes.c_void_p(request.ctypes.data), size)
         run()
         return y.get()
 

@@ -22,6 +22,6 @@ def main(name: str | None = None) -> None:
         sys.exit(0)
     try:
         program = _native.program()
-    except FileNotFoundError as why:
-        sys.exit(f"{name}: {why}")
+    except FileNotFoundError as error:
+        sys.exit(f"{name}: {error}")
     os.execv(program, [name, *arguments])

@@ -26,8 +26,8 @@ def fill(dst: AnyArray, value: complex, *, after: After = "auto") -> None:
     element = _core.fill_bytes(dst, value, after)
     if element is None:
         return
-    where, _, shape, nbytes, address, is_contiguous = _core.look_at(dst)
-    if where == "host":
+    location, _, shape, nbytes, address, is_contiguous = _core.look_at(dst)
+    if location == "host":
         np.asarray(dst)[...] = value
     elif not is_contiguous or nbytes <= _FILL_CHUNK_BYTES:
         copy(dst, _repeated(element, shape), after=after)

@@ -183,8 +183,8 @@ class Mapping(_core.MappingBase):
         facts: dict[str, object] = {"dtype": self.dtype_name, "shape": self.shape, "strides": self.strides, "bytes": self.nbytes,
                                     "device address": hex(self.device_ptr)}
         if not self.closed:
-            told = self.info()
-            facts |= {"backend": told.get("backend", ""), "kind of mapping": told.get("mapping_type", ""), "GPU": told.get("device_ordinal", "")}
+            described = self.info()
+            facts |= {"backend": described.get("backend", ""), "kind of mapping": described.get("mapping_type", ""), "GPU": described.get("device_ordinal", "")}
         return _html.rows(f"peerlane.Mapping{' (closed)' if self.closed else ''}", facts)
 
     @property

@@ -138,5 +138,5 @@ class Finding(TypedDict):
 
     level: Literal["ok", "note", "BLOCKER"]
     subject: str
-    what: str
+    what: str  # lint:allow(names): a field of doctor's JSON
     fix: str

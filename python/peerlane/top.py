@@ -143,11 +143,11 @@ class Process:
 def combine(snapshots, before):
     """[Process] from snapshots now and {path: Snapshot} of the look before."""
     processes: dict[tuple, Process] = {}
-    here = pid_namespace()
+    own_namespace = pid_namespace()
     for one in snapshots:
         key = (one.pid_namespace, one.process_id, one.process_start)
         process = processes.setdefault(key, Process(one.process_id, one.program, time.time() - one.made_unix_ns / 1e9, {}, {},
-                                                    one.pid_namespace != here))
+                                                    one.pid_namespace != own_namespace))
         earlier = before.get(one.path)
         if earlier is not None and earlier.made_unix_ns != one.made_unix_ns:
             earlier = None  # another process under the same name
@@ -218,9 +218,9 @@ def as_text(processes, removed):
     lines = []
     for process in processes:
         lines.append(header_line(process))
-        for group, what in (("copy", "copies"), ("messages", "messages"), ("streams", "stream operations")):
+        for group, noun in (("copy", "copies"), ("messages", "messages"), ("streams", "stream operations")):
             for way, count, volume, rate, speed in ways(process, group):
-                lines.append(f"  {what:18} {way:20} {count_words(count):>8} {size_words(volume):>10} {count_words(rate):>8}/s {size_words(speed):>10}/s")
+                lines.append(f"  {noun:18} {way:20} {count_words(count):>8} {size_words(volume):>10} {count_words(rate):>8}/s {size_words(speed):>10}/s")
         if store_words(process):
             lines.append(f"  {'store':18} {store_words(process)}")
     if not processes:
@@ -252,10 +252,10 @@ def rich_view(processes, removed):
         table.add_column("way")
         for title in ("count", "volume", "a second", "rate"):
             table.add_column(title, justify="right")
-        for group, what in (("copy", "copies"), ("messages", "messages"), ("streams", "streams")):
+        for group, noun in (("copy", "copies"), ("messages", "messages"), ("streams", "streams")):
             for way, count, volume, rate, speed in ways(process, group):
                 busy = "bold" if rate > 0 else "dim"
-                table.add_row(what, way, count_words(count), size_words(volume), count_words(rate), f"{size_words(speed)}/s", style=busy)
+                table.add_row(noun, way, count_words(count), size_words(volume), count_words(rate), f"{size_words(speed)}/s", style=busy)
         if store_words(process):
             table.add_row("store", store_words(process))
         # Names of programs are not ours: Text, so that brackets in them mean nothing.
@@ -267,20 +267,20 @@ def rich_view(processes, removed):
     return Group(*parts)
 
 
-def live(folder, interval_s, looks):
-    """Until Ctrl-C, or for `looks` pictures."""
+def live(folder, interval_s, rounds):
+    """Until Ctrl-C, or for `rounds` pictures."""
     from rich.live import Live
 
     removed_lately: list[str] = []
     before: dict[Path, Snapshot] = {}
     with Live(rich_view([], []), screen=sys.stdout.isatty(), auto_refresh=False) as view:
-        while looks != 0:
+        while rounds != 0:
             snapshots, removed = collect(folder)
             removed_lately = (removed_lately + removed)[-3:]
             view.update(rich_view(combine(snapshots, before), removed_lately), refresh=True)
             before = {one.path: one for one in snapshots}
-            looks -= 1
-            if looks != 0:
+            rounds -= 1
+            if rounds != 0:
                 time.sleep(interval_s)
 
 

@@ -33,26 +33,26 @@ def times(title, all_rows, column):
     table(title, cases, {(label(row), column(row)): f"{row['iteration_ns_p50'] / 1e3:.1f}" for row in all_rows})
 
 
-def verdict(what, value, bound, is_below=True):
+def verdict(claim, value, bound, is_below=True):
     if value is None:
-        print(f"  no figure  {what}")
+        print(f"  no figure  {claim}")
         return
     is_good = value <= bound if is_below else value >= bound
-    print(f"  {'reached' if is_good else 'MISSED '}    {what}: {value:.2f} (bound {bound})")
+    print(f"  {'reached' if is_good else 'MISSED '}    {claim}: {value:.2f} (bound {bound})")
 
 
-def ratio(all_rows, arm, to, **where):
-    chosen = {row["arm"]: row for row in all_rows if all(row.get(key) == value for key, value in where.items())}
-    if arm not in chosen or to not in chosen:
+def ratio(all_rows, arm, base, **conditions):
+    chosen = {row["arm"]: row for row in all_rows if all(row.get(key) == value for key, value in conditions.items())}
+    if arm not in chosen or base not in chosen:
         return None
-    return chosen[arm]["iteration_ns_p50"] / chosen[to]["iteration_ns_p50"]
+    return chosen[arm]["iteration_ns_p50"] / chosen[base]["iteration_ns_p50"]
 
 
 def economy(all_rows, arm, kernel_ns):
-    of = {row["mode"]: row for row in all_rows if row["arm"] == arm and row["kernel_asked_ns"] == kernel_ns}
-    if len(of) != 2:
+    by_mode = {row["mode"]: row for row in all_rows if row["arm"] == arm and row["kernel_asked_ns"] == kernel_ns}
+    if len(by_mode) != 2:
         return None, None
-    quick, thrifty = of["performance"], of["economy"]
+    quick, thrifty = by_mode["performance"], by_mode["economy"]
     return (quick["cpu_busy_percent_p50"] - thrifty["cpu_busy_percent_p50"],
             thrifty["iteration_ns_p50"] / quick["iteration_ns_p50"])
 

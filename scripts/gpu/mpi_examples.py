@@ -18,8 +18,8 @@ LEFT_OUT = 77
 COUNT = 1000  # not a power of two, and more than a page of doubles
 
 
-def leave_out(why):
-    print(f"SKIPPED: {why}")
+def leave_out(reason):
+    print(f"SKIPPED: {reason}")
     sys.exit(LEFT_OUT)
 
 
@@ -126,8 +126,8 @@ def open_arrays(library, rank):
     for name in [library] if library else ["cupy", "torch"]:
         try:
             return SOURCES[name](rank)
-        except Exception as why:  # CuPy has errors of its own where there is no GPU
-            reasons.append(f"{name}: {why!r}")
+        except Exception as reason:  # CuPy has errors of its own where there is no GPU
+            reasons.append(f"{name}: {reason!r}")
     return leave_out("; ".join(reasons))
 
 
@@ -258,7 +258,7 @@ class Examples:
 
     def all_to_all(self):
         got = self._zeros(5 * self._size)
-        self._world.Alltoall(self._arrays.new([float(10 * self._rank + to) for to in range(self._size) for _ in range(5)]), got)
+        self._world.Alltoall(self._arrays.new([float(10 * self._rank + destination) for destination in range(self._size) for _ in range(5)]), got)
         self._same(got, (float(10 * source + self._rank) for source in range(self._size) for _ in range(5)))
 
     def column_of_a_matrix(self):

@@ -105,9 +105,9 @@ def serve(backend, size_bytes):
     memories = {"host": Host(size_bytes), "device": Device(size_bytes)}
     for memory in memories.values():
         register(agent, memory, backend)
-    told = {name: memory.address for name, memory in memories.items()}
-    told["metadata"] = base64.b64encode(agent.get_agent_metadata()).decode()
-    print(MARK + json.dumps(told), flush=True)
+    addresses = {name: memory.address for name, memory in memories.items()}
+    addresses["metadata"] = base64.b64encode(agent.get_agent_metadata()).decode()
+    print(MARK + json.dumps(addresses), flush=True)
     for line in sys.stdin:
         do, name, used, seed = json.loads(line)
         answer = 0
@@ -135,12 +135,12 @@ class Bench:
         self.memories = {"host": Host(size_bytes), "pinned": Host(size_bytes, True), "device": Device(size_bytes)}
         for memory in self.memories.values():
             register(self.agent, memory, backend)
-        self.told = self.answer()
-        self.agent.add_remote_agent(base64.b64decode(self.told["metadata"]))
+        self.addresses = self.answer()
+        self.agent.add_remote_agent(base64.b64decode(self.addresses["metadata"]))
         self.rows, self.file = [], None
 
-    def ask(self, *what):
-        self.target.stdin.write(json.dumps(what) + "\n")
+    def ask(self, *message):
+        self.target.stdin.write(json.dumps(message) + "\n")
         self.target.stdin.flush()
         return self.answer()
 
@@ -161,7 +161,7 @@ class Bench:
         rng = np.random.default_rng(count)
         self.order = rng.permutation(count), rng.permutation(count)
         local = self.blocks(self.memories[mine].address, self.order[0], block_bytes, self.memories[mine].kind)
-        remote = self.blocks(self.told[theirs], self.order[1], block_bytes, "DRAM" if theirs == "host" else "VRAM")
+        remote = self.blocks(self.addresses[theirs], self.order[1], block_bytes, "DRAM" if theirs == "host" else "VRAM")
         begin = time.perf_counter()
         handle = self.agent.initialize_xfer(way, local, remote, "target", b"", backends=[self.backend])
         return handle, time.perf_counter() - begin
@@ -181,16 +181,16 @@ class Bench:
 
     def check(self, way, mine, theirs, block_bytes, count):
         """Whether the bytes are at their place, by one more transfer of fresh ones."""
-        size, (here, there), seed = block_bytes * count, self.order, count + block_bytes
+        size, (own, other), seed = block_bytes * count, self.order, count + block_bytes
         fresh, want = pattern(size, seed), np.zeros(size, np.uint8)
         if way == "WRITE":
             self.memories[mine].write(fresh)
             self.ask("fill", theirs, size, seed + 1)
-            want.reshape(count, block_bytes)[there] = fresh.reshape(count, block_bytes)[here]
+            want.reshape(count, block_bytes)[other] = fresh.reshape(count, block_bytes)[own]
         else:
             self.ask("fill", theirs, size, seed)
             self.memories[mine].write(np.zeros(size, np.uint8))
-            want.reshape(count, block_bytes)[here] = fresh.reshape(count, block_bytes)[there]
+            want.reshape(count, block_bytes)[own] = fresh.reshape(count, block_bytes)[other]
         handle, _ = self.make(way, mine, theirs, block_bytes, count)
         self.run(handle)
         self.agent.release_xfer_handle(handle)

@@ -16,8 +16,8 @@ from peerlane import testing
 def raises(kind, words, call):
     try:
         call()
-    except kind as why:
-        assert words in str(why), f"{words!r} is not in {why!s}"
+    except kind as error:
+        assert words in str(error), f"{words!r} is not in {error!s}"
         return
     raise AssertionError(f"no {kind.__name__}")
 
@@ -219,8 +219,8 @@ def main():
     for case, needed in CASES:
         try:
             modules = [importlib.import_module(name) for name in needed]
-        except ImportError as why:
-            print(f"left out  {case.__name__}: {why}")
+        except ImportError as error:
+            print(f"left out  {case.__name__}: {error}")
             left_out += 1
             continue
         try:

@@ -31,10 +31,10 @@ def cost_ns(call):
     """Median and least cost of a call, less that of the loop around it."""
     clock = time.perf_counter_ns
 
-    def once(what, calls):
+    def once(label, calls):
         start = clock()
         for _ in range(calls):
-            what()
+            label()
         return (clock() - start) / calls
 
     calls = 1
@@ -56,8 +56,8 @@ def library(name):
         else:
             module.zeros(1)
         return module
-    except Exception as why:
-        print(f"{name}: not measured ({type(why).__name__}: {why})", file=sys.stderr)
+    except Exception as error:
+        print(f"{name}: not measured ({type(error).__name__}: {error})", file=sys.stderr)
         return None
 
 
@@ -100,10 +100,10 @@ def scalar_rows(torch, cupy):
 def copy_rows(torch, cupy):
     rows = {}
     for size in (8, 64):
-        there, host, back = testing.zeros(size, np.uint8), np.ones(size, np.uint8), np.empty(size, np.uint8)
-        m = peerlane.map(there)
-        rows[f"copy to GPU, peerlane.testing, {size} B"] = cost_ns(lambda: peerlane.copy(there, host))
-        rows[f"copy to host, peerlane.testing, {size} B"] = cost_ns(lambda: peerlane.copy(back, there))
+        on_device, host, back = testing.zeros(size, np.uint8), np.ones(size, np.uint8), np.empty(size, np.uint8)
+        m = peerlane.map(on_device)
+        rows[f"copy to GPU, peerlane.testing, {size} B"] = cost_ns(lambda: peerlane.copy(on_device, host))
+        rows[f"copy to host, peerlane.testing, {size} B"] = cost_ns(lambda: peerlane.copy(back, on_device))
         rows[f"copy to host, a mapping, {size} B"] = cost_ns(lambda: peerlane.copy(back, m))
         if cupy:
             theirs = cupy.zeros(size, cupy.uint8)
@@ -118,9 +118,9 @@ def copy_rows(torch, cupy):
         rows[f"copy to host, {size} B"] = cost_ns(lambda: peerlane.copy(back, x))
         rows[f"copy to host, after=None, {size} B"] = cost_ns(lambda: peerlane.copy(back, x, after=None))
         if torch:
-            there = torch.from_numpy(host)
+            on_device = torch.from_numpy(host)
             rows[f"torch x.copy_(host) + synchronize, {size} B"] = cost_ns(
-                lambda: (x.copy_(there), torch.cuda.current_stream().synchronize()))
+                lambda: (x.copy_(on_device), torch.cuda.current_stream().synchronize()))
             rows[f"torch x.cpu(), {size} B"] = cost_ns(lambda: x.cpu())
     return rows
 

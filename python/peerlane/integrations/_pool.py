@@ -39,8 +39,8 @@ def open_pool(settings: Mapping[str, Any]) -> tuple[store.Store, store.Pool]:
     opened = store.open(settings["store"], timeout=float(settings["timeout"]))
     try:
         return opened, opened.open_pool(settings["pool"])
-    except Error as why:
-        if why.errno != errno.ENXIO:
+    except Error as error:
+        if error.errno != errno.ENXIO:
             raise
     with contextlib.suppress(FileExistsError):  # another rank was first
         return opened, opened.create_pool(settings["pool"], cache=True, cache_memory_bytes=int(settings["memory_bytes"]),
@@ -54,11 +54,11 @@ class Failures:
     def __init__(self, logger: logging.Logger):
         self._logger, self._next, self._hidden = logger, 0.0, 0
 
-    def tell(self, action: str, why: BaseException) -> None:
+    def tell(self, action: str, error: BaseException) -> None:
         now = time.monotonic()
         if now < self._next:
             self._hidden += 1
             return
         more = f" (and {self._hidden} more)" if self._hidden else ""
         self._next, self._hidden = now + _PERIOD, 0
-        self._logger.warning("%s: %s%s; the cache goes on without", action, why, more)
+        self._logger.warning("%s: %s%s; the cache goes on without", action, error, more)

@@ -43,14 +43,14 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
         name = key.to_string()
         try:
             self._pool.stat(name + _SHAPE if self.save_chunk_meta else name)
-        except Error as why:
-            self._tell("looking for a chunk", why)
+        except Error as error:
+            self._tell("looking for a chunk", error)
             return False
         return True
 
-    def _tell(self, action: str, why: Error) -> None:
-        if why.errno not in (errno.ENOENT, errno.EEXIST):
-            self._failures.tell(action, why)
+    def _tell(self, action: str, error: Error) -> None:
+        if error.errno not in (errno.ENOENT, errno.EEXIST):
+            self._failures.tell(action, error)
 
     async def exists(self, key: Any) -> bool:
         return await asyncio.to_thread(self._has, key)
@@ -77,8 +77,8 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
     async def _put_once(self, name: str, data: Any) -> None:
         try:
             await self._pool.put_async(name, data, condition="absent", after=None)
-        except Error as why:
-            if why.errno != errno.EEXIST:  # same key, same bytes
+        except Error as error:
+            if error.errno != errno.EEXIST:  # same key, same bytes
                 raise
 
     async def get(self, key: Any) -> Any:
@@ -98,11 +98,11 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
             if self.save_chunk_meta and reply.moved_bytes != shape.length:
                 raise Error(errno.EBADMSG, f"{name}: {reply.value_bytes} bytes are stored, {shape.length} were told")
             return memory if self.save_chunk_meta else self.reshape_partial_chunk(memory, reply.moved_bytes)
-        except (Error, ValueError) as why:
-            if isinstance(why, Error):
-                self._tell("fetching a chunk", why)
+        except (Error, ValueError) as error:
+            if isinstance(error, Error):
+                self._tell("fetching a chunk", error)
             else:
-                self._failures.tell("fetching a chunk", why)
+                self._failures.tell("fetching a chunk", error)
             if memory is not None:
                 memory.ref_count_down()
             return None
@@ -129,8 +129,8 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
             try:
                 self._pool.erase(each)
                 found = True
-            except Error as why:
-                self._tell("removing a chunk", why)
+            except Error as error:
+                self._tell("removing a chunk", error)
         return found
 
     async def list(self) -> list[str]:
@@ -143,8 +143,8 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
     async def ping(self) -> int:
         try:
             await asyncio.to_thread(self._store.open_pool, self._settings["pool"])
-        except Error as why:
-            return why.errno or errno.EIO
+        except Error as error:
+            return error.errno or errno.EIO
         return 0
 
     async def close(self) -> None:

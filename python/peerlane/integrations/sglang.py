@@ -91,22 +91,22 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
             for i, name, address, size in flat[first:first + _AT_ONCE]:
                 try:
                     begun.append((i, size, begin(name, address, size)))
-                except Error as why:
-                    done[i] = self._is_there("moving pages", why)
+                except Error as error:
+                    done[i] = self._is_there("moving pages", error)
             for i, size, operation in begun:
                 try:
                     operation.wait()
                     info = operation.info()
                     done[i] = done[i] and info["size_bytes"] == info["moved_bytes"] == size
-                except Error as why:
-                    done[i] = self._is_there("moving pages", why) and done[i]
+                except Error as error:
+                    done[i] = self._is_there("moving pages", error) and done[i]
         return done
 
-    def _is_there(self, action: str, why: Error) -> bool:
+    def _is_there(self, action: str, error: Error) -> bool:
         """Of a failure: whether it says only that the value is there already. All but a miss is told."""
-        if why.errno not in (errno.EEXIST, errno.ENOENT):
-            self._failures.tell(action, why)
-        return why.errno == errno.EEXIST
+        if error.errno not in (errno.EEXIST, errno.ENOENT):
+            self._failures.tell(action, error)
+        return error.errno == errno.EEXIST
 
     # ---- Which pages are there ----
 
@@ -120,8 +120,8 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
     def _has(self, name: str) -> bool:
         try:
             self._pool.stat(name)
-        except Error as why:
-            return self._is_there("looking for a page", why)
+        except Error as error:
+            return self._is_there("looking for a page", error)
         return True
 
     def _last_piece(self) -> int:
@@ -137,15 +137,15 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         try:
             self._pool.put(self._name(key, 0), value.contiguous(), condition="absent", after=None)
-        except Error as why:
-            return self._is_there("storing a page", why)
+        except Error as error:
+            return self._is_there("storing a page", error)
         return True
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         try:
             reply = self._pool.get(self._name(key, 0), target_location, after=None)
-        except Error as why:
-            self._is_there("fetching a page", why)
+        except Error as error:
+            self._is_there("fetching a page", error)
             return None
         return target_location if reply.moved_bytes == reply.value_bytes == target_location.nbytes else None
 
@@ -160,8 +160,8 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         for name in self._pool.keys():
             try:
                 self._pool.erase(name)
-            except Error as why:
-                self._is_there("clearing", why)
+            except Error as error:
+                self._is_there("clearing", error)
 
     def close(self) -> None:
         self._store.close()

@@ -114,9 +114,9 @@ def name_of(pairs_of_row):
     skip = {"kind"} | {k for k, v in pairs_of_row if v in ("", False)}
     plain = {"testcase", "part", "direction", "memory", "side", "method", "contender", "test", "call", "via", "arm", "mode", "operation", "benchmark",
              "engine", "kernel", "writes", "word", "wait"}
-    at = dict(pairs_of_row)
-    if "row" in at and "column" in at:
-        pairs_of_row = [(k, v) for k, v in pairs_of_row if k not in ("row", "column")] + [("cell", f"{at['row']}, {at['column']}")]
+    points = dict(pairs_of_row)
+    if "row" in points and "column" in points:
+        pairs_of_row = [(k, v) for k, v in pairs_of_row if k not in ("row", "column")] + [("cell", f"{points['row']}, {points['column']}")]
     words_of = [str(v) if k in plain else f"{k.replace('_', ' ')} {v}" for k, v in pairs_of_row if k not in skip]
     return ", ".join(words_of) or "measurement"
 
@@ -157,7 +157,7 @@ def ratio_chart(lines):
     for line in lines:
         if line.size:
             series.setdefault(line.name, []).append((line.size, line.ratio))
-    many = [Series(name, [x for x, _ in sorted(at)], [y for _, y in sorted(at)]) for name, at in series.items() if len(at) >= 3]
+    many = [Series(name, [x for x, _ in sorted(points)], [y for _, y in sorted(points)]) for name, points in series.items() if len(points) >= 3]
     many = sorted(many, key=lambda s: -len(s.x))[:8]
     if not many:
         return None

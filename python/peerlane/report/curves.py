@@ -20,16 +20,16 @@ def series_by(rows, name_of, x="size_bytes", y="latency_ns_p50", scale=1e-3):
     for row in rows:
         if isinstance(row.get(y), (int, float)) and row[y] > 0 and isinstance(row.get(x), (int, float)):
             points.setdefault(name_of(row), {})[row[x]] = row[y] * scale
-    return [Series(name, sorted(at), [at[x] for x in sorted(at)]) for name, at in points.items()]
+    return [Series(name, sorted(by_x), [by_x[x] for x in sorted(by_x)]) for name, by_x in points.items()]
 
 
 def best_of(name, group):
     """The lower envelope of some series, as one series."""
-    at: dict = {}
+    lowest: dict = {}
     for one in group:
         for x, y in zip(one.x, one.y):
-            at[x] = min(y, at.get(x, math.inf))
-    return Series(name, sorted(at), [at[x] for x in sorted(at)])
+            lowest[x] = min(y, lowest.get(x, math.inf))
+    return Series(name, sorted(lowest), [lowest[x] for x in sorted(lowest)])
 
 
 def crossing(x0, x1, old, new):
@@ -50,16 +50,16 @@ def crossovers(series, low_is_good=True):
     sign = 1 if low_is_good else -1
     best, previous, found = None, None, []
     for x in xs:
-        here = {i: v[x] for i, v in enumerate(values) if x in v}
-        first = min(here, key=lambda i: sign * here[i])
-        if best is None or best not in here:
+        present = {i: v[x] for i, v in enumerate(values) if x in v}
+        first = min(present, key=lambda i: sign * present[i])
+        if best is None or best not in present:
             new = first
         else:
-            gain = here[best] / here[first] if low_is_good else here[first] / here[best]
+            gain = present[best] / present[first] if low_is_good else present[first] / present[best]
             new = first if gain > 1 + CLEARLY_AHEAD else best
         if best is not None and new != best:
-            at = crossing(previous, x, (values[best].get(previous), here.get(best)), (values[new].get(previous), here.get(new)))
-            found.append((at, series[best].name, series[new].name))
+            change = crossing(previous, x, (values[best].get(previous), present.get(best)), (values[new].get(previous), present.get(new)))
+            found.append((change, series[best].name, series[new].name))
         best, previous = new, x
     return found
 

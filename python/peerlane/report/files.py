@@ -120,11 +120,11 @@ def parse(path, data):
         raise Refused(f'{path}: tool "{tool}" is not known to this program; known: {", ".join(TOOLS)}')
     check_shape(path, body)
     return Result(path=path, tool=tool, command_line=body["command_line"], simulated=body["simulated"], passed=body["passed"],
-                  machine=told(body["machine"]), parameters=body["parameters"], units=body["units"], notes=body["notes"],
+                  machine=description(body["machine"]), parameters=body["parameters"], units=body["units"], notes=body["notes"],
                   rows=body["rows"], samples=body["samples"])
 
 
-def told(machine):
+def description(machine):
     """Numbers and words only; of a number where a word belongs, or the reverse, "unknown" is left."""
     numbers = ("cpu_count", "cpu_clock_mhz", "gpu_count", "gpu_sm_clock_mhz", "gpu_memory_clock_mhz", "cuda_version")
     right = lambda k, v: isinstance(v, bool) if k == "simulated" else isinstance(v, (int, float)) if k in numbers else isinstance(v, str)  # noqa: E731

@@ -111,9 +111,9 @@ def beside(result):
     if rows:
         calls = list(dict.fromkeys(r["call"] for r in rows))
         engines = list(dict.fromkeys(r["engine"] for r in rows))
-        at = {(r["call"], r["engine"]): r["latency_ns_p50"] / 1000 for r in rows}
+        medians = {(r["call"], r["engine"]): r["latency_ns_p50"] / 1000 for r in rows}
         out.append(Bars("Calls of the driver beside the GPU engine (median)", calls,
-                        [(f"engine: {e}", [at.get((c, e)) for c in calls]) for e in engines], "time", x_log=True))
+                        [(f"engine: {e}", [medians.get((c, e)) for c in calls]) for e in engines], "time", x_log=True))
         out.append(Table("", ["call", "engine"] + QUANTILE_HEAD,
                          [[r["call"]] + line for r, line in zip(rows, quantile_table_rows(rows, lambda r: r["engine"]))],
                          "<<" + QUANTILE_ALIGN, folded=True, note="Times in µs."))
@@ -144,9 +144,9 @@ def lists(result):
     if not rows:
         return [], []
     names = lambda r: f"{direction(r['direction'])}, {r['pieces']} pieces of {words.size(r['piece_bytes'])}"  # noqa: E731
-    at = {(names(r), r["method"]): r["latency_ns_p50"] / 1000 for r in rows}
+    medians = {(names(r), r["method"]): r["latency_ns_p50"] / 1000 for r in rows}
     categories, methods = list(dict.fromkeys(map(names, rows))), list(dict.fromkeys(r["method"] for r in rows))
-    return [Bars("Lists of small pieces", categories, [(m, [at.get((c, m)) for c in categories]) for m in methods],
+    return [Bars("Lists of small pieces", categories, [(m, [medians.get((c, m)) for c in categories]) for m in methods],
                  "time of the whole list (median)", x_log=True)], []
 
 

@@ -46,8 +46,8 @@ def distribution(result, rows):
     scale = 1 / 2000 if one_way else 1 / 1000  # samples of a latency are round trips
     named = [(r["via"], [v * scale for v in result.samples_of(r.get("series")) or []]) for r in rows if r["size_bytes"] == size]
     named = [(name, values) for name, values in named if len(values) >= 20]
-    what = "a message, one way" if one_way else f"a window of {rows[0]['window']}"
-    return [histogram(f"Distribution of the time of {what}: {words.size(size)}", named)] if named else []
+    measured = "a message, one way" if one_way else f"a window of {rows[0]['window']}"
+    return [histogram(f"Distribution of the time of {measured}: {words.size(size)}", named)] if named else []
 
 
 def details(rows):
@@ -68,7 +68,7 @@ def sentences(title, rows, found):
         out.append(f"{title}: {len(rows) - len(wrong)} of {len(rows)} sizes checked without a wrong byte.")
     at8 = {r["via"]: r["latency_ns_p50"] for r in rows if r["size_bytes"] == 8 and r["window"] == 1}
     if at8:
-        out.append(f"{title}, 8 B: " + ", ".join(f"{via} {words.duration(ns)}" for via, ns in at8.items()) + ".")
+        out.append(f"{title}, 8 B: " + ", ".join(f"{library} {words.duration(ns)}" for library, ns in at8.items()) + ".")
     if found:
         out.append(f"{title}: {crossover_sentence(found)}.")
     return out
@@ -104,20 +104,20 @@ def kernel_words(ns):
 
 
 def pingpong(rows):
-    where = lambda r: (f"{words.size(r['size_bytes'])}, " if len({x['size_bytes'] for x in rows}) > 1 else "") + \
+    place = lambda r: (f"{words.size(r['size_bytes'])}, " if len({x['size_bytes'] for x in rows}) > 1 else "") + \
         kernel_words(r["kernel_asked_ns"])  # noqa: E731
-    categories, arms = list(dict.fromkeys(map(where, rows))), list(dict.fromkeys(map(arm, rows)))
-    at = {(where(r), arm(r)): r for r in rows}
-    pick = lambda field, scale: [(a, [at[c, a][field] * scale if (c, a) in at else None for c in categories]) for a in arms]  # noqa: E731
+    categories, arms = list(dict.fromkeys(map(place, rows))), list(dict.fromkeys(map(arm, rows)))
+    row_of = {(place(r), arm(r)): r for r in rows}
+    pick = lambda field, scale: [(a, [row_of[c, a][field] * scale if (c, a) in row_of else None for c in categories]) for a in arms]  # noqa: E731
     out = [Bars("Round trip with a kernel at each end (median)", categories, pick("iteration_ns_p50", 1e-3), "time of a round trip"),
            Bars("CPU that it takes (median)", categories, pick("cpu_busy_percent_p50", 1), "of one core", unit="%"),
            Table("All rows", ["case", "arm", "round trip, µs", "against first", "CPU, %", "to enqueue, µs", "sleeps a second"],
-                 [[where(r), arm(r), words.microseconds(r["iteration_ns_p50"]), words.rounded(r["ratio_to_first"]),
+                 [[place(r), arm(r), words.microseconds(r["iteration_ns_p50"]), words.rounded(r["ratio_to_first"]),
                    words.rounded(r["cpu_busy_percent_p50"]), words.microseconds(r["enqueue_ns_p50"]),
                    words.rounded(r["sleeps_per_s_p50"])] for r in rows], "<<>>>>>", folded=True)]
     case = categories[0]
-    return out, [f"Round trip, {case}: " + ", ".join(f"{a} {words.duration(at[case, a]['iteration_ns_p50'])}" for a in arms
-                                                    if (case, a) in at) + "."]
+    return out, [f"Round trip, {case}: " + ", ".join(f"{a} {words.duration(row_of[case, a]['iteration_ns_p50'])}" for a in arms
+                                                    if (case, a) in row_of) + "."]
 
 
 def stencil(rows):

@@ -100,9 +100,9 @@ def shown(value):
 
 
 def provenance(result, machines):
-    where = next(i for i, (_, labels) in enumerate(machines) if result.label in labels)
+    position = next(i for i, (_, labels) in enumerate(machines) if result.label in labels)
     items = [("file", str(result.path)), ("command", " ".join(quoted(w) for w in map(str, result.command_line))),
-             ("machine", f"{chr(ord('A') + where % 26)}{where // 26 or ''}: {machine_name(result.machine)}"),
+             ("machine", f"{chr(ord('A') + position % 26)}{position // 26 or ''}: {machine_name(result.machine)}"),
              ("date", result.machine.get("utc_date", "")), ("revision", result.machine.get("git_revision", "")),
              ("backend", result.machine.get("backend", ""))]
     items += [(name, shown(value) if not isinstance(value, list) else shortened(value)) for name, value in result.parameters.items()]
@@ -160,9 +160,9 @@ def list_machines(results):
 def machine_blocks(machines):
     out = []
     for number, (machine, labels) in enumerate(machines):
-        told = dict(machine, cuda_version=cuda_words(machine.get("cuda_version")))
-        items = [(word, pattern.format(*(told[key] for key in keys))) for word, keys, pattern in MACHINE_LINES
-                 if all(words.known(told.get(key)) for key in keys)]
+        described = dict(machine, cuda_version=cuda_words(machine.get("cuda_version")))
+        items = [(word, pattern.format(*(described[key] for key in keys))) for word, keys, pattern in MACHINE_LINES
+                 if all(words.known(described.get(key)) for key in keys)]
         items.append(("files", ", ".join(labels) if len(labels) <= 6 else f"{len(labels)}"))
         letter = f"{chr(ord('A') + number % 26)}{number // 26 or ''}"
         out.append(Facts(f"Machine {letter}: {machine_name(machine)}", items))
