@@ -16,7 +16,7 @@ MKDOCS = ROOT / "build/docs-venv/bin/mkdocs"
 class Reference(unittest.TestCase):
     def test_every_call_of_the_package_has_words(self):
         package = ROOT / "python/peerlane"
-        for path in [package / "_core.pyi", *(package / f"{name}.py" for name in ("_copy", "_machine", "_mapping", "messages", "store", "streams", "testing"))]:
+        for path in [package / "_core.pyi", *(package / f"{name}.py" for name in ("_copy", "_machine", "_mapping", "communicator", "store", "triggered", "testing"))]:
             tree = ast.parse(path.read_text(encoding="utf-8"))
             functions = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name != "MappedArray" for n in n.body] if path.suffix == ".pyi" \
                 else [n for c in tree.body if not (isinstance(c, ast.ClassDef) and c.name == "MappedArray") for n in [c, *getattr(c, "body", [])]]
