@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives as calls: arguments checked, memory located, an algorithm chosen and its schedule made.
 #include <algorithm>
-#include <numeric>
 
 #include "base/text.hpp"
 #include "collectives/executor.hpp"
@@ -58,6 +57,7 @@ status check_list(const executor::blocks& list, std::size_t room_bytes, int size
 }  // namespace
 
 result<place> executor::locate(const buffer& memory) {
+  if (memory.bytes > UINT64_MAX - memory.address) return failure{EINVAL, "a buffer's end is behind the last address"};
   if (memory.bytes == 0 || memory.kind == memory_kind::host) {
     if (memory.bytes != 0 && memory.address == 0) return failure{EINVAL, "a buffer of some bytes has the address 0"};
     return place{memory.address, memory_kind::host};
@@ -195,8 +195,13 @@ result<operation> executor::reduce_scatter(const buffer& source, const buffer& d
   if (counts.size() != static_cast<std::size_t>(own_.size))
     return failure{EINVAL, format("%zu counts for %d ranks: one for each is needed", counts.size(), own_.size)};
   const auto mine = counts.begin() + own_.rank;
-  const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-  const std::size_t before = std::accumulate(counts.begin(), mine, std::size_t{0});
+  std::size_t total = 0, before = 0;
+  for (auto one = counts.begin(); one != counts.end(); ++one) {
+    if (one == mine) before = total;
+    if (*one > SIZE_MAX / width - total)
+      return failure{EINVAL, "the counts of the ranks are together more than any memory has"};
+    total += *one;
+  }
   if (auto done = check_elements(source, total * width, terms); !done) return std::move(done).error();
   if (destination.bytes != *mine * width)
     return failure{EINVAL,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <unordered_set>
 #include <vector>
 
 #include "base/checked_math.hpp"
@@ -40,13 +41,22 @@ status check_side(const char* role, const paged_memory& side, const block_transf
   return {};
 }
 
-// A bit for each block of a plane.
+// A bit for each block of a plane; where few of very many blocks are named, their numbers instead: memory follows the number
+// of indices, and not their values.
 class block_set {
  public:
-  explicit block_set(std::uint64_t blocks) : words_((blocks + 63) / 64) {}
-  bool has(std::uint64_t block) const { return (words_[block / 64] >> (block % 64) & 1) != 0; }
+  block_set(std::uint64_t blocks, std::size_t count) {
+    constexpr std::uint64_t kBitsOfANumber = 512;
+    if (blocks / kBitsOfANumber <= count) words_.resize((blocks + 63) / 64);
+    else numbers_.reserve(count);
+  }
+  bool has(std::uint64_t block) const {
+    if (words_.empty()) return numbers_.contains(block);
+    return block / 64 < words_.size() && (words_[block / 64] >> (block % 64) & 1) != 0;
+  }
   // False: it was there.
   bool add(std::uint64_t block) {
+    if (words_.empty()) return numbers_.insert(block).second;
     const bool is_new = !has(block);
     words_[block / 64] |= std::uint64_t{1} << (block % 64);
     return is_new;
@@ -54,6 +64,7 @@ class block_set {
 
  private:
   std::vector<std::uint64_t> words_;
+  std::unordered_set<std::uint64_t> numbers_;
 };
 
 std::uint64_t last_index(const block_transfer& blocks, const block_indices& indices) {
@@ -93,7 +104,7 @@ status check_planes_of_destination(const block_transfer& blocks) {
 status check_twice_written(const block_transfer& blocks) {
   const block_indices& indices = blocks.destination.indices;
   if (is_ascending(blocks, indices)) return {};
-  block_set seen(last_index(blocks, indices) + 1);
+  block_set seen(last_index(blocks, indices) + 1, blocks.count);
   for (std::size_t i = 0; i < blocks.count; ++i)
     if (!seen.add(static_cast<std::uint64_t>(indices[i])))
       return failure{EINVAL, format("index %zu of the destination: block %lld is written twice", i,
@@ -119,7 +130,8 @@ status check_source_against_destination(const block_transfer& blocks) {
                                       unsigned_ll{origin}, unsigned_ll{target})};
     }
   if (!is_one_plane) return {};
-  block_set written_blocks(std::max(last_index(blocks, written.indices), last_index(blocks, read.indices)) + 1);
+  block_set written_blocks(std::max(last_index(blocks, written.indices), last_index(blocks, read.indices)) + 1,
+                           blocks.count);
   for (std::size_t i = 0; i < blocks.count; ++i) written_blocks.add(static_cast<std::uint64_t>(written.indices[i]));
   for (std::size_t i = 0; i < blocks.count; ++i)
     if (written_blocks.has(static_cast<std::uint64_t>(read.indices[i])))

@@ -40,6 +40,14 @@ TEST(failures, refused_arguments_begin_nothing) {
             CHECK(job.all->all_reduce(part(0, 8), part(8, 4), kSum).code() == EINVAL);
             CHECK(job.all->reduce_scatter(part(0, 8), part(8, 4), {counts, 1}, kSum).code() == EINVAL);
             CHECK(job.all->reduce_scatter(part(0, 8), part(8, 8), counts, kSum).code() == EINVAL);
+            // Sums that wrap to what the buffers have.
+            constexpr std::size_t kQuarter = std::size_t{1} << 62;
+            const std::size_t wraps[] = {kQuarter, 0}, wraps_late[] = {2, ~std::size_t{0}};
+            CHECK(job.all->reduce_scatter(part(0, 0), part(8, 0), wraps, kSum).code() == EINVAL);
+            CHECK(job.all->reduce_scatter(part(0, 4), part(8, job.rank == 0 ? 8 : 0), wraps_late, kSum).code() == EINVAL);
+            const buffer endless{part(0, 4).address, ~std::size_t{0} - 3, messaging::memory_kind::host};
+            CHECK(job.all->all_reduce(endless, endless, kSum).code() == EINVAL);
+            CHECK(job.all->broadcast(endless, 0).code() == EINVAL);
             CHECK(job.all->all_to_all(part(0, 7), part(8, 7)).code() == EINVAL);
             CHECK(job.all->all_to_all_v(part(0, 64), {lengths, offsets}, part(0, 64), {lengths, offsets}).code() == EINVAL);
             CHECK(job.all->all_to_all_v(part(0, 64), {lengths, far}, part(0, 64), {lengths, far}).code() == EINVAL);

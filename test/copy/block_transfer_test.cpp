@@ -82,6 +82,22 @@ TEST(BlockTransfer, EachMistakeIsNamedWithItsPlace) {
   expect("is no address", [](request& r) { r.target[1] = UINT64_MAX - 100; });
 }
 
+// A few of very many blocks: what is noted of them follows their number (a bit for each block would be 128 GiB).
+TEST(BlockTransfer, LargeIndicesTakeNoMemory) {
+  std::vector<std::int64_t> written = {std::int64_t{1} << 40, 3, 5}, read = {7, 8, 9};
+  request asked;
+  asked.target = asked.origin = {0x10000};
+  block_transfer& blocks = asked.build(direction::on_device);
+  const std::uint64_t plane_bytes = std::uint64_t{1} << 50;
+  blocks.destination = {asked.target, plane_bytes, 512, block_indices(written.data())};
+  blocks.source = {asked.origin, plane_bytes, 512, block_indices(read.data())};
+  EXPECT_EQ(reason_of(blocks), "");
+  read[2] = written[0];
+  EXPECT_EQ(reason_of(blocks), "index 2 of the source: block 1099511627776 is read and written");
+  written[2] = written[0];
+  EXPECT_EQ(reason_of(blocks), "index 2 of the destination: block 1099511627776 is written twice");
+}
+
 TEST(BlockTransfer, BlocksThatAreReadAndWrittenAreRefused) {
   request asked;
   asked.target = asked.origin = {0x10000};

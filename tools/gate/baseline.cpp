@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "base/text.hpp"
+#include "os/unique_fd.hpp"
 #include "tools/bandwidth/outcome.hpp"
 #include "tools/gate/gate.hpp"
 
@@ -52,6 +55,46 @@ learnt_gpu gpu_of(const json& one) {
   one.at("hardware_xids").get_to(out.hardware_xids);
   one.at("numa_node").get_to(out.numa_node);
   return out;
+}
+
+// A rate of nothing, or scatter without end, would let every machine pass.
+bool is_possible(const learnt_figures& one) {
+  const auto is_rate = [](double value) { return std::isfinite(value) && value > 0; };
+  return std::all_of(one.values.begin(), one.values.end(), is_rate) && std::isfinite(one.sample_scatter) &&
+         one.sample_scatter >= 0;
+}
+
+// Whoever can write it decides which machines are fit.
+status check_owner(int fd, const std::string& path) {
+  struct stat facts {};
+  if (fstat(fd, &facts) != 0) return failure{errno, path + ": " + errno_text(errno)};
+  if (facts.st_uid != 0 && facts.st_uid != geteuid())
+    return failure{EACCES, format("the baseline %s is the file of user %u: it must be yours, or root's", path.c_str(),
+                                  static_cast<unsigned>(facts.st_uid))};
+  if ((facts.st_mode & S_IWOTH) != 0)
+    return failure{EACCES, format("everybody may write the baseline %s: chmod o-w, and learn it anew", path.c_str())};
+  return {};
+}
+
+result<std::string> read_own(const std::string& path) {
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  const auto cannot = [&path](int code) {
+    return failure{code, format("cannot read the baseline %s: %s; `peerlane gate --learn %s` on a good machine writes it",
+                                path.c_str(), errno_text(code).c_str(), path.c_str())};
+  };
+  const unique_fd file(real_device_io(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return cannot(errno);
+  if (auto fine = check_owner(file.get(), path); !fine) return fine.error();
+  std::string out;
+  char part[16384];
+  for (;;) {
+    const ssize_t got = read(file.get(), part, sizeof part);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return cannot(errno);
+    if (got == 0) return out;
+    out.append(part, static_cast<std::size_t>(got));
+    if (out.size() > kMaxBytes) return cannot(EFBIG);
+  }
 }
 
 }  // namespace
@@ -130,8 +173,9 @@ result<baseline> parse_baseline(const std::string& text) {
     return failure{EINVAL, problem + "; a baseline is a file that `peerlane gate --learn` wrote on a good machine"};
   };
   const json file = json::parse(text, nullptr, false);
-  if (file.is_discarded() || !file.is_object() || file.value("schema", "") != kSchema) return wrong("this is no baseline");
+  if (file.is_discarded() || !file.is_object()) return wrong("this is no baseline");
   try {
+    if (file.value("schema", "") != kSchema) return wrong("this is no baseline");
     baseline out;
     file.at("driver_version").get_to(out.driver_version);
     file.at("simulated").get_to(out.simulated);
@@ -140,21 +184,16 @@ result<baseline> parse_baseline(const std::string& text) {
       out.figures[key] = {one.at("gb_per_s").get<std::vector<double>>(), one.at("sample_scatter").get<double>()};
     file.at("unavailable").get_to(out.unavailable);
     if (out.gpus.empty()) return wrong("it knows no GPU");
+    for (const auto& [key, one] : out.figures)
+      if (!is_possible(one)) return wrong(key + " has a figure that no machine has");
     return out;
   } catch (const json::exception& problem) { return wrong(std::string("a part is missing: ") + problem.what()); }
 }
 
 result<baseline> load_baseline(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    const int code = errno != 0 ? errno : EIO;
-    return failure{code, format("cannot read the baseline %s: %s; `peerlane gate --learn %s` on a good machine writes it",
-                                path.c_str(), errno_text(code).c_str(), path.c_str())};
-  }
-  auto out = parse_baseline(text.str());
+  const auto text = read_own(path);
+  if (!text) return text.error();
+  auto out = parse_baseline(*text);
   if (!out) return failure{out.error().code, path + ": " + out.error().message};
   return out;
 }

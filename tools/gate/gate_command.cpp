@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // gate: is this machine fit for a job? One line, an exit code, and the same for schedulers and monitors.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <thread>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "measure/machine.hpp"
+#include "os/unique_fd.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/nvml.hpp"
 #include "tools/common/options.hpp"
@@ -139,10 +140,21 @@ std::uint64_t deadline_of(const gate_options& options, int gpus) {
 
 void write_whole(const std::string& path, const std::string& text) {
   const std::string fresh = path + format(".%d", static_cast<int>(getpid()));
-  std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file || std::rename(fresh.c_str(), path.c_str()) != 0) {
+  // A new file: somebody's link of that name in a shared folder is not followed.
+  std::remove(fresh.c_str());
+  bool is_written = false;
+  {
+    const unique_fd file(real_device_io(), open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                                                S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH));
+    std::size_t done = 0;
+    while (file && done < text.size()) {
+      const ssize_t more = write(file.get(), text.data() + done, text.size() - done);
+      if (more < 0 && errno != EINTR) break;
+      if (more > 0) done += static_cast<std::size_t>(more);
+    }
+    is_written = file && done == text.size();
+  }
+  if (!is_written || std::rename(fresh.c_str(), path.c_str()) != 0) {
     const std::string reason = errno_text(errno);
     std::remove(fresh.c_str());
     throw tool_failure(format("cannot write %s: %s", path.c_str(), reason.c_str()));

@@ -172,7 +172,9 @@ finding judge_by_model(const reading& one) {
 finding judge_by_baseline(const reading& one, const learnt_figures& learnt, double chance) {
   const auto least = least_value(learnt, chance);
   const std::string place = place_text(one);
-  if (!least) return {level::note, one.name, one.gpu, place + ": too few runs were learnt for a threshold", one.value, 0};
+  if (!least)
+    return {level::note, one.name, one.gpu, place + ": the learnt runs are too few, or differ too much, for a threshold",
+            one.value,   0};
   const auto usual = bandwidth::describe(learnt.values).median;
   const std::string compared = format("%s %.3g GB/s, learnt %.3g", place.c_str(), one.value, usual);
   if (one.value >= *least) return {level::ok, one.name, one.gpu, compared, one.value, *least};

@@ -14,14 +14,9 @@ namespace {
 using store_protocol::opcode;
 using tools::tool_failure;
 
-std::vector<store_protocol::pool_entry> pools_of(store_client::client& store) {
-  const auto got = must(store.run(store.make_plain(opcode::pool_list, 0, {})));
-  return tools::must(store_protocol::decode_pools(got.body));
-}
-
 void print_pools(store_client::client& store) {
   std::printf("%-24s %10s %14s %14s %-10s %-4s %s\n", "pool", "keys", "bytes", "quota bytes", "durability", "shm", "access");
-  for (const auto& one : pools_of(store))
+  for (const auto& one : tools::must(store.list_pools()))
     std::printf("%-24s %10" PRIu64 " %14" PRIu64 " %14" PRIu64 " %-10s %-4s %s\n", one.name.c_str(), one.keys, one.bytes,
                 one.settings.size_bytes, one.settings.is_cache ? "cache" : store_protocol::name_of(one.settings.level),
                 one.settings.allow_shm ? "yes" : "no",

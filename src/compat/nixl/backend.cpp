@@ -2,6 +2,7 @@
 #include "compat/nixl/backend.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -75,7 +76,7 @@ backend::request::~request() {
 }
 
 backend::backend(const abi::engine_options& options)
-    : engine(options), gpus_(std::make_shared<gpu_table>()), mover_(std::make_shared<cpu_mover>()) {
+    : engine(options), process_(::getpid()), gpus_(std::make_shared<gpu_table>()), mover_(std::make_shared<cpu_mover>()) {
   auto server = peer_server::open(gpus_, mover_);
   if (server) server_ = *std::move(server);
   else {
@@ -84,14 +85,27 @@ backend::backend(const abi::engine_options& options)
   }
 }
 
+// In a forked child threads, sockets and channels are the parent's: nothing of them is ended, or used.
 backend::~backend() {
+  if (is_forked()) {
+    static_cast<void>(server_.release());
+    static_cast<void>(new std::pair(gpus_, mover_));
+    return;
+  }
   server_.reset();  // its thread, before what it watches
   for (auto& [agent, one] : peers_) one->lose();
 }
 
 // ---- Memory
 
+bool backend::is_forked() const noexcept { return ::getpid() != process_; }
+
+abi::status backend::refuse_child() {
+  return refuse("a call in a forked child", {EACCES, "the agent is the parent's: make another one in the child"});
+}
+
 abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi::memory_type& type, abi::metadata*& out) {
+  if (is_forked()) return refuse_child();
   std::shared_ptr<memory> made;
   if (type == abi::memory_type::dram) {
     made = memory::make_host(wanted.address, wanted.size_bytes);
@@ -108,6 +122,7 @@ abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi:
 }
 
 abi::status backend::deregister_mem(abi::metadata* gone) {
+  if (is_forked()) return refuse_child();
   const std::unique_ptr<known_memory> known(static_cast<known_memory*>(gone));
   server_->remove(known->in->id());
   return abi::status::success;
@@ -119,6 +134,7 @@ abi::status backend::load_local_md(abi::metadata* registered, abi::metadata*& ou
 }
 
 abi::status backend::unload_md(abi::metadata* gone) {
+  if (is_forked()) return refuse_child();
   delete static_cast<known_memory*>(gone);
   return abi::status::success;
 }
@@ -130,12 +146,14 @@ abi::status backend::get_public_data(const abi::metadata* registered, std::strin
 
 abi::status backend::load_remote_md(const abi::blob_descriptor& remote, const abi::memory_type& type,
                                     const std::string& agent, abi::metadata*& out) {
+  if (is_forked()) return refuse_child();
   const auto owner = find_peer(agent);
   const auto id = parse_integer(remote.blob);
   if (!id) return refuse("memory of another agent", {EPROTO, "its metadata is of another version of this backend"});
   const auto known_id = static_cast<std::uint64_t>(*id);
+  std::shared_ptr<memory> known;
   if (owner == nullptr) {  // of another host, which the agent reaches by another backend
-    out = new known_memory(memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id));
+    known = memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id);
   } else if (type == abi::memory_type::vram) {
     auto fetched = owner->fetch(*gpus_, known_id);
     if (!fetched) {
@@ -145,12 +163,14 @@ abi::status backend::load_remote_md(const abi::blob_descriptor& remote, const ab
     }
     if (!(*fetched)->contains(remote.address, remote.size_bytes))
       return refuse("memory of another agent", {EPROTO, "what it handed over is not what its metadata says"});
-    out = new known_memory(*std::move(fetched));
+    known = *std::move(fetched);
   } else if (owner->is_this_process()) {
-    out = new known_memory(memory::make_host(remote.address, remote.size_bytes));
+    known = memory::make_host(remote.address, remote.size_bytes);
   } else {
-    out = new known_memory(memory::make_foreign(kind::foreign_host, remote.address, remote.size_bytes, known_id));
+    known = memory::make_foreign(kind::foreign_host, remote.address, remote.size_bytes, known_id);
   }
+  if (owner != nullptr) known->set_owner(owner->target().socket);
+  out = new known_memory(std::move(known));
   return abi::status::success;
 }
 
@@ -168,6 +188,7 @@ abi::status backend::get_conn_info(std::string& out) const {
 }
 
 abi::status backend::load_remote_conn_info(const std::string& agent, const std::string& info) {
+  if (is_forked()) return refuse_child();
   // Whom this backend does not reach, another one may: NIXL goes on where the answer is "not supported", and there only.
   const auto leave = [&agent](const failure& reason) {
     (void)refuse(format("agent '%s' is left to other backends", agent.c_str()).c_str(), reason);
@@ -192,6 +213,7 @@ abi::status backend::load_remote_conn_info(const std::string& agent, const std::
 }
 
 abi::status backend::connect(const std::string& agent) {
+  if (is_forked()) return refuse_child();
   if (agent == local_agent_) return abi::status::success;
   const auto known = find_peer(agent);
   if (known == nullptr) return abi::status::not_found;
@@ -199,6 +221,7 @@ abi::status backend::connect(const std::string& agent) {
 }
 
 abi::status backend::disconnect(const std::string& agent) {
+  if (is_forked()) return refuse_child();
   if (agent == local_agent_) return abi::status::success;
   std::shared_ptr<peer> gone;
   {
@@ -222,12 +245,14 @@ status backend::notify(const std::string& agent, const std::shared_ptr<peer>& re
 }
 
 abi::status backend::gen_notif(const std::string& agent, const std::string& message) const {
+  if (is_forked()) return refuse_child();
   if (auto sent = notify(agent, find_peer(agent), message); !sent)
     return refuse(format("a notification to agent '%s'", agent.c_str()).c_str(), sent.error());
   return abi::status::success;
 }
 
 abi::status backend::get_notifs(abi::notifications& out) {
+  if (is_forked()) return refuse_child();
   server_->take_notifications(out);
   return abi::status::success;
 }
@@ -252,6 +277,8 @@ status backend::compile(request& made, abi::direction way, const abi::transfer_l
     remote_known = other.memory;
     own_side.address = own.address;
     remote_side.address = other.address;
+    if (made.receiver != nullptr && remote_side.in->owner() != made.receiver->target().socket)
+      return failure{ECONNRESET, "the memory is of an agent of this name that has ended: load the new one's metadata"};
     if (remote_side.in->type() == kind::foreign_host && own_side.in->type() == kind::device) {
       if (made.for_peer_used.empty() || made.for_peer_used.back() != own_side.in) made.for_peer_used.push_back(own_side.in);
       made.for_peer.push_back({own_side.in->id(), own.address, remote_side.in->id(), other.address, own.size_bytes});
@@ -268,6 +295,7 @@ status backend::compile(request& made, abi::direction way, const abi::transfer_l
 
 abi::status backend::prep_xfer(const abi::direction& way, const abi::transfer_list& local, const abi::transfer_list& remote,
                                const std::string& agent, abi::request_handle*& handle, const abi::transfer_options*) const {
+  if (is_forked()) return refuse_child();
   auto made = std::make_unique<request>(mover_);
   made->agent = agent;
   if (agent != local_agent_) {
@@ -285,6 +313,7 @@ abi::status backend::prep_xfer(const abi::direction& way, const abi::transfer_li
 abi::status backend::post_xfer(const abi::direction&, const abi::transfer_list&, const abi::transfer_list&,
                                const std::string&, abi::request_handle*& handle,
                                const abi::transfer_options* options) const {
+  if (is_forked()) return refuse_child();
   auto& wanted = static_cast<request&>(*handle);
   wanted.has_notification = options != nullptr && options->has_notification;
   if (wanted.has_notification) wanted.notification = options->notification;
@@ -301,6 +330,7 @@ abi::status backend::post_xfer(const abi::direction&, const abi::transfer_list&,
 }
 
 abi::status backend::check_xfer(abi::request_handle* handle) const {
+  if (is_forked()) return refuse_child();
   auto& wanted = static_cast<request&>(*handle);
   auto done = wanted.list.test();
   if (!done) return refuse("a transfer", done.error());
@@ -324,6 +354,7 @@ abi::status backend::check_xfer(abi::request_handle* handle) const {
 }
 
 abi::status backend::release_req_h(abi::request_handle* handle) const {
+  if (is_forked()) return refuse_child();
   delete static_cast<request*>(handle);
   return abi::status::success;
 }

@@ -57,10 +57,13 @@ class backend final : public abi::engine {
  private:
   struct known_memory;
   struct request;
+  bool is_forked() const noexcept;
+  static abi::status refuse_child();
   std::shared_ptr<peer> find_peer(const std::string& agent) const;
   status compile(request& made, abi::direction way, const abi::transfer_list& local, const abi::transfer_list& remote) const;
   status notify(const std::string& agent, const std::shared_ptr<peer>& receiver, const std::string& text) const;
 
+  const int process_;
   const std::shared_ptr<gpu_table> gpus_;
   const std::shared_ptr<cpu_mover> mover_;
   mutable std::mutex mutex_;

@@ -46,6 +46,9 @@ class memory {
 
   kind type() const noexcept { return type_; }
   std::uint64_t id() const noexcept { return id_; }  // in the process that owns it
+  // The agent that it was loaded of, by the name of its socket, which no other agent ever has; empty: this one.
+  const std::string& owner() const noexcept { return owner_; }
+  void set_owner(const std::string& socket) { owner_ = socket; }
   bool contains(std::uint64_t pointer, std::uint64_t size_bytes) const noexcept {
     return pointer >= address_ && size_bytes <= size_bytes_ && pointer - address_ <= size_bytes_ - size_bytes;
   }
@@ -78,6 +81,7 @@ class memory {
   const kind type_;
   const std::uint64_t address_, size_bytes_;
   std::uint64_t id_;
+  std::string owner_;  // set before others know the memory
   std::shared_ptr<gpu_queues> gpu_;
   std::vector<bound_piece> device_;  // in address order
 

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/clock.hpp"
 #include "base/text.hpp"
 
 namespace pl::nixl {
@@ -40,8 +41,11 @@ status send_all(int socket, const char* bytes, std::size_t count, int flags) {
   return {};
 }
 
+// The patience is for all of the bytes: who sends one now and then does not hold the reader.
 status receive_all(int socket, char* bytes, std::size_t count) {
+  const std::uint64_t end_ns = monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000;
   while (count != 0) {
+    if (monotonic_ns() > end_ns) return lost("sends", EAGAIN);
     const ssize_t got = recv(socket, bytes, count, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return lost("sends", errno);
@@ -103,6 +107,27 @@ result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
   }
   if (auto got = receive_all(socket, out.payload.data(), out.payload.size()); !got) return got.error();
   return out;
+}
+
+result<std::optional<received>> receive_part(int socket, std::string& begun, std::uint64_t max_payload_bytes) {
+  for (;;) {
+    std::uint64_t whole = sizeof(frame);
+    frame head;
+    if (begun.size() >= sizeof head) {
+      std::memcpy(&head, begun.data(), sizeof head);
+      if (head.magic != kMagic || head.payload_bytes > max_payload_bytes)
+        return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
+      whole += head.payload_bytes;
+      if (begun.size() == whole) return std::optional(received{head, begun.substr(sizeof head)});
+    }
+    char part[4096];
+    const ssize_t got = recv(socket, part, std::min<std::uint64_t>(sizeof part, whole - begun.size()), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<received>();
+    if (got < 0) return lost("sends", errno);
+    if (got == 0) return failure{EPIPE, "the other agent has closed the connection"};
+    begun.append(part, static_cast<std::size_t>(got));
+  }
 }
 
 std::string random_text() {

@@ -48,6 +48,8 @@ struct received {
 inline constexpr std::uint64_t kMaxGreetingBytes = 64u << 10, kMaxPayloadBytes = std::uint64_t{1} << 30;
 // EPROTO: not one of ours, or a longer one.
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes = kMaxPayloadBytes);
+// What has come so far of a message is in `begun`; nothing: the rest is to come. Does not wait.
+result<std::optional<received>> receive_part(int socket, std::string& begun, std::uint64_t max_payload_bytes);
 inline constexpr int kPatienceMs = 10'000;
 void limit_waits(int socket);
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 
@@ -102,14 +103,16 @@ void peer_server::work() {
       watched = watched_;
     }
     std::erase_if(connections_, [](const auto& one) { return one->is_closed; });
-    asked.assign({{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}});
+    close_ungreeted();
+    const int listening = monotonic_ns() >= accepts_from_ns_ ? listener_.get() : -1;
+    asked.assign({{wake_.get(), POLLIN, 0}, {listening, POLLIN, 0}});
     for (const auto& one : connections_) asked.push_back({one->socket.get(), POLLIN, 0});
     for (const auto& one : watched) {
       asked.push_back({one->socket(), POLLIN, 0});
       asked.push_back({one->process_descriptor(), POLLIN, 0});  // a negative one is passed over
     }
     const std::size_t known = connections_.size();
-    const int ready = ::poll(asked.data(), asked.size(), jobs_.empty() ? -1 : 0);
+    const int ready = ::poll(asked.data(), asked.size(), wait_limit_ms());
     if (ready > 0) {
       std::uint64_t ignored = 0;
       if (asked[0].revents != 0) [[maybe_unused]]
@@ -131,19 +134,58 @@ void peer_server::work() {
 }
 
 void peer_server::accept_one() {
+  constexpr std::uint64_t kPauseNs = 100'000'000;
   unique_fd socket(real_device_io(), ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+    PL_LOG(warn, "NIXL: another agent waits to be let in: %s", errno_text(errno).c_str());
+    accepts_from_ns_ = monotonic_ns() + kPauseNs;
+  }
   if (!socket || !peer_process(socket.get())) return;
+  const auto ungreeted = std::count_if(connections_.begin(), connections_.end(),
+                                       [](const auto& one) { return !one->has_greeted && !one->is_closed; });
+  if (static_cast<std::size_t>(ungreeted) >= kMaxUngreeted) return;
   limit_waits(socket.get());
   auto made = std::make_shared<connection>();
   made->socket = std::move(socket);
+  made->since_ns = monotonic_ns();
   connections_.push_back(std::move(made));
 }
 
+void peer_server::close_ungreeted() {
+  const std::uint64_t now = monotonic_ns();
+  std::erase_if(connections_,
+                [now](const auto& one) { return !one->has_greeted && now - one->since_ns > kGreetingPatienceNs; });
+}
+
+// Of the next poll: jobs are tested all the time, and the clock is looked at for who has not greeted.
+int peer_server::wait_limit_ms() const {
+  constexpr int kBetweenLooksMs = 100;
+  if (!jobs_.empty()) return 0;
+  const bool checks = accepts_from_ns_ > monotonic_ns() || std::any_of(connections_.begin(), connections_.end(),
+                                                                       [](const auto& one) { return !one->has_greeted; });
+  return checks ? kBetweenLooksMs : -1;
+}
+
+// Without waiting: the thread serves the others meanwhile.
+status peer_server::take_greeting(connection& asker) {
+  auto came = receive_part(asker.socket.get(), asker.begun, kMaxGreetingBytes);
+  if (!came) return came.error();
+  if (!*came) return {};
+  asker.begun.clear();
+  return answer(asker, **came);
+}
+
 void peer_server::serve(const std::shared_ptr<connection>& asker) {
-  auto got = receive_message(asker->socket.get(), asker->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
-  status done = got ? status{} : status(got.error());
-  if (got && got->head.type == message::copy && asker->has_greeted) begin_job(asker, *got);
-  else if (got) done = answer(*asker, *got);
+  status done;
+  if (!asker->has_greeted) {
+    done = take_greeting(*asker);
+  } else if (auto got = receive_message(asker->socket.get()); !got) {
+    done = got.error();
+  } else if (got->head.type == message::copy) {
+    begin_job(asker, *got);
+  } else {
+    done = answer(*asker, *got);
+  }
   if (done) return;
   if (done.code() != EPIPE && done.code() != ECONNRESET)
     PL_LOG(warn, "NIXL: agent '%s' is cut off: %s", asker->agent.c_str(), done.error().message.c_str());

@@ -39,6 +39,8 @@ class peer_server {
     unique_fd socket;
     std::string agent;  // once it has greeted
     bool has_greeted = false, is_closed = false;
+    std::string begun;           // of the greeting
+    std::uint64_t since_ns = 0;  // accepted
     std::map<std::uint64_t, std::shared_ptr<memory>> offered;
   };
   struct job {
@@ -51,6 +53,9 @@ class peer_server {
   void work();
   void wake() const;
   void accept_one();
+  void close_ungreeted();
+  int wait_limit_ms() const;
+  status take_greeting(connection& asker);
   void serve(const std::shared_ptr<connection>& asker);
   status answer(connection& asker, const received& got);
   status hand_over(connection& asker, std::uint64_t id);
@@ -75,6 +80,11 @@ class peer_server {
   // The thread's own.
   std::vector<std::shared_ptr<connection>> connections_;
   std::vector<job> jobs_;
+  std::uint64_t accepts_from_ns_ = 0;  // out of descriptors: not before
 };
+
+// Of connections that have not said the secret: whoever sees the socket's name can make some.
+inline constexpr std::size_t kMaxUngreeted = 64;
+inline constexpr std::uint64_t kGreetingPatienceNs = 5'000'000'000;
 
 }  // namespace pl::nixl

@@ -334,6 +334,23 @@ result<std::uint32_t> client::open_pool(std::string_view name) {
   return remember_pool(run(make_plain(opcode::pool_open, 0, name)), name);
 }
 
+result<std::vector<store_protocol::pool_entry>> client::list_pools() {
+  std::vector<store_protocol::pool_entry> all;
+  for (std::string after;;) {
+    const auto one = make_plain(opcode::pool_list, 0, {});
+    if (!after.empty()) one->fields.after = after;
+    const reply got = run(one);
+    if (got.status != 0) return failure{got.status, got.text};
+    auto page = store_protocol::decode_pools(got.body);
+    if (!page) return page.error();
+    all.insert(all.end(), std::make_move_iterator(page->begin()), std::make_move_iterator(page->end()));
+    const std::string last = got.fields.after.value_or("");
+    if (!got.more) return all;
+    if (last <= after) return failure{EPROTO, "the server's pages of pools do not go on"};
+    after = last;
+  }
+}
+
 // Under the lock. ENOTSUP: the server is of an earlier release, which would end the connection.
 status client::needs(std::uint64_t capability, const char* name) const {
   if ((server_.capabilities & capability) != 0) return {};

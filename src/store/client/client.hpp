@@ -120,6 +120,8 @@ class client {
   result<memory> classify(std::uint64_t address, std::uint64_t bytes) const;
   // The pool's number, which stays valid over reconnects.
   result<std::uint32_t> open_pool(std::string_view name);
+  // All pools that this client may open, by name: as many pages as there are.
+  result<std::vector<store_protocol::pool_entry>> list_pools();
   // ENOTSUP: `cache` is given, and the server knows of none.
   result<std::uint32_t> create_pool(std::string_view name, const store_protocol::pool_settings& settings,
                                     const std::optional<store_protocol::cache_settings>& cache = std::nullopt);

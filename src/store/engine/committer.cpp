@@ -219,8 +219,9 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   old = key_entry.current;  // released after the lock
   key_entry.committing = false;
   key_entry.is_volatile = is_volatile;
-  // A value that only the disk holds is found through its record, unless it has none.
-  const bool keep = key.now.exists && key.now.current && (is_volatile || key.now.current->in_memory());
+  // A value that only the disk holds is found through its record, unless it has none; so is one without bytes, whose entry
+  // no eviction would ever meet.
+  const bool keep = key.now.exists && key.now.current && (is_volatile || !key.now.current->segments.empty());
   shard.set_current(key_entry, keep ? key.now.current : nullptr);
   shard.drop_if_empty(key_entry);
   if (!pool || was_volatile == is_volatile) return;

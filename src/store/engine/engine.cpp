@@ -97,6 +97,7 @@ status engine::impl::open() {
   if (options.files == nullptr) own_files = make_system_disk(options.huge_pages ? staging::never : staging::by_device);
   files = options.files != nullptr ? options.files : own_files.get();
   state.read_only = options.read_only;
+  if (options.key_memory_bytes == 0) options.key_memory_bytes = default_key_memory_bytes();
 
   if (status room = check_room(); !room) return room;
   const auto disk_bytes = files->total_bytes(options.directory);
@@ -144,7 +145,8 @@ status engine::impl::open() {
                                                    options.disk_reserve_bytes / 2, options.group_wait_us},
                                   next, ceiling);
   writer = std::make_unique<extent_writer>(
-      extent_writer::parts{*space, state, options.on_point, [this] { return commits->sync_log(); }});
+      extent_writer::parts{*space, state, options.on_point, [this] { return commits->sync_log(); },
+                           [this](std::uint64_t bytes) { return give_up_cached_extents(bytes); }});
   helpers = std::make_unique<workers>(2);
   return {};
 }
@@ -375,6 +377,7 @@ engine_stats engine::stats() const {
   made.checksum_errors = counters.checksum_errors, made.repeated_requests = counters.repeated;
   made.arena_bytes = impl_->memory->info().size_bytes, made.arena_used_bytes = impl_->memory->used_bytes();
   made.disk_bytes = impl_->space->total_bytes(), made.disk_used_bytes = impl_->space->used_bytes();
+  made.key_bytes = impl_->values->heap_bytes(), made.remembered_items = impl_->remembered->items();
   const auto held = impl_->owners.now();
   made.pins = held.pins, made.grants = held.grants, made.sessions = held.sessions;
   made.read_only = counters.read_only, made.full = counters.full;

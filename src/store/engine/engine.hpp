@@ -51,8 +51,11 @@ struct engine_options {
   std::uint32_t small_value_bytes = 32 * 1024;                // values up to here live in the index, <= 1 MiB
   std::uint64_t index_cache_bytes = std::uint64_t{64} << 20;  // RocksDB's block cache
   std::uint32_t group_wait_us = 0;                            // how long a lone durable put waits for company
-  bool read_only = false;                                     // open without writing anything; puts are EROFS
-  disk* files = nullptr;                                      // null: the system's. Outlives the engine.
+  // What keys may take of this process's memory: of values that are volatile, and of others while they are in memory. Puts
+  // of volatile values under new keys are ENOSPC beyond it. 0: a quarter of the machine's.
+  std::uint64_t key_memory_bytes = 0;
+  bool read_only = false;  // open without writing anything; puts are EROFS
+  disk* files = nullptr;   // null: the system's. Outlives the engine.
   // Whether the pool's values must not lie in the memory that other processes map. Asked when a pool is opened, made and
   // configured. Null: none.
   std::function<bool(const pool_info&)> keeps_apart;

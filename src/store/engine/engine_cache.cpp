@@ -198,6 +198,20 @@ void engine::impl::trim_cache(pool_state& pool, std::uint64_t length_bytes) {
   }
 }
 
+// What caches have on disk is the first to go where others need the room: it may be lost at any time.
+bool engine::impl::give_up_cached_extents(std::uint64_t bytes) {
+  std::uint64_t freed = 0;
+  for (const pool_ref& pool : known.caches()) {
+    drop_expired(*pool);
+    for (std::size_t left = pool->cache->count(true); freed < bytes && left > 0; --left) {
+      const auto oldest = pool->cache->take(true);
+      if (!oldest) break;
+      freed += drop_taken(*pool, *oldest, pool->evicted);
+    }
+  }
+  return freed != 0;
+}
+
 bool engine::impl::evict_caches(std::uint64_t bytes, bool to_the_last) {
   std::uint64_t freed = 0;
   for (const pool_ref& pool : known.caches()) {

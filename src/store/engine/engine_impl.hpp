@@ -78,10 +78,18 @@ class engine::impl {
   // Lets values of caches go until about so much memory is free: of those that hold more than a quarter of their share, or
   // of all. False: nothing went.
   bool evict_caches(std::uint64_t bytes, bool to_the_last);
+  // Lets values of caches go from the disk until about so much of it is free. False: nothing went.
+  bool give_up_cached_extents(std::uint64_t bytes);
   void drop_expired(pool_state& pool);
   // With the shard's lock held: an entry whose time has passed goes, unless somebody is about to change it. True: it is
   // gone.
   bool drop_if_expired(table::shard& shard, entry* key_entry, pool_state& pool);
+
+  // ---- engine_keys.cpp
+  // ENOSPC: the unit puts volatile values, and keys take all the memory that they may.
+  status make_key_room(const commit_unit& unit);
+  void trim_keys(std::uint64_t limit);
+  void forget_indexed(table::shard& shard, std::uint64_t limit);
 
   // ---- engine_grants.cpp
   void submit_when_written(unit_ref unit, early_write early);
@@ -182,6 +190,7 @@ class engine::impl {
   result<value_ref> copy_in_place(const pool_state& pool, const std::string& full, const value& source, deadline_t deadline);
 };
 
+std::uint64_t default_key_memory_bytes();
 status check_request(const request_key& request);
 // A writer's own checksum against that of what arrived.
 status compare_checksum(const commit_unit& unit);

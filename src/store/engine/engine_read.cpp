@@ -129,7 +129,8 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
     entry* key_entry = shard.find(full);
     if (key_entry != nullptr && key_entry->loading == mine) {
       key_entry->loading.reset();
-      if (loaded && key_entry->current == found) shard.set_current(*key_entry, *loaded);
+      // (One without bytes is in no list of the evictions, so its entry would stay.)
+      if (loaded && key_entry->current == found && !(*loaded)->segments.empty()) shard.set_current(*key_entry, *loaded);
       shard.drop_if_empty(*key_entry);
     }
   }

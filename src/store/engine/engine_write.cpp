@@ -168,6 +168,8 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
     auto found = space->allocate(one.stored->length_bytes);
+    while (found.code() == ENOSPC && !one.stored->cache && give_up_cached_extents(one.stored->length_bytes))
+      found = space->allocate(one.stored->length_bytes);
     if (!found) break;
     const value& source = *one.stored;
     auto moved = std::make_shared<value>(*memory, *space);
@@ -313,6 +315,7 @@ void engine::impl::submit(unit_ref unit) {
     unit->failed = able.error();
     return unit->done(*unit);
   }
+  if (status room = make_key_room(*unit); !room) return give_up(std::move(unit), room.error());
   const pool_ref cache = unit->pool && unit->pool->cache ? unit->pool : nullptr;
   if (apply_in_memory(*unit)) {
     unit->done(*unit);

@@ -123,6 +123,8 @@ status extent_writer::find_space(value& stored) {
     if (status synced = components_.sync_log(); !synced) return synced;
     found = components_.space.allocate(stored.length_bytes);
   }
+  while (found.code() == ENOSPC && components_.give_way && components_.give_way(stored.length_bytes))
+    found = components_.space.allocate(stored.length_bytes);
   if (!found) {
     components_.state.note(found.error());
     return std::move(found).error();

@@ -25,7 +25,8 @@ class extent_writer {
     extents& space;
     health& state;
     std::function<void(std::string_view)> on_point;
-    std::function<status()> sync_log;  // makes parked extents free
+    std::function<status()> sync_log;                             // makes parked extents free
+    std::function<bool(std::uint64_t bytes)> give_way = nullptr;  // frees others that may go; false: there are none
   };
   explicit extent_writer(parts components);
   ~extent_writer();

@@ -47,15 +47,45 @@ requests::window& requests::need(group& client_group, std::uint64_t client) {
     client_group.recent.splice(client_group.recent.begin(), client_group.recent, found->second.recent);
     return found->second;
   }
-  if (client_group.clients.size() >= kMaxClients / kGroups) {
-    const std::uint64_t oldest = client_group.recent.back();
-    if (client_group.clients[oldest].in_index) client_group.forgotten.push_back(oldest);
-    client_group.clients.erase(oldest);
-    client_group.recent.pop_back();
-  }
+  if (client_group.clients.size() >= kMaxClients / kGroups) forget_oldest_client(client_group);
   window& made = client_group.clients[client];
   made.recent = client_group.recent.insert(client_group.recent.begin(), client);
   return made;
+}
+
+void requests::forget_oldest_client(group& client_group) {
+  const std::uint64_t oldest = client_group.recent.back();
+  const window& gone = client_group.clients[oldest];
+  if (gone.in_index) client_group.forgotten.push_back(oldest);
+  client_group.items -= gone.items;
+  client_group.clients.erase(oldest);
+  client_group.recent.pop_back();
+}
+
+// Where the client has too many items, its oldest batches lose theirs; their numbers stay, so that they are not done again.
+void requests::set_slot(window& destination, request_outcome outcome) {
+  const std::size_t slot = outcome.sequence % kDedupeWindow;
+  if (destination.slots.size() <= slot) destination.slots.resize(slot + 1);
+  destination.items += outcome.items.size();
+  destination.items -= destination.slots[slot].items.size();
+  destination.slots[slot] = std::move(outcome);
+  while (destination.items > kMaxItems) {
+    request_outcome* oldest = nullptr;
+    for (request_outcome& one : destination.slots)
+      if (one.items.size() > 1 && (oldest == nullptr || one.sequence < oldest->sequence)) oldest = &one;
+    if (oldest == nullptr) return;
+    destination.items -= oldest->items.size();
+    std::vector<request_outcome::item>().swap(oldest->items);
+  }
+}
+
+std::size_t requests::items() {
+  std::size_t sum = 0;
+  for (group& client_group : groups_) {
+    const std::lock_guard lock(client_group.mutex);
+    sum += client_group.items;
+  }
+  return sum;
 }
 
 status requests::read_window(std::uint64_t client, window& destination) {
@@ -63,9 +93,7 @@ status requests::read_window(std::uint64_t client, window& destination) {
                      [&](std::string_view, std::string_view raw) {
                        auto outcome = decode_outcome(raw);
                        if (!outcome) return true;  // a layout of another version: as if forgotten
-                       const std::size_t slot = outcome->sequence % kDedupeWindow;
-                       if (destination.slots.size() <= slot) destination.slots.resize(slot + 1);
-                       destination.slots[slot] = std::move(*outcome);
+                       set_slot(destination, std::move(*outcome));
                        return true;
                      });
 }
@@ -74,21 +102,27 @@ result<std::optional<request_outcome>> requests::find(const request_key& request
   group& client_group = group_of(request.client);
   window& client = need(client_group, request.client);
   if (client.in_index && client.slots.empty()) {
-    if (status read = read_window(request.client, client); !read) return std::move(read).error();
+    status read = read_window(request.client, client);
+    client_group.items += client.items;
+    if (!read) return std::move(read).error();
   }
   const std::size_t slot = request.sequence % kDedupeWindow;
   if (slot >= client.slots.size() || client.slots[slot].sequence < request.sequence) return std::optional<request_outcome>{};
-  if (client.slots[slot].sequence == request.sequence) return std::optional<request_outcome>(client.slots[slot]);
+  if (client.slots[slot].sequence == request.sequence && !client.slots[slot].items.empty())
+    return std::optional<request_outcome>(client.slots[slot]);
   return failure{EINVAL, format("store: request %llu came after its client's request %llu: what it did is forgotten",
                                 static_cast<unsigned long long>(request.sequence),
                                 static_cast<unsigned long long>(client.slots[slot].sequence))};
 }
 
 void requests::remember(const request_key& request, request_outcome outcome) {
-  window& client = need(group_of(request.client), request.client);
-  const std::size_t slot = request.sequence % kDedupeWindow;
-  if (client.slots.size() <= slot) client.slots.resize(slot + 1);
-  client.slots[slot] = std::move(outcome);
+  group& client_group = group_of(request.client);
+  window& client = need(client_group, request.client);
+  client_group.items -= client.items;
+  set_slot(client, std::move(outcome));
+  client_group.items += client.items;
+  // (This client was seen last, so it is not among those that go.)
+  while (client_group.items > kMaxGroupItems && client_group.clients.size() > 1) forget_oldest_client(client_group);
 }
 
 status requests::each(const std::function<bool(std::uint16_t)>& selected,
@@ -111,7 +145,7 @@ status requests::each(const std::function<bool(std::uint16_t)>& selected,
       if (known.in_index && known.slots.empty())
         if (status read = read_window(client, known); !read) return read;
       for (const request_outcome& one : known.slots)
-        if (one.sequence != 0 && one.group != kAnyGroup && selected(one.group)) tell(client, one);
+        if (one.sequence != 0 && !one.items.empty() && one.group != kAnyGroup && selected(one.group)) tell(client, one);
     }
   }
   return {};
@@ -122,8 +156,12 @@ status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
   for (group& client_group : groups_) {
     const std::lock_guard lock(client_group.mutex);
     for (auto& [client, remembered] : client_group.clients)
-      for (request_outcome& one : remembered.slots)
-        if (one.sequence != 0 && goes(one.group)) one = {};
+      for (request_outcome& one : remembered.slots) {
+        if (one.sequence == 0 || !goes(one.group)) continue;
+        remembered.items -= one.items.size();
+        client_group.items -= one.items.size();
+        one = {};
+      }
   }
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What clients' last requests did, so that one that comes twice is answered twice and done once. A client has a ring of
 // kDedupeWindow entries; the ring of a client that was not seen for long is forgotten as a whole when there are too many.
+// A batch has an item for each of its operations; items have limits of their own, so that batches are forgotten earlier.
 #pragma once
 
 #include <array>
@@ -22,6 +23,10 @@ namespace pl::store {
 class requests {
  public:
   static constexpr std::size_t kMaxClients = 4096;
+  static constexpr std::size_t kGroups = 16;
+  static constexpr std::size_t kMaxItems = std::size_t{128} << 10;       // of one client: 32 of the longest batches
+  static constexpr std::size_t kMaxGroupItems = std::size_t{256} << 10;  // as many as full rings of single requests have
+  static_assert(kMaxGroupItems >= kMaxClients / kGroups * kDedupeWindow);
 
   explicit requests(index& records) : index_(records) {}
   // At start: which clients the index remembers. Their entries are read when they come.
@@ -29,7 +34,7 @@ class requests {
 
   // Holds off other requests of clients in the same group; find and remember need it.
   std::unique_lock<std::mutex> lock(const request_key& request) { return std::unique_lock(group_of(request.client).mutex); }
-  // What this request did, if it was done. EINVAL: it is older than the window, so its outcome is gone.
+  // What this request did, if it was done. EINVAL: it is older than what is remembered, so its outcome is gone.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
 
@@ -44,9 +49,13 @@ class requests {
   // The same as records of a batch, with the clients that are forgotten for it.
   void store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome);
 
+  // For tests: items that are remembered in memory.
+  std::size_t items();
+
  private:
   struct window {
-    std::vector<request_outcome> slots;  // sequence 0: empty
+    std::vector<request_outcome> slots;  // sequence 0: empty; without items: what it did is forgotten
+    std::size_t items = 0;               // of all slots
     bool in_index = false;               // entries may be there that are not here
     std::list<std::uint64_t>::iterator recent;
   };
@@ -55,10 +64,12 @@ class requests {
     std::unordered_map<std::uint64_t, window> clients;
     std::list<std::uint64_t> recent;       // front: seen last
     std::vector<std::uint64_t> forgotten;  // in the index still
+    std::size_t items = 0;                 // of all clients
   };
-  static constexpr std::size_t kGroups = 16;
   group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
   window& need(group& client_group, std::uint64_t client);
+  static void forget_oldest_client(group& client_group);
+  static void set_slot(window& destination, request_outcome outcome);
   status read_window(std::uint64_t client, window& destination);
 
   index& index_;

@@ -11,6 +11,7 @@ entry& table::shard::need(std::string_view key) {
 entry& table::shard::add(std::string_view key) {
   const auto added = entries.try_emplace(std::string(key)).first;
   added->second.key = &added->first;
+  heap_bytes->fetch_add(heap_bytes_of(key), std::memory_order_relaxed);
   return added->second;
 }
 
@@ -55,6 +56,7 @@ void table::shard::set_current(entry& key_entry, value_ref next) {
 
 void table::shard::drop_if_empty(entry& key_entry) {
   if (key_entry.current || key_entry.committing || key_entry.loading) return;
+  heap_bytes->fetch_sub(heap_bytes_of(*key_entry.key), std::memory_order_relaxed);
   entries.erase(entries.find(*key_entry.key));
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -56,8 +57,21 @@ class table {
     // Not noexcept: libstdc++ then keeps each key's hash beside it, and a look-up does not hash its neighbours again.
     std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
+  // What an entry takes of this process's memory beside its value: the key is here, and, of a volatile value, among its
+  // pool's names.
+  static constexpr std::uint64_t kEntryBytes = 512;
+  static std::uint64_t heap_bytes_of(std::string_view key) noexcept { return kEntryBytes + 2 * key.size(); }
+  std::uint64_t heap_bytes() const noexcept { return heap_bytes_.load(std::memory_order_relaxed); }
+
+  table() {
+    for (shard& one : shards_) one.heap_bytes = &heap_bytes_;
+  }
+  table(const table&) = delete;
+  table& operator=(const table&) = delete;
+
   struct shard {
     std::mutex mutex;
+    std::atomic<std::uint64_t>* heap_bytes = nullptr;  // of all shards
     std::unordered_map<std::string, entry, hash, std::equal_to<>> entries;
     std::list<entry*> recent;  // front: used last
     std::list<entry*>
@@ -86,6 +100,7 @@ class table {
   shard& shard_at(std::size_t number) { return shards_[number % kShards]; }
 
  private:
+  std::atomic<std::uint64_t> heap_bytes_{0};
   std::array<shard, kShards> shards_;
 };
 

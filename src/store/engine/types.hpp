@@ -306,6 +306,8 @@ struct engine_stats {
   std::uint64_t arena_bytes = 0, arena_used_bytes = 0;  // gauges
   std::uint64_t disk_bytes = 0, disk_used_bytes = 0;    // gauges: extent files, values in them
   std::uint64_t pins = 0, grants = 0, sessions = 0;     // gauges
+  std::uint64_t key_bytes = 0;                          // gauge: of engine_options::key_memory_bytes
+  std::uint64_t remembered_items = 0;                   // gauge: of requests that may come again (requests.hpp)
   bool read_only = false, full = false;                 // gauges
 };
 

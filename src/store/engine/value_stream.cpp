@@ -277,6 +277,8 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
     if (status synced = impl_->commits->sync_log(); !synced) return std::move(synced).error();
     pieces = impl_->space->allocate(length_bytes);
   }
+  while (pieces.code() == ENOSPC && impl_->give_up_cached_extents(length_bytes))
+    pieces = impl_->space->allocate(length_bytes);
   if (!pieces) {
     impl_->state.note(pieces.error());
     return std::move(pieces).error();

@@ -40,7 +40,7 @@ enum class opcode : std::uint8_t {
   pool_create,  // key: name; tail: pool settings
   pool_open,    // key: name; the answer's pool_id names it on this connection
   pool_delete,  // key: name
-  pool_list,    // body of the answer: pool_entry list
+  pool_list,    // body of the answer: pool_entry list by name; tail: `after`, as in find; value_bytes: at most so many
   put,          // a value, whole in the body or in data frames that follow
   data,         // a piece of the value of request_id, in either direction
   get,          // [offset, offset + value_bytes) of a value; answered with a body or with data frames

@@ -32,6 +32,10 @@ std::pair<std::string_view, std::string_view> split(std::string_view entry) {
 }  // namespace
 
 status check_access_list(std::string_view list) {
+  // Answers carry the list beside other fields.
+  constexpr std::size_t kMaxListBytes = 8192;
+  if (list.size() > kMaxListBytes)
+    return failure{EINVAL, format("an access list of %zu bytes: at most %zu", list.size(), kMaxListBytes)};
   while (!list.empty()) {
     const auto entry = take(list, ',');
     const auto [principal, permission] = split(entry);

@@ -42,6 +42,8 @@ void engine_text(std::string& out, const store::engine_stats& engine) {
           engine.repeated_requests);
   gauge(out, "peerlane_store_arena_bytes", "Size of the memory tier.", engine.arena_bytes);
   gauge(out, "peerlane_store_arena_used_bytes", "Memory tier in use.", engine.arena_used_bytes);
+  gauge(out, "peerlane_store_key_bytes", "Memory of keys beside the memory tier.", engine.key_bytes);
+  gauge(out, "peerlane_store_remembered_items", "Outcomes kept for requests that may come again.", engine.remembered_items);
   gauge(out, "peerlane_store_disk_bytes", "Size of extent files.", engine.disk_bytes);
   gauge(out, "peerlane_store_disk_used_bytes", "Values in extent files.", engine.disk_used_bytes);
   gauge(out, "peerlane_store_pins", "Values that clients hold.", engine.pins);

@@ -7,7 +7,6 @@
 #include <asio/executor_work_guard.hpp>
 #include <asio/post.hpp>
 #include <asio/signal_set.hpp>
-#include <asio/thread_pool.hpp>
 #include <asio/write.hpp>
 #include <filesystem>
 #include <limits>
@@ -35,7 +34,7 @@ using asio::ip::tcp;
 using unix_socket = asio::local::stream_protocol;
 
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
-constexpr unsigned kBlockingThreads = 2;
+constexpr unsigned kSearchingThreads = 2;
 constexpr int kMaxScrapes = 16;
 // The connections of one thread.
 struct event_loop {
@@ -180,7 +179,7 @@ struct scrape : std::enable_shared_from_this<scrape> {
 
 struct server::state {
   explicit state(server_config given, event_log destination)
-      : config(std::move(given)), access(lists_of(config)), log(std::move(destination)), blocking(kBlockingThreads) {}
+      : config(std::move(given)), access(lists_of(config)), log(std::move(destination)), blocking(kSearchingThreads) {}
 
   server_config config;
   access_rules access;
@@ -189,7 +188,7 @@ struct server::state {
   std::unique_ptr<store::engine> engine;
   std::unique_ptr<store_cluster::value_service> plain;
   std::unique_ptr<store_cluster::cluster_service> cluster;  // null: a single store
-  asio::thread_pool blocking;
+  fair_workers blocking;
   std::vector<std::unique_ptr<event_loop>> loops;
   tls_context tls;  // of connections from now on
   accounts principals;

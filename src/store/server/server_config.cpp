@@ -91,6 +91,9 @@ const field kFields[] = {
     {"chunk_bytes", number{&server_config::chunk_bytes, 4u << 20, kMaxArena, number::shape::power_of_two},
      "what clients map and register at once: a power of two"},
     {"huge_pages", &server_config::huge_pages, "huge pages for the memory tier"},
+    {"key_memory_bytes", number{&server_config::key_memory_bytes, 0, kMaxInteger},
+     "memory for keys beside the memory tier: volatile values under new keys are refused beyond it; 0: a quarter of the "
+     "machine's"},
     {"extent_file_bytes", number{&server_config::extent_file_bytes, 0, kMaxInteger, number::shape::blocks},
      "size of a file of large values, of a new store: whole blocks of 4096 bytes, 4 MiB at least; 0: 1 GiB, of a disk under "
      "16 GiB a sixteenth"},
@@ -288,6 +291,7 @@ store::engine_options engine_options_of(const server_config& config) {
   out.arena_bytes = config.arena_bytes;
   out.chunk_bytes = config.chunk_bytes;
   out.huge_pages = config.huge_pages;
+  out.key_memory_bytes = config.key_memory_bytes;
   if (config.extent_file_bytes != 0) out.extent_file_bytes = config.extent_file_bytes;
   if (config.disk_reserve_bytes != 0) out.disk_reserve_bytes = config.disk_reserve_bytes;
   out.read_only = config.read_only;

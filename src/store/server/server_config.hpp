@@ -53,6 +53,7 @@ struct server_config {
   std::uint64_t arena_bytes = 1u << 30;
   std::uint64_t chunk_bytes = 1u << 30;
   bool huge_pages = false;
+  std::uint64_t key_memory_bytes = 0;    // of the keys beside it; 0: by the machine's memory (engine.hpp)
   std::uint64_t extent_file_bytes = 0;   // 0: by the disk's size (engine.hpp)
   std::uint64_t disk_reserve_bytes = 0;  // likewise
   std::uint64_t disk_limit_bytes = 0;

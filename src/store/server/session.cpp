@@ -22,16 +22,32 @@ constexpr std::uint64_t kTellFrom = 16u << 20, kTellBytes = 4u << 20;  // like c
 constexpr auto kRoomPause = std::chrono::milliseconds(2);              // between checks for room
 constexpr auto kWatchPause = std::chrono::seconds(1);
 
-// What an answer may have, if it comes about on another thread: a thousand such requests are taken before the first of their
-// answers is seen.
-std::size_t most_answer_bytes(const store_protocol::head& request) {
+// What a request keeps of the server's memory until it is answered, and what its answer may have: a thousand requests are
+// taken before the first answer of another thread is seen.
+std::size_t most_bytes_of(const store_protocol::head& request) {
   constexpr std::uint64_t kEntryBytes = store_protocol::kMaxKeyBytes + 64;
-  if (request.op == opcode::get) return std::min<std::uint64_t>(request.value_bytes, kInlineBytes);
-  if (request.op == opcode::batch_get)
-    return std::min<std::uint64_t>(request.value_bytes, store_protocol::kMaxBodyBytes) + (512u << 10);
-  if (request.op != opcode::find) return 0;
-  const std::uint64_t keys = request.value_bytes == 0 ? store::kMaxFindKeys : request.value_bytes;
-  return std::min(keys, std::uint64_t{store::kMaxFindKeys}) * kEntryBytes;
+  constexpr std::uint64_t kBatchBytes = 512u << 10;  // of as many outcomes as a batch may have
+  const std::size_t kept = std::size_t{request.key_bytes} + request.tail_bytes;
+  switch (request.op) {
+    case opcode::get:
+      return kept + std::min<std::uint64_t>(request.value_bytes, kInlineBytes);
+    case opcode::batch_get:
+      return kept + std::min<std::uint64_t>(request.value_bytes, store_protocol::kMaxBodyBytes) + kBatchBytes;
+    case opcode::batch_put:
+    case opcode::batch_erase:
+    case opcode::batch_exists:
+      return kept + kBatchBytes;
+    case opcode::find:
+    case opcode::erase_prefix: {
+      const std::uint64_t keys = request.value_bytes == 0 ? store::kMaxFindKeys : request.value_bytes;
+      return kept + std::min(keys, std::uint64_t{store::kMaxFindKeys}) * kEntryBytes;
+    }
+    case opcode::sync_keys:
+    case opcode::sync_requests:
+      return kept + request.body_bytes;
+    default:
+      return kept;
+  }
 }
 
 }  // namespace
@@ -339,7 +355,7 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   if (header.deadline_us != store_protocol::kNoDeadline)
     one->deadline = clock::time_point(std::chrono::nanoseconds(parse_ns_)) + std::chrono::microseconds(header.deadline_us);
   ++under_way_;
-  one->promised_bytes = most_answer_bytes(header);
+  one->promised_bytes = most_bytes_of(header);
   promised_bytes_ += one->promised_bytes;
   if (!one->fields.unpin.empty()) let_go(one->fields.unpin);
   if (draining_) {
@@ -463,8 +479,16 @@ void session::answer(const request_ptr& request, const status& outcome, store_pr
   if (!outcome) fields.text = outcome.error().message.substr(0, store_protocol::kMaxTailBytes / 2);
   if (outcome.code() == EREMOTE) fields.epoch = parts_.values.epoch();
   if (fields.result) fields.result->server_ns = took_ns;
-  (void)store_protocol::encode(head, {}, fields, out_.frames());  // no key, and the texts are bounded
-  out_.frames().append(body);
+  if (const auto fits = store_protocol::encode(head, {}, fields, out_.frames()); fits) {
+    out_.frames().append(body);
+  } else {  // a store of an earlier release may hold longer settings than a frame
+    head.status = fits.code();
+    head.flags = store_protocol::flag::reply;
+    head.value_bytes = head.body_bytes = head.body_crc = 0;
+    fields = {};
+    fields.text = fits.error().message;
+    (void)store_protocol::encode(head, {}, fields, out_.frames());
+  }
   out_.flush_early();
   if (parsing_) return;
   out_.flush(shared_from_this());

@@ -11,7 +11,6 @@
 
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
-#include <asio/thread_pool.hpp>
 #include <atomic>
 #include <memory>
 #include <shared_mutex>
@@ -23,6 +22,7 @@
 #include "store/server/access.hpp"
 #include "store/server/accounts.hpp"
 #include "store/server/event_log.hpp"
+#include "store/server/fair_workers.hpp"
 #include "store/server/metrics.hpp"
 #include "store/server/orphaned_sessions.hpp"
 #include "store/server/outbox.hpp"
@@ -41,6 +41,8 @@ struct batch_item;
 namespace pl::store_server {
 
 constexpr std::uint64_t kInlineBytes = 64 << 10;  // values up to here are sent within the answer
+// A page that takes long ends early and the next one continues, because other clients share the threads.
+constexpr auto kLongestSearch = std::chrono::seconds(2);
 // What a grant or pin counts for at least: the block that a small value lies in is not another's, and each has records.
 constexpr std::uint64_t kMinHeldBytes = 4096;
 
@@ -60,7 +62,7 @@ struct server_parts {
   event_log& log;
   orphaned_sessions& orphans;
   accounts& principals;
-  asio::thread_pool& blocking;      // for calls that wait for a disk
+  fair_workers& blocking;           // for calls that wait for a disk
   const std::atomic<bool>& halted;  // nothing is served any more
   std::uint64_t instance = 0;       // random
   std::function<void(session*)> ended;
@@ -91,7 +93,7 @@ class session : public std::enable_shared_from_this<session> {
     store_protocol::tail fields;
     std::uint64_t began_ns = 0;
     clock::time_point deadline = clock::time_point::max();
-    std::size_t promised_bytes = 0;  // that its answer may have, of promised_bytes_
+    std::size_t promised_bytes = 0;  // that it keeps and its answer may have, of promised_bytes_
     bool goes_past_memory = false;   // the principal holds enough of it
   };
   using request_ptr = std::shared_ptr<pending_request>;
@@ -229,7 +231,10 @@ class session : public std::enable_shared_from_this<session> {
                   const store_protocol::batch_item& one);
   void batch_atomic(const request_ptr& request, const std::vector<store_protocol::batch_item>& items);
   void append_pinned(const store::pinned_value& value, std::uint64_t bytes, std::string& destination) const;
+  struct prefix_page;
   void erase_prefix(const request_ptr& request, std::string prefix);
+  void erase_found(const request_ptr& request, const store::find_page& found);
+  void prefix_item_done(const request_ptr& request, const std::shared_ptr<prefix_page>& page);
 
   // ---- session_streams.cpp: values that memory does not hold
   // What a request for this many bytes takes of the connection's allowance.
@@ -277,7 +282,8 @@ class session : public std::enable_shared_from_this<session> {
   void sync_requests(const request_ptr& request, std::string_view body);
   // Runs `work` where it may block, then `on_done` with its outcome here.
   template <class T>
-  void aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done);
+  void aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done,
+             fair_workers::kind kind = fair_workers::kind::brief);
   result<pool_policy> admin_of(std::string_view name) const;
 
   asio::io_context& home_;
@@ -336,14 +342,16 @@ void session::run_on_home_thread(Then work) {
 }
 
 template <class T>
-void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done) {
-  asio::post(parts_.blocking, [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
-    auto done = std::make_shared<result<T>>(work());
-    me->run_on_home_thread([me, request, done, on_done] {
-      if (!*done) return me->answer(request, done->error());
-      on_done(*std::move(*done));
-    });
-  });
+void session::aside(const request_ptr& request, std::function<result<T>()> work, std::function<void(T)> on_done,
+                    fair_workers::kind kind) {
+  parts_.blocking.post(kind, wire_->other().principal, this,
+                       [me = shared_from_this(), request, work = std::move(work), on_done = std::move(on_done)] {
+                         auto done = std::make_shared<result<T>>(work());
+                         me->run_on_home_thread([me, request, done, on_done] {
+                           if (!*done) return me->answer(request, done->error());
+                           on_done(*std::move(*done));
+                         });
+                       });
 }
 
 }  // namespace pl::store_server

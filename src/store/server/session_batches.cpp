@@ -2,8 +2,8 @@
 // Many keys in one frame: each item runs as the request of its kind would, with its own rights of the cluster, its own
 // number against repetition, and its own outcome. Also erasing all keys that begin alike.
 #include <atomic>
-#include <condition_variable>
 #include <mutex>
+#include <optional>
 
 #include "base/text.hpp"
 #include "store/protocol/batch.hpp"
@@ -238,86 +238,76 @@ void session::batch_atomic(const request_ptr& request, const std::vector<batch_i
 
 // ---- Keys that begin alike ---------------------------------------------------------------------------------------------
 
-namespace {
+// Counts the erases of a page; the last one answers. No thread waits for them: a cluster's copies may take seconds.
+struct session::prefix_page {
+  std::atomic<std::size_t> left{1};  // one is the page's own
+  std::atomic<std::uint64_t> erased{0};
+  std::mutex lock;
+  std::optional<failure> first_failure;
+  std::string last;
+  bool more = false;
 
-// Waits for erases that other threads end.
-class erase_counter {
- public:
-  void begin() {
-    const std::lock_guard lock(mutex_);
-    ++under_way_;
+  void note(const result<store::erase_result>& done) {
+    // Erased or put meanwhile: what is there is another value, which nobody asked to erase.
+    if (done && done->version != 0) erased.fetch_add(1, std::memory_order_relaxed);
+    if (done || done.code() == ENOENT || done.code() == ESTALE) return;
+    const std::lock_guard hold(lock);
+    if (!first_failure) first_failure = done.error();
   }
-  void end(const result<store::erase_result>& done) {
-    const std::lock_guard lock(mutex_);
-    --under_way_;
-    if (done && done->version != 0) ++erased_;
-    else if (!done && done.code() != ENOENT && !first_) first_ = done.error();
-    changed_.notify_all();
-  }
-  // The number of erased keys, or the first failure.
-  result<std::uint64_t> wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return under_way_ == 0; });
-    if (first_) return *first_;
-    return erased_;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::size_t under_way_ = 0;
-  std::uint64_t erased_ = 0;
-  std::optional<failure> first_;
 };
-
-}  // namespace
 
 void session::erase_prefix(const request_ptr& request, std::string prefix) {
   if (prefix.empty())
     return answer(request, {EINVAL, "a prefix has at least one byte: delete the pool to erase all of its values"});
-  struct page {
-    std::uint64_t erased = 0;
-    std::string last;
-    bool more = false;
-  };
   store::find_options options;
   options.prefix = prefix;
   options.after = request->fields.after.value_or("");
-  options.deadline = request->deadline;
+  if (request->head.value_bytes > 0 && request->head.value_bytes < options.limit) options.limit = request->head.value_bytes;
   const auto pool = request->head.pool_id;
-  const auto level = put_options_of(request->fields, 0).level;
-  aside<page>(
+  aside<store::find_page>(
       request,
-      // (The lambda keeps the session: threads that end erases know it by the counter alone.)
-      [this, pool, options, level]() -> result<page> {
+      [this, request, pool, options]() -> result<store::find_page> {
         if (gone_ || parts_.halted) return failure{ECANCELED, "nobody waits for the page any more"};
-        const auto found = parts_.engine.find(pool, options);
-        if (!found) return found.error();
-        const auto counter = std::make_shared<erase_counter>();
-        for (std::size_t i = 0; i < found->keys.size(); ++i) {
-          const std::string& key = found->keys[i];
-          if (!parts_.values.lists(pool, key) || !parts_.values.admits(pool, key, true)) continue;
-          // What was put since is another value, which nobody asked to erase.
-          store::erase_options erase_these;
-          erase_these.level = level;
-          erase_these.precondition = store::condition::if_version;
-          erase_these.expected_version = found->values[i].version;
-          counter->begin();
-          parts_.values.erase_async(pool, key, erase_these, [counter](result<store::erase_result> done) {
-            if (done.code() == ESTALE) counter->end(failure{ENOENT, "put meanwhile"});
-            else counter->end(done);
-          });
-        }
-        const auto erased = counter->wait();
-        if (!erased) return erased.error();
-        return page{*erased, found->last, found->more};
+        auto now = options;
+        now.deadline = std::min(request->deadline, clock::now() + kLongestSearch);
+        return parts_.engine.find(pool, now);
       },
-      [me = shared_from_this(), request](const page& done) {
-        store_protocol::tail fields;
-        fields.after = done.last;
-        fields.result.emplace().value_bytes = done.erased;
-        me->answer(request, {}, std::move(fields), {}, 0, done.more ? flag::more : std::uint16_t{0});
-      });
+      [me = shared_from_this(), request](const store::find_page& found) { me->erase_found(request, found); },
+      fair_workers::kind::search);
+}
+
+void session::erase_found(const request_ptr& request, const store::find_page& found) {
+  const auto pool = request->head.pool_id;
+  if (!may_still_write(pool)) return answer(request, no_right_any_more(pool));
+  const auto page = std::make_shared<prefix_page>();
+  page->last = found.last, page->more = found.more;
+  store::erase_options options;
+  options.level = put_options_of(request->fields, 0).level;
+  options.precondition = store::condition::if_version;
+  for (std::size_t i = 0; i < found.keys.size(); ++i) {
+    const std::string& key = found.keys[i];
+    if (!parts_.values.lists(pool, key) || !parts_.values.admits(pool, key, true)) continue;
+    options.expected_version = found.values[i].version;
+    ++page->left;
+    parts_.values.erase_async(pool, key, options,
+                              [me = shared_from_this(), request, page](const result<store::erase_result>& done) {
+                                page->note(done);
+                                me->prefix_item_done(request, page);
+                              });
+  }
+  prefix_item_done(request, page);
+}
+
+// On any thread.
+void session::prefix_item_done(const request_ptr& request, const std::shared_ptr<prefix_page>& page) {
+  if (page->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  run_on_home_thread([me = shared_from_this(), request, page] {
+    if (page->first_failure) return me->answer(request, *page->first_failure);
+    store_protocol::tail fields;
+    fields.after = page->last;
+    fields.result.emplace().value_bytes = page->erased;
+    me->answer(request, {}, std::move(fields), {}, 0, page->more ? flag::more : std::uint16_t{0});
+  });
 }
 
 }  // namespace pl::store_server

@@ -120,6 +120,7 @@ void session::open_rings(const request_ptr& request) {
 
 void session::answer_with_descriptor(const request_ptr& request, const store_protocol::tail& fields, int fd) {
   --under_way_;
+  promised_bytes_ -= std::exchange(request->promised_bytes, 0);
   count_and_log(*request, {}, monotonic_ns() - request->began_ns);
   auto head = request->head;
   head.flags = store_protocol::flag::reply;
@@ -249,16 +250,27 @@ void session::stats(const request_ptr& request) {
   answer(request, {}, {}, parts_.counters.text(parts_.engine.stats(), pools) + parts_.values.metrics());
 }
 
+// By name, from behind `after` on; what does not fit the frame comes in the next page.
 void session::pool_list(const request_ptr& request) {
-  std::string body;
+  const std::string after = request->fields.after.value_or("");
+  const std::uint64_t most = request->head.value_bytes == 0 ? store::kMaxPools : request->head.value_bytes;
+  std::string body, last;
+  std::uint64_t listed = 0;
+  bool more = false;
   for (const auto& pool : parts_.engine.list_pools()) {
     const rights may = parts_.access.rights_of(wire_->other(), policy_of(pool));
-    if (may.read || may.write || may.admin)
-      store_protocol::append(body, store_protocol::pool_entry{pool.name, pool.keys, pool.bytes, settings_of(pool)});
+    if ((!may.read && !may.write && !may.admin) || (!after.empty() && pool.name <= after)) continue;
+    std::string entry;
+    store_protocol::append(entry, store_protocol::pool_entry{pool.name, pool.keys, pool.bytes, settings_of(pool)});
+    more = listed == most || body.size() + entry.size() > store_protocol::kMaxBodyBytes;
+    if (more) break;
+    body += entry;
+    last = pool.name;
+    ++listed;
   }
-  if (body.size() > store_protocol::kMaxBodyBytes)
-    return answer(request, {EMSGSIZE, "the list of pools is longer than a frame"});
-  answer(request, {}, {}, body);
+  store_protocol::tail fields;
+  if (more) fields.after = last;
+  answer(request, {}, std::move(fields), body, 0, more ? store_protocol::flag::more : std::uint16_t{0});
 }
 
 // ---- Searching -----------------------------------------------------------------------------------------------------------
@@ -273,8 +285,6 @@ void session::find(const request_ptr& request) {
   options.regex = request->fields.regex.value_or("");
   options.after = request->fields.after.value_or("");
   if (request->head.value_bytes > 0 && request->head.value_bytes < options.limit) options.limit = request->head.value_bytes;
-  // A page that takes long ends early and the next one continues, because other clients share the threads.
-  static constexpr auto kLongest = std::chrono::seconds(2);
   options.deadline = request->deadline;
   const auto pool = request->head.pool_id;
   struct page {
@@ -287,7 +297,7 @@ void session::find(const request_ptr& request) {
         // Searches of a client that has left would keep others, and a store that stops, waiting.
         if (gone_ || parts_.halted) return failure{ECANCELED, "nobody waits for the page any more"};
         auto now = options;
-        now.deadline = std::min(options.deadline, clock::now() + kLongest);
+        now.deadline = std::min(options.deadline, clock::now() + kLongestSearch);
         const auto found = parts_.engine.find(pool, now);
         if (!found) return found.error();
         page out{{}, found->last, found->more};
@@ -306,7 +316,8 @@ void session::find(const request_ptr& request) {
         fields.after = found.last;
         me->answer(request, {}, std::move(fields), found.body, 0,
                    found.more ? store_protocol::flag::more : std::uint16_t{0});
-      });
+      },
+      fair_workers::kind::search);
 }
 
 // ---- Clusters ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@
 // While the disk has both windows of a put, its connection is not read, so the client's writes wait: that is the back-
 // pressure.
 #include <asio/post.hpp>
-#include <asio/thread_pool.hpp>
 
 #include "base/text.hpp"
 #include "store/server/session.hpp"
@@ -37,7 +36,7 @@ void session::put_in_windows(const request_ptr& request, std::string_view key) {
 
 void session::open_writer(const std::shared_ptr<upload>& one) {
   waiting_for_room_ = true;  // its frames come next
-  asio::post(parts_.blocking, [me = shared_from_this(), one] {
+  parts_.blocking.post(fair_workers::kind::brief, wire_->other().principal, this, [me = shared_from_this(), one] {
     const auto& head = one->request->head;
     auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes);
     me->run_on_home_thread([me, one, made = std::move(made)] {

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -440,6 +442,112 @@ TEST_F(NixlBackend, StrangersGetNothing) {
     EXPECT_TRUE(greeted.is_cut_off());
   }
   one.engine->deregister_mem(own.own);
+}
+
+// Half a greeting, and a thousand connections without one, hold up nobody.
+TEST_F(NixlBackend, StrangersHoldUpNobody) {
+  const agent one("one");
+  std::vector<std::unique_ptr<stranger>> many;
+  for (std::size_t i = 0; i < 100; ++i) many.push_back(std::make_unique<stranger>(one));
+  EXPECT_EQ(write(many[0]->socket.get(), "PLN", 3), 3);
+  EXPECT_TRUE(many.back()->is_cut_off()) << "the ones after the 64th are closed at once";
+  EXPECT_TRUE(many[3]->is_cut_off()) << "the others when their time is over";
+  const auto began = std::chrono::steady_clock::now();
+  const stranger half(one);
+  EXPECT_EQ(write(half.socket.get(), "PLN", 3), 3);
+  const stranger greeted(one);
+  greeted.say(nixl::message::hello, greeted.target.secret + "two");
+  greeted.say(nixl::message::notify, "good day");
+  EXPECT_EQ(one.heard(), (abi::notifications{{"two", "good day"}}));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 4s);
+}
+
+// An agent's metadata says which process it is in: a stranger may say ours.
+TEST_F(NixlBackend, HostMemoryIsOursByTheKernelsWordOnly) {
+  const agent one("one");
+  std::string info;
+  one.engine->get_conn_info(info);
+  auto target = *nixl::address::parse(info);
+  target.socket = "peerlane-nixl-test-" + nixl::random_text();
+  int ready[2] = {-1, -1};
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t other = fork();
+  if (other == 0) {
+    const auto listener = nixl::listen_at(target.socket);
+    (void)!write(ready[1], "r", 1);
+    if (listener) (void)accept(listener->get(), nullptr, nullptr);
+    pause();
+    _exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  ASSERT_EQ(one.engine->load_remote_conn_info("two", target.text()), code::success);
+  std::vector<unsigned char> bytes(kBytes, 1), theirs(kBytes, 2);
+  agent::registered own, described;
+  ASSERT_EQ(one.add(address(bytes), kBytes, abi::memory_type::dram, own), code::success);
+  described.described.address = address(theirs);
+  described.described.size_bytes = kBytes;
+  described.described.blob = "1";
+  abi::metadata* remote = nullptr;
+  if (one.engine->load_remote_md(described.described, abi::memory_type::dram, "two", remote) == code::success) {
+    (void)one.move(abi::direction::write, own, described, remote, "two");  // into the child's memory, if it may
+    one.engine->unload_md(remote);
+  }
+  EXPECT_EQ(theirs, std::vector<unsigned char>(kBytes, 2)) << "a stranger had this process write its own memory";
+  kill(other, SIGKILL);
+  waitpid(other, nullptr, 0);
+  close(ready[0]), close(ready[1]);
+  one.engine->deregister_mem(own.own);
+}
+
+// Memory of an agent that has ended is not taken for memory of the next one of its name.
+TEST_F(NixlBackend, MemoryOfAnEarlierAgentOfTheNameIsRefused) {
+  const agent one("one");
+  auto two = std::make_unique<agent>("two");
+  std::vector<unsigned char> bytes(kBytes, 1), theirs(kBytes, 2);
+  agent::registered own, other;
+  ASSERT_EQ(one.add(address(bytes), kBytes, abi::memory_type::dram, own), code::success);
+  ASSERT_EQ(two->add(address(theirs), kBytes, abi::memory_type::dram, other), code::success);
+  ASSERT_EQ(one.meet(*two), code::success);
+  abi::metadata* const remote = one.load(*two, other);
+  EXPECT_EQ(one.move(abi::direction::write, own, other, remote, "two"), code::success);
+  two->engine->deregister_mem(other.own);
+  two = std::make_unique<agent>("two");
+  ASSERT_EQ(one.meet(*two), code::success);
+  theirs.assign(kBytes, 3);
+  EXPECT_EQ(one.move(abi::direction::write, own, other, remote, "two"), code::remote_disconnect);
+  EXPECT_EQ(theirs, std::vector<unsigned char>(kBytes, 3));
+  one.engine->unload_md(remote);
+  one.engine->deregister_mem(own.own);
+}
+
+TEST_F(NixlBackend, AForkedChildEndsAndUsesNothingOfIt) {
+  auto one = std::make_unique<agent>("one");
+  const agent two("two");
+  const device_buffer mine(kBytes), theirs(kBytes);
+  agent::registered own, other;
+  ASSERT_EQ(one->add(mine.pointer(), kBytes, abi::memory_type::vram, own), code::success);
+  ASSERT_EQ(two.add(theirs.pointer(), kBytes, abi::memory_type::vram, other), code::success);
+  ASSERT_EQ(one->meet(two), code::success);
+  abi::metadata* const remote = one->load(two, other);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool refused = one->move(abi::direction::write, own, other, remote, "two") == code::not_allowed &&
+                         one->engine->gen_notif("two", "x") == code::not_allowed &&
+                         one->engine->deregister_mem(own.own) == code::not_allowed;
+    one.reset();
+    _exit(refused ? 0 : 1);
+  }
+  int ended = -1;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_EQ(ended, 0);
+  EXPECT_EQ(one->engine->connect("two"), code::success) << "the child has ended the parent's connection";
+  EXPECT_EQ(one->move(abi::direction::write, own, other, remote, "two", "moved"), code::success);
+  EXPECT_EQ(two.heard(), (abi::notifications{{"one", "moved"}}));
+  one->engine->unload_md(remote);
+  one->engine->deregister_mem(own.own);
+  two.engine->deregister_mem(other.own);
 }
 
 TEST_F(NixlBackend, AnAgentAsksForWhatItMay) {

@@ -198,6 +198,50 @@ TEST_F(Cache, TheDiskShareHoldsToo) {
   EXPECT_GE(static_cast<std::uint64_t>(found), info(pool).keys / 2);
 }
 
+class CacheOnAFullDisk : public Cache {
+ protected:
+  engine_options options() override {
+    auto made = Cache::options();
+    made.disk_limit_bytes = 16 * kMiB;
+    return made;
+  }
+  void fill_the_disk() {
+    cache_ = make_cache("cache", {.memory_bytes = kMiB, .disk_bytes = 64 * kMiB});
+    fill(cache_, 0, 300, kLarge);
+    ASSERT_GT(info(cache_).counts.disk_bytes, 14 * kMiB);
+  }
+  pool_id cache_ = 0;
+};
+
+TEST_F(CacheOnAFullDisk, GivesItsShareToDurableValues) {
+  fill_the_disk();
+  fill(pool_, 0, 120, kLarge);
+  EXPECT_EQ(present(pool_, 120, kLarge), 120);
+  EXPECT_LT(info(cache_).counts.disk_bytes, 5 * kMiB);
+  // What is not the cache's stays, and a disk that is full of that is full.
+  int code = 0;
+  for (int i = 120; code == 0 && i < 400; ++i) code = store_->put(pool_, std::to_string(i), pattern(kLarge, 1)).code();
+  EXPECT_EQ(code, ENOSPC);
+  EXPECT_EQ(present(pool_, 120, kLarge), 120);
+}
+
+TEST_F(CacheOnAFullDisk, GivesItsShareToValuesLongerThanMemory) {
+  fill_the_disk();
+  const bytes whole = pattern(9 * kMiB, 5);
+  const auto done = store_->put(pool_, "long", whole);
+  ASSERT_TRUE(done) << done.error().message;
+  bytes got(whole.size());
+  ASSERT_TRUE(store_->get(pool_, "long", got));
+  EXPECT_EQ(got, whole);
+}
+
+TEST_F(CacheOnAFullDisk, GivesItsShareToVolatileValuesThatLeaveMemory) {
+  fill_the_disk();
+  const pool_id other = make_pool("volatile", durability::volatile_);
+  fill(other, 0, 220, kLarge);  // 22 MB, of which memory has 16
+  EXPECT_EQ(present(other, 220, kLarge), 220);
+}
+
 TEST_F(Cache, KeepsItsQuotasByEvicting) {
   terms_["cache"] = {.memory_bytes = 4 * kMiB};
   pool_options settings;

@@ -31,9 +31,10 @@ void put_long_keys(store_client::client& store, std::uint32_t pool, unsigned cou
   }
 }
 
-void ask_find(raw_peer& client, std::uint32_t pool, std::uint64_t id, const std::string& regex) {
+void ask_find(raw_peer& client, std::uint32_t pool, std::uint64_t id, const std::string& regex, std::uint64_t limit = 0) {
   store_protocol::head header;
   header.op = opcode::find;
+  header.value_bytes = limit;
   header.pool_id = pool;
   header.request_id = id;
   store_protocol::tail fields;
@@ -93,6 +94,61 @@ TEST(store_pressure, SearchesEndWithTheirClient) {
   store.reset();
   rig.stop();
   EXPECT_LT(clock_type::now() - began, std::chrono::seconds(30));
+}
+
+// Searches that one principal has queued by many connections keep neither others nor itself from making pools.
+TEST(store_pressure, ASearcherKeepsNobodyFromMakingPools) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  put_long_keys(*store, pool, 6000);
+  std::vector<std::unique_ptr<raw_peer>> many;
+  for (int i = 0; i < 40; ++i) {
+    auto& one = *many.emplace_back(std::make_unique<raw_peer>(rig.over_tcp(), pool, "p"));
+    for (unsigned k = 0; k < 500; ++k) ask_find(one, pool, k, "x$", 1);  // looks at all keys and finds none
+  }
+  const auto began = clock_type::now();
+  EXPECT_TRUE(store->create_pool("another", {}));
+  const auto other = store_rig::open(rig.over_tcp());  // of the searcher's principal
+  EXPECT_TRUE(other->create_pool("its own", {}));
+  EXPECT_EQ(store->run(store->make_find(pool, {.prefix = "kk", .regex = {}, .after = {}, .limit = 1})).status, 0);
+  EXPECT_LT(clock_type::now() - began, std::chrono::seconds(5));
+  many.clear();
+}
+
+// The list of many pools with long lists of rights is longer than a frame.
+TEST(store_pressure, PoolsAreListedInPages) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  store_protocol::pool_settings settings;
+  settings.access = "*=rw";
+  while (settings.access.size() < 8100) settings.access += ",uid:123456789=rw";
+  constexpr unsigned kPools = 560;
+  for (unsigned i = 0; i < kPools; ++i) make_pool(*store, "pool " + std::to_string(i), settings);
+  const auto all = store->list_pools();
+  ASSERT_TRUE(all) << all.error().message;
+  ASSERT_EQ(all->size(), kPools);
+  for (std::size_t i = 1; i < all->size(); ++i) EXPECT_LT((*all)[i - 1].name, (*all)[i].name);
+  EXPECT_EQ(all->front().settings.access, settings.access);
+  settings.access += std::string(200, ',');
+  EXPECT_EQ(store->create_pool("too long", settings).code(), EINVAL);
+}
+
+// A store of an earlier release may hold settings that no answer has room for: that is an error, not a silence.
+TEST(store_pressure, AnAnswerThatFitsNoFrameIsAnError) {
+  store_rig rig;
+  rig.start();
+  store::pool_options old;
+  old.tags = "shm=1;cache=0;copies=1;access=";
+  while (old.tags.size() < 16'300) old.tags += "uid:123456789=rw,";
+  ASSERT_TRUE(rig.server().engine().create_pool("old", old));
+  auto options = rig.over_unix();
+  options.timeout_ms = 5000;
+  const auto store = store_rig::open(options);
+  EXPECT_EQ(store->open_pool("old").code(), EMSGSIZE);
+  EXPECT_TRUE(store->create_pool("new", {}));
 }
 
 // Values without bytes are pinned and granted for nothing, and each pin and grant is a record in the server.

@@ -3,9 +3,13 @@
 #include "tools/gate/gate.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 namespace pl::gate {
@@ -178,13 +182,50 @@ TEST(GateBaseline, IsWhatWasWritten) {
   EXPECT_FALSE(joined(known, other));
   for (
       const char* text :
-      {"", "{}", "[1]", R"({"schema":"peerlane-gate-baseline/1"})",
+      {"", "{}", "[1]", R"({"schema":"peerlane-gate-baseline/1"})", R"({"schema":5})",
        R"({"schema":"peerlane-gate-baseline/1","driver_version":"1","simulated":false,"gpus":{},"figures":{},"unavailable":[]})",
        R"({"schema":"peerlane-gate-baseline/1","driver_version":"1","simulated":false,"gpus":{"a":{}},"figures":{},"unavailable":[]})"}) {
     const auto bad = parse_baseline(text);
     ASSERT_FALSE(bad) << text;
     EXPECT_NE(bad.error().message.find("--learn"), std::string::npos);
   }
+}
+
+// Figures that would let every machine pass.
+TEST(GateBaseline, FiguresThatNoMachineHasAreRefused) {
+  const auto known = learnt_from(two_gpus());
+  for (const double bad : {-1e9, 0.0}) {
+    auto changed = known;
+    changed.figures.begin()->second.values.front() = bad;
+    EXPECT_FALSE(parse_baseline(to_json(changed).dump())) << bad;
+  }
+  auto changed = known;
+  changed.figures.begin()->second.sample_scatter = -1;
+  EXPECT_FALSE(parse_baseline(to_json(changed).dump()));
+  // Runs that differ without end give no limit, which the gate says.
+  EXPECT_FALSE(least_value({{1, 1000, 50}, 0}, 1e-4));
+  EXPECT_FALSE(least_value({{10, 10, 10}, 1e9}, 1e-4));
+}
+
+TEST(GateBaseline, AFileThatOthersMayWriteIsRefused) {
+  std::string path = testing::TempDir() + "gate-baseline-XXXXXX";
+  const int file = mkstemp(path.data());
+  ASSERT_GE(file, 0);
+  const std::string text = to_json(learnt_from(two_gpus())).dump();
+  ASSERT_EQ(write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(file);
+  EXPECT_TRUE(load_baseline(path));
+  ASSERT_EQ(chmod(path.c_str(), 0646), 0);
+  EXPECT_EQ(load_baseline(path).code(), EACCES);
+  if (geteuid() == 0) {
+    ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+    ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
+    EXPECT_EQ(load_baseline(path).code(), EACCES);
+  }
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(load_baseline(path)) << "nobody writes into it, so nobody waits for it";
+  unlink(path.c_str());
 }
 
 TEST(GateXid, LinesOfTheKernelsLog) {
