@@ -37,6 +37,7 @@ constexpr std::size_t kBytes = 64u << 20;
 constexpr std::uint64_t kTimeoutNs = 2'000'000'000;
 constexpr std::pair<dma::ordering, const char*> kOrders[] = {{dma::ordering::none, "none"},
                                                              {dma::ordering::none_flushed, "none, flushed"},
+                                                             {dma::ordering::none_settled, "none, settled"},
                                                              {dma::ordering::waits, "waits"},
                                                              {dma::ordering::flush_first, "flush first"},
                                                              {dma::ordering::flush_last, "flush last"}};
@@ -216,6 +217,7 @@ void bench::check_order() {
   for (const order_case& one : {order_case{ordering::none, "none", true, 3},
                                 {ordering::none, "none", false, 3},
                                 {ordering::none_flushed, "none, flushed", true, 8},
+                                {ordering::none_settled, "none, settled", true, 8},
                                 {ordering::waits, "waits", false, 8},
                                 {ordering::flush_first, "flush first", false, 3},
                                 {ordering::flush_last, "flush last", false, 3}}) {

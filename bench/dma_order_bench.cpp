@@ -2,7 +2,7 @@
 // What may be read behind a DMA channel's completion word: many threads, a channel each, all copy engines, every copy
 // checked at once; with and without a flush, idle and beside bulk copies in both directions.
 //
-//     dma_order_bench [--seconds N] [FILE.json]      seconds of each case [10]
+//     dma_order_bench [--seconds N] [--only TEXT] [FILE.json]      seconds of each case [10]; cases whose name has TEXT
 //
 // Exit code 1 if a flushed copy was late, or any copy wrong for good.
 #include <sys/mman.h>
@@ -65,6 +65,10 @@ struct order_case {
 constexpr order_case kCases[] = {
     {kind::to_host, ordering::none, "to the host, no flush", true},
     {kind::to_host, ordering::none_flushed, "to the host, flushed", false},
+    {kind::to_host, ordering::none_settled, "to the host, settled", false},
+    {kind::list_to_host, ordering::none_settled, "16 to the host, last settled", false},
+    {kind::to_device, ordering::none_settled, "to the device, settled", false},
+    {kind::on_device, ordering::none_settled, "on the device, settled", false},
     {kind::list_to_host, ordering::none_flushed, "16 to the host, last flushed", false},
     {kind::to_device, ordering::none, "to the device, no flush", true},
     {kind::to_device, ordering::none_flushed, "to the device, flushed", false},
@@ -201,9 +205,9 @@ void bench::run_thread(const order_case& asked, unsigned index, std::uint64_t en
   const auto holds = [&](const std::byte* bytes, std::size_t size, std::uint32_t value) {
     const auto* words = reinterpret_cast<const volatile std::uint32_t*>(bytes);
     const std::size_t count = size / 4, step = count <= 1024 ? 1 : count / 64;
-    for (std::size_t i = 0; i < count; i += step)
-      if (words[i] != value) return false;
-    return words[count - 1] == value;
+    for (std::size_t i = 0; i < count; i += step)  // from the end, which comes last
+      if (words[count - 1 - i] != value) return false;
+    return words[0] == value;
   };
   while (monotonic_ns() < end_ns) {
     slot = (slot + 1 + static_cast<std::uint32_t>(random() % (kSlots - 1))) % kSlots;  // never the same twice
@@ -288,14 +292,20 @@ bool bench::run_case(const order_case& asked, bool is_loaded, unsigned seconds) 
 int main(int argc, char** argv) {
   unsigned seconds = 10;
   int next = 1;
-  if (argc > 2 && std::strcmp(argv[1], "--seconds") == 0) seconds = static_cast<unsigned>(std::atoi(argv[2])), next = 3;
+  std::string only;
+  for (; argc > next + 1 && std::strncmp(argv[next], "--", 2) == 0; next += 2) {
+    if (std::strcmp(argv[next], "--seconds") == 0) seconds = static_cast<unsigned>(std::atoi(argv[next + 1]));
+    else if (std::strcmp(argv[next], "--only") == 0) only = argv[next + 1];
+    else return std::printf("unknown: %s\n", argv[next]), 2;
+  }
   const auto cuda = need(cu::driver(), "libcuda");
   bench run(*cuda);
   run.set_up();
   std::printf("%-34s %-5s %12s %9s %9s %11s\n", "case", "", "copies", "late", "wrong", "at most us");
   bool is_right = true;
   for (const bool is_loaded : {false, true})
-    for (const auto& one : kCases) is_right &= run.run_case(one, is_loaded, seconds);
+    for (const auto& one : kCases)
+      if (std::strstr(one.name, only.c_str()) != nullptr) is_right &= run.run_case(one, is_loaded, seconds);
   run.file.set_pass(is_right);
   if (argc > next) need(run.file.write(argv[next]), "result file");
   std::printf("%s\n", is_right ? "all right" : "SOMETHING IS WRONG");

@@ -76,6 +76,7 @@ struct bench {
   void check_memory(const char* kind, cu::device_ptr gpu, void* memory, bool goes_by_channel);
   void check_kinds();
   void time_copies();
+  void time_fills();
   void time_lists();
   void check_freed();
   void time_free();
@@ -178,7 +179,7 @@ void bench::time_copies() {
     const char* name;
     std::function<void(std::size_t)> run;
   };
-  const copy::choice by_dma{copy::method::dma_channel, 1};
+  const copy::choice by_dma{copy::method::dma_channel, 1}, by_bounce{copy::method::dma_bounce, 1};
   const std::vector<contender> contenders{
       {"to_host_registered",
        [&](std::size_t n) {
@@ -187,6 +188,11 @@ void bench::time_copies() {
       {"to_host_channel",
        [&](std::size_t n) {
          (void)planner->copy_by(by_dma, {direction::to_host, at_host, device, n});
+       }},
+      {"to_host_bounce",  // what is longer than it carries goes by the channel
+       [&](std::size_t n) {
+         const bool fits = n <= (1u << 20);
+         (void)planner->copy_by(fits ? by_bounce : by_dma, {direction::to_host, at_host, device, n});
        }},
       {"to_host_cuda", [&](std::size_t n) { cuda.cuMemcpyDtoH_v2(host, device, n); }},
       {"to_device_registered",
@@ -220,6 +226,38 @@ void bench::time_copies() {
       file.add_row(row);
     }
     std::printf("\n");
+  }
+}
+
+// Fills of GPU memory beside CUDA's, and that each is right.
+void bench::time_fills() {
+  std::printf("\nfills, us p50            planner        CUDA\n");
+  auto* const bytes = reinterpret_cast<unsigned char*>(host);
+  unsigned value = 1;
+  for (const std::size_t size : {4099u, 16384u, 65536u, 262144u, 1u << 20, 4u << 20, 64u << 20}) {
+    std::vector<double> ours_ns, cudas_ns;
+    bool is_right = true;
+    for (int round = 0; round < 100; ++round) {
+      value = value % 255 + 1;
+      ours_ns.push_back(
+          time_once_ns([&] { need(planner->fill(device + 1, static_cast<unsigned char>(value), size - 1), "fill"); }));
+      if (round % 10 == 0) {
+        must(cuda.cuMemcpyDtoH_v2(host, device, size), "cuMemcpyDtoH");
+        for (std::size_t i = 1; i < size; ++i) is_right &= bytes[i] == value;
+      }
+      cudas_ns.push_back(time_once_ns([&] {
+        must(cuda.cuMemsetD8_v2(device + 1, 0x5a, size - 1), "cuMemsetD8");
+        must(cuda.cuCtxSynchronize(), "cuCtxSynchronize");
+      }));
+    }
+    check(is_right, format("a fill of %zu bytes", size));
+    const auto median = [](std::vector<double>& of_one) {
+      std::nth_element(of_one.begin(), of_one.begin() + static_cast<std::ptrdiff_t>(of_one.size() / 2), of_one.end());
+      return of_one[of_one.size() / 2];
+    };
+    const double ours = median(ours_ns), cudas = median(cudas_ns);
+    std::printf("%12zu %19.2f %11.2f\n", size, ours / 1e3, cudas / 1e3);
+    file.add_row({{"kind", "fill"}, {"size", size}, {"latency_ns_p50", ours}, {"cuda_latency_ns_p50", cudas}});
   }
 }
 
@@ -438,6 +476,7 @@ int main(int argc, char** argv) {
   run.set_up();
   run.check_kinds();
   run.time_copies();
+  run.time_fills();
   run.time_lists();
   run.check_freed();
   run.time_free();

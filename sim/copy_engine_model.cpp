@@ -28,7 +28,8 @@ constexpr std::uint32_t kKnownBits = kOperation | dma::method::kExecuteAcquireYi
 namespace launch_bits {
 constexpr std::uint32_t kTransfer = 3;
 constexpr std::uint32_t kKnown = kTransfer | dma::launch::kFlush | dma::launch::kReleaseWord | dma::launch::kInterrupt |
-                                 dma::launch::kPitchLayouts | dma::launch::kManyLines | dma::launch::kRemap;
+                                 dma::launch::kPitchLayouts | dma::launch::kManyLines | dma::launch::kRemap |
+                                 dma::launch::kAddWord;
 }  // namespace launch_bits
 
 constexpr std::uint16_t kNotifierError = 0xffff;
@@ -238,14 +239,17 @@ bool copy_channel::begin_transfer(std::uint32_t flags) {
   transfer made;
   made.is_fill = (flags & dma::launch::kRemap) != 0;
   const bool is_known = (flags & dma::launch::kPitchLayouts) == dma::launch::kPitchLayouts &&
-                        (!made.is_fill || copy_value(kRemapComponents) == dma::kRemapFill32);
+                        (!made.is_fill || copy_value(kRemapComponents) == dma::kRemapFill32 ||
+                         copy_value(kRemapComponents) == dma::kRemapFill8);
   if (!is_known) return end(bad_command), false;
   made.source = copy_address(kSourceHigh);
   made.destination = copy_address(kSourceHigh + 8);
   made.source_pitch = copy_value(kSourcePitch);
   made.destination_pitch = copy_value(kSourcePitch + 4);
   made.pattern = copy_value(kRemapConstantA);
-  made.row_bytes = std::uint64_t{copy_value(kLineLength)} * (made.is_fill ? sizeof made.pattern : 1);
+  const bool is_of_words = made.is_fill && copy_value(kRemapComponents) == dma::kRemapFill32;
+  if (!is_of_words) made.pattern = (made.pattern & 0xff) * 0x0101'0101u;
+  made.row_bytes = std::uint64_t{copy_value(kLineLength)} * (is_of_words ? sizeof made.pattern : 1);
   made.lines = (flags & dma::launch::kManyLines) != 0 ? copy_value(kLineLength + 4) : 1;
   made.flags = flags;
   if (made.row_bytes == 0 || made.lines == 0) return false;
@@ -271,7 +275,7 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
   pending_write one = stage(now.destination + std::uint64_t{now.line} * now.destination_pitch + now.offset, count);
   if (now.is_fill) {
     for (std::uint64_t i = 0; i < count; i += sizeof now.pattern)
-      std::memcpy(&one.bytes[i], &now.pattern, sizeof now.pattern);
+      std::memcpy(&one.bytes[i], &now.pattern, std::min<std::uint64_t>(count - i, sizeof now.pattern));
   } else if (!settings_.space->read(source, one.bytes.data(), count)) {
     return end(mmu_fault, source);
   }
@@ -295,6 +299,13 @@ void copy_channel::finish_launch(std::uint32_t flags) {
   if ((flags & dma::launch::kReleaseWord) != 0) {
     const std::uint64_t address = copy_address(dma::method::kSemaphoreAddressHigh);
     if (!settings_.space->contains(address, sizeof(std::uint32_t))) return end(mmu_fault, address);
+    if ((flags & dma::launch::kAddWord) != 0) {
+      complete_all();
+      const std::uint32_t payload = copy_value(dma::method::kSemaphoreAddressHigh + 8);
+      if (is_dead() || !settings_.space->store_word(address, *settings_.space->load_word(address) + payload))
+        end(mmu_fault, address);
+      return;
+    }
     pending_.push_back(
         {address, {}, copy_value(dma::method::kSemaphoreAddressHigh + 8), (flags & dma::launch::kInterrupt) != 0});
     ++pending_words_;

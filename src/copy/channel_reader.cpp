@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy/channel_reader.hpp"
 
-#include <sys/mman.h>
-
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "arch/copy_dispatch.hpp"
-#include "base/checked_math.hpp"
 #include "base/clock.hpp"
 #include "base/log.hpp"
-#include "base/text.hpp"
 #include "copy/channel_source.hpp"
-#include "copy/transfer.hpp"
+#include "dma/arrival_buffer.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::copy {
@@ -27,14 +21,7 @@ namespace {
 constexpr unsigned kReadsBeforeOpening = 4;
 constexpr std::uint64_t kReadTimeoutNs = 2'000'000'000;
 constexpr std::uint64_t kRetryNs = 1'000'000'000;
-constexpr std::size_t kParts = 4;                                             // of one buffer, under way at once
-constexpr std::size_t kMaxPartBytes = 128u << 10, kMinPartBytes = 32u << 10;  // a flush stands behind each
-constexpr std::size_t kBufferBytes = kParts * kMaxPartBytes;
-constexpr unsigned kBuffers = 4;
-constexpr std::size_t kAllBytes = kBuffers * kBufferBytes;
-static_assert(kAllBytes == 2u << 20, "a huge page");
-
-std::byte* host_bytes(std::uint64_t address) { return static_cast<std::byte*>(host_pointer(address)); }
+constexpr unsigned kBuffers = 4;  // threads that read at once
 
 // Where a pin's memory lies for channels. Kept with the pin, and ended with it.
 struct bound_pin {
@@ -50,28 +37,17 @@ class gpu_reader {
     auto source = channel_source::open(object.space(), object.gpu());
     if (!source) return source.error();
     std::unique_ptr<gpu_reader> made(new gpu_reader(*std::move(source)));
-    void* const memory = mmap(nullptr, 2 * kAllBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return failure{errno, "no memory for reads by DMA channel: " + errno_text(errno)};
-    made->reserved_ = memory;
-    made->memory_ = host_bytes(align_down(address_of(memory) + kAllBytes - 1, kAllBytes));
-    madvise(made->memory_, kAllBytes, MADV_HUGEPAGE);  // one huge page if the kernel has it at hand
-    madvise(memory, 2 * kAllBytes, MADV_DONTFORK);
-    std::memset(made->memory_, 0, kAllBytes);
-    auto bound = made->source_.addresses->bind_host(made->memory_, kAllBytes);
-    if (!bound) return bound.error();
-    made->bound_ = *std::move(bound);
+    for (auto& one : made->buffers_) {
+      auto buffer = dma::arrival_buffer::open(made->source_.addresses);
+      if (!buffer) return buffer.error();
+      one = *std::move(buffer);
+    }
     dma::channel_options options;
     options.engine = made->source_.engines.front();
-    options.order = dma::ordering::none_flushed;  // its completion word is all that the CPU looks at
     auto queue = dma::channel::open(made->source_.addresses, options);
     if (!queue) return queue.error();
     made->queue_ = std::move(*queue);
     return made;
-  }
-  ~gpu_reader() {
-    queue_.reset();
-    bound_ = dma::region();
-    if (reserved_ != nullptr) munmap(reserved_, 2 * kAllBytes);
   }
   gpu_reader(const gpu_reader&) = delete;
   gpu_reader& operator=(const gpu_reader&) = delete;
@@ -94,13 +70,12 @@ class gpu_reader {
   }
 
   // False: all buffers are in use, or the channel has ended.
-  bool read(std::uint64_t source, std::byte* destination, std::size_t size_bytes) {
+  bool read(std::uint64_t source, void* destination, std::size_t size_bytes) {
     const unsigned index = borrow();
     if (index == kBuffers) return false;
-    const bool is_done = read_in_parts(index, source, destination, size_bytes);
-    if (is_done) lent_[index].store(false, std::memory_order_release);
-    else queue_->stop();  // nothing writes into the buffer any more; this reader is over
-    return is_done;
+    const status done = buffers_[index]->read(*queue_, source, destination, size_bytes, kReadTimeoutNs);
+    lent_[index].store(false, std::memory_order_release);
+    return done.ok();  // else the channel has been stopped, and this reader is over
   }
 
  private:
@@ -111,37 +86,10 @@ class gpu_reader {
     return index;
   }
 
-  bool read_in_parts(unsigned index, std::uint64_t source, std::byte* destination, std::size_t size_bytes) {
-    const std::size_t share = (size_bytes + kParts - 1) / kParts;
-    const std::size_t part_bytes = std::clamp(align_down(share + 4095, 4096), kMinPartBytes, kMaxPartBytes);
-    const std::size_t parts = (size_bytes + part_bytes - 1) / part_bytes;
-    std::byte* const buffer = memory_ + index * kBufferBytes;
-    const std::uint64_t buffer_address = bound_.address() + index * kBufferBytes;
-    dma::sequence numbers[kParts] = {};
-    const auto begin_part = [&](std::size_t part) {
-      const std::size_t first = part * part_bytes;
-      auto number = queue_->copy(buffer_address + part % kParts * kMaxPartBytes, source + first,
-                                 std::min(part_bytes, size_bytes - first));
-      if (number) numbers[part % kParts] = *number;
-      return number.ok();
-    };
-    for (std::size_t part = 0; part < std::min(parts, kParts); ++part)
-      if (!begin_part(part)) return false;
-    for (std::size_t part = 0; part < parts; ++part) {
-      if (!queue_->wait(numbers[part % kParts], kReadTimeoutNs)) return false;
-      const std::size_t first = part * part_bytes;
-      std::memcpy(destination + first, buffer + part % kParts * kMaxPartBytes, std::min(part_bytes, size_bytes - first));
-      if (part + kParts < parts && !begin_part(part + kParts)) return false;
-    }
-    return true;
-  }
-
   const channel_source source_;
-  void* reserved_ = nullptr;     // of which an aligned half is used
-  std::byte* memory_ = nullptr;  // kAllBytes
-  dma::region bound_;
-  std::unique_ptr<dma::channel> queue_;
+  std::unique_ptr<dma::arrival_buffer> buffers_[kBuffers];
   std::atomic<bool> lent_[kBuffers] = {};
+  std::unique_ptr<dma::channel> queue_;  // ends before the buffers
 };
 
 // The readers of this process, by GPU. Never destroyed: threads may still read while the process ends.
@@ -191,7 +139,7 @@ bool read_by_channel(pinned_memory& pin, std::uint64_t offset, const void* mappe
   // A load through the mapping returns once the stores before it have reached the GPU, so that the engine sees them.
   unsigned char first = 0;
   arch::copy_from(arch::mapping_type::wc, &first, mapped, 1);
-  return reader->read((*bound)->bound.address() + offset, static_cast<std::byte*>(destination), size_bytes);
+  return reader->read((*bound)->bound.address() + offset, destination, size_bytes);
 } catch (const std::exception&) { return false; }
 
 }  // namespace pl::copy

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Long reads of mapped GPU memory without loads from the mapping and without CUDA: a DMA channel brings the data to pinned
-// host memory in parts, the CPU copies each part on while the next one comes. 64 KiB by loads take 67 us (H200).
+// host memory, and the CPU copies each line on as it arrives (dma/arrival_buffer.hpp). 64 KiB by loads take 67 us (H200).
 //
 // For pins of the rm backend. What a read promises stays as with loads: it sees what this thread stored through the mapping
 // before, it works beside stream captures and in callbacks where CUDA must not be called, and on memory that was freed while

@@ -137,7 +137,8 @@ std::vector<choice> candidates(direction way, other_side side) {
   } else {
     all = {{cpu_load, 1}, {engine_low_latency, 1}};
     if (is_pinned) all.insert(all.end(), {{engine_copy, 1}, {engine_copy, 2}, {engine_copy, 4}});
-    else all.insert(all.end(), {{engine_bounce, 1}, {engine_bounce, 4}, {dma_bounce, 1}});
+    else all.insert(all.end(), {{engine_bounce, 1}, {engine_bounce, 4}});
+    all.push_back({dma_bounce, 1});
   }
   if (is_pinned) {
     all.push_back({dma_channel, 1});

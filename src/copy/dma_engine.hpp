@@ -22,6 +22,7 @@
 #include "copy/spin_lock.hpp"
 #include "copy/stream_order.hpp"
 #include "copy/transfer.hpp"
+#include "dma/arrival_buffer.hpp"
 #include "dma/channel.hpp"
 #include "dma/completion_event.hpp"
 
@@ -84,6 +85,14 @@ class dma_engine {
 
   // Queues a copy. ENOTSUP: not for this memory; EIO, ETIMEDOUT: the channel. Nothing is queued after a failure.
   result<operation> begin(const transfer& transfer, const sides& ends);
+
+  // A linear copy to any host memory, through pinned memory of ours from which the CPU copies each line as it arrives. All
+  // is there on return. EAGAIN: other threads have all of that memory; ENOTSUP: not for this memory; EIO, ETIMEDOUT: the
+  // channel.
+  status read(const transfer& transfer, const cu::pointer_info& device);
+  // Any number of bytes of one value. Errors as begin's.
+  result<operation> begin_fill(std::uint64_t pointer, std::uint8_t value, std::uint64_t size_bytes,
+                               const cu::pointer_info& device);
 
   // Which of a direction's channels: that of short copies, or that of lists which keep the link busy for long.
   enum class queue_kind : std::uint8_t { quick, bulk };
@@ -187,6 +196,7 @@ class dma_engine {
   template <class Give>
   result<std::pair<std::shared_ptr<dma::channel>, dma::sequence>> submit(direction way, queue_kind kind, Give give);
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
+  status read_through(dma::arrival_buffer& buffer, const transfer& transfer, const cu::pointer_info& device);
   result<std::unique_ptr<dma::completion_event>> lend_event(unsigned engine);
   void take_back(std::unique_ptr<dma::completion_event> event) noexcept;
 
@@ -197,6 +207,11 @@ class dma_engine {
   spin_lock lock_;                                         // of the channels, for a few instructions
   std::mutex opening_;                                     // one thread at a time opens a channel
   std::array<std::shared_ptr<dma::channel>, 4> channels_;  // quick: to the host, to the device and on it; bulk: likewise
+  struct arrival_slot {
+    std::atomic<bool> is_lent{false};
+    std::unique_ptr<dma::arrival_buffer> buffer;  // of who has it; made at its first use
+  };
+  std::array<arrival_slot, 4> arrivals_;
   std::mutex events_mutex_;
   std::vector<std::unique_ptr<dma::completion_event>> events_;  // not lent
 };

@@ -447,6 +447,12 @@ status planner::copy_by(const choice& option, const transfer& transfer) {
   return done;
 }
 
+// A fill costs what a copy inside the GPU does, for a channel and for CUDA.
+bool planner::is_fill_for_channel(std::size_t bytes) const noexcept {
+  const auto cost = [&](method kind) { return costs_.cost(direction::on_device, other_side::same_gpu, {kind, 1}, bytes); };
+  return uses_channels_ && cost(method::dma_channel) < cost(method::copy_engine);
+}
+
 status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) {
   if (bytes == 0) return {};
   const transfer transfer{direction::to_device, dst, 1, bytes};  // the source is never looked at, but null would be refused
@@ -459,6 +465,14 @@ status planner::fill(std::uint64_t dst, unsigned char value, std::size_t bytes) 
       return count(method::cpu_store, bytes), status{};
     }
     shared_->not_mapped.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (is_fill_for_channel(bytes)) {
+    if (auto* const channels = find_channels(ends)) {
+      auto begun = channels->begin_fill(dst, value, bytes, ends.device);
+      if (begun) return count(method::dma_channel, bytes), begun->wait();
+      if (begun.error().code != ENOTSUP) return begun.error();
+      count_refusal({method::dma_channel, 1});
+    }
   }
   auto state = state_of(ends.device);
   if (!state) return state.error();

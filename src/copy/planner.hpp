@@ -205,6 +205,7 @@ class planner {
   bool is_for_channel_behind(std::span<const transfer> list, std::span<const sides> ends) const noexcept;
   result<dma_engine::operation> give_to_channel(const transfer& transfer, sides& ends);
   bool is_for_channel(std::span<const transfer> list) const noexcept;
+  bool is_fill_for_channel(std::size_t bytes) const noexcept;
   status add_to_list(dma_engine::list& pieces, std::span<const transfer> list, sides& ends);
   status inspect_plane(const char* role, const paged_memory& side, std::size_t plane, cu::pointer_info& out) const;
   status inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const;

@@ -271,7 +271,8 @@ status planner::by_dma_channel(const transfer& transfer, sides& ends) {
   return begun ? begun->wait() : status(begun.error());
 }
 
-// To pageable memory: parts to staging memory, each copied on by the CPU while the later ones are still coming.
+// To any host memory, through pinned memory of ours: the CPU copies each line on as it arrives. Rows pass through staging
+// memory.
 status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
   constexpr choice kMine{method::dma_bounce, 1};
   const std::size_t bytes = transfer.bytes();
@@ -279,6 +280,7 @@ status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
     return not_for(kMine, "carries at most 1 MiB to the host");
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
+  if (transfer.rows == 1) return channels->read(transfer, ends.device);
   auto state = state_for(ends);
   if (!state) return state.error();
   auto area = (*state)->staging();
@@ -286,35 +288,15 @@ status planner::by_dma_bounce(const transfer& transfer, sides& ends) {
   const auto piece = (*area)->borrow();
   if (!piece) return failure{EAGAIN, "other copies have all of the staging memory"};
 
-  // What the CPU copies meanwhile hides behind what the link brings; smaller parts cost more than they hide.
-  constexpr std::size_t kMaxParts = 4, kMinPartBytes = 32u << 10;
-  const std::size_t rows_or_bytes = transfer.rows > 1 ? transfer.rows : bytes;
-  const std::size_t parts = transfer.rows > 1 ? 1 : std::clamp<std::size_t>(bytes / kMinPartBytes, 1, kMaxParts);
-  const std::size_t share = (rows_or_bytes + parts - 1) / parts;
-  std::array<dma_engine::operation, kMaxParts> begun;
-  dma_engine::sides ends_of_part = sides_for_channel(ends);
-  ends_of_part.host = &(*area)->host();
-  for (std::size_t part = 0; part * share < rows_or_bytes; ++part) {
-    copy::transfer moved = transfer;
-    moved.dst = address_of(piece.data()) + part * share;
-    moved.dst_pitch = transfer.row_bytes;
-    if (transfer.rows == 1) {
-      moved.src = transfer.src + part * share;
-      moved.row_bytes = std::min(share, bytes - part * share);
-    }
-    auto one = channels->begin(moved, ends_of_part);
-    if (!one) return one.error();
-    begun[part] = *std::move(one);
-  }
-  for (std::size_t part = 0; part * share < rows_or_bytes; ++part) {
-    if (auto done = begun[part].wait(); !done) return done;
-    if (transfer.rows == 1) {
-      std::memcpy(host_pointer(transfer.dst + part * share), piece.data() + part * share,
-                  std::min(share, bytes - part * share));
-      continue;
-    }
-    spread_rows(transfer, piece.data());
-  }
+  dma_engine::sides ends_of_staging = sides_for_channel(ends);
+  ends_of_staging.host = &(*area)->host();
+  copy::transfer dense = transfer;
+  dense.dst = address_of(piece.data());
+  dense.dst_pitch = transfer.row_bytes;
+  auto begun = channels->begin(dense, ends_of_staging);
+  if (!begun) return begun.error();
+  if (auto done = begun->wait(); !done) return done;
+  spread_rows(transfer, piece.data());
   return {};
 }
 

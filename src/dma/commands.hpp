@@ -39,10 +39,13 @@ constexpr std::uint32_t kInterrupt = 2u << 5;    // of the engine, behind the se
 constexpr std::uint32_t kPitchLayouts = 1u << 7 | 1u << 8;
 constexpr std::uint32_t kManyLines = 1u << 9;
 constexpr std::uint32_t kRemap = 1u << 10;
+// With kReleaseWord: the payload is added to the word, by the GPU and at once, in place of being stored.
+constexpr std::uint32_t kAddWord = 5u << 14 | 1u << 18 | 1u << 19;
 }  // namespace launch
 
-// Remapping that writes constant A to each 4-byte element: a fill.
+// Remapping that writes constant A to each element of 4 bytes, or its lowest byte to each byte: a fill.
 constexpr std::uint32_t kRemapFill32 = 4u << 0 | 3u << 16;  // destination X = constant A; component size 4
+constexpr std::uint32_t kRemapFill8 = 4u << 0;              // component size 1
 
 constexpr std::uint32_t method_header(std::uint32_t subchannel, std::uint32_t number, std::uint32_t words) {
   return 1u << 29 | words << 16 | subchannel << 13 | number >> 2;
@@ -97,12 +100,18 @@ class command_writer {
     launch(launch::kPitchLayouts | flags);
   }
   void launch(std::uint32_t flags) { put(immediate(method::kCopySubchannel, method::kLaunch, flags)); }
-  // `elements` words of `pattern`.
-  void fill(std::uint64_t destination, std::uint32_t pattern, std::uint32_t elements, std::uint32_t flags) {
+  // The same for flags that need more than the 13 bits of an immediate.
+  void launch_word(std::uint32_t flags) {
+    put(method_header(method::kCopySubchannel, method::kLaunch, 1));
+    put(flags);
+  }
+  // `elements` words of `pattern`, or bytes of it.
+  void fill(std::uint64_t destination, std::uint32_t pattern, std::uint32_t elements, std::uint32_t flags,
+            std::uint32_t components = kRemapFill32) {
     put(method_header(method::kCopySubchannel, method::kRemapConstantA, 1));
     put(pattern);
     put(method_header(method::kCopySubchannel, method::kRemapComponents, 1));
-    put(kRemapFill32);
+    put(components);
     put(method_header(method::kCopySubchannel, method::kSourceHigh + 8, 2));
     put_address(destination);
     put(method_header(method::kCopySubchannel, method::kLineLength, 2));

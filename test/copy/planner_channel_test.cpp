@@ -4,7 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
+#include <random>
 #include <thread>
 
 #include "copy/channel_reader.hpp"
@@ -79,6 +82,52 @@ TEST_F(PlannerChannel, ACopyThatHasReturnedIsThere) {
     }
   EXPECT_EQ(late, 0u);
   EXPECT_GT(taken(method::dma_channel) + taken(method::dma_bounce), 400u);
+}
+
+TEST_F(PlannerChannel, FillsGoByChannelWhereThatIsQuicker) {
+  open_channels(
+      "curve on_device same_gpu dma_channel 1 64:4000 1048576:5000\n"
+      "curve on_device same_gpu copy_engine 1 64:10000 1048576:11000\n");
+  constexpr std::size_t kBytes = 100'003;
+  guarded_device device(kBytes, 3);
+  for (const std::size_t offset : {0u, 1u, 3u})
+    for (const std::size_t bytes : {1u, 2u, 5u, 64u, 4097u, 99'999u}) {
+      auto expected = test::random_bytes(kBytes, bytes);
+      device.set(expected);
+      const auto before = taken(method::dma_channel);
+      ASSERT_TRUE(planner_->fill(device.address() + offset, 0x5a, bytes));
+      std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(offset), bytes, static_cast<bytes_t::value_type>(0x5a));
+      EXPECT_EQ(device.get(), expected) << offset << ' ' << bytes;
+      EXPECT_EQ(taken(method::dma_channel) - before, 1u);
+    }
+}
+
+// Each line is taken as it arrives, so nothing of another read may ever come along: threads share the channel.
+TEST_F(PlannerChannel, ReadsThroughOurMemoryFromManyThreads) {
+  open_channels();
+  constexpr std::size_t kBytes = 300'000;
+  guarded_device device(kBytes, 3);
+  const auto data = test::random_bytes(kBytes, 21);
+  device.set(data);
+  std::atomic<unsigned> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned thread = 0; thread < 6; ++thread)
+    threads.emplace_back([&, thread] {
+      const test::current_device current(0);
+      std::minstd_rand random(thread + 1);
+      for (unsigned round = 0; round < 60; ++round) {
+        const std::size_t bytes = 1 + random() % (round % 8 == 0 ? kBytes - 1 : 5000), offset = random() % (kBytes - bytes);
+        bytes_t out(bytes + 2, kCanary);
+        const auto done = planner_->copy_by(
+            {method::dma_bounce, 1}, {direction::to_host, address_of(out.data()) + 1, device.address() + offset, bytes});
+        if (!done && done.code() == EAGAIN) continue;  // four buffers, six threads
+        wrong += !done || std::memcmp(out.data() + 1, data.data() + offset, bytes) != 0 || out.front() != kCanary ||
+                 out.back() != kCanary;
+      }
+    });
+  for (auto& one : threads) one.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(taken(method::dma_bounce), 200u);
 }
 
 TEST_F(PlannerChannel, AListWithAWrongPieceChangesNothingBehindIt) {

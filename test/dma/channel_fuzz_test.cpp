@@ -115,7 +115,11 @@ class fuzzed_channel {
   }
 
   void do_one() {
-    switch (below(8)) {
+    switch (below(10)) {
+      case 8:
+        return fill_bytes();
+      case 9:
+        return add();
       case 0:
         return copy_rows();
       case 1:
@@ -153,6 +157,22 @@ class fuzzed_channel {
     const auto pattern = static_cast<std::uint32_t>(random_());
     remember(queue_->fill(address(destination), pattern, size_bytes));
     for (std::size_t i = 0; i < size_bytes; i += 4) std::memcpy(expected(destination) + i, &pattern, 4);
+  }
+  void fill_bytes() {
+    const std::size_t size_bytes = some_size();
+    const place destination = some_place(size_bytes);
+    const auto value = static_cast<std::uint8_t>(random_());
+    remember(queue_->fill_bytes(address(destination), value, size_bytes));
+    std::memset(expected(destination), value, size_bytes);
+  }
+  void add() {
+    const place word{1, below(kBytes / 4) * 4};
+    const auto value = static_cast<std::uint32_t>(random_());
+    remember(queue_->add(address(word), value));
+    std::uint32_t sum = 0;
+    std::memcpy(&sum, expected(word), sizeof sum);
+    sum += value;
+    std::memcpy(expected(word), &sum, sizeof sum);
   }
   // From one area into the other: blocks of a list do not see each other.
   void copy_list() {

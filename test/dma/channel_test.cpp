@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "test/dma/channel_fixture.hpp"
 
@@ -103,6 +104,47 @@ TEST(dma_channel, GoesRoundItsRings) {
     });
   for (auto& one : threads) one.join();
   EXPECT_EQ(io.protocol_errors(), 0);
+}
+
+// Two channels add to one word of the GPU: nothing is lost.
+TEST(dma_channel, AdditionsOfTwoChannelsAreAllThere) {
+  fake_engine io;
+  setting rig(io);
+  auto first = rig.open(), second = rig.open();
+  expect_done(*first, first->fill(rig.device_at(0), 0, 4));
+  constexpr std::uint32_t kRounds = 50;
+  result<dma::sequence> last[2] = {dma::sequence{0}, dma::sequence{0}};
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    last[0] = first->add(rig.device_at(0), 3);
+    last[1] = second->add(rig.device_at(0), 1000);
+  }
+  expect_done(*first, last[0]);
+  expect_done(*second, last[1]);
+  expect_done(*first, first->copy(rig.host_at(0), rig.device_at(0), 4));
+  EXPECT_EQ(*reinterpret_cast<std::uint32_t*>(rig.host), kRounds * 1003);
+}
+
+// With a seed the engine's semaphore words overtake bytes; a word that is a transfer of its own does not.
+TEST(dma_channel, SettledOperationsAreThereWhenTheirWordIsSeen) {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+    fake_engine::options troubles;
+    troubles.seed = seed;
+    fake_engine io(troubles);
+    setting rig(io);
+    auto queue = rig.open({2, dma::ordering::none_settled, 64});
+    auto* words = reinterpret_cast<std::uint32_t*>(rig.host);
+    for (std::uint32_t round = 1; round < 200; ++round) {
+      expect_done(*queue, queue->fill(rig.device_at(0), round, 8192));
+      expect_done(*queue, queue->copy(rig.host_at(0), rig.device_at(0), 8192));
+      ASSERT_TRUE(words[0] == round && words[1000] == round && words[2047] == round) << seed;
+      std::vector<dma::block> blocks;
+      for (std::uint64_t i = 0; i < 100; ++i) blocks.push_back({rig.host_at(65536 + i * 64), rig.device_at(i * 64), 64});
+      expect_done(*queue, queue->copy_blocks(blocks));
+      for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(words[16384 + i * 16], round) << seed << ' ' << i;
+      expect_done(*queue, queue->flush());
+    }
+    EXPECT_EQ(io.protocol_errors(), 0);
+  }
 }
 
 TEST(dma_channel, AcquireHoldsAndReleaseTells) {

@@ -51,6 +51,17 @@ TEST(commands, AFill) {
   EXPECT_LE(seen.size(), command_writer::kFillWords);
 }
 
+TEST(commands, AFillOfBytes) {
+  const auto seen =
+      written([](command_writer& writer) { writer.fill(0x1001, 0x5a5a'5a5a, 3, launch::kPipelined, kRemapFill8); });
+  EXPECT_EQ(seen, (words{0x200181c0, 0x5a5a5a5a, 0x200181c2, 0x4, 0x20028102, 0, 0x1001, 0x20028106, 3, 1, 0x858180c0}));
+}
+
+TEST(commands, AnAddition) {
+  const auto seen = written([](command_writer& writer) { writer.launch_word(launch::kReleaseWord | launch::kAddWord); });
+  EXPECT_EQ(seen, (words{0x200180c0, 0x000d4008}));
+}
+
 TEST(commands, AnAcquire) {
   const auto seen = written([](command_writer& writer) { writer.acquire(0x5'0000'0010, 9); });
   EXPECT_EQ(seen, (words{0x20050017, 0x10, 5, 9, 0, 3}));
