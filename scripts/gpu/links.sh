@@ -4,13 +4,14 @@
 # bidirectional copy kernels by several divisions of the GPU and by the original's method, copies by DMA channel and in scattered
 # blocks, and the gate: learnt, asked, while a job runs. With NVBANDWIDTH=<program> the original takes turns with ours.
 # No build here: it takes the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table last.
+# ROUNDS, GATE_RUNS, GATE_ASKS: fewer of each where the machine's time is short (3, 8 and 20).
 #   scripts/gpu/links.sh <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
 arguments out results -- "$@"
 program=$out/peerlane
-size=512M rounds=3 budget=0
+size=512M rounds=${ROUNDS:-3} budget=0
 [ "$PEERLANE_GPU" = sim ] && size=256K rounds=1 budget=60
 ln -sf peerlane "$out/nvbandwidth"
 
@@ -47,13 +48,13 @@ TAIL=60 LIMIT=120 step channels "$program" bandwidth -b $size --no-judge -p host
 baseline=$results/gate_baseline.json
 TAIL=12 LIMIT=60 step gate_passive "$program" gate --passive
 TAIL=40 LIMIT=60 step gate_by_model "$program" gate --budget $budget --json "$results/gate_by_model.json"
-TAIL=14 LIMIT=200 step gate_learn "$program" gate --learn "$baseline" --runs 8 --budget $budget
+TAIL=14 LIMIT=200 step gate_learn "$program" gate --learn "$baseline" --runs "${GATE_RUNS:-8}" --budget $budget
 ask_often() {
-  local round unfit=0
-  for ((round = 1; round <= 20; ++round)); do
+  local round unfit=0 asks=${GATE_ASKS:-20}
+  for ((round = 1; round <= asks; ++round)); do
     "$program" gate --baseline "$baseline" --budget $budget --output line || unfit=$((unfit + 1))
   done
-  echo "$unfit of 20 not fit"
+  echo "$unfit of $asks not fit"
   [ $unfit -eq 0 ]
 }
 TAIL=24 LIMIT=240 step gate_ask ask_often
