@@ -14,32 +14,32 @@ _TURNS = 50         # of the loop, before anything sleeps: most copies are over 
 _LONGEST_NAP = 1e-3  # seconds; naps grow by half, so they add about half to what has passed
 
 
-def while_polled(waiting: Any) -> Generator[Any, None, Any]:
+def while_polled(what: Any) -> Generator[Any, None, Any]:
     """`await` for objects with done() and wait(), of which done() does not block."""
     nap = 0.0
     turns = 0
-    while not waiting.done():
+    while not what.done():
         turns += 1
         if turns > _TURNS:
             nap = min(nap * 1.5 + 1e-5, _LONGEST_NAP)
         yield from asyncio.sleep(nap).__await__()
-    return waiting.wait()
+    return what.wait()
 
 
-def until_done(waiting: Any) -> Generator[Any, None, Any]:
+def until_done(what: Any) -> Generator[Any, None, Any]:
     """The same for what cannot be called off: where the task is cancelled, a thread keeps it until its end, since dropping it would
     block the loop."""
     try:
-        return (yield from while_polled(waiting))
+        return (yield from while_polled(what))
     except (asyncio.CancelledError, GeneratorExit):
-        if not waiting.done():
-            threading.Thread(target=_keep, args=(waiting,), name="peerlane-copy", daemon=True).start()
+        if not what.done():
+            threading.Thread(target=_keep, args=(what,), name="peerlane-copy", daemon=True).start()
         raise
 
 
-def _keep(waiting: Any) -> None:
+def _keep(what: Any) -> None:
     with contextlib.suppress(OSError):  # whoever waits for it is told
-        while not waiting.done():
+        while not what.done():
             time.sleep(_LONGEST_NAP)
 
 

@@ -24,8 +24,8 @@ from ._types import After, AnyArray, Condition, Durability, Eviction
 
 try:
     from . import _store
-except ImportError as error:
-    raise Error(errno.ENOSYS, f"{error}: the package was built without the store (Debian: libssl-dev)") from None
+except ImportError as why:
+    raise Error(errno.ENOSYS, f"{why}: the package was built without the store (Debian: libssl-dev)") from None
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,7 +54,7 @@ class Reply:
         return _html.rows("peerlane.store.Reply", vars(self))
 
 
-def _make_reply(version: int, value_bytes: int, moved_bytes: int, path: int, durability: int) -> Reply:
+def _told(version: int, value_bytes: int, moved_bytes: int, path: int, durability: int) -> Reply:
     word = next((name for name, number in DURABILITIES.items() if number == durability), None)
     return Reply(version, value_bytes, moved_bytes, _PATHS.get(path, ""), word)
 
@@ -65,7 +65,7 @@ async def _reply(operation: Operation) -> Reply:
     finally:
         info = operation.info()
     assert info is not None
-    return _make_reply(info["version"], info["size_bytes"], info["moved_bytes"], info["path"], info["durability"])
+    return _told(info["version"], info["size_bytes"], info["moved_bytes"], info["path"], info["durability"])
 
 
 def _key(key: str | bytes, role: str = "key") -> bytes:
@@ -106,7 +106,7 @@ class Pool:
         gone; 0: as the pool says."""
         options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), int(ttl * 1e3))
         name = _key(key)
-        return _make_reply(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
+        return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
 
     def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
                   version: int | None = None, after: After = "auto", ttl: float = 0) -> Operation:
@@ -122,7 +122,7 @@ class Pool:
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
-        return _make_reply(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, verify))
+        return _told(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, verify))
 
     def begin_get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Operation:
         """get() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
@@ -150,7 +150,7 @@ class Pool:
 
     def stat(self, key: str | bytes) -> Reply:
         """Version and length of a value; nothing is moved."""
-        return _make_reply(*self._store._connection.stat(self._number, _key(key)))
+        return _told(*self._store._connection.stat(self._number, _key(key)))
 
     def keys(self, prefix: str | bytes | None = None, *, regex: str | None = None) -> list[bytes]:
         """In order; those that were there all the time, exactly once. `regex`: POSIX extended."""
@@ -199,9 +199,9 @@ class Store:
         self.close()
 
 
-def open(address: str | os.PathLike[str] | None = None, *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
+def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
     """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations.
     `tls`: files of the certificate, its key and the authority."""
-    text = None if address is None else os.fspath(address)
-    is_path = text is not None and ("/" in text or not isinstance(address, str))
+    text = None if where is None else os.fspath(where)
+    is_path = text is not None and ("/" in text or not isinstance(where, str))
     return Store(_store.Connection(text if is_path else None, None if is_path else text, tls, int(timeout * 1e3)))

@@ -82,7 +82,7 @@ void client::copy_on_cpu(operation& one, const std::vector<copy::transfer>& piec
   give_all(one);
 }
 
-// Compares a get's sum of the whole value with the stored one, which finds overwritten memory.
+// Compares the sum of a whole value that a get read with the stored one, which finds overwritten memory.
 status client::check_sum(const operation& one) {
   const auto& outcome = one.got.result;
   if (one.method != operation::kind::get_shm || !one.sum || !outcome.has_crc || one.head.offset != 0 ||

@@ -21,7 +21,7 @@ constexpr std::array kOpcodeNames = {
     "batch_put", "batch_exists", "batch_erase", "erase_prefix"};
 static_assert(kOpcodeNames.size() == static_cast<std::size_t>(opcode::last) + 1);
 
-constexpr std::array kPathNames = {"none", "shm-direct", "", "unix", "tcp", "tls", "ucx"};
+constexpr std::array kPathNames = {"none", "shm-direct", "shm-staged", "unix", "tcp", "tls", "ucx"};
 
 failure bad(const std::string& reason) { return {EPROTO, "store protocol: " + reason}; }
 
@@ -52,10 +52,9 @@ const char* name_of(opcode op) noexcept {
 }
 const char* name_of(path transport) noexcept {
   const auto index = static_cast<std::size_t>(transport);
-  return index < kPathNames.size() && *kPathNames[index] != 0 ? kPathNames[index] : "?";
+  return index < kPathNames.size() ? kPathNames[index] : "?";
 }
 std::optional<path> path_of(std::string_view name) noexcept {
-  if (name.empty()) return std::nullopt;
   for (std::size_t i = 1; i < kPathNames.size(); ++i)
     if (name == kPathNames[i]) return static_cast<path>(i);
   return std::nullopt;

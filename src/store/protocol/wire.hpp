@@ -111,8 +111,8 @@ inline constexpr std::uint16_t kMandatory = 0x8000;
 
 enum class condition : std::uint8_t { none, if_absent, if_present, if_version };
 using store::durability;  // pool_default in a request: as the pool says
-enum class path : std::uint8_t { none, shm_direct, unix_socket = 3, tcp, tls, ucx, last = ucx };  // 2: nobody sends it
-const char* name_of(path transport) noexcept;  // "?": there is none of this number
+enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, last = ucx };
+const char* name_of(path transport) noexcept;
 using store::name_of;
 std::optional<path> path_of(std::string_view name) noexcept;  // "shm-direct", "tcp", ...
 

@@ -144,13 +144,11 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
           format("peerlane_store_failed_total{op=\"%s\"} %llu\n",
                  store_protocol::name_of(static_cast<store_protocol::opcode>(op)), static_cast<unsigned long long>(failed));
   family(out, "peerlane_store_value_bytes_total", "counter", "Bytes of values by the path that they took.");
-  for (std::size_t way = 1; way < kPaths; ++way) {
-    if (store_protocol::name_of(static_cast<store_protocol::path>(way)) == std::string_view("?")) continue;
+  for (std::size_t way = 1; way < kPaths; ++way)
     for (const bool inbound : {false, true})
       out += format("peerlane_store_value_bytes_total{path=\"%s\",direction=\"%s\"} %llu\n",
                     store_protocol::name_of(static_cast<store_protocol::path>(way)), inbound ? "in" : "out",
                     static_cast<unsigned long long>(bytes_[way][inbound].load(std::memory_order_relaxed)));
-  }
   gauge(out, "peerlane_store_connections", "Open connections.", connections.load());
   counter(out, "peerlane_store_accepted_total", "Connections accepted.", accepted.load());
   counter(out, "peerlane_store_refused_total", "Connections refused: limits, TLS, version.", refused.load());
