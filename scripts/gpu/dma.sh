@@ -3,11 +3,11 @@
 # DMA channels on a real GPU: checked and timed beside CUDA's copies, as root and as a user without rights, what is left after
 # processes that were killed in the middle, the planner's copies and lists by channel (in stream order and through rings too, which
 # are off by default), the bandwidth by channel beside CUDA's, and GDRCopy's latency test with and without.
-# It builds nothing (bench/dma_bench, bench/dma_planner_bench: -DPEERLANE_BENCH=ON).
+# It builds nothing (bench/dma_*bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/dma.sh <folder of both benches> <out folder of the build> <results folder>
 set -u
 if [ $# -ne 3 ]; then
-  echo "usage: $0 <folder of dma_bench and dma_planner_bench> <out folder of the build> <results folder>" >&2
+  echo "usage: $0 <folder of the dma benches> <out folder of the build> <results folder>" >&2
   exit 2
 fi
 benches=$(cd "$1" && pwd) || exit 2
@@ -18,7 +18,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 export PEERLANE_GPU=real
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$here/steps.sh"
-cp "$benches/dma_bench" "$benches/dma_planner_bench" /tmp/ && chmod 755 /tmp/dma_bench /tmp/dma_planner_bench
+cp "$benches"/dma_{,planner_,kill_,order_}bench /tmp/ && chmod 755 /tmp/dma_{,planner_,kill_,order_}bench
 
 killed() { # eight at a time, each in the middle of something; then the GPU must be as it was
   local before after
@@ -32,6 +32,17 @@ killed() { # eight at a time, each in the middle of something; then the GPU must
 LIMIT=120 TAIL=60 step dma /tmp/dma_bench "$results/dma.json"
 LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
+ends() { # killed at each call, exec, 16 at once; then the GPU must be as it was
+  local before after
+  before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
+  timeout 100 /tmp/dma_kill_bench || return 1
+  sleep 1
+  after=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
+  echo "GPU memory in use before and after: $before, $after"
+  [ "$before" = "$after" ]
+}
+LIMIT=120 TAIL=6 step dma_ends ends
+LIMIT=150 TAIL=40 step order /tmp/dma_order_bench --seconds 5 --only ed "$results/order.json"
 LIMIT=120 TAIL=40 step planner /tmp/dma_planner_bench "$results/planner.json"
 LIMIT=120 TAIL=4 step planner_nobody "${nobody[@]}" /tmp/dma_planner_bench
 channel_rows=(host_to_device_memcpy_ce device_to_host_memcpy_ce host_to_device_bidirectional_memcpy_ce
