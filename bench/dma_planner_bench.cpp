@@ -70,7 +70,8 @@ struct bench {
   }
   std::uint64_t by_channel() const {
     return planner->counts().copies[static_cast<std::size_t>(copy::method::dma_channel)] +
-           planner->counts().copies[static_cast<std::size_t>(copy::method::dma_bounce)];
+           planner->counts().copies[static_cast<std::size_t>(copy::method::dma_bounce)] +
+           planner->counts().copies[static_cast<std::size_t>(copy::method::dma_ring)];
   }
   void set_up();
   void check_memory(const char* kind, cu::device_ptr gpu, void* memory, bool goes_by_channel);
@@ -143,7 +144,7 @@ void bench::check_kinds() {
   must(cuda.cuMemHostRegister_v2(plain, 4u << 20, 0), "cuMemHostRegister");
   check_memory("cuMemAlloc, cuMemHostRegister", device, plain, true);
   must(cuda.cuMemHostUnregister(plain), "cuMemHostUnregister");
-  check_memory("cuMemAlloc, pageable (to the host by staging)", device, plain, true);
+  check_memory("cuMemAlloc, pageable (by rings)", device, plain, true);
   cu::device_ptr pooled = 0;
   if (cuda.cuMemAllocAsync != nullptr) {
     must(cuda.cuMemAllocAsync(&pooled, 4u << 20, stream), "cuMemAllocAsync");

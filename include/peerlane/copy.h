@@ -165,6 +165,24 @@ int peerlane_copy_make_wait(const peerlane_op_t* op, void* stream);
  */
 int peerlane_copy_record(const peerlane_op_t* op, void* event);
 
+/**
+ * @brief A descriptor for poll, epoll or an event loop, for who sleeps until copies have ended: readable when they may have.
+ *
+ * A DMA channel's copies wake by an interrupt of the GPU, others by a thread or a clock of the library (docs/dma.md). It
+ * becomes readable too often rather than too rarely: peerlane_op_test() tells, and makes it wait for the next time.
+ *
+ * @code
+ * peerlane_copy_descriptor(&op, &descriptor);
+ * struct pollfd waited = {descriptor, POLLIN, 0};
+ * while ((code = peerlane_op_test(&op, &done, NULL)) == 0 && !done) poll(&waited, 1, -1);
+ * @endcode
+ *
+ * @param op          of peerlane_copy_begin() or peerlane_blocks_begin(), not ended.
+ * @param descriptor  the library's: it is closed by the call that reports the end. A duplicate (dup) stays the caller's.
+ * @return 0; EINVAL: not a live copy; EBUSY: a function of peerlane_op_then() waits for it; EMFILE: the limit of open files.
+ */
+int peerlane_copy_descriptor(const peerlane_op_t* op, int* descriptor);
+
 /* ---- Control --------------------------------------------------------------------------------------------------------- */
 
 /** @brief Opens what copies with this GPU's memory will need (some 10 ms), so that none of them pays for it. */

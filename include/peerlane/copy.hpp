@@ -92,6 +92,13 @@ inline status make_wait(const operation& copies, void* stream) {
 inline status record(const operation& copies, void* event) {
   return copies.is_empty() ? status{} : detail::to_status(peerlane_copy_record(&copies.get(), event));
 }
+// For poll, epoll and event loops: readable when the copies may have ended; test() tells. The library's, closed at their
+// end.
+inline result<int> descriptor(const operation& copies) {
+  int made = -1;
+  if (const int code = peerlane_copy_descriptor(&copies.get(), &made)) return failure{code, peerlane_last_error()};
+  return made;
+}
 
 // Must outlive its operations, holds and registrations. Any thread.
 class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_close> {

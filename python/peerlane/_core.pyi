@@ -110,12 +110,21 @@ class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta
     def record(self, event: object) -> None:
         """Of copies: records the CUDA event behind them."""
 
+    def descriptor(self) -> int:
+        """
+        Of copies: a descriptor for poll, epoll and event loops, readable when they may have ended; done() tells. It is closed at their end: register a duplicate. `await` does all that.
+        """
+
     def info(self) -> peerlane._types.OperationInfo | None:
         """All that is known of one that has ended; None while it is under way."""
 
     @property
     def can_cancel(self) -> bool:
         """Messages only: copies and a store's requests go on to their end."""
+
+    @property
+    def has_descriptor(self) -> bool:
+        """Copies only: descriptor() gives what to sleep on."""
 
     def __await__(self) -> Generator[Any, None, tuple[int, int, int]]: ...
 

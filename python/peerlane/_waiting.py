@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting from asyncio for what has no file descriptor."""
+"""Waiting from asyncio: by turns of the loop at first, then asleep on a descriptor where there is one, else by naps."""
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Generator
@@ -11,6 +12,7 @@ from typing import Any
 __all__ = ["close", "send", "steps", "throw"]
 
 _TURNS = 50         # of the loop, before anything sleeps: most copies are over by then
+_LONGEST_SLEEP = 0.02  # seconds: another task or thread may see the end first, which closes the descriptor
 _LONGEST_NAP = 1e-3  # seconds; naps grow by half, so they add about half to what has passed
 
 
@@ -26,11 +28,46 @@ def while_polled(what: Any) -> Generator[Any, None, Any]:
     return what.wait()
 
 
+def asleep(operation: Any) -> Generator[Any, None, Any]:
+    """`await` for copies: the loop sleeps on their descriptor, which an interrupt of the GPU wakes."""
+    for _ in range(_TURNS):
+        if operation.done():
+            return operation.wait()
+        yield from asyncio.sleep(0).__await__()
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.dup(operation.descriptor())  # the operation's own is closed at its end
+    except OSError:  # it has ended, a function waits for it, or there are no descriptors left
+        return (yield from while_polled(operation))
+    try:
+        while not operation.done():
+            woken = loop.create_future()
+            try:
+                loop.add_reader(descriptor, _wake, woken)
+            except NotImplementedError:  # a loop without readers
+                return (yield from while_polled(operation))
+            look_again = loop.call_later(_LONGEST_SLEEP, _wake, woken)
+            try:
+                if not operation.done():  # what came before the descriptor was watched wakes nobody
+                    yield from woken.__await__()
+            finally:
+                look_again.cancel()
+                loop.remove_reader(descriptor)
+    finally:
+        os.close(descriptor)
+    return operation.wait()
+
+
+def _wake(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
 def until_done(what: Any) -> Generator[Any, None, Any]:
     """The same for what cannot be called off: where the task is cancelled, a thread keeps it until its end, since dropping it would
     block the loop."""
     try:
-        return (yield from while_polled(what))
+        return (yield from asleep(what) if what.has_descriptor else while_polled(what))
     except (asyncio.CancelledError, GeneratorExit):
         if not what.done():
             threading.Thread(target=_keep, args=(what,), name="peerlane-copy", daemon=True).start()

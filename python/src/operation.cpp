@@ -212,6 +212,12 @@ void operation::record(nb::handle event) {
   must(peerlane::record(begun_, handle));
 }
 
+int operation::descriptor() {
+  const std::lock_guard alone(mutex_);
+  if (has_ended()) throw error(EINVAL, "the operation has ended: there is nothing to sleep for");
+  return value_of(peerlane::descriptor(begun_));
+}
+
 void bind_operations(nb::module_& module) {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_calls));
   nb::class_<operation>(
@@ -238,9 +244,13 @@ void bind_operations(nb::module_& module) {
            nb::sig("def make_wait(self, stream: peerlane._types.Stream) -> None"),
            "Of copies: the CUDA stream waits on the GPU for them; nothing blocks here but copies that need a CPU.")
       .def("record", &operation::record, nb::arg("event"), "Of copies: records the CUDA event behind them.")
+      .def("descriptor", &operation::descriptor,
+           "Of copies: a descriptor for poll, epoll and event loops, readable when they may have ended; done() tells. It is "
+           "closed at their end: register a duplicate. `await` does all that.")
       .def("info", &operation::info, nb::sig("def info(self) -> peerlane._types.OperationInfo | None"),
            "All that is known of one that has ended; None while it is under way.")
       .def_prop_ro("can_cancel", &operation::can_cancel, "Messages only: copies and a store's requests go on to their end.")
+      .def_prop_ro("has_descriptor", &operation::has_descriptor, "Copies only: descriptor() gives what to sleep on.")
       .def(
           "__await__", [](nb::object self) { return waiting_module().attr("steps")(self); },
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, tuple[int, int, int]]"))

@@ -49,6 +49,7 @@ class operation {
   bool done();
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
   bool can_cancel() const noexcept { return kind_ == kind::message; }
+  bool has_descriptor() const noexcept { return kind_ == kind::copy; }
   // Once it has ended; throws what went wrong.
   op_info outcome();
   op_info wait(nb::handle timeout);
@@ -58,6 +59,7 @@ class operation {
   void then(nb::object function);
   void make_wait(nb::handle stream);
   void record(nb::handle event);
+  int descriptor();
 
  private:
   void keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info);

@@ -3,13 +3,13 @@
 # DMA channels on a real GPU: checked and timed beside CUDA's copies, as root and as a user without rights, what is left after
 # processes that were killed in the middle, the planner's copies and lists by channel (in stream order and through rings too, which
 # are off by default), the bandwidth by channel beside CUDA's, and GDRCopy's latency test with and without.
-# It builds nothing (bench/dma_bench, bench/dma_planner_bench: -DPEERLANE_BENCH=ON).
+# It builds nothing (bench/dma_*bench: -DPEERLANE_BENCH=ON).
 #   scripts/gpu/dma.sh <folder of both benches> <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
-arguments "bench=folder of dma_bench and dma_planner_bench" out results -- "$@"
-cp "$bench/dma_bench" "$bench/dma_planner_bench" /tmp/ && chmod 755 /tmp/dma_bench /tmp/dma_planner_bench
+arguments "bench=folder of the dma benches" out results -- "$@"
+cp "$bench"/dma_{,planner_,kill_,order_}bench /tmp/ && chmod 755 /tmp/dma_{,planner_,kill_,order_}bench
 
 killed() { # eight at a time, each in the middle of something; then the GPU must be as it was
   local before after
@@ -23,6 +23,17 @@ killed() { # eight at a time, each in the middle of something; then the GPU must
 LIMIT=120 TAIL=60 step dma /tmp/dma_bench "$results/dma.json"
 LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
+ends() { # killed at each call, exec, 16 at once; then the GPU must be as it was
+  local before after
+  before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
+  timeout 100 /tmp/dma_kill_bench || return 1
+  sleep 1
+  after=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
+  echo "GPU memory in use before and after: $before, $after"
+  [ "$before" = "$after" ]
+}
+LIMIT=120 TAIL=6 step dma_ends ends
+LIMIT=150 TAIL=40 step order /tmp/dma_order_bench --seconds 5 --only ed "$results/order.json"
 LIMIT=120 TAIL=40 step planner /tmp/dma_planner_bench "$results/planner.json"
 LIMIT=120 TAIL=4 step planner_nobody "${nobody[@]}" /tmp/dma_planner_bench
 channel_rows=(host_to_device_memcpy_ce device_to_host_memcpy_ce host_to_device_bidirectional_memcpy_ce

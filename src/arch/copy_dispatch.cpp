@@ -56,6 +56,15 @@ std::vector<copy_ops> list_supported() {
   return list;
 }
 
+#if defined(__x86_64__)
+// Direct stores are as quick for what is short; of longer copies a core has fewer of them under way than lines that leave
+// its write-combining buffers (docs/results/dma/h200/barrier_writes.txt).
+constexpr std::size_t kLongWriteBytes = 1u << 10;
+void write_by_size(void* device, const void* host, std::size_t bytes) {
+  (bytes < kLongWriteBytes ? movdir64b::write : avx512::write)(device, host, bytes);
+}
+#endif
+
 // Everything that is decided once. Never destroyed, so that destructors at exit may still copy.
 struct selection {
   copy_choice choice;
@@ -64,7 +73,8 @@ struct selection {
 
   selection() {
     const env_value wanted = env_read("PEERLANE_COPY_ISA");
-    choice = choose_copy_isas(detect_cpu_features(), parse_copy_isa(wanted.text));
+    const cpu_features features = detect_cpu_features();
+    choice = choose_copy_isas(features, parse_copy_isa(wanted.text));
     // Directly, as for malformed values: the variable was set on purpose, so that its setter wants to know.
     if (choice.cap_unavailable)
       log_line(log_level::error, "PEERLANE_COPY_ISA=%s: this CPU lacks it; write %s and read %s are used",
@@ -76,6 +86,10 @@ struct selection {
     const copy_ops plain = {"portable", portable::write, portable::read, portable::fill};
     by_type[static_cast<int>(mapping_type::none)] = plain;
     by_type[static_cast<int>(mapping_type::wc)] = {wc_name.c_str(), to_device.write, from_device.read, to_device.fill};
+#if defined(__x86_64__)
+    if (choice.write == copy_isa::movdir64b && features.avx512)
+      by_type[static_cast<int>(mapping_type::wc)].write = write_by_size;
+#endif
     by_type[static_cast<int>(mapping_type::cached)] = {"libc", cached::write, cached::read, cached::fill};
     by_type[static_cast<int>(mapping_type::device)] = plain;
     PL_LOG(debug, "CPU copies: write %s, read %s", name_of(choice.write), name_of(choice.read));

@@ -142,3 +142,18 @@ PL_EXPORT int peerlane_copy_make_wait(const peerlane_op_t* op, void* stream) {
 PL_EXPORT int peerlane_copy_record(const peerlane_op_t* op, void* event) {
   return order_after(op, [&](pl::copy::completion& copies) { return copies.record(static_cast<pl::cu::event_t>(event)); });
 }
+
+PL_EXPORT int peerlane_copy_descriptor(const peerlane_op_t* op, int* descriptor) try {
+  if (op == nullptr || descriptor == nullptr) return fail(EINVAL, kNullPointer);
+  if (op->number == 0 || op->calls != &kCopyCalls)
+    return fail(EINVAL,
+                "the operation is no copy that is under way: give one of peerlane_copy_begin or peerlane_blocks_begin");
+  return with_copy(op, [&](pending_copy& one) {
+    if (one.watched != nullptr) return fail(EBUSY, "a function waits for the copies: it is called when they have ended");
+    const auto made = one.copies.descriptor();
+    if (!made) return fail(made.error());
+    *descriptor = *made;
+    return 0;
+  });
+}
+PL_NO_EXCEPTIONS

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Long reads of mapped GPU memory without loads from the mapping and without CUDA: a DMA channel brings the data to pinned
-// host memory, and the CPU copies each line on as it arrives (dma/arrival_buffer.hpp). 64 KiB by loads take 67 us (H200).
+// host memory, and the CPU copies it on while more arrives (dma/arrival_buffer.hpp). 64 KiB by loads take 67 us (H200).
 //
 // For pins of the rm backend. What a read promises stays as with loads: it sees what this thread stored through the mapping
 // before, it works beside stream captures and in callbacks where CUDA must not be called, and on memory that was freed while
@@ -16,7 +16,7 @@
 namespace pl::copy {
 
 // Shorter reads are quicker by loads.
-constexpr std::size_t kMinChannelRead = 8u << 10;
+constexpr std::size_t kMinChannelRead = 4u << 10;
 
 // Reads `size_bytes` at `mapped`, which lies `offset` behind the first byte of the pin. False: not possible here or now (no
 // channel, another backend, all buffers in use, a simulated GPU, PEERLANE_COPY_ENGINE), and nothing has been promised; the

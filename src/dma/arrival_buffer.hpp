@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to host memory that need no registration and wait for no completion word: the engine writes into pinned memory that
-// holds a sentinel, and the CPU copies each line on as soon as all its words have changed (arch/arrival.hpp).
+// Copies to host memory that needs no registration, through pinned memory of ours.
 //
-//   engine   [part 0][part 1][part 2][part 3]     64 KiB each, as a ring that stays in the CPU's caches
-//   CPU          \___ line by line, into the caller's memory; the sentinel goes back into what was taken
+// Short ones wait for no completion word: the memory holds a sentinel, and the CPU copies each line on as soon as all its
+// words have changed (arch/arrival.hpp). A line is complete whatever order the engine's writes arrive in, so nothing has to
+// stand behind the copy (0.5 us less than a settled one, 1 us less than a flushed one). Data that equals the sentinel is
+// found by a flush behind it, after a pause; the sentinel is random, so that happens to nobody by chance.
 //
-// So the CPU's copying overlaps with the transfer from the first line on, and the flush that a completion word needs (about
-// 1.2 us) is saved: a line is complete whatever order the engine's writes arrive in. Data that equals the sentinel is found
-// by a flush behind it, after a pause; the sentinel is random, so that happens to nobody by chance.
+// Longer ones go in parts, which the CPU copies on while the next ones come.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +19,6 @@ namespace pl::dma {
 
 class arrival_buffer {
  public:
-  static constexpr std::size_t kPartBytes = 64u << 10;
-  static constexpr unsigned kParts = 4;
-
   // ENOMEM, EFAULT: its pages cannot be had or pinned.
   static result<std::unique_ptr<arrival_buffer>> open(std::shared_ptr<address_space> space);
   ~arrival_buffer();
@@ -38,11 +34,15 @@ class arrival_buffer {
 
  private:
   arrival_buffer() = default;
-  struct reading;
+  struct polled_read;
+  status read_polled(channel& queue, std::uint64_t source, std::byte* destination, std::size_t size_bytes,
+                     std::uint64_t end_ns);
+  status read_by_parts(channel& queue, std::uint64_t source, std::byte* destination, std::size_t size_bytes,
+                       std::uint64_t end_ns);
 
   std::shared_ptr<address_space> space_;
   void* pages_ = nullptr;
-  std::byte* memory_ = nullptr;  // kParts * kPartBytes
+  std::byte* memory_ = nullptr;  // what is polled, then the parts
   region bound_;
   std::uint64_t sentinel_ = 0;
 };

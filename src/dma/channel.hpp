@@ -127,8 +127,7 @@ class channel {
   void append(std::span<const std::uint32_t> commands);
   sequence submit();
   void add_entry(std::uint64_t entry);
-  // All that were added: position and doorbell. `is_idle`: the engine has done all before and looks at nothing meanwhile.
-  void publish_entries(bool is_idle) const;
+  void publish_entries() const;  // all that were added: position and doorbell
   std::size_t word_index(sequence number) const { return number & (options_.ring_entries - 1); }
   // The completion word of the operation that is being built: its address, and that it is named for a launch with
   // kReleaseWord.
@@ -165,7 +164,6 @@ class channel {
   std::mutex mutex_;
   sequence submitted_ = 0;
   std::uint32_t put_ = 0;
-  bool is_idle_ = false;             // of the submission being built: all before it was seen to be done
   std::uint64_t commands_next_ = 0;  // of the submission being built: positions grow for ever, modulo the ring's size
   std::uint64_t commands_free_ = 0;  // up to here the engine is done
   std::uint64_t begin_offset_ = 0, next_offset_ = 0;  // the same in the ring: its begin, and where its next command goes

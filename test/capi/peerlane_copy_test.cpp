@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The copies' C interface and the C++ layer over it: handles, ownership, error values, and that data arrives.
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -112,6 +113,31 @@ TEST_F(peerlane_copies, TheDriverSaysOnceWhatLiesThere) {
   EXPECT_EQ(peerlane_detect_buffer(&byte, 1, nullptr), EINVAL);
 }
 
+TEST_F(peerlane_copies, ADescriptorWakesWhoSleeps) {
+  std::vector<unsigned char> got(3u << 20);
+  const auto data = random_bytes(got.size(), 9);
+  set_device_bytes(device_, data);
+  const auto one =
+      peerlane_plain_transfer(peerlane_host_buffer(got.data(), got.size()), peerlane_device_buffer(device_, got.size()));
+  for (int round = 0; round < 20; ++round) {
+    std::fill(got.begin(), got.end(), 0);
+    peerlane_op_t op = PEERLANE_OP_INIT;
+    ASSERT_EQ(peerlane_copy_begin(copier_, &one, 1, PEERLANE_BEGIN_DEFAULT, nullptr, &op), 0) << peerlane_last_error();
+    int descriptor = -1, again = -1, done = 0;
+    ASSERT_EQ(peerlane_copy_descriptor(&op, &descriptor), 0) << peerlane_last_error();
+    ASSERT_EQ(peerlane_copy_descriptor(&op, &again), 0);
+    EXPECT_EQ(descriptor, again);
+    EXPECT_EQ(peerlane_copy_descriptor(&op, nullptr), EINVAL);
+    for (;;) {
+      ASSERT_EQ(peerlane_op_test(&op, &done, nullptr), 0);
+      if (done != 0) break;
+      pollfd waited{descriptor, POLLIN, 0};
+      ASSERT_EQ(poll(&waited, 1, 20'000), 1) << "nobody woke it";
+    }
+    ASSERT_EQ(got, data);
+  }
+}
+
 TEST_F(peerlane_copies, OperationsHoldsAndRegistrationsKeepTheCopierOpen) {
   std::vector<unsigned char> got(20'000);
   const auto data = random_bytes(got.size(), 8);
@@ -134,6 +160,10 @@ TEST_F(peerlane_copies, OperationsHoldsAndRegistrationsKeepTheCopierOpen) {
   EXPECT_EQ(info.moved_bytes, got.size());
   EXPECT_EQ(got, data);
   EXPECT_EQ(peerlane_op_wait(&later, 0, &info), 0) << "an empty one has ended well";
+  int none = 5;
+  EXPECT_EQ(peerlane_copy_descriptor(&later, &none), EINVAL) << "it has ended";
+  EXPECT_EQ(peerlane_copy_descriptor(nullptr, &none), EINVAL);
+  EXPECT_EQ(none, 5);
   EXPECT_EQ(peerlane_copy_make_wait(&later, nullptr), 0);
   // The other copy of the value names what has ended.
   int done = 7;

@@ -298,7 +298,7 @@ TEST_F(ChannelReader, ReadsWhatIsThereOnceItIsOpen) {
   ASSERT_TRUE(view) << view.error().message;
   const auto* const mapped = static_cast<const std::byte*>(view->address);
   bytes_t out(kBytes);
-  EXPECT_FALSE(read_by_channel(**pin, 0, mapped, out.data(), 4096)) << "short reads are quicker by loads";
+  EXPECT_FALSE(read_by_channel(**pin, 0, mapped, out.data(), 4095)) << "short reads are quicker by loads";
   int refused = 0;
   while (refused < 10 && !read_by_channel(**pin, 0, mapped, out.data(), kBytes)) ++refused;
   EXPECT_EQ(refused, 3) << "the first long reads open nothing";

@@ -6,8 +6,10 @@ import builtins
 import ctypes
 import gc
 import importlib
+import os
 import pkgutil
 import re
+import select
 import subprocess
 import sys
 import time
@@ -202,6 +204,42 @@ def test_a_task_is_cancelled_and_the_copy_goes_on(stuck):
     end = peerlane.copy_async(out, x)
     end.wait()
     assert end.done()
+
+
+def test_a_copy_has_a_descriptor_to_sleep_on(stuck):
+    x, out, release = stuck
+    end = peerlane.copy_async(out, x)
+    assert end.has_descriptor
+    waiting = select.poll()
+    own = os.dup(end.descriptor())
+    waiting.register(own, select.POLLIN)
+    release()
+    begin = time.monotonic()
+    while not end.done():
+        assert time.monotonic() - begin < 20
+        waiting.poll(20_000)
+    assert end.wait() == (-1, 0, 1 << 20)
+    os.close(own)
+    with pytest.raises(peerlane.Error, match="ended"):
+        end.descriptor()
+
+
+def test_a_loop_sleeps_while_a_copy_is_under_way(stuck):
+    x, out, release = stuck
+    naps = []
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        added = loop.add_reader
+        loop.add_reader = lambda *given: (naps.append(given[0]), added(*given))[1]
+        copying = asyncio.create_task(peerlane.copy_async(out, x))
+        await asyncio.sleep(0.2)
+        assert not copying.done()
+        release()
+        await asyncio.wait_for(copying, 20)
+
+    asyncio.run(run())
+    assert 1 <= len(naps) < 100, "it slept on a descriptor and did not poll"
 
 
 def test_awaited_in_a_task_and_asked_by_another(stuck):

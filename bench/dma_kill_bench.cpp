@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Processes that end in the worst moment, each with a DMA channel and without CUDA: killed at each call to the driver while
+// they open one and copy, replaced by another program (exec) with copies under way, and 16 at once that copy and check.
+// After each a new channel must work. Whether GPU memory is left over, nvidia-smi tells before and after
+// (scripts/gpu/dma.sh).
+//
+//     dma_kill_bench
+//
+// Exit code 1 if anything is wrong.
+#include <dirent.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "base/clock.hpp"
+#include "dma/channel.hpp"
+#include "os/device_io.hpp"
+
+namespace {
+
+using namespace pl;
+
+constexpr std::uint64_t kTimeoutNs = 5'000'000'000;
+constexpr std::size_t kBytes = 4u << 20;
+constexpr int kProcesses = 16, kMaxSteps = 400;
+
+// The system's calls; the process kills itself instead of one of them.
+class deadly_io final : public device_io {
+ public:
+  explicit deadly_io(int last) : left_(last) {}
+  int open(const char* path, int flags) override { return step(), real_.open(path, flags); }
+  int close(int fd) override { return real_.close(fd); }
+  int ioctl(int fd, unsigned long request, void* argument) override { return step(), real_.ioctl(fd, request, argument); }
+  void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset) override {
+    step();
+    return real_.mmap(address, size_bytes, protection, flags, fd, offset);
+  }
+  int munmap(void* address, std::size_t size_bytes) override { return real_.munmap(address, size_bytes); }
+  int madvise(void* address, std::size_t size_bytes, int advice) override {
+    return real_.madvise(address, size_bytes, advice);
+  }
+  void clear_event(int fd) override { real_.clear_event(fd); }
+  result<std::string> read_text(const char* path) override { return real_.read_text(path); }
+
+ private:
+  void step() {
+    if (left_ >= 0 && left_-- == 0) kill(getpid(), SIGKILL);
+  }
+  device_io& real_ = real_device_io();
+  int left_;  // negative: for ever
+};
+
+std::string first_gpu() {
+  std::string found;
+  DIR* const folder = opendir("/proc/driver/nvidia/gpus");
+  for (const dirent* one = nullptr; folder != nullptr && (one = readdir(folder)) != nullptr;)
+    if (one->d_name[0] != '.') found = one->d_name;
+  if (folder != nullptr) closedir(folder);
+  return found;
+}
+
+// A channel, and `rounds` copies through GPU memory of its own, each checked. 0: all right.
+int copy_and_check(device_io& io, std::uint32_t seed, int rounds, bool leaves_work) {
+  auto client = rm::client::open(io);
+  if (!client) return std::printf("client: %s\n", client.error().message.c_str()), 2;
+  const auto pci = rm::parse_pci_address(first_gpu());
+  const auto version = rm::driver_version(io);
+  if (!pci || !version) return 2;
+  auto gpu = (*client)->find_gpu(*pci);
+  if (!gpu) return std::printf("GPU: %s\n", gpu.error().message.c_str()), 2;
+  auto space = dma::address_space::open(**client, **gpu, *version);
+  if (!space) return std::printf("address space: %s\n", space.error().message.c_str()), 2;
+  auto* const words = static_cast<std::uint32_t*>(
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+  auto host = (*space)->bind_host(words, kBytes);
+  auto device = (*space)->make_device_memory(kBytes);
+  auto queue = dma::channel::open(*space, {});
+  if (!host || !device || !queue) return std::printf("memory or channel\n"), 2;
+  for (int round = 0; round < rounds; ++round) {
+    const std::uint32_t pattern = seed * 65536 + static_cast<std::uint32_t>(round);
+    auto filled = (*queue)->fill(device->bound.address(), pattern, kBytes);
+    auto copied = filled ? (*queue)->copy(host->address(), device->bound.address(), kBytes) : filled;
+    if (leaves_work && round + 1 == rounds) return execl("/bin/true", "true", nullptr);  // with both under way
+    if (!copied || !(*queue)->wait(*copied, kTimeoutNs)) return std::printf("copy\n"), 2;
+    for (std::size_t i = 0; i < kBytes / 4; i += 512)
+      if (words[i] != pattern) return std::printf("foreign or old bytes\n"), 3;
+  }
+  return 0;
+}
+
+template <class Run>
+int in_child(Run run) {
+  const pid_t child = fork();
+  if (child == 0) _exit(run());
+  return child;
+}
+
+int outcome_of(pid_t child) {
+  int state = 0;
+  waitpid(child, &state, 0);
+  return WIFEXITED(state) ? WEXITSTATUS(state) : -WTERMSIG(state);
+}
+
+}  // namespace
+
+int main() {
+  int wrong = 0, steps = 0;
+  for (; steps < kMaxSteps; ++steps) {
+    const int outcome = outcome_of(in_child([steps] {
+      deadly_io io(steps);
+      return copy_and_check(io, static_cast<std::uint32_t>(steps), 3, false);
+    }));
+    if (outcome == 0) break;  // it ended before that call
+    wrong += outcome != -SIGKILL;
+    const int next = outcome_of(in_child([] {
+      deadly_io io(-1);
+      return copy_and_check(io, 1, 1, false);
+    }));
+    if (next != 0) ++wrong, std::printf("after a process killed at call %d: %d\n", steps, next);
+  }
+  std::printf("killed at each of %d calls to the driver: a new channel worked each time: %s\n", steps,
+              wrong == 0 ? "yes" : "NO");
+
+  int exec_wrong = 0;
+  for (int round = 0; round < 20; ++round) {
+    exec_wrong += outcome_of(in_child([] {
+                    deadly_io io(-1);
+                    return copy_and_check(io, 2, 5, true);
+                  })) != 0;
+    exec_wrong += outcome_of(in_child([] {
+                    deadly_io io(-1);
+                    return copy_and_check(io, 3, 1, false);
+                  })) != 0;
+  }
+  std::printf("20 times exec with copies under way: %s\n", exec_wrong == 0 ? "all right" : "WRONG");
+
+  pid_t children[kProcesses];
+  for (int i = 0; i < kProcesses; ++i)
+    children[i] = in_child([i] {
+      deadly_io io(-1);
+      return copy_and_check(io, 100 + static_cast<std::uint32_t>(i), 500, false);
+    });
+  int many_wrong = 0;
+  for (const pid_t child : children) many_wrong += outcome_of(child) != 0;
+  std::printf("%d processes at once, 500 checked copies of 4 MiB each: %s\n", kProcesses,
+              many_wrong == 0 ? "all right" : "WRONG");
+  return wrong + exec_wrong + many_wrong == 0 ? 0 : 1;
+}
