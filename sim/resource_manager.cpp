@@ -330,6 +330,8 @@ std::uint32_t resource_manager::control(const rm::control_params& params) {
     case rm::ctrl_group_schedule:
       return layout_ != nullptr && params.params_bytes == layout_->schedule_bytes ? std::uint32_t{rm::status_ok}
                                                                                   : bad_call(kBadParams);
+    case rm::ctrl_group_timeslice:  // its engines take turns by commands
+      return params.params_bytes == sizeof(rm::timeslice_params) ? std::uint32_t{rm::status_ok} : bad_call(kBadParams);
     default:
       return control_channel(params);
   }

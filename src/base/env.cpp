@@ -32,6 +32,8 @@ constexpr std::array kVariables = {
         "GPUs, the kernel where they cannot be had; off (0): neither"},
     env_variable{"PEERLANE_DMA_RINGS", env_type::choice, "", "auto", "auto|on|off",
                  "DMA channels carry pageable memory through rings of pinned memory where that is quickest; auto: on"},
+    env_variable{"PEERLANE_DMA_BULK_ENGINES", env_type::integer, "engines", "1", "",
+                 "copy engines that carry a list of more than 1 MiB: 1 or 2"},
     env_variable{
         "PEERLANE_DMA_STREAM_ORDER", env_type::choice, "", "auto", "auto|on|off",
         "DMA channels wait for CUDA streams, and streams for channels, without CUDA's copies; auto: on the simulated "

@@ -9,6 +9,7 @@
 
 #include "base/checked_math.hpp"
 #include "base/text.hpp"
+#include "copy/seen_blocks.hpp"
 
 namespace pl::copy {
 namespace {
@@ -123,6 +124,23 @@ status check_by_bits(const block_list& list, written_granules& written, bool wit
   return {};
 }
 
+// A few blocks of a large pool, all of one size and at multiples of it: pages of a KV cache, say. Some 5 ns a block.
+bool are_pages(const block_list& list, const hull& written) {
+  const std::uint64_t size_bytes = list.size(0);
+  if (size_bytes == 0) return false;
+  for (std::size_t i = 0; i < list.count(); ++i)
+    if (list.size(i) != size_bytes || (list.destinations[i] - written.begin) % size_bytes != 0) return false;
+  return true;
+}
+
+status check_pages(const block_list& list, const hull& written) {
+  const std::uint64_t size_bytes = list.size(0);
+  seen_blocks seen(list.count(), (written.end - written.begin) / size_bytes);
+  const std::size_t twice =
+      seen.add_all(list.count(), [&](std::size_t i) { return (list.destinations[i] - written.begin) / size_bytes; });
+  return twice == list.count() ? status() : written_twice(list, twice);
+}
+
 status check_by_sorting(const block_list& list, bool with_sources) {
   struct written {
     std::uint64_t begin, end;
@@ -160,6 +178,9 @@ status check(const block_list& list) {
   if (written.end == 0 || (written.is_ascending && !with_sources)) return {};
   if (auto granules = written_granules::make(list, written, with_sources))
     return check_by_bits(list, *granules, with_sources);
+  constexpr std::uint64_t kMaxPages = UINT32_MAX;  // more would be a bit each
+  if (!with_sources && are_pages(list, written) && (written.end - written.begin) / list.size(0) < kMaxPages)
+    return check_pages(list, written);
   return check_by_sorting(list, with_sources);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/checked_math.hpp"
 #include "base/text.hpp"
+#include "copy/seen_blocks.hpp"
 
 namespace pl::copy {
 namespace {
@@ -16,6 +17,15 @@ namespace {
 constexpr std::size_t kMaxPlanes = 4096;
 
 using unsigned_ll = unsigned long long;
+
+// The largest number; a negative one is a large one.
+std::uint64_t last_index(const block_transfer& blocks, const block_indices& indices) {
+  return indices.visit([&](auto number) {
+    std::uint64_t last = 0;
+    for (std::size_t i = 0; i < blocks.count; ++i) last = std::max(last, number(i));
+    return last;
+  });
+}
 
 status check_side(const char* role, const paged_memory& side, const block_transfer& blocks) {
   if (side.stride_bytes < blocks.block_bytes)
@@ -34,11 +44,11 @@ status check_side(const char* role, const paged_memory& side, const block_transf
     return failure{EINVAL, format("%zu blocks are asked for, a plane of the %s holds %llu", blocks.count, role,
                                   unsigned_ll{blocks_of_plane})};
   }
-  for (std::size_t i = 0; i < blocks.count; ++i)
-    if (static_cast<std::uint64_t>(side.indices[i]) >= blocks_of_plane)  // a negative one is a large one
-      return failure{EINVAL, format("index %zu of the %s is %lld; its planes hold blocks 0 to %llu", i, role,
-                                    static_cast<long long>(side.indices[i]), unsigned_ll{blocks_of_plane - 1})};
-  return {};
+  if (last_index(blocks, side.indices) < blocks_of_plane) return {};
+  std::size_t i = 0;
+  while (static_cast<std::uint64_t>(side.indices[i]) < blocks_of_plane) ++i;
+  return failure{EINVAL, format("index %zu of the %s is %lld; its planes hold blocks 0 to %llu", i, role,
+                                static_cast<long long>(side.indices[i]), unsigned_ll{blocks_of_plane - 1})};
 }
 
 // A bit for each block of a plane; where few of very many blocks are named, their numbers instead: memory follows the number
@@ -67,16 +77,12 @@ class block_set {
   std::unordered_set<std::uint64_t> numbers_;
 };
 
-std::uint64_t last_index(const block_transfer& blocks, const block_indices& indices) {
-  std::uint64_t last = 0;
-  for (std::size_t i = 0; i < blocks.count; ++i) last = std::max(last, static_cast<std::uint64_t>(indices[i]));
-  return last;
-}
-
 bool is_ascending(const block_transfer& blocks, const block_indices& indices) {
-  for (std::size_t i = 1; i < blocks.count; ++i)
-    if (indices[i] <= indices[i - 1]) return false;
-  return true;
+  return indices.visit([&](auto number) {
+    for (std::size_t i = 1; i < blocks.count; ++i)
+      if (number(i) <= number(i - 1)) return false;
+    return true;
+  });
 }
 
 // Whether two arrays of blocks at one stride can share a byte: those that begin at `a` and at `b`.
@@ -101,15 +107,29 @@ status check_planes_of_destination(const block_transfer& blocks) {
   return {};
 }
 
-status check_twice_written(const block_transfer& blocks) {
+// The same for numbers that seen_blocks does not take.
+status check_twice_written_far(const block_transfer& blocks, std::uint64_t last) {
   const block_indices& indices = blocks.destination.indices;
-  if (is_ascending(blocks, indices)) return {};
-  block_set seen(last_index(blocks, indices) + 1, blocks.count);
+  block_set seen(last + 1, blocks.count);
   for (std::size_t i = 0; i < blocks.count; ++i)
     if (!seen.add(static_cast<std::uint64_t>(indices[i])))
       return failure{EINVAL, format("index %zu of the destination: block %lld is written twice", i,
                                     static_cast<long long>(indices[i]))};
   return {};
+}
+
+status check_twice_written(const block_transfer& blocks) {
+  const block_indices& indices = blocks.destination.indices;
+  if (is_ascending(blocks, indices)) return {};
+  // Every index was held against the plane.
+  std::uint64_t last = (blocks.destination.plane_bytes - blocks.block_bytes) / blocks.destination.stride_bytes;
+  if (last > seen_blocks::kMaxNumber) last = last_index(blocks, indices);
+  if (last > seen_blocks::kMaxNumber) return check_twice_written_far(blocks, last);
+  seen_blocks seen(blocks.count, last);
+  const std::size_t twice = indices.visit([&](auto number) { return seen.add_all(blocks.count, number); });
+  if (twice == blocks.count) return {};
+  return failure{EINVAL, format("index %zu of the destination: block %lld is written twice", twice,
+                                static_cast<long long>(indices[twice]))};
 }
 
 // Blocks that move inside one memory: none may be both read and written, since the order of the blocks is open.

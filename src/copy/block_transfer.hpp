@@ -32,6 +32,18 @@ class block_indices {
     if (is_wide_) return static_cast<const std::int64_t*>(numbers_)[i];
     return static_cast<const std::int32_t*>(numbers_)[i];
   }
+  // Calls take(number_of), where number_of(i) is (*this)[i] without a look at the kind of array: for loops over all.
+  // Negative numbers are large ones.
+  template <class Take>
+  decltype(auto) visit(Take&& take) const {
+    if (numbers_ == nullptr) return take([](std::size_t i) { return static_cast<std::uint64_t>(i); });
+    if (is_wide_) {
+      const auto* const wide = static_cast<const std::int64_t*>(numbers_);
+      return take([wide](std::size_t i) { return static_cast<std::uint64_t>(wide[i]); });
+    }
+    const auto* const narrow = static_cast<const std::int32_t*>(numbers_);
+    return take([narrow](std::size_t i) { return static_cast<std::uint64_t>(std::int64_t{narrow[i]}); });
+  }
 
  private:
   const void* numbers_ = nullptr;

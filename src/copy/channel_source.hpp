@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "dma/channel.hpp"
@@ -37,6 +38,13 @@ struct channel_source {
   unsigned engine_of(bool to_host, bool is_bulk) const {
     const std::size_t place = is_bulk ? 2 : to_host ? 0 : 1;
     return engines[place % engines.size()];
+  }
+  // For every other part of a bulk list, where that is asked for. With pages of 4 KiB at random places of 2 GiB two engines
+  // carry twice as much as one; but with a cache's pages in a host pool lists of one direction were slower by two, and
+  // urgent ones waited longer (docs/results/blocks). It is the engine of the other direction's short copies.
+  std::optional<unsigned> helper_engine_of(bool to_host) const {
+    if (engines.size() < 3) return std::nullopt;
+    return engines[to_host ? 1 : 0];
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/env.hpp"
 #include "base/text.hpp"
 
 namespace pl::copy {
@@ -17,12 +18,17 @@ constexpr std::uint64_t kSlowestBytesPerUs = 100;
 // Some 340 000 blocks of a list are given away before the caller has to wait for the first ones.
 constexpr std::uint64_t kBulkMemoryBytes = std::uint64_t{8} << 20;
 
+// A helper shares its engine with short copies, which so wait no longer than this.
+constexpr std::uint32_t kHelperTimesliceUs = 50;
+
 // Operations may overlap, since nothing is queued before its sources are complete. A completion word that the engine's
 // semaphore writes overtakes bytes now and then: for the host one copy in two hundred, some 16 us (docs/results/dma).
 constexpr auto kOrder = dma::ordering::none_settled;
+// Lists end by a flush: their commands name the word before it is known which part is the last.
+constexpr auto kListOrder = dma::ordering::none_flushed;
 
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
-  return (way == direction::to_host ? 0u : 1u) + (kind == dma_engine::queue_kind::bulk ? 2u : 0u);
+  return (way == direction::to_host ? 0u : 1u) + 2u * static_cast<unsigned>(kind);
 }
 
 failure not_for_channels(const failure& reason) {
@@ -45,6 +51,8 @@ result<std::unique_ptr<dma_engine>> dma_engine::open(const gpu_context& context)
   std::unique_ptr<dma_engine> made(new dma_engine(context, *std::move(source)));
   if (auto tried = made->channel_for(direction::to_host, queue_kind::quick); !tried)
     return tried.error();  // whether channels work here at all
+  made->has_helpers_ =
+      env_read("PEERLANE_DMA_BULK_ENGINES").integer >= 2 && made->source_.helper_engine_of(true).has_value();
   return made;
 }
 
@@ -62,7 +70,9 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
   }
   dma::channel_options options;
   options.engine = source_.engine_of(way == direction::to_host, kind == queue_kind::bulk);
-  if (kind == queue_kind::bulk) options.memory_bytes = kBulkMemoryBytes;
+  if (kind == queue_kind::helper) options.engine = *source_.helper_engine_of(way == direction::to_host);
+  if (kind == queue_kind::helper) options.timeslice_us = kHelperTimesliceUs;
+  if (kind != queue_kind::quick) options.memory_bytes = kBulkMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();
   const std::lock_guard guard(lock_);
@@ -209,6 +219,8 @@ dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexc
   owner_ = other.owner_;
   queue_ = std::move(other.queue_);
   index_ = other.index_;
+  helper_ = std::move(other.helper_);
+  helper_number_ = other.helper_number_;
   behind_ = std::move(other.behind_);
   number_ = other.number_;
   size_bytes_ = other.size_bytes_;
@@ -231,6 +243,10 @@ result<int> dma_engine::operation::make_descriptor() {
   auto lent = owner_->lend_event(queue_->engine());
   if (!lent) return lent.error();
   (*lent)->clear();
+  if (auto joined = join(); !joined) {
+    owner_->take_back(*std::move(lent));
+    return joined.error();
+  }
   // Behind the copy, which so costs those nothing that do not sleep.
   if (auto asked = queue_->interrupt(); !asked) {
     owner_->take_back(*std::move(lent));
@@ -245,9 +261,12 @@ result<bool> dma_engine::operation::test() {
   const unsigned tests_between_looks = event_ != nullptr ? 1 : 256;  // who sleeps tests rarely
   if (behind_.armed != nullptr) {
     if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
-  } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !queue_->fault())) {
+  } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !has_failed())) {
     // Who only tests must not wait for ever for a doorbell that the engine has missed.
-    if (tests_ % tests_between_looks == 0) queue_->ring();
+    if (tests_ % tests_between_looks == 0) {
+      queue_->ring();
+      if (helper_ != nullptr) helper_->ring();
+    }
     return false;
   }
   if (status ended = wait(); !ended) return ended.error();
@@ -257,26 +276,40 @@ result<bool> dma_engine::operation::test() {
 status dma_engine::operation::wait() {
   if (queue_ == nullptr) return {};
   const std::uint64_t timeout_ns = kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000;
-  status outcome = behind_.armed != nullptr ? owner_->order_.wait(behind_, timeout_ns) : queue_->wait(number_, timeout_ns);
-  if (!outcome && behind_.armed == nullptr) {
-    queue_->stop();
-    owner_->forget(queue_);
-  }
+  // The helper first: what waits for it in the queue does not end if it has failed.
+  status outcome = helper_ != nullptr ? helper_->wait(helper_number_, timeout_ns) : status();
+  if (outcome)
+    outcome = behind_.armed != nullptr ? owner_->order_.wait(behind_, timeout_ns) : queue_->wait(number_, timeout_ns);
+  if (!outcome && behind_.armed == nullptr)
+    for (const auto& used : {queue_, helper_}) {
+      if (used == nullptr) continue;
+      used->stop();
+      owner_->forget(used);
+    }
   queue_.reset();
+  helper_.reset();
   behind_ = {};
   first_ = {};
   more_.clear();
   return outcome;
 }
 
+status dma_engine::operation::join() const {
+  if (helper_ == nullptr || helper_->is_done(helper_number_)) return {};
+  auto joined = queue_->wait_for(*helper_, helper_number_);
+  return joined ? status() : joined.error();
+}
+
 status dma_engine::operation::make_wait(cu::stream_t stream) const {
   if (is_done()) return {};
+  if (auto joined = join(); !joined) return joined;
   return behind_.armed != nullptr ? owner_->order_.make_wait(stream, behind_)
                                   : owner_->order_.make_wait(stream, index_, queue_);
 }
 
 status dma_engine::operation::record(cu::event_t event) const {
   if (queue_ == nullptr) return failure{EAGAIN, "the copies have ended: nothing to record behind"};
+  if (auto joined = join(); !joined) return joined;
   return behind_.armed != nullptr ? owner_->order_.record(event, behind_) : owner_->order_.record(event, index_, queue_);
 }
 
@@ -363,8 +396,15 @@ void dma_engine::take_back(std::unique_ptr<dma::completion_event> event) noexcep
 // ---- Lists
 
 // Binds the window around `pointer`, as far as its allocation goes.
-status dma_engine::list::bind(unsigned side, const sides& ends, std::uint64_t pointer, std::uint64_t size_bytes) {
+status dma_engine::list::bind(unsigned side, const sides& given, std::uint64_t pointer, std::uint64_t size_bytes) {
   const bool is_host = way_ == (side == 0 ? direction::to_host : direction::to_device);
+  sides ends = given;
+  host_memory piece;
+  if (is_host && given.host->is_in_pieces) {
+    piece = inspect_host(*owner_.context_.cuda, host_pointer(pointer), 1, &owner_.context_);
+    if (!piece.is_pinned) return failure{ENOTSUP, "DMA channels: a part of the host memory is not pinned"};
+    ends.host = &piece;
+  }
   const cu::pointer_info* const info = side == 1 && ends.source != nullptr ? ends.source : ends.device;
   const address_range allocation = is_host ? ends.host->allocation : info->allocation;
   const std::uint64_t window = pointer >> kWindowShift << kWindowShift;
@@ -411,15 +451,20 @@ status dma_engine::list::add(std::uint64_t destination, std::uint64_t source, st
     const auto origin = find(1, ends, source, size_bytes);
     if (!origin) return origin.error();
     const std::uint64_t bytes = std::min({target->second, origin->second, kMaxBlockBytes});
-    blocks_.push_back({target->first, origin->first, static_cast<std::uint32_t>(bytes)});
+    if (gathers_) {
+      blocks_.push_back({target->first, origin->first, static_cast<std::uint32_t>(bytes)});
+      if (blocks_.size() > stream_order::kMaxBlocks)
+        return failure{ENOTSUP, format("a list of more than %zu pieces behind a stream", stream_order::kMaxBlocks)};
+    } else {
+      // Before a block and not behind it: the last part carries the flush, so it should not be empty.
+      if (commands_.words() >= most_words_)
+        if (auto given = flush(false); !given) return given;
+      commands_.add(target->first, origin->first, static_cast<std::uint32_t>(bytes));
+    }
     destination += bytes;
     source += bytes;
     size_bytes -= bytes;
     begun_.size_bytes_ += bytes;
-    if (gathers_ && blocks_.size() > stream_order::kMaxBlocks)
-      return failure{ENOTSUP, format("a list of more than %zu pieces behind a stream", stream_order::kMaxBlocks)};
-    if (gathers_ || blocks_.size() < room_) continue;
-    if (auto given = flush(false); !given) return given;
   }
   return {};
 }
@@ -433,14 +478,48 @@ status dma_engine::list::add(const transfer& transfer, const sides& ends) {
   return {};
 }
 
+// Every other part of a bulk list, while others follow. False: there is no helper, or it has failed; nothing was given.
+bool dma_engine::list::give_to_helper() {
+  if (kind_ != queue_kind::bulk || !owner_.has_helpers_.load(std::memory_order_relaxed) || parts_ % 2 == 0) return false;
+  if (begun_.helper_ == nullptr) {
+    auto opened = owner_.channel_for(way_, queue_kind::helper);
+    if (!opened) {  // a driver that knows no time slices; not to be asked again for each list
+      owner_.has_helpers_.store(false, std::memory_order_relaxed);
+      return false;
+    }
+    const dma::list_writer unended = commands_;
+    auto number = (*opened)->copy_blocks(commands_, dma::ordering::none);
+    if (!number) {
+      commands_ = unended;
+      (*opened)->stop();
+      owner_.forget(*opened);
+      return false;
+    }
+    begun_.helper_ = *std::move(opened);
+    begun_.helper_number_ = *number;
+    return true;
+  }
+  auto number = begun_.helper_->copy_blocks(commands_, dma::ordering::none);
+  if (!number) return false;  // the list fails when it waits
+  begun_.helper_number_ = *number;
+  return true;
+}
+
 // Gives what was gathered to the channel. Only the last part carries the flush, behind all that the channel has written.
 status dma_engine::list::flush(bool is_last) {
-  constexpr std::size_t kMaxRoom = 1024;
-  room_ = std::min(room_ * 2, kMaxRoom);
+  most_words_ = std::min(most_words_ * 2, kMaxWords);
+  const dma::list_writer unended = commands_;  // another channel gives it another end
   const auto give = [&](dma::channel& channel) {
-    return channel.copy_blocks(blocks_, is_last ? kOrder : dma::ordering::none);
+    commands_ = unended;
+    return channel.copy_blocks(commands_, is_last ? kListOrder : dma::ordering::none);
   };
   begun_.owner_ = &owner_;
+  if (!is_last && give_to_helper()) {
+    ++parts_;
+    commands_.restart();
+    return {};
+  }
+  ++parts_;
   if (begun_.queue_ == nullptr) {
     auto queued = owner_.submit(way_, kind_, give);
     if (!queued) return queued.error();
@@ -452,12 +531,17 @@ status dma_engine::list::flush(bool is_last) {
     if (!number) return number.error();
     begun_.number_ = *number;
   }
-  blocks_.clear();
+  commands_.restart();
   return {};
 }
 
 result<dma_engine::operation> dma_engine::list::submit() {
-  if (!blocks_.empty()) {
+  if (begun_.helper_ != nullptr) {
+    auto number = begun_.helper_->flush();
+    if (!number) return number.error();
+    begun_.helper_number_ = *number;
+  }
+  if (!commands_.is_empty()) {
     if (auto given = flush(true); !given) return given.error();
   } else if (begun_.queue_ != nullptr) {  // its last part went without a flush
     auto number = begun_.queue_->flush();

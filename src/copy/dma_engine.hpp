@@ -52,7 +52,9 @@ class dma_engine {
     operation& operator=(operation&& other) noexcept;
     ~operation();
 
-    bool is_done() const noexcept { return queue_ == nullptr || queue_->is_done(number_); }
+    bool is_done() const noexcept {
+      return queue_ == nullptr || (queue_->is_done(number_) && (helper_ == nullptr || helper_->is_done(helper_number_)));
+    }
     // Whether it has ended, with its outcome; asks the channel's notifier now and then. Does not block.
     result<bool> test();
     // A descriptor that becomes readable when the copies have ended, by the GPU's interrupt; test() looks, whenever it has.
@@ -68,9 +70,16 @@ class dma_engine {
 
    private:
     friend class dma_engine;
+    // What is queued behind the copies must not overtake those of the helper.
+    status join() const;
+    bool has_failed() const { return queue_->fault() || (helper_ != nullptr && helper_->fault()); }
+
     dma_engine* owner_ = nullptr;
     std::shared_ptr<dma::channel> queue_;
-    unsigned index_ = 0;          // of queue_ in the owner's channels
+    unsigned index_ = 0;  // of queue_ in the owner's channels
+    // What carries every other part of a long list, and its last part.
+    std::shared_ptr<dma::channel> helper_;
+    dma::sequence helper_number_ = 0;
     stream_order::place behind_;  // if it waits for a stream
     dma::sequence number_ = 0;
     std::uint64_t size_bytes_ = 0;
@@ -95,7 +104,7 @@ class dma_engine {
                                const cu::pointer_info& device);
 
   // Which of a direction's channels: that of short copies, or that of lists which keep the link busy for long.
-  enum class queue_kind : std::uint8_t { quick, bulk };
+  enum class queue_kind : std::uint8_t { quick, bulk, helper };
 
   // Parts of one linear copy between device memory and a buffer of ours: an engine as ring_job.hpp wants it. Thread-safe.
   class part_queue {
@@ -126,21 +135,18 @@ class dma_engine {
   // first while later ones are added. One that is dropped waits for what has begun.
   class list {
    public:
-    list(dma_engine& owner, direction way, queue_kind kind = queue_kind::quick) : owner_(owner), way_(way), kind_(kind) {}
+    list(dma_engine& owner, direction way, queue_kind kind = queue_kind::quick)  // room_ stays as it is
+        : owner_(owner), way_(way), kind_(kind) {}
+    list(const list&) = delete;
+    list& operator=(const list&) = delete;
     // What `ends` tells must hold for all bytes. Memory is looked up once for every 256 MiB of an allocation. Errors as
     // begin's.
     status add(const transfer& transfer, const sides& ends);
     status add(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes, const sides& ends);
-    // The same for memory that is known from earlier pieces, in a few ns. False: not so, and nothing is added.
-    bool add_known(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes) {
-      if (gathers_ || blocks_.size() + 1 >= room_ || size_bytes > kMaxBlockBytes ||
-          !sides_[0].find({destination, size_bytes}) || !sides_[1].find({source, size_bytes}))
-        return false;
-      blocks_.push_back(
-          {sides_[0].address_of(destination), sides_[1].address_of(source), static_cast<std::uint32_t>(size_bytes)});
-      begun_.size_bytes_ += size_bytes;
-      return true;
-    }
+    // Many pieces in a few ns each: destination(i), source(i) and size(i) tell the piece i, for each i below `count`, all of
+    // memory that `ends` tells of. `may_join`: pieces that go on where the one before ended, on both sides, are one copy.
+    template <class Destination, class Source, class Size>
+    status add_all(std::size_t count, bool may_join, const sides& ends, Destination destination, Source source, Size size);
     result<operation> submit();
     // Nothing begins before submit_behind(), which stands for submit() then; at most stream_order::kMaxBlocks (ENOTSUP).
     void gather() noexcept { gathers_ = true; }
@@ -161,6 +167,10 @@ class dma_engine {
     struct bound_side {
       binding last;
       std::vector<binding> by_window;  // once two were needed
+      // The remembered binding that may hold the address.
+      const binding& candidate(std::uint64_t pointer) const {
+        return by_window.empty() ? last : by_window[(pointer >> kWindowShift) % kWindows];
+      }
       // Makes the binding that holds all of the range the last one, if it is remembered.
       bool find(address_range asked) {
         if (last.pointers.contains(asked)) return true;
@@ -173,19 +183,30 @@ class dma_engine {
       std::uint64_t address_of(std::uint64_t pointer) const { return last.address + (pointer - last.pointers.begin); }
     };
     // The address of `pointer` in the channels' space and the bytes from there that lie in one binding.
+    // A list's first part is short, so that the engine begins early.
+    static constexpr std::size_t kFirstWords = 64 * dma::command_writer::kBlockWords;
+    static constexpr std::size_t kMaxWords = 1024 * dma::command_writer::kBlockWords;
     result<std::pair<std::uint64_t, std::uint64_t>> find(unsigned side, const sides& ends, std::uint64_t pointer,
                                                          std::uint64_t size_bytes);
-    status bind(unsigned side, const sides& ends, std::uint64_t pointer, std::uint64_t size_bytes);
+    status bind(unsigned side, const sides& given, std::uint64_t pointer, std::uint64_t size_bytes);
     status flush(bool is_last);
+    bool give_to_helper();
+    // The size that the next block must have for the short way; no block has the one that stands for none.
+    std::uint64_t size_in_commands() const {
+      return gathers_ || commands_.size_bytes() == 0 ? UINT64_MAX : commands_.size_bytes();
+    }
 
     dma_engine& owner_;
     const direction way_;
     const queue_kind kind_;
     std::array<bound_side, 2> sides_;  // destination and source
     operation begun_;                  // with what is kept for it
-    std::vector<dma::block> blocks_;
-    std::size_t room_ = 64;  // blocks that are gathered before they are given to the channel
+    std::array<std::uint32_t, kMaxWords + dma::command_writer::kCopyWords + dma::list_writer::kEndWords> room_;
+    dma::list_writer commands_{room_.data()};
+    std::size_t most_words_ = kFirstWords;  // that are gathered before they are given to the channel
+    std::vector<dma::block> blocks_;        // in their place, if they wait for a stream
     bool gathers_ = false;
+    unsigned parts_ = 0;  // that were given away
   };
 
  private:
@@ -204,9 +225,11 @@ class dma_engine {
   const channel_source source_;
   channel_memory memory_;
   stream_order order_;
-  spin_lock lock_;                                         // of the channels, for a few instructions
-  std::mutex opening_;                                     // one thread at a time opens a channel
-  std::array<std::shared_ptr<dma::channel>, 4> channels_;  // quick: to the host, to the device and on it; bulk: likewise
+  spin_lock lock_;      // of the channels, for a few instructions
+  std::mutex opening_;  // one thread at a time opens a channel
+  // Quick: to the host, to the device and on it; bulk: likewise; the helpers of bulk lists: likewise.
+  std::array<std::shared_ptr<dma::channel>, 6> channels_;
+  std::atomic<bool> has_helpers_{false};
   struct arrival_slot {
     std::atomic<bool> is_lent{false};
     std::unique_ptr<dma::arrival_buffer> buffer;  // of who has it; made at its first use
@@ -215,5 +238,44 @@ class dma_engine {
   std::mutex events_mutex_;
   std::vector<std::unique_ptr<dma::completion_event>> events_;  // not lent
 };
+
+template <class Destination, class Source, class Size>
+status dma_engine::list::add_all(std::size_t count, bool may_join, const sides& ends, Destination destination, Source source,
+                                 Size size) {
+  // Copies, which stay in registers: for the compiler a store of commands may change members.
+  binding written = sides_[0].last, read = sides_[1].last;
+  std::uint32_t* next = commands_.next();
+  std::uint64_t same_bytes = size_in_commands(), total = 0;
+  const std::uint32_t* full = room_.data() + most_words_;
+  for (std::size_t i = 0; i < count;) {
+    const std::uint64_t target = destination(i), origin = source(i);
+    std::uint64_t bytes = size(i);
+    ++i;
+    if (may_join)
+      for (; i < count && destination(i) == target + bytes && source(i) == origin + bytes && bytes != 0 &&
+             bytes < kMaxBlockBytes / 2 && size(i) < kMaxBlockBytes / 2 && size(i) != 0;
+           ++i)
+        bytes += size(i);
+    if (!written.pointers.contains({target, bytes})) written = sides_[0].candidate(target);
+    if (!read.pointers.contains({origin, bytes})) read = sides_[1].candidate(origin);
+    if (bytes == same_bytes && next < full && written.pointers.contains({target, bytes}) &&
+        read.pointers.contains({origin, bytes})) [[likely]] {
+      next = dma::list_writer::put_block(next, written.address + (target - written.pointers.begin),
+                                         read.address + (origin - read.pointers.begin));
+      total += bytes;
+      continue;
+    }
+    commands_.advance(next);
+    if (auto added = add(target, origin, bytes, ends); !added) return added;
+    next = commands_.next();
+    same_bytes = size_in_commands();
+    full = room_.data() + most_words_;
+    written = sides_[0].last;
+    read = sides_[1].last;
+  }
+  commands_.advance(next);
+  begun_.size_bytes_ += total;
+  return {};
+}
 
 }  // namespace pl::copy

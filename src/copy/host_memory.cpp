@@ -29,7 +29,7 @@ host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std:
   const address_range known{begin, size};
   const bool is_in_cpu_addresses = known.contains({address, bytes});
   if (!known.contains({device, bytes}) && !is_in_cpu_addresses) return {};
-  return {true, device, is_in_cpu_addresses ? known : address_range{}, buffer_id};
+  return {true, device, is_in_cpu_addresses ? known : address_range{}, buffer_id, false};
 }
 
 }  // namespace pl::copy

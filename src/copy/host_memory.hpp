@@ -17,6 +17,8 @@ struct host_memory {
   // Of the allocation or registration, in the CPU's addresses; empty: the driver tells them in the GPU's only.
   address_range allocation;
   unsigned long long buffer_id = 0;  // of it, unique in the process; 0: the driver does not tell
+  // `allocation` is a range of several registrations (a host pool's): the rest describes the first, ask for the others.
+  bool is_in_pieces = false;
 };
 
 // One driver call, about 0.1 us. Memory that CUDA does not know, and managed memory (which may move), counts as pageable.

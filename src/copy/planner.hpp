@@ -212,6 +212,8 @@ class planner {
   result<dma_engine::operation> blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
                                                   bool is_urgent);
   result<completion> begin_checked_list(const block_list& list, const async_options& wanted);
+  host_memory inspect_host_plane(address_range range, const gpu_context* context) const;
+  static address_range woven_planes(const paged_memory& side) noexcept;
   result<completion> begin_blocks_one_by_one(const block_transfer& blocks, const async_options& wanted);
   bool is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept;
   result<dma_engine::operation> list_on_channel(const block_list& list, block_places& places, bool is_urgent);

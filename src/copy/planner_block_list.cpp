@@ -52,6 +52,7 @@ class planner::block_places {
     return !kinds_.empty();
   }
   sides& first() { return kinds_[0]; }
+  bool are_of_one_kind() const { return kinds_.size() == 1 && fragments_.empty(); }
 
   // Calls each(sides, destination, source, size_bytes) until that fails; neighbours on both sides are one call.
   template <class Each>
@@ -199,14 +200,17 @@ result<dma_engine::operation> planner::list_on_channel(const block_list& list, b
   dma_engine::list pieces(
       **channels, list.way,
       is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
-  const sides* present = nullptr;
-  dma_engine::sides ends;
-  auto added =
-      places.for_each_piece([&](const sides& kind, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
-        if (pieces.add_known(destination, source, bytes)) return status();
-        if (&kind != present) ends = sides_for_channel(kind), present = &kind;
-        return pieces.add(destination, source, bytes, ends);
-      });
+  status added;
+  if (places.are_of_one_kind()) {
+    added = pieces.add_all(
+        list.count(), true, sides_for_channel(places.first()), [&](std::size_t i) { return list.destinations[i]; },
+        [&](std::size_t i) { return list.sources[i]; }, [&](std::size_t i) { return list.size(i); });
+  } else {
+    added =
+        places.for_each_piece([&](const sides& kind, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
+          return pieces.add(destination, source, bytes, sides_for_channel(kind));
+        });
+  }
   if (!added) return failure{EAGAIN, added.error().message};
   auto begun = pieces.submit();
   if (!begun) return failure{EAGAIN, begun.error().message};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks between paged memories (block_transfer.hpp): one list for a DMA channel where both sides allow it, else the list of
 // copies that any other caller could have made.
+#include <algorithm>
 #include <cerrno>
 #include <vector>
 
@@ -37,6 +38,27 @@ status planner::inspect_plane(const char* role, const paged_memory& side, std::s
   return {};
 }
 
+// Memory that was registered piece by piece (host pools; PyTorch's threads do that too): the first and the last byte are
+// asked for here, the pieces between them when blocks need them.
+host_memory planner::inspect_host_plane(address_range range, const gpu_context* context) const {
+  host_memory whole = inspect_host(cuda_, host_pointer(range.begin), range.size_bytes, context);
+  if (whole.is_pinned) return whole;
+  host_memory first = inspect_host(cuda_, host_pointer(range.begin), 1, context);
+  if (!first.is_pinned || first.allocation.size_bytes == 0 ||
+      !inspect_host(cuda_, host_pointer(range.end() - 1), 1, context).is_pinned)
+    return whole;
+  first.allocation = range;
+  first.is_in_pieces = true;
+  return first;
+}
+
+// Planes that are woven into each other (a page holds its part of each) are looked at as one range.
+address_range planner::woven_planes(const paged_memory& side) noexcept {
+  const auto [first, last] = std::minmax_element(side.planes.begin(), side.planes.end());
+  const std::uint64_t shift = *last - *first;
+  return shift < side.stride_bytes ? address_range{*first, shift + side.plane_bytes} : address_range{};
+}
+
 // What lies at both sides of a plane. `ends` describes the plane before, which is often in the same allocations.
 status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, sides& ends) const {
   ends.way = blocks.way;
@@ -57,8 +79,9 @@ status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, 
     ends.other_is_known = false;
     if (!find_registered_host(range.begin, range.size_bytes, ends.host)) {
       const gpu_context context{&cuda_, ends.device.device_ordinal, ends.device.context};
-      ends.host = inspect_host(cuda_, host_pointer(range.begin), range.size_bytes,
-                               ends.device.context != nullptr ? &context : nullptr);
+      const address_range woven = woven_planes(host);
+      ends.host =
+          inspect_host_plane(woven.contains(range) ? woven : range, ends.device.context != nullptr ? &context : nullptr);
     }
     ends.other = ends.host.is_pinned ? other_side::pinned : other_side::pageable;
     ends.other_is_known = true;
@@ -86,23 +109,31 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
   dma_engine::list pieces(
       **channels, blocks.way,
       is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
-  dma_engine::sides ends;
-  std::size_t present = planes.size();
-  auto added =
-      for_each_piece(blocks, [&](std::size_t plane, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
-        if (pieces.add_known(destination, source, bytes)) return status();
-        if (plane != present) ends = sides_for_channel(planes[present = plane]);
-        return pieces.add(destination, source, bytes, ends);
+  const paged_memory &written = blocks.destination, &read = blocks.source;
+  const bool may_join = written.stride_bytes == blocks.block_bytes && read.stride_bytes == blocks.block_bytes;
+  const auto add_plane = [&](std::size_t plane) {
+    const dma_engine::sides ends = sides_for_channel(planes[plane]);
+    return written.indices.visit([&](auto target) {
+      return read.indices.visit([&](auto origin) {
+        return pieces.add_all(
+            blocks.count, may_join, ends,
+            [&, base = written.planes[plane], stride = written.stride_bytes](std::size_t i) {
+              return base + target(i) * stride;
+            },
+            [&, base = read.planes[plane], stride = read.stride_bytes](std::size_t i) { return base + origin(i) * stride; },
+            [bytes = blocks.block_bytes](std::size_t) { return bytes; });
       });
-  if (!added) return failure{EAGAIN, added.error().message};
+    });
+  };
+  for (std::size_t plane = 0; plane < planes.size(); ++plane)
+    if (auto added = add_plane(plane); !added) return failure{EAGAIN, added.error().message};
   auto begun = pieces.submit();
   if (!begun) return failure{EAGAIN, begun.error().message};
   count(method::dma_channel, size_bytes, blocks.count * planes.size());
   return begun;
 }
 
-// Planes of host memory that was registered piece by piece (PyTorch's threads do that, and host pools): no one registration
-// holds a plane, though all of it is pinned.
+// Planes of host memory that was registered piece by piece, and not to its end: a pool that is still being pinned.
 bool planner::is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept {
   if (blocks.way == direction::on_device) return false;
   const paged_memory& host = blocks.way == direction::to_host ? blocks.destination : blocks.source;
@@ -138,6 +169,8 @@ result<completion> planner::begin_blocks(const block_transfer& blocks, const asy
     if (auto good = inspect_planes(blocks, plane, planes[plane]); !good) return good.error();
   }
   if (is_pinned_in_pieces(blocks, planes)) return begin_blocks_one_by_one(blocks, wanted);
+  const bool has_pieces =
+      std::any_of(planes.begin(), planes.end(), [](const sides& ends) { return ends.host.is_in_pieces; });
   if (!wanted.has_after && uses_channels_) {
     auto begun = blocks_on_channel(blocks, planes, wanted.is_urgent);
     if (begun) {
@@ -148,6 +181,7 @@ result<completion> planner::begin_blocks(const block_transfer& blocks, const asy
     }
     if (begun.code() != EAGAIN) return begun.error();
   }
+  if (has_pieces) return begin_blocks_one_by_one(blocks, wanted);
   std::vector<transfer> list;
   (void)for_each_piece(blocks,
                        [&](std::size_t, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) -> status {

@@ -71,7 +71,8 @@ status channel::set_up() {
   if (!view) return view.error();
   cpu_view_ = *view;
   view_ = static_cast<std::byte*>(cpu_view_.address);
-  arch::fill_to(kView, view_, 0, kCommandsOffset);  // no entry and no position of an earlier owner's
+  // No entry and no position of an earlier owner's; and the first lists do not wait for page faults.
+  arch::fill_to(kView, view_, 0, options_.memory_bytes);
 
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t words_bytes = (options_.ring_entries * sizeof(std::uint32_t) + page - 1) / page * page;
@@ -99,6 +100,8 @@ status channel::set_up() {
   auto made = objects.make_channel(request);
   if (!made) return made.error();
   handles_ = *made;
+  if (options_.timeslice_us != 0)
+    if (status set = objects.set_timeslice(handles_.group, options_.timeslice_us); !set) return set.error();
   auto doorbell = space_->map_doorbell();
   if (!doorbell) return doorbell.error();
   doorbell_view_ = *doorbell;
@@ -249,8 +252,8 @@ void channel::queue_entries(std::span<const std::uint64_t> entries) {
   publish_entries();
 }
 
-std::uint64_t channel::completion_address() const {
-  const auto* const word = reinterpret_cast<const std::byte*>(&completions_[word_index(submitted_ + 1)]);
+std::uint64_t channel::completion_address(sequence number) const noexcept {
+  const auto* const word = reinterpret_cast<const std::byte*>(&completions_[word_index(number)]);
   return completion_region_.address() + static_cast<std::uint64_t>(word - static_cast<const std::byte*>(completion_pages_));
 }
 
@@ -366,6 +369,11 @@ result<sequence> channel::acquire(std::uint64_t address, std::uint32_t payload, 
   });
 }
 
+// Later operations of the other channel use the word again, with larger numbers.
+result<sequence> channel::wait_for(const channel& other, sequence number) {
+  return acquire(other.completion_address(number), static_cast<std::uint32_t>(number), true);
+}
+
 result<sequence> channel::release(std::uint64_t address, std::uint32_t payload) {
   return submit_one(2 * command_writer::kCompletionWords + 1, {}, [&](command_writer& commands, ordering) {
     commands.completion(address, payload);  // by the copy engine, so behind what it has copied
@@ -408,6 +416,15 @@ result<sequence> channel::copy_blocks(std::span<const block> blocks, std::option
     submit();
   }
   return submitted_;
+}
+
+result<sequence> channel::copy_blocks(list_writer& list, ordering order) {
+  const std::lock_guard hold(mutex_);
+  if (status reserved = reserve(static_cast<std::uint32_t>(list.words() + list_writer::kEndWords)); !reserved)
+    return reserved.error();
+  list.end(completion_address(), static_cast<std::uint32_t>(submitted_ + 1), end_flags(order));
+  append(list.commands());
+  return submit();
 }
 
 }  // namespace pl::dma

@@ -54,6 +54,8 @@ struct channel_options {
   std::uint32_t ring_entries = 1024;      // submissions under way, a power of two
   // GPU memory for entries and commands, a multiple of 2 MiB. A block of a list takes 24 bytes of it until it is done.
   std::uint64_t memory_bytes = std::uint64_t{2} << 20;
+  // How long it may hold its engine while others want it; 0: as the driver says, about a millisecond.
+  std::uint32_t timeslice_us = 0;
 };
 
 class channel {
@@ -74,6 +76,10 @@ class channel {
                              std::optional<ordering> order = {});
   // One doorbell for the whole list. Blocks must not overlap.
   result<sequence> copy_blocks(std::span<const block> blocks, std::optional<ordering> order = {});
+  // The same of commands that are written already; `list` gets their end, and is not empty. At most kMaxListWords.
+  // `order` is `none` or `none_flushed`.
+  static constexpr std::size_t kMaxListWords = 1u << 16;
+  result<sequence> copy_blocks(list_writer& list, ordering order);
   // `size_bytes` of the 32-bit pattern, a multiple of 4.
   result<sequence> fill(std::uint64_t destination, std::uint32_t pattern, std::uint64_t size_bytes,
                         std::optional<ordering> order = {});
@@ -85,6 +91,8 @@ class channel {
   // Everything submitted later waits until the 32-bit word at `address` has reached `payload` (cyclic). `yields`: other
   // channels of the engine run meanwhile, CUDA's too; else they stand still until the engine's scheduler comes round.
   result<sequence> acquire(std::uint64_t address, std::uint32_t payload, bool yields = false);
+  // Everything submitted later waits until that operation of another channel is done; both are of one address space.
+  result<sequence> wait_for(const channel& other, sequence number);
   // Stores `payload` at `address` when all before is done.
   result<sequence> release(std::uint64_t address, std::uint32_t payload);
 
@@ -129,9 +137,10 @@ class channel {
   void add_entry(std::uint64_t entry);
   void publish_entries() const;  // all that were added: position and doorbell
   std::size_t word_index(sequence number) const { return number & (options_.ring_entries - 1); }
-  // The completion word of the operation that is being built: its address, and that it is named for a launch with
-  // kReleaseWord.
-  std::uint64_t completion_address() const;
+  // Where the completion word of the operation lies that is being built, for the GPU.
+  std::uint64_t completion_address() const noexcept { return completion_address(submitted_ + 1); }
+  std::uint64_t completion_address(sequence number) const noexcept;
+  // Names it.
   void name_completion(command_writer& commands) const;
   // Behind the last transfer of an operation, which has end_flags.
   void settle(command_writer& commands, ordering order) const;

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 namespace pl::dma {
@@ -141,6 +142,63 @@ class command_writer {
 
   std::uint32_t* begin_;
   std::uint32_t* next_;
+};
+
+// Writes the copies of a list, block by block: a few instructions and three stores for each, since lists have 10^5 of them.
+// `room` has command_writer::kCopyWords for each block, or kBlockWords where all have one size, and kEndWords.
+class list_writer {
+ public:
+  static constexpr std::size_t kEndWords = command_writer::kCompletionWords + command_writer::kCopyWords;
+  explicit list_writer(std::uint32_t* room) noexcept : begin_(room), next_(room) {}
+
+  std::size_t words() const noexcept { return static_cast<std::size_t>(next_ - begin_); }
+  bool is_empty() const noexcept { return next_ == begin_; }
+  std::span<const std::uint32_t> commands() const noexcept { return {begin_, words()}; }
+  void restart() noexcept {
+    next_ = begin_;
+    size_bytes_ = 0;
+  }
+  void add(std::uint64_t destination, std::uint64_t source, std::uint32_t size_bytes) noexcept {
+    if (size_bytes == size_bytes_) next_ = put_block(next_, destination, source);
+    else add_first(destination, source, size_bytes);
+  }
+
+  // For loops, which keep the place in a register: where the next block goes, the size that it must have, and its three
+  // stores, which return the place behind it. advance() tells how far that went.
+  std::uint32_t* next() const noexcept { return next_; }
+  std::uint32_t size_bytes() const noexcept { return size_bytes_; }
+  static std::uint32_t* put_block(std::uint32_t* next, std::uint64_t destination, std::uint64_t source) noexcept {
+    constexpr std::uint64_t kHigh = 0xffff'ffff'0000'0000;
+    const std::uint64_t pairs[] = {kAddresses | (source & kHigh), (source & ~kHigh) | (destination & kHigh),
+                                   (destination & ~kHigh) | kLaunch << 32};
+    std::memcpy(next, pairs, sizeof pairs);
+    return next + command_writer::kBlockWords;
+  }
+  void advance(std::uint32_t* next) noexcept { next_ = next; }
+
+  // The last block's launch becomes that of the list, which writes `payload` at `address`. There is a block.
+  void end(std::uint64_t address, std::uint32_t payload, std::uint32_t end_flags) noexcept {
+    --next_;
+    command_writer last({next_, kEndWords});
+    last.completion(address, payload);
+    last.launch(launch::kPitchLayouts | launch::kPipelined | end_flags);
+    next_ += last.words();
+  }
+
+ private:
+  static constexpr std::uint64_t kAddresses = method_header(method::kCopySubchannel, method::kSourceHigh, 4);
+  static constexpr std::uint64_t kLaunch =
+      immediate(method::kCopySubchannel, method::kLaunch, launch::kPitchLayouts | launch::kPipelined);
+
+  void add_first(std::uint64_t destination, std::uint64_t source, std::uint32_t size_bytes) noexcept {
+    command_writer one({next_, command_writer::kCopyWords});
+    one.copy(destination, source, size_bytes_ = size_bytes, launch::kPipelined);
+    next_ += one.words();
+  }
+
+  std::uint32_t* begin_;
+  std::uint32_t* next_;
+  std::uint32_t size_bytes_ = 0;  // of the copies that were written last
 };
 
 }  // namespace pl::dma

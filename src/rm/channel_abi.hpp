@@ -41,6 +41,7 @@ enum channel_control : std::uint32_t {
   ctrl_copy_engine_caps = 0x20802a03,   // on the subdevice
   ctrl_set_notification = 0x20800301,   // on the subdevice
   ctrl_group_schedule = 0xa06c0101,     // on the group
+  ctrl_group_timeslice = 0xa06c0103,    // on the group
   ctrl_work_submit_token = 0xc36f0108,  // on the channel
   ctrl_mmu_fault = 0x906f0106,          // on the channel
   ctrl_gpu_info = 0x20800102,           // on the subdevice
@@ -189,6 +190,11 @@ static_assert(sizeof(mmu_fault_params) == 104);
 struct copy_object_params {  // NVB0B5_ALLOCATION_PARAMETERS
   std::uint32_t version, engine;
 };
+struct timeslice_params {  // NVA06C_CTRL_TIMESLICE_PARAMS
+  std::uint64_t microseconds;
+};
+static_assert(sizeof(timeslice_params) == 8);
+
 struct schedule_params {  // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS, of which the first field alone is set
   std::uint8_t enable, skip_submit, skip_enable;
 };

@@ -225,6 +225,11 @@ result<channel_objects::channel_handles> channel_objects::make_channel(const cha
   return out;
 }
 
+status channel_objects::set_timeslice(handle group, std::uint64_t microseconds) {
+  timeslice_params params{microseconds};
+  return client_->control(group, ctrl_group_timeslice, &params, sizeof params, "setting a channel's time slice");
+}
+
 std::optional<std::uint64_t> channel_objects::fault_address(handle channel) const noexcept try {
   mmu_fault_params params{};
   if (!client_->control(channel, ctrl_mmu_fault, &params, sizeof params, "asking for a channel's fault")) return {};

@@ -60,6 +60,8 @@ class channel_objects {
   };
   // A group of one channel, scheduled. Released by releasing its group.
   result<channel_handles> make_channel(const channel_request& request);
+  // How long a group's work holds its engine while others wait for it. The driver's own is a millisecond or more.
+  status set_timeslice(handle group, std::uint64_t microseconds);
 
   // The address at which the channel met no memory; asking clears it. Nothing: the driver does not tell.
   std::optional<std::uint64_t> fault_address(handle channel) const noexcept;

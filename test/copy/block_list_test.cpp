@@ -90,6 +90,10 @@ TEST(BlockList, SharedBytesAreFoundInListsOfEveryKind) {
       asked.origins.push_back(0x1000000 + random() % room * step);
       asked.sizes.push_back(random() % 4 * step);
     }
+    if (seed % 11 == 0) {  // pages: all of one size, now and then one of them twice
+      asked.sizes.assign(count, step);
+      if (seed % 4 == 1) asked.targets.back() = asked.targets.front();
+    }
     if (seed % 5 == 0) std::sort(asked.targets.begin(), asked.targets.end());
     const auto meet = [&](std::uint64_t a, std::size_t i, std::uint64_t b, std::size_t k) {
       return asked.sizes[i] != 0 && asked.sizes[k] != 0 && a < b + asked.sizes[k] && b < a + asked.sizes[i];

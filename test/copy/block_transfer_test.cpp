@@ -3,6 +3,8 @@
 // without.
 #include "copy/block_transfer.hpp"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -96,6 +98,34 @@ TEST(BlockTransfer, LargeIndicesTakeNoMemory) {
   EXPECT_EQ(reason_of(blocks), "index 2 of the source: block 1099511627776 is read and written");
   written[2] = written[0];
   EXPECT_EQ(reason_of(blocks), "index 2 of the destination: block 1099511627776 is written twice");
+}
+
+// A few blocks of a large pool are remembered another way than many blocks of a small one.
+TEST(BlockTransfer, ABlockThatIsWrittenTwiceIsFoundInPoolsOfEverySize) {
+  std::mt19937_64 random(3);
+  for (const std::uint64_t slots : {std::uint64_t{3000}, std::uint64_t{200'000}, std::uint64_t{1} << 31})
+    for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{64}, std::size_t{2500}}) {
+      std::vector<std::int64_t> written(count), read(count, 0);
+      const std::uint64_t step = slots / count;
+      for (std::size_t i = 0; i < count; ++i) written[i] = static_cast<std::int64_t>(i * step + random() % step);
+      std::shuffle(written.begin(), written.end(), random);
+      const std::uint64_t target = 1u << 20, origin = 2u << 20;
+      const auto reason = [&] {
+        return reason_of({direction::to_host,
+                          {{&target, 1}, slots * 64, 64, block_indices(written.data())},
+                          {{&origin, 1}, 64, 64, block_indices(read.data())},
+                          64,
+                          count});
+      };
+      EXPECT_EQ(reason(), "") << slots << " " << count;
+      if (count < 2) continue;
+      const std::size_t first = random() % (count - 1), second = first + 1 + random() % (count - 1 - first);
+      written[second] = written[first];
+      EXPECT_NE(reason().find("index " + std::to_string(second) + " of the destination: block " +
+                              std::to_string(written[first]) + " is written twice"),
+                std::string::npos)
+          << reason();
+    }
 }
 
 TEST(BlockTransfer, BlocksThatAreReadAndWrittenAreRefused) {
@@ -276,6 +306,67 @@ TEST_F(PlannerBlocks, LongListsFillTheRingAndHaveAChannelOfTheirOwn) {
               0)
         << i;
   EXPECT_EQ(taken(method::dma_channel), kBlocks);
+}
+
+// Two engines carry a long list. Who sleeps for it, a stream and an event: each waits for both.
+TEST_F(PlannerBlocks, WhatFollowsALongListWaitsForBothOfItsEngines) {
+  open_channels();
+  constexpr std::size_t kBlocks = 5000, kBlockBytes = 512, kBytes = kBlocks * kBlockBytes;
+  guarded_device device(kBytes);
+  guarded_host host(context_of(0), kBytes, 0), seen(context_of(0), kBytes, 0);
+  std::vector<std::int32_t> reversed(kBlocks);
+  for (std::size_t i = 0; i < kBlocks; ++i) reversed[i] = static_cast<std::int32_t>(kBlocks - 1 - i);
+  const std::uint64_t host_begin = host.address(), device_begin = device.address();
+  const auto begin = [&] {
+    return planner_->begin_blocks({direction::to_device,
+                                   {{&device_begin, 1}, kBytes, kBlockBytes, {}},
+                                   {{&host_begin, 1}, kBytes, kBlockBytes, block_indices(reversed.data())},
+                                   kBlockBytes,
+                                   kBlocks},
+                                  {});
+  };
+  const auto turned = [&](const bytes_t& data) {
+    bytes_t out(kBytes);
+    for (std::size_t i = 0; i < kBlocks; ++i)
+      std::copy_n(data.begin() + static_cast<long>((kBlocks - 1 - i) * kBlockBytes), kBlockBytes,
+                  out.begin() + static_cast<long>(i * kBlockBytes));
+    return out;
+  };
+  cu::stream_t stream = nullptr;
+  cu::event_t event = nullptr;
+  ASSERT_EQ(cuda_.cuStreamCreate(&stream, 1), cu::error_code::success);
+  ASSERT_EQ(cuda_.cuEventCreate(&event, 2), cu::error_code::success);
+  const auto read_behind = [&] {
+    EXPECT_EQ(cuda_.cuMemcpyDtoHAsync_v2(host_pointer(seen.address()), device.address(), kBytes, stream),
+              cu::error_code::success);
+    EXPECT_EQ(cuda_.cuStreamSynchronize(stream), cu::error_code::success);
+    return seen.get();
+  };
+  for (unsigned round = 0; round < 12; ++round) {
+    const auto data = test::random_bytes(kBytes, round);
+    host.set(data);
+    auto begun = begin();
+    ASSERT_TRUE(begun) << begun.error().message;
+    if (round % 3 == 0) {
+      const auto fd = begun->descriptor();
+      ASSERT_TRUE(fd) << fd.error().message;
+      for (auto is_done = begun->test(); is_done && !*is_done; is_done = begun->test()) {
+        pollfd asked{*fd, POLLIN, 0};
+        ASSERT_EQ(poll(&asked, 1, 20'000), 1) << "it slept for ever";
+      }
+      EXPECT_EQ(device.get(), turned(data));
+    } else if (round % 3 == 1) {
+      ASSERT_TRUE(begun->make_wait(stream));
+      EXPECT_EQ(read_behind(), turned(data));
+    } else {
+      ASSERT_TRUE(begun->record(event));
+      ASSERT_EQ(cuda_.cuStreamWaitEvent(stream, event, 0), cu::error_code::success);
+      EXPECT_EQ(read_behind(), turned(data));
+    }
+    EXPECT_TRUE(begun->wait());
+  }
+  cuda_.cuEventDestroy_v2(event);
+  cuda_.cuStreamDestroy_v2(stream);
 }
 
 TEST_F(PlannerBlocks, NothingMovesWhereOnePlaneIsWrong) {

@@ -111,6 +111,48 @@ TEST_F(HostPool, CopiesAreRightAtEveryStageAndGoByChannelInTheEnd) {
   EXPECT_GT(by_channel, 0u);
 }
 
+// A page holds its part of every plane, and the pool is pinned piece by piece: blocks lie in all pieces, some in two.
+TEST_F(HostPool, PagesOfSeveralPlanesLieInManyPieces) {
+  constexpr std::uint64_t kBytes = 4 * kPiece, kBlock = 1000, kPlanes = 3, kPages = kBytes / (kBlock * kPlanes);
+  planner::options wanted;
+  wanted.channels = channel_use::always;
+  wanted.use_engine = false;
+  open("", wanted);
+  auto made = host_pool::make(cuda_, options(kBytes));
+  ASSERT_TRUE(made) << made.error().message;
+  gate_.open(100);
+  ASSERT_TRUE((*made)->wait(kLongMs));
+  std::byte* const pool = (*made)->data();
+  guarded_device device(kPages * kPlanes * kBlock);
+  const auto data = test::random_bytes(kPages * kPlanes * kBlock, 3);
+  device.set(data);
+  std::memset(pool, 0, kBytes);
+  std::vector<std::uint64_t> on_host, on_device;
+  std::vector<std::int32_t> page_of_block;
+  for (std::uint64_t plane = 0; plane < kPlanes; ++plane) {
+    on_host.push_back(address_of(pool) + plane * kBlock);
+    on_device.push_back(device.address() + plane * kPages * kBlock);
+  }
+  for (std::uint64_t i = 0; i < kPages; ++i) page_of_block.push_back(static_cast<std::int32_t>(i * 7 % kPages));
+  ASSERT_NE(kPages % 7, 0u);
+  const std::uint64_t stride = kPlanes * kBlock;
+  const auto before = taken(method::dma_channel);
+  const auto done =
+      planner_->copy_blocks({direction::to_host,
+                             {on_host, (kPages - 1) * stride + kBlock, stride, block_indices(page_of_block.data())},
+                             {on_device, kPages * kBlock, kBlock, {}},
+                             kBlock,
+                             kPages});
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(taken(method::dma_channel) - before, kPages * kPlanes);
+  for (std::uint64_t plane = 0; plane < kPlanes; ++plane)
+    for (std::uint64_t i = 0; i < kPages; ++i)
+      ASSERT_EQ(std::memcmp(pool + static_cast<std::uint64_t>(page_of_block[i]) * stride + plane * kBlock,
+                            data.data() + (plane * kPages + i) * kBlock, kBlock),
+                0)
+          << plane << " " << i;
+}
+
 TEST_F(HostPool, WhatTheMachineHasNoRoomForIsRefusedOrStaysOrdinary) {
   auto wanted = options(8 * kPiece);
   gate_.answer = 8 * kPiece - 1;

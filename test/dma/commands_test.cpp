@@ -39,6 +39,33 @@ TEST(commands, TheNextOfAListSetsAddressesAlone) {
   EXPECT_EQ(seen.size(), command_writer::kBlockWords);
 }
 
+// list_writer writes what command_writer does, in fewer instructions.
+TEST(commands, AListOfBlocks) {
+  constexpr std::uint64_t kTarget = 0x1'2345'6780, kOrigin = 0x3'8765'4320;
+  std::uint32_t room[128] = {};
+  list_writer list(room);
+  EXPECT_TRUE(list.is_empty());
+  for (const std::uint32_t size : {4096u, 4096u, 512u, 512u}) list.add(kTarget + size, kOrigin + size, size);
+  list.end(0x5'0000'0040, 9, launch::kReleaseWord | launch::kFlush);
+  const auto expected = written([&](command_writer& writer) {
+    writer.copy(kTarget + 4096, kOrigin + 4096, 4096, launch::kPipelined);
+    writer.copy_again(kTarget + 4096, kOrigin + 4096, launch::kPipelined);
+    writer.copy(kTarget + 512, kOrigin + 512, 512, launch::kPipelined);
+    writer.copy_again(kTarget + 512, kOrigin + 512, launch::kPipelined);
+  });
+  const auto seen = list.commands();
+  words want(expected.begin(), expected.end() - 1);  // the end stands in the place of the last block's launch
+  words end(command_writer::kCompletionWords + 1);
+  command_writer last(end);
+  last.completion(0x5'0000'0040, 9);
+  last.launch(launch::kPitchLayouts | launch::kPipelined | launch::kReleaseWord | launch::kFlush);
+  want.insert(want.end(), end.begin(), end.end());
+  EXPECT_EQ(words(seen.begin(), seen.end()), want);
+  list.restart();
+  list.add(kTarget, kOrigin, 512);
+  EXPECT_EQ(list.words(), 10u) << "what lies between two parts may have set another size";
+}
+
 TEST(commands, ACompletionWord) {
   const auto seen = written([](command_writer& writer) { writer.completion(0x5'0000'0000, 7); });
   EXPECT_EQ(seen, (words{0x20038090, 5, 0, 7}));

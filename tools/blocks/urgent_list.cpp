@@ -21,9 +21,12 @@ constexpr std::uint64_t kLongBlock = 16u << 10;
 struct condition {
   const char* name;
   bool has_long, is_urgent;
+  bool is_other_way = false;  // the long one goes the other way
 };
-constexpr condition kConditions[] = {
-    {"alone", false, false}, {"behind a long list", true, false}, {"behind it, urgent", true, true}};
+constexpr condition kConditions[] = {{"alone", false, false},
+                                     {"behind a long list", true, false},
+                                     {"behind it, urgent", true, true},
+                                     {"long list the other way", true, true, true}};
 
 class urgent_bench {
  public:
@@ -81,6 +84,8 @@ void run_urgent_list(mover_set& movers, const blocks_options& options, result_fi
   std::size_t done = 0;
   for (const auto way : options.directions) {
     const block_list many = bench.long_list(way);
+    const block_list opposite =
+        bench.long_list(way == copy::direction::to_host ? copy::direction::to_device : copy::direction::to_host);
     for (const auto& shape : kShortLists) {
       line->start_step(done++, format("%s %zu x %s", label_of(way), shape.count, format_size(shape.block_bytes).c_str()));
       const block_list few = bench.make(way, shape);
@@ -88,7 +93,7 @@ void run_urgent_list(mover_set& movers, const blocks_options& options, result_fi
       for (std::size_t round = 0; round <= rounds; ++round)
         for (std::size_t i = 0; i < std::size(kConditions); ++i) {
           if (round == 1) samples_ns[i].clear();  // the first round binds memory
-          bench.sample(many, few, kConditions[i], samples_ns[i]);
+          bench.sample(kConditions[i].is_other_way ? opposite : many, few, kConditions[i], samples_ns[i]);
         }
       for (std::size_t i = 0; i < std::size(kConditions); ++i) {
         const summary sum = summarize(samples_ns[i]);

@@ -15,7 +15,9 @@ namespace {
 constexpr std::uint64_t kMaxBlockBytes = std::uint64_t{1} << 31;
 constexpr std::uint64_t kPatienceNs = 10'000'000'000;
 constexpr std::uint64_t kSlowestBytesPerUs = 100;
-constexpr std::uint64_t kStoredBytes = 2048;  // up to here the CPU stores
+// Up to here the CPU stores, and loads: 1 KiB of loads takes 1.1 us, each further one a round trip more
+// (docs/results/envelope).
+constexpr std::uint64_t kStoredBytes = 2048, kLoadedBytes = 1024;
 constexpr unsigned kTestsBetweenLooks = 256;  // whether the channel has failed costs more to ask
 
 using kind = memory::kind;
@@ -68,7 +70,9 @@ status copy_list::add(const side& destination, const side& source, std::uint64_t
   const kind target_kind = destination.in->type(), source_kind = source.in->type();
   short_ = {};
   if (copies_++ == 0 && target_kind == kind::device && source_kind == kind::host && size_bytes <= kStoredBytes)
-    short_ = {destination.in.get(), destination.address, reinterpret_cast<const void*>(source.address), nullptr, true};
+    short_ = {destination.in.get(), destination.address, source.address, nullptr, false, true};
+  else if (copies_ == 1 && target_kind == kind::host && source_kind == kind::device && size_bytes <= kLoadedBytes)
+    short_ = {source.in.get(), source.address, destination.address, nullptr, true, true};
   if (target_kind != kind::device && source_kind != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
   const std::shared_ptr<gpu_queues>& gpu = target_kind == kind::device ? destination.in->gpu() : source.in->gpu();
   queued& queue = queue_for(gpu, target_kind == kind::device ? path::to_device : path::to_host);
@@ -107,19 +111,21 @@ status copy_list::add_by_cpu(const side& destination, const side& source, std::u
 
 std::uint64_t copy_list::patience_ns() const noexcept { return kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000; }
 
-// A short write is stores through BAR1: no engine has to fetch it, and it is done on return.
-bool copy_list::store_shortly() {
+// Stores and loads through BAR1: no engine has to fetch a command, and it is done on return.
+bool copy_list::move_shortly() {
   if (short_.mapped == nullptr) {
-    short_.mapped = short_.to_memory->find_mapping(short_.to_address, size_bytes_);
+    short_.mapped = short_.on_device->find_mapping(short_.device_address, size_bytes_);
     short_.is_wanted = short_.mapped != nullptr;
     if (!short_.is_wanted) return false;
   }
-  arch::copy_to(arch::mapping_type::wc, short_.mapped, short_.source, size_bytes_);
+  auto* const on_host = reinterpret_cast<void*>(short_.host_address);
+  if (short_.is_read) arch::copy_from(arch::mapping_type::wc, on_host, short_.mapped, size_bytes_);
+  else arch::copy_to(arch::mapping_type::wc, short_.mapped, on_host, size_bytes_);
   return true;
 }
 
 status copy_list::begin() {
-  if (short_.is_wanted && store_shortly()) return {};
+  if (short_.is_wanted && move_shortly()) return {};
   begun_ns_ = monotonic_ns();
   for (queued& one : queues_) {
     auto begun = one.gpu->submit(one.way, one.blocks);

@@ -52,7 +52,7 @@ class copy_list {
   struct place {
     std::uint64_t address = 0, size_bytes = 0;  // up to the end of the extent
   };
-  bool store_shortly();
+  bool move_shortly();
   status add_by_cpu(const side& destination, const side& source, std::uint64_t size_bytes, int peer);
   result<place> find(cursor& last, const side& wanted, std::uint64_t offset, const std::shared_ptr<gpu_queues>& gpu);
   std::uint64_t patience_ns() const noexcept;
@@ -66,12 +66,12 @@ class copy_list {
   std::shared_ptr<cpu_mover::run> cpu_run_;
   cursor destination_, source_;
   std::uint64_t size_bytes_ = 0;
-  // The only copy of the list, where the CPU may store it: a short one from own host memory.
+  // The only copy of the list, where the CPU may do it: a short one between own host memory and GPU memory.
   struct {
-    memory* to_memory = nullptr;
-    std::uint64_t to_address = 0;
-    const void* source = nullptr;
+    memory* on_device = nullptr;
+    std::uint64_t device_address = 0, host_address = 0;
     std::byte* mapped = nullptr;  // once it has been looked for
+    bool is_read = false;
     bool is_wanted = false;
   } short_;
   std::size_t copies_ = 0;

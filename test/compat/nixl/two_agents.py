@@ -120,6 +120,24 @@ def moves_between_all_kinds_of_memory():
     setting.other.end()
 
 
+def short_pieces_go_both_ways():
+    """By the CPU or by a channel, at any place and size around the limits of the two."""
+    setting = Setting()
+    for size, here, there in ((1, 3, 5), (64, 4096, 1), (511, 7, 4090), (1024, 100, 0), (1025, 0, 64), (2048, 9, 9), (2049, 1, 2)):
+        local = np.array([[setting.host.ctypes.data + here, size, 0]], np.uint64), "DRAM"
+        remote = np.array([[setting.other.device + there, size, 0]], np.uint64), "VRAM"
+        before = setting.other.bytes_of("device").copy()
+        mine = setting.host.copy()
+        mine[here : here + size] = before[there : there + size]
+        assert transfer(setting.agent, "READ", local, remote, "other") == "DONE", size
+        assert (setting.host == mine).all(), size
+        setting.host[:] = pattern(BYTES, size)
+        before[there : there + size] = setting.host[here : here + size]
+        assert transfer(setting.agent, "WRITE", local, remote, "other") == "DONE", size
+        assert (setting.other.bytes_of("device") == before).all(), size
+    setting.other.end()
+
+
 def notifications_arrive_behind_the_data():
     setting = Setting()
     local, remote = setting.sides("host", "device")
