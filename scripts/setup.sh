@@ -26,13 +26,16 @@ build_wheels=('nanobind>=2.2')
 
 test_packages=(libgtest-dev openmpi-bin mpich clang-format g++-aarch64-linux-gnu qemu-user dpkg-dev lintian rpm rpmlint
   openssl etcd-server slurmctld slurmd slurm-client munge iproute2 fonts-dejavu-core python3-jsonschema man-db zsh shellcheck)
+# Ubuntu keeps soft-RoCE in a package with the kernel's release in its name, which only the package lists tell.
+# shellcheck disable=SC2016 # expanded when it is installed, or by who pastes the command
+extra_modules='linux-modules-extra-$(apt-cache depends linux-image-virtual | sed -n "s/^ *Depends: linux-image-//p")'
 # Ubuntu's package of Chromium is a link to a snap, which does not run in containers: there the report's page test is skipped.
 [ "$distribution" = ubuntu ] || test_packages+=(chromium)
 # The kernel driver's tests run emulated machines: QEMU, kernels with their headers, and what gives such a machine soft-RoCE.
 if [ "$architecture" = amd64 ]; then
   test_packages+=(qemu-system-x86 busybox-static zstd sparse ibverbs-providers)
   case "$distribution" in
-    ubuntu) test_packages+=(linux-image-virtual linux-headers-virtual linux-modules-extra-virtual) ;;
+    ubuntu) test_packages+=(linux-image-virtual linux-headers-virtual "$extra_modules") ;;
     *) test_packages+=(linux-image-amd64 linux-headers-amd64 linux-headers-6.12-amd64) ;;
   esac
 fi
@@ -50,6 +53,7 @@ installed() {
     g++ | cmake | pkg-config | python3 | clang-format | openssl | rpm | zsh | shellcheck) command -v "$1" >/dev/null ;;
     ninja-build) command -v ninja >/dev/null ;;
     python3-jsonschema) python3 -c 'import jsonschema' 2>/dev/null ;;
+    "$extra_modules") compgen -G '/lib/modules/*/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko*' >/dev/null ;;
     man-db) command -v man >/dev/null ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     python3-dev) python3 -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' 2>/dev/null ;;
@@ -67,6 +71,17 @@ extra=()
 if [ "$tests" = yes ]; then mapfile -t extra < <(missing_of "${test_packages[@]}"); fi
 wanted=("${needed[@]}" "${extra[@]}")
 command_for() { echo "apt-get update && apt-get install -y --no-install-recommends $*"; }
+
+install_wanted() {
+  local package names=()
+  apt-get update -qq || return 1
+  for package in "${wanted[@]}"; do
+    if [ "$package" = "$extra_modules" ]; then package=$(eval echo "$extra_modules"); fi
+    names+=("$package")
+  done
+  # INITRD=No: the tests make their own initramfs, and making the usual ones takes minutes.
+  INITRD=No apt-get install -y -qq --no-install-recommends "${names[@]}"
+}
 
 if [ ${#wanted[@]} -gt 0 ]; then
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
@@ -91,8 +106,7 @@ if [ ${#wanted[@]} -gt 0 ]; then
       [ "$own_policy" = no ] || rm -f "$policy"
     }
     trap clean_up EXIT
-    # INITRD=No: the tests make their own initramfs, and making the usual ones takes minutes.
-    if ! { apt-get update -qq && INITRD=No apt-get install -y -qq --no-install-recommends "${wanted[@]}"; } >"$log" 2>&1; then
+    if ! install_wanted >"$log" 2>&1; then
       tail -n 20 "$log" >&2
       echo "setup: apt-get failed; this is what was tried: $(command_for "${wanted[@]}")" >&2
       exit 1

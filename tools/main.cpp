@@ -169,8 +169,8 @@ void check_variables() {
 int refuse_command(const std::string& word) {
   std::vector<std::string> names = {"help"};
   for (const auto& one : kCommands) names.emplace_back(one.name);
-  std::fprintf(stderr, "peerlane: there is no command \"%s\"%s\n\n", word.c_str(), did_you_mean(word, names).c_str());
-  print_usage(stderr);
+  std::fprintf(stderr, "peerlane: there is no command \"%s\"%s; peerlane -h lists them\n", word.c_str(),
+               did_you_mean(word, names).c_str());
   return kExitFailed;
 }
 

@@ -44,14 +44,16 @@ _HIDING = ("map",)  # `from peerlane import *` must not take Python's own away
 __all__ = sorted([*(name for name in _HOME_OF if not name.startswith("_") and name not in _HIDING), *_MODULES])
 
 
-def __getattr__(name: str) -> object:
-    if name in _HOME_OF:
-        value = getattr(importlib.import_module("." + _HOME_OF[name], __name__), name)
-        globals()[name] = value
-        return value
-    if name in _MODULES:
-        return importlib.import_module("." + name, __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that sees it takes every misspelt name for an object
+
+    def __getattr__(name: str) -> object:
+        if name in _HOME_OF:
+            value = getattr(importlib.import_module("." + _HOME_OF[name], __name__), name)
+            globals()[name] = value
+            return value
+        if name in _MODULES:
+            return importlib.import_module("." + name, __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
+from ._arguments import truth
 from ._types import After, AnyArray
 
 __all__ = ["copy_block_list", "copy_block_list_async", "copy_blocks", "copy_blocks_async"]
@@ -29,7 +30,7 @@ def copy_blocks_async(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequen
                       src_indices: Any = None, *, urgent: bool = False, after: After = "auto") -> _core.Operation:
     """Begins that: `await` the operation, wait(), or make_wait(stream). The tensors are kept until it has ended; the indices are free
     again when this returns."""
-    return _core.copy_blocks_async(dst, src, _numbers(dst_indices), _numbers(src_indices), urgent, after)
+    return _core.copy_blocks_async(dst, src, _numbers(dst_indices), _numbers(src_indices), truth("urgent", urgent), after)
 
 
 def copy_block_list(dst: Any, src: Any, sizes: Any, *, urgent: bool = False, after: Any = None) -> None:
@@ -50,7 +51,7 @@ def copy_block_list_async(dst: Any, src: Any, sizes: Any, *, urgent: bool = Fals
         raise ValueError("copy_block_list: after: give a stream or None, as addresses tell none")
     if not isinstance(sizes, int):
         sizes = _addresses(sizes)
-    return _core.copy_block_list_async(_addresses(dst), _addresses(src), sizes, urgent, after)
+    return _core.copy_block_list_async(_addresses(dst), _addresses(src), sizes, truth("urgent", urgent), after)
 
 
 def _addresses(numbers: Any) -> Any:

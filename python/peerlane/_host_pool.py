@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
+from ._arguments import number
 
 __all__ = ["HostPool"]
 
@@ -27,7 +28,7 @@ class HostPool(_core.HostPoolBase):
     """
 
     def __init__(self, size_bytes: int, *, device: int = 0, piece_bytes: int = 0) -> None:
-        super().__init__(size_bytes, device, piece_bytes)
+        super().__init__(number("size_bytes", size_bytes), number("device", device, 0, 1023), number("piece_bytes", piece_bytes))
 
     def array(self, shape: int | tuple[int, ...], dtype: Any = np.uint8, offset: int = 0) -> np.ndarray[Any, Any]:
         """A NumPy array in the pool, `offset` bytes from its beginning."""

@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
+from ._arguments import number, seconds, text, truth
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -25,6 +26,7 @@ __all__ = ["ANY_SOURCE", "Communicator", "WHOLE_TAG", "Window"]  # open() would 
 
 Window = _core.Window
 ANY_SOURCE, WHOLE_TAG = _core.ANY_SOURCE, _core.WHOLE_TAG
+_MAX_INT = (1 << 31) - 1
 
 
 class Communicator(_core.Communicator):
@@ -73,8 +75,9 @@ class Communicator(_core.Communicator):
             return "<peerlane.communicator.Communicator closed>"
 
 
-def _torchrun_place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
-    """What torchrun says, where nothing else was said: rank 0 listens one port above torch.distributed's."""
+def _place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
+    """What was given; else what torchrun says: rank 0 listens one port above torch.distributed's."""
+    rendezvous, rank, size = text("rendezvous", rendezvous), number("rank", rank, 0, _MAX_INT), number("size", size, 0, _MAX_INT)
     if rendezvous or size or "TORCHELASTIC_RUN_ID" not in os.environ:
         return rendezvous, rank, size
     port = int(os.environ["MASTER_PORT"]) + 1
@@ -87,5 +90,5 @@ def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool 
     `rendezvous`: "host:port" of rank 0 or "file:FOLDER"; it, `rank` and `size` are left out under mpirun, srun, torchrun or
     with PEERLANE_LINK_* set. `host_only`: CUDA is not touched. `timeout`: seconds.
     """
-    rendezvous, rank, size = _torchrun_place(rendezvous, rank, size)
-    return Communicator(rendezvous, rank, size, host_only, timeout)
+    place = _place(rendezvous, rank, size)
+    return Communicator(*place, truth("host_only", host_only), seconds("timeout", timeout))

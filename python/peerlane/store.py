@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _gpu, _core  # _gpu first: it is what the others run on
 from . import _html
+from ._arguments import number, seconds, text, truth
 from ._errors import Error
 from ._operation import Operation
 from ._types import After, AnyArray, Condition, Durability, Eviction
@@ -74,6 +75,10 @@ def _key(key: str | bytes, role: str = "key") -> bytes:
     return key.encode() if isinstance(key, str) else bytes(key)
 
 
+def _milliseconds(role: str, given: float) -> int:
+    return int(seconds(role, given) * 1e3)
+
+
 def _number_of(word: str | None, words: dict[str | None, int], role: str) -> int:
     try:
         return words[word]
@@ -86,14 +91,14 @@ def _condition(condition: Condition | None, version: int | None) -> tuple[int, i
         return _number_of(condition, CONDITIONS, "condition"), 0
     if condition is not None:
         raise ValueError("condition and version: a version says already that the value is there; give one of them")
-    return _IF_VERSION, version
+    return _IF_VERSION, number("version", version, 0, (1 << 64) - 1)
 
 
 class Pool:
     """Values by key (str or bytes), of one pool; from Store.create_pool() or open_pool()."""
 
-    def __init__(self, store: "Store", number: int):
-        self._store, self._number = store, number
+    def __init__(self, store: "Store", pool_number: int):
+        self._store, self._number = store, pool_number
 
     def __repr__(self) -> str:
         return f"<peerlane.store.Pool {self._number}>"
@@ -104,14 +109,14 @@ class Pool:
         pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `version`: only where the value is still that
         one, else Error with ESTALE. `after`: as for peerlane.copy(). `ttl`: in a pool that is a cache, seconds after which the value is
         gone; 0: as the pool says."""
-        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), int(ttl * 1e3))
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _milliseconds("ttl", ttl))
         name = _key(key)
         return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
 
     def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
                   version: int | None = None, after: After = "auto", ttl: float = 0) -> Operation:
         """put() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
-        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), int(ttl * 1e3))
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _milliseconds("ttl", ttl))
         name = _key(key)
         return self._store._connection.begin_put(self._number, name, _core.one_run(x, False, after), *options)
 
@@ -122,11 +127,11 @@ class Pool:
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
         """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
-        return _told(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, verify))
+        return _told(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, truth("verify", verify)))
 
     def begin_get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Operation:
         """get() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
-        return self._store._connection.begin_get(self._number, _key(key), _core.one_run(x, True, after), offset, verify)
+        return self._store._connection.begin_get(self._number, _key(key), _core.one_run(x, True, after), offset, truth("verify", verify))
 
     def get_async(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False,
                   after: After = "auto") -> Coroutine[Any, Any, Reply]:
@@ -155,7 +160,8 @@ class Pool:
     def keys(self, prefix: str | bytes | None = None, *, regex: str | None = None) -> list[bytes]:
         """In order; those that were there all the time, exactly once. `regex`: POSIX extended."""
         begin = _key(prefix, "prefix") if prefix else None
-        return [key for key, _ in self._store._connection.find(self._number, begin, regex)]
+        pattern = None if regex is None else text("regex", regex)
+        return [key for key, _ in self._store._connection.find(self._number, begin, pattern)]
 
     def sync(self) -> None:
         """Returns when everything that was acknowledged for the pool is durable."""
@@ -176,17 +182,18 @@ class Store:
         """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3.
         `cache`: values are volatile, and leave when the pool's share is full or others need the room. Its share of memory (0: three
         quarters) and of the disk (0: none), seconds that a value lives (0: for ever), and which one leaves first."""
-        cached = (cache, cache_memory_bytes, cache_disk_bytes, int(ttl * 1e3), _number_of(eviction, EVICTIONS, "eviction"))
-        number = _number_of(durability, DURABILITIES, "durability")
-        return Pool(self, self._connection.create_pool(name, number, quota_bytes, copies, *cached))
+        cached = (truth("cache", cache), cache_memory_bytes, cache_disk_bytes, _milliseconds("ttl", ttl),
+                  _number_of(eviction, EVICTIONS, "eviction"))
+        level = _number_of(durability, DURABILITIES, "durability")
+        return Pool(self, self._connection.create_pool(text("name", name), level, quota_bytes, copies, *cached))
 
     def open_pool(self, name: str) -> Pool:
         """Error with ENXIO where there is none of that name."""
-        return Pool(self, self._connection.open_pool(name))
+        return Pool(self, self._connection.open_pool(text("name", name)))
 
     def delete_pool(self, name: str) -> None:
         """With all its values."""
-        self._connection.delete_pool(name)
+        self._connection.delete_pool(text("name", name))
 
     def close(self) -> None:
         """What is under way ends with ECANCELED. Any number of times."""
@@ -202,6 +209,9 @@ class Store:
 def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
     """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations.
     `tls`: files of the certificate, its key and the authority."""
-    text = None if where is None else os.fspath(where)
-    is_path = text is not None and ("/" in text or not isinstance(where, str))
-    return Store(_store.Connection(text if is_path else None, None if is_path else text, tls, int(timeout * 1e3)))
+    place = None if where is None else text("where", os.fspath(where))
+    is_path = place is not None and ("/" in place or not isinstance(where, str))
+    if tls is not None and not (isinstance(tls, tuple) and len(tls) == 3):
+        raise TypeError("tls: three names of files are wanted: the certificate's, its key's and the authority's")
+    files = None if tls is None else (text("tls", tls[0]), text("tls", tls[1]), text("tls", tls[2]))
+    return Store(_store.Connection(place if is_path else None, None if is_path else place, files, _milliseconds("timeout", timeout)))

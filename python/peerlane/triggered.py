@@ -14,7 +14,8 @@ What is ordered after what: docs/async-api.md.
 from typing import TYPE_CHECKING
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
-from .communicator import _torchrun_place
+from ._arguments import number, seconds, truth
+from .communicator import _place
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -47,5 +48,6 @@ def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | No
     `device`: the GPU; None: that of the current context. `economy`: the service thread sleeps when nothing comes.
     `wait_timeout`: seconds until a stream that stands in a wait is released, with an error.
     """
-    rendezvous, rank, size = _torchrun_place(rendezvous, rank, size)
-    return StreamContext(rendezvous, rank, size, device, economy, wait_timeout)
+    place = _place(rendezvous, rank, size)
+    gpu = None if device is None else number("device", device, 0, 1023)
+    return StreamContext(*place, gpu, truth("economy", economy), seconds("wait_timeout", wait_timeout))

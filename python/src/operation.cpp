@@ -42,9 +42,13 @@ struct python_function {
   }
 };
 
-std::vector<operation*> operations_from(nb::list list) {
+std::vector<operation*> operations_from(nb::list list, const char* role) {
   std::vector<operation*> out;
-  for (nb::handle each : list) out.push_back(nb::cast<operation*>(each));
+  for (nb::handle each : list) {
+    if (!nb::isinstance<operation>(each))
+      throw nb::type_error((std::string(role) + ": " + class_name(each) + " is given, an operation is wanted").c_str());
+    out.push_back(nb::inst_ptr<operation>(each));
+  }
   return out;
 }
 
@@ -53,7 +57,7 @@ bool is_past(std::chrono::steady_clock::time_point begin, std::chrono::milliseco
 }
 
 nb::typed<nb::list, nb::typed<nb::tuple, int, int, int>> wait_all(nb::list list, nb::handle timeout) {
-  const auto all = operations_from(list);
+  const auto all = operations_from(list, "wait_all");
   const auto limit = limit_of(timeout);
   const auto begin = std::chrono::steady_clock::now();
   bool have_ended = false;
@@ -69,7 +73,7 @@ nb::typed<nb::list, nb::typed<nb::tuple, int, int, int>> wait_all(nb::list list,
 }
 
 std::size_t wait_any(nb::list list, nb::handle timeout) {
-  const auto all = operations_from(list);
+  const auto all = operations_from(list, "wait_any");
   const auto limit = limit_of(timeout);
   const auto begin = std::chrono::steady_clock::now();
   if (all.empty()) throw nb::value_error("wait_any: give one operation at least");

@@ -114,6 +114,8 @@ constexpr std::array kVariables = {
     env_variable{"MV2_CPU_BINDING_POLICY", env_type::text, "", "", "",
                  "bunch, scatter or hybrid (near): PEERLANE_LINK_CPU under MVAPICH2's name"},
     env_variable{"UCX_TLS", env_type::text, "", "", "", "UCX's transports; set: messages leave the choice to it (as UCX)"},
+    env_variable{"UCX_PROTO_ENABLE", env_type::text, "", "", "",
+                 "UCX's newer protocols; set: it stays, else they are off in UCX 1.16 to 1.21 (as UCX)"},
     env_variable{"UCX_RNDV_THRESH", env_type::text, "", "", "",
                  "UCX's limit of eager sends; set: also for messages over hosts without RDMA (as UCX)"},
     env_variable{"UCX_ZCOPY_THRESH", env_type::text, "", "", "", "UCX's least send without a copy of its own (as UCX)"},

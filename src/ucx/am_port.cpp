@@ -95,6 +95,7 @@ status port::start(const options& wanted) {
     else if (has_cuda_module(ucx_)) (void)ucx_.ucp_config_modify(config, "TLS", "^cuda_copy,cuda_ipc");
   }
   (void)ucx_.ucp_config_modify(config, "MEMTYPE_CACHE", "n");  // host memory only
+  avoid_faulty_protocols(ucx_, config);
   (void)tune_for_tcp(ucx_, config, wanted.rdma_only, tcp_sends::whole);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;

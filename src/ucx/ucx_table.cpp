@@ -109,6 +109,15 @@ bool has_cuda_module(const ucx_table& ucx) {
                                  ignored);
 }
 
+void avoid_faulty_protocols(const ucx_table& ucx, ucp_config_t* config) {
+  // The protocols that 1.16 made the default abort the process where a peer ends in the middle of a rendezvous: an assertion
+  // on the request's memory handle fails (openucx/ucx issue 9528 shows the same one). The older protocols, the default
+  // of 1.13, let the request fail. Death.* and ucx_streams.* see it.
+  constexpr unsigned kFirstFaulty = 16, kSeenWell = 22;
+  const bool may_abort = ucx.minor >= kFirstFaulty && ucx.minor < kSeenWell;
+  if (may_abort && !env_read("UCX_PROTO_ENABLE").is_set) (void)ucx.ucp_config_modify(config, "PROTO_ENABLE", "n");
+}
+
 std::size_t tune_for_tcp(const ucx_table& ucx, ucp_config_t* config, bool has_rdma, tcp_sends sends) {
   constexpr std::size_t kKiB = 1024, kHeads = 4 * kKiB;
   constexpr unsigned kSeenWell = 22;

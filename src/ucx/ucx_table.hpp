@@ -41,6 +41,9 @@ failure failed(const ucx_table& ucx, ucs_status_t code, const char* operation);
 
 // Whether this UCX was built with CUDA: it warns of transports that it does not have.
 bool has_cuda_module(const ucx_table& ucx);
+// Keeps off what aborts the process in some versions; what the user has set stays.
+void avoid_faulty_protocols(const ucx_table& ucx, ucp_config_t* config);
+
 // How memory is given to UCX where it goes over TCP.
 enum class tcp_sends {
   whole,     // as large as it is: UCX cuts it

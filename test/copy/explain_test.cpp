@@ -24,7 +24,7 @@ cost_table three_ways() {
                      {kWay, kSide, {method::copy_engine, 1}, {{1, 8000}, {1 << 24, 300000}}}});
 }
 
-const alternative& find(const std::vector<alternative>& all, const choice& option) {
+const alternative& find(const std::vector<alternative>& all, choice option) {
   return *std::find_if(all.begin(), all.end(), [&](const alternative& one) { return one.option == option; });
 }
 

@@ -7,7 +7,6 @@ GPU memory: GPU buffers travel through pinned chunks, as on a machine without GP
 
 import base64
 import gzip
-import lzma
 import os
 import re
 import shutil
@@ -74,13 +73,14 @@ def modules_in_order(kernel, names):
 
 def unpacked_module(kernel, path, cache):
     source = module_folder(kernel) / path
-    if source.suffix != ".xz":
+    unpack = {".xz": guest.unpack_xz, ".zst": guest.unpack_zstd}.get(source.suffix)  # Debian's and Ubuntu's
+    if unpack is None:
         return source
     out = cache / kernel.release / "distribution" / source.stem
     if not out.exists() or out.stat().st_mtime < source.stat().st_mtime:
         out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_suffix(f".partial{os.getpid()}")
-        partial.write_bytes(lzma.decompress(source.read_bytes()))
+        partial.write_bytes(unpack(source.read_bytes()))
         partial.rename(out)
     return out
 

@@ -129,8 +129,8 @@ def test_who_takes_part_must_be_said(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     for name, value in {"MASTER_ADDR": "host", "MASTER_PORT": "29500", "RANK": "3", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
-    assert communicator._torchrun_place("", 0, 0) == ("host:29501", 3, 8)
-    assert communicator._torchrun_place("file:x", 1, 2) == ("file:x", 1, 2)
+    assert communicator._place("", 0, 0) == ("host:29501", 3, 8)
+    assert communicator._place("file:x", 1, 2) == ("file:x", 1, 2)
 
 
 def test_operations_of_every_kind_in_one_wait():

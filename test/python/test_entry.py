@@ -135,6 +135,38 @@ def test_words_of_messages(tmp_path):
             refused(ValueError, words, call)
 
 
+def test_words_of_openings_and_options():
+    """Each argument that is wrong is named; what opens a thing does not leave that to the compiled module."""
+    x, pool = testing.zeros((4, 8)), peerlane.store.Pool(types.SimpleNamespace(_connection=types.SimpleNamespace(find=None, get=None, erase=None)), 1)
+    store = peerlane.store.Store(types.SimpleNamespace(create_pool=None, open_pool=None, delete_pool=None, is_open=True))
+    for words, call in {
+            "size_bytes: str is given, an integer is wanted": lambda: peerlane.HostPool("1G"),
+            "device: NoneType is given": lambda: peerlane.HostPool(1 << 20, device=None),
+            "piece_bytes: float is given": lambda: peerlane.HostPool(1 << 20, piece_bytes=1.5),
+            "rendezvous: NoneType is given, text is wanted": lambda: peerlane.communicator.open(rendezvous=None),
+            "rank: str is given": lambda: peerlane.communicator.open(rank="0"), "size: float is given": lambda: peerlane.triggered.open(size=2.0),
+            "host_only: int is given, True or False is wanted": lambda: peerlane.communicator.open(host_only=1),
+            "timeout: str is given, a number of seconds is wanted": lambda: peerlane.communicator.open(timeout="60"),
+            "wait_timeout: NoneType is given": lambda: peerlane.triggered.open(wait_timeout=None),
+            "device: str is given": lambda: peerlane.triggered.open(device="cuda"), "economy: str is given": lambda: peerlane.triggered.open(economy="yes"),
+            "urgent: NoneType is given": lambda: peerlane.copy_blocks(x, x, [0], [1], urgent=None),
+            "urgent: str is given": lambda: peerlane.copy_block_list([1], [2], 3, urgent="no"),
+            "wait_all: int is given, an operation is wanted": lambda: peerlane.wait_all([1]),
+            "wait_any: NoneType is given": lambda: peerlane.wait_any([None]), "timeout: list is given": lambda: peerlane.store.open("a:1", timeout=[]),
+            "tls: three names of files": lambda: peerlane.store.open("a:1", tls="server.crt"), "tls: int is given": lambda: peerlane.store.open("a:1", tls=("a", "b", 3)),
+            "name: int is given": lambda: store.create_pool(5), "name: bytes is given": lambda: store.open_pool(b"p"),
+            "name: NoneType is given": lambda: store.delete_pool(None), "cache: str is given": lambda: store.create_pool("p", cache="yes"),
+            "ttl: str is given": lambda: store.create_pool("p", ttl="1h"), "verify: str is given": lambda: pool.get("k", bytearray(1), verify="x"),
+            "version: float is given": lambda: pool.erase("k", version=1.0), "regex: bytes is given": lambda: pool.keys(regex=b"a"),
+    }.items():
+        refused(TypeError, "^" + re.escape(words), call)
+    for words, call in {"size_bytes: -1 is not from 0 to": lambda: peerlane.HostPool(-1), "device: -1 is not from 0": lambda: peerlane.HostPool(1, device=-1),
+                        "timeout: nan is no number of seconds": lambda: peerlane.communicator.open(timeout=float("nan")),
+                        "wait_timeout: inf is no": lambda: peerlane.triggered.open(wait_timeout=float("inf")),
+                        "rank: 2147483648 is not from 0": lambda: peerlane.communicator.open(rank=1 << 31)}.items():
+        refused(ValueError, "^" + re.escape(words), call)
+
+
 # ---- asyncio -------------------------------------------------------------------------------------------------------------
 
 

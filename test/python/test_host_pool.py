@@ -90,7 +90,7 @@ def test_mistakes_are_named():
         peerlane.HostPool(0)
     with pytest.raises(peerlane.Error, match="power of two"):
         peerlane.HostPool(PIECE, piece_bytes=100_000)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="size_bytes: -1 is not from 0"):
         peerlane.HostPool(-1)
     pool = peerlane.HostPool(PIECE, piece_bytes=PIECE)
     for shape, offset in ((PIECE + 1, 0), (PIECE, 1), (1, -1), (0, 0)):

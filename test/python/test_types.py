@@ -49,13 +49,14 @@ async def use(x: peerlane.DeviceArray, host: np.ndarray, own: testing.DeviceArra
     store.create_pool("p", durability="always")
     job.send(0, 5)
     m.nothing()
+    misspelt = peerlane.copy_asinc
 """
 SAID = ["peerlane._mapping.Mapping", "tuple[int, ...]", "Any", "Literal['gdrdrv']", "peerlane._core.Operation", "Task[tuple[int, int, int]]",
         "tuple[int, int, int]", "int", "peerlane.store.Reply", "int", "Literal['BLOCKER']"]
 WRONG = ['Missing positional argument "src"', 'Argument 1 to "copy" has incompatible type "int"', 'Argument 2 to "copy" has incompatible type "str"',
          'Argument "after" to "copy" has incompatible type', 'Argument 1 to "map" has incompatible type "str"', 'Argument 2 to "fill"',
          'Argument 1 to "explain" has incompatible type', 'Argument "durability" to "create_pool"', 'Argument 2 to "send"',
-         'has no attribute "nothing"']
+         'has no attribute "nothing"', 'Module has no attribute "copy_asinc"']
 
 
 def run(*command, code=0, **options):
@@ -75,9 +76,12 @@ def mypy(tmp_path_factory):
 
 
 def words_of(text):
-    """A stub without its layout: imports, names, signatures and the words of docstrings."""
+    """A stub without its layout: imports, names, signatures and the words of docstrings. Python 3.12 shows buffers as methods, which
+    older ones do not have."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body = [each for each in node.body if getattr(each, "name", "") not in ("__buffer__", "__release_buffer__")]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = inspect.cleandoc(node.value)
     return ast.unparse(tree)

@@ -104,6 +104,9 @@ def suggestions():
     for arguments in (["zebra"], ["store", "zebra"], ["p2p", "zebra"], ["copybw", "--zebra"], ["env", "zebra"]):
         done = run(*arguments)
         check(done.returncode == 1 and "did you mean" not in done.stderr and "zebra" in done.stderr, arguments, done.stderr)
+        check(re.search(r" -h lists |areas: ", done.stderr.splitlines()[-1]), arguments, "the last line says what to do", done.stderr)
+    done = run("soak", "--seconds", "1", "--only", "mappings,zebra")
+    check(done.returncode == 1 and 'there is no part "zebra": store, messages, mappings' in done.stderr and done.stdout == "", done)
 
 
 def versions():
@@ -121,6 +124,7 @@ def exit_codes():
     text = good("help").stdout
     table = dict(re.findall(r"^  (\d)  (.+)$", text.split("exit status:\n")[1], re.M))
     check(table["0"] == "all is well" and "command line is wrong" in table["1"] and set(table) == set("0123456"), table)
+    check("unfit" in table["2"] and "not known" in table["3"] and "in use" in table["4"], "gate's", table)
     for words in every_command():
         done = run(*words, "--no-such-option")
         check(done.returncode == 1 and "--no-such-option" in done.stderr, words, done.returncode, done.stderr[-500:])
@@ -131,6 +135,12 @@ def help_of():
     check(good("help", "copybw").stdout == good("copybw", "-h").stdout, "help copybw")
     check(good("help", "store", "put").stdout == good("store", "put", "-h").stdout, "help store put")
     check(run("help", "nonsense").returncode == 1, "help nonsense")
+    for words in every_command():
+        text = good(*words, "-h").stdout
+        options = re.findall(r"^ +-.*\] \[.*", text, re.M)
+        check(not options, words, "a default is named twice", options)
+    columns = {line.index(" osu_") for line in good("p2p", "-h").stdout.splitlines() if " osu_" in line}
+    check(len(columns) == 1, "the benchmarks' names stand in one column", columns)
 
 
 def misspelt_variables():

@@ -14,9 +14,9 @@ namespace {
 constexpr exit_status kExitStatuses[] = {
     {"0", "all is well"},
     {"1", "it failed, or the command line is wrong; the last line on standard error says what to do"},
-    {"2", "bandwidth: data arrived wrong, or a testcase failed"},
-    {"3", "bandwidth: a link is slow"},
-    {"4", "bandwidth: interrupted"},
+    {"2", "bandwidth: data arrived wrong, or a testcase failed; gate: unfit"},
+    {"3", "bandwidth: a link is slow; gate: not known"},
+    {"4", "bandwidth: interrupted; gate: in use (--refuse-in-use)"},
     {"5", "bandwidth: nothing could run here"},
     {"6", "bandwidth: too unsteady for a verdict"},
 };

@@ -36,6 +36,12 @@ option_facts facts_of(const CLI::Option& one) {
   return out;
 }
 
+// Some texts name their default, since a number does not say it: "[three quarters]". The others get the value.
+std::string with_default(const std::string& help, const std::string& unit, const std::string& value) {
+  const auto named = help.ends_with(']') ? help.rfind(" [") : std::string::npos;
+  return help.substr(0, named) + unit + (named == std::string::npos ? " [" + value + "]" : help.substr(named));
+}
+
 }  // namespace
 
 const char* to_string(alloc_kind kind) { return kind == alloc_kind::cu_mem_alloc ? "cuMemAlloc" : "cuMemCreate"; }
@@ -62,7 +68,7 @@ void command_parser::size(const std::string& names, std::uint64_t& value, const 
                                          format("\"%s\" is not a size: write 65536, 0x10000, 64K, 1M or 2G", given.c_str()));
             value = *parsed;
           },
-          format("%s (bytes; K, M, G are powers of 1024) [%s]", help.c_str(), format_size(value).c_str()))
+          with_default(help, " (bytes; K, M, G are powers of 1024)", format_size(value)))
       ->type_name("SIZE");
 }
 
@@ -77,7 +83,7 @@ void command_parser::integer(const std::string& names, std::int64_t& value, std:
                                                        static_cast<long long>(lowest), static_cast<long long>(highest)));
             value = *parsed;
           },
-          format("%s [%lld]", help.c_str(), static_cast<long long>(value)))
+          with_default(help, "", std::to_string(value)))
       ->type_name("N");
 }
 

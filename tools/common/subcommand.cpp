@@ -47,17 +47,19 @@ int run_subcommand(const invocation& call, const char* noun, std::span<const sub
     return one.run(inner);
   }
   const bool is_help = word == "-h" || word == "--help";
-  std::FILE* stream = is_help ? stdout : stderr;
-  std::vector<std::string> names;
-  for (const auto& one : all) names.emplace_back(one.name);
-  if (!is_help)
-    std::fprintf(stream, "%s: there is no %s \"%s\"%s\n\n", call.program.c_str(), noun, word.c_str(),
-                 did_you_mean(word, names).c_str());
+  if (!is_help) {
+    std::vector<std::string> names;
+    for (const auto& one : all) names.emplace_back(one.name);
+    std::fprintf(stderr, "%s: there is no %s \"%s\"%s; %s -h lists them\n", call.program.c_str(), noun, word.c_str(),
+                 did_you_mean(word, names).c_str(), call.program.c_str());
+    return kExitFailed;
+  }
+  std::FILE* const stream = call.arguments.empty() ? stderr : stdout;
   std::string capitals = noun;
   for (char& letter : capitals) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   std::fprintf(stream, "usage: %s %s [options]\n\n%ss:\n", call.program.c_str(), capitals.c_str(), noun);
   for (const auto& one : all) std::fprintf(stream, "  %-*s  %s\n", static_cast<int>(widest + 2), one.name, one.help);
-  return is_help && !call.arguments.empty() ? kExitOk : kExitFailed;
+  return call.arguments.empty() ? kExitFailed : kExitOk;
 }
 
 }  // namespace pl::tools

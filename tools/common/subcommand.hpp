@@ -14,7 +14,8 @@ struct subcommand {
 };
 
 // Runs the one that the first argument names, with the arguments behind it. Otherwise prints what there is: to stdout if
-// asked for by -h or --help (exit code 0), to stderr after an unknown word or none. `noun` is what the text calls one
+// asked for by -h or --help (exit code 0), to stderr without a word; an unknown word gets one line. `noun` is what the text
+// calls one
 // ("benchmark").
 int run_subcommand(const invocation& call, const char* noun, std::span<const subcommand> all);
 

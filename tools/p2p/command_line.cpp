@@ -245,7 +245,7 @@ void settle(const raw_options& raw, settings& parsed) {
 
 void print_benchmarks(FILE* out) {
   std::fputs("usage: peerlane p2p BENCHMARK [options] [H|D|MD|MH H|D|MD|MH]\n\nbenchmarks:\n", out);
-  for (const auto& one : kBenchmarks) std::fprintf(out, "  %-10s  %-14s  %s\n", one.word, one.program, one.help);
+  for (const auto& one : kBenchmarks) std::fprintf(out, "  %-14s  %-18s  %s\n", one.word, one.program, one.help);
   std::fputs("\npeerlane p2p BENCHMARK -h lists the options.\n", out);
 }
 
@@ -304,9 +304,9 @@ parsed_command parse_command(const tools::invocation& call) {
     if (found == kBenchmarks.end()) {
       const bool help = word == "-h" || word == "--help";
       if (!help && !word.empty())
-        std::fprintf(stderr, "peerlane p2p: \"%s\" is no benchmark%s; peerlane p2p -h lists the options\n\n", word.c_str(),
+        std::fprintf(stderr, "peerlane p2p: there is no benchmark \"%s\"%s; peerlane p2p -h lists them\n", word.c_str(),
                      hint(word).c_str());
-      print_benchmarks(help ? stdout : stderr);
+      else print_benchmarks(help ? stdout : stderr);
       out.exit_code = help ? tools::kExitOk : tools::kExitFailed;
       return out;
     }

@@ -18,6 +18,7 @@
 #include "tools/common/report.hpp"
 #include "tools/common/temporary_folder.hpp"
 #include "tools/common/tool.hpp"
+#include "tools/common/word_list.hpp"
 #include "tools/soak/soak.hpp"
 
 namespace pl::soak {
@@ -119,7 +120,7 @@ int run_soak(const invocation& call) {
   soak_options options;
   command_parser parser(
       call, "Random clients, kills, full disks, floods and bit flips against store, messages and mappings, with an oracle");
-  parser.integer("--minutes", options.minutes, 0, 24 * 60, "How long [1]");
+  parser.integer("--minutes", options.minutes, 0, 24 * 60, "How long [1, without --seconds]");
   parser.integer("--seconds", options.seconds, 0, 59, "So many seconds more [0]");
   parser.integer("--seed", options.seed, 0, 1'000'000'007, "What is done; 0: a random one, which is printed");
   parser.text("--folder", options.folder,
@@ -132,9 +133,14 @@ int run_soak(const invocation& call) {
   if (options.mapping_worker_s > 0)
     return run_mapping_worker(static_cast<std::uint64_t>(options.seed),
                               static_cast<std::uint64_t>(options.mapping_worker_s));
-  if (std::none_of(std::begin(kParts), std::end(kParts), [&](const part& one) { return is_wanted(options, one.name); }))
-    throw tool_failure("--only " + options.only + ": store, messages, mappings");
-  if (options.minutes == 0 && options.seconds == 0) options.minutes = 1;
+  if (!options.only.empty())
+    for (const auto& word : split_list(options.only))
+      if (std::none_of(std::begin(kParts), std::end(kParts), [&](const part& one) { return word == one.name; }))
+        throw tool_failure("--only: there is no part \"" + word + "\": store, messages, mappings");
+  if (options.minutes == 0 && options.seconds == 0) {
+    options.seconds = 60;
+    smaller_run(parser).number("--seconds", options.seconds, 10);
+  }
   plan run;
   run.seed = options.seed != 0 ? static_cast<std::uint64_t>(options.seed) : monotonic_ns() % 1'000'000'007 + 1;
   temporary_folder folder("soak", options.folder);

@@ -101,6 +101,7 @@ status ucx_fabric::configure(ucp_config_t* config, const options& wanted) {
     set("TLS", "^" + excluded);
   }
   if (!wanted.gpu_lanes) set("MEMTYPE_CACHE", "n");
+  ucx::avoid_faulty_protocols(*ucx_, config);
   if (!wanted.rails.empty() && !set("NET_DEVICES", wanted.rails))
     return failure{EINVAL, format("UCX does not take '%s' as its list of net devices", wanted.rails.c_str())};
   // Without RDMA UCX's rendezvous makes the same copies with one more round trip: receives of parts are already posted

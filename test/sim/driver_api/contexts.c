@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Contexts: what works before there is one, in a thread without a current one, and after the primary one has ended. */
-#include <cudaProfiler.h>
 #include <pthread.h>
 
 #include "test/sim/driver_api/check.h"
+
+CUresult CUDAAPI cuProfilerStart(void);  // cudaProfiler.h, which PyPI's toolkit lacks
 
 static CUcontext g_primary;
 static CUdeviceptr g_device, g_managed, g_other;

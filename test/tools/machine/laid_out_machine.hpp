@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "tools/machine/checks.hpp"
 #include "tools/machine/recording.hpp"
@@ -55,7 +56,9 @@ inline const laid_out_machine& laid_out(const std::string& text) {
   if (one == nullptr) one = std::make_unique<laid_out_machine>(text);
   return *one;
 }
-inline const laid_out_machine& machine_named(const std::string& name) { return laid_out(text_of(machine_file(name))); }
+inline const laid_out_machine& machine_named(std::string_view name) {
+  return laid_out(text_of(machine_file(std::string(name))));
+}
 
 inline const finding* find_finding(const std::vector<finding>& all, const std::string& subject) {
   for (const auto& one : all)

@@ -58,7 +58,7 @@ def usage():
     for name in ("pingpong", "economy", "stencil", "multigrid", "stopped", "stuck", "poke", "cost"):
         check(f"\n  {name} " in done.out, name, done.out)
         check("Usage:" in run(name, "--help").out, name)
-    refuse(run("nonsense"), 'there is no benchmark "nonsense"', "pingpong")
+    refuse(run("nonsense"), 'there is no benchmark "nonsense"; peerlane async -h lists them')
     refuse(run(), "")
 
 
