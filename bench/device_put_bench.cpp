@@ -6,7 +6,6 @@
 // Sections: latency rate bandwidth order random company errors gemm; all of them without one. Exit code 1 if anything is
 // wrong. cublas=LIBRARY among the sections names the library for the multiplication that runs beside puts, which is left out
 // without it.
-#include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "bench/matrix_product.hpp"
 #include "cuda/kernel_image.hpp"
 #include "device/session.hpp"
 #include "device_put_kernels_image.hpp"
@@ -100,13 +100,14 @@ class bench {
   const peerlane_device_ring& ring(unsigned index = 0) const { return session_->ring(index).handle(); }
   double rate_of(unsigned rings, unsigned blocks, unsigned threads, unsigned is_each, std::uint64_t bytes, unsigned count,
                  const peerlane_device_window& destination, const peerlane_device_window& source);
+  void time_gemm_beside(const matrix_product& product, cu::function_t burst, std::uint64_t bytes, bool is_resident);
   std::vector<double> latency_of(const peerlane_device_window& destination, const peerlane_device_window& source,
                                  std::uint64_t bytes, unsigned mode, unsigned rounds);
 
   const cu::driver_table& cuda_;
   cu::context_t context_ = nullptr;
   cu::module_t module_ = nullptr;
-  cu::stream_t stream_ = nullptr, other_ = nullptr;
+  cu::stream_t stream_ = nullptr, other_ = nullptr, urgent_ = nullptr;
   cu::device_ptr device_ = 0, far_memory_ = 0, small_ = 0, answers_ = 0, host_pointer_ = 0;
   std::byte* host_ = nullptr;
   double cycles_per_ns_ = 1;
@@ -528,74 +529,69 @@ void bench::check_errors() {
 
 // ---- Beside a matrix multiplication
 
+// Matrix products of cuBLAS alone and beside puts to the host, posted in two ways: by a thread that stays, and by short
+// kernels that post and end while the copy engine goes on. What a resident thread costs by itself is the third row: it holds
+// a multiprocessor, which the product's kernel then cannot fill.
 void bench::time_gemm() {
-  void* const library = cublas.empty() ? nullptr : dlopen(cublas.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) {
-    std::printf("gemm: left out, cublas=LIBRARY names no library (%s)\n", cublas.empty() ? "not given" : dlerror());
+  auto product = matrix_product::open(cuda_, cublas, other_);
+  if (!product) {
+    std::printf("gemm: left out: %s\n", product.error().message.c_str());
     return;
   }
-  using create_t = int (*)(void**);
-  using set_stream_t = int (*)(void*, cu::stream_t);
-  using gemm_t = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int,
-                         const void*, void*, int, int, int, int);
-  const auto create = reinterpret_cast<create_t>(dlsym(library, "cublasCreate_v2"));
-  const auto set_stream = reinterpret_cast<set_stream_t>(dlsym(library, "cublasSetStream_v2"));
-  const auto gemm = reinterpret_cast<gemm_t>(dlsym(library, "cublasGemmEx"));
-  void* handle = nullptr;
-  if (create == nullptr || set_stream == nullptr || gemm == nullptr || create(&handle) != 0 ||
-      set_stream(handle, other_) != 0) {
-    std::printf("gemm: left out, the library does not answer\n");
-    return;
-  }
-  constexpr int kSide = 8192, kBf16 = 14, kCompute32 = 68, kTurns = 40;
-  cu::device_ptr a = 0, b = 0, c = 0;
-  for (auto* const one : {&a, &b, &c}) {
-    must(cuda_.cuMemAlloc_v2(one, std::size_t{kSide} * kSide * 2), "cuMemAlloc");
-    must(cuda_.cuMemsetD8_v2(*one, 0, std::size_t{kSide} * kSide * 2), "cuMemsetD8");
-  }
-  must(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
-  const auto multiply = [&] {
-    const float alpha = 1, beta = 0;
-    const auto place = [](cu::device_ptr pointer) { return reinterpret_cast<void*>(pointer); };
-    const std::uint64_t begin_ns = monotonic_ns();
-    for (int i = 0; i < kTurns; ++i)
-      if (const int code = gemm(handle, 0, 0, kSide, kSide, kSide, &alpha, place(a), kBf16, kSide, place(b), kBf16, kSide,
-                                &beta, place(c), kBf16, kSide, kCompute32, -1))
-        return std::printf("gemm: cublasGemmEx: %d\n", code), 0.0;
-    must(cuda_.cuStreamSynchronize(other_), "gemm");
-    return 2.0 * kSide * kSide * kSide * kTurns / static_cast<double>(monotonic_ns() - begin_ns) / 1e3;
-  };
-  multiply();
   if (!open(1)) return;
-  for (const std::uint64_t bytes : {64u, 65536u, 1048576u}) {
-    std::vector<double> alone, beside;
-    double gb_per_s = 0;
-    for (int turn = 0; turn < 3; ++turn) {
-      alone.push_back(multiply());
-      // Enough puts for the time of the multiplications, by one thread of one block.
+  cu::function_t burst = nullptr;
+  must(cuda_.cuModuleGetFunction(&burst, module_, "burst_of_puts"), "burst_of_puts");
+  must(cuda_.cuStreamCreateWithPriority(&urgent_, 1, -5), "cuStreamCreateWithPriority");
+  product->run([] {});
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{64}, std::uint64_t{65536}, std::uint64_t{1048576}})
+    for (const bool is_resident : {true, false})
+      if (bytes != 0 || is_resident) time_gemm_beside(*product, burst, bytes, is_resident);
+}
+
+void bench::time_gemm_beside(const matrix_product& product, cu::function_t burst, std::uint64_t bytes, bool is_resident) {
+  constexpr std::uint64_t kPutsOfABurst = 128, kUnderWay = 512;
+  std::vector<double> alone, beside, gb_per_s;
+  for (int turn = 0; turn < 5; ++turn) {
+    alone.push_back(product.run([] {}));
+    const std::uint64_t before = session_->ring(0).read().completed, begin_ns = monotonic_ns();
+    if (bytes == 0) {
+      launch("count_cycles", 1, 1, std::uint64_t{150'000'000}, std::uint64_t{answers_});
+    } else if (is_resident) {
+      // Enough puts for the time of the products.
       const auto count = static_cast<unsigned>(std::min<std::uint64_t>(400'000, (std::uint64_t{3} << 30) * 4 / bytes));
-      const auto before = session_->ring(0).read().completed;
-      const std::uint64_t begin_ns = monotonic_ns();
       std::vector<peerlane_device_ring> handles{ring()};
       must(cuda_.cuMemcpyHtoD_v2(small_ + (1u << 20), handles.data(), sizeof handles[0]), "cuMemcpyHtoD");
       launch("many_puts", 1, 1, std::uint64_t{small_ + (1u << 20)}, 1u, host_window_, gpu_, bytes, count, 0u,
              std::uint64_t{answers_});
-      beside.push_back(multiply());
-      gb_per_s = static_cast<double>((session_->ring(0).read().completed - before) * bytes) /
-                 static_cast<double>(monotonic_ns() - begin_ns);
-      finish("many_puts");
     }
-    std::printf("gemm of %d: %.1f %.1f %.1f TFLOP/s alone, beside puts of %llu B to the host (%.2f GB/s) %.1f %.1f %.1f\n",
-                kSide, alone[0], alone[1], alone[2], static_cast<unsigned long long>(bytes), gb_per_s, beside[0], beside[1],
-                beside[2]);
-    std::sort(alone.begin(), alone.end());
-    std::sort(beside.begin(), beside.end());
-    file.add_row({{"kind", "gemm"},
-                  {"size_bytes", bytes},
-                  {"tflop_per_s_alone", alone[1]},
-                  {"tflop_per_s_beside", beside[1]},
-                  {"bandwidth_gb_per_s", gb_per_s}});
+    std::uint64_t launched = 0;
+    beside.push_back(product.run([&] {
+      if (is_resident || launched - (session_->ring(0).read().completed - before) > kUnderWay) return;
+      auto handle = ring();
+      auto rounds = static_cast<unsigned>(kPutsOfABurst / 32);
+      void* parameters[] = {&handle, &host_window_, &gpu_, &bytes, &rounds};
+      must(cuda_.cuLaunchKernel(burst, 1, 1, 1, 32, 1, 1, 0, urgent_, parameters, nullptr), "burst_of_puts");
+      launched += kPutsOfABurst;
+    }));
+    gb_per_s.push_back(static_cast<double>((session_->ring(0).read().completed - before) * bytes) /
+                       static_cast<double>(monotonic_ns() - begin_ns));
+    finish("the puts beside");
+    must(cuda_.cuStreamSynchronize(urgent_), "the puts beside");
   }
+  for (auto* const one : {&alone, &beside, &gb_per_s}) std::sort(one->begin(), one->end());
+  const char* const poster = bytes == 0    ? "a thread that only reads the clock"
+                             : is_resident ? "a resident thread"
+                                           : "short kernels";
+  std::printf(
+      "gemm: %.1f TFLOP/s alone (%.1f to %.1f), %.1f (%.1f to %.1f) = %.2f %% beside %s, puts of %llu B, %.2f GB/s\n",
+      alone[2], alone[0], alone[4], beside[2], beside[0], beside[4], beside[2] / alone[2] * 100, poster,
+      static_cast<unsigned long long>(bytes), gb_per_s[2]);
+  file.add_row({{"kind", "gemm"},
+                {"posted_by", poster},
+                {"size_bytes", bytes},
+                {"tflop_per_s_alone", alone[2]},
+                {"tflop_per_s_beside", beside[2]},
+                {"bandwidth_gb_per_s", gb_per_s[2]}});
 }
 
 }  // namespace

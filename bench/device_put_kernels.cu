@@ -100,6 +100,16 @@ PL_KERNEL void many_puts(std::uint64_t ring_table, unsigned rings, window_t dest
 }
 PL_EXPORT_KERNEL(many_puts)
 
+// One warp posts 32 puts a round and ends without waiting for any: no multiprocessor is held while the bytes move.
+PL_KERNEL void burst_of_puts(ring_t ring, window_t destination, window_t source, std::uint64_t bytes, unsigned rounds) {
+  for (unsigned i = 0; i < rounds; ++i) {
+    const std::uint64_t offset =
+        (thread_number() + std::uint64_t{i} * pl::dev::block_dim_x()) * bytes % (source.size_bytes - bytes + 1) / 64 * 64;
+    if (pd::put_each(ring, destination, offset, source, offset, bytes) < 0) return;
+  }
+}
+PL_EXPORT_KERNEL(burst_of_puts)
+
 // Each thread fills its slot of `to` from `from` in pieces of random sizes up to `most`, in random order of the two windows'
 // alignment, until all is moved: the host compares every byte. `puts` counts them.
 PL_KERNEL void random_puts(ring_t ring, window_t destination, window_t source, std::uint64_t slot_bytes, unsigned most,

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Transfers that kernels start, on a real GPU: latency by size and scope, order, rate, bandwidth, random puts checked byte by byte, what
-# idle rings cost other copies, errors, and a matrix multiplication beside puts (cuBLAS of the machine's PyTorch).
-# It builds nothing (bench/device_put_bench: -DPEERLANE_BENCH=ON).
-#   scripts/gpu/device.sh <folder of device_put_bench> <results folder>
+# idle rings cost other copies, errors, a matrix multiplication beside puts (cuBLAS of the machine's PyTorch), and memory of
+# another process, which is killed in the middle.
+# It builds nothing (bench/device_put_bench, device_neighbor_bench: -DPEERLANE_BENCH=ON).
+#   scripts/gpu/device.sh <folder of the two> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
-arguments "bench=folder of device_put_bench" results -- "$@"
-cp "$bench/device_put_bench" /tmp/device_put_bench && chmod 755 /tmp/device_put_bench
+arguments "bench=folder of device_put_bench and device_neighbor_bench" results -- "$@"
+cp "$bench"/device_{put,neighbor}_bench /tmp/ && chmod 755 /tmp/device_{put,neighbor}_bench
 cublas=$(python3 - <<'PYTHON'
 import glob, site, sys
 
@@ -25,6 +26,8 @@ for section in latency order rate bandwidth random company gemm errors; do
   LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section" "cublas=$cublas"
 done
 LIMIT=60 TAIL=6 step errors_nobody "${nobody[@]}" /tmp/device_put_bench /tmp/nobody_device.json errors
+LIMIT=60 TAIL=20 step neighbor /tmp/device_neighbor_bench "$results/neighbor.json"
+LIMIT=60 TAIL=20 step neighbor_nobody "${nobody[@]}" /tmp/device_neighbor_bench /tmp/nobody_neighbor.json
 tidy_results "$results"
 printf '%s\n' "${summary[@]}"
 exit "$failed"

@@ -49,14 +49,14 @@ class Cache:
 
     def write(self, blocks, pages):
         """The model's writes: pages with these numbers into these blocks."""
-        where, numbers = torch.as_tensor(blocks, device="cuda"), torch.as_tensor(pages, device="cuda")
+        places, numbers = torch.as_tensor(blocks, device="cuda"), torch.as_tensor(pages, device="cuda")
         for plane, tensor in enumerate(self.gpu):
-            tensor.index_copy_(0, where, stamps(numbers, plane, self.words))
+            tensor.index_copy_(0, places, stamps(numbers, plane, self.words))
 
     def wrong(self, blocks, pages):
         """How many planes do not hold these pages in these blocks."""
-        where, numbers = torch.as_tensor(blocks, device="cuda"), torch.as_tensor(pages, device="cuda")
-        return sum(not torch.equal(tensor.index_select(0, where), stamps(numbers, plane, self.words)) for plane, tensor in enumerate(self.gpu))
+        places, numbers = torch.as_tensor(blocks, device="cuda"), torch.as_tensor(pages, device="cuda")
+        return sum(not torch.equal(tensor.index_select(0, places), stamps(numbers, plane, self.words)) for plane, tensor in enumerate(self.gpu))
 
 
 class Peerlane:
@@ -83,24 +83,24 @@ class Staged:
         self.on_host = torch.empty((most, cache.words), dtype=torch.int32, pin_memory=True)
 
     def evict(self, host, blocks):
-        count, where, there = len(blocks), torch.from_numpy(blocks), torch.from_numpy(host)
+        count, places, pages = len(blocks), torch.from_numpy(blocks), torch.from_numpy(host)
         with torch.cuda.stream(self.stream):
-            where = where.cuda(non_blocking=True)
+            places = places.cuda(non_blocking=True)
             for gpu, cpu in zip(self.cache.gpu, self.cache.host):
-                torch.index_select(gpu, 0, where, out=self.on_gpu[:count])
+                torch.index_select(gpu, 0, places, out=self.on_gpu[:count])
                 self.on_host[:count].copy_(self.on_gpu[:count], non_blocking=True)
                 self.stream.synchronize()
-                cpu.index_copy_(0, there, self.on_host[:count])
+                cpu.index_copy_(0, pages, self.on_host[:count])
         return self
 
     def restore(self, blocks, host):
-        count, where, there = len(blocks), torch.from_numpy(blocks), torch.from_numpy(host)
+        count, places, pages = len(blocks), torch.from_numpy(blocks), torch.from_numpy(host)
         with torch.cuda.stream(self.stream):
-            where = where.cuda(non_blocking=True)
+            places = places.cuda(non_blocking=True)
             for gpu, cpu in zip(self.cache.gpu, self.cache.host):
-                torch.index_select(cpu, 0, there, out=self.on_host[:count])
+                torch.index_select(cpu, 0, pages, out=self.on_host[:count])
                 self.on_gpu[:count].copy_(self.on_host[:count], non_blocking=True)
-                gpu.index_copy_(0, where, self.on_gpu[:count])
+                gpu.index_copy_(0, places, self.on_gpu[:count])
                 self.stream.synchronize()
         return self
 

@@ -104,24 +104,24 @@ class _Work:
                     _read(file, offset, chunk[:size])
                     moving.append((_blocks.copy_block_list_async([address], [chunk.ctypes.data], size), file))
                     continue
-            except Exception as why:
-                failure = why
+            except Exception as error:
+                failure = error
             file.end_piece(failure)
 
 
 def _finish(operation: Any, file: _File) -> None:
     try:
         operation.wait()
-    except Exception as why:
-        file.end_piece(why)
+    except Exception as error:
+        file.end_piece(error)
     else:
         file.end_piece()
 
 
-def _read(file: _File, offset: int, into: Any) -> None:
+def _read(file: _File, offset: int, buffer: Any) -> None:
     done = 0
-    while done < len(into):
-        some = os.preadv(file.fd, [memoryview(into)[done:]], offset + done)
+    while done < len(buffer):
+        some = os.preadv(file.fd, [memoryview(buffer)[done:]], offset + done)
         if some == 0:
             raise OSError(f"{file.path} ends at byte {offset + done}, in the middle of a tensor")
         done += some
