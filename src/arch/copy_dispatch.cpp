@@ -146,6 +146,11 @@ std::span<const copy_ops> supported_copy_ops() {
 const char* write_isa_name() { return name_of(chosen().choice.write); }
 const char* read_isa_name() { return name_of(chosen().choice.read); }
 
+void write_commands_unfenced(void* device, const void* host, std::size_t bytes) noexcept {
+  static void (*const write)(void*, const void*, std::size_t) = ops_of(chosen().choice.write).write;
+  write(device, host, bytes);
+}
+
 namespace detail {
 
 constinit std::atomic<const copy_ops*> active_ops[4] = {};

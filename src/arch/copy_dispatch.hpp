@@ -55,6 +55,10 @@ std::span<const copy_ops> supported_copy_ops();
 const char* write_isa_name();
 const char* read_isa_name();
 
+// Writes commands into memory from which a device fetches them, by the best instructions for every kind of mapping and size:
+// MOVDIR64B, unlike wider stores, is quick there for long lists too (docs/results/blocks/h200/engines.json). No fence.
+void write_commands_unfenced(void* device, const void* host, std::size_t bytes) noexcept;
+
 namespace detail {
 extern std::atomic<const copy_ops*> active_ops[4];
 const copy_ops& resolve_copy_ops(mapping_type type);

@@ -211,7 +211,7 @@ status channel::reserve(std::uint32_t words) {
 }
 
 void channel::append(std::span<const std::uint32_t> commands) {
-  arch::copy_to_unfenced(kView, view_ + kCommandsOffset + next_offset_, commands.data(), commands.size_bytes());
+  arch::write_commands_unfenced(view_ + kCommandsOffset + next_offset_, commands.data(), commands.size_bytes());
   next_offset_ += commands.size_bytes();
 }
 
