@@ -96,8 +96,9 @@ struct ibv_context;
 struct ibv_qp;
 struct ibv_cq;
 struct ibv_recv_wr;
+struct ibv_exp_send_wr;
 typedef struct ibv_qp_init_attr gds_qp_init_attr_t;
-typedef struct ibv_send_wr gds_send_wr;
+typedef struct ibv_exp_send_wr gds_send_wr; /* infiniband/verbs_exp.h */
 
 enum gds_create_qp_flags {
   GDS_CREATE_QP_DEFAULT = 0,
@@ -118,6 +119,8 @@ struct gds_qp {
   void* res_domain;
   struct ibv_context* dev_context;
 };
+/* For arrays of a request's parts; a request of a soft queue pair has one. */
+enum { GDS_SEND_INFO_MAX_OPS = 32, GDS_WAIT_INFO_MAX_OPS = 32 };
 typedef struct gds_send_request {
   uint64_t reserved[128];
 } gds_send_request_t;

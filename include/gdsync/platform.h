@@ -13,7 +13,7 @@
 #define GDS_HAS_CUDA_HEADER 1
 #endif
 #if __has_include(<infiniband/verbs.h>)
-#include <infiniband/verbs.h>
+#include <infiniband/verbs_exp.h>
 #endif
 #endif
 

@@ -73,7 +73,21 @@ int poll_queue(ibv_cq* cq, int count, ibv_wc* completions) {
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** bad) {
-  return gds_post_send(static_cast<gds_qp*>(static_cast<soft_qp*>(qp->qp_context)), wr, bad);
+  gds_send_wr request{};
+  gds_send_wr more{};  // stands for verbs' next, which is refused
+  if (wr != nullptr) {
+    request.wr_id = wr->wr_id;
+    request.next = wr->next != nullptr ? &more : nullptr;
+    request.sg_list = wr->sg_list;
+    request.num_sge = wr->num_sge;
+    request.opcode = wr->opcode;
+    request.send_flags = wr->send_flags;
+  }
+  gds_send_wr* refused = nullptr;
+  auto* const pair = static_cast<gds_qp*>(static_cast<soft_qp*>(qp->qp_context));
+  const int code = gds_post_send(pair, wr != nullptr ? &request : nullptr, &refused);
+  if (code != 0 && bad != nullptr) *bad = wr;
+  return code;
 }
 int post_receive(ibv_qp* qp, ibv_recv_wr* wr, ibv_recv_wr** bad) {
   return gds_post_recv(static_cast<gds_qp*>(static_cast<soft_qp*>(qp->qp_context)), wr, bad);
@@ -111,7 +125,7 @@ result<soft_work> work_of(std::uint64_t id, const ibv_sge* list, int count) {
   return out;
 }
 
-result<std::uint32_t> prepare_send(soft_qp& qp, const ibv_send_wr& wr) {
+result<std::uint32_t> prepare_send(soft_qp& qp, const gds_send_wr& wr) {
   if (wr.opcode != IBV_WR_SEND) return failure{EINVAL, "a soft queue pair has no other operation than IBV_WR_SEND"};
   auto work = work_of(wr.wr_id, wr.sg_list, wr.num_sge);
   if (!work) return work.error();
@@ -124,7 +138,7 @@ status check(const soft_qp* qp, const void* wr) {
   return {};
 }
 
-status check_one(const soft_qp* qp, const ibv_send_wr* wr) {
+status check_one(const soft_qp* qp, const gds_send_wr* wr) {
   if (auto done = check(qp, wr); !done) return done;
   if (wr->next != nullptr) return failure{EINVAL, "one send a call: wr->next is not null"};
   return {};

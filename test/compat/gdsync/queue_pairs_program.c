@@ -74,7 +74,13 @@ static void queue_send(struct end* local, unsigned round, uint32_t bytes) {
   wr.wr_id = round;
   wr.sg_list = &piece;
   wr.num_sge = 1;
-  wr.opcode = IBV_WR_SEND;
+  if (round % 2 == 0) { /* by the names of either verbs */
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+  } else {
+    wr.exp_opcode = IBV_EXP_WR_SEND;
+    wr.exp_send_flags = IBV_EXP_SEND_SIGNALED;
+  }
   if (round % 3 == 0) {
     CHECK(gds_stream_queue_send(local->stream, local->qp, &wr, &bad) == 0);
     CHECK(gds_stream_wait_cq(local->stream, &local->qp->send_cq, 0) == 0);
@@ -194,7 +200,15 @@ static int loopback(void) {
     receive.num_sge = 1;
     CHECK(ibv_post_recv(local.qp->qp, &receive, &bad_receive) == 0);
   }
-  CHECK(ibv_post_send(local.qp->qp, &wr, &bad) == 0);
+  {
+    struct ibv_send_wr plain, *bad_plain = NULL; /* verbs' own call takes verbs' own structure */
+    memset(&plain, 0, sizeof plain);
+    plain.wr_id = 5;
+    plain.sg_list = &piece;
+    plain.num_sge = 1;
+    plain.opcode = IBV_WR_SEND;
+    CHECK(ibv_post_send(local.qp->qp, &plain, &bad_plain) == 0);
+  }
   while (ibv_poll_cq(local.qp->recv_cq.cq, 1, &wc) == 0) {}
   CHECK(wc.wr_id == 9 && wc.status == IBV_WC_LOC_LEN_ERR && wc.byte_len == 64);
   close_end(&local);
