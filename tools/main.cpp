@@ -88,7 +88,8 @@ command_facts facts_of_program() {
       "first commands: peerlane doctor (what stands between this machine and the fast path), peerlane demo, peerlane "
       "sanity.\nUnder another name it is that tool, with the options and the text of its namesake: gdrcopy_sanity, "
       "gdrcopy_copybw, gdrcopy_copylat, gdrcopy_apiperf, gdrcopy_pplat (and the same without gdrcopy_), nvbandwidth, "
-      "osu_latency, osu_bw, osu_bibw, osu_mbw_mr and osu_multi_lat; osu_barrier, osu_bcast, osu_gather, osu_scatter, "
+      "osu_latency, osu_bw, osu_bibw, osu_mbw_mr and osu_multi_lat; osu_put_latency, osu_put_bw, osu_get_latency, "
+      "osu_get_bw, osu_fop_latency and osu_cas_latency; osu_barrier, osu_bcast, osu_gather, osu_scatter, "
       "osu_allgather, osu_reduce, osu_allreduce, osu_reduce_scatter, osu_alltoall and osu_alltoallv.",
       {},
       {}};

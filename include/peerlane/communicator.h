@@ -27,8 +27,8 @@
  * child every call answers EACCES.
  *
  * Progress. Only inside calls on the communicator or its operations, or by a thread (options.progress_thread). A process
- * that makes none takes no part in larger messages and answers no put or get. Functions of peerlane_op_then() are called
- * inside calls only.
+ * that makes none takes no part in larger messages and answers no put or get that needs it (below). Functions of
+ * peerlane_op_then() are called inside calls only.
  *
  * Memory order. When a receive, get or put has ended for its waiter, later CPU loads see the bytes, and so does GPU work
  * that is launched afterwards. What is sent or put is read at an unspecified time between the call and the end of the
@@ -224,7 +224,15 @@ int peerlane_comm_irecv_matched(peerlane_comm_t comm, peerlane_message_t* messag
 int peerlane_comm_release_message(peerlane_comm_t comm, peerlane_message_t* message);
 
 /* ---- Put, get, atomics -----------------------------------------------------------------------------------------------
- * An operation that has ended is complete at the target too. The target's process answers inside its calls. */
+ * An operation that has ended is complete at the target too. Who does it:
+ *
+ *   window                              put, get                    atomics
+ *   peerlane_comm_allocate, same node   the caller alone            the caller alone
+ *   other host memory, same node        the caller alone (*)        the target, inside its calls
+ *   GPU memory, or another node         the target, inside its calls
+ *
+ * Alone: the target may sleep, compute or be stopped, and the operation has ended when its call returns. (*) Where the
+ * kernel lets the process reach the target's memory; else as in the last row. */
 
 /** Plain bytes: goes to the others by any way (a message, peerlane_comm_all_gather). Valid until the window ends. */
 struct peerlane_window_key {
@@ -240,6 +248,20 @@ struct peerlane_window_key {
  */
 int peerlane_comm_expose(peerlane_comm_t comm, struct peerlane_buffer buffer, peerlane_window_t* window,
                          struct peerlane_window_key* key);
+
+/**
+ * @brief Makes a window of new host memory, zeroed, which the processes of the node map.
+ *
+ * The memory is the process's like any other, until the window is released. Peers put, get and count there without this
+ * process. Atomics are the CPU's: atomic also towards those of this process's threads.
+ *
+ * @param size_bytes  more than 0.
+ * @param window      written on success; ended by peerlane_comm_release_window(), which also frees the memory.
+ * @param memory      written on success: page-aligned.
+ * @param key         written on success; for the others.
+ */
+int peerlane_comm_allocate(peerlane_comm_t comm, size_t size_bytes, peerlane_window_t* window, void** memory,
+                           struct peerlane_window_key* key);
 
 /**
  * @brief Ends a window. On return nothing touches the memory any more.
@@ -279,7 +301,8 @@ enum peerlane_atomic {
 /**
  * @brief Begins an atomic on an aligned 64-bit word of a window.
  *
- * Atomic towards every other peerlane_comm_atomic on the word, not towards kernels or other CPU threads.
+ * Atomic towards every other peerlane_comm_atomic on the word; in host memory also towards atomics of CPU threads. Not
+ * towards kernels.
  *
  * @param atomic  enum peerlane_atomic.
  * @param before  may be NULL; gets the word's old value, and must live until the operation ends.
@@ -358,6 +381,7 @@ struct peerlane_comm_statistics {
   uint64_t waiting_sends;    /**< Sends that had to wait until the peer had taken what it was sent before. */
   uint64_t unexpected_bytes; /**< Held now. */
   uint64_t operations;       /**< Under way now. */
+  uint64_t one_sided;        /**< Puts, gets and atomics that this process did without the target. */
 };
 int peerlane_comm_get_statistics(peerlane_comm_t comm, struct peerlane_comm_statistics* statistics);
 

@@ -70,19 +70,22 @@ inline int release_message(peerlane_comm_t handle, std::uint64_t number) {
 class window : public detail::owned_number<peerlane_comm_t, peerlane_comm_release_window> {
  public:
   window() = default;
-  window(peerlane_comm_t handle, peerlane_window_t number, const window_key& key) noexcept
-      : owned_number(handle, number), key_(key) {}
+  window(peerlane_comm_t handle, peerlane_window_t number, const window_key& key, void* data = nullptr) noexcept
+      : owned_number(handle, number), key_(key), data_(data) {}
   const window_key& key() const noexcept { return key_; }
+  // Of allocate(), until the window ends; else null.
+  void* data() const noexcept { return data_; }
   // As peerlane_comm_release_window. ETIMEDOUT: a peer may still read the memory; call it again.
   status release() noexcept {
     if (number_ == 0) return {};
     const int code = peerlane_comm_release_window(owner_, number_);
-    if (code == 0) number_ = 0;
+    if (code == 0) number_ = 0, data_ = nullptr;
     return detail::to_status(code);
   }
 
  private:
   window_key key_{};
+  void* data_ = nullptr;
 };
 
 // A message that matched_probe has taken out of the matching. Dropping it discards the message.
@@ -206,6 +209,15 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     window_key key{};
     if (const int code = peerlane_comm_expose(handle_, range, &number, &key)) return failure{code, peerlane_last_error()};
     return window(handle_, number, key);
+  }
+  // Zeroed host memory that peers of the node reach without this process.
+  result<window> allocate(std::size_t size_bytes) const {
+    peerlane_window_t number = 0;
+    window_key key{};
+    void* data = nullptr;
+    if (const int code = peerlane_comm_allocate(handle_, size_bytes, &number, &data, &key))
+      return failure{code, peerlane_last_error()};
+    return window(handle_, number, key, data);
   }
   result<operation> put(const window_key& key, std::uint64_t offset_bytes, const_buffer data) const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_put(handle_, &key, offset_bytes, data, out); });

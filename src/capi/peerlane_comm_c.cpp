@@ -145,6 +145,19 @@ PL_EXPORT int peerlane_comm_expose(peerlane_comm_t comm, struct peerlane_buffer 
   });
 }
 
+PL_EXPORT int peerlane_comm_allocate(peerlane_comm_t comm, size_t size_bytes, peerlane_window_t* window, void** memory,
+                                     struct peerlane_window_key* key) {
+  if (window == nullptr || memory == nullptr || key == nullptr) return fail(EINVAL, kNullPointer);
+  return with_comm(comm, [&](open_comm& communicator) {
+    auto made = communicator.messenger->allocate(size_bytes);
+    if (!made) return fail(made.error());
+    *key = {made->key().rank, made->key().id, made->key().bytes};
+    *memory = made->data();
+    *window = communicator.windows.add(*std::move(made));
+    return 0;
+  });
+}
+
 PL_EXPORT int peerlane_comm_release_window(peerlane_comm_t comm, peerlane_window_t window) {
   return with_comm(comm, [&](open_comm& communicator) {
     messaging::window* const found = communicator.windows.find(window);

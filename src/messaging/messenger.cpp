@@ -134,14 +134,15 @@ status messenger::end_window(std::uint32_t id, std::chrono::milliseconds limit, 
   auto done = core.wait_until(
       [&]() -> std::optional<status> {
         user = core.revocation_.window_user(id);
+        if (user < 0) user = core.direct_.user(id);
         if (user < 0) return status{};
         const bool is_silent =
             is_last_word && core.context_.peer(user).unanswered_state == core.context_.peer(user).liveness();
         return is_silent ? std::optional<status>(failure{ETIMEDOUT, "it has not answered before"}) : std::nullopt;
       },
       limit, false);
-  if (done) return {};
   const std::lock_guard lock(core.mutex_);
+  if (done) return core.windows_.free_window(id), status{};
   core.context_.peer(user).unanswered_state = core.context_.peer(user).liveness();
   return failure{ETIMEDOUT,
                  format("the window has ended, but rank %d does not answer and may still use its memory: keep the "
@@ -272,6 +273,7 @@ const message_info& matched_message::info() const {
 window& window::operator=(window&& other) noexcept {
   std::swap(owner_, other.owner_);
   std::swap(key_, other.key_);
+  std::swap(data_, other.data_);
   return *this;
 }
 
@@ -284,7 +286,7 @@ status window::close(std::chrono::milliseconds limit) {
   if (owner_ == nullptr) return {};
   if (owner_->core_->context_.is_foreign_process()) return kForeign;
   auto done = owner_->end_window(key_.id, limit, false);
-  if (done) owner_ = nullptr;
+  if (done) owner_ = nullptr, data_ = nullptr;
   return done;
 }
 
@@ -478,6 +480,14 @@ result<window> messenger::expose(const buffer& memory) {
   auto key = core_->windows_.expose(memory);
   if (!key) return std::move(key).error();
   return window(this, *key);
+}
+
+result<window> messenger::allocate(std::size_t bytes) {
+  if (core_->context_.is_foreign_process()) return kForeign;
+  const std::lock_guard lock(core_->mutex_);
+  auto made = core_->windows_.allocate(bytes);
+  if (!made) return std::move(made).error();
+  return window(this, made->first, made->second);
 }
 
 status messenger::flush(int destination_rank, std::chrono::milliseconds limit) {

@@ -135,7 +135,8 @@ class matched_message {
 class window {
  public:
   window() = default;
-  window(window&& other) noexcept : owner_(std::exchange(other.owner_, nullptr)), key_(other.key_) {}
+  window(window&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)), key_(other.key_), data_(std::exchange(other.data_, nullptr)) {}
   window& operator=(window&& other) noexcept;
   ~window();
   static constexpr std::chrono::milliseconds kPatience{2000};
@@ -149,12 +150,15 @@ class window {
     std::uint64_t bytes = 0;
   };
   const key_t& key() const noexcept { return key_; }
+  // Of allocate(), until the window ends; else null.
+  std::byte* data() const noexcept { return data_; }
 
  private:
   friend class messenger;
-  window(messenger* owner, const key_t& key) noexcept : owner_(owner), key_(key) {}
+  window(messenger* owner, const key_t& key, std::byte* data = nullptr) noexcept : owner_(owner), key_(key), data_(data) {}
   messenger* owner_ = nullptr;
   key_t key_;
+  std::byte* data_ = nullptr;
 };
 
 enum class atomic_op : std::uint8_t { add, bit_and, bit_or, bit_xor, swap, compare_swap };
@@ -228,10 +232,13 @@ class messenger {
   // ---- Put, get, atomics. Complete at the target too when the request ends. flush: everything that was put to `peer` by
   // requests that are still alive.
   result<window> expose(const buffer& memory);
+  // Zeroed host memory that the other processes of the node map: they put, get and count there without this process, which
+  // may sleep or be stopped. Atomics are the CPU's: atomic towards each other and towards std::atomic_ref.
+  result<window> allocate(std::size_t bytes);
   request put(const window::key_t& key, std::uint64_t offset, const buffer& data);
   request get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   // On an aligned 64-bit word; `before`, if not null, gets its old value and must live until the request ends.
-  // Atomic towards every atomic() on the word, not towards GPU kernels or other CPU threads.
+  // Atomic towards every atomic() on the word, and in host memory towards atomics of CPU threads; not towards GPU kernels.
   request atomic(const window::key_t& key, std::uint64_t offset, atomic_op op, std::uint64_t operand,
                  std::uint64_t compare = 0, std::uint64_t* before = nullptr);
   status flush(int peer, std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
@@ -279,6 +286,7 @@ class messenger {
     std::uint64_t ipc = 0;     // received
     std::uint64_t pulled = 0;  // received
     std::uint64_t ucx_direct = 0;
+    std::uint64_t one_sided = 0;         // puts, gets and atomics without the target
     std::uint64_t unexpected = 0;        // arrived before their receive
     std::uint64_t waiting_sends = 0;     // sends that waited because of the peer's unexpected_bytes
     std::uint64_t unexpected_bytes = 0;  // held now

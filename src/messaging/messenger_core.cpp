@@ -19,7 +19,8 @@ messenger_core::messenger_core(const cu::driver_table* cuda, const messenger_opt
       channel_(context_, watch_, *this),
       rendezvous_(context_, channel_, watch_),
       messages_(context_, channel_, rendezvous_),
-      windows_(context_, channel_, rendezvous_),
+      direct_(context_),
+      windows_(context_, channel_, rendezvous_, direct_),
       barrier_(context_, channel_, watch_),
       revocation_(context_, channel_, rendezvous_, messages_) {}
 
@@ -29,7 +30,7 @@ status messenger_core::open(bootstrap& group) {
   if (auto done = context_.open_memory(); !done) return done;
   rendezvous_.open();
   if (context_.size > 1) {
-    const auto introduced = introduce_peers(group, context_, channel_, watch_);
+    const auto introduced = introduce_peers(group, context_, channel_, watch_, direct_);
     if (!introduced) return introduced.error();
     do_all_calibrate_ = *introduced;
   }
@@ -170,6 +171,7 @@ void messenger_core::mark_lost(int rank, const std::string& reason) {
   channel_.close(remote);
   fail_operations(rank, format("rank %d %s", rank, reason.c_str()));
   rendezvous_.forget(rank);
+  direct_.forget(rank);
   remote.early.clear();
 }
 

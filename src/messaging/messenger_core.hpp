@@ -3,8 +3,9 @@
 //
 //   messenger_context    peers, buffers, limits, operations         peer_watch          peers that have ended or left
 //   packet_channel       frames in order, shm queues, UCX           tagged_messages     send, receive, matching, cancel
-//   rendezvous           RTS, RTR, ATS, and the transports          remote_access       windows: put, get, atomics
-//   memory_revocation    memory that its owner takes back           dissemination_barrier
+//   rendezvous           RTS, RTR, ATS, and the transports          direct_windows      windows of this node, without their
+//   owner remote_access        windows: put, get, atomics                 memory_revocation   memory that its owner takes
+//   back dissemination_barrier
 //
 // A part uses the parts that its constructor takes, which stand before it here. Only packet_channel calls back: dispatch().
 // Owns all parts. Threads: one lock guards all of it.
@@ -15,6 +16,7 @@
 #include <string>
 
 #include "messaging/barrier.hpp"
+#include "messaging/direct_windows.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/packet_channel.hpp"
@@ -63,6 +65,7 @@ struct messenger_core {
   packet_channel channel_;
   rendezvous rendezvous_;
   tagged_messages messages_;
+  direct_windows direct_;
   remote_access windows_;
   dissemination_barrier barrier_;
   memory_revocation revocation_;

@@ -16,6 +16,7 @@ struct introduction {
   node_identity node;
   shm_queue_set::name send_queues;
   wakeup::name pipe;
+  window_table::name windows;
   std::uint8_t has_light_barrier = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t wants_calibration = 0;
@@ -47,7 +48,8 @@ result<first_round> gather(bootstrap& group, const messenger_context& context, c
 }
 
 // Opens the queues to every process of the node whose memory can be reached. The others count as remote.
-status open_queues(messenger_context& context, packet_channel& channel, const std::vector<introduction>& known) {
+status open_queues(messenger_context& context, packet_channel& channel, direct_windows& windows,
+                   const std::vector<introduction>& known) {
   const auto& own_node = known[static_cast<std::size_t>(context.rank)].node;
   for (auto& remote : context.peers) {
     const auto& received = known[static_cast<std::size_t>(remote.rank)];
@@ -56,6 +58,7 @@ status open_queues(messenger_context& context, packet_channel& channel, const st
     auto opened = channel.open_queues(remote, received.send_queues);
     if (!opened) return std::move(opened).error();
     remote.is_same_node = *opened;
+    if (*opened) windows.open_table(remote.rank, received.windows);
     remote.doorbell.set(remote.pid, received.pipe);
     remote.has_light_barrier = received.has_light_barrier != 0;
   }
@@ -87,7 +90,8 @@ status accept_introduction(messenger_context& context, packet_channel& channel, 
 
 }  // namespace
 
-result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch) {
+result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch,
+                             direct_windows& windows) {
   introduction mine;
   mine.node = node_identity::current();
   mine.wants_calibration = context.options.calibrate ? 1 : 0;
@@ -98,12 +102,15 @@ result<bool> introduce_peers(bootstrap& group, messenger_context& context, packe
     auto pipe = context.wake.make_pipe();
     if (!pipe) return std::move(pipe).error();
     mine.pipe = *pipe;
+    auto table = windows.make_table();
+    if (!table) return std::move(table).error();
+    mine.windows = *table;
     mine.has_light_barrier = process_barrier::join() ? 1 : 0;
   }
   auto first = gather(group, context, mine);
   if (!first) return std::move(first).error();
   // A process that fails from here on reports it, so that the others do not wait.
-  auto opened = open_queues(context, channel, first->known);
+  auto opened = open_queues(context, channel, windows, first->known);
   if (opened && channel.has_remote_peers()) opened = channel.open_fabric(first->rank_on_node);
   const auto* const fabric = channel.fabric();
   mine.is_ready = opened ? 1 : 0;

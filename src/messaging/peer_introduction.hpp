@@ -6,11 +6,13 @@
 // peer that could not open its messenger; errors of the bootstrap and of UCX.
 #pragma once
 
+#include "messaging/direct_windows.hpp"
 #include "messaging/packet_channel.hpp"
 
 namespace pl::messaging {
 
 // Collective. The value: every process asks for a calibration.
-result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch);
+result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch,
+                             direct_windows& windows);
 
 }  // namespace pl::messaging

@@ -16,24 +16,6 @@ int read_operation(packet& outgoing, std::size_t offset, void* destination, std:
   return done.code();
 }
 
-std::uint64_t after(const atomic_request& request, std::uint64_t before) {
-  switch (request.op) {
-    case atomic_op::add:
-      return before + request.operand;
-    case atomic_op::bit_and:
-      return before & request.operand;
-    case atomic_op::bit_or:
-      return before | request.operand;
-    case atomic_op::bit_xor:
-      return before ^ request.operand;
-    case atomic_op::swap:
-      return request.operand;
-    case atomic_op::compare_swap:
-      return before == request.compare ? request.operand : before;
-  }
-  return before;
-}
-
 constexpr const char* kRefused = "the target refuses: its window has ended, or the range leaves it";
 
 }  // namespace
@@ -45,10 +27,27 @@ result<window::key_t> remote_access::expose(const buffer& data) {
   if (!range) return std::move(range).error();
   const auto id = next_window_++;
   windows_[id] = *range;
+  if (!range->is_device && range->bytes != 0 && context_.options.use_cma)
+    direct_.own().publish(id, {window_place::kind::owned, -1, 0, range->address, range->bytes});
   return window::key_t{context_.rank, id, range->bytes};
 }
 
-void remote_access::end_window(std::uint32_t id) { windows_.erase(id); }
+result<std::pair<window::key_t, std::byte*>> remote_access::allocate(std::size_t bytes) {
+  auto pages = shared_pages::make(bytes);
+  if (!pages) return std::move(pages).error();
+  const auto id = next_window_++;
+  std::byte* const data = pages->data();
+  windows_[id].set_host(copy::address_of(data), bytes);
+  direct_.own().publish(id, pages->place());
+  pages_[id] = *std::move(pages);
+  return std::pair{window::key_t{context_.rank, id, bytes}, data};
+}
+
+void remote_access::end_window(std::uint32_t id) {
+  direct_.own().end(id);
+  windows_.erase(id);
+  if (auto held = pages_.extract(id)) ending_.insert(std::move(held));
+}
 
 result<memory> remote_access::window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const {
   const auto found = windows_.find(static_cast<std::uint32_t>(id));
@@ -83,6 +82,11 @@ operation& remote_access::put(const window::key_t& key, std::uint64_t offset, co
     const auto target = window_part(key.id, offset, data.bytes);
     const auto done = target ? context_.buffers.move(*target, op.range, op.bytes) : status(target.error());
     context_.end(op, done.code(), done ? "" : done.error().message);
+    return op;
+  }
+  if (auto done = direct_.put(key, offset, op.range)) {
+    ++context_.counts.one_sided;
+    context_.end(op, done->code(), *done ? "" : done->error().message);
     return op;
   }
   op.out.head.peer_op = key.id;
@@ -136,6 +140,11 @@ operation& remote_access::get(const window::key_t& key, std::uint64_t offset, co
     context_.end(op, done.code(), done ? "" : done.error().message);
     return op;
   }
+  if (auto done = direct_.get(key, offset, op.range)) {
+    ++context_.counts.one_sided;
+    context_.end(op, done->code(), *done ? "" : done->error().message);
+    return op;
+  }
   channel_.send_control(key.rank,
                         {.kind = frame_kind::get, .tag = offset, .bytes = op.bytes, .op = op.id(), .peer_op = key.id});
   return op;
@@ -173,7 +182,7 @@ void remote_access::on_reply(peer_state& source, const frame& head, const std::b
   rendezvous_.start_receive(*asked, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
 }
 
-// ---- Atomics: executed by the target's messenger, one after another.
+// ---- Atomics: of the CPU on host memory; on GPU memory the target's messenger executes them, one after another.
 
 operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
                                  std::uint64_t* before) {
@@ -190,6 +199,12 @@ operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset,
     const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
     if (old && before != nullptr) *before = *old;
     context_.end(made, old.code(), old ? "" : old.error().message);
+    return made;
+  }
+  if (auto old = direct_.atomic(key, offset, request)) {
+    ++context_.counts.one_sided;
+    if (*old && before != nullptr) *before = **old;
+    context_.end(made, old->code(), *old ? "" : old->error().message);
     return made;
   }
   channel_.send_control(key.rank, {.kind = frame_kind::atomic, .tag = offset, .op = made.id(), .peer_op = key.id}, &request,
@@ -215,10 +230,13 @@ void remote_access::on_atomic_reply(const frame& head) {
 }
 
 result<std::uint64_t> remote_access::apply(const memory& range, const atomic_request& request) {
+  if (!range.is_device && range.address % sizeof(std::uint64_t) == 0)
+    return apply_atomic(copy::host_pointer(range.address), request);
   std::uint64_t before = 0;
   if (auto done = context_.buffers.read(range, 0, &before, sizeof before, context_.touch_of(range)); !done)
     return std::move(done).error();
-  const std::uint64_t now = after(request, before);
+  std::uint64_t now = before;
+  apply_atomic(&now, request);
   if (now != before)
     if (auto done = context_.buffers.write(range, 0, &now, sizeof now, context_.touch_of(range)); !done)
       return std::move(done).error();

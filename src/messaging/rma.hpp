@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Put, get and atomics on windows. The target's side runs in its progress. Data uses the same protocols and transports
-// as messages, with a part of the window in place of a receive, and without matching.
+// Put, get and atomics on windows: directly where direct_windows reaches them, else by messages. The target's side of a
+// message runs in its progress. Data then uses the protocols and transports of messages, with a part of the window in place
+// of a receive, and without matching.
 //
 // Owns: the windows of this process. Threads: the messenger's lock guards all calls.
 // Errors: EINVAL the window has ended or the range leaves it, ECONNRESET, EIO; refused arguments become an operation that
@@ -9,25 +10,24 @@
 
 #include <map>
 
+#include "messaging/direct_windows.hpp"
 #include "messaging/packet_channel.hpp"
 #include "messaging/rndv.hpp"
 
 namespace pl::messaging {
 
-// Behind the frame `atomic`.
-struct atomic_request {
-  atomic_op op = atomic_op::add;
-  std::uint64_t operand = 0, compare = 0;
-};
-
 class remote_access {
  public:
-  remote_access(messenger_context& context, packet_channel& channel, rendezvous& transfers)
-      : context_(context), channel_(channel), rendezvous_(transfers) {}
+  remote_access(messenger_context& context, packet_channel& channel, rendezvous& transfers, direct_windows& direct)
+      : context_(context), channel_(channel), rendezvous_(transfers), direct_(direct) {}
 
   result<window::key_t> expose(const buffer& data);
+  // Memory that the other processes of the node map.
+  result<std::pair<window::key_t, std::byte*>> allocate(std::size_t bytes);
   // Later requests are refused. Transfers under way go on (window_revocation.hpp).
   void end_window(std::uint32_t id);
+  // Nobody uses the memory of the window, which has ended.
+  void free_window(std::uint32_t id) { ending_.erase(id); }
   operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request, std::uint64_t* before);
@@ -46,7 +46,9 @@ class remote_access {
   messenger_context& context_;
   packet_channel& channel_;
   rendezvous& rendezvous_;
+  direct_windows& direct_;
   std::map<std::uint32_t, memory> windows_;
+  std::map<std::uint32_t, shared_pages> pages_, ending_;  // of live windows, and of those that have ended
   std::uint32_t next_window_ = 1;
 };
 

@@ -20,6 +20,8 @@ namespace pl::ucx {
       X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address) X(ucp_worker_set_am_recv_handler)    \
           X(ucp_worker_progress) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_ep_create) X(ucp_ep_close_nbx) X(ucp_am_send_nbx) X(ucp_am_recv_data_nbx) X(ucp_tag_send_nbx)             \
               X(ucp_tag_recv_nbx) X(ucp_request_cancel) X(ucp_request_check_status) X(ucp_request_free)                  \
+                  X(ucp_rkey_pack) X(ucp_rkey_buffer_release) X(ucp_ep_rkey_unpack) X(ucp_rkey_destroy)          \
+                  X(ucp_put_nbx) X(ucp_get_nbx) X(ucp_atomic_op_nbx) X(ucp_ep_flush_nbx) X(ucp_mem_query)                \
                   X(ucp_dt_create_generic) X(ucp_dt_destroy) X(ucp_mem_map) X(ucp_mem_unmap)            \
                       X(ucp_context_print_info) X(ucp_am_data_release) X(ucp_ep_print_info) X(ucs_status_string)
 // clang-format on

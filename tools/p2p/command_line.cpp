@@ -30,6 +30,13 @@ constexpr std::array kBenchmarks = {
     named_benchmark{"bibw", "osu_bibw", "a window each way at once", benchmark::bidirectional},
     named_benchmark{"mbw_mr", "osu_mbw_mr", "bandwidth and message rate of several pairs", benchmark::multi_bandwidth},
     named_benchmark{"multi_lat", "osu_multi_lat", "latency of several pairs at once", benchmark::multi_latency},
+    named_benchmark{"put_latency", "osu_put_latency", "one put to the other's window, complete there",
+                    benchmark::put_latency},
+    named_benchmark{"put_bw", "osu_put_bw", "a window of puts, then a flush", benchmark::put_bandwidth},
+    named_benchmark{"get_latency", "osu_get_latency", "one get from the other's window", benchmark::get_latency},
+    named_benchmark{"get_bw", "osu_get_bw", "a window of gets, then a flush", benchmark::get_bandwidth},
+    named_benchmark{"fop_latency", "osu_fop_latency", "an atomic add that returns the old value", benchmark::fetch_latency},
+    named_benchmark{"cas_latency", "osu_cas_latency", "an atomic compare and swap", benchmark::compare_latency},
     named_benchmark{"barrier", "osu_barrier", "returns once every process has come", benchmark::barrier},
     named_benchmark{"bcast", "osu_bcast", "rank 0's bytes to all", benchmark::broadcast},
     named_benchmark{"gather", "osu_gather", "a block of every process to rank 0", benchmark::gather},
@@ -158,6 +165,14 @@ void check_together(const settings& asked) {
       throw tool_failure("--via nccl: NCCL takes no host memory, so name D or MD for both sides");
     if (asked.min_bytes == 0u || asked.max_bytes == 0)
       throw tool_failure("--via nccl: NCCL sends no empty messages: -m 1:...");
+  }
+  if (is_one_sided(asked.kind)) {
+    if (asked.asks_for(arm::mpi) || asked.asks_for(arm::shim) || asked.asks_for(arm::nccl))
+      throw tool_failure("put, get and atomics are measured --via ours and ucx");
+    if (asked.cold || asked.rotate > 1 || asked.consume || asked.stage || asked.multiple_buffers)
+      throw tool_failure("--cold, --rotate, --consume, --stage and -b multiple are for messages between two processes");
+    if (asked.destination != memory_kind::host)
+      throw tool_failure("the window of a one-sided test is host memory: H H, or D H for puts from GPU memory");
   }
   if (is_collective(asked.kind)) {
     if (asked.asks_for(arm::ucx) || asked.asks_for(arm::nccl))

@@ -42,6 +42,18 @@ const char* name_of(benchmark kind) {
       return "mbw_mr";
     case benchmark::multi_latency:
       return "multi_lat";
+    case benchmark::put_latency:
+      return "put_latency";
+    case benchmark::put_bandwidth:
+      return "put_bw";
+    case benchmark::get_latency:
+      return "get_latency";
+    case benchmark::get_bandwidth:
+      return "get_bw";
+    case benchmark::fetch_latency:
+      return "fop_latency";
+    case benchmark::compare_latency:
+      return "cas_latency";
     case benchmark::barrier:
       return "barrier";
     case benchmark::broadcast:
@@ -69,7 +81,7 @@ const char* name_of(benchmark kind) {
 }  // namespace
 
 double figure_of(benchmark kind, const measurement& measured, double sample_ns) {
-  if (is_collective(kind)) return sample_ns / 1e3;
+  if (is_collective(kind) || (is_one_sided(kind) && is_latency(kind))) return sample_ns / 1e3;
   if (is_latency(kind)) return sample_ns / 2e3;
   if (sample_ns <= 0) return 0;
   const double directions = kind == benchmark::bidirectional ? 2 : 1;
@@ -90,7 +102,7 @@ std::string percentile_name(double percent) { return format("p%g", percent); }
 nlohmann::json result_row(const settings& asked, const measurement& measured) {
   // A latency is reported one way, as in the table; the time of a window as it is.
   std::vector<double> told_ns = measured.samples_ns;
-  if (is_latency(asked.kind) && !is_collective(asked.kind))
+  if (is_latency(asked.kind) && !is_collective(asked.kind) && !is_one_sided(asked.kind))
     for (auto& one : told_ns) one /= 2;
   nlohmann::json row = latency_fields(told_ns);
   row["benchmark"] = name_of(asked.kind);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/p2p/link_transport.hpp"
 
+#include <cstring>
+
 #include "base/text.hpp"
 #include "collectives/executor.hpp"
 #include "messaging/messenger.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/p2p/collective_calls.hpp"
+#include "tools/p2p/one_sided_calls.hpp"
 
 namespace pl::p2p {
 namespace {
@@ -73,10 +76,65 @@ class link_collectives : public collective_calls {
   std::unique_ptr<collectives::executor> all_;
 };
 
+class link_one_sided : public one_sided_calls {
+ public:
+  explicit link_one_sided(messaging::messenger& messenger) : messenger_(messenger) {}
+
+  void* open_window(std::size_t bytes) override {
+    mine_ = tools::must(messenger_.allocate(bytes));
+    keys_.resize(static_cast<std::size_t>(messenger_.size()));
+    std::vector<messaging::request> pending;
+    const auto own = messaging::host_buffer(&mine_.key(), sizeof(messaging::window::key_t));
+    for (int peer = 0; peer < messenger_.size(); ++peer) {
+      auto& key = keys_[static_cast<std::size_t>(peer)];
+      pending.push_back(messenger_.irecv(peer, messaging::host_buffer(&key, sizeof key), kCollectiveTag));
+      pending.push_back(messenger_.isend(peer, own, kCollectiveTag));
+    }
+    for (auto& one : pending) tools::must(one.wait());
+    return mine_.data();
+  }
+  void close_window() override {
+    tools::must(messenger_.barrier());
+    tools::must(mine_.close());
+  }
+  void put(const void* data, std::size_t bytes, memory_kind kind, int peer, std::size_t offset) override {
+    keep(messenger_.put(key_of(peer), offset, as_buffer(data, bytes, kind)));
+  }
+  void get(void* data, std::size_t bytes, memory_kind kind, int peer, std::size_t offset) override {
+    keep(messenger_.get(key_of(peer), offset, as_buffer(data, bytes, kind)));
+  }
+  void flush(int /*peer*/) override {
+    for (auto& one : pending_) tools::must(one.wait());
+    pending_.clear();
+  }
+  std::uint64_t fetch_add(int peer, std::size_t offset, std::uint64_t operand) override {
+    std::uint64_t before = 0;
+    tools::must(messenger_.atomic(key_of(peer), offset, messaging::atomic_op::add, operand, 0, &before).wait());
+    return before;
+  }
+  std::uint64_t compare_swap(int peer, std::size_t offset, std::uint64_t compare, std::uint64_t operand) override {
+    std::uint64_t before = 0;
+    tools::must(
+        messenger_.atomic(key_of(peer), offset, messaging::atomic_op::compare_swap, operand, compare, &before).wait());
+    return before;
+  }
+
+ private:
+  const messaging::window::key_t& key_of(int peer) const { return keys_[static_cast<std::size_t>(peer)]; }
+  void keep(messaging::request one) {
+    if (one.has_ended()) return tools::must(one.outcome());
+    pending_.push_back(std::move(one));
+  }
+  messaging::messenger& messenger_;
+  messaging::window mine_;
+  std::vector<messaging::window::key_t> keys_;
+  std::vector<messaging::request> pending_;
+};
+
 class link_transport : public transport {
  public:
   link_transport(std::unique_ptr<messaging::messenger> messenger, std::unique_ptr<collectives::executor> all)
-      : messenger_(std::move(messenger)), collectives_(std::move(all)) {}
+      : messenger_(std::move(messenger)), collectives_(std::move(all)), one_sided_(*messenger_) {}
 
   int rank() const override { return messenger_->rank(); }
   int size() const override { return messenger_->size(); }
@@ -107,6 +165,7 @@ class link_transport : public transport {
   std::vector<double> all_gather(double mine) override { return gather_by_messages(*this, mine); }
 
   collective_calls& collectives() override { return collectives_; }
+  one_sided_calls& one_sided() override { return one_sided_; }
 
   std::string plan() const override {
     std::string text = collectives_.table().text();
@@ -129,6 +188,7 @@ class link_transport : public transport {
 
   std::unique_ptr<messaging::messenger> messenger_;
   link_collectives collectives_;
+  link_one_sided one_sided_;
   std::vector<messaging::request> slots_;  // a request's word is its place here
   std::vector<std::uintptr_t> free_;
 };

@@ -24,6 +24,18 @@ const char* title_of(benchmark kind) {
       return "OSU MPI Multiple Bandwidth / Message Rate Test";
     case benchmark::multi_latency:
       return "OSU MPI Multi Latency Test";
+    case benchmark::put_latency:
+      return "OSU MPI_Put%s Latency Test";
+    case benchmark::put_bandwidth:
+      return "OSU MPI_Put%s Bandwidth Test";
+    case benchmark::get_latency:
+      return "OSU MPI_Get%s latency Test";
+    case benchmark::get_bandwidth:
+      return "OSU MPI_Get%s Bandwidth Test";
+    case benchmark::fetch_latency:
+      return "OSU MPI_Fetch_and_op%s latency Test";
+    case benchmark::compare_latency:
+      return "OSU MPI_Compare_and_swap%s latency Test";
     case benchmark::barrier:
       return "OSU MPI%s Barrier Latency Test";
     case benchmark::broadcast:
@@ -103,6 +115,9 @@ std::string osu_preamble(const settings& asked, int pairs) {
     const char* const type = has_elements(asked.kind) ? "# Datatype: MPI_FLOAT.\n" : kDatatypeLine;
     return "\n" + title_line(asked) + (names_type ? type : "");
   }
+  if (is_one_sided(asked.kind))
+    return title_line(asked) + places_line(asked) +
+           "# Window creation: MPI_Win_allocate\n# Synchronization: MPI_Win_flush\n";
   if (asked.format == osu_format::v7_0) return title_line(asked) + places_line(asked);
   return "\n" + title_line(asked) + kDatatypeLine;
 }

@@ -93,7 +93,7 @@ std::unique_ptr<transport> open_arm(arm kind, const settings& asked, const tools
     case arm::ours:
       return open_link(gpu != nullptr ? &gpu->cuda() : nullptr, group);
     case arm::ucx:
-      return open_ucx_transport(reaches_gpu, group);
+      return open_ucx_transport(reaches_gpu, group, is_one_sided(asked.kind));
     case arm::shim:
       return open_mpi({.through_preload = true});
     case arm::nccl:

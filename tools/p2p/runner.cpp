@@ -11,6 +11,7 @@
 #include "tools/p2p/collective_loop.hpp"
 #include "tools/p2p/figures.hpp"
 #include "tools/p2p/loops.hpp"
+#include "tools/p2p/one_sided_loop.hpp"
 #include "tools/p2p/osu_text.hpp"
 
 namespace pl::p2p {
@@ -140,6 +141,7 @@ class run {
 
   loop_outcome run_loop(transport& world, const loop_plan& plan) {
     if (collective_) return collective_->run(world, plan);
+    if (one_sided_) return one_sided_->run(world, plan);
     if (is_latency(asked_.kind)) return run_latency(world, *buffers_, plan);
     if (asked_.kind == benchmark::bidirectional) return run_bidirectional(world, *buffers_, plan);
     return run_bandwidth(world, *buffers_, plan);
@@ -158,6 +160,10 @@ class run {
   void renew_buffers(std::size_t size, int window) {
     if (is_collective(asked_.kind)) {
       collective_.emplace(memory_, asked_.kind, asked_.source, size, first_.rank(), first_.size());
+      return;
+    }
+    if (is_one_sided(asked_.kind)) {
+      one_sided_.emplace(memory_, asked_.kind, asked_.source, size);
       return;
     }
     const bool by_size = asked_.multiple_buffers || asked_.cold;
@@ -262,6 +268,7 @@ class run {
   std::vector<std::string> titles_;
   std::optional<buffer_pool> buffers_;
   std::optional<collective_loop> collective_;
+  std::optional<one_sided_loop> one_sided_;
 };
 
 }  // namespace

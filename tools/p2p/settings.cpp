@@ -44,8 +44,11 @@ std::vector<std::size_t> sizes_of(const settings& asked) {
   // A message of no element has no datatype, so the newer versions start at 1; NCCL sends nothing then.
   const bool has_empty = asked.format == osu_format::v7_0 && !asked.asks_for(arm::nccl);
   if (asked.kind == benchmark::barrier) return {0};
+  if (is_atomic(asked.kind)) return {sizeof(std::uint64_t)};
   const std::size_t least = has_elements(asked.kind) ? sizeof(float) : 1;
-  const std::size_t smallest = is_collective(asked.kind) ? least : is_latency(asked.kind) && has_empty ? 0 : 1;
+  const std::size_t smallest = is_collective(asked.kind)                                          ? least
+                               : is_latency(asked.kind) && !is_one_sided(asked.kind) && has_empty ? 0
+                                                                                                  : 1;
   std::vector<std::size_t> sizes;
   for (std::size_t size = asked.min_bytes.value_or(std::min(smallest, asked.max_bytes)); size <= asked.max_bytes;
        size = size == 0 ? 1 : size * 2)

@@ -21,6 +21,13 @@ enum class benchmark {
   bidirectional,
   multi_bandwidth,
   multi_latency,
+  // put, get and atomics
+  put_latency,
+  put_bandwidth,
+  get_latency,
+  get_bandwidth,
+  fetch_latency,
+  compare_latency,
   // collectives
   barrier,
   broadcast,
@@ -39,8 +46,11 @@ inline bool is_collective(benchmark kind) { return kind >= benchmark::barrier; }
 inline bool has_elements(benchmark kind) {
   return kind == benchmark::reduce || kind == benchmark::all_reduce || kind == benchmark::reduce_scatter;
 }
+inline bool is_one_sided(benchmark kind) { return kind >= benchmark::put_latency && kind <= benchmark::compare_latency; }
+inline bool is_atomic(benchmark kind) { return kind == benchmark::fetch_latency || kind == benchmark::compare_latency; }
 inline bool is_latency(benchmark kind) {
-  return kind == benchmark::latency || kind == benchmark::multi_latency || is_collective(kind);
+  return kind == benchmark::put_latency || kind == benchmark::get_latency || is_atomic(kind) || kind == benchmark::latency ||
+         kind == benchmark::multi_latency || is_collective(kind);
 }
 inline bool has_pairs(benchmark kind) { return kind == benchmark::multi_bandwidth || kind == benchmark::multi_latency; }
 

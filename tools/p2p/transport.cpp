@@ -11,6 +11,10 @@ collective_calls& transport::collectives() {
   throw tools::tool_failure(library() + " has no collectives: --via ours, mpi or shim");
 }
 
+one_sided_calls& transport::one_sided() {
+  throw tools::tool_failure(library() + ": its windows are not measured: --via ours or ucx");
+}
+
 double sum_over_ranks(transport& world, double mine) {
   const auto all = world.all_gather(mine);
   return std::accumulate(all.begin(), all.end(), 0.0);

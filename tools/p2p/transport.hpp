@@ -26,6 +26,7 @@ struct request {
 };
 
 class collective_calls;
+class one_sided_calls;
 
 // Used by one thread. Every call throws tools::tool_failure when the library refuses or the peer is lost.
 class transport {
@@ -55,6 +56,8 @@ class transport {
 
   // The library's collectives. tools::tool_failure: it has none.
   virtual collective_calls& collectives();
+  // The same, its windows.
+  virtual one_sided_calls& one_sided();
 
   // The protocol for each size, for --show-plan; lines, or a sentence why the library does not tell.
   virtual std::string plan() const { return library() + " does not tell its protocols\n"; }

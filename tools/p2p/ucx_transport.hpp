@@ -10,7 +10,8 @@
 namespace pl::p2p {
 
 // Collective. The library is the one that PEERLANE_UCX_LIBRARY names, else the installed one. With `device_memory`, a UCX
-// without CUDA support is refused: it would touch GPU addresses by the CPU.
-std::unique_ptr<transport> open_ucx_transport(bool device_memory, messaging::bootstrap& group);
+// without CUDA support is refused: it would touch GPU addresses by the CPU. `has_windows`: with put, get and atomics, which
+// may change the lanes that UCX chooses for messages.
+std::unique_ptr<transport> open_ucx_transport(bool device_memory, messaging::bootstrap& group, bool has_windows = false);
 
 }  // namespace pl::p2p

@@ -76,13 +76,17 @@ def usage():
     check(done.code == 1 and "mbw_mr" in done.err, done.err)
     check("osu_latency" in succeed(run("p2p", "-h")).out, "help")
     collectives = "barrier bcast gather scatter allgather reduce allreduce reduce_scatter alltoall alltoallv".split()
-    for name in "osu_latency osu_bw osu_bibw osu_mbw_mr osu_multi_lat".split() + [f"osu_{each}" for each in collectives]:
+    windows = "put_latency put_bw get_latency get_bw fop_latency cas_latency".split()
+    pairs = "osu_latency osu_bw osu_bibw osu_mbw_mr osu_multi_lat".split()
+    for name in pairs + [f"osu_{each}" for each in collectives + windows]:
         check("--validation" in succeed(run("-h", name=name)).out, name)
     refuse(run("p2p", "scan"), "no benchmark")
     refuse(run("p2p", "allreduce", "--via", "ours,ucx"), "--via ours, mpi and shim")
     refuse(run("p2p", "allreduce", "H", "D"), "one kind of memory")
     refuse(run("p2p", "allreduce", "-m", "3:64"), "multiples of 4")
     refuse(run("p2p", "bcast", "--cold"), "between two processes")
+    refuse(run("p2p", "put_bw", "--via", "mpi"), "--via ours and ucx")
+    refuse(run("p2p", "get_bw", "H", "D"), "is host memory")
     refuse(run("p2p", "latency", "--no-such-option"), "-h lists the options")
     refuse(run("p2p", "latency", "D"), "both sides")
     refuse(run("G", "H", name="osu_bw"), '"G"')
@@ -116,6 +120,24 @@ def collectives():
     lines = done.out.splitlines()
     check(lines[-2] == "# Avg Latency(us)" and float(lines[-1]) > 0, done.out)
     check("recursive_doubling" in succeed(run("p2p", "allreduce", "-m", "8", *QUICK, "--show-plan")).out, "table")
+
+
+def windows():
+    ours_or_leave_out()
+    way = ["# Window creation: MPI_Win_allocate", "# Synchronization: MPI_Win_flush"]
+    latency, bandwidth = "# Size          Latency (us)        Validation", "# Size      Bandwidth (MB/s)        Validation"
+    for name, title, columns in (("put_latency", "Put Latency", latency), ("get_latency", "Get latency", latency),
+                                 ("put_bw", "Put Bandwidth", bandwidth), ("get_bw", "Get Bandwidth", bandwidth)):
+        for arms in ([], ["--via", "ours,ucx"]) if name != "put_bw" else ([],):
+            done = succeed(run("p2p", name, "-m", "1K:4K", *QUICK, "-c", *arms))
+            if not arms:
+                rows(done, [f"# OSU MPI_{title} Test v7.0", *way, columns], 1, [1024, 2048, 4096], " +Pass")
+            check(done.out.count("Pass") == 3, done.out)
+    for name in "fop_latency", "cas_latency":
+        for arms in [], ["--via", "ours,ucx"]:
+            done = succeed(run("p2p", name, *QUICK, "-c", *arms))
+            check(done.out.count("Pass") == 1 and done.out.splitlines()[-1].startswith("8 "), done.out)
+    succeed(run("p2p", "put_latency", "-m", "64:64K", *QUICK, "-c", "D", "H"))
 
 
 def bandwidth():
@@ -264,9 +286,9 @@ def mpi_collectives():
 def main():
     global OUT
     OUT = os.path.abspath(sys.argv[1])
-    cases = {"usage": usage, "collectives": collectives, "latency": latency, "bandwidth": bandwidth, "pairs": pairs, "extras": extras,
-             "foreign_settings": foreign_settings, "failures": failures, "killed": killed, "nccl": nccl, "mpirun": mpirun,
-             "mpi_collectives": mpi_collectives}
+    cases = {"usage": usage, "collectives": collectives, "latency": latency, "windows": windows, "bandwidth": bandwidth,
+             "pairs": pairs, "extras": extras, "foreign_settings": foreign_settings, "failures": failures, "killed": killed,
+             "nccl": nccl, "mpirun": mpirun, "mpi_collectives": mpi_collectives}
     cases[sys.argv[2]]()
 
 
