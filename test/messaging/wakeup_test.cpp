@@ -260,6 +260,7 @@ TEST(progress_thread, waits_of_many_threads_end) {
 TEST(progress_thread, a_process_that_sleeps_answers_puts_and_a_wait_does_not_spin) {
   auto options = test_options();
   options.progress_thread = true;
+  options.use_cma = false;  // else the other one writes by itself
   EXPECT_EQ(run_job(2, gpus::none, options,
                     [](const rank_context& ctx) {
                       pid_t other = 0;
@@ -282,6 +283,7 @@ TEST(progress_thread, a_process_that_sleeps_answers_puts_and_a_wait_does_not_spi
                       memory.set(test::random_bytes(kBytes, 3));
                       auto put = ctx.messenger->put(key, 0, memory.all());
                       CHECK_OK(put.wait(kPatience));
+                      CHECK(ctx.messenger->counts().one_sided == 0);
                       char byte = 0;
                       CHECK_OK(ctx.messenger->send(1, host_buffer(&byte, 1), 2, kPatience));
                       return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
