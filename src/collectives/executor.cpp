@@ -11,6 +11,7 @@
 
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "base/deadline.hpp"
 #include "base/env.hpp"
 #include "base/text.hpp"
 #include "collectives/running.hpp"
@@ -309,7 +310,7 @@ status operation::wait(std::chrono::milliseconds limit) {
   constexpr unsigned kHot = 30;  // rounds before other processes may have the CPU
   constexpr unsigned kRoundsBetweenClocks = 16;
   const bool has_limit = limit.count() >= 0;
-  const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
+  const auto deadline = has_limit ? deadline_after_ms(limit.count()) : 0;
   unsigned idle = 0;
   for (unsigned rounds = 0;; ++rounds) {
     if (running_ == nullptr) return {};

@@ -15,6 +15,8 @@
 #include <string>
 
 #include "base/checked_math.hpp"
+#include "base/clock.hpp"
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "os/fork_guard.hpp"
@@ -65,6 +67,11 @@ status make_pages(std::byte* begin, std::uint64_t size_bytes) {
   for (std::uint64_t offset = 0; offset < size_bytes; offset += kHostPageBytes)
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(begin + offset), 0, __ATOMIC_RELAXED);
   return {};
+}
+
+std::chrono::steady_clock::time_point end_of(std::int64_t timeout_ms) {
+  return std::chrono::steady_clock::time_point(
+      std::chrono::nanoseconds(static_cast<std::int64_t>(deadline_after_ms(timeout_ms))));
 }
 
 // A preference: a full node must not end the process.
@@ -176,7 +183,7 @@ status host_pool::wait(std::int64_t timeout_ms) const {
   std::unique_lock lock(mutex_);
   const auto is_over = [&] { return has_ended_; };
   if (timeout_ms < 0) changed_.wait(lock, is_over);
-  else if (!changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), is_over))
+  else if (!changed_.wait_until(lock, end_of(timeout_ms), is_over))
     return failure{ETIMEDOUT, format("%llu of %llu bytes of the host pool are pinned; the rest is on its way",
                                      unsigned_ll{pinned_bytes()}, unsigned_ll{size_bytes_})};
   return outcome_;

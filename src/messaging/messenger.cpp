@@ -9,6 +9,7 @@
 
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "messaging/live_messages.hpp"
@@ -52,7 +53,7 @@ template <class Done>
 status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep) {
   constexpr unsigned kLooksBetweenClocks = 16, kPollsBeforeSleep = 64;
   const bool has_limit = limit.count() >= 0;
-  const auto deadline = has_limit ? monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u : 0;
+  const auto deadline = has_limit ? deadline_after_ms(limit.count()) : 0;
   unsigned polls = 0;
   may_sleep = may_sleep && thread_;
   for (backoff idle;;) {

@@ -142,7 +142,7 @@ TEST(failures, time_outs) {
                           CHECK_OK(begun);
                           CHECK(begun->wait(5ms).code() == ETIMEDOUT);
                           CHECK_OK(job.messages->send(2, host_buffer("z", 1), 1, kPatience));
-                          CHECK_OK(begun->wait(kPatience));
+                          CHECK_OK(begun->wait(std::chrono::milliseconds::max()));  // no clock counts so far
                         }
                         if (const int line = all_reduce_once(job)) return line;
                         // Rank 0 gives a collective up that rank 2 has not begun; rank 1 waits in it.

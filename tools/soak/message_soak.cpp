@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The soak's part for messages: pairs of processes exchange random messages, and every byte is compared. In some pairs one
-// process is killed or stopped; the other must end by itself, with an error, and leave no process.
+// The soak's part for messages: processes exchange random messages, in pairs and by collectives, and every byte is compared.
+// In some jobs one process is killed; the others must end by themselves, with an error, and leave no process.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -16,7 +16,21 @@ namespace {
 constexpr std::uint64_t kPatienceMs = 300'000;  // for undisturbed pairs: both ranks poll, and others may have the CPUs
 constexpr std::uint64_t kEndMs = 45'000;        // for a rank whose peer died
 
+std::vector<std::string> random_collective(std::mt19937_64& random) {
+  static const char* const kCollectives[] = {"barrier", "bcast",     "gather",         "scatter",  "allgather",
+                                             "reduce",  "allreduce", "reduce_scatter", "alltoall", "alltoallv"};
+  const std::string kind = kCollectives[random() % std::size(kCollectives)];
+  std::vector<std::string> out = {
+      "p2p", kind, "-n", std::to_string(2 + random() % 3), "-i", std::to_string(10 + random() % 60), "-x", "2"};
+  if (kind == "barrier") return out;
+  const char* const memory = random() % 2 == 0 ? "H" : "D";
+  const std::uint64_t top = std::uint64_t{4} << (random() % 15);
+  out.insert(out.end(), {memory, memory, "-m", format("4:%llu", static_cast<unsigned long long>(top)), "-c"});
+  return out;
+}
+
 std::vector<std::string> random_benchmark(std::mt19937_64& random) {
+  if (random() % 3 == 0) return random_collective(random);
   static const char* const kBenchmarks[] = {"latency", "bw", "bibw"};
   static const char* const kMemories[] = {"H", "D"};
   const std::uint64_t top = std::uint64_t{1} << (3 + random() % 17);

@@ -25,7 +25,7 @@ class store_client_soak {
   std::uint64_t silent_losses(const std::string& socket);
 
  private:
-  enum class level : unsigned { durable, logged, volatile_, count };
+  enum class level : unsigned { durable, logged, volatile_, cache, count };
   static constexpr unsigned kLevels = static_cast<unsigned>(level::count);
   static constexpr unsigned kKeys = 24;  // of each level
 
@@ -34,6 +34,25 @@ class store_client_soak {
     std::uint64_t id = 0;
     level pool = level::durable;
     key_states states;
+    std::uint64_t changes = 0;  // asked for so far
+    state_number expiring = 0;  // in the cache: not to be seen after `expires_ns`
+    std::uint64_t expires_ns = 0;
+    std::optional<state_number> shown{};  // by the last get
+    bool is_kept() const { return pool == level::durable || pool == level::logged; }
+    void begin(state_number state) { states.begin(state), ++changes; }
+    void acknowledge(state_number state) {
+      states.acknowledge(state);
+      if (pool == level::cache) states.may_be_lost();  // at any time
+    }
+  };
+  // An atomic batch whose answer was lost: all of it was done, or nothing.
+  struct atomic_batch {
+    struct item {
+      key* changed = nullptr;
+      state_number state = 0;
+      std::uint64_t change = 0;
+    };
+    std::vector<item> items;
   };
 
   bool reach(const std::string& socket, unsigned timeout_ms);
@@ -41,7 +60,16 @@ class store_client_soak {
   void put(key& one);
   void erase(key& one);
   bool get(key& one);
-  std::optional<state_number> state_shown(const key& one, const store_client::reply& answer) const;
+  bool take_answer(key& one, const store_client::reply& answer, const unsigned char* bytes, std::uint64_t asked_ns);
+  // store_batch_soak.cpp
+  std::vector<key*> some_keys(std::size_t most);
+  void put_batch();
+  void get_batch();
+  void erase_batch();
+  void erase_prefix();
+  void check_atomic_batches();
+  static std::optional<state_number> state_shown(const key& one, const store_client::reply& answer,
+                                                 const unsigned char* bytes);
   std::string contradiction(const key& one, const std::optional<state_number>& shown) const;
   std::size_t random_size();
 
@@ -51,6 +79,7 @@ class store_client_soak {
   unsigned number_;
   std::mt19937_64 random_;
   std::vector<key> keys_;
+  std::vector<atomic_batch> unknown_batches_;
   state_number last_ = 0;
   std::uint64_t epoch_ = 0;
   std::unique_ptr<store_client::client> client_;

@@ -29,11 +29,16 @@ std::vector<unsigned char> value_bytes(std::uint64_t key, state_number state, st
 }
 
 std::optional<state_number> state_of(std::uint64_t key, const unsigned char* bytes, std::size_t size_bytes) {
-  if (size_bytes < kMinValueBytes) return std::nullopt;
+  return state_of_part(key, bytes, size_bytes, size_bytes);
+}
+
+std::optional<state_number> state_of_part(std::uint64_t key, const unsigned char* bytes, std::size_t size_bytes,
+                                          std::size_t whole_bytes) {
+  if (size_bytes < kMinValueBytes || size_bytes > whole_bytes) return std::nullopt;
   std::uint64_t head[3];
   std::memcpy(head, bytes, sizeof head);
-  if (head[0] != key || head[1] == 0 || head[2] != size_bytes) return std::nullopt;
-  const auto expected = value_bytes(key, head[1], size_bytes);
+  if (head[0] != key || head[1] == 0 || head[2] != whole_bytes) return std::nullopt;
+  const auto expected = value_bytes(key, head[1], whole_bytes);
   if (std::memcmp(expected.data(), bytes, size_bytes) != 0) return std::nullopt;
   return head[1];
 }

@@ -36,6 +36,9 @@ inline constexpr std::size_t kMinValueBytes = 24;  // key, number, length
 std::vector<unsigned char> value_bytes(std::uint64_t key, state_number state, std::size_t size_bytes);
 // Which state these bytes are of; nothing if they are of no state of this key, or not whole.
 std::optional<state_number> state_of(std::uint64_t key, const unsigned char* bytes, std::size_t size_bytes);
+// The same of the first `size_bytes` of a value of `whole_bytes`.
+std::optional<state_number> state_of_part(std::uint64_t key, const unsigned char* bytes, std::size_t size_bytes,
+                                          std::size_t whole_bytes);
 
 std::string text_of(const std::set<state_number>& states);
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include <random>
 
 #include "base/clock.hpp"
+#include "base/deadline.hpp"
 #include "base/text.hpp"
 #include "os/unique_fd.hpp"
 
@@ -22,9 +24,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBytes = 16u << 20;  // of one contribution: a length beyond it is no length
 
-std::uint64_t deadline_of(std::chrono::milliseconds limit) {
-  return monotonic_ns() + static_cast<std::uint64_t>(limit.count()) * 1'000'000u;
-}
+std::uint64_t deadline_of(std::chrono::milliseconds limit) { return deadline_after_ms(limit.count()); }
 
 // Of an exchange that has failed half is done: the ranks would be out of step in the next one. So each later one fails
 // alike.
@@ -72,7 +72,9 @@ class socket_exchange final : public bootstrap {
       }
       if (waits.empty()) return all;
       const auto now = monotonic_ns();
-      if (now >= deadline || poll(waits.data(), waits.size(), static_cast<int>((deadline - now) / 1'000'000u) + 1) == 0)
+      if (now >= deadline ||
+          poll(waits.data(), waits.size(),
+               static_cast<int>(std::min<std::uint64_t>((deadline - now) / 1'000'000u, 1'000'000)) + 1) == 0)
         return failure{ETIMEDOUT, "bootstrap: not every process came in time"};
       for (std::size_t i = 0; i < ends_.size(); ++i)
         if (auto done = advance(i, channels[i], message, all[i]); !done) return std::move(done).error();

@@ -26,6 +26,18 @@ TEST(ValueOracle, SeesEveryChangedByteAndEveryOtherLength) {
   EXPECT_FALSE(state_of(1, value.data(), 23));
 }
 
+TEST(ValueOracle, KnowsTheFirstPartOfAValue) {
+  const auto value = value_bytes(1, 5, 301);
+  EXPECT_EQ(state_of_part(1, value.data(), 100, 301), 5u);
+  EXPECT_EQ(state_of_part(1, value.data(), 301, 301), 5u);
+  EXPECT_FALSE(state_of_part(1, value.data(), 100, 300)) << "the value says that it is longer";
+  EXPECT_FALSE(state_of_part(1, value.data(), 301, 100));
+  auto damaged = value;
+  damaged[60] ^= 1;
+  EXPECT_FALSE(state_of_part(1, damaged.data(), 100, 301));
+  EXPECT_TRUE(state_of_part(1, damaged.data(), 60, 301));
+}
+
 TEST(KeyStates, OnlyWhatWasSentSinceTheLastAcknowledgedMayBeSeen) {
   key_states states;
   EXPECT_TRUE(states.may_be(0));
