@@ -10,7 +10,7 @@
 namespace pl::copy {
 
 // Numbers of blocks that were seen. A list may name a thousand of the twenty million blocks of a pool: a bit for each of
-// those would cost more than the transfer. Its memory is kept for the thread's next list.
+// those would cost more than the transfer.
 class seen_blocks {
  public:
   static constexpr std::uint64_t kMaxNumber = UINT32_MAX - 1;
@@ -26,13 +26,6 @@ class seen_blocks {
       words_.assign(std::size_t{1} << (64u - shift_), kFree);
     }
   }
-  ~seen_blocks() {
-    constexpr std::size_t kMaxKeptWords = 1u << 20;
-    if (words_.capacity() > kMaxKeptWords) std::vector<std::uint32_t>().swap(words_);
-  }
-  seen_blocks(const seen_blocks&) = delete;
-  seen_blocks& operator=(const seen_blocks&) = delete;
-
   // Calls number(i) for all i below `count`; returns the first i whose number was there already, else `count`.
   template <class Number>
   std::size_t add_all(std::size_t count, Number number) {
@@ -59,7 +52,7 @@ class seen_blocks {
 
  private:
   static constexpr std::uint32_t kFree = UINT32_MAX;
-  static inline thread_local std::vector<std::uint32_t> words_;
+  std::vector<std::uint32_t> words_;
   bool is_dense_;
   unsigned shift_ = 0;
 };

@@ -68,6 +68,11 @@ class death : public testing::TestWithParam<way> {
                    [&](int rank) { return !GetParam().has_two_hosts || hosts_.enter(rank % 2); });
   }
   bool has_gpu() const { return GetParam().layout != gpus::none; }
+  // Host memory of the same node's windows.
+  bool copies_in_the_call() const {
+    const way& tried = GetParam();
+    return !has_gpu() && tried.use_cma && !tried.has_two_hosts && tried.path == messenger_options::path_t::automatic;
+  }
 
  private:
   two_hosts hosts_;
@@ -89,6 +94,8 @@ TEST_P(death, ends_what_waits) {
                   auto named = ctx.messenger->irecv(1, target.all(), 1);
                   auto any = ctx.messenger->irecv(kAnySource, target.all(), 1);
                   auto rendezvous = ctx.messenger->isend(1, large.all(), 2);
+                  // The kernel copies in the call, so that it may be done before the other process has ended.
+                  if (copies_in_the_call()) CHECK(is_lost(named));
                   auto put = ctx.messenger->put(key, 0, small.all());
                   auto got = ctx.messenger->get(key, 0, small.all());
                   auto counted = ctx.messenger->atomic(key, 0, atomic_op::add, 1);
@@ -103,7 +110,8 @@ TEST_P(death, ends_what_waits) {
                   auto late = ctx.messenger->isend(1, small.all(), 3);
                   auto late_receive = ctx.messenger->irecv(kAnySource, target.all(), 3);
                   CHECK(is_lost(late) && is_lost(late_receive));
-                  CHECK(ctx.messenger->counts().operations == 7);  // those whose requests still live
+                  // Those whose requests still live; nothing begins towards a process that is known to have ended.
+                  CHECK(ctx.messenger->counts().operations == (copies_in_the_call() ? 4 : 7));
                   return 0;
                 }),
             0);

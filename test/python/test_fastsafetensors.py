@@ -88,6 +88,7 @@ def installed(version="0.5.0"):
     name = "peerlane.integrations.fastsafetensors"
     real = importlib.metadata.version
     modules, registry = ({}, None) if FILES else stand_ins(version)
+    torch = sys.modules.pop("torch", None)  # another test's stand-in, which has no streams
     sys.modules.update(modules)  # and not mock.patch.dict, which would forget what Peerlane imports meanwhile
     try:
         with mock.patch.object(sys, "path", [FILES, *sys.path] if FILES else sys.path), \
@@ -100,6 +101,8 @@ def installed(version="0.5.0"):
     finally:
         for one in (name, *modules):
             sys.modules.pop(one, None)
+        if torch is not None:
+            sys.modules["torch"] = torch
 
 
 def write_file(path, sizes, seed=3):

@@ -108,7 +108,7 @@ def usage():
 
 
 def unknown_command():
-    refuse(run("copybandwidth"), 'no command "copybandwidth"', "usage:")
+    refuse(run("copybandwidth"), 'no command "copybandwidth"', "peerlane -h lists them")
 
 
 def bad_options():

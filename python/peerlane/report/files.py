@@ -16,7 +16,7 @@ LISTS = ("command_line", "notes", "rows", "samples")
 TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each other", "bandwidth": "Links", "blocks": "Scattered blocks",
          "calibrate": "Calibration of the copy planner", "copy": "Copies", "copybw": "Bandwidth of CPU copies",
          "copylat": "Latency of CPU copies", "demo": "Everything in short", "device_put_bench": "Transfers that kernels start",
-         "dma_bench": "DMA channels", "dma_engines_bench": "Scattered blocks by copy engines", "kv_cache": "Pages of a KV cache",
+         "dma_bench": "DMA channels", "dma_barrier_bench": "What makes bytes arrive first", "device_neighbor_bench": "Puts into another process", "dma_engines_bench": "Scattered blocks by copy engines", "kv_cache": "Pages of a KV cache",
          "weights": "Weights of files", "dma_order_bench": "Bytes behind their completion words",
          "dma_planner_bench": "Copies by DMA channel", "doctor": "Doctor",
          "env": "Environment", "eviction_bench": "Which value leaves a cache first", "explain-copy": "Why a copy goes its way", "gate": "Fit for a job",
