@@ -141,8 +141,8 @@ result<unique_fd> client::open_device_node(const gpu& target) {
 }
 
 status client::make_device_objects(gpu& target) {
-  if (auto node = open_device_node(target); !node)
-    return node.error();  // permission trouble shows here, with its own message
+  auto node = open_device_node(target);
+  if (!node) return node.error();  // permission trouble shows here, with its own message
   device_params device{};
   device.device_instance = target.device_instance;
   const handle device_handle = next_handle();
@@ -158,6 +158,7 @@ status client::make_device_objects(gpu& target) {
   }
   target.device = device_handle;
   target.subdevice = subdevice_handle;
+  target.node = *std::move(node);
   return {};
 }
 

@@ -41,6 +41,7 @@ struct gpu {
   unsigned minor = 0;  // /dev/nvidia<minor>
   handle device = 0;
   handle subdevice = 0;
+  unique_fd node = {};  // open as long as the objects: where nobody has one open, the driver refuses them
 };
 
 // What replaces a mapping at its addresses after it is unmapped.

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -147,6 +148,11 @@ std::uint32_t fake_rm::alloc(rm::alloc_params& p) {
     for (int gpu = 0; gpu < options_.gpus; ++gpu)
       if (instance_of(gpu) == instance) fresh.gpu = gpu;
     if (fresh.gpu < 0) return kBadArgument;
+    // As where no process has CUDA: the driver holds a GPU only while somebody has its node open.
+    const bool is_held = std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& one) {
+      return one.second.registered && one.second.minor == minor_of(fresh.gpu);
+    });
+    if (!is_held) return rm::status_insufficient_permissions;
   } else if (p.object_class == rm::class_subdevice) {
     const auto parent = objects_.find({p.root, p.parent});
     if (parent == objects_.end() || parent->second.object_class != rm::class_device) return kInvalidParent;
