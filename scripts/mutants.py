@@ -185,7 +185,7 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--results")
     parser.add_argument("word", nargs="*")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     build = os.path.abspath(given.build)
     chosen = [one for one in everything()
               if not given.word or any(word in text for word in given.word for text in (one.page, one.name, one.file, one.program, one.test))]

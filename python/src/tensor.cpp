@@ -30,10 +30,12 @@ bool type_of_format(const char* format, Py_ssize_t item_bytes, element_type& out
   return true;
 }
 
-// False: the object has no such buffer (a Python error may be set).
+// False: the object has no such buffer (a Python error may be set). The memoryview, which the tensor keeps, holds the buffer:
+// what could grow or close meanwhile (bytearray, array.array, mmap) refuses to.
 bool from_buffer(nb::handle object, tensor& out) {
+  nb::object kept = nb::steal(PyMemoryView_FromObject(object.ptr()));
   Py_buffer view;
-  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) return false;
+  if (!kept.is_valid() || PyObject_GetBuffer(kept.ptr(), &view, PyBUF_RECORDS_RO) != 0) return false;
   out.address = reinterpret_cast<std::uintptr_t>(view.buf);
   out.is_writable = view.readonly == 0;
   const bool known_type = type_of_format(view.format, view.itemsize, out.type);
@@ -47,7 +49,7 @@ bool from_buffer(nb::handle object, tensor& out) {
   PyBuffer_Release(&view);
   if (!known_type)
     throw nb::type_error(("elements of format " + format + " are not supported (the other byte order?)").c_str());
-  out.owner = nb::borrow(object);
+  out.owner = std::move(kept);
   return true;
 }
 

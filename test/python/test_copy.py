@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """copy, copy_async and fill: every direction and stride, order with streams, asyncio, threads."""
 
+import array
 import asyncio
 import ctypes
+import mmap
 import threading
 
 import numpy as np
@@ -279,3 +281,28 @@ def test_explain():
     assert peerlane.explain("to_host", 4096).startswith("4 KiB to_host, pageable")
     with pytest.raises(ValueError, match="direction"):
         peerlane.explain("sideways", 1)
+
+
+def mapped_file():
+    memory = mmap.mmap(-1, 1 << 20)
+    return memory, memory.close
+
+
+def growing(memory):
+    return lambda: (memory, lambda: memory.extend(b"x"))
+
+
+@pytest.mark.parametrize("make", [growing(bytearray(1 << 20)), growing(array.array("B", bytes(1 << 20))), mapped_file],
+                         ids=["bytearray", "array", "mmap"])
+def test_memory_that_could_move_stays_while_it_is_used(make):
+    """A buffer that was looked at and let go could be elsewhere when its bytes move, and a mapping that was closed nowhere."""
+    memory, change = make()
+    x = testing.zeros(1 << 20, np.uint8)
+    for begin in (lambda: peerlane.copy_async(x, memory), lambda: peerlane.copy_async(memory, x)):
+        copy = begin()
+        with pytest.raises(BufferError):
+            change()
+        copy.wait()
+        del copy
+    peerlane.copy(x, memory)  # nothing of it stays
+    change()
