@@ -30,8 +30,8 @@ bool type_of_format(const char* format, Py_ssize_t item_bytes, element_type& out
   return true;
 }
 
-// False: the object has no such buffer (a Python error may be set). The memoryview, which the tensor keeps, holds the buffer:
-// what could grow or close meanwhile (bytearray, array.array, mmap) refuses to.
+// False: the object has no such buffer (a Python error may be set). The memoryview, which the tensor keeps, holds the
+// buffer: what could grow or close meanwhile (bytearray, array.array, mmap) refuses to.
 bool from_buffer(nb::handle object, tensor& out) {
   nb::object kept = nb::steal(PyMemoryView_FromObject(object.ptr()));
   Py_buffer view;

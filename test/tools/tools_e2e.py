@@ -536,6 +536,7 @@ def copy_bad_options():
     refuse(run("copy", "--min", "0"), "--min")
     refuse(run("copy", "--min", "8", "--max", "4"), "--min")
     refuse(run("copy", "--max", "2G"), "--max")
+    refuse(run("copy", "--methods", "planner,cpu_shop"), "cpu_shop", "cpu_store")
     refuse(run("copy", "--direction", "p2p", env={"PEERLANE_GPU": "sim", "PEERLANE_SIM_DEVICES": "1"}), "nothing to measure")
     refuse(run("calibrate", "--max", "1"), "--max")
     refuse(run("explain-copy", "--h2d", "--d2h"), "one of")

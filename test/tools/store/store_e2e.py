@@ -100,6 +100,10 @@ def files():
                     check(one.read() == two.read(), path)
             check(run("put", "models", "k", source, "--connect", server.tcp, "--require-path", "shm-direct").code == 1)
             check(run("get", "models", "nothing", target, "--socket", server.socket).code == 1)
+            for unreadable in (folder, "/proc/self/mem"):  # they open, and fail when they are read
+                refused = run("put", "models", "key0", unreadable, "--connect", server.tcp)
+                check(refused.code == 1 and unreadable in refused.err, refused.err)
+            check("3000001 bytes" in good("get", "models", "key0", target, "--connect", server.tcp).out, "the value is still there")
             for level in ("replicated", "default", "nonsense"):
                 refused = run("put", "models", "k", source, "--connect", server.tcp, "--durability", level)
                 check(refused.code == 1 and "volatile, logged or durable" in refused.err, refused.err)
