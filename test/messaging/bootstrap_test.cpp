@@ -151,6 +151,11 @@ TEST_F(meeting_by, a_secret_that_is_none) {
   }
   set("PEERLANE_LINK_SECRET_FILE", "/nowhere");
   EXPECT_EQ(code(), ENOENT);
+  const std::string pipe = testing::TempDir() + "peerlane-secret-" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  set("PEERLANE_LINK_SECRET_FILE", pipe);
+  EXPECT_EQ(code(), EINVAL) << "and nobody waits for a writer";
+  unlink(pipe.c_str());
 }
 
 // Each rank in a process of its own, with the secret that it is given ("": none).
