@@ -306,3 +306,23 @@ def test_memory_that_could_move_stays_while_it_is_used(make):
         del copy
     peerlane.copy(x, memory)  # nothing of it stays
     change()
+
+
+@pytest.mark.parametrize("objects", [np.zeros(4, "O"), np.zeros(4, [("a", "i4"), ("b", "O")]), (ctypes.py_object * 4)()],
+                         ids=["array", "field", "ctypes"])
+def test_python_objects_are_no_bytes(objects):
+    """Their bytes are addresses of objects: whoever wrote others there would end Python."""
+    x = testing.zeros(4, np.uint64)
+    for call in (lambda: peerlane.copy(objects, x), lambda: peerlane.copy(x, objects), lambda: peerlane.copy_async(objects, x)):
+        with pytest.raises(TypeError, match="Python objects"):
+            call()
+
+
+def test_a_field_may_have_any_name():
+    host = np.ones(4, [("O", "i4"), ("Other", "f4")])
+    x = testing.zeros(32, np.uint8)
+    with peerlane.map(x) as m:
+        m.write(host.view(np.uint8))
+        back = np.zeros_like(host)
+        peerlane.copy(back.view(np.uint8), x)
+    assert (back == host).all()
