@@ -146,21 +146,21 @@ status extents::grow() {
 }
 
 status extents::has_room(std::uint64_t size_bytes) const {
-  std::uint64_t there = 0, total = 0;
+  std::uint64_t unused_bytes = 0, total = 0;
   {
     std::lock_guard lock(mutex_);
-    there = space_.free_bytes();
+    unused_bytes = space_.free_bytes();
     total = space_.total_bytes();
   }
-  if (whole_blocks(size_bytes) <= there) return {};
+  if (whole_blocks(size_bytes) <= unused_bytes) return {};
   const auto free = files_.free_bytes(options_.folder);
   if (!free) return free.error();
   std::uint64_t more = *free > options_.reserve_bytes ? *free - options_.reserve_bytes : 0;
   if (options_.limit_bytes != 0) more = std::min(more, options_.limit_bytes > total ? options_.limit_bytes - total : 0);
-  if (whole_blocks(size_bytes) - there <= more / options_.file_bytes * options_.file_bytes) return {};
+  if (whole_blocks(size_bytes) - unused_bytes <= more / options_.file_bytes * options_.file_bytes) return {};
   return failure{ENOSPC,
                  format("store: %s: a value of %s does not fit: %s are free in its extent files, and %s can be added",
-                        options_.folder.c_str(), format_size(size_bytes).c_str(), format_size(there).c_str(),
+                        options_.folder.c_str(), format_size(size_bytes).c_str(), format_size(unused_bytes).c_str(),
                         format_size(more).c_str())};
 }
 

@@ -105,20 +105,20 @@ status value_writer::write_window(std::size_t window, std::uint64_t offset, std:
   return done;
 }
 
-// Where these bytes lie. As many extents again are taken when those that there are do not reach.
+// Where these bytes lie. As many extents again are taken when those that taken_bytes are do not reach.
 result<std::vector<segment>> value_writer::extents_for(std::uint64_t offset, std::uint64_t size) {
   std::lock_guard lock(growing_);  // of two windows
-  std::uint64_t there = 0;
-  for (const segment& piece : made_->on_disk) there += piece.size_bytes;
-  while (there < offset + size) {
-    const std::uint64_t more = std::min(made_->length_bytes - there, there);
-    const std::size_t most = max_pieces_of(there + more, made_->length_bytes);
+  std::uint64_t taken_bytes = 0;
+  for (const segment& piece : made_->on_disk) taken_bytes += piece.size_bytes;
+  while (taken_bytes < offset + size) {
+    const std::uint64_t more = std::min(made_->length_bytes - taken_bytes, taken_bytes);
+    const std::size_t most = max_pieces_of(taken_bytes + more, made_->length_bytes);
     if (most <= made_->on_disk.size())
       return failure{ENOSPC, "store: the free space of the disk is too scattered for the value"};
     auto pieces = owner_.allocate_extents(more, 0, most - made_->on_disk.size());
     if (!pieces) return pieces;
     made_->on_disk.insert(made_->on_disk.end(), pieces->begin(), pieces->end());
-    there += whole_blocks(more);
+    taken_bytes += whole_blocks(more);
   }
   return part_of(made_->on_disk, offset, size);
 }

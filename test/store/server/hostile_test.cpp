@@ -310,6 +310,21 @@ TEST(store_hostile, ASearchEndsWhateverItsPattern) {
   for (const auto& one : all) EXPECT_EQ(one->got.status, 0) << one->got.text;
 }
 
+TEST(store_hostile, ScrapersAreFewAtATime) {
+  constexpr int kScrapers = 60, kMaxScrapes = 16;  // as in server.cpp
+  store_rig rig;
+  rig.config.metrics = "127.0.0.1:0";
+  rig.config.hello_timeout_s = 60;
+  rig.start();
+  store_client::client_options metrics_options;
+  metrics_options.server.endpoint = rig.server().metrics_endpoint();
+  std::vector<std::unique_ptr<raw_peer>> many;
+  for (int i = 0; i < kScrapers; ++i) many.push_back(std::make_unique<raw_peer>(metrics_options));
+  int cut_off = 0;
+  for (const auto& one : many) cut_off += one->is_cut_off(200);
+  EXPECT_EQ(cut_off, kScrapers - kMaxScrapes);
+}
+
 TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
   store_rig rig;
   rig.config.metrics = "127.0.0.1:0";
