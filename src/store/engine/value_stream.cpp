@@ -105,7 +105,7 @@ status value_writer::write_window(std::size_t window, std::uint64_t offset, std:
   return done;
 }
 
-// Where these bytes lie. As many extents again are taken when those that taken_bytes are do not reach.
+// Where these bytes lie. As many extents again are taken when those that the value has do not reach.
 result<std::vector<segment>> value_writer::extents_for(std::uint64_t offset, std::uint64_t size) {
   std::lock_guard lock(growing_);  // of two windows
   std::uint64_t taken_bytes = 0;
