@@ -14,27 +14,19 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from e2e import Done, check, clean_environment  # noqa: E402
+
 OUT = ""
 
 
-class Done:
-    def __init__(self, process):
-        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
-
-
 def environment():
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("PEERLANE_")}
-    return {**variables, "PEERLANE_GPU": "sim", "PEERLANE_SIM_LOG": "off"}
+    return {**clean_environment(), "PEERLANE_SIM_LOG": "off"}
 
 
 def run(*arguments, **more):
     return Done(subprocess.run([os.path.join(OUT, "peerlane"), "store", *arguments], env={**environment(), **more}, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60))
-
-
-def check(condition, *facts):
-    if not condition:
-        raise AssertionError(" | ".join(str(fact) for fact in facts))
 
 
 def good(*arguments, **more):
