@@ -20,6 +20,7 @@
 #include "base/clock.hpp"
 #include "base/statistics.hpp"
 #include "base/text.hpp"
+#include "bench/must.hpp"
 #include "copy/bounce.hpp"
 #include "copy/gpu_engine.hpp"
 #include "copy/pinned_buffer.hpp"
@@ -29,20 +30,6 @@ namespace {
 using namespace pl;
 
 constexpr std::size_t kBytes = 64u << 20;
-
-[[noreturn]] void die(const std::string& reason) {
-  std::fprintf(stderr, "engine_bench: %s\n", reason.c_str());
-  std::exit(1);
-}
-
-template <class T>
-T must(result<T> got) {
-  if (!got) die(got.error().message);
-  return *std::move(got);
-}
-void must(const status& done) {
-  if (!done) die(done.error().message);
-}
 
 struct scene {
   const cu::driver_table& cuda;

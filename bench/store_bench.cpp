@@ -33,6 +33,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/must.hpp"
 #include "measure/machine.hpp"
 #include "measure/result_file.hpp"
 #include "store/engine/disk.hpp"
@@ -63,17 +64,6 @@ struct arguments {
   std::string rival;
   bool wants(const char* part) const { return only.find(part) != std::string::npos; }
 };
-
-[[noreturn]] void die(const std::string& reason) {
-  std::fprintf(stderr, "store_bench: %s\n", reason.c_str());
-  std::exit(1);
-}
-
-template <class T>
-T must(result<T> got) {
-  if (!got) die(got.error().message);
-  return std::move(*got);
-}
 
 std::unique_ptr<engine> open_store(const std::string& folder, std::uint64_t arena_bytes) {
   engine_options settings;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "bench/must.hpp"
 #include "measure/machine.hpp"
 #include "measure/result_file.hpp"
 #include "store/engine/engine.hpp"
@@ -38,17 +39,6 @@ struct arguments {
   std::string folder, json, only = "memory,find,puts,restart";
   std::uint64_t keys = 1'000'000;
 };
-
-[[noreturn]] void die(const std::string& reason) {
-  std::fprintf(stderr, "store_scale_bench: %s\n", reason.c_str());
-  std::_Exit(1);
-}
-
-template <class T>
-T must(result<T> got) {
-  if (!got) die(got.error().message);
-  return std::move(*got);
-}
 
 std::uint64_t private_bytes() {
   std::ifstream file("/proc/self/status");

@@ -220,22 +220,24 @@ def rule_figures(tree):
 
 
 def rule_mutants(tree):
-    """Each mutant of docs/async-mutants.md fits its file once and names a test that exists (scripts/mutants.py applies them)."""
-    page = "docs/async-mutants.md"
-    if page not in tree.files:
+    """Each mutant fits its file once and names a test that exists (scripts/mutants.py applies them)."""
+    pages = [path for path in tree.files if path == "docs/async-mutants.md" or path.startswith("test/mutants/")]
+    if not pages:
         return
     import mutants  # here, since nothing else needs it
-    text = tree.files[page]
-    tests = "".join(content for path, content in tree.files.items() if path.startswith("test/triggered/"))
-    for found in mutants.ENTRY.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        old = "\n".join(part[1:] for part in found["diff"].splitlines() if part.startswith("-"))
-        count = tree.files.get(found["file"], "").count(old)
-        if count != 1:
-            yield Finding(page, line, "mutants", f"the diff fits {found['file']} {count} times, it must fit once")
-        suite, _, name = found["test"].partition(".")
-        if not re.search(r"TEST(_F|_P)?\(" + suite + ", " + (r"\w+" if name == "*" else name) + r"\)", tests):
-            yield Finding(page, line, "mutants", f"there is no test {found['test']} in test/triggered")
+    tests = "".join(content for path, content in tree.files.items() if path.startswith("test/"))
+    for page in pages:
+        text = tree.files[page]
+        for found in mutants.ENTRY.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            old = "\n".join(part[1:] for part in found["diff"].splitlines() if part.startswith("-"))
+            count = tree.files.get(found["file"], "").count(old)
+            if count != 1:
+                yield Finding(page, line, "mutants", f"the diff fits {found['file']} {count} times, it must fit once")
+            for test in found["test"].split(":") if "::" not in found["test"] and "/" not in found["test"] else ():
+                suite, _, name = test.strip("*").partition(".") if "." in test else ("", "", test.strip("*"))
+                if not re.search(r"TEST(_F|_P)?\(" + (suite or r"\w+") + ", " + (r"\w+" if name in ("*", "") else name) + r"\)", tests):
+                    yield Finding(page, line, "mutants", f"there is no test {test} in test/")
 
 
 def check_include(tree, deps, layer, path, number, name):

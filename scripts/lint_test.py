@@ -95,6 +95,10 @@ class Layers(unittest.TestCase):
         self.assertEqual(run(lint.rule_mutants, {**files, "docs/async-mutants.md": page.replace("suite.name", "suite.*")}), [])
         self.assertEqual(run(lint.rule_mutants, {**files, "src/triggered/a.cpp": "  one();\n"}), [("docs/async-mutants.md", 2)])
         self.assertEqual(run(lint.rule_mutants, {**files, "test/triggered/a_test.cpp": ""}), [("docs/async-mutants.md", 2)])
+        page = "\n## a rule\n`src/triggered/a.cpp` · `stream_test` · `suite.name:suite.other` · expression\n```diff\n-one()\n+true\n```\n"
+        files = {"test/mutants/a.md": page, "src/triggered/a.cpp": "  one();\n", "test/triggered/a_test.cpp": "TEST(suite, name) {\nTEST(suite, other) {\n"}
+        self.assertEqual(run(lint.rule_mutants, files), [])
+        self.assertEqual(run(lint.rule_mutants, {**files, "test/triggered/a_test.cpp": "TEST(suite, name) {\n"}), [("test/mutants/a.md", 2)])
 
     def test_unknown_header(self):
         files = {**LAYERS, "src/os/fd.hpp": '#include "stdio.h"\n'}

@@ -1,82 +1,204 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Applies the mutants of docs/async-mutants.md one by one and demands that the test named there fails.
+"""Applies the mutants of docs/async-mutants.md and test/mutants/*.md, and demands that the test named there fails.
 
-  python3 scripts/mutants.py BUILD_FOLDER [WORD...]
+  python3 scripts/mutants.py BUILD_FOLDER [--results FILE] [WORD...]
 
-In place, on a tree without changes in the files concerned; each file is put back whatever happens. Exit code 1: a mutant survived, or an
-entry does not fit the code any more."""
+Statements of the product are changed in place, on a tree without changes in the files concerned; each file is put back whatever happens.
+A mutant is a whole statement, or an expression if its header says so, so many are built at once, each behind `PL_MUTANT=<number>`; one
+whose header ends with `alone` (a declaration) is built by itself. Each test runs without its mutant first and must pass. WORDs choose entries whose file, name, program or test
+has one of them. FILE gets a line per mutant; lines of others in it stay. Exit code 1: a mutant survived, or an entry does not fit the code."""
 
+import argparse
+import collections
+import glob
 import os
 import re
 import subprocess
 import sys
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIST = os.path.join(ROOT, "docs", "async-mutants.md")
-ENTRY = re.compile(r"^## (?P<name>[^\n]+)\n`(?P<file>[^`]+)` · `(?P<test>[^`]+)`\n```diff\n(?P<diff>.*?)```", re.MULTILINE | re.DOTALL)
-SECONDS = 120
+ENTRY = re.compile(r"^## (?P<name>[^\n]+)\n`(?P<file>[^`]+)`(?: · `(?P<program>[^`.]+)`)? · `(?P<test>[^`]+)`(?: · (?P<mode>alone|expression))?\n"
+                   r"```diff\n(?P<diff>.*?)```", re.MULTILINE | re.DOTALL)
+SECONDS = 240
+SWITCH = """#ifndef PL_MUTANT_SWITCH
+#define PL_MUTANT_SWITCH
+#include <cstdlib>
+#include <cstring>
+inline bool pl_mutant(const char* number) {
+  const char* chosen = std::getenv("PL_MUTANT");
+  return chosen != nullptr && std::strcmp(chosen, number) == 0;
+}
+#endif
+"""
+
+Mutant = collections.namedtuple("Mutant", "page name file program test mode old new")
 
 
-def entries():
-    with open(LIST, encoding="utf-8") as file:
-        for found in ENTRY.finditer(file.read()):
-            lines = found["diff"].splitlines()
-            old = "\n".join(line[1:] for line in lines if line.startswith("-"))
-            new = "\n".join(line[1:] for line in lines if line.startswith("+"))
-            yield found["name"], os.path.join(ROOT, found["file"]), found["test"], old, new
+def pages():
+    return [os.path.join(ROOT, "docs", "async-mutants.md")] + sorted(glob.glob(os.path.join(ROOT, "test", "mutants", "*.md")))
 
 
-def run(build, test):
-    """Whether the test passed; None if the mutant does not compile."""
-    built = subprocess.run(["ninja", "-C", build, "-j2", "stream_test"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if built.returncode != 0:
-        print(built.stdout[-1500:])
-        return None
-    program = os.path.join(build, "test", "triggered", "stream_test")
-    environment = dict(os.environ, PEERLANE_SIM_LOG="off")
-    try:
-        # A process of its own group: what a mutant leaves hanging goes with it.
-        child = subprocess.Popen([program, "--gtest_filter=" + test], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                 env=environment, start_new_session=True)
-        return child.wait(timeout=SECONDS) == 0
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, 9)
-        child.wait()
-        return False
+def entries_of(page, text):
+    for found in ENTRY.finditer(text):
+        lines = found["diff"].splitlines()
+        yield Mutant(page, found["name"], found["file"], found["program"] or "stream_test", found["test"],
+                     found["mode"] or ("statement" if found["program"] else "alone"),
+                     "\n".join(line[1:] for line in lines if line.startswith("-")),
+                     "\n".join(line[1:] for line in lines if line.startswith("+")))
 
 
-def try_one(build, name, path, test, old, new):
+def read(path):
     with open(path, encoding="utf-8") as file:
-        text = file.read()
-    if text.count(old) != 1:
-        return f"does not fit {os.path.relpath(path, ROOT)} (found {text.count(old)} times)"
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def mutate(text, changes):
+    """`text` with each (old, new) replaced; nothing if one does not stand there once, or two overlap."""
+    places = []
+    for old, new in changes:
+        if text.count(old) != 1:
+            return None
+        begin = text.index(old)
+        places.append((begin, begin + len(old), new))
+    places.sort(reverse=True)
+    for later, earlier in zip(places, places[1:]):
+        if earlier[1] > later[0]:
+            return None
+    for begin, end, new in places:
+        text = text[:begin] + new + text[end:]
+    return text
+
+
+def switched(number, one):
+    if one.mode == "expression":
+        return f'(pl_mutant("{number}") ? ({one.new}) : ({one.old}))'
+    return f'if (pl_mutant("{number}")) {{\n{one.new}\n}} else {{\n{one.old}\n}}'
+
+
+def batches(mutants):
+    """Lists of (number, mutant) that are built together."""
+    together, alone = [], []
+    for number, one in enumerate(mutants, 1):
+        if one.mode == "alone":
+            alone.append([(number, one)])
+            continue
+        for batch in together:
+            same = [(other.old, "") for _, other in batch if other.file == one.file] + [(one.old, "")]
+            if batch[0][1].program == one.program and mutate(read(os.path.join(ROOT, one.file)), same) is not None:
+                batch.append((number, one))
+                break
+        else:
+            together.append([(number, one)])
+    return together + alone
+
+
+def run(build, one, number):
+    """Whether the test passes, or None where it was not found."""
+    if "::" in one.test:  # Python
+        command = [os.path.join(ROOT, ".venv", "bin", "python"), "-m", "pytest", "-q", "-x", "-c", os.path.join(ROOT, "pyproject.toml"),
+                   os.path.join(ROOT, one.test)]
+    else:
+        programs = [path for path in glob.glob(os.path.join(build, "test", "**", one.program), recursive=True) if os.path.isfile(path)]
+        if not programs:
+            return None
+        command = [programs[0], "--gtest_filter=" + one.test]
+    environment = dict(os.environ, PEERLANE_SIM_LOG="off", PYTHONPATH=os.path.join(build, "out", "python"), PYTHONDONTWRITEBYTECODE="1")
+    environment.pop("PL_MUTANT", None)
+    if number is not None:
+        environment["PL_MUTANT"] = str(number)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, errors="replace",
+                          cwd=build, start_new_session=True) as child:
+        try:
+            said, _ = child.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, 9)  # what a mutant leaves hanging goes with it
+            child.communicate()
+            return False
+    passed = child.returncode == 0
+    return passed if not passed or re.search(r"\[  PASSED  \] [1-9]|[1-9]\d* passed", said) else None
+
+
+def build_and_run(build, batch):
+    changes = collections.defaultdict(list)
+    for number, one in batch:
+        changes[one.file].append((one.old, one.new if one.mode == "alone" else switched(number, one)))
+    texts = {file: read(os.path.join(ROOT, file)) for file in changes}
+    mutated = {file: mutate(texts[file], parts) for file, parts in changes.items()}
+    unfit = {file for file, text in mutated.items() if text is None}
+    for number, one in batch:
+        if one.file in unfit:
+            yield number, one, "does not fit", 0.0
+    batch = [(number, one) for number, one in batch if one.file not in unfit]
+    if not batch:
+        return
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text.replace(old, new))
-        passed = run(build, test)
+        for file, text in mutated.items():
+            if text is not None:
+                write(os.path.join(ROOT, file), ("" if all(one.mode == "alone" for _, one in batch) else SWITCH) + text)
+        target = [batch[0][1].program]
+        built = subprocess.run(["ninja", "-C", build, "-j2", *target], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               check=False)
+        if built.returncode != 0:
+            print(built.stdout[-4000:])
+        for number, one in batch:
+            if built.returncode != 0:
+                yield number, one, "does not compile", 0.0
+                continue
+            began = time.monotonic()
+            passes = True if one.mode == "alone" else run(build, one, None)
+            outcome = "no such test" if passes is None else "fails without it, too"
+            if passes:
+                with_it = run(build, one, None if one.mode == "alone" else number)
+                outcome = "no such test" if with_it is None else "SURVIVED" if with_it else "caught"
+            yield number, one, outcome, time.monotonic() - began
     finally:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    if passed is None:
-        return "does not compile"
-    return f"SURVIVED {test}" if passed else ""
+        for file, text in texts.items():
+            write(os.path.join(ROOT, file), text)
+
+
+def keep(path, outcomes):
+    """The file's lines by mutant, those of this run anew."""
+    rows = {}
+    if os.path.exists(path):
+        for line in read(path).splitlines()[1:]:
+            rows[line.split("\t")[0]] = line
+    for one, outcome in outcomes:
+        rows[one.name] = "\t".join((one.name, one.file, one.program, one.test, outcome))
+    order = {one.name: place for place, one in enumerate(everything())}
+    kept = sorted((name for name in rows if name in order), key=order.get)
+    write(path, "\n".join(["mutant\tfile\tprogram\ttest\toutcome"] + [rows[name] for name in kept]) + "\n")
+
+
+def everything():
+    return [one for page in pages() for one in entries_of(page, read(page))]
 
 
 def main():
-    if len(sys.argv) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    build, words = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    failed = 0
-    for name, path, test, old, new in entries():
-        if words and not any(word in name for word in words):
-            continue
-        problem = try_one(build, name, path, test, old, new)
-        print(f"{problem or 'caught':40}  {name}", flush=True)
-        failed += bool(problem)
-    subprocess.run(["ninja", "-C", build, "-j2", "stream_test"], stdout=subprocess.DEVNULL, check=True)
-    return 1 if failed else 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--results")
+    parser.add_argument("word", nargs="*")
+    given = parser.parse_intermixed_args()
+    build = os.path.abspath(given.build)
+    chosen = [one for one in everything()
+              if not given.word or any(word in text for word in given.word for text in (one.page, one.name, one.file, one.program, one.test))]
+    outcomes = []
+    for batch in batches(chosen):
+        for _, one, outcome, seconds in build_and_run(build, batch):
+            print(f"{outcome:22} {seconds:6.1f} s  {one.name}  ({one.test})", flush=True)
+            outcomes.append((one, outcome))
+            if given.results:
+                keep(given.results, outcomes)
+    for program in sorted({one.program for one, _ in outcomes}):
+        subprocess.run(["ninja", "-C", build, "-j2", program], stdout=subprocess.DEVNULL, check=False)
+    return 1 if any(outcome != "caught" for _, outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -30,10 +30,22 @@ bool type_of_format(const char* format, Py_ssize_t item_bytes, element_type& out
   return true;
 }
 
-// False: the object has no such buffer (a Python error may be set).
+// Also in a field of a structure; names of fields stand between colons.
+bool holds_objects(std::string_view format) {
+  bool is_name = false;
+  for (const char letter : format) {
+    if (letter == ':') is_name = !is_name;
+    if (letter == 'O' && !is_name) return true;
+  }
+  return false;
+}
+
+// False: the object has no such buffer (a Python error may be set). The memoryview, which the tensor keeps, holds the
+// buffer: what could grow or close meanwhile (bytearray, array.array, mmap) refuses to.
 bool from_buffer(nb::handle object, tensor& out) {
+  nb::object kept = nb::steal(PyMemoryView_FromObject(object.ptr()));
   Py_buffer view;
-  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_RECORDS_RO) != 0) return false;
+  if (!kept.is_valid() || PyObject_GetBuffer(kept.ptr(), &view, PyBUF_RECORDS_RO) != 0) return false;
   out.address = reinterpret_cast<std::uintptr_t>(view.buf);
   out.is_writable = view.readonly == 0;
   const bool known_type = type_of_format(view.format, view.itemsize, out.type);
@@ -45,9 +57,11 @@ bool from_buffer(nb::handle object, tensor& out) {
   }
   const std::string format = view.format != nullptr ? view.format : "";
   PyBuffer_Release(&view);
+  if (holds_objects(format))  // their bytes are addresses: a copy would leave Python with wild ones
+    throw nb::type_error(("elements of format " + format + " are Python objects, whose bytes cannot be copied").c_str());
   if (!known_type)
     throw nb::type_error(("elements of format " + format + " are not supported (the other byte order?)").c_str());
-  out.owner = nb::borrow(object);
+  out.owner = std::move(kept);
   return true;
 }
 

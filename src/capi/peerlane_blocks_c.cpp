@@ -90,58 +90,61 @@ pl::copy::planner::async_options options_of(std::uint32_t flags, void* stream) {
   return wanted;
 }
 
-}  // namespace
-
-PL_EXPORT int peerlane_blocks_copy(peerlane_copier_t copier, const struct peerlane_blocks* given) try {
+// `read` takes the caller's struct apart, `copy` gives it to the planner.
+template <class List, class Given>
+int copy_now(peerlane_copier_t copier, const Given* given, int (*read)(const Given*, List&),
+             pl::status (pl::copy::planner::*copy)(const List&)) {
   const pl::errno_keeper keeper;
   int code = 0;
   auto* const planner = pl::planner_of(copier, code);
   if (planner == nullptr) return code;
-  pl::copy::block_transfer blocks;
-  if ((code = read_blocks(given, blocks)) != 0) return code;
-  return pl::return_code(planner->copy_blocks(blocks));
+  List list;
+  if ((code = read(given, list)) != 0) return code;
+  return pl::return_code((planner->*copy)(list));
+}
+
+template <class List, class Given>
+int begin_copy(peerlane_copier_t copier, const Given* given, pl::copy::planner::async_options wanted, peerlane_op_t* op,
+               int (*read)(const Given*, List&),
+               pl::result<pl::copy::completion> (pl::copy::planner::*begin)(const List&,
+                                                                            const pl::copy::planner::async_options&)) {
+  const pl::errno_keeper keeper;
+  int code = 0;
+  auto* const planner = pl::planner_of(copier, code);
+  if (planner == nullptr) return code;
+  List list;
+  if ((code = read(given, list)) != 0) return code;
+  auto begun = (planner->*begin)(list, wanted);
+  if (!begun) return fail(begun.error());
+  return pl::add_operation(copier, *std::move(begun), list.bytes(), *op);
+}
+
+}  // namespace
+
+PL_EXPORT int peerlane_blocks_copy(peerlane_copier_t copier, const struct peerlane_blocks* given) try {
+  return copy_now<pl::copy::block_transfer>(copier, given, read_blocks, &pl::copy::planner::copy_blocks);
 }
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_blocks_begin(peerlane_copier_t copier, const struct peerlane_blocks* given, uint32_t flags,
                                     void* stream, peerlane_op_t* op) try {
-  const pl::errno_keeper keeper;
   if (op == nullptr) return fail(EINVAL, kNullPointer);
-  int code = check_flags(flags);
-  if (code != 0) return code;
-  auto* const planner = pl::planner_of(copier, code);
-  if (planner == nullptr) return code;
-  pl::copy::block_transfer blocks;
-  if ((code = read_blocks(given, blocks)) != 0) return code;
-  auto begun = planner->begin_blocks(blocks, options_of(flags, stream));
-  if (!begun) return fail(begun.error());
-  return pl::add_operation(copier, *std::move(begun), blocks.bytes(), *op);
+  if (const int code = check_flags(flags)) return code;
+  return begin_copy<pl::copy::block_transfer>(copier, given, options_of(flags, stream), op, read_blocks,
+                                              &pl::copy::planner::begin_blocks);
 }
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_block_list_copy(peerlane_copier_t copier, const struct peerlane_block_list* given) try {
-  const pl::errno_keeper keeper;
-  int code = 0;
-  auto* const planner = pl::planner_of(copier, code);
-  if (planner == nullptr) return code;
-  pl::copy::block_list list;
-  if ((code = read_list(given, list)) != 0) return code;
-  return pl::return_code(planner->copy_block_list(list));
+  return copy_now<pl::copy::block_list>(copier, given, read_list, &pl::copy::planner::copy_block_list);
 }
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int peerlane_block_list_begin(peerlane_copier_t copier, const struct peerlane_block_list* given, uint32_t flags,
                                         void* stream, peerlane_op_t* op) try {
-  const pl::errno_keeper keeper;
   if (op == nullptr) return fail(EINVAL, kNullPointer);
-  int code = check_flags(flags);
-  if (code != 0) return code;
-  auto* const planner = pl::planner_of(copier, code);
-  if (planner == nullptr) return code;
-  pl::copy::block_list list;
-  if ((code = read_list(given, list)) != 0) return code;
-  auto begun = planner->begin_block_list(list, options_of(flags, stream));
-  if (!begun) return fail(begun.error());
-  return pl::add_operation(copier, *std::move(begun), list.bytes(), *op);
+  if (const int code = check_flags(flags)) return code;
+  return begin_copy<pl::copy::block_list>(copier, given, options_of(flags, stream), op, read_list,
+                                          &pl::copy::planner::begin_block_list);
 }
 PL_NO_EXCEPTIONS

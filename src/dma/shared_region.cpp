@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/checked_math.hpp"
+#include "base/deadline.hpp"
 #include "base/text.hpp"
+#include "os/descriptor_message.hpp"
 #include "os/sealed_memory.hpp"
 
 namespace pl::dma {
@@ -146,63 +148,64 @@ status send_region(int socket, const shared_region& shared) {
                          0,
                          shared.offset,
                          shared.size_bytes};
-  iovec bytes{&message, sizeof message};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-  header.msg_iov = &bytes;
-  header.msg_iovlen = 1;
-  header.msg_control = room;
-  header.msg_controllen = sizeof room;
-  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = shared.fd.get();
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
   ssize_t sent = 0;
-  do sent = sendmsg(socket, &header, MSG_NOSIGNAL);
+  do sent = send_with_descriptor(socket, std::as_bytes(std::span(&message, 1)), shared.fd.get());
   while (sent < 0 && errno == EINTR);
   if (sent == static_cast<ssize_t>(sizeof message)) return {};
   return failure{sent < 0 ? errno : EIO, format("memory could not be given to another process: %s",
                                                 sent < 0 ? errno_text(errno).c_str() : "the socket took a part of it")};
 }
 
-result<shared_region> receive_region(int socket, int timeout_ms) {
-  pollfd asked{socket, POLLIN, 0};
-  int ready = 0;
-  do ready = poll(&asked, 1, timeout_ms);
-  while (ready < 0 && errno == EINTR);
-  if (ready == 0) return failure{ETIMEDOUT, format("no memory of another process came within %d ms", timeout_ms)};
+namespace {
+
+// What has come of a message, which a stream may bring in pieces.
+struct incoming {
   region_message message{};
-  iovec bytes{&message, sizeof message};
-  constexpr std::size_t kMaxDescriptors = 8;  // more than belong here: all are closed
-  alignas(cmsghdr) char room[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
-  msghdr header{};
-  header.msg_iov = &bytes;
-  header.msg_iovlen = 1;
-  header.msg_control = room;
-  header.msg_controllen = sizeof room;
-  ssize_t got = 0;
-  do got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_WAITALL);
-  while (got < 0 && errno == EINTR);
-  if (got < 0) return failure{errno, format("memory of another process did not come: %s", errno_text(errno).c_str())};
-  shared_region out;
-  std::size_t descriptors = 0;
-  for (cmsghdr* one = CMSG_FIRSTHDR(&header); one != nullptr; one = CMSG_NXTHDR(&header, one)) {
-    if (one->cmsg_level != SOL_SOCKET || one->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t place = 0; CMSG_LEN(place + sizeof(int)) <= one->cmsg_len; place += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(one) + place, sizeof fd);
-      out.fd = unique_fd(real_device_io(), fd);  // the one before it closes
-      ++descriptors;
-    }
+  std::size_t bytes = 0, descriptors = 0;
+  unique_fd fd;
+  bool has_lost_descriptors = false;
+};
+
+// One piece without waiting. False: nothing is there now.
+result<bool> take_piece(int socket, incoming& out) {
+  auto got =
+      receive_with_descriptor(socket, std::as_writable_bytes(std::span(&out.message, 1)).subspan(out.bytes), MSG_DONTWAIT);
+  if (got.bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got.bytes < 0) return failure{errno, format("memory of another process did not come: %s", errno_text(errno).c_str())};
+  if (got.descriptors > 0) out.fd = std::move(got.fd);
+  out.descriptors += got.descriptors;
+  out.has_lost_descriptors = out.has_lost_descriptors || got.has_lost_some;
+  out.bytes += static_cast<std::size_t>(got.bytes);
+  if (got.bytes == 0)
+    return out.bytes == 0
+               ? failure{EPIPE, "memory of another process did not come: the other end has closed"}
+               : failure{EPROTO, "memory of another process is refused: the other end has closed in the middle of it"};
+  return true;
+}
+
+}  // namespace
+
+// The limit holds for the whole message: a sender that stops in the middle of it is not waited for.
+result<shared_region> receive_region(int socket, int timeout_ms) {
+  const std::uint64_t deadline_ns = timeout_ms < 0 ? 0 : deadline_after_ms(timeout_ms);
+  incoming all;
+  while (all.bytes < sizeof all.message) {
+    const auto piece = take_piece(socket, all);
+    if (!piece) return piece.error();
+    if (*piece) continue;
+    const std::uint64_t now_ns = monotonic_ns();
+    if (timeout_ms >= 0 && now_ns >= deadline_ns)
+      return failure{ETIMEDOUT, format("no memory of another process came within %d ms", timeout_ms)};
+    pollfd asked{socket, POLLIN, 0};
+    poll(&asked, 1, timeout_ms < 0 ? -1 : static_cast<int>((deadline_ns - now_ns) / 1'000'000) + 1);
   }
-  if (got == 0) return failure{EPIPE, "memory of another process did not come: the other end has closed"};
+  const region_message& message = all.message;
   const bool is_known = message.memory == static_cast<std::uint32_t>(shared_region::kind::device) ||
                         message.memory == static_cast<std::uint32_t>(shared_region::kind::host);
-  if (got != static_cast<ssize_t>(sizeof message) || message.magic != kMagic || !is_known || descriptors != 1 ||
-      (header.msg_flags & MSG_CTRUNC) != 0)
+  if (message.magic != kMagic || !is_known || all.descriptors != 1 || all.has_lost_descriptors)
     return failure{EPROTO, "memory of another process is refused: what came is not one region with one descriptor"};
+  shared_region out;
+  out.fd = std::move(all.fd);
   out.memory = static_cast<shared_region::kind>(message.memory);
   out.gpu = {message.domain, message.bus, message.device};
   out.offset = message.offset;

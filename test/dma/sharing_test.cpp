@@ -8,9 +8,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dma/channel.hpp"
@@ -330,6 +333,65 @@ TEST_F(DmaSharing, WhatComesByTheSocketIsChecked) {
   EXPECT_EQ(dma::receive_region(ends[0], kTimeoutMs).code(), EPIPE);
   EXPECT_EQ(dma::send_region(ends[0], *host->share()).code(), EPIPE);
   close(ends[0]);
+}
+
+// The limit holds for the whole message, however its bytes come.
+TEST_F(DmaSharing, ASenderThatStopsInTheMiddleIsNotWaitedFor) {
+  int ends[2] = {-1, -1}, others[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, others), 0);
+  const auto host = dma::shared_host::make(4096);
+  ASSERT_TRUE(dma::send_region(others[1], *host->share()));
+  char message[40];
+  ASSERT_EQ(read(others[0], message, sizeof message), static_cast<ssize_t>(sizeof message));  // without its descriptor
+  ASSERT_EQ(write(ends[1], message, 1), 1);
+  const int late = dup(ends[1]);
+  std::atomic<bool> has_ended{false};
+  std::thread unblock([&] {  // so that a call that waits for ever fails this test instead
+    for (int i = 0; i < 200 && !has_ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    shutdown(late, SHUT_RDWR);
+    close(late);
+  });
+  EXPECT_EQ(dma::receive_region(ends[0], 50).code(), ETIMEDOUT);
+  has_ended = true;
+  unblock.join();
+  for (const int one : {ends[0], ends[1], others[0], others[1]}) close(one);
+}
+
+TEST_F(DmaSharing, AMessageMayComeInPieces) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const auto host = dma::shared_host::make(4096);
+  ASSERT_TRUE(dma::send_region(ends[1], *host->share()));
+  const auto whole = dma::receive_region(ends[0], kTimeoutMs);
+  ASSERT_TRUE(whole) << whole.error().message;
+  // The same by hand: one byte with the descriptor, then the rest.
+  ASSERT_TRUE(dma::send_region(ends[1], *host->share()));
+  char message[40];
+  ASSERT_EQ(read(ends[0], message, sizeof message), static_cast<ssize_t>(sizeof message));
+  iovec bytes{message, 1};
+  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  header.msg_control = room;
+  header.msg_controllen = sizeof room;
+  cmsghdr* const rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = whole->fd.get();
+  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  ASSERT_EQ(sendmsg(ends[1], &header, 0), 1);
+  std::thread rest([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(write(ends[1], message + 1, sizeof message - 1), static_cast<ssize_t>(sizeof message) - 1);
+  });
+  const auto got = dma::receive_region(ends[0], kTimeoutMs);
+  rest.join();
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_TRUE(dma::shared_host::open(*got));
+  for (const int one : ends) close(one);
 }
 
 }  // namespace

@@ -151,6 +151,11 @@ TEST_F(meeting_by, a_secret_that_is_none) {
   }
   set("PEERLANE_LINK_SECRET_FILE", "/nowhere");
   EXPECT_EQ(code(), ENOENT);
+  const std::string pipe = testing::TempDir() + "peerlane-secret-" + std::to_string(getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  set("PEERLANE_LINK_SECRET_FILE", pipe);
+  EXPECT_EQ(code(), EINVAL) << "and nobody waits for a writer";
+  unlink(pipe.c_str());
 }
 
 // Each rank in a process of its own, with the secret that it is given ("": none).
@@ -196,6 +201,82 @@ TEST_F(meeting_by, another_secret_or_none_is_turned_away_at_both_ends) {
   EXPECT_TRUE(has(said[1], "shows no secret")) << said[0] << " | " << said[1];
 }
 
+sockaddr_in loopback(const std::string& port) {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  out.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+  return out;
+}
+
+// An end of the rendezvous that knows the protocol and no secret.
+class liar {
+ public:
+  explicit liar(int socket) : stream_(unique_fd(real_device_io(), socket)) {}
+  void say(star_frame_kind kind, std::uint32_t rank, std::size_t body_bytes) {
+    star_frame_head head;
+    head.kind = kind;
+    head.rank = rank;
+    head.nodes = 2;
+    (void)stream_.send(head, std::vector<std::byte>(body_bytes, std::byte{7}), 1000);
+  }
+  std::optional<star_frame_kind> hear() {
+    star_frame said;
+    for (int i = 0; i < 500; ++i) {
+      const auto got = stream_.receive(said);
+      if (!got) return std::nullopt;
+      if (*got) return said.head.kind;
+      usleep(10'000);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  frame_stream stream_;
+};
+constexpr std::size_t kNonce = 32, kProof = 32;
+
+// It believes whatever rank 0 shows, and has nothing to show itself.
+TEST_F(meeting_by, a_visitor_that_proves_nothing_is_turned_away) {
+  const secret_file secret(kSecret);
+  const auto port = free_port();
+  auto options = options_of(0, 2, "127.0.0.1:" + port);
+  options.timeout_s = 3;
+  auto first = std::async(std::launch::async, be_rank, options, std::vector<std::size_t>{3, 4});
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  const auto address = loopback(port);
+  for (int i = 0; i < 200 && connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0; ++i)
+    usleep(20'000);
+  liar visitor(socket);
+  visitor.say(star_frame_kind::hello, 1, kNonce + 4);
+  ASSERT_EQ(visitor.hear(), star_frame_kind::challenge);
+  visitor.say(star_frame_kind::proof, 1, kProof);
+  EXPECT_EQ(visitor.hear(), star_frame_kind::refusal);
+  EXPECT_NE(first.get().find("turned away"), std::string::npos);
+}
+
+TEST_F(meeting_by, a_rank_0_that_proves_nothing_is_left) {
+  const secret_file secret(kSecret);
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  auto address = loopback("0");
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(listener, 4), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  auto options = options_of(1, 2, "127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+  options.timeout_s = 5;
+  auto joining = std::async(std::launch::async, be_rank, options, std::vector<std::size_t>{3, 4});
+  {
+    liar host(accept(listener, nullptr, nullptr));
+    ASSERT_EQ(host.hear(), star_frame_kind::hello);
+    host.say(star_frame_kind::challenge, 0, kNonce + kProof);
+    host.say(star_frame_kind::welcome, 0, 0);  // whatever it answers
+    const auto said = joining.get();
+    EXPECT_NE(said.find("another secret"), std::string::npos) << said;
+  }
+  close(listener);
+}
+
 // Another user says that it is rank 1; the job goes on with its own.
 TEST_F(meeting_by, another_users_process_is_turned_away) {
   constexpr uid_t kNobody = 65534;
@@ -221,14 +302,12 @@ TEST_F(meeting_by, strangers_take_neither_memory_nor_the_place_of_a_rank) {
   const auto port = free_port();
   auto first =
       std::async(std::launch::async, be_rank, options_of(0, 2, "127.0.0.1:" + port), std::vector<std::size_t>{3, 4});
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+  const auto address = loopback(port);
   std::vector<int> crowd;
   const auto visit = [&] {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    for (int i = 0; i < 200 && connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0; ++i) usleep(20'000);
+    for (int i = 0; i < 200 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0; ++i)
+      usleep(20'000);
     const timeval patience{4, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     crowd.push_back(fd);

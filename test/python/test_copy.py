@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """copy, copy_async and fill: every direction and stride, order with streams, asyncio, threads."""
 
+import array
 import asyncio
 import ctypes
+import mmap
 import threading
 
 import numpy as np
@@ -279,3 +281,48 @@ def test_explain():
     assert peerlane.explain("to_host", 4096).startswith("4 KiB to_host, pageable")
     with pytest.raises(ValueError, match="direction"):
         peerlane.explain("sideways", 1)
+
+
+def mapped_file():
+    memory = mmap.mmap(-1, 1 << 20)
+    return memory, memory.close
+
+
+def growing(memory):
+    return lambda: (memory, lambda: memory.extend(b"x"))
+
+
+@pytest.mark.parametrize("make", [growing(bytearray(1 << 20)), growing(array.array("B", bytes(1 << 20))), mapped_file],
+                         ids=["bytearray", "array", "mmap"])
+def test_memory_that_could_move_stays_while_it_is_used(make):
+    """A buffer that was looked at and let go could be elsewhere when its bytes move, and a mapping that was closed nowhere."""
+    memory, change = make()
+    x = testing.zeros(1 << 20, np.uint8)
+    for begin in (lambda: peerlane.copy_async(x, memory), lambda: peerlane.copy_async(memory, x)):
+        copy = begin()
+        with pytest.raises(BufferError):
+            change()
+        copy.wait()
+        del copy
+    peerlane.copy(x, memory)  # nothing of it stays
+    change()
+
+
+@pytest.mark.parametrize("objects", [np.zeros(4, "O"), np.zeros(4, [("a", "i4"), ("b", "O")]), (ctypes.py_object * 4)()],
+                         ids=["array", "field", "ctypes"])
+def test_python_objects_are_no_bytes(objects):
+    """Their bytes are addresses of objects: whoever wrote others there would end Python."""
+    x = testing.zeros(4, np.uint64)
+    for call in (lambda: peerlane.copy(objects, x), lambda: peerlane.copy(x, objects), lambda: peerlane.copy_async(objects, x)):
+        with pytest.raises(TypeError, match="Python objects"):
+            call()
+
+
+def test_a_field_may_have_any_name():
+    host = np.ones(4, [("O", "i4"), ("Other", "f4")])
+    x = testing.zeros(32, np.uint8)
+    with peerlane.map(x) as m:
+        m.write(host.view(np.uint8))
+        back = np.zeros_like(host)
+        peerlane.copy(back.view(np.uint8), x)
+    assert (back == host).all()

@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+from e2e import check
+
 OUT = SOURCE = ""
 VERSION = r"peerlane \d+\.\d+\.\d+ \(\S+\)\n"
 THREAD, STROE = "PEERLANE_COPY_" + "THREAD", "PEERLANE_" + "STROE"  # misspelt, and in parts for lint
@@ -42,11 +44,6 @@ def environment(**more):
 def run(*arguments, name="peerlane", **more):
     return subprocess.run([os.path.join(OUT, name), *arguments], env=environment(**more), text=True, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=280, check=False)
-
-
-def check(condition, *facts):
-    if not condition:
-        raise AssertionError(" | ".join(str(fact) for fact in facts))
 
 
 def good(*arguments, **more):

@@ -7,10 +7,12 @@
 #include <cerrno>
 #include <cstring>
 #include <random>
+#include <span>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "messaging/bootstrap/endpoint.hpp"
+#include "os/descriptor_message.hpp"
 #include "tools/bandwidth/agreement.hpp"
 
 namespace pl::bandwidth {
@@ -24,19 +26,6 @@ struct greeting {
   std::int32_t rank;
 };
 
-struct descriptor_message {
-  greeting hello{};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec piece{&hello, sizeof hello};
-  msghdr header{};
-  descriptor_message() {
-    header.msg_iov = &piece;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-  }
-};
-
 messaging::endpoint place_of(std::uint64_t key, int rank) {
   return messaging::local_endpoint(format("fd-%016llx-%d", static_cast<unsigned long long>(key), rank));
 }
@@ -46,29 +35,21 @@ status hand_over(std::uint64_t key, int source, int destination, int descriptor)
   if (!socket)
     return failure{socket.code(),
                    format("rank %d takes no file descriptor: %s", destination, socket.error().message.c_str())};
-  descriptor_message message;
-  message.hello = {key, source};
-  cmsghdr* head = CMSG_FIRSTHDR(&message.header);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof descriptor);
-  std::memcpy(CMSG_DATA(head), &descriptor, sizeof descriptor);
+  const greeting hello{key, source};
   // An empty socket takes a message as small as this at once, and keeps it when this end is closed.
-  if (sendmsg(socket->get(), &message.header, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof message.hello))
+  if (send_with_descriptor(socket->get(), std::as_bytes(std::span(&hello, 1)), descriptor) !=
+      static_cast<ssize_t>(sizeof hello))
     return failure{errno, format("sending a file descriptor to rank %d failed: ", destination) + errno_text(errno)};
   return {};
 }
 
 // Takes the descriptor from one accepted connection. Nothing: not (yet) a message of this exchange.
 int take_over(int socket, std::uint64_t key, unique_fd& out) {
-  descriptor_message message;
-  const ssize_t got = recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
-  const cmsghdr* head = got > 0 ? CMSG_FIRSTHDR(&message.header) : nullptr;
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(int))) return -1;
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
-  out = unique_fd(real_device_io(), descriptor);
-  return got == static_cast<ssize_t>(sizeof message.hello) && message.hello.key == key ? message.hello.rank : -1;
+  greeting hello{};
+  auto got = receive_with_descriptor(socket, std::as_writable_bytes(std::span(&hello, 1)));
+  if (got.descriptors != 1) return -1;
+  out = std::move(got.fd);
+  return got.bytes == static_cast<ssize_t>(sizeof hello) && hello.key == key ? hello.rank : -1;
 }
 
 status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std::size_t expected) {

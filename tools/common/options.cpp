@@ -9,6 +9,7 @@
 
 #include "base/spelling.hpp"
 #include "base/text.hpp"
+#include "os/cpu_list.hpp"
 #include "tools/common/gpu_choice.hpp"
 
 namespace pl::tools {
@@ -88,7 +89,7 @@ void command_parser::integer(const std::string& names, std::int64_t& value, std:
 }
 
 void command_parser::flag(const std::string& names, bool& value, const std::string& help) {
-  app_->add_flag(names, value, help);
+  app_->add_flag(names, value, help)->disable_flag_override();  // CLI11 takes --flag=1k1 for true
 }
 
 void command_parser::text(const std::string& names, std::string& value, const std::string& help) {
@@ -111,6 +112,10 @@ void command_parser::common(common_options& options, bool with_gpu) {
       ->type_name("N");
   app_->add_option("--cpu", options.cpu,
                    "Where the measuring thread runs: auto (near the GPU), none (leave it), or a list such as 0-3,8 [auto]")
+      ->check([](const std::string& given) {
+        const auto parsed = given == "auto" || given == "none" ? result<cpu_numbers>(cpu_numbers{}) : parse_cpu_list(given);
+        return parsed ? std::string() : parsed.error().message;
+      })
       ->type_name("auto|none|LIST");
 }
 

@@ -80,6 +80,7 @@ class copy_sweep {
   copy_sweep(const gpu_session& gpu, const copy_options& options, result_file& results)
       : gpu_(gpu), options_(options), results_(results), cases_(usable_cases()) {
     if (cases_.empty()) throw tool_failure("nothing to measure: --direction and --memory leave no case on this machine");
+    check_methods();
     arena_.emplace(gpu, cases_, options.max_bytes, static_cast<std::uint64_t>(options.seed));
     planner_.emplace(gpu);
     if (!options.no_hold && !planner_->hold()) note("the GPU engine is not held: " + planner_->why_not());
@@ -121,6 +122,19 @@ class copy_sweep {
     if (count < 2 && std::erase_if(out, [](const copy_case& one) { return one.side == other_side::peer_gpu; }) != 0)
       note("p2p is left out: this process sees one GPU");
     return out;
+  }
+
+  // A misspelt name would leave empty tables.
+  void check_methods() const {
+    std::set<std::string> known{kCuMemcpy, kPlanner, kRegistered};
+    for (const auto& test_case : cases_)
+      for (const auto& candidate : copy::candidates(test_case.way, test_case.side)) known.insert(copy::to_text(candidate));
+    for (const auto& wanted : options_.methods) {
+      if (std::any_of(known.begin(), known.end(), [&](const auto& name) { return is_wanted({wanted}, name); })) continue;
+      std::string names;
+      for (const auto& name : known) names += (names.empty() ? "" : ", ") + name;
+      throw tool_failure(format("--methods: \"%s\" is none of %s", wanted.c_str(), names.c_str()));
+    }
   }
 
   void note(const std::string& text) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <optional>
 
+#include "os/descriptor_message.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/gdrcopy/sanity_case.hpp"
 
@@ -176,37 +177,16 @@ int descriptor_of(gdr_t gdr) {
 }
 
 void send_descriptor(int socket, int fd) {
-  char byte = '!';
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  PL_REQUIRE(sendmsg(socket, &message, 0) == 1, "the descriptor %d cannot be sent", fd);
+  const std::byte mark{'!'};
+  PL_REQUIRE(send_with_descriptor(socket, {&mark, 1}, fd) == 1, "the descriptor %d cannot be sent", fd);
 }
 
 int receive_descriptor(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  PL_REQUIRE(recvmsg(socket, &message, 0) == 1, "no descriptor arrived");
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  PL_REQUIRE(header != nullptr && header->cmsg_type == SCM_RIGHTS, "the message carries no descriptor");
-  int fd = -1;
-  std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return fd;
+  std::byte mark{};
+  auto got = receive_with_descriptor(socket, {&mark, 1});
+  PL_REQUIRE(got.bytes == 1, "no descriptor arrived");
+  PL_REQUIRE(got.descriptors == 1, "the message carries no descriptor");
+  return got.fd.release();
 }
 
 constexpr std::size_t kGdrStructBytes = 48;  // struct gdr of GDRCopy 2.6

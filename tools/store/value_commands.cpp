@@ -33,12 +33,10 @@ class file_memory {
       void* address = mmap(nullptr, out.bytes_, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
       if (address != MAP_FAILED) out.mapped_ = address;
     }
-    if (out.mapped_ == nullptr) {  // a pipe
-      char piece[65536];
-      for (ssize_t got; (got = ::read(fd, piece, sizeof piece)) > 0;) out.text_.append(piece, static_cast<std::size_t>(got));
-      out.bytes_ = out.text_.size();
-    }
+    const int code = out.mapped_ == nullptr ? out.read_text(fd) : 0;
     close(fd);
+    // A directory, for one: what was read of it must not take the place of the value.
+    if (code != 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(code).c_str()));
     return out;
   }
   file_memory(file_memory&& other) noexcept
@@ -51,6 +49,16 @@ class file_memory {
 
  private:
   file_memory() = default;
+  // Of a pipe, to its end. 0 or an errno value.
+  int read_text(int fd) {
+    char piece[65536];
+    for (;;) {
+      const ssize_t got = ::read(fd, piece, sizeof piece);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return bytes_ = text_.size(), got < 0 ? errno : 0;
+      text_.append(piece, static_cast<std::size_t>(got));
+    }
+  }
   void* mapped_ = nullptr;
   std::size_t bytes_ = 0;
   std::string text_;

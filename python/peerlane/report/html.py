@@ -188,7 +188,8 @@ def render(report, plotly_script):
     sections = "".join(section(page, s) for s in report.sections)
     summary = "".join(f"<li>{escape(line)}</li>" for line in report.summary)
     machines = "".join(page.block(f) for f in report.facts)
-    data = json.dumps(page.charts, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    # Neither `</script` nor `<!--<script`, which would hide the element's real end, may stand in a name.
+    data = json.dumps(page.charts, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     # `</script` inside plotly's text would end the element that holds it.
     script = plotly_script.replace("</script", "<\\/script") if page.charts else ""
     return f"""<!doctype html>

@@ -81,7 +81,7 @@ bool is_same_user(int socket) {
 result<std::string> read_secret() {
   const std::string path = env_read("PEERLANE_LINK_SECRET_FILE").text;
   if (path.empty()) return std::string();
-  const unique_fd file(real_device_io(), open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const unique_fd file(real_device_io(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO is no secret
   struct stat about {};
   if (!file || fstat(file.get(), &about) != 0)
     return failure{errno, format("PEERLANE_LINK_SECRET_FILE: cannot read %s: %s", path.c_str(), errno_text(errno).c_str())};

@@ -80,6 +80,8 @@ class engine::impl {
   bool evict_caches(std::uint64_t bytes, bool to_the_last);
   // Lets values of caches go from the disk until about so much of it is free. False: nothing went.
   bool give_up_cached_extents(std::uint64_t bytes);
+  // Extents for `size_bytes` of a value that takes `whole_bytes` in all, which must fit; caches give way.
+  result<std::vector<segment>> allocate_extents(std::uint64_t size_bytes, std::uint64_t whole_bytes, std::size_t max_pieces);
   void drop_expired(pool_state& pool);
   // With the shard's lock held: an entry whose time has passed goes, unless somebody is about to change it. True: it is
   // gone.

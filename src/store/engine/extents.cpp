@@ -145,12 +145,31 @@ status extents::grow() {
   return add_file(number);
 }
 
-result<std::vector<segment>> extents::allocate(std::uint64_t size_bytes) {
+status extents::has_room(std::uint64_t size_bytes) const {
+  std::uint64_t unused_bytes = 0, total = 0;
+  {
+    std::lock_guard lock(mutex_);
+    unused_bytes = space_.free_bytes();
+    total = space_.total_bytes();
+  }
+  if (whole_blocks(size_bytes) <= unused_bytes) return {};
+  const auto free = files_.free_bytes(options_.folder);
+  if (!free) return free.error();
+  std::uint64_t more = *free > options_.reserve_bytes ? *free - options_.reserve_bytes : 0;
+  if (options_.limit_bytes != 0) more = std::min(more, options_.limit_bytes > total ? options_.limit_bytes - total : 0);
+  if (whole_blocks(size_bytes) - unused_bytes <= more / options_.file_bytes * options_.file_bytes) return {};
+  return failure{ENOSPC,
+                 format("store: %s: a value of %s does not fit: %s are free in its extent files, and %s can be added",
+                        options_.folder.c_str(), format_size(size_bytes).c_str(), format_size(unused_bytes).c_str(),
+                        format_size(more).c_str())};
+}
+
+result<std::vector<segment>> extents::allocate(std::uint64_t size_bytes, std::size_t max_pieces) {
   for (;;) {
     std::uint64_t seen = 0;
     {
       std::lock_guard lock(mutex_);
-      if (auto pieces = space_.allocate(size_bytes)) return std::move(*pieces);
+      if (auto pieces = space_.allocate(size_bytes, max_pieces)) return std::move(*pieces);
       seen = space_.total_bytes();
     }
     std::lock_guard one_at_a_time(growing_);

@@ -48,7 +48,9 @@ class extents {
   std::optional<std::string> why_lost(std::span<const segment> pieces) const;
 
   // Space for a value, in whole blocks; a new file is made where the old ones have no room (blocking). ENOSPC.
-  result<std::vector<segment>> allocate(std::uint64_t size_bytes);
+  result<std::vector<segment>> allocate(std::uint64_t size_bytes, std::size_t max_pieces = kMaxSegments);
+  // ENOSPC: so many bytes would not fit now, with all files that may be added.
+  status has_room(std::uint64_t size_bytes) const;
   // No record names them, none ever did, or what replaced it is durable.
   void release(std::vector<segment> pieces);
   // The record that named them was replaced, but not durably yet.

@@ -31,7 +31,7 @@ bool space_map::take(segment range) {
   return true;
 }
 
-std::optional<std::vector<segment>> space_map::allocate(std::uint64_t size_bytes) {
+std::optional<std::vector<segment>> space_map::allocate(std::uint64_t size_bytes, std::size_t max_pieces) {
   std::uint64_t wanted = whole_blocks(size_bytes);
   std::vector<segment> pieces;
   if (wanted == 0) return pieces;
@@ -40,7 +40,7 @@ std::optional<std::vector<segment>> space_map::allocate(std::uint64_t size_bytes
     pieces.push_back(cut(by_offset_.find(fit->second), wanted));
     return pieces;
   }
-  while (wanted > 0 && pieces.size() < kMaxSegments) {
+  while (wanted > 0 && pieces.size() < max_pieces) {
     // Takes the shortest range that fits, so that the longest one stays whole.
     auto fit = by_size_.lower_bound({wanted, 0});
     if (fit == by_size_.end()) --fit;

@@ -25,8 +25,8 @@ class space_map {
   // Makes exactly this range used. False, and nothing changed, unless all of it was free.
   bool take(segment range);
   // At least `size_bytes` rounded up to blocks: one piece if there is one so long, else the longest pieces, at most
-  // kMaxSegments. Nothing if that does not do.
-  std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes);
+  // `max_pieces`. Nothing if that does not do.
+  std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, std::size_t max_pieces = kMaxSegments);
   // Precondition: the pieces are used.
   void release(std::span<const segment> pieces);
 

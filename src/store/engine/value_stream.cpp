@@ -34,6 +34,14 @@ std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t o
   return out;
 }
 
+// Whoever announces a value holds no more of the disk than this, or twice what has come.
+constexpr std::uint64_t kFirstExtentBytes = std::uint64_t{64} << 20;
+
+// The share of kMaxSegments that the first `bytes` of a value may take, so that the rest finds its pieces too.
+std::size_t max_pieces_of(std::uint64_t bytes, std::uint64_t whole_bytes) {
+  return static_cast<std::size_t>((bytes * kMaxSegments + whole_bytes - 1) / whole_bytes);
+}
+
 }  // namespace
 
 // ---- Writing -----------------------------------------------------------------------------------------------------------
@@ -82,16 +90,37 @@ void value_writer::submit_window() {
     busy_[window] = true;
     current_ ^= 1;
   }
-  const bool taken = owner_.helpers->run_later([me = shared_from_this(), window, offset, size] {
-    status done = me->owner_.state.writable();
-    if (done) {
-      const std::span<std::byte> memory(me->windows_[window].get(), size);
-      done = me->owner_.files->write(me->owner_.space->blocks(part_of(me->made_->on_disk, offset, size), {&memory, 1}));
-      if (!done) me->owner_.state.note(done.error());
-    }
-    me->window_ended(window, std::move(done));
-  });
+  const bool taken = owner_.helpers->run_later(
+      [me = shared_from_this(), window, offset, size] { me->window_ended(window, me->write_window(window, offset, size)); });
   if (!taken) window_ended(window, failure{ESHUTDOWN, "store: closed"});
+}
+
+status value_writer::write_window(std::size_t window, std::uint64_t offset, std::uint64_t size) {
+  if (status able = owner_.state.writable(); !able) return able;
+  const auto pieces = extents_for(offset, size);
+  if (!pieces) return pieces.error();
+  const std::span<std::byte> memory(windows_[window].get(), size);
+  status done = owner_.files->write(owner_.space->blocks(*pieces, {&memory, 1}));
+  if (!done) owner_.state.note(done.error());
+  return done;
+}
+
+// Where these bytes lie. As many extents again are taken when those that the value has do not reach.
+result<std::vector<segment>> value_writer::extents_for(std::uint64_t offset, std::uint64_t size) {
+  std::lock_guard lock(growing_);  // of two windows
+  std::uint64_t taken_bytes = 0;
+  for (const segment& piece : made_->on_disk) taken_bytes += piece.size_bytes;
+  while (taken_bytes < offset + size) {
+    const std::uint64_t more = std::min(made_->length_bytes - taken_bytes, taken_bytes);
+    const std::size_t most = max_pieces_of(taken_bytes + more, made_->length_bytes);
+    if (most <= made_->on_disk.size())
+      return failure{ENOSPC, "store: the free space of the disk is too scattered for the value"};
+    auto pieces = owner_.allocate_extents(more, 0, most - made_->on_disk.size());
+    if (!pieces) return pieces;
+    made_->on_disk.insert(made_->on_disk.end(), pieces->begin(), pieces->end());
+    taken_bytes += whole_blocks(more);
+  }
+  return part_of(made_->on_disk, offset, size);
 }
 
 void value_writer::window_ended(std::size_t window, status outcome) {
@@ -252,6 +281,23 @@ result<std::shared_ptr<value_reader>> engine::impl::make_reader(pool_ref pool, c
 
 std::uint64_t engine::max_in_memory_bytes() const noexcept { return impl_->max_in_memory(); }
 
+result<std::vector<segment>> engine::impl::allocate_extents(std::uint64_t size_bytes, std::uint64_t whole_bytes,
+                                                            std::size_t max_pieces) {
+  const auto attempt = [&]() -> result<std::vector<segment>> {
+    if (status room = space->has_room(whole_bytes); !room) return std::move(room).error();
+    return space->allocate(size_bytes, max_pieces);
+  };
+  auto pieces = attempt();
+  if (pieces.code() == ENOSPC) {
+    // Space of values that were replaced without a sync is free after it.
+    if (status synced = commits->sync_log(); !synced) return std::move(synced).error();
+    pieces = attempt();
+  }
+  while (pieces.code() == ENOSPC && give_up_cached_extents(whole_bytes)) pieces = attempt();
+  if (!pieces) state.note(pieces.error());
+  return pieces;
+}
+
 result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes) {
   auto found = impl_->need_pool(pool);
   if (!found) return std::move(found).error();
@@ -271,18 +317,9 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
     return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
   auto made = std::make_shared<value>(*impl_->memory, *impl_->space);
   made->length_bytes = length_bytes;
-  auto pieces = impl_->space->allocate(length_bytes);
-  if (!pieces && pieces.error().code == ENOSPC) {
-    // Space of values that were replaced without a sync is free after it.
-    if (status synced = impl_->commits->sync_log(); !synced) return std::move(synced).error();
-    pieces = impl_->space->allocate(length_bytes);
-  }
-  while (pieces.code() == ENOSPC && impl_->give_up_cached_extents(length_bytes))
-    pieces = impl_->space->allocate(length_bytes);
-  if (!pieces) {
-    impl_->state.note(pieces.error());
-    return std::move(pieces).error();
-  }
+  const std::uint64_t first = std::min(length_bytes, kFirstExtentBytes);
+  auto pieces = impl_->allocate_extents(first, length_bytes, max_pieces_of(first, length_bytes));
+  if (!pieces) return std::move(pieces).error();
   made->on_disk = *std::move(pieces);
   made->owns_extents = true;
   return std::make_shared<value_writer>(*impl_, *found, full_key(pool, key), std::move(made), std::move(slot));

@@ -65,6 +65,8 @@ class value_writer : public std::enable_shared_from_this<value_writer> {
 
  private:
   void submit_window();
+  status write_window(std::size_t window, std::uint64_t offset, std::uint64_t size);
+  result<std::vector<segment>> extents_for(std::uint64_t offset, std::uint64_t size);
   void window_ended(std::size_t window, status outcome);
   void finish();
 
@@ -74,6 +76,7 @@ class value_writer : public std::enable_shared_from_this<value_writer> {
   value_ref made_;
   const stream_slot_ref slot_;
   window_memory windows_[2];
+  std::mutex growing_;  // of made_->on_disk until finish()
   mutable std::mutex mutex_;
   std::size_t current_ = 0;
   bool busy_[2] = {false, false};

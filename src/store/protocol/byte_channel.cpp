@@ -14,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "os/descriptor_message.hpp"
 #include "store/protocol/endpoint_text.hpp"
 
 namespace pl::store_client {
@@ -57,21 +58,12 @@ class socket_channel final : public byte_channel {
                                   : format("the connection to the store broke: %s", errno_text(code).c_str())};
   }
   result<std::size_t> read_message(void* destination, std::size_t bytes) {
-    iovec room{destination, bytes};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &room;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    const auto got = recvmsg(fd_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (got > 0)
-      for (auto* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one))
-        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS) {
-          if (descriptor_ >= 0) ::close(descriptor_);
-          std::memcpy(&descriptor_, CMSG_DATA(one), sizeof descriptor_);
-        }
-    return ended(got);
+    auto got = receive_with_descriptor(fd_, {static_cast<std::byte*>(destination), bytes}, MSG_DONTWAIT);
+    if (got.descriptors > 0) {
+      if (descriptor_ >= 0) ::close(descriptor_);
+      descriptor_ = got.fd.release();
+    }
+    return ended(got.bytes);
   }
   int fd_;
   store_protocol::path transport_;

@@ -348,6 +348,8 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   }
   if (header.body_bytes > 0 && arch::crc32c(body.data(), body.size()) != header.body_crc)
     return fail_protocol({EPROTO, "a body's checksum is wrong: it was damaged on its way"}), false;
+  if (header.op == opcode::put && uploads_.contains(header.request_id))
+    return fail_protocol({EPROTO, "a put has the number of another one whose bytes still come"}), false;
   auto one = std::make_shared<pending_request>();
   one->head = header;
   one->fields = std::move(rest->fields);
@@ -435,7 +437,21 @@ void session::fail_protocol(const failure& reason) {
   (void)store_protocol::encode(head, {}, fields, out_.frames());
   out_.flush(shared_from_this());
   broken_ = draining_ = true;
+  give_up_uploads();
   finish_if_drained();
+}
+
+// Their bytes cannot come any more, and what nobody answers would keep the connection open.
+void session::give_up_uploads() {
+  incoming_.reset();
+  for (const auto& [id, one] : std::exchange(uploads_, {})) {
+    if (std::exchange(one->refused, true)) continue;
+    if (one->granted.id != 0) (void)parts_.engine.abort(engine_session_, one->granted.id);
+    one->writer.reset();
+    let_hold_go(std::exchange(one->held_bytes, 0));
+    promised_bytes_ -= std::exchange(one->request->promised_bytes, 0);
+    --under_way_;
+  }
 }
 
 // ---- Answers -----------------------------------------------------------------------------------------------------------

@@ -146,6 +146,7 @@ class session : public std::enable_shared_from_this<session> {
   void body_complete();
   void report_arrival(upload& one);
   void fail_protocol(const failure& reason);
+  void give_up_uploads();
   void close(const char* reason);
   void finish_if_drained();
   void watch();

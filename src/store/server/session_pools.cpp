@@ -24,13 +24,6 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
     case opcode::rings:
       open_rings(request);
       return true;
-    case opcode::arrived:
-      arrived(request);
-      return true;
-    case opcode::commit:
-    case opcode::abort:
-      commit(request);
-      return true;
     case opcode::pool_create:
       pool_create(request, name());
       return true;

@@ -79,13 +79,15 @@ store_protocol::outcome session::outcome_of(const store::value_info& info) const
 }
 
 void session::dispatch(const request_ptr& request, std::string_view key, std::string_view body) {
+  const opcode op = request->head.op;
+  if (op == opcode::arrived) return arrived(request);
+  if (op == opcode::commit || op == opcode::abort) return commit(request);
   if (dispatch_other(request, key, body)) return;
   const auto pool = pools_.find(request->head.pool_id);
   if (pool == pools_.end())
     return answer(request,
                   {ENXIO, format("pool %u is not open on this connection: open it by its name", request->head.pool_id)});
-  if (request->head.op >= opcode::batch_get && request->head.op <= opcode::erase_prefix)
-    return dispatch_batch(request, pool->second, key, body);
+  if (op >= opcode::batch_get && op <= opcode::erase_prefix) return dispatch_batch(request, pool->second, key, body);
   dispatch_value(request, pool->second, key, body);
 }
 

@@ -6,10 +6,11 @@
 #include <array>
 #include <asio/post.hpp>
 #include <asio/write.hpp>
-#include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/text.hpp"
+#include "os/descriptor_message.hpp"
 #include "store/protocol/byte_ring.hpp"
 #include "store/server/ring_poller.hpp"
 #include "store/server/transport.hpp"
@@ -189,20 +190,8 @@ class unix_transport final : public transport {
 };
 
 status unix_transport::send_descriptor(std::string_view bytes, int fd) {
-  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof fd)] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = room;
-  message.msg_controllen = sizeof room;
-  cmsghdr* control = CMSG_FIRSTHDR(&message);
-  control->cmsg_level = SOL_SOCKET;
-  control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
   // Some hundred bytes fit an empty socket buffer: sent whole in practice, and checked.
-  const auto sent = sendmsg(socket_.native_handle(), &message, MSG_NOSIGNAL);
+  const auto sent = send_with_descriptor(socket_.native_handle(), std::as_bytes(std::span(bytes)), fd);
   if (sent == static_cast<ssize_t>(bytes.size())) return {};
   return failure{sent < 0 ? errno : EAGAIN, "a descriptor could not be sent"};
 }

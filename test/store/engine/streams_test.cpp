@@ -145,6 +145,32 @@ TEST_F(Streams, DamageOnDiskIsFound) {
   EXPECT_EQ(report->problems.size(), 1u);
 }
 
+// Whoever announces a long value holds as much of the disk as has come, and some 64 MiB more.
+TEST_F(Streams, AnAnnouncedValueDoesNotHoldTheDisk) {
+  constexpr std::uint64_t kAnnounced = (std::uint64_t{300} << 20) + 4321, kFirst = std::uint64_t{64} << 20;
+  std::vector<std::shared_ptr<value_writer>> open;
+  for (int i = 0; i < 2; ++i) {
+    auto one = store_->open_writer(pool_, "announced" + std::to_string(i), kAnnounced);
+    ASSERT_TRUE(one) << one.error().message;
+    open.push_back(*one);
+  }
+  EXPECT_EQ(store_->stats().disk_used_bytes, 2 * kFirst);
+  open.clear();
+  EXPECT_EQ(store_->stats().disk_used_bytes, 0u);
+  // What comes finds its place, behind what lies there in pieces.
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(store_->put(pool_, std::to_string(i), pattern(3'000'000, 1)));
+  for (int i = 0; i < 40; i += 2) ASSERT_TRUE(store_->erase(pool_, std::to_string(i)));
+  constexpr std::uint64_t kWritten = (std::uint64_t{150} << 20) + 4321;
+  const auto value = pattern(kWritten, 5);
+  const auto done = store_->put(pool_, "long", value);
+  ASSERT_TRUE(done) << done.error().message;
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(read("long") == text(value));
+    expect_sound();
+    reopen();
+  }
+}
+
 TEST_F(Streams, LimitsAreSaid) {
   // Extent files of 4 MiB, and a record names at most kMaxSegments pieces.
   EXPECT_EQ(store_->open_writer(pool_, "k", (std::uint64_t{4} << 20) * kMaxSegments + 1).code(), EFBIG);

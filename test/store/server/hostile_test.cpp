@@ -158,6 +158,49 @@ TEST(store_hostile, ATrickleIsNoProgress) {
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
 }
 
+// What is no request ends the connection, and the memory of puts that it has announced is free.
+TEST(store_hostile, AnnouncedPutsGoWithABrokenConversation) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  for (const bool has_begun : {false, true}) {
+    raw_peer one(rig.over_tcp(), pool, "p");
+    for (unsigned i = 1; i <= 3; ++i) one.send_put_header(pool, i, "k" + std::to_string(i), 1600 << 10);
+    ASSERT_TRUE(soon([&] { return rig.server().engine().stats().grants > 0; }));
+    store_protocol::head header;
+    header.op = opcode::data;
+    header.request_id = 1;
+    header.pool_id = pool;
+    header.body_bytes = 1000;
+    header.flags = store_protocol::flag::more;
+    if (has_begun) one.ask(header, "");  // its body is what follows
+    one.send(std::string(2000, 'x'));
+    EXPECT_TRUE(one.is_cut_off(10'000)) << has_begun;
+    EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; })) << has_begun;
+    EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; })) << has_begun;
+  }
+}
+
+// A second put under the number of one whose bytes still come would be all that the server knows of, and the first one's
+// memory nobody's.
+TEST(store_hostile, TwoPutsUnderOneNumberEndTheConnection) {
+  store_rig rig;
+  rig.config.arena_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  raw_peer one(rig.over_tcp(), pool, "p");
+  one.send_put_header(pool, 1, "first", 1600 << 10);
+  one.send_put_header(pool, 1, "second", 1600 << 10);
+  const auto said = one.answer();
+  ASSERT_TRUE(said);
+  EXPECT_EQ(said->status, EPROTO) << one.text();
+  EXPECT_TRUE(one.is_cut_off(10'000));
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
+}
+
 TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
   for (const bool local : {false, true}) {
     store_rig rig;
@@ -265,6 +308,21 @@ TEST(store_hostile, ASearchEndsWhateverItsPattern) {
   for (const auto& one : all) EXPECT_TRUE(store->wait(one, store_client::clock::now() + std::chrono::seconds(30)));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   for (const auto& one : all) EXPECT_EQ(one->got.status, 0) << one->got.text;
+}
+
+TEST(store_hostile, ScrapersAreFewAtATime) {
+  constexpr int kScrapers = 60, kMaxScrapes = 16;  // as in server.cpp
+  store_rig rig;
+  rig.config.metrics = "127.0.0.1:0";
+  rig.config.hello_timeout_s = 60;
+  rig.start();
+  store_client::client_options metrics_options;
+  metrics_options.server.endpoint = rig.server().metrics_endpoint();
+  std::vector<std::unique_ptr<raw_peer>> many;
+  for (int i = 0; i < kScrapers; ++i) many.push_back(std::make_unique<raw_peer>(metrics_options));
+  int cut_off = 0;
+  for (const auto& one : many) cut_off += one->is_cut_off(200);
+  EXPECT_EQ(cut_off, kScrapers - kMaxScrapes);
 }
 
 TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {

@@ -13,18 +13,14 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from e2e import Done, check, refuse, succeed  # noqa: E402
+
 OUT = ""
-SIM_HEADER = "simulated GPU: timings are not a GPU's"
 LEFT_OUT = 77
 VALUE = r" +\d+\.\d\d"
 QUICK = ["-i", "5", "-x", "1"]
 LAUNCHERS = ("OMPI_", "PMI", "MV2_", "SLURM_", "PEERLANE_")
-
-
-class Done:
-    def __init__(self, process):
-        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
-        self.lines = [line for line in self.out.splitlines() if line != SIM_HEADER]
 
 
 def run(*arguments, name="peerlane", before=(), env=None):
@@ -32,22 +28,6 @@ def run(*arguments, name="peerlane", before=(), env=None):
     variables.update({"PEERLANE_GPU": "sim", **(env or {})})
     command = [*before, os.path.join(OUT, name), *arguments]
     return Done(subprocess.run(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100))
-
-
-def check(condition, *facts):
-    if not condition:
-        raise AssertionError(" | ".join(str(fact) for fact in facts))
-
-
-def succeed(done):
-    check(done.code == 0, f"exit code {done.code}", done.out[-1500:], done.err[-1500:])
-    return done
-
-
-def refuse(done, *parts):
-    check(done.code == 1, f"exit code {done.code}", done.out[-500:], done.err)
-    for part in parts:
-        check(part in done.err, f"no {part!r} in", done.err)
 
 
 def rows(done, header, columns, sizes, verdict=""):

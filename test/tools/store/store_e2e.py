@@ -14,27 +14,19 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from e2e import Done, check, clean_environment  # noqa: E402
+
 OUT = ""
 
 
-class Done:
-    def __init__(self, process):
-        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
-
-
 def environment():
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("PEERLANE_")}
-    return {**variables, "PEERLANE_GPU": "sim", "PEERLANE_SIM_LOG": "off"}
+    return {**clean_environment(), "PEERLANE_SIM_LOG": "off"}
 
 
 def run(*arguments, **more):
     return Done(subprocess.run([os.path.join(OUT, "peerlane"), "store", *arguments], env={**environment(), **more}, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60))
-
-
-def check(condition, *facts):
-    if not condition:
-        raise AssertionError(" | ".join(str(fact) for fact in facts))
 
 
 def good(*arguments, **more):
@@ -100,6 +92,10 @@ def files():
                     check(one.read() == two.read(), path)
             check(run("put", "models", "k", source, "--connect", server.tcp, "--require-path", "shm-direct").code == 1)
             check(run("get", "models", "nothing", target, "--socket", server.socket).code == 1)
+            for unreadable in (folder, "/proc/self/mem"):  # they open, and fail when they are read
+                refused = run("put", "models", "key0", unreadable, "--connect", server.tcp)
+                check(refused.code == 1 and unreadable in refused.err, refused.err)
+            check("3000001 bytes" in good("get", "models", "key0", target, "--connect", server.tcp).out, "the value is still there")
             for level in ("replicated", "default", "nonsense"):
                 refused = run("put", "models", "k", source, "--connect", server.tcp, "--durability", level)
                 check(refused.code == 1 and "volatile, logged or durable" in refused.err, refused.err)

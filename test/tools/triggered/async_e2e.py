@@ -10,25 +10,17 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from e2e import Done, check, clean_environment, refuse  # noqa: E402
+
 OUT = ""
 DISORDER = {"PEERLANE_SIM_SEED": "7", "PEERLANE_SIM_DELAY": "20"}
 
 
-class Done:
-    def __init__(self, process):
-        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
-
-
 def run(*arguments, env=None):
-    variables = {k: v for k, v in os.environ.items() if not k.startswith("PEERLANE_")}
-    variables.update({"PEERLANE_GPU": "sim", **(env or {})})
+    variables = {**clean_environment(), **(env or {})}
     return Done(subprocess.run([os.path.join(OUT, "peerlane"), "async", *arguments], env=variables, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100))
-
-
-def check(condition, *facts):
-    if not condition:
-        raise AssertionError(" | ".join(str(fact) for fact in facts))
 
 
 def measure(*arguments, env=None):
@@ -44,12 +36,6 @@ def measure(*arguments, env=None):
             result = json.load(file)
     check(result["passed"], result)
     return done, result
-
-
-def refuse(done, *parts):
-    check(done.code == 1, f"exit code {done.code}", done.out[-500:], done.err)
-    for part in parts:
-        check(part in done.err, f"no {part!r} in", done.err)
 
 
 def usage():
