@@ -21,16 +21,15 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "bench/channel_setup.hpp"
 #include "copy/completion.hpp"
 #include "copy/planner.hpp"
-#include "cuda/driver_table.hpp"
-#include "measure/machine.hpp"
-#include "measure/result_file.hpp"
 #include "measure/samples.hpp"
 
 namespace {
 
 using namespace pl;
+using namespace pl::bench;
 using copy::direction;
 using copy::transfer;
 
@@ -42,32 +41,18 @@ void check(bool is_right, const std::string& step) {
   ++failures;
   std::printf("WRONG: %s\n", step.c_str());
 }
-void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-
 double time_once_ns(const std::function<void()>& run) {
   const std::uint64_t begin = ticks_ordered();
   run();
   return ticks_to_ns(ticks_ordered() - begin);
 }
 
-struct bench {
-  explicit bench(const cu::driver_table& table) : cuda(table) {}
-  const cu::driver_table& cuda;
+struct bench : channel_setup {
+  using channel_setup::channel_setup;
   cu::device_ptr device = 0, second = 0;
   cu::stream_t stream = nullptr;
   std::byte* host = nullptr;
   std::unique_ptr<copy::planner> planner, by_cuda;  // the second orders copies and streams by CUDA
-  result_file file{"dma_planner_bench", {"dma_planner_bench"}};
-
-  void must(cu::result_t code, const char* step) const {
-    if (code == cu::error_code::success) return;
-    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
-    std::exit(1);
-  }
   std::uint64_t by_channel() const {
     return planner->counts().copies[static_cast<std::size_t>(copy::method::dma_channel)] +
            planner->counts().copies[static_cast<std::size_t>(copy::method::dma_bounce)] +
@@ -86,12 +71,7 @@ struct bench {
 };
 
 void bench::set_up() {
-  need(cu::initialize(cuda), "cuInit");
-  cu::device_t ordinal = 0;
-  cu::context_t context = nullptr;
-  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
-  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
-  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  open_cuda();
   must(cuda.cuMemAlloc_v2(&device, kBytes), "cuMemAlloc");
   must(cuda.cuMemAlloc_v2(&second, kBytes), "cuMemAlloc");
   must(cuda.cuStreamCreate(&stream, 1), "cuStreamCreate");
@@ -111,10 +91,6 @@ void bench::set_up() {
   const std::uint64_t begin_ns = monotonic_ns();
   need(planner->prepare(0), "prepare");
   std::printf("prepared in %.1f ms\n", static_cast<double>(monotonic_ns() - begin_ns) / 1e6);
-  machine_facts facts = describe_host();
-  describe_gpu(facts, cuda, 0);
-  facts.backend = "rm";
-  file.set_machine(facts);
 }
 
 // Through GPU memory and back, at sizes that the planner gives to channels.
@@ -473,7 +449,7 @@ int main(int argc, char** argv) {
     std::printf("FAILED: %s\n", cuda.error().message.c_str());
     return 1;
   }
-  bench run(**cuda);
+  ::bench run(**cuda, "dma_planner_bench");
   run.set_up();
   run.check_kinds();
   run.time_copies();
