@@ -74,7 +74,7 @@ std::string first_gpu() {
   std::string found;
   DIR* const folder = opendir("/proc/driver/nvidia/gpus");
   for (const dirent* one = nullptr; folder != nullptr && (one = readdir(folder)) != nullptr;)
-    if (one->d_name[0] != '.') found = one->d_name;
+    if (one->d_name[0] != '.' && (found.empty() || one->d_name < found)) found = one->d_name;
   if (folder != nullptr) closedir(folder);
   return found;
 }
@@ -139,6 +139,7 @@ int leftover_descriptors() {
 }  // namespace
 
 int main() {
+  std::printf("GPU %s\n", first_gpu().c_str());
   int wrong = 0, steps = 0;
   for (; steps < kMaxSteps; ++steps) {
     const int outcome = outcome_of(in_child([steps] {

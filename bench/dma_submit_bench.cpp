@@ -3,7 +3,9 @@
 // that are written once, commands in host memory, an armed channel; ends of a copy on each; and reads through pinned memory
 // by several CPU threads. All in turns, every copy of the long part checked.
 //
-//     dma_submit_bench [--seconds N] [--only PART] [FILE.json]      seconds of each checked case [2]
+//     dma_submit_bench [--seconds N] [--only PART] [--shape TEXT] [FILE.json]
+//
+// --seconds: of each checked case [2]; --shape: those whose name has the text alone are checked.
 #include <immintrin.h>
 
 #include <deque>
@@ -276,6 +278,7 @@ struct bench : channel_bench {
   using channel_bench::channel_bench;
   uncached_io calls;
   double seconds = 2;
+  std::string shape_text;
   void latency();
   void back_to_back();
   void checked();
@@ -366,7 +369,7 @@ void bench::back_to_back() {
 void bench::checked() {
   std::printf("\nchecked copies to the host, ended by a host word: lost for good, old or late bytes, rung again\n");
   for (const auto& form : kShapes) {
-    if (form.is_armed) continue;
+    if (form.is_armed || std::strstr(form.name, shape_text.c_str()) == nullptr) continue;
     std::atomic<std::uint64_t> copies{0}, lost{0}, late{0}, wrong{0}, rings{0};
     std::vector<std::thread> running;
     std::deque<line_channel> queues;
@@ -586,16 +589,18 @@ void bench::ring_reads() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string only, path;
+  std::string only, path, shape_text;
   double seconds = 2;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
     else if (std::strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) seconds = std::atof(argv[++i]);
+    else if (std::strcmp(argv[i], "--shape") == 0 && i + 1 < argc) shape_text = argv[++i];
     else path = argv[i];
   }
   const auto cuda = need(cu::driver(), "libcuda");
   static ::bench run(*cuda, "dma_submit_bench");
   run.seconds = seconds;
+  run.shape_text = shape_text;
   run.set_up(run.calls);
   if (only.empty() || only == "latency") run.latency();
   if (only.empty() || only == "back") run.back_to_back();

@@ -153,7 +153,7 @@ status dma_engine::read_through(dma::arrival_buffer& buffer, const transfer& tra
     auto queue = channel_for(direction::to_host, queue_kind::quick);
     if (!queue) return queue.error();
     if (status read = buffer.read(**queue, source->address, destination + done, source->size_bytes, patience_ns(0)); !read) {
-      forget(*queue);
+      if ((*queue)->fault()) forget(*queue);
       return read;
     }
     done += source->size_bytes;
@@ -175,7 +175,8 @@ status dma_engine::read(const transfer& transfer, const cu::pointer_info& device
     }
     status done = read_through(*slot.buffer, transfer, device);
     // A channel that another copy's fault had ended is opened anew: all is written again.
-    return done || done.code() != EIO ? done : read_through(*slot.buffer, transfer, device);
+    if (done.code() == EIO) done = read_through(*slot.buffer, transfer, device);
+    return done.code() == ENOMEM || done.code() == EFAULT ? not_for_channels(done.error()) : done;
   }
   return failure{EAGAIN, "other copies have all of the memory that data passes through"};
 }
