@@ -21,17 +21,13 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
-#include "cuda/driver_table.hpp"
-#include "dma/channel.hpp"
-#include "measure/machine.hpp"
-#include "measure/result_file.hpp"
+#include "bench/channel_setup.hpp"
 #include "measure/samples.hpp"
-#include "os/device_io.hpp"
-#include "rm/export_listener.hpp"
 
 namespace {
 
 using namespace pl;
+using namespace pl::bench;
 
 constexpr std::size_t kBytes = 64u << 20;
 constexpr std::uint64_t kTimeoutNs = 2'000'000'000;
@@ -49,37 +45,13 @@ void check(bool is_right, const std::string& step) {
   std::printf("WRONG: %s\n", step.c_str());
 }
 
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-void need(status outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-
-struct bench {
-  explicit bench(const cu::driver_table& table) : cuda(table) {}
-
-  const cu::driver_table& cuda;
+struct bench : channel_setup {
+  using channel_setup::channel_setup;
   cu::device_ptr device = 0;
   std::byte* host = nullptr;
-  std::unique_ptr<rm::client> client;
-  std::shared_ptr<dma::address_space> space;
   std::unique_ptr<dma::channel> queue;
-  std::vector<dma::region> regions;
-  std::uint64_t device_address = 0, host_address = 0;
   unsigned engine = 0;
-  result_file file{"dma_bench", {"dma_bench"}};
 
-  void must(cu::result_t code, const char* step) const {
-    if (code == cu::error_code::success) return;
-    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
-    std::exit(1);
-  }
   void copy(std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes) {
     const auto number = queue->copy(destination, source, size_bytes);
     if (number && queue->wait(*number, kTimeoutNs)) return;
@@ -101,44 +73,20 @@ struct bench {
 };
 
 void bench::set_up() {
-  need(cu::initialize(cuda), "cuInit");
-  cu::device_t ordinal = 0;
-  cu::context_t context = nullptr;
-  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
-  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
-  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  open_cuda();
   must(cuda.cuMemAlloc_v2(&device, kBytes), "cuMemAlloc");
   host = static_cast<std::byte*>(
       mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
   must(cuda.cuMemHostRegister_v2(host, kBytes, 0), "cuMemHostRegister");
-  char text[32] = {};
-  must(cuda.cuDeviceGetPCIBusId(text, sizeof text, ordinal), "cuDeviceGetPCIBusId");
-
-  device_io& io = real_device_io();
   const std::uint64_t begin_ns = monotonic_ns();
-  client = need(rm::client::open(io), "resource manager");
-  const rm::gpu* gpu = need(client->find_gpu(need(rm::parse_pci_address(text), "PCI address")), "GPU");
-  const std::string version = need(rm::driver_version(io), "driver version");
-  space = need(dma::address_space::open(*client, *gpu, version), "address space");
-  const auto engines = dma::copy_engines(space->objects());
-  check(!engines.empty(), "copy engines");
+  open_space();
   engine = engines.front();
   open_channel({engine, dma::ordering::waits, 1024});
   const double set_up_ms = static_cast<double>(monotonic_ns() - begin_ns) / 1e6;
-  const auto pieces = need(rm::find_backing(cuda, device, kBytes), "what lies behind CUDA's memory");
-  check(pieces.size() == 1, "one piece of memory");
-  regions.push_back(
-      need(space->bind_object(pieces[0].client, pieces[0].object, pieces[0].offset, kBytes), "binding GPU memory"));
-  regions.push_back(need(space->bind_host(host, kBytes), "binding host memory"));
-  device_address = regions[0].address();
-  host_address = regions[1].address();
-  std::printf("%s, driver %s, COPY%u of %zu engines, set up in %.1f ms\n", text, version.c_str(), engine, engines.size(),
-              set_up_ms);
-  machine_facts facts = describe_host();
-  describe_gpu(facts, cuda, 0);
-  facts.backend = "rm";
-  file.set_machine(facts);
-  file.set_parameter("driver", version);
+  bind(device, kBytes, host, kBytes);
+  std::printf("%s, driver %s, COPY%u of %zu engines, set up in %.1f ms\n", pci_address.c_str(), driver.c_str(), engine,
+              engines.size(), set_up_ms);
+  file.set_parameter("driver", driver);
   file.set_parameter("engine", engine);
   file.set_parameter("set_up_ms", set_up_ms);
 }
@@ -395,7 +343,7 @@ void bench::time_lists() {
 
 int main(int argc, char** argv) {
   const auto cuda = need(cu::driver(), "libcuda");
-  bench run(*cuda);
+  ::bench run(*cuda, "dma_bench");
   run.set_up();
   run.check_copies();
   run.check_others();

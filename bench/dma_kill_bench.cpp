@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that end in the worst moment, each with a DMA channel and without CUDA: killed at each call to the driver while
-// they open one and copy, replaced by another program (exec) with copies under way, and 16 at once that copy and check.
-// After each a new channel must work. Whether GPU memory is left over, nvidia-smi tells before and after
-// (scripts/gpu/dma.sh).
+// they open one and copy, replaced by another program (exec) with copies under way, 16 at once that copy and check, and 16
+// killed at once. After each a new channel must work, and no descriptor is left. Whether GPU memory is left over, nvidia-smi
+// tells before and after (scripts/gpu/dma.sh).
 //
 //     dma_kill_bench
 //
@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +30,7 @@ using namespace pl;
 constexpr std::uint64_t kTimeoutNs = 5'000'000'000;
 constexpr std::size_t kBytes = 4u << 20;
 constexpr int kProcesses = 16, kMaxSteps = 400;
+constexpr useconds_t kKilledAfterUs = 700'000;  // all of them copy by then
 
 // The system's calls; the process kills itself instead of one of them.
 class deadly_io final : public device_io {
@@ -56,11 +58,23 @@ class deadly_io final : public device_io {
   int left_;  // negative: for ever
 };
 
+// What a program that replaces this one does: 7 if it has inherited one of the GPU's files.
+constexpr const char* kFindDevices =
+    "for file in /proc/$$/fd/*; do case $(readlink \"$file\") in /dev/nvidia*) exit 7 ;; esac; done; exit 0";
+
+int count_descriptors() {
+  int count = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (folder != nullptr && readdir(folder) != nullptr) ++count;
+  if (folder != nullptr) closedir(folder);
+  return count;
+}
+
 std::string first_gpu() {
   std::string found;
   DIR* const folder = opendir("/proc/driver/nvidia/gpus");
   for (const dirent* one = nullptr; folder != nullptr && (one = readdir(folder)) != nullptr;)
-    if (one->d_name[0] != '.') found = one->d_name;
+    if (one->d_name[0] != '.' && (found.empty() || one->d_name < found)) found = one->d_name;
   if (folder != nullptr) closedir(folder);
   return found;
 }
@@ -86,7 +100,8 @@ int copy_and_check(device_io& io, std::uint32_t seed, int rounds, bool leaves_wo
     const std::uint32_t pattern = seed * 65536 + static_cast<std::uint32_t>(round);
     auto filled = (*queue)->fill(device->bound.address(), pattern, kBytes);
     auto copied = filled ? (*queue)->copy(host->address(), device->bound.address(), kBytes) : filled;
-    if (leaves_work && round + 1 == rounds) return execl("/bin/true", "true", nullptr);  // with both under way
+    if (leaves_work && round + 1 == rounds)
+      return execl("/bin/sh", "sh", "-c", kFindDevices, nullptr);  // with both under way
     if (!copied || !(*queue)->wait(*copied, kTimeoutNs)) return std::printf("copy\n"), 2;
     for (std::size_t i = 0; i < kBytes / 4; i += 512)
       if (words[i] != pattern) return std::printf("foreign or old bytes\n"), 3;
@@ -107,9 +122,24 @@ int outcome_of(pid_t child) {
   return WIFEXITED(state) ? WEXITSTATUS(state) : -WTERMSIG(state);
 }
 
+// Opened and closed again and again in one process: the descriptors that are left over, or -1.
+int leftover_descriptors() {
+  constexpr int kTimes = 20;
+  const auto once = [] {
+    deadly_io io(-1);
+    return copy_and_check(io, 4, 2, false);
+  };
+  if (once() != 0) return -1;
+  const int before = count_descriptors();
+  for (int i = 0; i < kTimes; ++i)
+    if (once() != 0) return -1;
+  return std::min(count_descriptors() - before, 100);
+}
+
 }  // namespace
 
 int main() {
+  std::printf("GPU %s\n", first_gpu().c_str());
   int wrong = 0, steps = 0;
   for (; steps < kMaxSteps; ++steps) {
     const int outcome = outcome_of(in_child([steps] {
@@ -150,5 +180,25 @@ int main() {
   for (const pid_t child : children) many_wrong += outcome_of(child) != 0;
   std::printf("%d processes at once, 500 checked copies of 4 MiB each: %s\n", kProcesses,
               many_wrong == 0 ? "all right" : "WRONG");
-  return wrong + exec_wrong + many_wrong == 0 ? 0 : 1;
+
+  for (int i = 0; i < kProcesses; ++i)
+    children[i] = in_child([i] {
+      deadly_io io(-1);
+      return copy_and_check(io, 200 + static_cast<std::uint32_t>(i), 100'000, false);
+    });
+  usleep(kKilledAfterUs);
+  int killed_wrong = 0;
+  for (const pid_t child : children) kill(child, SIGKILL);
+  for (const pid_t child : children) killed_wrong += outcome_of(child) != -SIGKILL;
+  killed_wrong += outcome_of(in_child([] {
+                    deadly_io io(-1);
+                    return copy_and_check(io, 5, 20, false);
+                  })) != 0;
+  std::printf("%d processes killed at once with copies under way, and a new channel: %s\n", kProcesses,
+              killed_wrong == 0 ? "all right" : "WRONG");
+
+  const int leftover = outcome_of(in_child([] { return leftover_descriptors(); }));
+  std::printf("20 times opened and closed in one process: %s\n",
+              leftover == 0 ? "no descriptor is left" : "DESCRIPTORS LEFT");
+  return wrong + exec_wrong + many_wrong + killed_wrong + leftover == 0 ? 0 : 1;
 }

@@ -22,16 +22,12 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
-#include "cuda/driver_table.hpp"
-#include "dma/channel.hpp"
-#include "measure/machine.hpp"
-#include "measure/result_file.hpp"
-#include "os/device_io.hpp"
-#include "rm/export_listener.hpp"
+#include "bench/channel_setup.hpp"
 
 namespace {
 
 using namespace pl;
+using namespace pl::bench;
 using dma::ordering;
 
 constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
@@ -40,18 +36,6 @@ constexpr std::size_t kThreadBytes = 2u << 20;  // of host and of device memory,
 constexpr unsigned kMaxThreads = 12;
 constexpr std::size_t kLoadBytes = 64u << 20;
 constexpr std::uint32_t kListBlocks = 16;
-
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 
 std::uint32_t pattern(std::uint32_t slot) { return (slot + 1) * 2654435761u; }
 
@@ -80,25 +64,12 @@ struct counts {
   std::atomic<std::uint64_t> checked{0}, late{0}, wrong{0}, max_late_ns{0};
 };
 
-struct bench {
-  explicit bench(const cu::driver_table& table) : cuda(table) {}
-  const cu::driver_table& cuda;
+struct bench : channel_setup {
+  using channel_setup::channel_setup;
   cu::device_ptr device = 0;
   std::byte* host = nullptr;
   std::size_t host_bytes = 0, device_bytes = 0;
   unsigned threads = 0, nodes = 1;
-  std::unique_ptr<rm::client> client;
-  std::shared_ptr<dma::address_space> space;
-  std::vector<dma::region> regions;
-  std::vector<unsigned> engines;
-  std::uint64_t device_address = 0, host_address = 0;
-  result_file file{"dma_order_bench", {"dma_order_bench"}};
-
-  void must(cu::result_t code, const char* step) const {
-    if (code == cu::error_code::success) return;
-    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
-    std::exit(1);
-  }
   void set_up();
   void place_host_memory();
   void run_thread(const order_case& asked, unsigned index, std::uint64_t end_ns, counts& seen);
@@ -119,12 +90,7 @@ void bench::place_host_memory() {
 }
 
 void bench::set_up() {
-  need(cu::initialize(cuda), "cuInit");
-  cu::device_t ordinal = 0;
-  cu::context_t context = nullptr;
-  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
-  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
-  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  open_cuda();
   threads = std::clamp(std::thread::hardware_concurrency() - 2, 1u, kMaxThreads);
   device_bytes = kSlots * kSlotBytes + threads * kThreadBytes + 2 * kLoadBytes;
   host_bytes = threads * kThreadBytes + 2 * kLoadBytes;
@@ -135,24 +101,8 @@ void bench::set_up() {
   host = static_cast<std::byte*>(mmap(nullptr, host_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   place_host_memory();
   must(cuda.cuMemHostRegister_v2(host, host_bytes, 0), "cuMemHostRegister");
-  char text[32] = {};
-  must(cuda.cuDeviceGetPCIBusId(text, sizeof text, ordinal), "cuDeviceGetPCIBusId");
-  device_io& io = real_device_io();
-  client = need(rm::client::open(io), "resource manager");
-  const rm::gpu* gpu = need(client->find_gpu(need(rm::parse_pci_address(text), "PCI address")), "GPU");
-  space = need(dma::address_space::open(*client, *gpu, need(rm::driver_version(io), "driver version")), "address space");
-  engines = dma::copy_engines(space->objects());
-  if (engines.empty()) std::printf("FAILED: no copy engine\n"), std::exit(1);
-  const auto pieces = need(rm::find_backing(cuda, device, device_bytes), "what lies behind CUDA's memory");
-  regions.push_back(
-      need(space->bind_object(pieces.at(0).client, pieces[0].object, pieces[0].offset, device_bytes), "binding GPU memory"));
-  regions.push_back(need(space->bind_host(host, host_bytes), "binding host memory"));
-  device_address = regions[0].address();
-  host_address = regions[1].address();
-  machine_facts facts = describe_host();
-  describe_gpu(facts, cuda, 0);
-  facts.backend = "rm";
-  file.set_machine(facts);
+  open_space();
+  bind(device, device_bytes, host, host_bytes);
   file.set_parameter("threads", threads);
   file.set_parameter("engines", engines.size());
   file.set_parameter("memory_nodes", nodes);
@@ -299,7 +249,7 @@ int main(int argc, char** argv) {
     else return std::printf("unknown: %s\n", argv[next]), 2;
   }
   const auto cuda = need(cu::driver(), "libcuda");
-  bench run(*cuda);
+  ::bench run(*cuda, "dma_order_bench");
   run.set_up();
   std::printf("%-34s %-5s %12s %9s %9s %11s\n", "case", "", "copies", "late", "wrong", "at most us");
   bool is_right = true;

@@ -3,7 +3,10 @@
 // same turns, freed memory given back, cudaFree beside copies; copies in stream order and pageable memory through rings,
 // both beside CUDA's and whether their variables are set or not.
 //
-//     dma_planner_bench [FILE.json]
+//     dma_planner_bench [--only PART] [--calibrate TEXT_FILE] [FILE.json]
+//
+// `--calibrate` first measures this machine's costs, writes them and lets the planner choose by them. The part `choices`
+// compares what the planner chooses with the best single way, in turns.
 //
 // Exit code 1 if anything is wrong.
 #include <sys/mman.h>
@@ -21,16 +24,16 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "bench/channel_setup.hpp"
+#include "copy/calibration.hpp"
 #include "copy/completion.hpp"
 #include "copy/planner.hpp"
-#include "cuda/driver_table.hpp"
-#include "measure/machine.hpp"
-#include "measure/result_file.hpp"
 #include "measure/samples.hpp"
 
 namespace {
 
 using namespace pl;
+using namespace pl::bench;
 using copy::direction;
 using copy::transfer;
 
@@ -42,32 +45,18 @@ void check(bool is_right, const std::string& step) {
   ++failures;
   std::printf("WRONG: %s\n", step.c_str());
 }
-void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-
 double time_once_ns(const std::function<void()>& run) {
   const std::uint64_t begin = ticks_ordered();
   run();
   return ticks_to_ns(ticks_ordered() - begin);
 }
 
-struct bench {
-  explicit bench(const cu::driver_table& table) : cuda(table) {}
-  const cu::driver_table& cuda;
+struct bench : channel_setup {
+  using channel_setup::channel_setup;
   cu::device_ptr device = 0, second = 0;
   cu::stream_t stream = nullptr;
   std::byte* host = nullptr;
   std::unique_ptr<copy::planner> planner, by_cuda;  // the second orders copies and streams by CUDA
-  result_file file{"dma_planner_bench", {"dma_planner_bench"}};
-
-  void must(cu::result_t code, const char* step) const {
-    if (code == cu::error_code::success) return;
-    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
-    std::exit(1);
-  }
   std::uint64_t by_channel() const {
     return planner->counts().copies[static_cast<std::size_t>(copy::method::dma_channel)] +
            planner->counts().copies[static_cast<std::size_t>(copy::method::dma_bounce)] +
@@ -83,22 +72,30 @@ struct bench {
   void time_free();
   void time_stream_order();
   void time_rings();
+  void open_planners(const std::string& costs);
+  void calibrate(const char* path);
+  void time_choices();
 };
 
 void bench::set_up() {
-  need(cu::initialize(cuda), "cuInit");
-  cu::device_t ordinal = 0;
-  cu::context_t context = nullptr;
-  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
-  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
-  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+  open_cuda();
   must(cuda.cuMemAlloc_v2(&device, kBytes), "cuMemAlloc");
   must(cuda.cuMemAlloc_v2(&second, kBytes), "cuMemAlloc");
   must(cuda.cuStreamCreate(&stream, 1), "cuStreamCreate");
   void* pinned = nullptr;
   must(cuda.cuMemHostAlloc(&pinned, kBytes, 0), "cuMemHostAlloc");
   host = static_cast<std::byte*>(pinned);
+  open_planners("");
+  const std::uint64_t begin_ns = monotonic_ns();
+  need(planner->prepare(0), "prepare");
+  std::printf("prepared in %.1f ms\n", static_cast<double>(monotonic_ns() - begin_ns) / 1e6);
+}
+
+void bench::open_planners(const std::string& costs) {
+  planner.reset();
+  by_cuda.reset();
   auto wanted = copy::planner::options_from_environment();
+  if (!costs.empty()) wanted.costs = costs;
   const auto open = [&](copy::trial order) {
     wanted.stream_order = order;
     wanted.rings = copy::trial::always;
@@ -108,13 +105,71 @@ void bench::set_up() {
   };
   planner = open(copy::trial::always);
   by_cuda = open(copy::trial::never);
-  const std::uint64_t begin_ns = monotonic_ns();
+}
+
+void bench::calibrate(const char* path) {
+  auto measured = copy::calibrate(cuda, *planner, {.progress = {}});
+  need(measured ? status() : status(measured.error()), "calibration");
+  const std::string text = measured->text();
+  need(copy::write_calibration(text, path), "calibration file");
+  open_planners(text);
   need(planner->prepare(0), "prepare");
-  std::printf("prepared in %.1f ms\n", static_cast<double>(monotonic_ns() - begin_ns) / 1e6);
-  machine_facts facts = describe_host();
-  describe_gpu(facts, cuda, 0);
-  facts.backend = "rm";
-  file.set_machine(facts);
+}
+
+// Each way that can do it, and the planner, in turns; the planner is to be within 5 % and 50 ns of the best.
+void bench::time_choices() {
+  constexpr std::size_t kMaxBytes = 16u << 20;
+  auto* const pageable =
+      static_cast<std::byte*>(mmap(nullptr, kMaxBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (pageable == MAP_FAILED) need(failure{ENOMEM, "mmap"}, "pageable memory");
+  std::memset(pageable, 1, kMaxBytes);
+  std::printf("\nthe planner beside the best single way, us p50; + where it is more than 5 %% + 50 ns above\n");
+  unsigned points = 0, above = 0;
+  for (const direction way : {direction::to_host, direction::to_device, direction::on_device})
+    for (const copy::other_side side : {copy::other_side::pinned, copy::other_side::pageable, copy::other_side::same_gpu}) {
+      const auto all = copy::candidates(way, side);
+      if (all.empty()) continue;
+      std::printf("  %s, %s\n", copy::name_of(way), copy::name_of(side));
+      for (std::size_t size = 64; size <= kMaxBytes; size = size % 3 == 0 ? size / 3 * 4 : size / 2 * 3) {
+        std::byte* const memory = side == copy::other_side::pageable ? pageable : host;
+        const std::uint64_t other = way == direction::on_device ? device + kBytes / 2 : copy::address_of(memory);
+        const transfer one =
+            way == direction::to_host ? transfer{way, other, device, size} : transfer{way, device, other, size};
+        std::vector<copy::choice> ways;
+        for (const auto& option : all) {
+          const auto limits = copy::limits_of(way, option);
+          if (size >= limits.least && size <= limits.most && planner->copy_by(option, one)) ways.push_back(option);
+        }
+        std::vector<std::vector<double>> times_ns(ways.size() + 1);
+        const int rounds = size <= 65536 ? 60 : size <= (1u << 20) ? 25 : 9;
+        for (int round = 0; round < rounds; ++round)
+          for (std::size_t i = 0; i < times_ns.size(); ++i) {
+            const auto run = [&] { (void)(i == 0 ? planner->copy(one) : planner->copy_by(ways[i - 1], one)); };
+            run();
+            for (int turn = 0; turn < 3; ++turn) times_ns[i].push_back(time_once_ns(run));
+          }
+        std::size_t best = 1;
+        std::vector<double> p50_ns;
+        for (auto& times : times_ns) p50_ns.push_back(latency_fields(times)["latency_ns_p50"].get<double>());
+        for (std::size_t i = 1; i < p50_ns.size(); ++i)
+          if (p50_ns[i] < p50_ns[best]) best = i;
+        const bool is_above = p50_ns[0] > p50_ns[best] * 1.05 + 50;
+        ++points;
+        above += is_above;
+        std::printf("  %c %9zu %9.2f %9.2f  %s\n", is_above ? '+' : ' ', size, p50_ns[0] / 1e3, p50_ns[best] / 1e3,
+                    copy::to_text(ways[best - 1]).c_str());
+        file.add_row({{"kind", "choice"},
+                      {"direction", copy::name_of(way)},
+                      {"side", copy::name_of(side)},
+                      {"size_bytes", size},
+                      {"planner_ns_p50", p50_ns[0]},
+                      {"best_ns_p50", p50_ns[best]},
+                      {"best", copy::to_text(ways[best - 1])},
+                      {"is_above", is_above}});
+      }
+    }
+  std::printf("  %u of %u points above\n", above, points);
+  munmap(pageable, kMaxBytes);
 }
 
 // Through GPU memory and back, at sizes that the planner gives to channels.
@@ -468,23 +523,30 @@ void bench::time_rings() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::string only;
+  const char *costs_file = nullptr, *path = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    else if (std::strcmp(argv[i], "--calibrate") == 0 && i + 1 < argc) costs_file = argv[++i];
+    else path = argv[i];
+  }
   auto cuda = cu::driver();
   if (!cuda) {
     std::printf("FAILED: %s\n", cuda.error().message.c_str());
     return 1;
   }
-  bench run(**cuda);
+  ::bench run(**cuda, "dma_planner_bench");
   run.set_up();
-  run.check_kinds();
-  run.time_copies();
-  run.time_fills();
-  run.time_lists();
-  run.check_freed();
-  run.time_free();
-  run.time_stream_order();
-  run.time_rings();
+  if (costs_file != nullptr) run.calibrate(costs_file);
+  using part_routine = void (::bench::*)();
+  const std::pair<const char*, part_routine> kParts[] = {
+      {"kinds", &::bench::check_kinds},       {"copies", &::bench::time_copies}, {"fills", &::bench::time_fills},
+      {"lists", &::bench::time_lists},        {"freed", &::bench::check_freed},  {"free", &::bench::time_free},
+      {"order", &::bench::time_stream_order}, {"rings", &::bench::time_rings},   {"choices", &::bench::time_choices}};
+  for (const auto& [name, part] : kParts)
+    if (only.empty() || only == name) (run.*part)();
   run.file.set_pass(failures == 0);
-  if (argc > 1) need(run.file.write(argv[1]), "result file");
+  if (path != nullptr) need(run.file.write(path), "result file");
   std::printf("%s\n", failures == 0 ? "all right" : "SOMETHING IS WRONG");
   run.planner.reset();
   run.by_cuda.reset();

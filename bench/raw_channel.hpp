@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DMA channel whose every word is the program's, the ways to end a copy that are compared, and what such programs begin
-// with.
+// A DMA channel whose every word is the program's, and the ways to end a copy that are compared.
 #pragma once
 
 #include <immintrin.h>
@@ -24,14 +23,8 @@
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
-#include "cuda/driver_table.hpp"
-#include "dma/address_space.hpp"
-#include "dma/channel.hpp"
+#include "bench/channel_setup.hpp"
 #include "dma/commands.hpp"
-#include "measure/machine.hpp"
-#include "measure/result_file.hpp"
-#include "os/device_io.hpp"
-#include "rm/export_listener.hpp"
 
 namespace pl::bench {
 
@@ -43,18 +36,6 @@ constexpr std::size_t kThreadBytes = 2u << 20;
 constexpr std::size_t kLoadBytes = 32u << 20;
 constexpr std::size_t kBigBytes = 16u << 20;  // of plain copies
 constexpr unsigned kMaxThreads = 10;
-
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-inline void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 
 inline std::uint32_t pattern(std::uint32_t slot) { return (slot + 1) * 2654435761u; }
 
@@ -260,41 +241,24 @@ constexpr candidate kCandidates[] = {
                                    std::uint32_t n) { return host_release(q, d, s, n, 1 | 1u << 20, true, 0); }},
 };
 
-struct channel_bench {
-  channel_bench(const cu::driver_table& table, const char* program) : cuda(table), file(program, {program}) {}
-  const cu::driver_table& cuda;
+struct channel_bench : channel_setup {
+  using channel_setup::channel_setup;
   cu::device_ptr device = 0;
   std::byte* host = nullptr;
   std::size_t host_bytes = 0, device_bytes = 0;
   unsigned threads = 0;
-  std::unique_ptr<rm::client> client;
-  std::shared_ptr<dma::address_space> space;
-  std::vector<dma::region> regions;
-  std::vector<unsigned> engines;
-  std::byte* view = nullptr;  // of the device memory
-  std::uint64_t device_address = 0, host_address = 0;
-  result_file file;
+  std::byte* view = nullptr;         // of the device memory
   std::vector<const char*> refused;  // candidates that ended their channel
 
-  void must(cu::result_t code, const char* step) const {
-    if (code == cu::error_code::success) return;
-    std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda, code).c_str());
-    std::exit(1);
-  }
-  void set_up();
+  void set_up(device_io& calls = real_device_io());
 
   std::uint64_t big_on_device() const { return device_address + kSlots * kSlotBytes + threads * kThreadBytes; }
   std::uint64_t big_on_host() const { return host_address + threads * kThreadBytes; }
   std::byte* big_host() const { return host + threads * kThreadBytes; }
 };
 
-inline void channel_bench::set_up() {
-  need(cu::initialize(cuda), "cuInit");
-  cu::device_t ordinal = 0;
-  cu::context_t context = nullptr;
-  must(cuda.cuDeviceGet(&ordinal, 0), "cuDeviceGet");
-  must(cuda.cuDevicePrimaryCtxRetain(&context, ordinal), "cuDevicePrimaryCtxRetain");
-  must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+inline void channel_bench::set_up(device_io& calls) {
+  open_cuda();
   threads = std::clamp(std::thread::hardware_concurrency() - 3, 1u, kMaxThreads);
   device_bytes = kSlots * kSlotBytes + threads * kThreadBytes + kBigBytes + 2 * kLoadBytes;
   host_bytes = threads * kThreadBytes + kBigBytes + 2 * kLoadBytes;
@@ -306,27 +270,12 @@ inline void channel_bench::set_up() {
   host = static_cast<std::byte*>(mmap(nullptr, host_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   madvise(host, host_bytes, MADV_HUGEPAGE);
   std::memset(host, 0, host_bytes);
-  char text[32] = {};
-  must(cuda.cuDeviceGetPCIBusId(text, sizeof text, ordinal), "cuDeviceGetPCIBusId");
-  device_io& io = real_device_io();
-  client = need(rm::client::open(io), "resource manager");
-  const rm::gpu* gpu = need(client->find_gpu(need(rm::parse_pci_address(text), "PCI address")), "GPU");
-  space = need(dma::address_space::open(*client, *gpu, need(rm::driver_version(io), "driver version")), "address space");
-  engines = dma::copy_engines(space->objects());
-  const auto pieces = need(rm::find_backing(cuda, device, device_bytes), "what lies behind CUDA's memory");
-  regions.push_back(
-      need(space->bind_object(pieces.at(0).client, pieces[0].object, pieces[0].offset, device_bytes), "binding GPU memory"));
-  regions.push_back(need(space->bind_host(host, host_bytes), "binding host memory"));
-  device_address = regions[0].address();
-  host_address = regions[1].address();
+  open_space(calls);
+  bind(device, device_bytes, host, host_bytes);
   auto& objects = space->objects();
   view = static_cast<std::byte*>(
       need(objects.owner().map(objects.device(), regions[0].memory(), regions[0].offset(), device_bytes, nullptr), "map")
           .address);
-  machine_facts facts = describe_host();
-  describe_gpu(facts, cuda, 0);
-  facts.backend = "rm";
-  file.set_machine(facts);
   std::printf("%u threads, engines:", threads);
   for (const unsigned one : engines)
     std::printf(" COPY%u(caps %02x)", one,

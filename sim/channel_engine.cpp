@@ -118,6 +118,12 @@ void resource_manager::listen_to_doorbells() {
   }
 }
 
+void resource_manager::lose_gpus(bool is_lost) {
+  const call_scope hold(*this);
+  is_lost_ = is_lost;
+  while (is_lost && !channels_.empty()) drop_channel(channels_.front().channel.get());
+}
+
 void resource_manager::shut_down() {
   std::unique_lock hold(mutex_);
   is_over_ = true;

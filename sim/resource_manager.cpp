@@ -115,6 +115,7 @@ int resource_manager::ioctl(int fd, unsigned long request, void* argument) {
   const call_scope hold(*this);
   const auto found = nodes_.find(fd);
   if (found == nodes_.end() || (request >> 8 & 0xff) != 'F' || argument == nullptr) return fail_with(ENOTTY);
+  if (is_lost_) return fail_with(EIO);
   const unsigned number = request & 0xff;
   const std::size_t bytes = request >> 16 & 0x3fff;
   if (found->second.board >= 0) return device_call(fd, found->second, number, bytes, argument);

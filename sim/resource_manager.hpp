@@ -71,6 +71,10 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   // waits for it must do with both.
   void clear_event(int fd);
 
+  // Fault injection: the GPUs fall off the bus, or are reset by others. What their channels have queued is never done, no
+  // notifier tells of it, and calls fail until `is_lost` is false.
+  void lose_gpus(bool is_lost);
+
   int live_objects();                                       // all but root objects
   int live_maps();                                          // GPU addresses in use
   int protocol_errors() const { return protocol_errors_; }  // calls that no correct client makes
@@ -163,7 +167,7 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::vector<running_channel> channels_;
   std::uint32_t next_token_ = 0x11;
   std::uint64_t pipelined_ = 0;  // of channels that have ended
-  bool has_engine_ = false, is_over_ = false;
+  bool has_engine_ = false, is_over_ = false, is_lost_ = false;
   std::atomic<int> protocol_errors_{0};
 };
 

@@ -110,6 +110,8 @@ ssize_t read_driver_text(const char* path, char* out, std::size_t room) {
 
 }  // namespace
 
+PL_SIM_EXPORT void peerlaneSimLoseGpus(int is_lost) { manager().lose_gpus(is_lost != 0); }
+
 PL_SIM_EXPORT const rm::simulated_calls* peerlaneSimSystemCalls() {
   static constexpr rm::simulated_calls kCalls = {
       rm::simulated_calls::kVersion,

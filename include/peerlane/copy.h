@@ -150,6 +150,20 @@ int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlane_transfer
                         void* stream, peerlane_op_t* op);
 
 /**
+ * @brief Adds copies to the graph that a stream is being captured into: each launch of the graph makes them anew.
+ *
+ * They are CUDA's own copies, one behind the other at the stream's place. Nothing is under way when the call returns, and
+ * there is no operation: wait for the launch. DMA channels cannot be captured (docs/dma.md).
+ *
+ * @param transfers  read before the call returns; their memory must stay as long as the graph is launched. Host memory must
+ *                   be pinned.
+ * @param stream     a CUstream or cudaStream_t that is being captured, of the current context.
+ * @return 0; EINVAL: the stream is not being captured; ENOTSUP: host memory that is not pinned; as peerlane_copy_list()
+ *         else. Bad arguments leave the capture as it was; where CUDA refuses a copy, the capture cannot be used any more.
+ */
+int peerlane_copy_capture(peerlane_copier_t copier, const struct peerlane_transfer* transfers, size_t count, void* stream);
+
+/**
  * @brief Makes a stream wait, on the GPU, for the copies of an operation; work that it queues later sees the data.
  *
  * Copies that need a CPU are waited for within this call (docs/ordering.md lists them). The operation is still to be ended.

@@ -141,6 +141,14 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
     return begin_with({list.begin(), list.size()}, PEERLANE_BEGIN_AFTER_STREAM, stream);
   }
 
+  // As nodes of the graph that `stream` is being captured into: each launch makes the copies anew.
+  status capture(void* stream, std::span<const transfer> list) const {
+    return detail::to_status(peerlane_copy_capture(handle_, list.data(), list.size(), stream));
+  }
+  status capture(void* stream, std::initializer_list<transfer> list) const {
+    return capture(stream, std::span(list.begin(), list.size()));
+  }
+
   status prepare(int device_ordinal) const { return detail::to_status(peerlane_copier_prepare(handle_, device_ordinal)); }
   result<hot_engine> keep_hot(int device_ordinal) const {
     peerlane_hold_t out = nullptr;

@@ -9,7 +9,7 @@ set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
 arguments "bench=folder of the dma benches" out results -- "$@"
-cp "$bench"/dma_{,planner_,kill_,order_}bench /tmp/ && chmod 755 /tmp/dma_{,planner_,kill_,order_}bench
+cp "$bench"/dma_{,planner_,kill_,order_,submit_}bench /tmp/ && chmod 755 /tmp/dma_{,planner_,kill_,order_,submit_}bench
 
 killed() { # eight at a time, each in the middle of something; then the GPU must be as it was
   local before after
@@ -23,18 +23,23 @@ killed() { # eight at a time, each in the middle of something; then the GPU must
 LIMIT=120 TAIL=60 step dma /tmp/dma_bench "$results/dma.json"
 LIMIT=120 TAIL=8 step dma_nobody "${nobody[@]}" /tmp/dma_bench
 LIMIT=150 TAIL=4 step dma_killed killed
-ends() { # killed at each call, exec, 16 at once; then the GPU must be as it was
-  local before after
-  before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
+gpu_files() { find /proc/[0-9]*/fd -lname '/dev/nvidia*' 2>/dev/null | wc -l; }
+ends() { # killed at each call, exec, 16 at once and killed; then the GPU must be as it was
+  local before after files
+  before=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader)
+  files=$(gpu_files)
   timeout 100 /tmp/dma_kill_bench || return 1
   sleep 1
-  after=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader)
+  after=$(nvidia-smi -i 0 --query-gpu=memory.used --format=csv,noheader)
   echo "GPU memory in use before and after: $before, $after"
+  echo "files of the GPUs that processes have open, before and after: $files, $(gpu_files)"
   [ "$before" = "$after" ]
 }
-LIMIT=120 TAIL=6 step dma_ends ends
+LIMIT=120 TAIL=8 step dma_ends ends
+LIMIT=150 TAIL=120 step submit /tmp/dma_submit_bench "$results/submit.json"
 LIMIT=150 TAIL=40 step order /tmp/dma_order_bench --seconds 5 --only ed "$results/order.json"
 LIMIT=120 TAIL=40 step planner /tmp/dma_planner_bench "$results/planner.json"
+LIMIT=200 TAIL=60 step choices /tmp/dma_planner_bench --calibrate "$results/costs.txt" --only choices "$results/choices.json"
 LIMIT=120 TAIL=4 step planner_nobody "${nobody[@]}" /tmp/dma_planner_bench
 channel_rows=(host_to_device_memcpy_ce device_to_host_memcpy_ce host_to_device_bidirectional_memcpy_ce
   host_to_device_dma device_to_host_dma host_to_device_bidirectional_dma

@@ -80,6 +80,11 @@ __attribute__((target("avx2"))) PL_BESIDE_A_DEVICE std::size_t take_avx2(char* t
   return done;
 }
 
+__attribute__((target("clflushopt"))) void flush_lines(const char* lines, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += kArrivalLine) _mm_clflushopt(const_cast<char*>(lines) + i);
+}
+const bool kHasFlush = __builtin_cpu_supports("clflushopt");
+
 enum class arrival_isa { portable, avx2, avx512 };
 arrival_isa find_arrival_isa() {
   if (__builtin_cpu_supports("avx512f")) return arrival_isa::avx512;
@@ -104,6 +109,12 @@ std::size_t take_arrived(void* target, void* lines, std::size_t bytes, std::uint
     return take_avx2(static_cast<char*>(target), static_cast<char*>(lines), bytes, sentinel);
 #endif
   return take_portable(static_cast<polled_word*>(target), static_cast<polled_word*>(lines), bytes, sentinel);
+}
+
+void evict_lines([[maybe_unused]] const void* lines, [[maybe_unused]] std::size_t bytes) noexcept {
+#if defined(__x86_64__)
+  if (kHasFlush) flush_lines(static_cast<const char*>(lines), bytes);
+#endif
 }
 
 PL_BESIDE_A_DEVICE bool take_part_of_line(void* target, void* line, std::size_t begin, std::size_t end,

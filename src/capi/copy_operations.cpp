@@ -134,6 +134,18 @@ PL_EXPORT int peerlane_copy_begin(peerlane_copier_t copier, const struct peerlan
 }
 PL_NO_EXCEPTIONS
 
+PL_EXPORT int peerlane_copy_capture(peerlane_copier_t copier, const struct peerlane_transfer* given, size_t count,
+                                    void* stream) try {
+  const pl::errno_keeper keeper;
+  int code = 0;
+  auto* const planner = pl::planner_of(copier, code);
+  if (planner == nullptr) return code;
+  std::vector<pl::copy::transfer> list;
+  if ((code = pl::read_transfers(given, count, list)) != 0) return code;
+  return return_code(planner->capture(list, static_cast<pl::cu::stream_t>(stream)));
+}
+PL_NO_EXCEPTIONS
+
 PL_EXPORT int peerlane_copy_make_wait(const peerlane_op_t* op, void* stream) {
   return order_after(op,
                      [&](pl::copy::completion& copies) { return copies.make_wait(static_cast<pl::cu::stream_t>(stream)); });

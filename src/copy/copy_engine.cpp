@@ -16,6 +16,7 @@
 #include "base/text.hpp"
 #include "copy/pinned_buffer.hpp"
 #include "copy/stream_capture.hpp"
+#include "copy/stream_copy.hpp"
 #include "copy/thread_index.hpp"
 #include "os/fork_guard.hpp"
 
@@ -26,7 +27,6 @@ constexpr std::size_t kWordStride =
     64;                                // a line for each channel: one channel's writes do not take another's poller the line
 constexpr unsigned kMaxLanes = 64;     // the words fit one page
 constexpr std::uint32_t kEvents = 32;  // per channel, where events stand in for words; a power of two
-constexpr std::size_t kMaxPitch = 0x7fffffff;         // CU_DEVICE_ATTRIBUTE_MAX_PITCH of every GPU so far
 constexpr std::uint64_t kChannelCheckNs = 1'000'000;  // a dead context is noticed this late; a live one costs a call
 constexpr unsigned kPollsPerClockReading = 32;        // about a microsecond
 constexpr unsigned kChannelPollsPerYield = 16;        // on the simulated GPU
@@ -36,42 +36,6 @@ constexpr unsigned kIdleAnswersBeforeLost = 3;        // the driver calls a stre
 bool has_reached(std::uint32_t word, std::uint32_t value) noexcept { return static_cast<std::int32_t>(word - value) >= 0; }
 
 failure forked() { return {EACCES, "a copy engine of the parent process: open one in this process"}; }
-
-const char* direction_text(direction way) {
-  if (way == direction::to_device) return "to the device";
-  return way == direction::to_host ? "to the host" : "on the device";
-}
-
-std::string describe(const transfer& copy) {
-  return format("%zu x %zu bytes %s, 0x%llx to 0x%llx", copy.rows, copy.row_bytes, direction_text(copy.way),
-                static_cast<unsigned long long>(copy.src), static_cast<unsigned long long>(copy.dst));
-}
-
-cu::result_t queue_rows(const cu::driver_table& cuda, const transfer& copy, cu::stream_t stream) {
-  auto rc = cu::result_t{cu::error_code::success};
-  for (std::size_t row = 0; row < copy.rows && rc == cu::error_code::success; ++row)
-    rc = cuda.cuMemcpyAsync(copy.dst + row * copy.dst_pitch, copy.src + row * copy.src_pitch, copy.row_bytes, stream);
-  return rc;
-}
-
-cu::result_t queue(const cu::driver_table& cuda, const transfer& copy, cu::stream_t stream) {
-  if (copy.bytes() == 0) return cu::error_code::success;
-  if (copy.is_linear()) return cuda.cuMemcpyAsync(copy.dst, copy.src, copy.bytes(), stream);
-  if (copy.dst_pitch > kMaxPitch || copy.src_pitch > kMaxPitch) return queue_rows(cuda, copy, stream);
-  // The host's side by its own type: CUDA takes pageable memory there, and not everywhere as a unified address.
-  cu::memcpy_2d both{};
-  both.src_type = copy.way == direction::to_device ? cu::memory_type::host : cu::memory_type::device;
-  both.src_host = host_pointer(copy.src);
-  both.src_device = copy.src;
-  both.src_pitch = copy.src_pitch;
-  both.dst_type = copy.way == direction::to_host ? cu::memory_type::host : cu::memory_type::device;
-  both.dst_host = host_pointer(copy.dst);
-  both.dst_device = copy.dst;
-  both.dst_pitch = copy.dst_pitch;
-  both.width_bytes = copy.row_bytes;
-  both.height = copy.rows;
-  return cuda.cuMemcpy2DAsync_v2(&both, stream);
-}
 
 // What one call can take: linear pieces of one list. Two H200 move 64 pieces of 256 KiB in 100 us by four such calls and in
 // 234 by 64 calls of the old kind: the driver takes 1.2 instead of 2.7 us for a piece, and all copy engines share a list.
@@ -336,7 +300,7 @@ result<copy_engine::ticket> copy_engine::submit(std::span<const transfer> copies
   // If the list is refused, its pieces are tried one by one to find the failing one.
   const bool is_queued = queue_together(s.cuda, copies, own.stream) == cu::error_code::success;
   for (std::size_t i = 0; i < copies.size() && !is_queued; ++i) {
-    const auto rc = queue(s.cuda, copies[i], own.stream);
+    const auto rc = queue_copy(s.cuda, copies[i], own.stream);
     if (rc == cu::error_code::success) continue;
     const auto subject = format("copy %zu of %zu (%s)", i + 1, copies.size(), describe(copies[i]).c_str());
     return s.give_up(own, cu::make_error(s.cuda, rc, subject));

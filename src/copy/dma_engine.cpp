@@ -11,9 +11,8 @@
 namespace pl::copy {
 namespace {
 
-// A copy that takes this much longer than the slowest link would need has failed.
-constexpr std::uint64_t kPatienceNs = 10'000'000'000;
-constexpr std::uint64_t kSlowestBytesPerUs = 100;
+// A process that stood still for long itself asks once more before it gives a copy up.
+constexpr std::uint64_t kLastChanceNs = 100'000'000;
 
 // Some 340 000 blocks of a list are given away before the caller has to wait for the first ones.
 constexpr std::uint64_t kBulkMemoryBytes = std::uint64_t{8} << 20;
@@ -24,8 +23,6 @@ constexpr std::uint32_t kHelperTimesliceUs = 50;
 // Operations may overlap, since nothing is queued before its sources are complete. A completion word that the engine's
 // semaphore writes overtakes bytes now and then: for the host one copy in two hundred, some 16 us (docs/results/dma).
 constexpr auto kOrder = dma::ordering::none_settled;
-// Lists end by a flush: their commands name the word before it is known which part is the last.
-constexpr auto kListOrder = dma::ordering::none_flushed;
 
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
   return (way == direction::to_host ? 0u : 1u) + 2u * static_cast<unsigned>(kind);
@@ -155,8 +152,8 @@ status dma_engine::read_through(dma::arrival_buffer& buffer, const transfer& tra
     if (!source) return source.error();
     auto queue = channel_for(direction::to_host, queue_kind::quick);
     if (!queue) return queue.error();
-    if (status read = buffer.read(**queue, source->address, destination + done, source->size_bytes, kPatienceNs); !read) {
-      forget(*queue);
+    if (status read = buffer.read(**queue, source->address, destination + done, source->size_bytes, patience_ns(0)); !read) {
+      if ((*queue)->fault()) forget(*queue);
       return read;
     }
     done += source->size_bytes;
@@ -178,7 +175,8 @@ status dma_engine::read(const transfer& transfer, const cu::pointer_info& device
     }
     status done = read_through(*slot.buffer, transfer, device);
     // A channel that another copy's fault had ended is opened anew: all is written again.
-    return done || done.code() != EIO ? done : read_through(*slot.buffer, transfer, device);
+    if (done.code() == EIO) done = read_through(*slot.buffer, transfer, device);
+    return done.code() == ENOMEM || done.code() == EFAULT ? not_for_channels(done.error()) : done;
   }
   return failure{EAGAIN, "other copies have all of the memory that data passes through"};
 }
@@ -225,6 +223,7 @@ dma_engine::operation& dma_engine::operation::operator=(operation&& other) noexc
   number_ = other.number_;
   size_bytes_ = other.size_bytes_;
   tests_ = other.tests_;
+  watch_ = other.watch_;
   first_ = std::move(other.first_);
   more_ = std::move(other.more_);
   event_ = std::move(other.event_);
@@ -263,19 +262,22 @@ result<bool> dma_engine::operation::test() {
     if (!is_done() && !owner_->order_.has_failed(behind_)) return false;
   } else if (!is_done() && (++tests_ % tests_between_looks != 0 || !has_failed())) {
     // Who only tests must not wait for ever for a doorbell that the engine has missed.
-    if (tests_ % tests_between_looks == 0) {
-      queue_->ring();
-      if (helper_ != nullptr) helper_->ring();
-    }
-    return false;
+    if (tests_ % tests_between_looks != 0) return false;
+    queue_->ring();
+    if (helper_ != nullptr) helper_->ring();
+    const dma::sequence completed = queue_->completed() + (helper_ != nullptr ? helper_->completed() : 0);
+    if (!watch_.is_stalled(completed, patience_ns(size_bytes_))) return false;
+    if (status ended = wait_for(std::min(kLastChanceNs, patience_ns(0))); !ended) return ended.error();
+    return true;
   }
   if (status ended = wait(); !ended) return ended.error();
   return true;
 }
 
-status dma_engine::operation::wait() {
+status dma_engine::operation::wait() { return wait_for(patience_ns(size_bytes_)); }
+
+status dma_engine::operation::wait_for(std::uint64_t timeout_ns) {
   if (queue_ == nullptr) return {};
-  const std::uint64_t timeout_ns = kPatienceNs + size_bytes_ / kSlowestBytesPerUs * 1000;
   // The helper first: what waits for it in the queue does not end if it has failed.
   status outcome = helper_ != nullptr ? helper_->wait(helper_number_, timeout_ns) : status();
   if (outcome)
@@ -363,7 +365,7 @@ result<dma::sequence> dma_engine::part_queue::submit(const transfer& part) {
 }
 
 status dma_engine::part_queue::wait(dma::sequence queued) {
-  auto ended = queue_->wait(queued, kPatienceNs);
+  auto ended = queue_->wait(queued, patience_ns(0));
   if (!ended) {
     queue_->stop();
     owner_->forget(queue_);
@@ -456,7 +458,7 @@ status dma_engine::list::add(std::uint64_t destination, std::uint64_t source, st
       if (blocks_.size() > stream_order::kMaxBlocks)
         return failure{ENOTSUP, format("a list of more than %zu pieces behind a stream", stream_order::kMaxBlocks)};
     } else {
-      // Before a block and not behind it: the last part carries the flush, so it should not be empty.
+      // Before a block and not behind it: the last part ends the list, so it should not be empty.
       if (commands_.words() >= most_words_)
         if (auto given = flush(false); !given) return given;
       commands_.add(target->first, origin->first, static_cast<std::uint32_t>(bytes));
@@ -505,13 +507,13 @@ bool dma_engine::list::give_to_helper() {
   return true;
 }
 
-// Gives what was gathered to the channel. Only the last part carries the flush, behind all that the channel has written.
+// Gives what was gathered to the channel. Only the last part is settled, behind all that the channel has written.
 status dma_engine::list::flush(bool is_last) {
   most_words_ = std::min(most_words_ * 2, kMaxWords);
   const dma::list_writer unended = commands_;  // another channel gives it another end
   const auto give = [&](dma::channel& channel) {
     commands_ = unended;
-    return channel.copy_blocks(commands_, is_last ? kListOrder : dma::ordering::none);
+    return channel.copy_blocks(commands_, is_last ? kOrder : dma::ordering::none);
   };
   begun_.owner_ = &owner_;
   if (!is_last && give_to_helper()) {
@@ -543,7 +545,7 @@ result<dma_engine::operation> dma_engine::list::submit() {
   }
   if (!commands_.is_empty()) {
     if (auto given = flush(true); !given) return given.error();
-  } else if (begun_.queue_ != nullptr) {  // its last part went without a flush
+  } else if (begun_.queue_ != nullptr) {  // its last part went without an end
     auto number = begun_.queue_->flush();
     if (!number) return number.error();
     begun_.number_ = *number;

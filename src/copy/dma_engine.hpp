@@ -19,6 +19,7 @@
 #include "copy/channel_memory.hpp"
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
+#include "copy/patience.hpp"
 #include "copy/spin_lock.hpp"
 #include "copy/stream_order.hpp"
 #include "copy/transfer.hpp"
@@ -70,6 +71,7 @@ class dma_engine {
 
    private:
     friend class dma_engine;
+    status wait_for(std::uint64_t timeout_ns);
     // What is queued behind the copies must not overtake those of the helper.
     status join() const;
     bool has_failed() const { return queue_->fault() || (helper_ != nullptr && helper_->fault()); }
@@ -84,6 +86,7 @@ class dma_engine {
     dma::sequence number_ = 0;
     std::uint64_t size_bytes_ = 0;
     unsigned tests_ = 0;
+    stall_watch watch_;
     std::array<channel_memory::piece, 2> first_;  // what most copies need
     std::vector<channel_memory::piece> more_;
     std::unique_ptr<dma::completion_event> event_;
@@ -184,7 +187,7 @@ class dma_engine {
     };
     // The address of `pointer` in the channels' space and the bytes from there that lie in one binding.
     // A list's first part is short, so that the engine begins early.
-    static constexpr std::size_t kFirstWords = 64 * dma::command_writer::kBlockWords;
+    static constexpr std::size_t kFirstWords = 16 * dma::command_writer::kBlockWords;
     static constexpr std::size_t kMaxWords = 1024 * dma::command_writer::kBlockWords;
     result<std::pair<std::uint64_t, std::uint64_t>> find(unsigned side, const sides& ends, std::uint64_t pointer,
                                                          std::uint64_t size_bytes);

@@ -88,6 +88,10 @@ class planner {
     bool is_urgent = false;  // begin_blocks: by the channel of short copies, not behind other long lists
   };
   result<completion> begin(std::span<const transfer> list, const async_options& wanted);
+  // The copies become nodes of the graph that `stream` is being captured into, one behind the other: each launch makes them
+  // anew, of the same memory, which must stay. EINVAL: it is not being captured; ENOTSUP: host memory that is not pinned.
+  // Another failure spoils the capture.
+  status capture(std::span<const transfer> list, cu::stream_t stream);
   // Blocks of paged memories. All is checked before anything moves: check(block_transfer)'s errors; EINVAL: a plane that is
   // not within one allocation. The arrays of planes and indices are free again on return, the memory when it has ended.
   result<completion> begin_blocks(const block_transfer& blocks, const async_options& wanted);

@@ -21,11 +21,22 @@ status refuse_capture(const cu::driver_table& cuda, cu::stream_t stream) {
   const auto rc = cuda.cuStreamIsCapturing(stream, &capture);
   // The default stream cannot even be asked while another stream's capture would have to include it.
   if (capture != cu::capture_status::none || (rc >= kFirstCaptureError && rc <= kLastCaptureError))
-    return failure{EBUSY,
-                   "the stream is being captured into a graph, which cannot contain this copy: end the capture first, or "
-                   "order the copy after another stream"};
+    return failure{
+        EBUSY,
+        "the stream is being captured into a graph, whose launches repeat what it contains, and this copy happens "
+        "once: capture the copy (peerlane_copy_capture), end the capture first, or use another stream"};
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "looking at the application's stream");
   return {};
+}
+
+status require_capture(const cu::driver_table& cuda, cu::stream_t stream) {
+  int capture = cu::capture_status::none;
+  if (cuda.cuStreamIsCapturing != nullptr && cuda.cuStreamIsCapturing(stream, &capture) == cu::error_code::success &&
+      capture == cu::capture_status::active)
+    return {};
+  return failure{EINVAL,
+                 "the stream is not being captured into a graph, or its capture has failed: begin one with "
+                 "cuStreamBeginCapture, or copy with peerlane_copy_begin"};
 }
 
 }  // namespace pl::copy

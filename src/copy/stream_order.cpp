@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <deque>
+#include <numeric>
 #include <utility>
 
 #include "arch/mmio.hpp"
@@ -23,6 +24,7 @@ constexpr std::chrono::milliseconds kLookPeriod{20};
 constexpr unsigned kIdleLooksBeforeSleep = 50;
 constexpr unsigned kLooksBetweenContexts = 3;
 constexpr std::uint64_t kOverdueWaitNs = 200'000;  // long enough for channel::wait to ring the doorbell again
+constexpr std::uint64_t kMaxOperationBytes = std::uint64_t{2} << 30;  // of a plain channel; longer copies are several
 constexpr unsigned kPollsBetweenFaults = 64, kPollsPerYield = 16;
 
 // A context that was destroyed, or in which a kernel faulted: its streams do nothing any more.
@@ -32,6 +34,10 @@ bool is_working(const gpu_context& context) {
   if (!scope) return false;
   std::size_t free_bytes = 0, all_bytes = 0;  // any call returns the context's error
   return context.cuda->cuMemGetInfo_v2(&free_bytes, &all_bytes) == cu::error_code::success;
+}
+
+failure no_answer() {
+  return {ETIMEDOUT, "DMA channel: the GPU ends no copies any more; it may have been reset or have fallen off the bus"};
 }
 
 failure no_memory_operations() {
@@ -44,7 +50,9 @@ class stream_order::channel {
  public:
   struct waiting {
     dma::sequence number;
+    std::uint32_t go;
     std::size_t blocks;
+    std::uint64_t size_bytes;
   };
 
   bool is_idle() const { return copies.empty(); }
@@ -63,6 +71,7 @@ class stream_order::channel {
   std::deque<waiting> copies;
   std::size_t blocks = 0;
   dma::sequence late = 0;  // its stream had come that far at the last look
+  stall_watch watch;       // since then
   failure reason;
 };
 
@@ -214,7 +223,9 @@ result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<co
     give_up(*armed, given.error());
     return failure{EAGAIN, given.error().message};
   }
-  armed->copies.push_back({*given, blocks.size()});
+  const auto add_size = [](std::uint64_t sum, const dma::block& one) { return sum + one.size_bytes; };
+  armed->copies.push_back(
+      {*given, turn, blocks.size(), std::accumulate(blocks.begin(), blocks.end(), std::uint64_t{0}, add_size)});
   armed->blocks += blocks.size();
   start_looking();
   return place{armed, armed->queue, turn, end, *given};
@@ -404,16 +415,28 @@ bool stream_order::look_once() {
       give_up(*slot, *std::move(reason));
       continue;
     }
-    // Its stream came a while ago: a doorbell may have been missed, which waiting heals.
-    if (!slot->go->has_reached(slot->go->promised)) continue;
-    const dma::sequence last = slot->copies.back().number;
-    if (slot->late == last) (void)slot->queue->wait(last, kOverdueWaitNs);
-    slot->late = last;
+    // The stream of the copy whose turn it is. Later ones may wait for what it is to end.
+    const auto first = slot->copies.front();
+    if (!slot->go->has_reached(first.go)) {
+      slot->watch.restart();
+      continue;
+    }
+    // It came a while ago: a doorbell may have been missed, which waiting heals.
+    if (slot->late == first.number) (void)slot->queue->wait(first.number, kOverdueWaitNs);
+    slot->late = first.number;
+    if (slot->watch.is_stalled(slot->queue->completed(), patience_ns(first.size_bytes))) {
+      PL_LOG(error, "%s; streams that wait for the copies go on", no_answer().message.c_str());
+      give_up(*slot, no_answer());
+    }
   }
   for (auto& end : plain_) {
-    if (end.queue == nullptr || end.done->has_reached(end.done->promised)) continue;
+    if (end.queue == nullptr || end.done->has_reached(end.done->promised)) {
+      end.watch.restart();
+      continue;
+    }
     is_any = true;
     auto reason = end.queue->fault();
+    if (!reason && end.watch.is_stalled(end.queue->completed(), patience_ns(kMaxOperationBytes))) reason = no_answer();
     if (!reason) continue;
     PL_LOG(error, "copies failed, and streams that wait for them go on: %s", reason->message.c_str());
     end.queue->stop();

@@ -10,9 +10,9 @@
 // copies, and one serves one stream at a time. If all wait for other streams the caller takes another way: nothing ever
 // stands behind a stream that it did not name. docs/ordering.md has the argument why this cannot deadlock.
 //
-// A thread looks after what is outstanding, every 20 ms: where the GPU has ended a channel, or the context of the stream is
-// gone, the channel is stopped (it touches no memory any more), its copies fail, and the CPU writes the word, so that
-// streams which wait for it go on.
+// A thread looks after what is outstanding, every 20 ms: where the GPU has ended a channel or ends no copies any more, or
+// the context of the stream is gone, the channel is stopped (it touches no memory any more), its copies fail, and the CPU
+// writes the word, so that streams which wait for it go on.
 //
 // Thread-safe. Belongs to the process that made it.
 #pragma once
@@ -30,6 +30,7 @@
 
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
+#include "copy/patience.hpp"
 #include "copy/stream_words.hpp"
 #include "dma/channel.hpp"
 
@@ -85,6 +86,7 @@ class stream_order {
     stream_words::line* done = nullptr;
     std::shared_ptr<dma::channel> queue;
     dma::sequence last = 0;  // the operation that writes the word
+    stall_watch watch;
   };
   // A stream of ours, for events behind a word.
   struct event_stream {

@@ -17,12 +17,15 @@
 namespace pl::dma {
 namespace {
 
-// Longer reads are quicker by parts: a core copies what it has polled at 12 GB/s, and what lies there whole at 17 (H200).
-constexpr std::size_t kMaxPolledBytes = 8u << 10;
-constexpr std::size_t kPolledArea = 3 * kMaxPolledBytes / 2;  // whole pages, with room for a first line in part
-constexpr std::size_t kMinPartBytes = 16u << 10, kMaxPartBytes = 64u << 10;
-constexpr std::size_t kParts = 4;  // under way at once
-constexpr std::size_t kBytes = kPolledArea + kParts * kMaxPartBytes;
+// Longer reads are quicker by parts: a core copies what it has polled more slowly than what lies there whole.
+constexpr std::size_t kMaxPolledBytes = 16u << 10;
+constexpr std::size_t kHalfBytes = 3 * kMaxPolledBytes / 2;  // whole pages, with room for a first line in part
+// Each part costs the engine some 1.4 us more than its bytes, so there are few; but the CPU begins with the first.
+constexpr std::size_t kMinPartBytes = 16u << 10, kMaxPartBytes = 256u << 10;
+constexpr std::size_t kPartsOfRead = 4;
+constexpr std::size_t kRingBytes = 4u << 20;  // more than a core's own caches hold
+constexpr std::size_t kMaxParts = 8;          // under way at once
+constexpr std::size_t kPolledBytes = 2 * kHalfBytes;
 constexpr unsigned kPollsPerLook = 64;
 // A line that has not come for so long holds data that equals the sentinel, or the engine has missed its doorbell (which the
 // flush rings again), or it has others' work.
@@ -41,21 +44,22 @@ std::uint64_t left_ns(std::uint64_t end_ns) {
 
 }  // namespace
 
-// One read whose bytes tell that they are there. Positions count from the line that holds its first byte.
+// One read whose bytes tell that they are there. Positions count from the line that holds its first byte, in its half.
 struct arrival_buffer::polled_read {
   arrival_buffer& buffer;
+  std::size_t half;  // its offset
   channel& queue;
   std::byte* destination;  // where position `begin` goes
   std::size_t begin, end;  // positions of the data
   std::uint64_t end_ns;
 
-  std::byte* line_at(std::size_t position) const { return buffer.memory_ + position; }
+  std::byte* line_at(std::size_t position) const { return buffer.memory_ + half + position; }
 
   // Whole words, for what is compared to be data alone; they do not leave the page of the bytes that are wanted.
   status start(std::uint64_t source_line) const {
     constexpr std::size_t kWord = sizeof(std::uint64_t);
     const std::size_t first = begin / kWord * kWord, last = (end + kWord - 1) / kWord * kWord;
-    auto queued = queue.copy(buffer.bound_.address() + first, source_line + first, last - first, ordering::none);
+    auto queued = queue.copy(buffer.bound_.address() + half + first, source_line + first, last - first, ordering::none);
     return queued ? status() : status(queued.error());
   }
 
@@ -77,7 +81,7 @@ struct arrival_buffer::polled_read {
     if (!flushed) return flushed.error();
     if (status done = queue.wait(*flushed, left_ns(end_ns)); !done) return done;
     std::memcpy(destination + (place - begin), line_at(place), end - place);
-    arch::put_sentinel(buffer.memory_, kPolledArea, buffer.sentinel_);
+    arch::put_sentinel(line_at(0), kHalfBytes, buffer.sentinel_);
     return {};
   }
 
@@ -100,58 +104,89 @@ struct arrival_buffer::polled_read {
   }
 };
 
+namespace {
+
+result<std::byte*> make_pages(std::size_t bytes) {
+  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return failure{errno, "no memory for copies by DMA channel: " + errno_text(errno)};
+  madvise(pages, bytes, MADV_DONTFORK);
+  madvise(pages, bytes, MADV_HUGEPAGE);
+  std::memset(pages, 0, bytes);
+  return static_cast<std::byte*>(pages);
+}
+
+}  // namespace
+
 result<std::unique_ptr<arrival_buffer>> arrival_buffer::open(std::shared_ptr<address_space> space) {
   std::unique_ptr<arrival_buffer> made(new arrival_buffer);
   made->space_ = std::move(space);
-  void* const pages = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) return failure{errno, "no memory for copies by DMA channel: " + errno_text(errno)};
-  made->pages_ = pages;
-  made->memory_ = static_cast<std::byte*>(pages);
-  madvise(pages, kBytes, MADV_DONTFORK);
+  auto pages = make_pages(kPolledBytes);
+  if (!pages) return pages.error();
+  made->memory_ = *pages;
   made->sentinel_ = random_word();
-  std::memset(pages, 0, kBytes);
-  arch::put_sentinel(pages, kPolledArea, made->sentinel_);
-  auto bound = made->space_->bind_host(pages, kBytes);
+  arch::put_sentinel(made->memory_, kPolledBytes, made->sentinel_);
+  arch::evict_lines(made->memory_, kPolledBytes);
+  auto bound = made->space_->bind_host(made->memory_, kPolledBytes);
   if (!bound) return bound.error();
   made->bound_ = *std::move(bound);
   return made;
 }
 
+status arrival_buffer::open_ring() {
+  if (ring_ == nullptr) {
+    auto pages = make_pages(kRingBytes);
+    if (!pages) return pages.error();
+    ring_ = *pages;
+  }
+  auto bound = space_->bind_host(ring_, kRingBytes);
+  if (!bound) return bound.error();
+  bound_ring_ = *std::move(bound);
+  return {};
+}
+
 arrival_buffer::~arrival_buffer() {
   bound_ = region();
-  if (pages_ != nullptr) munmap(pages_, kBytes);
+  bound_ring_ = region();
+  if (memory_ != nullptr) munmap(memory_, kPolledBytes);
+  if (ring_ != nullptr) munmap(ring_, kRingBytes);
 }
 
 status arrival_buffer::read_polled(channel& queue, std::uint64_t source, std::byte* destination, std::size_t size_bytes,
                                    std::uint64_t end_ns) {
   const std::size_t begin = source % arch::kArrivalLine;  // lines of the source are lines here: each is written at once
-  const polled_read one{*this, queue, destination, begin, begin + size_bytes, end_ns};
+  const polled_read one{*this, half_, queue, destination, begin, begin + size_bytes, end_ns};
   if (status begun = one.start(source - begin); !begun) return begun;
+  half_ = kHalfBytes - half_;
+  arch::evict_lines(memory_ + half_, touched_bytes_);  // of the read before, for the next one
+  touched_bytes_ = begin + size_bytes;
   return one.finish();
 }
 
 status arrival_buffer::read_by_parts(channel& queue, std::uint64_t source, std::byte* destination, std::size_t size_bytes,
                                      std::uint64_t end_ns) {
-  const std::size_t share = (size_bytes / kParts + 4095) / 4096 * 4096;
+  const std::size_t share = (size_bytes / kPartsOfRead + 4095) / 4096 * 4096;
   const std::size_t part_bytes = std::clamp(share, kMinPartBytes, kMaxPartBytes);
   const std::size_t parts = (size_bytes + part_bytes - 1) / part_bytes;
-  sequence numbers[kParts] = {};
-  const auto offset_of = [](std::size_t part) { return kPolledArea + part % kParts * kMaxPartBytes; };
+  sequence numbers[kMaxParts] = {};
+  std::size_t offsets[kMaxParts] = {};
   const auto bytes_of = [&](std::size_t part) { return std::min(part_bytes, size_bytes - part * part_bytes); };
   const auto start = [&](std::size_t part) -> status {
+    if (next_part_ + part_bytes > kRingBytes) next_part_ = 0;
+    const std::size_t offset = std::exchange(next_part_, next_part_ + part_bytes);
     auto queued =
-        queue.copy(bound_.address() + offset_of(part), source + part * part_bytes, bytes_of(part), ordering::none_settled);
+        queue.copy(bound_ring_.address() + offset, source + part * part_bytes, bytes_of(part), ordering::none_settled);
     if (!queued) return queued.error();
-    numbers[part % kParts] = *queued;
+    offsets[part % kMaxParts] = offset;
+    numbers[part % kMaxParts] = *queued;
     return {};
   };
-  for (std::size_t part = 0; part < std::min(parts, kParts); ++part)
+  for (std::size_t part = 0; part < std::min(parts, kMaxParts); ++part)
     if (status begun = start(part); !begun) return begun;
   for (std::size_t part = 0; part < parts; ++part) {
-    if (status done = queue.wait(numbers[part % kParts], left_ns(end_ns)); !done) return done;
-    std::memcpy(destination + part * part_bytes, memory_ + offset_of(part), bytes_of(part));
-    if (part + kParts < parts)
-      if (status begun = start(part + kParts); !begun) return begun;
+    if (status done = queue.wait(numbers[part % kMaxParts], left_ns(end_ns)); !done) return done;
+    std::memcpy(destination + part * part_bytes, ring_ + offsets[part % kMaxParts], bytes_of(part));
+    if (part + kMaxParts < parts)
+      if (status begun = start(part + kMaxParts); !begun) return begun;
   }
   return {};
 }
@@ -159,11 +194,13 @@ status arrival_buffer::read_by_parts(channel& queue, std::uint64_t source, std::
 status arrival_buffer::read(channel& queue, std::uint64_t source, void* destination, std::size_t size_bytes,
                             std::uint64_t timeout_ns) {
   if (size_bytes == 0) return {};
+  if (size_bytes > kMaxPolledBytes && !bound_ring_)
+    if (status made = open_ring(); !made) return made;
   const auto read = size_bytes <= kMaxPolledBytes ? &arrival_buffer::read_polled : &arrival_buffer::read_by_parts;
   status done = (this->*read)(queue, source, static_cast<std::byte*>(destination), size_bytes, monotonic_ns() + timeout_ns);
   if (done) return done;
   queue.stop();  // nothing writes here any more
-  arch::put_sentinel(memory_, kPolledArea, sentinel_);
+  arch::put_sentinel(memory_, kPolledBytes, sentinel_);
   return done;
 }
 

@@ -184,6 +184,13 @@ class list_writer {
     last.launch(launch::kPitchLayouts | launch::kPipelined | end_flags);
     next_ += last.words();
   }
+  // The word is written by a transfer of its own, behind all of the list.
+  void end_settled(std::uint64_t address, std::uint32_t payload) noexcept {
+    command_writer last({next_, kEndWords});
+    last.fill(address, payload, 1, launch::kNotPipelined);
+    next_ += last.words();
+    size_bytes_ = 0;  // it has set another length
+  }
 
  private:
   static constexpr std::uint64_t kAddresses = method_header(method::kCopySubchannel, method::kSourceHigh, 4);

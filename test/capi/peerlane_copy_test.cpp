@@ -138,6 +138,41 @@ TEST_F(peerlane_copies, ADescriptorWakesWhoSleeps) {
   }
 }
 
+TEST_F(peerlane_copies, AGraphMakesTheCopiesAtEachLaunch) {
+  const auto& cuda = simulated_cuda();
+  constexpr std::size_t kBytes = 3000;
+  void* pinned = nullptr;
+  cu::stream_t stream = nullptr;
+  cu::graph_t graph = nullptr;
+  cu::graph_exec_t launchable = nullptr;
+  ASSERT_EQ(cuda.cuMemHostAlloc(&pinned, kBytes, 0), 0);
+  ASSERT_EQ(cuda.cuStreamCreate(&stream, cu::stream_flag::non_blocking), 0);
+  auto one = peerlane_plain_transfer(peerlane_host_buffer(pinned, kBytes), peerlane_device_buffer(device_, kBytes));
+  EXPECT_EQ(peerlane_copy_capture(copier_, &one, 1, stream), EINVAL) << "no capture";
+  ASSERT_EQ(cuda.cuStreamBeginCapture_v2(stream, cu::capture_mode::thread_local_only), 0);
+  EXPECT_EQ(peerlane_copy_capture(copier_, nullptr, 1, stream), EINVAL);
+  one.destination.size_bytes = kBytes - 1;
+  EXPECT_EQ(peerlane_copy_capture(copier_, &one, 1, stream), ERANGE);
+  one.destination.size_bytes = kBytes;
+  peerlane_op_t op = PEERLANE_OP_INIT;
+  EXPECT_EQ(peerlane_copy_begin(copier_, &one, 1, PEERLANE_BEGIN_AFTER_STREAM, stream, &op), EBUSY);
+  EXPECT_NE(std::string(peerlane_last_error()).find("peerlane_copy_capture"), std::string::npos);
+  EXPECT_EQ(peerlane_copy_capture(copier_, &one, 1, stream), 0) << peerlane_last_error();
+  ASSERT_EQ(cuda.cuStreamEndCapture(stream, &graph), 0);
+  ASSERT_EQ(cuda.cuGraphInstantiateWithFlags(&launchable, graph, 0), 0);
+  for (unsigned turn = 0; turn < 3; ++turn) {
+    const auto data = random_bytes(kBytes, turn);
+    set_device_bytes(device_, data);
+    ASSERT_EQ(cuda.cuGraphLaunch(launchable, stream), 0);
+    ASSERT_EQ(cuda.cuStreamSynchronize(stream), 0);
+    EXPECT_EQ(std::memcmp(pinned, data.data(), kBytes), 0) << turn;
+  }
+  EXPECT_EQ(cuda.cuGraphExecDestroy(launchable), 0);
+  EXPECT_EQ(cuda.cuGraphDestroy(graph), 0);
+  EXPECT_EQ(cuda.cuStreamDestroy_v2(stream), 0);
+  EXPECT_EQ(cuda.cuMemFreeHost(pinned), 0);
+}
+
 TEST_F(peerlane_copies, OperationsHoldsAndRegistrationsKeepTheCopierOpen) {
   std::vector<unsigned char> got(20'000);
   const auto data = random_bytes(got.size(), 8);

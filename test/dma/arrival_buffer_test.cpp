@@ -75,7 +75,8 @@ TEST(arrival_buffer, BringsEveryByteWhateverTheOrder) {
     ASSERT_TRUE(buffer) << buffer.error().message;
     std::mt19937_64 random(seed);
     for (int round = 0; round < 200; ++round) {
-      const std::size_t bytes = 1 + random() % (round % 8 == 0 ? 600'000 : 5000), offset = random() % ((1u << 20) - bytes);
+      const std::size_t most = round % 8 == 0 ? 600'000 : round % 3 == 0 ? 20'000 : 5000;
+      const std::size_t bytes = 1 + random() % most, offset = random() % ((1u << 20) - bytes);
       std::vector<std::byte> out(bytes + 2, std::byte{0x5a});
       const status done = (*buffer)->read(*queue, rig.device_at(offset), out.data() + 1, bytes, kTimeoutNs);
       ASSERT_TRUE(done) << done.error().message;
@@ -130,6 +131,31 @@ TEST(arrival_buffer, AnEngineThatDoesNotAnswerIsGivenUp) {
   std::byte out[64];
   const status failed = (*buffer)->read(*queue, rig.device_at(0), out, sizeof out, 30'000'000);
   EXPECT_EQ(failed.code(), ETIMEDOUT);
+}
+
+// The memory of long reads is made at the first one. Where there is none, nothing has begun, and short reads go on.
+TEST(arrival_buffer, LongReadsWithoutMemoryAreAnError) {
+  constexpr std::size_t kLong = 100'000;
+  int calls_before = -1;
+  for (const bool fails : {false, true}) {
+    fake_engine::options troubles;
+    if (fails) troubles.failing_call = calls_before;
+    fake_engine io(troubles);
+    test::channel_setting rig(io);
+    const auto queue = rig.open();
+    const auto data = put_random(rig, *queue, kLong);
+    auto buffer = dma::arrival_buffer::open(rig.space);
+    ASSERT_TRUE(buffer) << buffer.error().message;
+    calls_before = io.calls();
+    std::vector<std::byte> out(kLong);
+    EXPECT_EQ((*buffer)->read(*queue, rig.device_at(0), out.data(), kLong, kTimeoutNs).ok(), !fails);
+    EXPECT_EQ(out, fails ? std::vector<std::byte>(kLong) : data);
+    EXPECT_FALSE(queue->fault());
+    ASSERT_TRUE((*buffer)->read(*queue, rig.device_at(0), out.data(), 4096, kTimeoutNs));
+    EXPECT_TRUE(std::equal(out.begin(), out.begin() + 4096, data.begin()));
+    EXPECT_TRUE((*buffer)->read(*queue, rig.device_at(0), out.data(), kLong, kTimeoutNs)) << "another try";
+    EXPECT_EQ(out, data);
+  }
 }
 
 TEST(arrival_buffer, MemoryThatCannotBePinnedIsAnError) {

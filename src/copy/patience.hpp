@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a GPU is taken to be lost. A GPU that fell off the bus or was reset by somebody else ends no operation and tells of
+// no fault: who waits, asks now and then, or sleeps until then gets ETIMEDOUT.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.hpp"
+#include "dma/channel.hpp"
+
+namespace pl::copy {
+
+namespace detail {
+inline std::atomic<std::uint64_t> test_patience_ns{0};
+}
+
+// An operation that takes this much longer than the slowest link would need has failed.
+inline std::uint64_t patience_ns(std::uint64_t size_bytes) noexcept {
+  constexpr std::uint64_t kPatienceNs = 10'000'000'000, kSlowestBytesPerUs = 100;
+  if (const std::uint64_t wanted = detail::test_patience_ns.load(std::memory_order_relaxed); wanted != 0) return wanted;
+  return kPatienceNs + size_bytes / kSlowestBytesPerUs * 1000;
+}
+
+// 0: as in programs.
+inline void set_patience_for_tests(std::uint64_t ns) noexcept {
+  detail::test_patience_ns.store(ns, std::memory_order_relaxed);
+}
+
+// For who looks now and then: whether operations are under way of which none has ended for too long.
+class stall_watch {
+ public:
+  bool is_stalled(dma::sequence completed, std::uint64_t patience) noexcept {
+    const std::uint64_t now_ns = monotonic_ns();
+    if (since_ns_ != 0 && completed == completed_) return now_ns - since_ns_ > patience;
+    completed_ = completed;
+    since_ns_ = now_ns;
+    return false;
+  }
+  void restart() noexcept { since_ns_ = 0; }
+
+ private:
+  dma::sequence completed_ = 0;
+  std::uint64_t since_ns_ = 0;  // 0: nobody has looked yet
+};
+
+}  // namespace pl::copy
