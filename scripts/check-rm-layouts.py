@@ -41,6 +41,7 @@ THEIR_INCLUDES = """
 #include "class/cl0080.h"
 #include "class/cl2080.h"
 #include "class/cl2080_notification.h"
+#include "class/cl503b.h"
 #include "class/cl90f1.h"
 #include "class/cla06c.h"
 #include "class/clb0b5sw.h"
@@ -83,6 +84,7 @@ STRUCTS: list[tuple[str, str, str, str]] = [
     ("host_memory_params", "nv_ioctl_nvos02_parameters_with_fd", "=", "root=params.hRoot parent=params.hObjectParent object=params.hObjectNew object_class=params.hClass flags=params.flags address=params.pMemory limit=params.limit status=params.status fd=fd"),
     ("map_dma_head", "NVOS46_PARAMETERS", "", "client=hClient device=hDevice virtual_memory=hDma memory=hMemory offset=offset length=length flags=flags"),
     ("unmap_dma_head", "NVOS47_PARAMETERS", "", "client=hClient device=hDevice virtual_memory=hDma memory=hMemory flags=flags address=dmaOffset"),
+    ("peer_link_params", "NV503B_ALLOC_PARAMETERS", "peer_link_bytes", "subdevice=hSubDevice peer_subdevice=hPeerSubDevice peer_ids=subDevicePeerIdMask peer_ids_back=peerSubDevicePeerIdMask mailbox_address=mailboxBar1Addr mailbox_bytes=mailboxTotalSize flags=flags bar_addresses=l2pBar1P2PDmaInfo"),
     ("channel_group_params", "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", "=", "error_context=hObjectError address_space=hVASpace engine=engineType"),
     ("channel_params", "NV_CHANNEL_ALLOC_PARAMS", "channel_bytes", "error_object=hObjectError ring_address=gpFifoOffset ring_entries=gpFifoEntries flags=flags address_space=hVASpace user_words_memory=hUserdMemory user_words_offset=userdOffset engine=engineType"),
     ("notification", "NvNotification", "=", "time_ns=timeStamp info=info32 info16=info16 status=status"),
@@ -111,7 +113,7 @@ NUMBERS: list[tuple[str, str]] = [
     ("class_root_client", "NV01_ROOT_CLIENT"), ("class_device", "NV01_DEVICE_0"), ("class_subdevice", "NV20_SUBDEVICE_0"),
     ("class_device_memory", "NV01_MEMORY_LOCAL_USER"), ("class_virtual_memory", "NV01_MEMORY_VIRTUAL"),
     ("class_host_memory", "NV01_MEMORY_SYSTEM_OS_DESCRIPTOR"), ("class_address_space", "FERMI_VASPACE_A"),
-    ("class_channel_group", "KEPLER_CHANNEL_GROUP_A"), ("class_os_event", "NV01_EVENT_OS_EVENT"),
+    ("class_channel_group", "KEPLER_CHANNEL_GROUP_A"), ("class_peer_link", "NV50_P2P"), ("class_os_event", "NV01_EVENT_OS_EVENT"),
     ("class_confidential_computing", "NV_CONFIDENTIAL_COMPUTE"),
     ("ctrl_gpu_id_info_v2", "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2"),
     ("ctrl_os_import_object", "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD"),
@@ -133,6 +135,7 @@ NUMBERS: list[tuple[str, str]] = [
     ("kAttributePages", "DRF(NVOS32_ATTR_PHYSICALITY, NVOS32_ATTR_PHYSICALITY_NONCONTIGUOUS)"),
     ("kHostMemoryFlags", "DRF(NVOS02_FLAGS_PHYSICALITY, NVOS02_FLAGS_PHYSICALITY_NONCONTIGUOUS) | DRF(NVOS02_FLAGS_COHERENCY, NVOS02_FLAGS_COHERENCY_CACHED) | DRF(NVOS02_FLAGS_MAPPING, NVOS02_FLAGS_MAPPING_NO_MAP)"),
     ("kMapSnooped", "DRF(NVOS46_FLAGS_CACHE_SNOOP, NVOS46_FLAGS_CACHE_SNOOP_ENABLE)"),
+    ("kMapPeer", "DRF(NVOS46_FLAGS_P2P_ENABLE, NVOS46_FLAGS_P2P_ENABLE_NOSLI)"),
     ("status_ok", "NV_OK"), ("status_insufficient_resources", "NV_ERR_INSUFFICIENT_RESOURCES"),
     ("status_insufficient_permissions", "NV_ERR_INSUFFICIENT_PERMISSIONS"), ("status_invalid_client", "NV_ERR_INVALID_CLIENT"),
     ("status_invalid_limit", "NV_ERR_INVALID_LIMIT"), ("status_invalid_object_handle", "NV_ERR_INVALID_OBJECT_HANDLE"),

@@ -45,6 +45,7 @@ channel_memory_ref machine::make_memory(unsigned board, std::uint64_t size_bytes
 }
 channel_memory_ref machine::find_memory(rm::handle, rm::handle, unsigned&) { return nullptr; }
 channel_memory_ref machine::import_memory(int fd, unsigned& board) { return adopt_memory(fd, board); }
+bool machine::is_linked(unsigned, unsigned) { return true; }
 random_source machine::make_random() {
   return [](std::uint64_t) { return std::uint64_t{0}; };
 }
@@ -264,7 +265,11 @@ std::uint32_t resource_manager::map_dma(std::byte* block) {
   const object* const range = find(head.client, head.virtual_memory);
   if (memory == nullptr || memory->memory == nullptr || range == nullptr || range->space == nullptr)
     return rm::status_object_not_found;
-  if (memory->board != range->board) return kBadArgument;
+  const bool is_peer = memory->board != range->board;
+  // Without the flag the driver maps other memory, with it memory of the same GPU: no correct client asks for either.
+  if (is_peer != ((head.flags & rm::kMapPeer) != 0)) return bad_call(kBadArgument);
+  if (is_peer && (memory->memory->is_host() || !has_link(clients_[head.client], range->board, memory->board)))
+    return kNothingKnown;
   if (memory->memory->is_host() != ((head.flags & rm::kMapSnooped) != 0)) ++protocol_errors_;
   if (head.length == 0 || head.offset > memory->memory->size_bytes() ||
       head.length > memory->memory->size_bytes() - head.offset)

@@ -43,6 +43,8 @@ class machine {
   virtual channel_memory_ref find_memory(rm::handle client, rm::handle object, unsigned& board);
   virtual channel_memory_ref import_memory(int fd, unsigned& board);
   virtual random_source make_random();
+  // Whether engines of the two boards reach each other's memory.
+  virtual bool is_linked(unsigned board, unsigned other);
 };
 
 class resource_manager : public std::enable_shared_from_this<resource_manager> {
@@ -86,6 +88,7 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
     rm::handle parent = 0;
     std::uint32_t object_class = 0;
     unsigned board = 0;
+    unsigned peer_board = 0;  // of a peer link
     channel_memory_ref memory;
     std::shared_ptr<channel_space> space;  // of an address space, of virtual memory in it, and of a channel group
     std::shared_ptr<copy_channel> channel;
@@ -128,6 +131,7 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::uint32_t make_in_space(const rm::alloc_params& params, object& made);
   std::uint32_t make_channel(const rm::alloc_params& params, object& made);
   std::uint32_t make_event(const rm::alloc_params& params, object& made);
+  std::uint32_t make_peer_link(const rm::alloc_params& params, object& made);
   std::uint32_t alloc_host(const rm::host_memory_params& params);
   std::uint32_t duplicate(const rm::dup_params& params);
   std::uint32_t export_object(rm::handle root, const rm::export_object_params& params);
@@ -135,6 +139,8 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::uint32_t add_shared(rm::handle root, rm::handle parent, rm::handle handle, channel_memory_ref memory, unsigned board);
   std::uint32_t free_object(const rm::free_params& params);
   void forget(client& owner, rm::handle handle, bool counts_errors);
+  static bool has_link(const client& owner, unsigned board, unsigned peer_board);
+  static std::size_t unmap_peers(client& owner, unsigned board, unsigned peer_board);
   void end_client(rm::handle root);
   object* find(rm::handle root, rm::handle handle);
 

@@ -91,6 +91,8 @@ std::uint32_t resource_manager::make_object(const rm::alloc_params& params, obje
       return options_.knows_restrictions ? std::uint32_t{rm::status_ok} : std::uint32_t{rm::status_not_supported};
     case rm::class_os_event:
       return make_event(params, made);
+    case rm::class_peer_link:
+      return make_peer_link(params, made);
     case kDoorbellClass:
       if (doorbells_[made.board] == nullptr) doorbells_[made.board] = make_anonymous_memory(rm::kDoorbellBytes, made.board);
       return doorbells_[made.board] != nullptr ? rm::status_ok : rm::status_no_memory;
@@ -153,6 +155,41 @@ std::uint32_t resource_manager::make_event(const rm::alloc_params& params, objec
   return clients_[params.root].os_events.count(number) != 0 ? std::uint32_t{rm::status_ok} : bad_call(kBadArgument);
 }
 
+std::uint32_t resource_manager::make_peer_link(const rm::alloc_params& params, object& made) {
+  if (with_size(params, layout_->peer_link_bytes) != rm::status_ok) return kBadParams;
+  if (params.parent != params.root) return bad_call(kBadArgument);
+  const auto& wanted = *reinterpret_cast<const rm::peer_link_params*>(params.params);
+  const object* const near = find(params.root, wanted.subdevice);
+  const object* const far = find(params.root, wanted.peer_subdevice);
+  if (near == nullptr || far == nullptr || near->object_class != rm::class_subdevice ||
+      far->object_class != rm::class_subdevice || near->board == far->board)
+    return bad_call(kBadArgument);
+  made.board = near->board;
+  made.peer_board = far->board;
+  return machine_->is_linked(near->board, far->board) ? std::uint32_t{rm::status_ok}
+                                                      : std::uint32_t{rm::status_not_supported};
+}
+
+// Links are of both directions.
+bool resource_manager::has_link(const client& owner, unsigned board, unsigned peer_board) {
+  for (const auto& [handle, one] : owner.objects)
+    if (one.object_class == rm::class_peer_link && ((one.board == board && one.peer_board == peer_board) ||
+                                                    (one.board == peer_board && one.peer_board == board)))
+      return true;
+  return false;
+}
+
+// Drops what the two boards' address spaces show of each other's memory: it is out of reach. Says how many mappings that were.
+std::size_t resource_manager::unmap_peers(client& owner, unsigned board, unsigned peer_board) {
+  std::size_t dropped = 0;
+  for (const auto& [handle, memory] : owner.objects)
+    for (const auto& [other, one] : owner.objects)
+      if (memory.memory != nullptr && one.space != nullptr &&
+          ((memory.board == board && one.board == peer_board) || (memory.board == peer_board && one.board == board)))
+        dropped += one.space->unmap_all(handle);
+  return dropped;
+}
+
 std::uint32_t resource_manager::alloc_host(const rm::host_memory_params& params) {
   const object* const device = find(params.root, params.parent);
   if (device == nullptr || device->object_class != rm::class_device) return rm::status_object_not_found;
@@ -213,7 +250,7 @@ std::uint32_t resource_manager::add_shared(rm::handle root, rm::handle parent, r
   if (memory == nullptr) return rm::status_object_not_found;
   const object* const device = find(root, parent);
   if (device == nullptr) return rm::status_invalid_client;
-  if (device->board != board) return kBadArgument;  // memory of another GPU: peer mappings are not modelled
+  if (device->board != board) return kBadArgument;  // memory is shared under the GPU that it lies on
   if (find(root, handle) != nullptr) return kInUse;
   object made;
   made.parent = parent;
@@ -246,7 +283,11 @@ void resource_manager::forget(client& owner, rm::handle handle, bool counts_erro
       if (one.space != nullptr) dropped += one.space->unmap_all(handle);
     if (counts_errors && dropped != 0) ++protocol_errors_;  // freed while it is mapped
   }
+  const bool is_link = found->second.object_class == rm::class_peer_link;
+  const unsigned board = found->second.board, peer_board = found->second.peer_board;
   owner.objects.erase(found);
+  if (is_link && !has_link(owner, board, peer_board) && unmap_peers(owner, board, peer_board) != 0 && counts_errors)
+    ++protocol_errors_;  // ended while memory is mapped by it
 }
 
 void resource_manager::end_client(rm::handle root) {

@@ -15,11 +15,12 @@ using memory_kind = rm::channel_objects::memory_kind;
 region::~region() {
   if (!space_) return;
   space_->objects_.unmap_dma(space_->virtual_memory_, memory_, address_);
-  if (is_owner_) space_->objects_.release(memory_);
+  if (is_owner_) space_->objects_.owner().release(*owner_, memory_);
 }
 
 void region::swap(region& other) noexcept {
   std::swap(space_, other.space_);
+  std::swap(owner_, other.owner_);
   std::swap(memory_, other.memory_);
   std::swap(is_owner_, other.is_owner_);
   std::swap(address_, other.address_);
@@ -48,16 +49,33 @@ result<std::shared_ptr<address_space>> address_space::open(rm::client& owner, co
 address_space::~address_space() {
   for (const rm::handle object : {doorbell_, virtual_memory_, space_})
     if (object != 0) objects_.release(object);
+  for (const auto& [peer, link] : peers_)
+    if (link) objects_.release(*link);
 }
 
-result<region> address_space::bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, memory_kind kind) {
-  auto address = objects_.map_dma(virtual_memory_, memory, offset, length, kind);
-  if (!address) {
-    objects_.release(memory);
-    return address.error();
+status address_space::reach(const rm::gpu& peer) {
+  if (&peer == &objects_.device()) return {};
+  const std::lock_guard lock(peers_mutex_);
+  auto known = peers_.find(&peer);
+  if (known == peers_.end()) {
+    auto made = objects_.make_peer_link(peer);
+    if (made.code() == ENOMEM) return made.error();  // may pass
+    known = peers_.emplace(&peer, std::move(made)).first;
   }
+  return known->second ? status() : status(known->second.error());
+}
+
+result<region> address_space::map(rm::handle memory, std::uint64_t offset, std::uint64_t length, memory_kind kind,
+                                  const rm::gpu* owner) {
+  if (kind == memory_kind::device && owner != nullptr && owner != &objects_.device()) {
+    if (status reached = reach(*owner); !reached) return reached.error();
+    kind = memory_kind::peer;
+  }
+  auto address = objects_.map_dma(virtual_memory_, memory, offset, length, kind);
+  if (!address) return address.error();
   region out;
   out.space_ = shared_from_this();
+  out.owner_ = owner != nullptr ? owner : &objects_.device();
   out.memory_ = memory;
   out.address_ = *address;
   out.size_bytes_ = length;
@@ -66,28 +84,31 @@ result<region> address_space::bind(rm::handle memory, std::uint64_t offset, std:
   return out;
 }
 
-result<region> address_space::bind_import(rm::handle share, std::uint64_t offset, std::uint64_t length) {
-  return bind(share, offset, length, memory_kind::device);
+result<region> address_space::bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, memory_kind kind,
+                                   const rm::gpu* owner) {
+  auto made = map(memory, offset, length, kind, owner);
+  if (!made) objects_.owner().release(owner != nullptr ? *owner : objects_.device(), memory);
+  return made;
+}
+
+result<region> address_space::bind_import(rm::handle share, std::uint64_t offset, std::uint64_t length,
+                                          const rm::gpu* owner) {
+  return bind(share, offset, length, memory_kind::device, owner);
 }
 
 result<region> address_space::bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset,
-                                          std::uint64_t length) {
-  auto share = objects_.owner().duplicate(objects_.device(), source_client, source_object);
+                                          std::uint64_t length, const rm::gpu* owner) {
+  auto share =
+      objects_.owner().duplicate(owner != nullptr ? *owner : objects_.device(), source_client, source_object);
   if (!share) return share.error();
-  return bind(*share, offset, length, memory_kind::device);
+  return bind(*share, offset, length, memory_kind::device, owner);
 }
 
-result<region> address_space::bind_share(rm::handle share, std::uint64_t offset, std::uint64_t length) {
-  auto address = objects_.map_dma(virtual_memory_, share, offset, length, memory_kind::device);
-  if (!address) return address.error();
-  region out;
-  out.space_ = shared_from_this();
-  out.memory_ = share;
-  out.is_owner_ = false;
-  out.address_ = *address;
-  out.size_bytes_ = length;
-  out.offset_ = offset;
-  return out;
+result<region> address_space::bind_share(rm::handle share, std::uint64_t offset, std::uint64_t length,
+                                         const rm::gpu* owner) {
+  auto made = map(share, offset, length, memory_kind::device, owner);
+  if (made) made->is_owner_ = false;
+  return made;
 }
 
 result<region> address_space::bind_host(void* address, std::size_t size_bytes) {
@@ -96,7 +117,7 @@ result<region> address_space::bind_host(void* address, std::size_t size_bytes) {
     return failure{EINVAL, "host memory is bound to a DMA channel in whole pages"};
   auto memory = objects_.make_host_memory(address, size_bytes);
   if (!memory) return memory.error();
-  return bind(*memory, 0, size_bytes, memory_kind::host);
+  return bind(*memory, 0, size_bytes, memory_kind::host, nullptr);
 }
 
 result<rm::cpu_mapping> address_space::map_doorbell() {
@@ -106,7 +127,7 @@ result<rm::cpu_mapping> address_space::map_doorbell() {
 result<address_space::own_memory> address_space::make_device_memory(std::uint64_t size_bytes) {
   auto memory = objects_.make_device_memory(size_bytes);
   if (!memory) return memory.error();
-  auto bound = bind(*memory, 0, size_bytes, memory_kind::device);
+  auto bound = bind(*memory, 0, size_bytes, memory_kind::device, nullptr);
   if (!bound) return bound.error();
   return own_memory{std::move(*bound), *memory};
 }

@@ -49,15 +49,15 @@ status check_range(const shared_region& shared) {
 
 result<shared_region> export_region(const region& memory) {
   if (!memory) return failure{EINVAL, "a region that is not bound cannot be given to another process"};
-  if (memory.kind() != rm::channel_objects::memory_kind::device)
+  if (memory.kind() == rm::channel_objects::memory_kind::host)
     return failure{ENOTSUP,
                    "pages of this process cannot be given to another: use memory that was made for it (shared_host)"};
   rm::channel_objects& objects = memory.space()->objects();
-  auto fd = objects.owner().export_object(objects.device(), memory.memory());
+  auto fd = objects.owner().export_object(memory.owner(), memory.memory());
   if (!fd) return fd.error();
   shared_region out;
   out.fd = *std::move(fd);
-  out.gpu = objects.device().pci;
+  out.gpu = memory.owner().pci;
   out.offset = memory.offset();
   out.size_bytes = memory.size_bytes();
   return out;
@@ -67,16 +67,16 @@ result<region> import_region(address_space& space, const shared_region& shared) 
   if (shared.memory != shared_region::kind::device) return refused("it is host memory, which is mapped (shared_host)");
   if (auto good = check_range(shared); !good) return good.error();
   rm::channel_objects& objects = space.objects();
-  if (shared.gpu != objects.device().pci)
-    return failure{ENODEV, format("memory of another process is refused: it lies on the GPU at %04x:%02x:%02x, which this "
-                                  "address space is not of",
-                                  shared.gpu.domain, shared.gpu.bus, shared.gpu.device)};
-  auto share = objects.owner().import(objects.device(), shared.fd.get());
+  auto owner = objects.owner().find_gpu(shared.gpu);
+  if (!owner)
+    return failure{owner.code(), format("memory of another process is refused: %s", owner.error().message.c_str())};
+  if (status reached = space.reach(**owner); !reached) return reached.error();
+  auto share = objects.owner().import(**owner, shared.fd.get());
   if (!share)
     return failure{share.code() == ENOMEM ? ENOMEM : EINVAL,
                    format("memory of another process is refused: the descriptor does not stand for memory of this GPU (%s)",
                           share.error().message.c_str())};
-  return space.bind_import(*share, shared.offset, shared.size_bytes);
+  return space.bind_import(*share, shared.offset, shared.size_bytes, *owner);
 }
 
 // ---- Host memory

@@ -34,8 +34,9 @@ struct shared_region {
 
 // GPU memory. The descriptor is a new one. ENOTSUP: it is host memory, which must come from make_shared_host.
 result<shared_region> export_region(const region& memory);
-// At the other end. ENODEV: memory of another GPU than the address space's; EINVAL: no such range, or no descriptor of GPU
-// memory; ENOMEM. The descriptor stays the caller's and may be closed afterwards.
+// At the other end, where it may be memory of another GPU than the address space's. EXDEV: that GPU's memory is not reached
+// from here; ENODEV, EACCES: the GPU is not visible to this process; EINVAL: no such range, or no descriptor of GPU memory;
+// ENOMEM. The descriptor stays the caller's and may be closed afterwards.
 result<region> import_region(address_space& space, const shared_region& shared);
 
 // Host memory that several processes have mapped, for bind_host in each. Unmapped when it is destroyed, which must be after

@@ -32,6 +32,7 @@ enum channel_object_class : std::uint32_t {
   class_os_event = 0x79,         // NV01_EVENT_OS_EVENT
   class_address_space = 0x90f1,  // FERMI_VASPACE_A
   class_channel_group = 0xa06c,  // KEPLER_CHANNEL_GROUP_A
+  class_peer_link = 0x503b,      // NV50_P2P, under the client
 
   class_confidential_computing = 0xcb33,  // NV_CONFIDENTIAL_COMPUTE, under the client
 };
@@ -130,6 +131,9 @@ struct map_dma_head {  // NVOS46 up to its flags; behind them the branch decides
 };
 static_assert(sizeof(map_dma_head) == 40);
 constexpr std::uint32_t kMapSnooped = 1u << 4;  // host memory: the CPU's caches are looked at
+// Memory of another GPU, with a peer link between the two. Never left out for such memory: the driver would map this GPU's
+// own memory at the other's physical addresses.
+constexpr std::uint32_t kMapPeer = 2u << 20;
 
 struct unmap_dma_head {  // NVOS47
   handle client, device, virtual_memory, memory;
@@ -137,6 +141,16 @@ struct unmap_dma_head {  // NVOS47
   std::uint64_t address;
 };
 static_assert(sizeof(unmap_dma_head) == 32);
+
+// NV503B_ALLOC_PARAMETERS: 72 bytes until 580, 88 from 590 on. Zero is what we want beside the two GPUs.
+struct peer_link_params {
+  handle subdevice, peer_subdevice;
+  std::uint32_t peer_ids, peer_ids_back;  // masks; 0: the driver chooses, and answers
+  std::uint64_t mailbox_address;
+  std::uint32_t mailbox_bytes, flags, egm_peer_ids, egm_peer_ids_back;
+  std::uint64_t bar_addresses[4], fabric_addresses[2];
+};
+static_assert(sizeof(peer_link_params) == 88);
 
 struct channel_group_params {  // NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS
   handle error_context, ecc_error_context, address_space;
@@ -254,25 +268,25 @@ struct channel_layout {
   std::uint32_t map_dma_bytes, map_dma_address, map_dma_status;
   std::uint32_t unmap_dma_bytes;
   std::uint32_t class_room;
-  std::uint32_t gpu_info_bytes, confidential_bytes;
+  std::uint32_t gpu_info_bytes, confidential_bytes, peer_link_bytes;
 };
 // Every published release of these branches was compared (scripts/check-rm-layouts.py, docs/results/dma/layouts.txt). Others
 // are not guessed.
 inline constexpr std::array<channel_layout, 11> kChannelLayouts{{
-    {535, 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5},
-    {545, 48, 128, 360, 2, 56, 40, 48, 40, 160, 524, 5},
-    {550, 48, 128, 360, 2, 56, 40, 48, 48, 174, 524, 6},
-    {555, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
-    {560, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
-    {565, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
-    {570, 48, 128, 368, 2, 56, 40, 48, 48, 100, 524, 6},
-    {575, 48, 128, 368, 3, 56, 40, 48, 48, 100, 532, 6},
-    {580, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
-    {590, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
-    {595, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
+    {535, 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5, 72},
+    {545, 48, 128, 360, 2, 56, 40, 48, 40, 160, 524, 5, 72},
+    {550, 48, 128, 360, 2, 56, 40, 48, 48, 174, 524, 6, 72},
+    {555, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+    {560, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+    {565, 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+    {570, 48, 128, 368, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+    {575, 48, 128, 368, 3, 56, 40, 48, 48, 100, 532, 6, 72},
+    {580, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 72},
+    {590, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 88},
+    {595, 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 88},
 }};
 // The first releases of branch 535, whose block for channels ends earlier.
-inline constexpr channel_layout kFirst535Layout{535, 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5};
+inline constexpr channel_layout kFirst535Layout{535, 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5, 72};
 inline constexpr std::array<std::string_view, 2> kFirst535Releases{"535.43.02", "535.54.03"};
 constexpr std::size_t kMaxMapDmaBytes = 64;
 

@@ -133,6 +133,18 @@ result<handle> channel_objects::make_host_memory(void* address, std::size_t size
   return params.object;
 }
 
+result<handle> channel_objects::make_peer_link(const gpu& peer) {
+  peer_link_params params{};
+  params.subdevice = gpu_->subdevice;
+  params.peer_subdevice = peer.subdevice;
+  auto made = make(client_->root_, class_peer_link, &params, layout_->peer_link_bytes, "linking two GPUs");
+  if (made || made.code() == ENOMEM) return made;
+  return failure{EXDEV, format("the GPUs at %04x:%02x:%02x and %04x:%02x:%02x do not reach each other's memory, by NVLink or "
+                               "PCIe (%s)",
+                               gpu_->pci.domain, gpu_->pci.bus, gpu_->pci.device, peer.pci.domain, peer.pci.bus,
+                               peer.pci.device, made.error().message.c_str())};
+}
+
 result<std::uint64_t> channel_objects::map_dma(handle virtual_memory, handle memory, std::uint64_t offset,
                                                std::uint64_t length, memory_kind kind) {
   alignas(8) std::byte block[kMaxMapDmaBytes] = {};
@@ -143,7 +155,7 @@ result<std::uint64_t> channel_objects::map_dma(handle virtual_memory, handle mem
   head.memory = memory;
   head.offset = offset;
   head.length = length;
-  head.flags = kind == memory_kind::host ? kMapSnooped : 0;
+  head.flags = kind == memory_kind::host ? kMapSnooped : kind == memory_kind::peer ? kMapPeer : 0;
   std::memcpy(block, &head, sizeof head);
   const int rc = client_->call(client_->control_.get(), esc_map_memory_dma, block, layout_->map_dma_bytes);
   if (rc != 0)

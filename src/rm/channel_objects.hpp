@@ -35,7 +35,11 @@ class channel_objects {
   result<handle> make_host_memory(void* address, std::size_t size_bytes);
   void release(handle object) noexcept;
 
-  enum class memory_kind { device, host };
+  // That this GPU's engines reach memory of `peer`, by NVLink or PCIe; whoever made it releases it behind the last mapping.
+  // EXDEV: the driver knows no way between the two.
+  result<handle> make_peer_link(const gpu& peer);
+
+  enum class memory_kind { device, host, peer };  // peer: of another GPU, with a link to it
   // Bytes [offset, offset + length) of a memory object at an address that the driver chooses.
   result<std::uint64_t> map_dma(handle virtual_memory, handle memory, std::uint64_t offset, std::uint64_t length,
                                 memory_kind kind);

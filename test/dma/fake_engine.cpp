@@ -12,10 +12,16 @@ namespace {
 
 constexpr std::uint32_t kCannotPin = 0x1e;
 
-class one_gpu final : public sim::machine {
+class small_machine final : public sim::machine {
  public:
-  explicit one_gpu(std::uint64_t seed) : seed_(seed) {}
-  std::vector<sim::board_address> boards() override { return {{6, 0}}; }
+  explicit small_machine(const fake_engine::options& wanted)
+      : seed_(wanted.seed), gpus_(wanted.gpus), has_links_(wanted.has_links) {}
+  std::vector<sim::board_address> boards() override {
+    std::vector<sim::board_address> out;
+    for (unsigned slot = 0; slot < gpus_; ++slot) out.push_back({6, slot});
+    return out;
+  }
+  bool is_linked(unsigned, unsigned) override { return has_links_; }
   sim::random_source make_random() override {
     if (seed_ == 0) return machine::make_random();
     return [numbers = std::mt19937_64(seed_++)](std::uint64_t limit) mutable { return numbers() % limit; };
@@ -23,6 +29,8 @@ class one_gpu final : public sim::machine {
 
  private:
   std::uint64_t seed_;
+  const unsigned gpus_;
+  const bool has_links_;
 };
 
 }  // namespace
@@ -30,7 +38,7 @@ class one_gpu final : public sim::machine {
 fake_engine::fake_engine(options given)
     : options_(std::move(given)),
       manager_(sim::resource_manager::make(
-          std::make_shared<one_gpu>(options_.seed),
+          std::make_shared<small_machine>(options_),
           {options_.version, options_.is_deaf, options_.mig_mode, options_.is_confidential, options_.knows_restrictions})) {}
 
 int fake_engine::ioctl(int fd, unsigned long request, void* argument) {

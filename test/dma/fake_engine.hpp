@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated resource manager and its copy engine (sim/resource_manager.hpp) with one GPU and without CUDA, for tests of
+// The simulated resource manager and its copy engine (sim/resource_manager.hpp) without CUDA, with one GPU or more, for tests of
 // DMA channels; and the troubles that a test may want.
 #pragma once
 
@@ -24,6 +24,8 @@ class fake_engine final : public device_io {
     bool is_confidential = false;
     bool knows_restrictions = true;
     std::uint64_t seed = 0;  // of the order in which writes arrive; 0: in order
+    unsigned gpus = 1;
+    bool has_links = true;  // they reach each other's memory
   };
   explicit fake_engine(options given);
   fake_engine() : fake_engine(options()) {}

@@ -12,23 +12,23 @@ TEST(channel_layout, EachBranchThatWasRead) {
   struct expected {
     const char* version;
     unsigned address_space, memory, channel, schedule, map, map_address, map_status, unmap, class_room, gpu_info,
-        confidential;
+        confidential, peer_link;
   };
-  constexpr expected kReleases[] = {{"535.43.02", 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5},
-                                    {"535.54.03", 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5},
-                                    {"535.43.08", 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5},
-                                    {"535.98", 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5},
-                                    {"535.288.01", 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5},
-                                    {"545.29.06", 48, 128, 360, 2, 56, 40, 48, 40, 160, 524, 5},
-                                    {"550.90.12", 48, 128, 360, 2, 56, 40, 48, 48, 174, 524, 6},
-                                    {"555.58.02", 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
-                                    {"560.35.03", 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
-                                    {"565.77", 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6},
-                                    {"570.172.08", 48, 128, 368, 2, 56, 40, 48, 48, 100, 524, 6},
-                                    {"575.64.05", 48, 128, 368, 3, 56, 40, 48, 48, 100, 532, 6},
-                                    {"580.159.04", 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
-                                    {"590.48.01", 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6},
-                                    {"595.45.04", 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6}};
+  constexpr expected kReleases[] = {{"535.43.02", 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5, 72},
+                                    {"535.54.03", 48, 120, 304, 2, 56, 40, 48, 40, 160, 516, 5, 72},
+                                    {"535.43.08", 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5, 72},
+                                    {"535.98", 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5, 72},
+                                    {"535.288.01", 48, 120, 360, 2, 56, 40, 48, 40, 160, 516, 5, 72},
+                                    {"545.29.06", 48, 128, 360, 2, 56, 40, 48, 40, 160, 524, 5, 72},
+                                    {"550.90.12", 48, 128, 360, 2, 56, 40, 48, 48, 174, 524, 6, 72},
+                                    {"555.58.02", 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+                                    {"560.35.03", 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+                                    {"565.77", 48, 128, 360, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+                                    {"570.172.08", 48, 128, 368, 2, 56, 40, 48, 48, 100, 524, 6, 72},
+                                    {"575.64.05", 48, 128, 368, 3, 56, 40, 48, 48, 100, 532, 6, 72},
+                                    {"580.159.04", 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 72},
+                                    {"590.48.01", 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 88},
+                                    {"595.45.04", 56, 128, 368, 3, 64, 48, 56, 48, 200, 564, 6, 88}};
   for (const expected& release : kReleases) {
     SCOPED_TRACE(release.version);
     const auto* layout = channel_layout_of(release.version);
@@ -44,6 +44,7 @@ TEST(channel_layout, EachBranchThatWasRead) {
     EXPECT_EQ(layout->class_room, release.class_room);
     EXPECT_EQ(layout->gpu_info_bytes, release.gpu_info);
     EXPECT_EQ(layout->confidential_bytes, release.confidential);
+    EXPECT_EQ(layout->peer_link_bytes, release.peer_link);
   }
 }
 
@@ -70,6 +71,7 @@ TEST(channel_layout, NoBlockIsLongerThanItsDeclaration) {
     EXPECT_LE(layout.gpu_info_bytes, sizeof(gpu_info_params));
     EXPECT_EQ(layout.gpu_info_bytes % sizeof(gpu_info_entry), sizeof(std::uint32_t));
     EXPECT_LE(layout.confidential_bytes, sizeof(confidential_params));
+    EXPECT_LE(layout.peer_link_bytes, sizeof(peer_link_params));
   };
   check(kFirst535Layout);
   for (const auto& layout : kChannelLayouts) check(layout);
