@@ -11,6 +11,10 @@ collective_calls& transport::collectives() {
   throw tools::tool_failure(library() + " has no collectives: --via ours, mpi or shim");
 }
 
+void one_sided_calls::open_window_on(void* /*memory*/, std::size_t /*bytes*/) {
+  throw tools::tool_failure("windows of GPU memory are measured --via ours");
+}
+
 one_sided_calls& transport::one_sided() {
   throw tools::tool_failure(library() + ": its windows are not measured: --via ours or ucx");
 }
