@@ -96,7 +96,7 @@ class direct_windows {
   std::string gpu_refusal() const { return context_.options.use_channels ? gpu_.refusal() : kNotWanted; }
 
  private:
-  static constexpr const char* kNotWanted = "PEERLANE_LINK_CHANNELS=0";
+  static constexpr const char* kNotWanted = "PEERLANE_LINK_CHANNELS=0, or PEERLANE_COPY_ENGINE wants none";
   // What is known of a peer's window.
   struct known_window {
     shared_pages pages;            // shared

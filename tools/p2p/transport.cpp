@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tools/common/tool.hpp"
+#include "tools/p2p/one_sided_calls.hpp"
 
 namespace pl::p2p {
 
