@@ -186,6 +186,7 @@ std::optional<status> direct_windows::move_device(const window::key_t& key, know
   if (!table.enter(context_.rank, key.id)) return status(window_ended());
   const auto leave = [&](std::optional<status> outcome) { return table.leave(context_.rank), outcome; };
   if (found.device == nullptr) {
+    if (look_at_owner(table.own_name()) == owner_state::gone) return leave(status(owner_gone(key.rank)));
     auto opened = gpu_.open(table.own_name(), found.place);
     if (!opened) {
       gpu_.refuse(opened.error().message);
@@ -230,6 +231,17 @@ int direct_windows::move_some(const window_table::name& target, std::uint64_t re
   return 0;
 }
 
+direct_windows::owner_state direct_windows::look_at_owner(const window_table::name& target) {
+  std::uint64_t probe = 0;
+  const int code = move_some(target, target.probe_address, &probe, sizeof probe, false);
+  if (code == EPERM || code == ENOSYS || code == EACCES) return owner_state::denied;
+  return code == 0 && probe == target.probe_value ? owner_state::alive : owner_state::gone;
+}
+
+failure direct_windows::owner_gone(int rank) {
+  return {ECONNRESET, format("rank %d is gone: its process has ended or runs another program", rank)};
+}
+
 std::optional<status> direct_windows::move_owned(const window::key_t& key, known_window& found, std::uint64_t offset,
                                                  const memory& local, bool is_put) {
   const auto rank = static_cast<std::size_t>(key.rank);
@@ -239,16 +251,12 @@ std::optional<status> direct_windows::move_owned(const window::key_t& key, known
   if (!table.enter(context_.rank, key.id)) return status(window_ended());
   const auto leave = [&](std::optional<status> outcome) { return table.leave(context_.rank), outcome; };
 
-  // The number may be another process's by now, and the process another program.
-  std::uint64_t probe = 0;
-  const int probed = move_some(target, target.probe_address, &probe, sizeof probe, false);
-  if (probed == EPERM || probed == ENOSYS || probed == EACCES) {
+  const auto owner = look_at_owner(target);
+  if (owner == owner_state::denied) {
     is_denied_[rank] = true;
     return leave(std::nullopt);
   }
-  if (probed != 0 || probe != target.probe_value)
-    return leave(
-        status(failure{ECONNRESET, format("rank %d is gone: its process has ended or runs another program", key.rank)}));
+  if (owner == owner_state::gone) return leave(status(owner_gone(key.rank)));
 
   if (local.is_device && bounce_.empty()) bounce_.resize(kStep);
   for (std::size_t done = 0; done < local.bytes;) {

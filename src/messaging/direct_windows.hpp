@@ -116,6 +116,10 @@ class direct_windows {
                                    bool is_put);
   std::optional<status> move_device(const window::key_t& key, known_window& found, std::uint64_t offset, const memory& local,
                                     bool is_put);
+  // The number may be another process's by now, and the process another program. denied: the kernel does not let us look.
+  enum class owner_state { alive, gone, denied };
+  owner_state look_at_owner(const window_table::name& target);
+  static failure owner_gone(int rank);
   int move_some(const window_table::name& target, std::uint64_t remote, void* local, std::size_t bytes, bool is_put);
 
   messenger_context& context_;

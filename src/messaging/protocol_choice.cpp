@@ -40,8 +40,8 @@ messenger_options messenger_options::from_environment() {
   out.use_ipc = !ipc.is_set || ipc.integer != 0;
   const auto pull = first_set({"PEERLANE_LINK_PULL", "MV2_SMP_USE_CMA"});
   out.use_cma = !pull.is_set || pull.integer != 0;
-  out.use_channels = env_read("PEERLANE_LINK_CHANNELS").integer != 0 &&
-                     copy::channel_use_from_environment() != copy::channel_use::never;
+  out.use_channels =
+      env_read("PEERLANE_LINK_CHANNELS").integer != 0 && copy::channel_use_from_environment() != copy::channel_use::never;
   const auto rendezvous = env_read("PEERLANE_LINK_UCX_RENDEZVOUS").text;
   if (rendezvous == "never") out.rendezvous = rendezvous_t::never;
   if (rendezvous == "always") out.rendezvous = rendezvous_t::always;

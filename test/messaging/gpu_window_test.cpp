@@ -307,6 +307,34 @@ TEST(gpu_window, of_a_process_that_forks_is_still_its_own) {
             0);
 }
 
+// The process number stays.
+TEST(gpu_window, of_a_target_that_became_another_program_is_not_opened) {
+  EXPECT_EQ(run_two(gpus::none,
+                    [](const rank_context& ctx) {
+                      std::optional<window_memory> memory;
+                      window exposed;
+                      if (ctx.rank == 0) {
+                        memory.emplace(false);
+                        exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                      }
+                      auto given = of_rank_0(ctx, {{}, exposed.key(), getpid()});
+                      CHECK_OK(given);
+                      if (ctx.rank == 0) return execl("/bin/sleep", "sleep", "3", nullptr), __LINE__;
+                      const auto program = [&] {
+                        std::string text;
+                        std::ifstream("/proc/" + std::to_string(given->pid) + "/comm") >> text;
+                        return text;
+                      };
+                      for (int i = 0; i < 10'000 && program() != "sleep"; ++i) usleep(1000);
+                      CHECK(program() == "sleep");
+                      const std::uint64_t value = 9;
+                      CHECK(ctx.messenger->put(given->exposed, 0, host_buffer(&value, 8)).outcome().code() == ECONNRESET);
+                      CHECK(ctx.messenger->get(given->exposed, 0, host_buffer(&value, 8)).outcome().code() == ECONNRESET);
+                      return 0;
+                    }),
+            0);
+}
+
 int put_by_messages(const rank_context& ctx, const char* reason_at_the_peer, const char* reason_at_the_owner) {
   std::optional<window_memory> memory;
   window exposed;

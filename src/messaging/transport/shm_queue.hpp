@@ -176,10 +176,15 @@ template <class Head>
 bool shm_queue::put(const Head& head, const void* body, std::size_t body_bytes) noexcept {
   static_assert(sizeof head <= kMaxHead && sizeof head % 8 == 0);
   const bool fits_slot = sizeof head + body_bytes <= kSlotBytes;
-  const extent place = fits_slot ? extent{data_, data_} : extent_behind(data_, body_bytes);
-  if (!find_room(place.end)) return false;
-  // Before the slot, whose line a polling reader takes away.
-  if (!fits_slot) std::memcpy(shared_->data + place.begin % kDataBytes, body, body_bytes);
+  if (!fits_slot) [[unlikely]] {
+    const extent place = extent_behind(data_, body_bytes);
+    if (!find_room(place.end)) return false;
+    // Before the slot, whose line a polling reader takes away.
+    std::memcpy(shared_->data + place.begin % kDataBytes, body, body_bytes);
+    data_ = place.end;
+  } else if (!find_room(data_)) {
+    return false;
+  }
   slot& entry = slot_of(number_);
   auto& packet = entry.packet;
   packet.body_bytes = static_cast<std::uint16_t>(body_bytes);
@@ -187,7 +192,6 @@ bool shm_queue::put(const Head& head, const void* body, std::size_t body_bytes) 
   packet.outcome = 0;
   std::memcpy(packet.inside, &head, sizeof head);
   if (fits_slot) copy_short(packet.inside + sizeof head, body, body_bytes);
-  data_ = place.end;
   entry.mark.store(++number_, std::memory_order_release);
   return true;
 }
