@@ -229,10 +229,13 @@ int peerlane_comm_release_message(peerlane_comm_t comm, peerlane_message_t* mess
  *   window                              put, get                    atomics
  *   peerlane_comm_allocate, same node   the caller alone            the caller alone
  *   other host memory, same node        the caller alone (*)        the target, inside its calls
- *   GPU memory, or another node         the target, inside its calls
+ *   GPU memory, same node               the caller alone (*) (+)    the target, inside its calls
+ *   another node                        the target, inside its calls
  *
  * Alone: the target may sleep, compute or be stopped, and the operation has ended when its call returns. (*) Where the
- * kernel lets the process reach the target's memory; else as in the last row. */
+ * kernel lets the process reach the target's memory; else as in the last row. (+) By DMA channels of the caller's, which
+ * needs no CUDA: from and to host memory and memory of the same GPU, where the GPU's driver has channels; else as in the
+ * last row. peerlane_comm_plan() says why. */
 
 /** Plain bytes: goes to the others by any way (a message, peerlane_comm_all_gather). Valid until the window ends. */
 struct peerlane_window_key {
@@ -285,6 +288,45 @@ int peerlane_comm_put(peerlane_comm_t comm, const struct peerlane_window_key* ke
 /** @brief Begins to read from a window into `destination`; else as peerlane_comm_put(). */
 int peerlane_comm_get(peerlane_comm_t comm, const struct peerlane_window_key* key, uint64_t offset_bytes,
                       struct peerlane_buffer destination, peerlane_op_t* op);
+
+enum peerlane_signal_kind {
+  PEERLANE_SIGNAL_SET = 0, /**< The word becomes the value. Not atomic towards other changes of the word. */
+  PEERLANE_SIGNAL_ADD = 1  /**< As PEERLANE_ATOMIC_ADD. */
+};
+
+/** An aligned 64-bit word of a window of the process that is put to. */
+struct peerlane_signal {
+  struct peerlane_window_key key; /**< The window of the put, or another one of the same process. */
+  uint64_t offset_bytes;
+  uint64_t value;
+  uint32_t kind;     /**< enum peerlane_signal_kind */
+  uint32_t reserved; /**< 0 */
+};
+
+/**
+ * @brief Begins a put that changes a word when its bytes are there: who sees the word's new value sees the bytes.
+ *
+ * The caller alone does it where it does the put alone and the word lies in a window of peerlane_comm_allocate(), or, for
+ * PEERLANE_SIGNAL_SET, in GPU memory of the node. Else the target changes the word, inside its calls.
+ *
+ * @param signal  copied.
+ * @return as peerlane_comm_put(). The operation has ended when both are done.
+ */
+int peerlane_comm_put_signal(peerlane_comm_t comm, const struct peerlane_window_key* key, uint64_t offset_bytes,
+                             struct peerlane_buffer source, const struct peerlane_signal* signal, peerlane_op_t* op);
+
+/**
+ * @brief Waits until a word of this process's window is `least` or more, and makes progress meanwhile.
+ *
+ * Who does not want to wait here reads the word itself (host memory: an atomic load with acquire order).
+ *
+ * @param key    of a window of this process.
+ * @param value  may be NULL; gets what the word was.
+ * @return 0; ETIMEDOUT; EINVAL: the window is not this process's or has ended, or the offset is none of an aligned word in
+ *         it.
+ */
+int peerlane_comm_wait_signal(peerlane_comm_t comm, const struct peerlane_window_key* key, uint64_t offset_bytes,
+                              uint64_t least, int64_t timeout_ms, uint64_t* value);
 
 /** @brief Returns once everything that was put to `peer` by operations that are still alive is there. */
 int peerlane_comm_flush(peerlane_comm_t comm, int peer, int64_t timeout_ms);

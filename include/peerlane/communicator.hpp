@@ -222,6 +222,20 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   result<operation> put(const window_key& key, std::uint64_t offset_bytes, const_buffer data) const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_put(handle_, &key, offset_bytes, data, out); });
   }
+  // Changes a word of a window of the same process when the bytes are there.
+  result<operation> put_signal(const window_key& key, std::uint64_t offset_bytes, const_buffer data,
+                               const peerlane_signal& signal) const {
+    return begun(
+        [&](peerlane_op_t* out) { return peerlane_comm_put_signal(handle_, &key, offset_bytes, data, &signal, out); });
+  }
+  // Until a word of this process's window is `least` or more; its value.
+  result<std::uint64_t> wait_signal(const window_key& own, std::uint64_t offset_bytes, std::uint64_t least,
+                                    std::chrono::milliseconds limit = no_limit) const {
+    std::uint64_t value = 0;
+    if (const int code = peerlane_comm_wait_signal(handle_, &own, offset_bytes, least, limit.count(), &value))
+      return failure{code, peerlane_last_error()};
+    return value;
+  }
   result<operation> get(const window_key& key, std::uint64_t offset_bytes, buffer destination) const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_get(handle_, &key, offset_bytes, destination, out); });
   }

@@ -268,6 +268,16 @@ class Communicator:
         Writes the tensor into a peer's window; over there once the operation has ended.
         """
 
+    def put_signal(self, key: bytes, offset: int, x: peerlane._types.AnyArray, value: int = 1, *, signal_key: bytes, signal_offset: int, add: bool = True, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        As put, then adds the value to an aligned 64-bit word of a window of the same process, or sets it: who sees the word's new value sees the tensor's bytes.
+        """
+
+    def wait_signal(self, key: bytes, offset: int, least: int, timeout: float | None = None) -> int:
+        """
+        Until the word of this process's window is `least` or more; its value. Seconds.
+        """
+
     def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
         """Fills the tensor from a peer's window, from byte `offset` on."""
 

@@ -11,7 +11,6 @@ How messages travel: docs/messaging.md. Progress is made inside calls.
 """
 
 import asyncio
-import os
 from typing import TYPE_CHECKING
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
@@ -76,12 +75,7 @@ class Communicator(_core.Communicator):
 
 
 def _place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
-    """What was given; else what torchrun says: rank 0 listens one port above torch.distributed's."""
-    rendezvous, rank, size = text("rendezvous", rendezvous), number("rank", rank, 0, _MAX_INT), number("size", size, 0, _MAX_INT)
-    if rendezvous or size or "TORCHELASTIC_RUN_ID" not in os.environ:
-        return rendezvous, rank, size
-    port = int(os.environ["MASTER_PORT"]) + 1
-    return f"{os.environ['MASTER_ADDR']}:{port}", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return text("rendezvous", rendezvous), number("rank", rank, 0, _MAX_INT), number("size", size, 0, _MAX_INT)
 
 
 def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60) -> Communicator:

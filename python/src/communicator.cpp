@@ -176,6 +176,30 @@ std::unique_ptr<operation> put(self_t self, bytes_argument key, integer_argument
                       }));
 }
 
+std::unique_ptr<operation> put_signal(self_t self, bytes_argument key, integer_argument offset, nb::handle x,
+                                      integer_argument value, bytes_argument signal_key, integer_argument signal_offset,
+                                      bool does_add, nb::handle after) {
+  tensor view = settled(x, false, after);
+  const auto key_bytes = key_of(key);
+  const auto offset_bytes = offset.as<std::uint64_t>("offset");
+  const peerlane_signal signal{key_of(signal_key), signal_offset.as<std::uint64_t>("signal_offset"),
+                               value.as<std::uint64_t>("value"),
+                               static_cast<std::uint32_t>(does_add ? PEERLANE_SIGNAL_ADD : PEERLANE_SIGNAL_SET), 0};
+  return operation_of(self, x, view, begun_by(self, view, [&](const auto& link, const auto& memory) {
+                        return link.put_signal(key_bytes, offset_bytes, memory, signal);
+                      }));
+}
+
+std::uint64_t wait_signal(self_t self, bytes_argument key, integer_argument offset, integer_argument least,
+                          nb::handle timeout) {
+  const auto limit = limit_of(timeout);
+  const auto key_bytes = key_of(key);
+  const auto offset_bytes = offset.as<std::uint64_t>("offset"), wanted = least.as<std::uint64_t>("least");
+  const auto& link = link_of(self);
+  const nb::gil_scoped_release waiting;
+  return value_of(link.wait_signal(key_bytes, offset_bytes, wanted, limit));
+}
+
 std::unique_ptr<operation> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
   tensor view = settled(x, true, after);
   const auto key_bytes = key_of(key);
@@ -287,6 +311,18 @@ void bind_communicator(nb::module_& module) {
            nb::sig("def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
                    "'auto') -> Operation"),
            "Writes the tensor into a peer's window; over there once the operation has ended.")
+      .def("put_signal", &put_signal, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(),
+           nb::arg("value").none() = 1, nb::kw_only(), nb::arg("signal_key").none(), nb::arg("signal_offset").none(),
+           nb::arg("add") = true, any,
+           nb::sig("def put_signal(self, key: bytes, offset: int, x: peerlane._types.AnyArray, value: int = 1, *, "
+                   "signal_key: bytes, signal_offset: int, add: bool = True, after: peerlane._types.After = 'auto') -> "
+                   "Operation"),
+           "As put, then adds the value to an aligned 64-bit word of a window of the same process, or sets it: who sees the "
+           "word's new value sees the tensor's bytes.")
+      .def("wait_signal", &wait_signal, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("least").none(),
+           nb::arg("timeout").none() = nb::none(),
+           nb::sig("def wait_signal(self, key: bytes, offset: int, least: int, timeout: float | None = None) -> int"),
+           "Until the word of this process's window is `least` or more; its value. Seconds.")
       .def("get", &get, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
            nb::sig("def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
                    "'auto') -> Operation"),

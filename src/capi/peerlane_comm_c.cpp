@@ -176,6 +176,32 @@ PL_EXPORT int peerlane_comm_put(peerlane_comm_t comm, const struct peerlane_wind
   });
 }
 
+PL_EXPORT int peerlane_comm_put_signal(peerlane_comm_t comm, const struct peerlane_window_key* key, uint64_t offset_bytes,
+                                       struct peerlane_buffer source, const struct peerlane_signal* signal,
+                                       peerlane_op_t* op) {
+  if (key == nullptr || signal == nullptr || op == nullptr) return fail(EINVAL, kNullPointer);
+  if (signal->kind > PEERLANE_SIGNAL_ADD) return fail(EINVAL, "the signal's kind is none of PEERLANE_SIGNAL_*");
+  if (signal->reserved != 0) return fail(EINVAL, "the signal's reserved word is not 0");
+  const messaging::signal_word word{
+      key_of(signal->key), signal->offset_bytes, signal->value,
+      signal->kind == PEERLANE_SIGNAL_SET ? messaging::signal_kind::set : messaging::signal_kind::add};
+  return with_buffer(comm, source, [&](open_comm& communicator, const messaging::buffer& data) {
+    return pl::keep(comm, communicator, communicator.messenger->put_signal(key_of(*key), offset_bytes, data, word),
+                    data.bytes, op);
+  });
+}
+
+PL_EXPORT int peerlane_comm_wait_signal(peerlane_comm_t comm, const struct peerlane_window_key* key, uint64_t offset_bytes,
+                                        uint64_t least, int64_t timeout_ms, uint64_t* value) {
+  if (key == nullptr) return fail(EINVAL, kNullPointer);
+  return with_progress(comm, [&](open_comm& communicator) {
+    auto seen = communicator.messenger->wait_signal(key_of(*key), offset_bytes, least, milliseconds(timeout_ms));
+    if (!seen) return fail(seen.error());
+    if (value != nullptr) *value = *seen;
+    return 0;
+  });
+}
+
 PL_EXPORT int peerlane_comm_get(peerlane_comm_t comm, const struct peerlane_window_key* key, uint64_t offset_bytes,
                                 struct peerlane_buffer destination, peerlane_op_t* op) {
   if (key == nullptr || op == nullptr) return fail(EINVAL, kNullPointer);

@@ -97,6 +97,12 @@ void direct_windows::open_table(int rank, const window_table::name& file) {
   if (opened) tables_[static_cast<std::size_t>(rank)] = *std::move(opened);
 }
 
+void direct_windows::publish_gpu(std::uint32_t id, const memory& range) {
+  if (!own_.is_open() || !context_.options.use_channels) return;
+  if (auto place = gpu_.share(id, range)) own_.publish(id, *place);
+  else gpu_.refuse(std::move(place).error().message);
+}
+
 int direct_windows::user(std::uint32_t id) const noexcept {
   for (const auto& each : context_.peers)
     if (each.rank != context_.rank && !each.is_lost && !each.is_dead && own_.is_used_by(each.rank, id)) return each.rank;
@@ -117,7 +123,7 @@ void direct_windows::drop_ended() {
 
 direct_windows::known_window* direct_windows::learn(const window::key_t& key, const window_place& place) {
   drop_ended();
-  known_window found{{}, place, false};
+  known_window found{{}, {}, place, false};
   if (place.memory == window_place::kind::shared) {
     const auto& owner = tables_[static_cast<std::size_t>(key.rank)].own_name();
     auto pages = shared_pages::open(owner.pid, place);
@@ -153,6 +159,7 @@ std::optional<status> direct_windows::move(const window::key_t& key, std::uint64
   known_window* const found = find(key, offset, local.bytes, outcome);
   if (found == nullptr) return outcome;
   if (found->place.memory == window_place::kind::owned) return move_owned(key, *found, offset, local, is_put);
+  if (found->place.memory == window_place::kind::device) return move_device(key, *found, offset, local, is_put);
   std::byte* const remote = found->pages.data() + offset;
   const auto access = context_.touch_of(local);
   auto done = is_put ? context_.buffers.read(local, 0, remote, local.bytes, access)
@@ -171,6 +178,45 @@ std::optional<result<std::uint64_t>> direct_windows::atomic(const window::key_t&
   return apply_atomic(found->pages.data() + offset, request);
 }
 
+// What was imported keeps the memory where it is, whatever becomes of its owner's process.
+std::optional<status> direct_windows::move_device(const window::key_t& key, known_window& found, std::uint64_t offset,
+                                                  const memory& local, bool is_put) {
+  if (!context_.options.use_channels) return std::nullopt;
+  auto& table = tables_[static_cast<std::size_t>(key.rank)];
+  if (!table.enter(context_.rank, key.id)) return status(window_ended());
+  const auto leave = [&](std::optional<status> outcome) { return table.leave(context_.rank), outcome; };
+  if (found.device == nullptr) {
+    if (look_at_owner(table.own_name()) == owner_state::gone) return leave(status(owner_gone(key.rank)));
+    auto opened = gpu_.open(table.own_name(), found.place);
+    if (!opened) {
+      gpu_.refuse(opened.error().message);
+      found.is_denied = true;
+      return leave(std::nullopt);
+    }
+    found.device = *std::move(opened);
+  }
+  const auto is_live = [&] { return table.is_live(key.id); };
+  return leave(gpu_.move(*found.device, found.place.address + offset, local, is_put, is_live));
+}
+
+std::optional<status> direct_windows::set_gpu_word(const window::key_t& key, std::uint64_t offset, std::uint64_t value) {
+  std::optional<status> outcome;
+  if (key.rank == context_.rank) return std::nullopt;
+  known_window* const found = find(key, offset, sizeof value, outcome);
+  const bool is_stored = found != nullptr && found->place.memory == window_place::kind::device &&
+                         (found->place.address + offset) % sizeof value == 0;
+  if (!is_stored) return outcome;
+  memory word;
+  word.set_host(copy::address_of(&value), sizeof value);
+  return move_device(key, *found, offset, word, true);
+}
+
+void direct_windows::release_ended() {
+  std::erase_if(known_, [&](const auto& each) {
+    return each.second.device != nullptr && !tables_[each.first >> 32].is_live(static_cast<std::uint32_t>(each.first));
+  });
+}
+
 // Up to all of it in one call of the kernel. 0 or an errno value. `bytes` at 0: only the probe.
 int direct_windows::move_some(const window_table::name& target, std::uint64_t remote, void* local, std::size_t bytes,
                               bool is_put) {
@@ -185,6 +231,17 @@ int direct_windows::move_some(const window_table::name& target, std::uint64_t re
   return 0;
 }
 
+direct_windows::owner_state direct_windows::look_at_owner(const window_table::name& target) {
+  std::uint64_t probe = 0;
+  const int code = move_some(target, target.probe_address, &probe, sizeof probe, false);
+  if (code == EPERM || code == ENOSYS || code == EACCES) return owner_state::denied;
+  return code == 0 && probe == target.probe_value ? owner_state::alive : owner_state::gone;
+}
+
+failure direct_windows::owner_gone(int rank) {
+  return {ECONNRESET, format("rank %d is gone: its process has ended or runs another program", rank)};
+}
+
 std::optional<status> direct_windows::move_owned(const window::key_t& key, known_window& found, std::uint64_t offset,
                                                  const memory& local, bool is_put) {
   const auto rank = static_cast<std::size_t>(key.rank);
@@ -194,16 +251,12 @@ std::optional<status> direct_windows::move_owned(const window::key_t& key, known
   if (!table.enter(context_.rank, key.id)) return status(window_ended());
   const auto leave = [&](std::optional<status> outcome) { return table.leave(context_.rank), outcome; };
 
-  // The number may be another process's by now, and the process another program.
-  std::uint64_t probe = 0;
-  const int probed = move_some(target, target.probe_address, &probe, sizeof probe, false);
-  if (probed == EPERM || probed == ENOSYS || probed == EACCES) {
+  const auto owner = look_at_owner(target);
+  if (owner == owner_state::denied) {
     is_denied_[rank] = true;
     return leave(std::nullopt);
   }
-  if (probed != 0 || probe != target.probe_value)
-    return leave(
-        status(failure{ECONNRESET, format("rank %d is gone: its process has ended or runs another program", key.rank)}));
+  if (owner == owner_state::gone) return leave(status(owner_gone(key.rank)));
 
   if (local.is_device && bounce_.empty()) bounce_.resize(kStep);
   for (std::size_t done = 0; done < local.bytes;) {

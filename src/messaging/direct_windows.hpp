@@ -3,7 +3,8 @@
 //
 //   window made by allocate()   one mapping in both processes: plain copies, atomics of the CPU
 //   window of other host memory copies through the kernel (process_vm_readv, _writev); atomics by messages
-//   GPU memory, other nodes     by messages (rma.hpp)
+//   GPU memory                  DMA channels of this process, mapped stores (gpu_windows.hpp); atomics by messages
+//   other nodes                 by messages (rma.hpp)
 //
 // Owns: the table of this process's windows, and of each peer its table and the mappings of its windows.
 // Threads: the messenger's lock guards all calls. A copy is done when its call returns.
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "messaging/gpu_windows.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/window_table.hpp"
 
@@ -60,7 +62,7 @@ class shared_pages {
 
 class direct_windows {
  public:
-  explicit direct_windows(messenger_context& context) : context_(context), tables_(context.peers.size()) {}
+  explicit direct_windows(messenger_context& context) : context_(context), tables_(context.peers.size()), gpu_(context) {}
 
   // ---- Opening
   result<window_table::name> make_table();
@@ -69,6 +71,10 @@ class direct_windows {
 
   // ---- This process's windows
   window_table& own() noexcept { return own_; }
+  // GPU memory, for the peers of this node; where it cannot be handed over they ask by messages.
+  void publish_gpu(std::uint32_t id, const memory& range);
+  // Nobody uses the window, which has ended.
+  void free(std::uint32_t id) { gpu_.free(id); }
   // A living rank that still moves bytes of the window, which has ended; -1: none.
   int user(std::uint32_t id) const noexcept;
 
@@ -80,13 +86,21 @@ class direct_windows {
     return move(key, offset, destination, false);
   }
   std::optional<result<std::uint64_t>> atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request);
+  // A word of another process's GPU memory, by one store.
+  std::optional<status> set_gpu_word(const window::key_t& key, std::uint64_t offset, std::uint64_t value);
   // The peer is lost.
   void forget(int rank);
+  // Gives back GPU memory of windows that have ended; their owner cannot have it before.
+  void release_ended();
+  // Why the last window of GPU memory is reached by messages; empty: none is.
+  std::string gpu_refusal() const { return context_.options.use_channels ? gpu_.refusal() : kNotWanted; }
 
  private:
+  static constexpr const char* kNotWanted = "PEERLANE_LINK_CHANNELS=0, or PEERLANE_COPY_ENGINE wants none";
   // What is known of a peer's window.
   struct known_window {
-    shared_pages pages;  // shared
+    shared_pages pages;            // shared
+    gpu_windows::imported device;  // device, once it was used
     window_place place;
     bool is_denied = false;  // the kernel refuses this memory: by messages
   };
@@ -100,6 +114,12 @@ class direct_windows {
   std::optional<status> move(const window::key_t& key, std::uint64_t offset, const memory& local, bool is_put);
   std::optional<status> move_owned(const window::key_t& key, known_window& found, std::uint64_t offset, const memory& local,
                                    bool is_put);
+  std::optional<status> move_device(const window::key_t& key, known_window& found, std::uint64_t offset, const memory& local,
+                                    bool is_put);
+  // The number may be another process's by now, and the process another program. denied: the kernel does not let us look.
+  enum class owner_state { alive, gone, denied };
+  owner_state look_at_owner(const window_table::name& target);
+  static failure owner_gone(int rank);
   int move_some(const window_table::name& target, std::uint64_t remote, void* local, std::size_t bytes, bool is_put);
 
   messenger_context& context_;
@@ -107,6 +127,7 @@ class direct_windows {
   std::vector<window_table> tables_;  // by rank
   std::vector<bool> is_denied_ = std::vector<bool>(context_.peers.size());
   std::unordered_map<std::uint64_t, known_window> known_;
+  gpu_windows gpu_;
   std::vector<std::byte> bounce_;  // between GPU memory of this process and another's pages
 };
 

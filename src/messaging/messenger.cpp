@@ -94,6 +94,7 @@ status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, 
 // does not wait again for a peer that missed that limit before and has shown no sign of life since.
 void messenger_core::reclaim_memory(operation& op) {
   constexpr std::chrono::milliseconds kAnswer{200}, kRevoked{1000};
+  if (reclaim_put(op)) return;
   int peer_rank = kAnySource;
   bool is_silent = false;
   {
@@ -123,6 +124,21 @@ void messenger_core::reclaim_memory(operation& op) {
   }
   if (!wait_until(revoked, kRevoked, false))
     PL_LOG(error, "rank %d: the memory of a message that was given up may still be in use", peer_rank);
+}
+
+bool messenger_core::reclaim_put(operation& signal) {
+  operation* put = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (signal.leader == 0) return false;
+    put = context_.operations.find(std::exchange(signal.leader, 0));
+    put->follower = 0;
+  }
+  reclaim_memory(*put);
+  const std::lock_guard lock(mutex_);
+  context_.release(*put);
+  context_.end(signal, ECANCELED, "cancelled");
+  return true;
 }
 
 status messenger::end_window(std::uint32_t id, std::chrono::milliseconds limit, bool is_last_word) {
@@ -374,7 +390,7 @@ int messenger::size() const noexcept { return core_->context_.size; }
 
 request messenger::isend(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space) {
   PL_LINK_ENTER(send);
-  if (core_->messages_.send_short(destination_rank, data, tag, space))
+  if (core_->messages_.send_at_once(destination_rank, data, tag, space))
     return request(this, {core_->context_.rank, tag, data.bytes});
   return request(this, &core_->messages_.isend(destination_rank, data, tag, space));
 }
@@ -385,6 +401,10 @@ request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag,
 request messenger::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(put);
   return request(this, &core_->windows_.put(key, offset, data));
+}
+request messenger::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word) {
+  PL_LINK_ENTER(put);
+  return request(this, &core_->windows_.put_signal(key, offset, data, word));
 }
 request messenger::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(get);
@@ -410,7 +430,7 @@ status messenger::send(int destination_rank, const buffer& data, std::uint64_t t
   operation* op = nullptr;
   {
     const std::lock_guard lock(core_->mutex_);
-    if (core_->messages_.send_short(destination_rank, data, tag, tag_space::user)) return {};
+    if (core_->messages_.send_at_once(destination_rank, data, tag, tag_space::user)) return {};
     op = &core_->messages_.isend(destination_rank, data, tag, tag_space::user);
     if (op->has_ended() && op->code == 0) return core_->context_.release(*op), status{};
   }
@@ -501,6 +521,24 @@ status messenger::flush(int destination_rank, std::chrono::milliseconds limit) {
         return std::nullopt;
       },
       limit);
+}
+
+result<std::uint64_t> messenger::wait_signal(const window::key_t& own, std::uint64_t offset, std::uint64_t least,
+                                             std::chrono::milliseconds limit) {
+  if (core_->context_.is_foreign_process()) return kForeign;
+  if (own.rank != rank())
+    return failure{EINVAL, format("the window is rank %d's: a process waits for words of its own windows", own.rank)};
+  std::uint64_t seen = 0;
+  auto done = core_->wait_until(
+      [&]() -> std::optional<status> {
+        const auto word = core_->windows_.read_word(own.id, offset);
+        if (!word) return status(word.error());
+        seen = *word;
+        return seen >= least ? std::optional<status>(status{}) : std::nullopt;
+      },
+      limit, false);
+  if (!done) return std::move(done).error();
+  return seen;
 }
 
 bool messenger::progress() {

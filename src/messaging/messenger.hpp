@@ -161,6 +161,15 @@ class window {
   std::byte* data_ = nullptr;
 };
 
+// What a put raises at its target once its bytes are there: an aligned 64-bit word of a window of the same process.
+enum class signal_kind : std::uint8_t { set, add };
+struct signal_word {
+  window::key_t key;
+  std::uint64_t offset = 0;
+  std::uint64_t value = 1;
+  signal_kind kind = signal_kind::add;
+};
+
 enum class atomic_op : std::uint8_t { add, bit_and, bit_or, bit_xor, swap, compare_swap };
 
 // Sizes from which another protocol or transport is used; 0 keeps the plan's value. From options or PEERLANE_LINK_*.
@@ -169,7 +178,8 @@ struct messenger_options {
   std::string ucx_library;           // path of libucp.so.0; empty: PEERLANE_UCX_LIBRARY, else by name
   enum class path_t { automatic, network } path = path_t::automatic;  // network: as if every peer were on another host
   bool use_ipc = true;
-  bool use_cma = true;  // cma: between host memories of a node the receiver reads the sender's memory, if permitted
+  bool use_channels = true;  // windows of GPU memory by DMA channels of the process that puts and gets
+  bool use_cma = true;       // cma: between host memories of a node the receiver reads the sender's memory, if permitted
   bool calibrate =
       false;  // measure packets and handshakes at open, if all processes want it and none knows (message_calibration.hpp)
   bool progress_thread = false;   // a thread makes progress; calls that wait sleep
@@ -237,6 +247,12 @@ class messenger {
   result<window> allocate(std::size_t bytes);
   request put(const window::key_t& key, std::uint64_t offset, const buffer& data);
   request get(const window::key_t& key, std::uint64_t offset, const buffer& data);
+  // Who sees the word's new value sees the bytes. Without the target where the put needs none and the word lies in a window
+  // of allocate(), or, for `set`, in GPU memory of this node. `set` is not atomic towards other changes of the word.
+  request put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word);
+  // Makes progress until the word of this process's window is `least` or more; its value. EINVAL: it is no such word.
+  result<std::uint64_t> wait_signal(const window::key_t& own, std::uint64_t offset, std::uint64_t least,
+                                    std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
   // On an aligned 64-bit word; `before`, if not null, gets its old value and must live until the request ends.
   // Atomic towards every atomic() on the word, and in host memory towards atomics of CPU threads; not towards GPU kernels.
   request atomic(const window::key_t& key, std::uint64_t offset, atomic_op op, std::uint64_t operand,

@@ -83,9 +83,21 @@ void messenger_context::end(operation& op, int code, std::string message) {
   wake.note();
   op.code = code;
   if (code != 0 && !message.empty()) op.message = std::move(message);
-  if (op.kind == operation_kind::put) --peer(op.peer).puts;
+  if (op.kind == operation_kind::put) {
+    --peer(op.peer).puts;
+    if (op.follower != 0) follow(op);
+  }
   if (op.transfer != nullptr && !op.is_sending) op.transfer.reset();
   if (op.is_released && !op.is_sending) operations.give_back(op);
+}
+
+void messenger_context::follow(operation& put) {
+  operation* const next = operations.find(std::exchange(put.follower, 0));
+  put.is_released = true;
+  if (next == nullptr || next->has_ended()) return;
+  next->leader = 0;
+  if (put.code != 0) end(*next, put.code, put.message);
+  else due_signals.push_back(next->id());
 }
 
 void messenger_context::release(operation& op) {

@@ -84,10 +84,14 @@ struct messenger_context {
   }
   // No request refers to it any more.
   void release(operation& op);
+  std::vector<std::uint64_t> due_signals;  // operations whose put has ended well
   // An operation that has failed. It is not of the pool: a forked child must not touch what the parent's threads may hold.
   static operation& failed(operation_kind kind, int code, std::string message);
   // Ends a receive or a get with the payload of an eager frame.
   void deliver(operation& receive, const std::byte* payload, std::size_t bytes, int outcome);
+
+  // A put has ended: what waits for it is due, or fails like it. The put was that one's alone.
+  void follow(operation& put);
 
   const std::uint32_t epoch;
   const messenger_options options;

@@ -151,7 +151,11 @@ bool messenger_core::progress(bool with_network) {
   const bool has_moved = channel_.advance(with_network);
   if (has_moved) context_.wake.note();
   rendezvous_.advance();
-  if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) channel_.reap_closed();
+  if (!context_.due_signals.empty()) windows_.send_due_signals();
+  if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) {
+    channel_.reap_closed();
+    direct_.release_ended();
+  }
   watch_.drop_ended();
   while (watch_.has_lost()) {
     const auto [rank, reason] = watch_.take_lost();
@@ -188,6 +192,7 @@ void messenger_core::fail_operations(int rank, const std::string& reason) {
 
 void messenger_core::fail_operation(operation& op, const std::string& reason) {
   if (op.kind == operation_kind::unexpected) return messages_.lose_sender(op);
+  if (op.leader != 0) return;  // its put ends it
   if (rendezvous::abort_lost(op, reason)) return;
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) messages_.unpost(op);
   context_.end(op, ECONNRESET, reason);

@@ -58,6 +58,8 @@ struct messenger_core {
   status sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns);
   // Waits, for a bounded time, until no transport uses the operation's memory any more.
   void reclaim_memory(operation& op);
+  // The same of a signal whose put is under way; false: there is none.
+  bool reclaim_put(operation& signal);
 
   biased_mutex mutex_;
   messenger_context context_;

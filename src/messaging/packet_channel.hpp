@@ -72,15 +72,14 @@ class packet_channel final : public ucx_fabric::listener {
   // The part of done() that all operations share. False: the operation had ended.
   static bool note_sent(operation& op);
   static void on_operation_sent(packet& outgoing, int code);
-  // An eager message of host memory, whose bytes fit into a slot of the queue. False: the queue has no room, or others wait.
-  static constexpr std::size_t kMaxShort = shm_queue::kSlotBytes - sizeof(compact_frame);
-  bool send_short(peer_state& destination, std::uint64_t tag, tag_space space, const void* data, std::size_t bytes) {
+  // An eager message of host memory. False: the queue has no room, or others wait.
+  bool send_at_once(peer_state& destination, std::uint64_t tag, tag_space space, const void* data, std::size_t bytes) {
     if (!destination.queue_out.is_open() || !destination.unsent.empty()) return false;
     const compact_frame brief{.space = static_cast<std::uint8_t>(space),
                               .gpu = context_.is_gpu_used ? context_.gpu : std::uint16_t{0},
                               .tag = tag,
                               .credit = destination.taken_cost};
-    if (!destination.queue_out.put_short(brief, data, bytes)) return false;
+    if (!destination.queue_out.put(brief, data, bytes)) return false;
     destination.reported_cost = destination.taken_cost;
     ++destination.sent;
     wake_peer(destination);

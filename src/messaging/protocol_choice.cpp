@@ -40,6 +40,8 @@ messenger_options messenger_options::from_environment() {
   out.use_ipc = !ipc.is_set || ipc.integer != 0;
   const auto pull = first_set({"PEERLANE_LINK_PULL", "MV2_SMP_USE_CMA"});
   out.use_cma = !pull.is_set || pull.integer != 0;
+  out.use_channels =
+      env_read("PEERLANE_LINK_CHANNELS").integer != 0 && copy::channel_use_from_environment() != copy::channel_use::never;
   const auto rendezvous = env_read("PEERLANE_LINK_UCX_RENDEZVOUS").text;
   if (rendezvous == "never") out.rendezvous = rendezvous_t::never;
   if (rendezvous == "always") out.rendezvous = rendezvous_t::always;
@@ -106,6 +108,11 @@ std::string messenger::plan(int rank) const {
     if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
     out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
                 *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");
+  }
+  if (is_near) {
+    const std::string reason = core.direct_.gpu_refusal();
+    out += reason.empty() ? "windows of GPU memory: DMA channels of the process that puts or gets\n"
+                          : "windows of GPU memory: by messages: " + reason + "\n";
   }
   return out;
 }

@@ -62,7 +62,10 @@ struct operation {
   std::uint64_t bytes = 0;    // of the message; the receiver takes `moved` of them
   std::uint64_t moved = 0;
   std::uint32_t window = 0;  // deposit, reply: whose memory it uses
-  std::string message;       // of a failure
+  // A put and the atomic operation behind it (put_signal): each other's numbers, until the put has ended.
+  std::uint64_t follower = 0, leader = 0;
+  std::unique_ptr<signal_word> word;  // of the latter
+  std::string message;                // of a failure
   std::uint64_t* before = nullptr;
   packet out;  // its owner: this operation
 

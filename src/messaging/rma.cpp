@@ -2,6 +2,7 @@
 #include "messaging/rma.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/text.hpp"
@@ -29,6 +30,7 @@ result<window::key_t> remote_access::expose(const buffer& data) {
   windows_[id] = *range;
   if (!range->is_device && range->bytes != 0 && context_.options.use_cma)
     direct_.own().publish(id, {window_place::kind::owned, -1, 0, range->address, range->bytes});
+  if (range->is_device && context_.size > 1) direct_.publish_gpu(id, *range);
   return window::key_t{context_.rank, id, range->bytes};
 }
 
@@ -184,32 +186,90 @@ void remote_access::on_reply(peer_state& source, const frame& head, const std::b
 
 // ---- Atomics: of the CPU on host memory; on GPU memory the target's messenger executes them, one after another.
 
+std::optional<failure> remote_access::refuses_word(const window::key_t& key, std::uint64_t offset) const {
+  if (auto refused = refuses_window(key, offset, sizeof(std::uint64_t))) return refused;
+  if (offset % sizeof(std::uint64_t) == 0) return std::nullopt;
+  return failure{EINVAL, "an atomic operation needs an offset of whole words"};
+}
+
 operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
                                  std::uint64_t* before) {
   constexpr auto kKind = operation_kind::atomic;
-  if (auto refused = refuses_window(key, offset, sizeof(std::uint64_t)))
-    return context_.failed(kKind, refused->code, std::move(refused->message));
-  if (offset % sizeof(std::uint64_t) != 0)
-    return context_.failed(kKind, EINVAL, "an atomic operation needs an offset of whole words");
+  if (auto refused = refuses_word(key, offset)) return context_.failed(kKind, refused->code, std::move(refused->message));
   auto& made = context_.operations.take(kKind);
   made.peer = key.rank;
   made.before = before;
+  start_atomic(made, key, offset, request);
+  return made;
+}
+
+void remote_access::start_atomic(operation& made, const window::key_t& key, std::uint64_t offset,
+                                 const atomic_request& request) {
   if (key.rank == context_.rank) {
     const auto word = window_part(key.id, offset, sizeof(std::uint64_t));
     const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
-    if (old && before != nullptr) *before = *old;
-    context_.end(made, old.code(), old ? "" : old.error().message);
-    return made;
+    if (old && made.before != nullptr) *made.before = *old;
+    return context_.end(made, old.code(), old ? "" : old.error().message);
   }
   if (auto old = direct_.atomic(key, offset, request)) {
     ++context_.counts.one_sided;
-    if (*old && before != nullptr) *before = **old;
-    context_.end(made, old->code(), *old ? "" : old->error().message);
-    return made;
+    if (*old && made.before != nullptr) *made.before = **old;
+    return context_.end(made, old->code(), *old ? "" : old->error().message);
   }
   channel_.send_control(key.rank, {.kind = frame_kind::atomic, .tag = offset, .op = made.id(), .peer_op = key.id}, &request,
                         sizeof request);
+}
+
+// ---- Put with a signal: the put, then an atomic operation, whose number is the caller's.
+
+operation& remote_access::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data,
+                                     const signal_word& word) {
+  constexpr auto kKind = operation_kind::put;
+  if (auto refused = refuses_word(word.key, word.offset))
+    return context_.failed(kKind, refused->code, "the signal: " + refused->message);
+  if (word.key.rank != key.rank)
+    return context_.failed(kKind, EINVAL,
+                           format("the signal lies at rank %d, and the put goes to rank %d: give a window of one process",
+                                  word.key.rank, key.rank));
+  auto& first = put(key, offset, data);
+  if (first.has_ended() && first.code != 0) return first;
+  const bool is_there = first.has_ended();
+  if (is_there) context_.release(first);
+  auto& made = context_.operations.take(operation_kind::atomic);
+  made.peer = key.rank;
+  if (is_there) return raise(made, word), made;
+  made.word = std::make_unique<signal_word>(word);
+  made.leader = first.id();
+  first.follower = made.id();
   return made;
+}
+
+void remote_access::raise(operation& made, const signal_word& word) {
+  if (word.kind == signal_kind::set)
+    if (auto done = direct_.set_gpu_word(word.key, word.offset, word.value)) {
+      ++context_.counts.one_sided;
+      return context_.end(made, done->code(), *done ? "" : done->error().message);
+    }
+  const auto change = word.kind == signal_kind::set ? atomic_op::swap : atomic_op::add;
+  start_atomic(made, word.key, word.offset, {change, word.value, 0});
+}
+
+void remote_access::send_due_signals() {
+  for (const auto id : std::exchange(context_.due_signals, {})) {
+    operation* const due = context_.operations.find(id);
+    if (due != nullptr && !due->has_ended()) raise(*due, *due->word);
+  }
+}
+
+result<std::uint64_t> remote_access::read_word(std::uint32_t id, std::uint64_t offset) {
+  if (offset % sizeof(std::uint64_t) != 0) return failure{EINVAL, "a signal needs an offset of whole words"};
+  const auto range = window_part(id, offset, sizeof(std::uint64_t));
+  if (!range) return failure{EINVAL, "no such word: the window has ended, or the offset leaves it"};
+  if (!range->is_device && range->address % sizeof(std::uint64_t) == 0)
+    return std::atomic_ref(*static_cast<std::uint64_t*>(copy::host_pointer(range->address))).load(std::memory_order_acquire);
+  std::uint64_t out = 0;
+  if (auto done = context_.buffers.read(*range, 0, &out, sizeof out, touch::cpu_only); !done) return std::move(done).error();
+  return out;
 }
 
 void remote_access::on_atomic(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes) {

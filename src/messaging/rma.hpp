@@ -27,9 +27,16 @@ class remote_access {
   // Later requests are refused. Transfers under way go on (window_revocation.hpp).
   void end_window(std::uint32_t id);
   // Nobody uses the memory of the window, which has ended.
-  void free_window(std::uint32_t id) { ending_.erase(id); }
+  void free_window(std::uint32_t id) {
+    ending_.erase(id);
+    direct_.free(id);
+  }
   operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
+  operation& put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word);
+  // The words of puts that have ended meanwhile.
+  void send_due_signals();
+  result<std::uint64_t> read_word(std::uint32_t id, std::uint64_t offset);
   operation& atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request, std::uint64_t* before);
 
   void on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
@@ -40,6 +47,9 @@ class remote_access {
 
  private:
   result<memory> window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const;
+  std::optional<failure> refuses_word(const window::key_t& key, std::uint64_t offset) const;
+  void start_atomic(operation& made, const window::key_t& key, std::uint64_t offset, const atomic_request& request);
+  void raise(operation& made, const signal_word& word);
   result<std::uint64_t> apply(const memory& range, const atomic_request& request);
   std::optional<failure> refuses_window(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes) const;
 

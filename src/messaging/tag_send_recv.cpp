@@ -50,16 +50,16 @@ operation& tagged_messages::isend(int destination_rank, const buffer& data, std:
   return op;
 }
 
-bool tagged_messages::send_short(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space) {
-  if (destination_rank < 0 || destination_rank >= context_.size || data.bytes > packet_channel::kMaxShort ||
-      data.bytes > context_.limits.eager_host || !context_.buffers.is_known_host(data))
+bool tagged_messages::send_at_once(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space) {
+  if (destination_rank < 0 || destination_rank >= context_.size || data.bytes > context_.limits.eager_host ||
+      !context_.buffers.is_known_host(data))
     return false;
   auto& destination = context_.peer(destination_rank);
   const auto cost = cost_of(true, false, data.bytes);
   if (destination.is_dead || !destination.waiting_sends.is_empty() ||
       destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes)
     return false;
-  if (!channel_.send_short(destination, tag, space, copy::host_pointer(data.address), data.bytes)) return false;
+  if (!channel_.send_at_once(destination, tag, space, copy::host_pointer(data.address), data.bytes)) return false;
   destination.sent_cost += cost;
   ++context_.counts.eager;
   g_live_eager.add(static_cast<std::int64_t>(data.bytes));
@@ -202,8 +202,7 @@ void tagged_messages::on_eager(peer_state& source, std::uint64_t tag, tag_space 
   source.taken_cost += cost_of(true, false, bytes);
   receive->info = {source.rank, tag, bytes};
   if (!receive->range.is_device && outcome == 0 && bytes <= receive->range.bytes) {
-    if (bytes <= packet_channel::kMaxShort) copy_short(copy::host_pointer(receive->range.address), payload, bytes);
-    else std::memcpy(copy::host_pointer(receive->range.address), payload, bytes);
+    copy_short(copy::host_pointer(receive->range.address), payload, bytes);
     context_.end_plain(*receive);
   } else {
     context_.deliver(*receive, payload, bytes, outcome);

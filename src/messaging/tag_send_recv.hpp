@@ -19,9 +19,9 @@ class tagged_messages {
       : context_(context), channel_(channel), rendezvous_(transfers) {}
 
   operation& isend(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space);
-  // Sends a short message of host memory to a process of this node without an operation. False: nothing was sent, use
+  // Sends an eager message of host memory to a process of this node without an operation. False: nothing was sent, use
   // isend().
-  bool send_short(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space);
+  bool send_at_once(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space);
   operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask, tag_space space);
   // The unexpected message that such a receive would match; null: none. `take`: out of the matching.
   operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, tag_space space, bool take);

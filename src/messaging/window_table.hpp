@@ -7,8 +7,8 @@
 //
 // Rows are written by their owner alone, and read under a sequence lock. A window of private memory ends in this order: its
 // row says so, then the owner looks at the users. A user writes its word, then reads the row. With both in one total order
-// one of the two sees the other, so no byte is moved behind the end of a window. Shared memory needs no users: its pages
-// live on in whoever has mapped them.
+// one of the two sees the other, so no byte is moved behind the end of a window. So it is with GPU memory. Shared memory
+// needs no users: its pages live on in whoever has mapped them.
 //
 // Owns: a file without a name, and its mapping. Threads: the messenger's lock guards each side's calls.
 // Errors: errno values of the system, when a table is made or opened.
@@ -27,8 +27,9 @@ namespace pl::messaging {
 
 struct window_place {
   // shared: the file `fd` of the owner, mapped by every process. owned: the owner's pages at `address`, which others reach
-  // through the kernel (process_vm_writev).
-  enum class kind : std::uint32_t { shared = 1, owned = 2 };
+  // through the kernel (process_vm_writev). device: GPU memory at `address` of the owner; the file lists what it lies in
+  // (gpu_windows.hpp).
+  enum class kind : std::uint32_t { shared = 1, owned = 2, device = 3 };
   kind memory = kind::shared;
   std::int32_t fd = -1;
   std::uint64_t inode = 0;

@@ -92,9 +92,10 @@ class environment : public testing::Test {
     names_.push_back(name);
   }
   void clear() {
-    for (const char* name :
-         {"OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_NAMESPACE", "PEERLANE_LINK_RANK",
-          "PEERLANE_LINK_SIZE", "PEERLANE_LINK_RENDEZVOUS", "SLURM_JOB_ID", "PEERLANE_LINK_SECRET_FILE"})
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_NAMESPACE",
+                             "PEERLANE_LINK_RANK", "PEERLANE_LINK_SIZE", "PEERLANE_LINK_RENDEZVOUS", "SLURM_JOB_ID",
+                             "PEERLANE_LINK_SECRET_FILE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                             "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
       unsetenv(name);
     for (const char* name : names_) unsetenv(name);
   }
@@ -511,6 +512,58 @@ TEST_F(launcher_of, its_names) {
   EXPECT_EQ(mvapich.ranks_here, 4);
   EXPECT_EQ(mvapich.local_rank, 1);
   EXPECT_TRUE(mvapich.starts_mpi);
+}
+
+TEST_F(launcher_of, torchrun) {
+  set("RANK", "5");
+  set("WORLD_SIZE", "8");
+  set("LOCAL_RANK", "1");
+  set("LOCAL_WORLD_SIZE", "4");
+  EXPECT_EQ(read_launcher().size, 0);  // two common names alone say nothing
+  set("MASTER_ADDR", "node3");
+  set("MASTER_PORT", "29500");
+  const auto by_hand = read_launcher();
+  EXPECT_EQ(by_hand.name, "torchrun");
+  EXPECT_EQ(by_hand.rank, 5);
+  EXPECT_EQ(by_hand.size, 8);
+  EXPECT_EQ(by_hand.local_rank, 1);
+  EXPECT_EQ(by_hand.ranks_here, 4);
+  EXPECT_EQ(by_hand.first_host, "node3");
+  EXPECT_EQ(by_hand.first_port, 29501);
+  EXPECT_TRUE(by_hand.is_key_global);
+  EXPECT_FALSE(by_hand.starts_mpi);
+  // srun has started one torchrun a host, whose processes inherit its variables.
+  set("SLURM_PROCID", "1");
+  set("SLURM_STEP_NUM_TASKS", "2");
+  EXPECT_EQ(read_launcher().name, "srun");
+  set("TORCHELASTIC_RUN_ID", "7");
+  EXPECT_EQ(read_launcher().name, "torchrun");
+  EXPECT_EQ(read_launcher().rank, 5);
+  const auto key = read_launcher().job_key;
+  EXPECT_NE(key, by_hand.job_key);
+  set("TORCHELASTIC_RESTART_COUNT", "1");
+  EXPECT_NE(read_launcher().job_key, key);
+  set("MASTER_PORT", "65535");  // there is no next one
+  EXPECT_EQ(read_launcher().name, "srun");
+}
+
+// The ranks of one host by its key; of several by the first host's next port.
+TEST_F(meeting_by, torchrun) {
+  for (const bool has_two_hosts : {false, true}) {
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", std::to_string(std::stoi(free_port()) - 1));
+    set("TORCHELASTIC_RUN_ID", "test-" + std::to_string(getpid()));
+    set("WORLD_SIZE", "2");
+    set("LOCAL_WORLD_SIZE", has_two_hosts ? "1" : "2");
+    set("RANK", "1");
+    const pid_t child = fork();
+    if (child == 0) _exit(be_rank({}, {5, 6}).empty() ? 0 : 1);
+    set("RANK", "0");
+    EXPECT_EQ(be_rank({}, {5, 6}), "");
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST_F(launcher_of, lists_of_hosts) {

@@ -68,10 +68,11 @@ class death : public testing::TestWithParam<way> {
                    [&](int rank) { return !GetParam().has_two_hosts || hosts_.enter(rank % 2); });
   }
   bool has_gpu() const { return GetParam().layout != gpus::none; }
-  // Host memory of the same node's windows.
+  // Windows of the same node: of host memory, and of a GPU that both have.
   bool copies_in_the_call() const {
     const way& tried = GetParam();
-    return !has_gpu() && tried.use_cma && !tried.has_two_hosts && tried.path == messenger_options::path_t::automatic;
+    const bool is_direct = has_gpu() ? tried.layout == gpus::shared : tried.use_cma;
+    return is_direct && !tried.has_two_hosts && tried.path == messenger_options::path_t::automatic;
   }
 
  private:
@@ -94,7 +95,7 @@ TEST_P(death, ends_what_waits) {
                   auto named = ctx.messenger->irecv(1, target.all(), 1);
                   auto any = ctx.messenger->irecv(kAnySource, target.all(), 1);
                   auto rendezvous = ctx.messenger->isend(1, large.all(), 2);
-                  // The kernel copies in the call, so that it may be done before the other process has ended.
+                  // The copy is made in the call, so that it may be done before the other process has ended.
                   if (copies_in_the_call()) CHECK(is_lost(named));
                   auto put = ctx.messenger->put(key, 0, small.all());
                   auto got = ctx.messenger->get(key, 0, small.all());

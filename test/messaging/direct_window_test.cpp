@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts, gets and atomics that need nothing of their target: it is stopped, gone, or another program meanwhile.
+// Puts, gets and atomics that need nothing of their target: it is stopped, gone, or another program meanwhile. Windows of
+// GPU memory: gpu_window_test.cpp.
 #include <sys/mman.h>
 
 #include <atomic>
-#include <csignal>
-#include <fstream>
 #include <thread>
 
-#include "test/messaging/job.hpp"
+#include "test/messaging/stopped_target.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -15,47 +14,8 @@ namespace {
 constexpr std::size_t kWindow = 3u << 20;
 constexpr std::uint64_t kWord = kWindow - 64;
 
-struct invitation {
-  window::key_t allocated, exposed;
-  pid_t pid = 0;
-};
-
-result<invitation> of_rank_0(const rank_context& ctx, const invitation& mine) {
-  auto all = ctx.group->all_gather(std::as_bytes(std::span(&mine, 1)));
-  if (!all) return std::move(all).error();
-  invitation out;
-  std::memcpy(&out, (*all)[0].data(), sizeof out);
-  return out;
-}
-
-bool is_stopped(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const auto state = text.rfind(')');
-  return state != std::string::npos && text.substr(state + 2, 1) == "T";
-}
-
 bool is_zero(const std::byte* data, std::size_t bytes) {
   return std::all_of(data, data + bytes, [](std::byte each) { return each == std::byte{0}; });
-}
-
-// Rank 0 stops itself; rank 1 wakes it when it has finished `act`.
-template <class Act>
-int with_stopped_rank_0(const rank_context& ctx, const invitation& mine, Act&& act) {
-  auto given = of_rank_0(ctx, mine);
-  CHECK_OK(given);
-  if (ctx.rank == 0) {
-    raise(SIGSTOP);
-    return 0;
-  }
-  for (int i = 0; i < 10'000 && !is_stopped(given->pid); ++i) usleep(1000);
-  CHECK(is_stopped(given->pid));
-  const int line = act(*given);
-  const bool has_stayed = is_stopped(given->pid);
-  kill(given->pid, SIGCONT);
-  CHECK(has_stayed);
-  return line;
 }
 
 int put_and_get(const rank_context& ctx, const window::key_t& key, bool is_device) {

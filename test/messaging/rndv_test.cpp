@@ -1,30 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Announced messages within a node: several under way at once, and what happens where a way turns out to be closed.
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-
 #include <deque>
 
 #include "copy/cost_table.hpp"
 #include "messaging/thresholds.hpp"
 #include "test/messaging/job.hpp"
+#include "test/messaging/refused_call.hpp"
 
 namespace pl::messaging {
 namespace {
-
-// From now on the kernel answers process_vm_readv with this errno.
-bool refuse_reading(int code) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),  // the number of the call comes first
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(code)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{std::size(program), program};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
 
 // Rank 0 sends a list of sizes before rank 1, which receives them, has looked at any.
 int send_together(const rank_context& ctx, bool is_device, const std::vector<std::size_t>& sizes) {
@@ -189,7 +173,7 @@ TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
                     [](const rank_context& ctx) {
                       const std::vector<std::size_t> sizes{900000, 20000, 1u << 20};
                       if (const int line = send_together(ctx, false, sizes)) return line;
-                      CHECK(refuse_reading(GetParam()));
+                      CHECK(refuse_call(SYS_process_vm_readv, GetParam()));
                       if (const int line = send_together(ctx, false, sizes)) return line;
                       CHECK(ctx.messenger->counts().pulled == (ctx.rank == 1 ? sizes.size() : 0));
                       CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? sizes.size() : 0));
@@ -201,7 +185,7 @@ TEST_P(refused, reading_in_place_gives_way_to_the_ring) {
 TEST_P(refused, reading_together_gives_way_to_the_ring) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {
-                      CHECK(refuse_reading(GetParam()));
+                      CHECK(refuse_call(SYS_process_vm_readv, GetParam()));
                       if (const int line = send_to_posted(ctx, many_short_ones())) return line;
                       CHECK(ctx.messenger->counts().pulled == 0);
                       CHECK(ctx.messenger->counts().shared_ring == (ctx.rank == 0 ? many_short_ones().size() : 0));
@@ -223,7 +207,7 @@ TEST_P(refused, a_message_half_read_starts_again) {
                       if (ctx.rank == 1) {
                         all = ctx.messenger->irecv(0, data.all(), 1);
                         ctx.messenger->progress();
-                        CHECK(ctx.messenger->counts().pulled == 1 && refuse_reading(GetParam()));
+                        CHECK(ctx.messenger->counts().pulled == 1 && refuse_call(SYS_process_vm_readv, GetParam()));
                       }
                       CHECK_OK(all.wait(kPatience));
                       CHECK(data.get(kBytes) == test::random_bytes(kBytes, 5));

@@ -82,16 +82,12 @@ class link_one_sided : public one_sided_calls {
 
   void* open_window(std::size_t bytes) override {
     mine_ = tools::must(messenger_.allocate(bytes));
-    keys_.resize(static_cast<std::size_t>(messenger_.size()));
-    std::vector<messaging::request> pending;
-    const auto own = messaging::host_buffer(&mine_.key(), sizeof(messaging::window::key_t));
-    for (int peer = 0; peer < messenger_.size(); ++peer) {
-      auto& key = keys_[static_cast<std::size_t>(peer)];
-      pending.push_back(messenger_.irecv(peer, messaging::host_buffer(&key, sizeof key), kCollectiveTag));
-      pending.push_back(messenger_.isend(peer, own, kCollectiveTag));
-    }
-    for (auto& one : pending) tools::must(one.wait());
+    exchange_keys();
     return mine_.data();
+  }
+  void open_window_on(void* memory, std::size_t bytes) override {
+    mine_ = tools::must(messenger_.expose(as_buffer(memory, bytes, memory_kind::device)));
+    exchange_keys();
   }
   void close_window() override {
     tools::must(messenger_.barrier());
@@ -120,6 +116,17 @@ class link_one_sided : public one_sided_calls {
   }
 
  private:
+  void exchange_keys() {
+    keys_.resize(static_cast<std::size_t>(messenger_.size()));
+    std::vector<messaging::request> pending;
+    const auto own = messaging::host_buffer(&mine_.key(), sizeof(messaging::window::key_t));
+    for (int peer = 0; peer < messenger_.size(); ++peer) {
+      auto& key = keys_[static_cast<std::size_t>(peer)];
+      pending.push_back(messenger_.irecv(peer, messaging::host_buffer(&key, sizeof key), kCollectiveTag));
+      pending.push_back(messenger_.isend(peer, own, kCollectiveTag));
+    }
+    for (auto& one : pending) tools::must(one.wait());
+  }
   const messaging::window::key_t& key_of(int peer) const { return keys_[static_cast<std::size_t>(peer)]; }
   void keep(messaging::request one) {
     if (one.has_ended()) return tools::must(one.outcome());

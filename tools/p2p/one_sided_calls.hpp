@@ -16,6 +16,8 @@ class one_sided_calls {
   virtual ~one_sided_calls() = default;
   // Collective. This rank's window: zeroed host memory that the library allocates.
   virtual void* open_window(std::size_t bytes) = 0;
+  // Collective. A window of this rank's GPU memory, which stays the caller's. Where the library has such.
+  virtual void open_window_on(void* memory, std::size_t bytes);
   // Collective. Nobody uses the windows any more.
   virtual void close_window() = 0;
 

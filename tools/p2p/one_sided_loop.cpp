@@ -17,11 +17,32 @@ constexpr std::uint64_t kSalt = 11;
 
 }  // namespace
 
-one_sided_loop::one_sided_loop(buffer_source& memory, benchmark kind, memory_kind place, std::size_t size_bytes)
+one_sided_loop::one_sided_loop(buffer_source& memory, benchmark kind, memory_kind place, memory_kind window_place,
+                               std::size_t size_bytes)
     : kind_(kind), bytes_(size_bytes) {
   const std::size_t room = std::max<std::size_t>(1, bytes_);
   buffer_ = memory.allocate(place, room);
   buffer_->fill(0, room);
+  if (window_place == memory_kind::host) return;
+  device_window_ = memory.allocate(window_place, std::max(room, sizeof(std::uint64_t)));
+  device_window_->fill(0, device_window_->size_bytes());
+}
+
+void one_sided_loop::open_window(one_sided_calls& library) {
+  if (device_window_ != nullptr) library.open_window_on(device_window_->data(), device_window_->size_bytes());
+  else host_window_ = library.open_window(std::max<std::size_t>(sizeof(std::uint64_t), bytes_));
+}
+
+std::vector<std::uint8_t> one_sided_loop::window_bytes(std::size_t count) const {
+  std::vector<std::uint8_t> out(count);
+  if (device_window_ != nullptr) device_window_->load(out);
+  else std::memcpy(out.data(), host_window_, count);
+  return out;
+}
+
+void one_sided_loop::set_window(const std::vector<std::uint8_t>& bytes) {
+  if (device_window_ != nullptr) device_window_->store(bytes);
+  else std::memcpy(host_window_, bytes.data(), bytes.size());
 }
 
 void one_sided_loop::work(one_sided_calls& library, const loop_plan& plan, std::uint64_t iteration) {
@@ -45,31 +66,31 @@ void one_sided_loop::work(one_sided_calls& library, const loop_plan& plan, std::
   }
 }
 
-std::int64_t one_sided_loop::verify_bytes(transport& world, const std::byte* window) {
+std::int64_t one_sided_loop::verify_bytes(transport& world) {
   std::vector<std::uint8_t> got(bytes_);
   const bool is_put = kind_ == benchmark::put_latency || kind_ == benchmark::put_bandwidth;
   if (world.rank() == (is_put ? kOrigin : kTarget)) return 0;
-  if (is_put) std::memcpy(got.data(), window, bytes_);
+  if (is_put) got = window_bytes(bytes_);
   else buffer_->load(got);
   return static_cast<std::int64_t>(count_errors(got, kSalt));
 }
 
 // After the measured calls.
-std::int64_t one_sided_loop::verify(transport& world, const std::byte* window, std::uint64_t calls) {
-  if (!is_atomic(kind_)) return verify_bytes(world, window);
+std::int64_t one_sided_loop::verify(transport& world, std::uint64_t calls) {
+  if (!is_atomic(kind_)) return verify_bytes(world);
   if (world.rank() == kOrigin) return last_ + 1 == calls ? 0 : 1;
   std::uint64_t word = 0;
-  std::memcpy(&word, window, sizeof word);
+  std::memcpy(&word, window_bytes(sizeof word).data(), sizeof word);
   return word == calls ? 0 : 1;
 }
 
 loop_outcome one_sided_loop::run(transport& world, const loop_plan& plan) {
   auto& library = world.one_sided();
-  auto* const window = static_cast<std::byte*>(library.open_window(std::max<std::size_t>(sizeof(std::uint64_t), bytes_)));
+  open_window(library);
   std::vector<std::uint8_t> pattern(bytes_);
   fill_pattern(pattern, kSalt);
   const bool is_get = kind_ == benchmark::get_latency || kind_ == benchmark::get_bandwidth;
-  if (is_get) std::memcpy(window, pattern.data(), bytes_);
+  if (is_get) set_window(pattern);
   else if (world.rank() == kOrigin) buffer_->store(pattern);
   loop_outcome out;
   const int calls = plan.warm_up + plan.iterations;
@@ -82,7 +103,7 @@ loop_outcome one_sided_loop::run(transport& world, const loop_plan& plan) {
       if (i >= plan.warm_up) out.samples_ns.push_back(static_cast<double>(end_ns - begin_ns));
     }
   world.barrier();
-  std::int64_t errors = plan.validate ? verify(world, window, static_cast<std::uint64_t>(calls)) : 0;
+  std::int64_t errors = plan.validate ? verify(world, static_cast<std::uint64_t>(calls)) : 0;
   if (plan.validate) out.errors = static_cast<std::int64_t>(sum_over_ranks(world, static_cast<double>(errors)));
   world.barrier();
   library.close_window();

@@ -117,7 +117,9 @@ std::string osu_preamble(const settings& asked, int pairs) {
   }
   if (is_one_sided(asked.kind))
     return title_line(asked) + places_line(asked) +
-           "# Window creation: MPI_Win_allocate\n# Synchronization: MPI_Win_flush\n";
+           (asked.destination == memory_kind::host ? "# Window creation: MPI_Win_allocate\n"
+                                                   : "# Window creation: MPI_Win_create\n") +
+           "# Synchronization: MPI_Win_flush\n";
   if (asked.format == osu_format::v7_0) return title_line(asked) + places_line(asked);
   return "\n" + title_line(asked) + kDatatypeLine;
 }

@@ -163,7 +163,7 @@ class run {
       return;
     }
     if (is_one_sided(asked_.kind)) {
-      one_sided_.emplace(memory_, asked_.kind, asked_.source, size);
+      one_sided_.emplace(memory_, asked_.kind, asked_.source, asked_.destination, size);
       return;
     }
     const bool by_size = asked_.multiple_buffers || asked_.cold;

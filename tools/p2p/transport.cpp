@@ -4,11 +4,16 @@
 #include <numeric>
 
 #include "tools/common/tool.hpp"
+#include "tools/p2p/one_sided_calls.hpp"
 
 namespace pl::p2p {
 
 collective_calls& transport::collectives() {
   throw tools::tool_failure(library() + " has no collectives: --via ours, mpi or shim");
+}
+
+void one_sided_calls::open_window_on(void* /*memory*/, std::size_t /*bytes*/) {
+  throw tools::tool_failure("windows of GPU memory are measured --via ours");
 }
 
 one_sided_calls& transport::one_sided() {

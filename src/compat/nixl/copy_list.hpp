@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "compat/nixl/cpu_moves.hpp"
-#include "compat/nixl/gpu_queues.hpp"
 #include "compat/nixl/memory.hpp"
 
 namespace pl::nixl {

@@ -1,95 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that an agent has registered, and memory of other agents, as the DMA channels of a GPU reach it.
-//
-//   host, own         pinned and bound for a GPU when a transfer first needs it there
-//   device, own       bound when it is registered
-//   device, imported  another process's, by descriptor
-//   host, foreign     another process's: its owner's channels move it, or the CPU through the kernel (process_vm_readv)
-//
-// Shared by the transfers that use it: what is deregistered meanwhile ends with the last of them. Thread-safe.
+// The plug-in's names of the memory that agents register and load, and of the channels that move it.
 #pragma once
 
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <utility>
-#include <vector>
-
-#include "compat/nixl/gpu_queues.hpp"
-#include "dma/shared_region.hpp"
-#include "map/rm_space.hpp"
+#include "copy/dma_memory.hpp"
+#include "copy/gpu_queues.hpp"
 
 namespace pl::nixl {
 
-// A piece of GPU memory in one driver object, as messages between agents name it: addresses of its owner.
-struct shared_piece {
-  std::uint64_t begin = 0, size_bytes = 0;
-};
-
-class memory {
- public:
-  ~memory();
-  memory(const memory&) = delete;
-  memory& operator=(const memory&) = delete;
-  enum class kind : std::uint8_t { host, device, foreign_host, out_of_reach };
-
-  static std::shared_ptr<memory> make_host(std::uint64_t address, std::uint64_t size_bytes);
-  // EINVAL: not GPU memory of this process; ENOTSUP: no channels there.
-  static result<std::shared_ptr<memory>> make_device(gpu_table& gpus, std::uint64_t address, std::uint64_t size_bytes);
-  // `regions` has one for each piece.
-  static result<std::shared_ptr<memory>> import(gpu_table& gpus, const std::vector<shared_piece>& pieces,
-                                                const std::vector<dma::shared_region>& regions);
-  static std::shared_ptr<memory> make_foreign(kind type, std::uint64_t address, std::uint64_t size_bytes, std::uint64_t id);
-
-  kind type() const noexcept { return type_; }
-  std::uint64_t id() const noexcept { return id_; }  // in the process that owns it
-  // The agent that it was loaded of, by the name of its socket, which no other agent ever has; empty: this one.
-  const std::string& owner() const noexcept { return owner_; }
-  void set_owner(const std::string& socket) { owner_ = socket; }
-  bool contains(std::uint64_t pointer, std::uint64_t size_bytes) const noexcept {
-    return pointer >= address_ && size_bytes <= size_bytes_ && pointer - address_ <= size_bytes_ - size_bytes;
-  }
-  const std::shared_ptr<gpu_queues>& gpu() const noexcept { return gpu_; }  // of device memory
-
-  // Bytes [begin, begin + size_bytes) of the owner's addresses, at `address` of the channels.
-  struct extent {
-    std::uint64_t begin = 0, size_bytes = 0, address = 0;
-  };
-  // The extent around `pointer`. ENOTSUP: not reachable from this GPU; EFAULT: host memory that cannot be pinned.
-  result<extent> find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
-
-  // GPU memory mapped for the CPU's stores, until the memory ends; null: BAR1 has no room for it, or it lies in two windows.
-  std::byte* find_mapping(std::uint64_t pointer, std::uint64_t size_bytes);
-
-  // For another process. Device memory of our own only.
-  result<std::vector<dma::shared_region>> share() const;
-  std::vector<shared_piece> pieces() const;
-
- private:
-  struct bound_piece {
-    std::uint64_t begin = 0, size_bytes = 0;
-    rm_placement source;  // outlives what is bound of it
-    dma::region bound;
-  };
-  memory(kind type, std::uint64_t address, std::uint64_t size_bytes);
-  const bound_piece* find_piece(std::uint64_t pointer) const noexcept;
-  result<extent> find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
-
-  const kind type_;
-  const std::uint64_t address_, size_bytes_;
-  std::uint64_t id_;
-  std::string owner_;  // set before others know the memory
-  std::shared_ptr<gpu_queues> gpu_;
-  std::vector<bound_piece> device_;  // in address order
-
-  std::atomic<bool> mapping_failed_{false};
-  std::mutex mutex_;
-  std::map<std::pair<const bound_piece*, std::uint64_t>, rm::cpu_mapping> mappings_;  // by window of the driver's object
-  std::vector<std::shared_ptr<gpu_queues>> host_gpus_;                                // outlive what is bound there
-  std::map<std::pair<const gpu_queues*, std::uint64_t>, bound_piece> host_;           // by GPU and window
-};
+using memory = copy::dma_memory;
+using copy::gpu_queues;
+using copy::gpu_table;
+using copy::shared_piece;
+using path = copy::gpu_queues::path;
 
 }  // namespace pl::nixl

@@ -20,7 +20,7 @@
 
 namespace pl::nixl {
 
-enum class message : std::uint32_t { hello = 1, want_memory, memory, notify, offer_memory, drop_memory, copy, copied };
+enum class message : std::uint32_t { hello = 1, want_memory, given_memory, notify, offer_memory, drop_memory, copy, copied };
 
 struct frame {
   std::uint32_t magic = 0;
@@ -31,6 +31,8 @@ struct frame {
   std::uint64_t payload_bytes = 0;
 };
 static_assert(sizeof(frame) == 32);
+
+inline std::span<const char> text_bytes(const std::string& text) { return {text.data(), text.size()}; }
 
 struct copy_block {
   std::uint64_t device_id = 0, device_address = 0;  // the speaker's

@@ -16,11 +16,6 @@
 #include "base/text.hpp"
 
 namespace pl::nixl {
-namespace {
-
-std::span<const char> text_bytes(const std::string& text) { return {text.data(), text.size()}; }
-
-}  // namespace
 
 result<std::unique_ptr<peer_server>> peer_server::open(std::shared_ptr<gpu_table> gpus, std::shared_ptr<cpu_mover> mover) {
   std::unique_ptr<peer_server> made(new peer_server(std::move(gpus), std::move(mover)));
@@ -221,14 +216,15 @@ status peer_server::answer(connection& asker, const received& got) {
 
 status peer_server::hand_over(connection& asker, std::uint64_t id) {
   const auto refuse = [&](const failure& reason) {
-    return send_message(asker.socket.get(), message::memory, id, reason.code, text_bytes(reason.message));
+    return send_message(asker.socket.get(), message::given_memory, id, reason.code, text_bytes(reason.message));
   };
   const auto found = find(id);
   if (found == nullptr || found->type() != memory::kind::device)
     return refuse({ENOENT, "the memory is not registered any more: exchange the agents' metadata again"});
   auto regions = found->share();
   if (!regions) return refuse(regions.error());
-  if (auto sent = send_message(asker.socket.get(), message::memory, id, 0, bytes_of(found->pieces())); !sent) return sent;
+  if (auto sent = send_message(asker.socket.get(), message::given_memory, id, 0, bytes_of(found->pieces())); !sent)
+    return sent;
   for (const auto& one : *regions)
     if (auto sent = dma::send_region(asker.socket.get(), one); !sent) return sent;
   return {};

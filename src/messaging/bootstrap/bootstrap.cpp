@@ -48,11 +48,12 @@ result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, endpoint
   return introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
 }
 
-// Of the launcher alone: the ranks of one host know one key, and Slurm tells the hosts.
+// Of the launcher alone: the ranks of one host know one key, Slurm tells the hosts, and torchrun the first one.
 result<endpoint> place_of(const launcher& launched_by) {
   if (launched_by.ranks_here == launched_by.size) return local_endpoint(launched_by.job_key);
   if (!launched_by.first_host.empty())
-    return parse_endpoint(launched_by.first_host + ":" + std::to_string(launched_by.free_port()));
+    return parse_endpoint(launched_by.first_host + ":" +
+                          std::to_string(launched_by.first_port != 0 ? launched_by.first_port : launched_by.free_port()));
   return failure{ENOSYS, format("%s has started ranks on several hosts and does not say where rank 0 is: set "
                                 "PEERLANE_LINK_RENDEZVOUS=HOST:PORT for all, a free port of rank 0's host, or "
                                 "PEERLANE_LINK_RENDEZVOUS=file:FOLDER of a shared file system",

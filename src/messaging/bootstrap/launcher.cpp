@@ -53,6 +53,26 @@ void add_slurm_facts(launcher& found) {
   found.first_host = first_of_host_list(env_read("SLURM_STEP_NODELIST").text);
 }
 
+// torchrun, and who else sets torch.distributed's variables (env://). Its processes may have inherited another launcher's:
+// then each of that one's processes is torchrun itself, which starts several.
+launcher read_torchrun() {
+  launcher found;
+  found.size = number("WORLD_SIZE", 0);
+  found.rank = number("RANK", -1);
+  const int port = number("MASTER_PORT", 0);
+  const std::string host = env_read("MASTER_ADDR").text;
+  if (found.size < 1 || found.rank < 0 || found.rank >= found.size || host.empty() || port < 1 || port >= 65535) return {};
+  found.name = "torchrun";
+  found.ranks_here = number("LOCAL_WORLD_SIZE", 0);
+  found.local_rank = number("LOCAL_RANK", -1);
+  found.job_key = "torchrun-" + env_read("TORCHELASTIC_RUN_ID").text + "." + env_read("TORCHELASTIC_RESTART_COUNT").text +
+                  "-" + host + ":" + std::to_string(port);
+  found.is_key_global = true;
+  found.first_host = host.find(':') != std::string::npos ? "[" + host + "]" : host;  // an IPv6 address
+  found.first_port = port + 1;  // torch.distributed listens on the port itself
+  return found;
+}
+
 }  // namespace
 
 std::uint64_t launcher::job_number() const {
@@ -77,6 +97,8 @@ std::string first_of_host_list(const std::string& list) {
 }
 
 launcher read_launcher() {
+  if (env_read("TORCHELASTIC_RUN_ID").is_set)
+    if (auto found = read_torchrun(); found.size != 0) return found;
   for (const auto& names : kLaunchers) {
     launcher found;
     found.size = number(names.size, 0);
@@ -90,7 +112,7 @@ launcher read_launcher() {
     add_job_key(found);
     return found;
   }
-  return {};
+  return read_torchrun();
 }
 
 }  // namespace pl::messaging

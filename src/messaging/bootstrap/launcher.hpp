@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank, size and job from the environment that mpirun, mpiexec or srun sets.
+// Rank, size and job from the environment that mpirun, mpiexec, srun or torchrun sets.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct launcher {
   int local_rank = -1;         // among them; -1: unknown
   std::string job_key;         // the same for all ranks of this run and for no other run on this host
   bool is_key_global = false;  // the same on other hosts, too
-  std::string first_host;      // rank 0's, if the launcher names it (srun)
+  std::string first_host;      // rank 0's, if the launcher names it (srun, torchrun)
+  int first_port = 0;          // a free one there, if the launcher names it (torchrun); 0: free_port()
 
   std::uint64_t job_number() const;  // hash of job_key
   // A port that all ranks derive from the job, below the ephemeral range. Another program may already use it.

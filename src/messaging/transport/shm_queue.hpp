@@ -81,9 +81,9 @@ class shm_queue {
   room reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept;
   void publish(int outcome) noexcept;
 
-  // Writer: the same at once, for a body in host memory that fits into the slot behind this head. False: no room.
+  // Writer: the same at once, for a body in host memory. False: no room.
   template <class Head>
-  bool put_short(const Head& head, const void* body, std::size_t body_bytes) noexcept;
+  bool put(const Head& head, const void* body, std::size_t body_bytes) noexcept;
 
   // Writer: memory of earlier RTS may change from here on.
   void count_withdrawal() noexcept {
@@ -173,16 +173,25 @@ inline bool shm_queue::find_room(std::uint32_t data_end) noexcept {
 }
 
 template <class Head>
-bool shm_queue::put_short(const Head& head, const void* body, std::size_t body_bytes) noexcept {
+bool shm_queue::put(const Head& head, const void* body, std::size_t body_bytes) noexcept {
   static_assert(sizeof head <= kMaxHead && sizeof head % 8 == 0);
-  if (!find_room(data_)) return false;
+  const bool fits_slot = sizeof head + body_bytes <= kSlotBytes;
+  if (!fits_slot) [[unlikely]] {
+    const extent place = extent_behind(data_, body_bytes);
+    if (!find_room(place.end)) return false;
+    // Before the slot, whose line a polling reader takes away.
+    std::memcpy(shared_->data + place.begin % kDataBytes, body, body_bytes);
+    data_ = place.end;
+  } else if (!find_room(data_)) {
+    return false;
+  }
   slot& entry = slot_of(number_);
   auto& packet = entry.packet;
   packet.body_bytes = static_cast<std::uint16_t>(body_bytes);
   packet.head_bytes = sizeof head;
   packet.outcome = 0;
   std::memcpy(packet.inside, &head, sizeof head);
-  copy_short(packet.inside + sizeof head, body, body_bytes);
+  if (fits_slot) copy_short(packet.inside + sizeof head, body, body_bytes);
   entry.mark.store(++number_, std::memory_order_release);
   return true;
 }

@@ -350,6 +350,40 @@ int allocate_and_stop(communicator& job) {
   CHECK(job.allocate(0).code() == EINVAL);
   return job.barrier(patience) ? 0 : __LINE__;
 }
+// Each rank puts to the other and counts there; then a word that is set.
+int signal_each_other(communicator& job) {
+  auto mine = job.allocate(4096), words = job.allocate(64);
+  CHECK(mine && words);
+  const auto keys = job.all_gather(mine->key()), word_keys = job.all_gather(words->key());
+  CHECK(keys && word_keys);
+  const auto other = static_cast<std::size_t>(1 - job.rank());
+  auto* const numbers = static_cast<std::uint64_t*>(mine->data());
+  for (std::uint64_t round = 1; round <= 100; ++round) {
+    const std::uint64_t value = round * 10;
+    const peerlane_signal raised{(*word_keys)[other], 8, 1, PEERLANE_SIGNAL_ADD, 0};
+    auto put = job.put_signal((*keys)[other], 8 * round, one(value), raised);
+    CHECK(put && put->wait(patience));
+    const auto seen = job.wait_signal(words->key(), 8, round, patience);
+    CHECK(seen && *seen >= round && numbers[round] == value);
+  }
+  const std::uint64_t last = 1;
+  const peerlane_signal set{(*word_keys)[other], 16, 7, PEERLANE_SIGNAL_SET, 0};
+  auto put = job.put_signal((*keys)[other], 0, one(last), set);
+  CHECK(put && put->wait(patience) && job.wait_signal(words->key(), 16, 7, patience) && numbers[0] == 1);
+
+  const auto refused = [&](peerlane_signal wrong) {
+    auto begun = job.put_signal((*keys)[other], 0, one(last), wrong);
+    return begun.code() == EINVAL || (begun && begun->wait(patience).code() == EINVAL);
+  };
+  CHECK(refused({(*word_keys)[other], 4, 1, PEERLANE_SIGNAL_ADD, 0}) &&
+        refused({words->key(), 0, 1, PEERLANE_SIGNAL_ADD, 0}));
+  CHECK(refused({(*word_keys)[other], 0, 1, 2, 0}) && refused({(*word_keys)[other], 0, 1, PEERLANE_SIGNAL_ADD, 1}));
+  CHECK(job.wait_signal(words->key(), 0, 1, std::chrono::milliseconds(1)).code() == ETIMEDOUT);
+  CHECK(job.wait_signal((*word_keys)[other], 0, 1, patience).code() == EINVAL);
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(communicator_api, puts_with_signals) { EXPECT_EQ(run_job(2, signal_each_other), 0); }
+
 TEST(communicator_api, allocated_windows_need_nothing_of_their_target) { EXPECT_EQ(run_job(2, allocate_and_stop), 0); }
 
 TEST(communicator_api, put_get_and_atomics) { EXPECT_EQ(run_job(2, remote), 0); }

@@ -66,7 +66,8 @@ def usage():
     refuse(run("p2p", "allreduce", "-m", "3:64"), "multiples of 4")
     refuse(run("p2p", "bcast", "--cold"), "between two processes")
     refuse(run("p2p", "put_bw", "--via", "mpi"), "--via ours and ucx")
-    refuse(run("p2p", "get_bw", "H", "D"), "is host memory")
+    refuse(run("p2p", "get_bw", "H", "M"), "host memory or GPU memory")
+    refuse(run("p2p", "get_bw", "--via", "ours,ucx", "H", "D"), "measured --via ours")
     refuse(run("p2p", "latency", "--no-such-option"), "-h lists the options")
     refuse(run("p2p", "latency", "D"), "both sides")
     refuse(run("G", "H", name="osu_bw"), '"G"')
@@ -118,6 +119,10 @@ def windows():
             done = succeed(run("p2p", name, *QUICK, "-c", *arms))
             check(done.out.count("Pass") == 1 and done.out.splitlines()[-1].startswith("8 "), done.out)
     succeed(run("p2p", "put_latency", "-m", "64:64K", *QUICK, "-c", "D", "H"))
+    for name in "put_latency", "get_latency", "fop_latency":
+        for origin in "H", "D":
+            done = succeed(run("p2p", name, *QUICK, "-c", "--gpus", "0,0", origin, "D"))
+            check("# Window creation: MPI_Win_create\n" in done.out and "Pass" in done.out, done.out)
 
 
 def bandwidth():

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compat/nixl/gpu_queues.hpp"
+#include "copy/gpu_queues.hpp"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 #include "os/device_io.hpp"
 #include "rm/simulated_device_io.hpp"
 
-namespace pl::nixl {
+namespace pl::copy {
 namespace {
 
 constexpr std::uint64_t kListMemoryBytes = std::uint64_t{8} << 20;  // 340 000 blocks under way
@@ -25,7 +25,7 @@ bool is_short(std::span<const dma::block> blocks) {
 }  // namespace
 
 result<std::shared_ptr<gpu_queues>> gpu_queues::open(std::shared_ptr<rm_space> space, const rm::gpu& gpu) {
-  auto source = copy::channel_source::open(std::move(space), gpu);
+  auto source = channel_source::open(std::move(space), gpu);
   if (!source) return source.error();
   std::shared_ptr<gpu_queues> made(new gpu_queues(*std::move(source), gpu.pci));
   if (auto tried = made->channel_for(path::to_device, true); !tried) return tried.error();
@@ -45,18 +45,30 @@ result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_
   return slot = *std::move(opened);
 }
 
-result<gpu_queues::ticket> gpu_queues::submit(path way, std::span<const dma::block> blocks) {
-  // Without the flush bytes arrive behind their completion word, for the host too (docs/results/dma).
-  constexpr auto kOrder = dma::ordering::none_flushed;
+template <class Give>
+result<gpu_queues::ticket> gpu_queues::submit_one(path way, bool is_short_one, Give give) {
   for (bool is_again = false;; is_again = true) {
-    auto channel = channel_for(way, is_short(blocks));
+    auto channel = channel_for(way, is_short_one);
     if (!channel) return channel.error();
-    auto number = (*channel)->copy_blocks(blocks, kOrder);
+    auto number = give(**channel);
     if (number) return ticket{*std::move(channel), *number};
     (*channel)->stop();  // a part may be queued
     forget(*channel);
     if (is_again) return number.error();
   }
+}
+
+result<gpu_queues::ticket> gpu_queues::submit(path way, std::span<const dma::block> blocks) {
+  // Without the flush bytes arrive behind their completion word, for the host too (docs/results/dma).
+  return submit_one(way, is_short(blocks),
+                    [&](dma::channel& channel) { return channel.copy_blocks(blocks, dma::ordering::none_flushed); });
+}
+
+result<gpu_queues::ticket> gpu_queues::copy(path way, std::uint64_t destination, std::uint64_t source,
+                                            std::uint64_t size_bytes) {
+  return submit_one(way, size_bytes <= kShortBytes, [&](dma::channel& channel) {
+    return channel.copy(destination, source, size_bytes, dma::ordering::none_settled);
+  });
 }
 
 void gpu_queues::forget(const std::shared_ptr<dma::channel>& broken) noexcept {
@@ -80,8 +92,8 @@ result<std::shared_ptr<gpu_queues>> gpu_table::find_locked(const rm::gpu& gpu) {
   if (slot != nullptr) return slot;
   auto opened = gpu_queues::open(space_, gpu);
   if (!opened)
-    return failure{opened.code(), format("the GPU at %04x:%02x:%02x has no DMA channel for NIXL: %s", gpu.pci.domain,
-                                         gpu.pci.bus, gpu.pci.device, opened.error().message.c_str())};
+    return failure{opened.code(), format("the GPU at %04x:%02x:%02x has no DMA channel: %s", gpu.pci.domain, gpu.pci.bus,
+                                         gpu.pci.device, opened.error().message.c_str())};
   return slot = *std::move(opened);
 }
 
@@ -103,4 +115,4 @@ result<std::shared_ptr<gpu_queues>> gpu_table::find(const cu::driver_table& cuda
   return find_locked(**gpu);
 }
 
-}  // namespace pl::nixl
+}  // namespace pl::copy

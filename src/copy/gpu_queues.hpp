@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The DMA channels of one GPU as the plug-in uses them: two in each direction, for short requests and for long lists.
-// Thread-safe.
+// The DMA channels of one GPU for memory that several processes reach (dma_memory.hpp): two in each direction, for short
+// requests and for long lists. No CUDA is needed. Thread-safe.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 #include "copy/channel_source.hpp"
 #include "dma/channel.hpp"
 
-namespace pl::nixl {
-
-enum class path : std::uint8_t { to_host, to_device };  // to_device: also on the device
+namespace pl::copy {
 
 class gpu_queues {
  public:
+  enum class path : std::uint8_t { to_host, to_device };  // to_device: also on the device
+
   static result<std::shared_ptr<gpu_queues>> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
 
   struct ticket {
@@ -28,17 +28,22 @@ class gpu_queues {
   };
   // Blocks that do not overlap; complete when the ticket's number is done.
   result<ticket> submit(path way, std::span<const dma::block> blocks);
+  // One block of any size, which a short request does not pay a flush for.
+  result<ticket> copy(path way, std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes);
+  result<std::shared_ptr<dma::channel>> channel_for(path way, bool is_short);
   // A channel that has failed is replaced at the next submit.
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
 
   const rm::pci_address& pci() const noexcept { return pci_; }
   dma::address_space& addresses() noexcept { return *source_.addresses; }
+  const channel_source& source() const noexcept { return source_; }
 
  private:
-  gpu_queues(copy::channel_source source, const rm::pci_address& pci) : source_(std::move(source)), pci_(pci) {}
-  result<std::shared_ptr<dma::channel>> channel_for(path way, bool is_short);
+  gpu_queues(channel_source source, const rm::pci_address& pci) : source_(std::move(source)), pci_(pci) {}
+  template <class Give>
+  result<ticket> submit_one(path way, bool is_short, Give give);
 
-  copy::channel_source source_;
+  channel_source source_;
   const rm::pci_address pci_;
   std::mutex mutex_;
   std::array<std::shared_ptr<dma::channel>, 4> channels_;
@@ -60,4 +65,4 @@ class gpu_table {
   std::map<std::tuple<unsigned, unsigned, unsigned>, std::shared_ptr<gpu_queues>> gpus_;
 };
 
-}  // namespace pl::nixl
+}  // namespace pl::copy

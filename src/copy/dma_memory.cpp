@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "compat/nixl/memory.hpp"
+#include "copy/dma_memory.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 #include "map/backend.hpp"
 #include "map/device_range.hpp"
 
-namespace pl::nixl {
+namespace pl::copy {
 namespace {
 
 // Host memory is bound window by window: pinning takes 40 ms a GiB, and a transfer needs what it moves.
@@ -24,23 +24,25 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value 
 
 }  // namespace
 
-memory::memory(kind type, std::uint64_t address, std::uint64_t size_bytes)
+dma_memory::dma_memory(kind type, std::uint64_t address, std::uint64_t size_bytes)
     : type_(type), address_(address), size_bytes_(size_bytes) {
   static std::atomic<std::uint64_t> next{1};
   id_ = next.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::shared_ptr<memory> memory::make_host(std::uint64_t address, std::uint64_t size_bytes) {
-  return std::shared_ptr<memory>(new memory(kind::host, address, size_bytes));
+std::shared_ptr<dma_memory> dma_memory::make_host(std::uint64_t address, std::uint64_t size_bytes) {
+  return std::shared_ptr<dma_memory>(new dma_memory(kind::host, address, size_bytes));
 }
 
-std::shared_ptr<memory> memory::make_foreign(kind type, std::uint64_t address, std::uint64_t size_bytes, std::uint64_t id) {
-  std::shared_ptr<memory> made(new memory(type, address, size_bytes));
+std::shared_ptr<dma_memory> dma_memory::make_foreign(kind type, std::uint64_t address, std::uint64_t size_bytes,
+                                                     std::uint64_t id) {
+  std::shared_ptr<dma_memory> made(new dma_memory(type, address, size_bytes));
   made->id_ = id;
   return made;
 }
 
-result<std::shared_ptr<memory>> memory::make_device(gpu_table& gpus, std::uint64_t address, std::uint64_t size_bytes) {
+result<std::shared_ptr<dma_memory>> dma_memory::make_device(gpu_table& gpus, std::uint64_t address,
+                                                            std::uint64_t size_bytes) {
   auto cuda = cu::driver();
   if (!cuda) return cuda.error();
   auto plan = plan_pin(**cuda, {address, size_bytes}, kHostPageBytes, range_rule::exact);
@@ -51,7 +53,7 @@ result<std::shared_ptr<memory>> memory::make_device(gpu_table& gpus, std::uint64
   if (!space) return space.error();
   auto placements = (*space)->resolve(**cuda, *plan);
   if (!placements) return placements.error();
-  std::shared_ptr<memory> made(new memory(kind::device, address, size_bytes));
+  std::shared_ptr<dma_memory> made(new dma_memory(kind::device, address, size_bytes));
   made->gpu_ = *gpu;
   std::uint64_t begin = plan->rounded.begin;
   for (rm_placement& one : *placements) {
@@ -66,18 +68,19 @@ result<std::shared_ptr<memory>> memory::make_device(gpu_table& gpus, std::uint64
   return made;
 }
 
-result<std::shared_ptr<memory>> memory::import(gpu_table& gpus, const std::vector<shared_piece>& pieces,
-                                               const std::vector<dma::shared_region>& regions) {
-  if (pieces.empty() || pieces.size() != regions.size()) return failure{EPROTO, "an agent gave memory without pieces"};
+result<std::shared_ptr<dma_memory>> dma_memory::import(gpu_table& gpus, const std::vector<shared_piece>& pieces,
+                                                       const std::vector<dma::shared_region>& regions) {
+  if (pieces.empty() || pieces.size() != regions.size())
+    return failure{EPROTO, "another process gave memory without pieces"};
   auto gpu = gpus.find(regions.front().gpu);
   if (!gpu) return gpu.error();
   std::uint64_t end = pieces.front().begin;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].begin != end || pieces[i].size_bytes != regions[i].size_bytes || pieces[i].size_bytes > UINT64_MAX - end)
-      return failure{EPROTO, "an agent gave memory whose pieces do not fit together"};
+      return failure{EPROTO, "another process gave memory whose pieces do not fit together"};
     end += pieces[i].size_bytes;
   }
-  std::shared_ptr<memory> made(new memory(kind::device, pieces.front().begin, end - pieces.front().begin));
+  std::shared_ptr<dma_memory> made(new dma_memory(kind::device, pieces.front().begin, end - pieces.front().begin));
   made->gpu_ = *gpu;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     auto bound = dma::import_region((*gpu)->addresses(), regions[i]);
@@ -87,7 +90,7 @@ result<std::shared_ptr<memory>> memory::import(gpu_table& gpus, const std::vecto
   return made;
 }
 
-result<memory::extent> memory::find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
+result<dma_memory::extent> dma_memory::find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
   if (type_ == kind::host) return find_host(gpu, pointer);
   if (type_ != kind::device) return failure{ENOTSUP, "memory of another process"};
   if (gpu != gpu_) return failure{ENOTSUP, "the two sides lie on different GPUs"};
@@ -96,7 +99,7 @@ result<memory::extent> memory::find(const std::shared_ptr<gpu_queues>& gpu, std:
   return extent{found->begin, found->size_bytes, found->bound.address()};
 }
 
-const memory::bound_piece* memory::find_piece(std::uint64_t pointer) const noexcept {
+const dma_memory::bound_piece* dma_memory::find_piece(std::uint64_t pointer) const noexcept {
   auto next = std::upper_bound(device_.begin(), device_.end(), pointer,
                                [](std::uint64_t value, const bound_piece& one) { return value < one.begin; });
   if (next == device_.begin()) return nullptr;
@@ -104,14 +107,14 @@ const memory::bound_piece* memory::find_piece(std::uint64_t pointer) const noexc
   return pointer - found.begin < found.size_bytes ? &found : nullptr;
 }
 
-memory::~memory() {
+dma_memory::~dma_memory() {
   for (auto& [window, mapping] : mappings_) {
     if (mapping.address == nullptr) continue;
     gpu_->addresses().objects().owner().unmap(mapping, rm::aftermath::hole);
   }
 }
 
-std::byte* memory::find_mapping(std::uint64_t pointer, std::uint64_t size_bytes) {
+std::byte* dma_memory::find_mapping(std::uint64_t pointer, std::uint64_t size_bytes) {
   const bound_piece* const piece = find_piece(pointer);
   if (piece == nullptr || mapping_failed_.load(std::memory_order_relaxed)) return nullptr;
   const std::uint64_t begin = piece->bound.offset(), end = begin + piece->size_bytes;  // in the driver's object
@@ -134,7 +137,7 @@ std::byte* memory::find_mapping(std::uint64_t pointer, std::uint64_t size_bytes)
   return static_cast<std::byte*>(found->second.address) + (offset - first);
 }
 
-result<memory::extent> memory::find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
+result<dma_memory::extent> dma_memory::find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
   const std::uint64_t window = pointer / kHostWindowBytes * kHostWindowBytes;
   const std::lock_guard hold(mutex_);
   auto found = host_.find({gpu.get(), window});
@@ -151,7 +154,7 @@ result<memory::extent> memory::find_host(const std::shared_ptr<gpu_queues>& gpu,
   return extent{found->second.begin, found->second.size_bytes, found->second.bound.address()};
 }
 
-result<std::vector<dma::shared_region>> memory::share() const {
+result<std::vector<dma::shared_region>> dma_memory::share() const {
   std::vector<dma::shared_region> out;
   for (const bound_piece& one : device_) {
     auto shared = dma::export_region(one.bound);
@@ -161,10 +164,10 @@ result<std::vector<dma::shared_region>> memory::share() const {
   return out;
 }
 
-std::vector<shared_piece> memory::pieces() const {
+std::vector<shared_piece> dma_memory::pieces() const {
   std::vector<shared_piece> out;
   for (const bound_piece& one : device_) out.push_back({one.begin, one.size_bytes});
   return out;
 }
 
-}  // namespace pl::nixl
+}  // namespace pl::copy
