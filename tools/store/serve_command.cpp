@@ -112,8 +112,8 @@ int serve(const tools::invocation& call) {
   if (!server->metrics_endpoint().empty()) std::printf("metrics http://%s/metrics\n", server->metrics_endpoint().c_str());
   std::fflush(stdout);
   // A manager that does not listen gets no word, and the store serves anyway.
-  if (const status told = notify_service_manager("READY=1\nSTATUS=Serving " + config.data); !told)
-    std::fprintf(stderr, "%s\n", told.error().message.c_str());
+  if (const status notified = notify_service_manager("READY=1\nSTATUS=Serving " + config.data); !notified)
+    std::fprintf(stderr, "%s\n", notified.error().message.c_str());
   tools::must(server->run());
   return tools::kExitOk;
 }

@@ -159,13 +159,13 @@ bool device_link::is_closed() const noexcept {
 
 bool device_link::settle(const store_protocol::device_part& part) const {
   if (slots_.has_ended(part.slot, part.ticket) || slots_.cancel(part.slot, part.ticket)) return true;
-  const auto until = std::chrono::steady_clock::now() + kMaxSettling;
+  const auto deadline = std::chrono::steady_clock::now() + kMaxSettling;
   while (!slots_.has_ended(part.slot, part.ticket)) {
     if (is_closed()) {
       std::this_thread::sleep_for(kDyingChannels);
       return true;
     }
-    if (std::chrono::steady_clock::now() > until) return false;
+    if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   return true;

@@ -135,7 +135,7 @@ void device_queue::add(job one) {
   gathered_.push_back(std::move(one));
 }
 
-void device_queue::watch(std::function<bool()> look) { watched_.push_back(std::move(look)); }
+void device_queue::watch(std::function<bool()> check) { watched_.push_back(std::move(check)); }
 
 void device_queue::flush() {
   while (!gathered_.empty()) {

@@ -85,8 +85,8 @@ class device_queue final : public ring_poller::member {
   // Gathers; what has gathered becomes one list for each GPU and direction.
   void add(job one);
   void flush();
-  // Calls `look` at every poll until it answers true.
-  void watch(std::function<bool()> look);
+  // Calls `check` at every poll until it answers true.
+  void watch(std::function<bool()> check);
 
   // Ends the channels of what is under way, and calls nobody. After the thread.
   void stop() noexcept;

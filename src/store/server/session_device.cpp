@@ -209,15 +209,15 @@ void session::fetch_from_device(const device_transfer_ptr& one) {
   const bool is_summed = one->bytes > kUnsummedBytes;
   const std::uint64_t part_bytes = std::clamp(one->bytes / 8, kSmallestPart, store_client::checksum_pool::kPartBytes);
   segment_walk walk(one->segments, 0);
-  std::uint64_t from = one->memory->bound.address() + one->part.offset;
+  std::uint64_t device_address = one->memory->bound.address() + one->part.offset;
   std::vector<device_queue::job> jobs;
   for (std::uint64_t left = one->bytes; left > 0;) {
     const std::uint64_t now = is_summed ? store_client::checksum_pool::copy_bytes(left) : left;
     device_queue::job copy{gpu, device_gpu::way::to_store, {}, {}};
     std::vector<std::shared_ptr<value_part>> parts;
     walk.next(now, [&](std::uint64_t offset, std::uint64_t bytes) {
-      gpu->add_blocks(copy.direction, offset, from, bytes, copy.blocks);
-      from += bytes;
+      gpu->add_blocks(copy.direction, offset, device_address, bytes, copy.blocks);
+      device_address += bytes;
       for (std::uint64_t done = 0; is_summed && done < bytes; done += part_bytes) {
         parts.push_back(std::make_shared<value_part>());
         parts.back()->source = parts_.engine.arena().base + offset + done;
@@ -340,10 +340,10 @@ void session::write_to_device(const device_transfer_ptr& one) {
   if (!one->outcome || one->bytes == 0) return device_get_ended(one);
   const auto& gpu = one->memory->gpu;
   device_queue::job copy{gpu, device_gpu::way::to_device, {}, {}};
-  std::uint64_t to = one->memory->bound.address() + one->part.offset;
+  std::uint64_t device_address = one->memory->bound.address() + one->part.offset;
   segment_walk(one->segments, one->skip).next(one->bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
-    gpu->add_blocks(copy.direction, offset, to, bytes, copy.blocks);
-    to += bytes;
+    gpu->add_blocks(copy.direction, offset, device_address, bytes, copy.blocks);
+    device_address += bytes;
   });
   copy.ended = [me = shared_from_this(), one](const status& ended) {
     one->outcome = ended;

@@ -61,12 +61,12 @@ class store_gpu_direct : public testing::Test {
     return *found;
   }
   store_client::reply put_device(const std::string& key, std::uint64_t address, std::size_t bytes,
-                                 store_client::put_request how = at_level(durability::durable)) {
-    return store_->run(store_->make_put(pool_, key, device(address, bytes), how));
+                                 store_client::put_request request = at_level(durability::durable)) {
+    return store_->run(store_->make_put(pool_, key, device(address, bytes), request));
   }
   store_client::reply get_device(const std::string& key, std::uint64_t address, std::size_t bytes,
-                                 const store_client::get_request& how = {}) {
-    return store_->run(store_->make_get(pool_, key, device(address, bytes), how));
+                                 const store_client::get_request& request = {}) {
+    return store_->run(store_->make_get(pool_, key, device(address, bytes), request));
   }
   std::string statistics() { return store_->run(store_->make_plain(opcode::stats, 0, {})).body; }
 
@@ -169,9 +169,9 @@ TEST_F(store_gpu_direct, AWritersChecksumIsHeldAgainstTheBytes) {
   for (const std::size_t bytes : {4096u, 1u << 20}) {
     const test::device_buffer source(bytes);
     test::set_device_bytes(source.pointer(), test::random_bytes(bytes, 1));
-    auto how = at_level(durability::durable);
-    how.crc = 1;
-    EXPECT_EQ(put_device("wrong", source.pointer(), bytes, how).status, EBADMSG) << bytes;
+    auto request = at_level(durability::durable);
+    request.crc = 1;
+    EXPECT_EQ(put_device("wrong", source.pointer(), bytes, request).status, EBADMSG) << bytes;
     EXPECT_EQ(get_device("wrong", source.pointer(), bytes).status, ENOENT);
   }
 }
@@ -300,9 +300,9 @@ TEST_F(store_gpu_direct, ItSaysWhyItDoesNot) {
   EXPECT_EQ(put_device("k", buffer.pointer(), buffer.bytes()).result.way, path::shm_direct);
   EXPECT_NE(store_->why_no_gpu_direct().find("is off"), std::string::npos) << store_->why_no_gpu_direct();
   EXPECT_NE(statistics().find("peerlane_store_gpu_direct{why_not=\"the store's"), std::string::npos);
-  auto without = options();
-  without.gpu_direct = false;
-  EXPECT_NE(store_rig::open(without)->why_no_gpu_direct().find("PEERLANE_STORE_GPU_DIRECT"), std::string::npos);
+  auto refusing = options();
+  refusing.gpu_direct = false;
+  EXPECT_NE(store_rig::open(refusing)->why_no_gpu_direct().find("PEERLANE_STORE_GPU_DIRECT"), std::string::npos);
 }
 
 // A peer that speaks the protocol by hand, with a device link of its own.

@@ -94,8 +94,8 @@ TEST_F(store_process, TheServiceManagerHearsThatItServes) {
   path.copy(address.sun_path, sizeof address.sun_path - 1);
   ASSERT_EQ(bind(manager, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
   start({}, [&] { setenv("NOTIFY_SOCKET", path.c_str(), 1); });
-  pollfd told{manager, POLLIN, 0};
-  ASSERT_EQ(poll(&told, 1, 30'000), 1) << said();
+  pollfd readable{manager, POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 30'000), 1) << said();
   char text[256] = {};
   ASSERT_GT(recv(manager, text, sizeof text - 1, 0), 0);
   close(manager);
