@@ -6,6 +6,7 @@
 #   <prefix>/bin/peerlane, gdrcopy_sanity, ...             links to that program
 #   <prefix>/include, <libdir>/pkgconfig, <libdir>/cmake, share/doc/peerlane, share/man
 #   <prefix>/share/bash-completion, share/zsh               completions
+#   <prefix>/share/peerlane                                the store as a service: unit, user, settings, Grafana's dashboard
 #   <prefix>/src/peerlane-gdrdrv-<version>                 the optional kernel module's sources, for make and DKMS
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -25,6 +26,13 @@ install(FILES ${PROJECT_BINARY_DIR}/packaging/peerlane.1 DESTINATION ${CMAKE_INS
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/completions/peerlane.bash RENAME peerlane
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 install(FILES ${PROJECT_SOURCE_DIR}/packaging/completions/_peerlane DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+
+# The store as a service (docs/store.md); packages put the unit and its user where systemd looks.
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/systemd/peerlane-store.service ${PROJECT_SOURCE_DIR}/packaging/systemd/peerlane-store.sysusers
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/peerlane/systemd)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/systemd/store.json DESTINATION ${CMAKE_INSTALL_DATADIR}/peerlane)
+install(FILES ${PROJECT_SOURCE_DIR}/packaging/grafana/peerlane-store.json RENAME store-dashboard.json
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/peerlane)
 
 set(PL_DRIVER_DIR src/peerlane-gdrdrv-${PROJECT_VERSION})
 configure_file(${PROJECT_SOURCE_DIR}/packaging/dkms.conf.in ${PROJECT_BINARY_DIR}/packaging/dkms.conf @ONLY)

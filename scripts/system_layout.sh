@@ -52,6 +52,14 @@ tidy_binaries() {  # STAGE LIB
   find "$stage" -type f -name '*.so*' -exec chmod 644 {} +
 }
 
+place_service() {  # STAGE
+  local given=$1/usr/share/peerlane/systemd
+  mkdir -p "$1/usr/lib/systemd/system" "$1/usr/lib/sysusers.d"
+  mv "$given/peerlane-store.service" "$1/usr/lib/systemd/system/"
+  mv "$given/peerlane-store.sysusers" "$1/usr/lib/sysusers.d/peerlane-store.conf"
+  rmdir "$given"
+}
+
 place_driver_and_pages() {  # STAGE UDEV VERSION
   local stage=$1 udev=$2 version=$3 own source name
   own=$(project_version)
@@ -76,5 +84,6 @@ system_layout() {  # BUILD STAGE LIB UDEV VERSION
   cmake --install "$1" --prefix "$2/usr" --strip >"$2/log" || { cat "$2/log" && exit 1; }
   move_libraries "$1" "$2" "$3"
   tidy_binaries "$2" "$3"
+  place_service "$2"
   place_driver_and_pages "$2" "$4" "$5"
 }

@@ -54,6 +54,10 @@ constexpr std::array kVariables = {
         "PEERLANE_STORE_UCX", env_type::choice, "", "auto", "auto|off|on",
         "values between a store and its clients by UCX: auto where RDMA joins them; on: also over what else UCX finds"},
     env_variable{
+        "PEERLANE_STORE_GPU_DIRECT", env_type::choice, "", "auto", "auto|off|on",
+        "a store on this host moves GPU memory itself: auto, if it runs as this user or as root, since it then reaches the "
+        "whole allocation; on: whoever runs it"},
+    env_variable{
         "PEERLANE_STORE_GPU_CHECKSUM", env_type::choice, "", "auto", "auto|off|on",
         "the checksum of large puts from GPU memory by the GPU itself; auto: not on the simulated one; off: by CPU threads"},
     env_variable{"PEERLANE_NIXL_FORCE", env_type::boolean, "", "0", "",
@@ -233,6 +237,7 @@ constexpr std::array kVariables = {
     env_variable{"SLURM_LOCALID", env_type::text, "", "", "", "place among the ranks of this host (srun)"},
     env_variable{"SLURM_JOB_ID", env_type::text, "", "", "", "the job that the ranks belong to (Slurm)"},
     env_variable{"SLURM_STEP_ID", env_type::text, "", "", "", "the job step that the ranks belong to (Slurm)"},
+    env_variable{"NOTIFY_SOCKET", env_type::text, "", "", "", "where `peerlane store serve` tells that it serves (systemd)"},
     env_variable{"NO_COLOR", env_type::text, "", "", "", "set to anything: `peerlane` prints without colours"},
     env_variable{"TERM", env_type::text, "", "", "", "dumb: `peerlane` prints without colours and progress"},
     env_variable{"COLUMNS", env_type::text, "", "", "", "width at which `peerlane env` wraps; empty: the terminal's"},

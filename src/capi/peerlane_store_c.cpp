@@ -36,7 +36,7 @@ namespace wire = pl::store_protocol;
 
 static_assert(PEERLANE_PATH_SHM_DIRECT == static_cast<int>(wire::path::shm_direct));
 static_assert(PEERLANE_PATH_TLS == static_cast<int>(wire::path::tls));
-static_assert(PEERLANE_PATH_UCX == static_cast<int>(wire::path::last));
+static_assert(PEERLANE_PATH_GPU_DIRECT == static_cast<int>(wire::path::last));
 static_assert(PEERLANE_POOL_DEFAULT == static_cast<int>(wire::durability::pool_default));
 static_assert(PEERLANE_VOLATILE == static_cast<int>(wire::durability::volatile_));
 static_assert(PEERLANE_LOGGED == static_cast<int>(wire::durability::logged));
@@ -205,7 +205,7 @@ PL_EXPORT int peerlane_store_open(const peerlane_store_options* given, peerlane_
   try {
     if (store == nullptr) return fail(EINVAL, kNullPointer);
     const auto options = taken(given);
-    if (options.require_path > PEERLANE_PATH_UCX) return fail(EINVAL, "unknown require_path");
+    if (options.require_path > PEERLANE_PATH_GPU_DIRECT) return fail(EINVAL, "unknown require_path");
     auto made = std::make_shared<open_store>();
     pl::store_client::client_options settings;
     settings.server = address_of(options);

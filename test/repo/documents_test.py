@@ -3,6 +3,7 @@
 """What the documents name exists: calls, findings of the doctor, and pages that build (where `make docs` has fetched mkdocs)."""
 
 import ast
+import json
 import re
 import subprocess
 import tempfile
@@ -23,6 +24,19 @@ class Reference(unittest.TestCase):
             silent = [n.name for n in functions if isinstance(n, ast.FunctionDef) and not n.name.startswith("_") and not ast.get_docstring(n)]
             with self.subTest(path=path.name):
                 self.assertEqual(silent, [])
+
+
+class Dashboard(unittest.TestCase):
+    def test_its_metrics_exist(self):
+        board = json.loads((ROOT / "packaging/grafana/peerlane-store.json").read_text(encoding="utf-8"))
+        source = (ROOT / "src/store/server/metrics.cpp").read_text(encoding="utf-8")
+        known = set(re.findall(r'"(peerlane_store_\w+)"', source))
+        known |= {f"peerlane_store_pool_{name}" for name in re.findall(r'\{"(\w+)", "(?:gauge|counter)"', source)}
+        expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+        expressions += [one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+        used = {re.sub(r"_seconds_(bucket|count)$", "_seconds", name) for one in expressions for name in re.findall(r"peerlane_store_\w+", one)}
+        self.assertGreater(len(used), 20)
+        self.assertEqual(used - known, set())
 
 
 class Words(unittest.TestCase):

@@ -30,7 +30,8 @@ struct demo_options {
   reach_options target;
   std::string server, level = "volatile", device;
   std::uint64_t bytes = 128u << 20;
-  std::int64_t rounds = 10, patience_s = 30, debug = 0;
+  std::int64_t rounds = 10, values = 1, patience_s = 30, debug = 0;
+  std::uint64_t all_bytes() const { return bytes * static_cast<std::uint64_t>(values); }
 };
 
 struct rate {
@@ -52,10 +53,11 @@ class demo {
       : options_(options),
         gpu_(gpu),
         copies_(copies),
-        buffer_(gpu, options.bytes),
-        host_(gpu, options.bytes),
+        buffer_(gpu, options.all_bytes()),
+        host_(gpu, options.all_bytes()),
         store_(reach(options.target, &*copies, &gpu.cuda())) {
-    mine_ = tools::must(store_->classify(buffer_.get(), options.bytes));
+    mine_ = tools::must(store_->classify(buffer_.get(), options.all_bytes()));
+    for (std::int64_t i = 0; i < options.values; ++i) keys_.push_back(format("key0/%lld", static_cast<long long>(i)));
     pool_ = pool_of(*store_, "gpuPool", true);
   }
 
@@ -68,14 +70,14 @@ class demo {
     gpu_.check(gpu_.cuda().cuDeviceGetName(name, sizeof name, gpu_.device()), "cuDeviceGetName");
     std::printf("%s found\n[pid = %d, dev = %d] device name = [%s]\n",
                 plural(static_cast<std::uint64_t>(count), "device").c_str(), getpid(), gpu_.ordinal(), name);
-    std::printf("Allocated GPU buffer: %.0f MiB at 0x%llx\n", static_cast<double>(options_.bytes) / kMiB,
+    std::printf("Allocated GPU buffer: %.0f MiB at 0x%llx\n", static_cast<double>(options_.all_bytes()) / kMiB,
                 static_cast<unsigned long long>(buffer_.get()));
     std::printf("Registered with the store: %s\n", registration().c_str());
     fill(0);
     view();
     const rate put = puts();
     std::printf("GPU --> MCAS Throughput: %.2f MB/s\n", put.mib_per_s());
-    gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.bytes), "cuMemsetD8");
+    gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.all_bytes()), "cuMemsetD8");
     gpu_.synchronize();
     view();
     const rate get = gets();
@@ -87,6 +89,7 @@ class demo {
  private:
   std::string registration() const {
     const std::string reason = store_->why_no_shm(), not_pinned = store_->why_not_pinned();
+    if (store_->why_no_gpu_direct().empty()) return "the store moves the buffer's bytes itself";
     if (!reason.empty()) return "through the socket (" + reason + ")";
     return not_pinned.empty() ? "the store's memory is mapped"
                               : "the store's memory is mapped, not pinned (" + not_pinned + ")";
@@ -98,15 +101,15 @@ class demo {
   }
   void fill(std::int64_t round) {
     auto* bytes = static_cast<unsigned char*>(host_.data());
-    for (std::size_t i = 0; i < options_.bytes; ++i) bytes[i] = byte_at(round, i);
-    gpu_.check(gpu_.cuda().cuMemcpyHtoD_v2(buffer_.get(), bytes, options_.bytes), "cuMemcpyHtoD");
+    for (std::size_t i = 0; i < options_.all_bytes(); ++i) bytes[i] = byte_at(round, i);
+    gpu_.check(gpu_.cuda().cuMemcpyHtoD_v2(buffer_.get(), bytes, options_.all_bytes()), "cuMemcpyHtoD");
     gpu_.synchronize();
   }
   void verify(std::int64_t round, const char* moment) {
     auto* bytes = static_cast<unsigned char*>(host_.data());
-    std::memset(bytes, 0, options_.bytes);
-    gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(bytes, buffer_.get(), options_.bytes), "cuMemcpyDtoH");
-    for (std::size_t i = 0; i < options_.bytes; ++i)
+    std::memset(bytes, 0, options_.all_bytes());
+    gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(bytes, buffer_.get(), options_.all_bytes()), "cuMemcpyDtoH");
+    for (std::size_t i = 0; i < options_.all_bytes(); ++i)
       if (bytes[i] != byte_at(round, i))
         throw tool_failure(format("%s: byte %zu is 0x%02x, not 0x%02x", moment, i, bytes[i], byte_at(round, i)));
   }
@@ -119,7 +122,7 @@ class demo {
   template <class Step>
   rate timed(const Step& step) {
     rate out;
-    out.bytes = static_cast<double>(options_.bytes);
+    out.bytes = static_cast<double>(options_.all_bytes());
     // Warm-up: mappings, pinning; memory and disk that are used for the first time, which the second put still does, as the
     // first one's value is there.
     for (int i = 0; i < 3; ++i) step();
@@ -131,22 +134,47 @@ class demo {
     return out;
   }
   rate puts() {
+    return timed([&] { put_ = put(); });
+  }
+  store_client::reply put() {
     store_client::put_request options;
     options.level = durability_option(options_.level);
-    return timed([&] { put_ = must(store_->run(store_->make_put(pool_, "key0", mine_, options))); });
+    if (options_.values > 1) return run_batch(store_protocol::opcode::batch_put, options.level);
+    return must(store_->run(store_->make_put(pool_, "key0", mine_, options)));
+  }
+  store_client::reply get() {
+    if (options_.values > 1) return run_batch(store_protocol::opcode::batch_get, std::nullopt);
+    return must(store_->run(store_->make_get(pool_, "key0", mine_, {})));
+  }
+  // All values by one call; the answer is the last one's, of all bytes.
+  store_client::reply run_batch(store_protocol::opcode op, std::optional<store_protocol::durability> level) {
+    std::vector<store_client::batch_entry> entries(keys_.size());
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      entries[i].key = keys_[i];
+      entries[i].level = level;
+      entries[i].buffer = {mine_.address + i * options_.bytes, options_.bytes, mine_.device};
+    }
+    std::uint64_t moved_bytes = 0;
+    store_client::reply last;
+    for (auto& one : store_->run_batch(op, pool_, entries)) {
+      last = must(std::move(one));
+      moved_bytes += last.moved_bytes;
+    }
+    last.moved_bytes = moved_bytes;
+    return last;
   }
   rate gets() {
     const rate out = timed([&] {
-      get_ = must(store_->run(store_->make_get(pool_, "key0", mine_, {})));
-      if (get_.moved_bytes != options_.bytes) throw tool_failure("a get brought fewer bytes than were put");
+      get_ = get();
+      if (get_.moved_bytes != options_.all_bytes()) throw tool_failure("a get brought fewer bytes than were put");
     });
     verify(0, "get after the rounds");
     // Repeats with new bytes, from end to end.
     fill(1);
-    must(store_->run(store_->make_put(pool_, "key1", mine_, {})));
-    gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.bytes), "cuMemsetD8");
+    put();
+    gpu_.check(gpu_.cuda().cuMemsetD8_v2(buffer_.get(), 0, options_.all_bytes()), "cuMemsetD8");
     gpu_.synchronize();
-    must(store_->run(store_->make_get(pool_, "key1", mine_, {})));
+    get();
     verify(1, "put and get of new bytes");
     fill(0);
     return out;
@@ -156,10 +184,10 @@ class demo {
     const auto host = copy::address_of(host_.data());
     return timed([&] {
       if (way == copy::direction::to_host)
-        gpu_.check(gpu_.cuda().cuMemcpyDtoHAsync_v2(copy::host_pointer(host), buffer_.get(), options_.bytes, nullptr),
+        gpu_.check(gpu_.cuda().cuMemcpyDtoHAsync_v2(copy::host_pointer(host), buffer_.get(), options_.all_bytes(), nullptr),
                    "cuMemcpyDtoHAsync");
       else
-        gpu_.check(gpu_.cuda().cuMemcpyHtoDAsync_v2(buffer_.get(), copy::host_pointer(host), options_.bytes, nullptr),
+        gpu_.check(gpu_.cuda().cuMemcpyHtoDAsync_v2(buffer_.get(), copy::host_pointer(host), options_.all_bytes(), nullptr),
                    "cuMemcpyHtoDAsync");
       gpu_.check(gpu_.cuda().cuStreamSynchronize(nullptr), "cuStreamSynchronize");
     });
@@ -171,6 +199,7 @@ class demo {
     one["kind"] = "transfer";
     one["direction"] = direction;
     one["size_bytes"] = options_.bytes;
+    one["values"] = options_.values;
     one["path"] = store_protocol::name_of(got.result.way);
     one["durability"] = store_protocol::name_of(got.result.reached);
     one["bandwidth_gb_per_s"] = took.gb_per_s();
@@ -199,6 +228,7 @@ class demo {
   tools::host_memory host_;
   std::unique_ptr<store_client::client> store_;
   store_client::memory mine_;
+  std::vector<std::string> keys_;  // of several values
   std::uint32_t pool_ = 0;
   store_client::reply put_, get_;
 };
@@ -214,6 +244,7 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   parser.integer("--patience", options.patience_s, 1, 3600, "Seconds for one operation");
   parser.text("--device", options.device, "As MCAS's network device; not used: same-host copies need none");
   parser.size("--size", options.bytes, "Bytes of the buffer");
+  parser.integer("--values", options.values, 1, 1 << 20, "So many values of that size, put and got by one call each");
   parser.integer("--rounds", options.rounds, 1, 100'000, "Timed puts, and gets");
   parser.text("--durability", options.level, "What the puts survive: volatile, logged, durable [volatile]");
   add(parser, options.target);
@@ -225,16 +256,19 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   std::optional<own_server> own;
   if (options.target.socket.empty() && options.target.connect.empty() && nobody_serves(options.target.data)) {
     // Room for two values, and for the new version of one while the old one is still there.
-    const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, 4 * options.bytes);
+    const std::uint64_t arena = std::max<std::uint64_t>(64u << 20, 4 * options.all_bytes());
     const std::uint64_t chunk = arena >= (256u << 20) ? 256u << 20 : 16u << 20;
-    own.emplace(options.target.data,
-                std::vector<std::string>{"--arena", std::to_string(arena), "--chunk", std::to_string(chunk)});
+    std::vector<std::string> more = {"--arena", std::to_string(arena), "--chunk", std::to_string(chunk)};
+    // Its threads poll the channels: the default on few CPUs is to sleep.
+    if (options.target.require == "gpu-direct") more.insert(more.end(), {"--spin-us", "50"});
+    own.emplace(options.target.data, more);
     options.target.socket = own->socket();
   }
   tools::report report(call, options.common, "store gpu-direct-demo");  // first: it moves the text off standard output
   const tools::gpu_session gpu(options.common.gpu, false);
   report.describe(&gpu, nullptr, tools::place_thread(options.common, gpu.bus_id(), gpu.simulated()));
   report.file().set_parameter("size_bytes", options.bytes);
+  report.file().set_parameter("values", options.values);
   report.file().set_parameter("rounds", options.rounds);
   report.file().set_parameter("durability", options.level);
   {

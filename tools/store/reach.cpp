@@ -15,7 +15,8 @@ void add(tools::command_parser& parser, reach_options& options) {
   parser.text("--tls-cert", options.tls_certificate, "TLS: this client's certificate, PEM");
   parser.text("--tls-key", options.tls_key, "TLS: its private key, PEM");
   parser.text("--tls-ca", options.tls_authority, "TLS: the authority that signed the store's certificate, PEM");
-  parser.text("--require-path", options.require, "Fail instead of going another way: shm-direct, unix, tcp, tls or ucx");
+  parser.text("--require-path", options.require,
+              "Fail instead of going another way: shm-direct, gpu-direct, unix, tcp, tls or ucx");
   parser.flag("--no-shm", options.no_shm, "Do not map the store's memory");
   parser.integer("--timeout-ms", options.timeout_ms, 1, 3'600'000, "Time for one operation");
 }

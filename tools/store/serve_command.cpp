@@ -11,6 +11,7 @@
 #include "store/server/server.hpp"
 #include "tools/common/options.hpp"
 #include "tools/common/word_list.hpp"
+#include "tools/store/service_manager.hpp"
 #include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
@@ -110,6 +111,9 @@ int serve(const tools::invocation& call) {
               server->tcp_endpoint().empty() ? "none" : server->tcp_endpoint().c_str());
   if (!server->metrics_endpoint().empty()) std::printf("metrics http://%s/metrics\n", server->metrics_endpoint().c_str());
   std::fflush(stdout);
+  // A manager that does not listen gets no word, and the store serves anyway.
+  if (const status notified = notify_service_manager("READY=1\nSTATUS=Serving " + config.data); !notified)
+    std::fprintf(stderr, "%s\n", notified.error().message.c_str());
   tools::must(server->run());
   return tools::kExitOk;
 }

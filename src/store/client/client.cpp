@@ -130,14 +130,19 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
     one->head.flags |= flag::patch;
     one->head.offset = *options.offset;
   }
+  if (!options.offset) one->handed = hand_over(source, false, options.order);
   lock_t hold(lock_);
   if (options.ttl_ms)
     if (const status able = needs(store_protocol::capability::cache, "time to live"); !able)
       return failed(one, able.code(), able.error().message);
   one->fields.request_number = {client_id_, next_sequence_++};
-  const auto way = path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);
+  const auto way = one->handed.owner != nullptr
+                       ? store_protocol::path::gpu_direct
+                       : path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);
   if (!check_path(*one, way, "put")) return one;
-  if (way == store_protocol::path::shm_direct) {
+  if (way == store_protocol::path::gpu_direct) {
+    one->method = operation::kind::put_device;
+  } else if (way == store_protocol::path::shm_direct) {
     one->method = operation::kind::put_shm;
   } else if (way == store_protocol::path::ucx) {
     one->method = operation::kind::put_ucx;
@@ -161,11 +166,14 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
   one->head.offset = options.offset;
   one->head.value_bytes = destination.bytes;
   if (options.verify) one->head.flags |= flag::verify;
+  one->handed = hand_over(destination, true, options.order);
   const lock_t hold(lock_);
-  const auto way = path_for(destination.bytes, true, options.order.has, !options.order.has);
+  const auto way = one->handed.owner != nullptr ? store_protocol::path::gpu_direct
+                                                : path_for(destination.bytes, true, options.order.has, !options.order.has);
   if (!check_path(*one, way, "get")) return one;
   const bool by_memory = way == store_protocol::path::shm_direct;
-  one->method = by_memory                          ? operation::kind::get_shm
+  one->method = one->handed.owner != nullptr       ? operation::kind::get_device
+                : by_memory                        ? operation::kind::get_shm
                 : way == store_protocol::path::ucx ? operation::kind::get_ucx
                                                    : operation::kind::get_streamed;
   if (!options.leave_to_stream || !options.order.has) return one;
@@ -301,6 +309,8 @@ void client::finish(const operation_ptr& one, int status, std::string text) {
   if (one->done()) return;
   keep_rest_of_frame(*one);
   stop_ucx_transfer(*one);
+  if (!leave_device(*one, false) && status != 0)
+    text += "; the store has stopped while it moved this memory, and may still do so when it goes on";
   one->phase = operation::stage::done;
   one->got.status = status;
   if (status != 0) one->got.text = std::move(text);
@@ -380,6 +390,10 @@ std::string client::why_not_pinned() const {
 std::string client::why_no_ucx() const {
   const lock_t hold(lock_);
   return ucx_ready() ? std::string() : why_no_ucx_;
+}
+std::string client::why_no_gpu_direct() const {
+  const lock_t hold(lock_);
+  return device_ != nullptr ? std::string() : why_no_device_;
 }
 std::string client::ucx_lanes() const {
   const lock_t hold(lock_);

@@ -17,6 +17,7 @@
 #include "store/client/arena_map.hpp"
 #include "store/client/operation.hpp"
 #include "store/protocol/byte_channel.hpp"
+#include "store/protocol/greeting.hpp"
 
 namespace pl::store_client {
 
@@ -31,6 +32,7 @@ struct client_options {
   bool reconnect = true;
   std::optional<ucx_mode> ucx;       // unset: PEERLANE_STORE_UCX
   std::optional<bool> gpu_checksum;  // of large puts from GPU memory; unset: PEERLANE_STORE_GPU_CHECKSUM
+  std::optional<bool> gpu_direct;    // unset: PEERLANE_STORE_GPU_DIRECT
   unsigned spin_us = 20;             // how long a waiter looks before it sleeps
 };
 
@@ -131,6 +133,8 @@ class client {
   std::string why_not_pinned() const;
   // Why values do not use UCX; empty if large values do.
   std::string why_no_ucx() const;
+  // Why the server does not move device memory itself; empty if it does.
+  std::string why_no_gpu_direct() const;
   // UCX's transports to the server: "rc_verbs/mlx5_0:1".
   std::string ucx_lanes() const;
   store_protocol::path way() const;
@@ -216,6 +220,14 @@ class client {
   void drop_ucx();
   void give_grant_back(operation& one);
   store_protocol::path path_for(std::uint64_t bytes, bool may_map, bool at_any_size, bool may_use_ucx) const;
+
+  // client_device.cpp
+  bool wants_gpu_direct(int socket, std::string& why_not) const;
+  void join_device(greeted& hello, std::string why_not);
+  handed_memory hand_over(const memory& buffer, bool is_get, const stream_order& order);
+  bool submit_by_device(const operation_ptr& one);
+  void device_refused(const operation_ptr& one);
+  bool leave_device(operation& one, bool is_answered);
   bool check_path(operation& one, store_protocol::path way, const char* option) const;
 
   // client_connect.cpp
@@ -264,6 +276,8 @@ class client {
   int ucx_staging_device_ = 0;                            // whose copies it is registered for
   std::vector<operation_ptr> ucx_operations_;             // put_ucx and get_ucx whose bytes may move
   std::string why_no_ucx_;
+  std::shared_ptr<device_memories> device_;  // null: this connection has no device link
+  std::string why_no_device_;
   std::map<std::uint32_t, std::string> pools_;
   std::uint64_t last_session_ = 0, reconnects_ = 0;
   clock::time_point next_connect_{}, next_check_{};

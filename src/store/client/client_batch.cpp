@@ -186,16 +186,25 @@ void client::run_frames(opcode op, std::span<const batch_frame> frames) {
 
 void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                        std::span<const std::size_t> items, const batch_settings& settings, std::vector<reply>& out) {
-  constexpr std::size_t kAtATime = 64;
-  for (std::size_t first = 0; first < items.size(); first += kAtATime) {
-    const auto part = items.subspan(first, std::min(kAtATime, items.size() - first));
-    std::vector<operation_ptr> list;
-    for (const std::size_t i : part) list.push_back(make_alone(op, pool, entries[i], settings.timeout_ms));
-    start(list);
+  // Parts of short values follow each other without a pause; of long ones there is room for few.
+  constexpr std::size_t kAtATime = 64, kParts = 4;
+  const bool is_short =
+      std::all_of(items.begin(), items.end(), [&](std::size_t i) { return entries[i].buffer.bytes <= kMaxBatchedBytes; });
+  std::deque<std::pair<std::span<const std::size_t>, std::vector<operation_ptr>>> parts;
+  for (std::size_t first = 0; first < items.size() || !parts.empty(); first += kAtATime) {
+    if (first < items.size()) {
+      auto& [part, list] = parts.emplace_back();
+      part = items.subspan(first, std::min(kAtATime, items.size() - first));
+      for (const std::size_t i : part) list.push_back(make_alone(op, pool, entries[i], settings.timeout_ms));
+      start(list);
+      if (is_short && parts.size() < kParts) continue;
+    }
+    const auto& [part, list] = parts.front();
     for (std::size_t i = 0; i < part.size(); ++i) {
       wait(list[i]);
       out[part[i]] = list[i]->got;
     }
+    parts.pop_front();
   }
 }
 

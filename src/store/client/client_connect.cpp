@@ -24,11 +24,14 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   request.pools = pools_;
   request.ucx = offer_ucx();
   hold.unlock();
+  std::string why_no_device;
   auto wire = connect(options_.server, timeout_ms);
+  request.device = wire && wants_gpu_direct((*wire)->fd(), why_no_device);
   result<greeted> hello = failure{};
   if (wire) hello = greet(**wire, request, timeout_ms);
   if (hello && hello->rings_fd >= 0) wire = over_rings(*std::move(wire), hello->rings_fd);
-  if (!wire && hello && hello->arena_fd >= 0) close(hello->arena_fd);
+  for (const int fd : {hello ? hello->arena_fd : -1, hello ? hello->device_fd : -1})
+    if (!wire && fd >= 0) close(fd);
   hold.lock();
   if (!wire) return wire.error();
   if (!hello) return hello.error();
@@ -52,6 +55,7 @@ status client::connect_now(lock_t& hold, unsigned timeout_ms) {
   why_no_shm_ = reason;
   backoff_ = kFirstBackoff;
   join_ucx(hello->ucx, hello->ucx_refusal);
+  join_device(*hello, std::move(why_no_device));
   // In the order of the first requests.
   std::vector<operation_ptr> again;
   for (const auto& [id, one] : asked_)
@@ -81,6 +85,8 @@ void client::lose_connection(const failure& reason) {
     if (one->done() && one->unpin_later) --noticed_;
   }
   copies_.clear();
+  for (const auto& [id, one] : asked_) leave_device(*one, false);
+  device_.reset();
   leave_ucx();
   ++reconnects_;
   next_connect_ = clock::now();

@@ -49,6 +49,8 @@ void client::submit(const operation_ptr& one) {
   asked_[one->head.request_id] = one;
   if (!wire_) return;  // sent again after a reconnect
   if (one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx) return submit_by_ucx(one);
+  const bool by_device = one->method == operation::kind::put_device || one->method == operation::kind::get_device;
+  if (by_device && !submit_by_device(one)) return;
   auto op = one->head.op;
   if (one->method == operation::kind::put_shm) {
     op = opcode::alloc;
@@ -329,6 +331,10 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
     const bool by_memory = one->method == operation::kind::put_shm || one->method == operation::kind::get_shm;
     const bool uses_ucx = one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx;
     const bool is_unsupported = header.status == EFBIG || header.status == ENOTSUP;
+    if (one->handed.has_slot && is_unsupported) {
+      asked_.erase(header.request_id);
+      if (options_.require == store_protocol::path::none) return device_refused(one);
+    }
     if ((by_memory && is_unsupported) || (uses_ucx && (is_unsupported || header.status == ECONNABORTED))) {
       asked_.erase(header.request_id);
       return go_by_socket(one, fields.text.value_or(errno_text(header.status)));
@@ -339,7 +345,14 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
     return finish(one, header.status, std::move(reason));
   }
   if (fields.result) got.result = *fields.result;
+  leave_device(*one, true);
   switch (one->method) {
+    case operation::kind::put_device:
+      got.moved_bytes = one->mine.bytes;
+      break;
+    case operation::kind::get_device:
+      got.moved_bytes = header.value_bytes;
+      break;
     case operation::kind::put_shm:
       if (header.op != opcode::alloc) break;
       [[fallthrough]];

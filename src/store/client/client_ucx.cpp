@@ -87,6 +87,8 @@ bool client::check_path(operation& one, store_protocol::path way, const char* op
   const bool read_only = way != store_protocol::path::shm_direct && arena_ != nullptr && arena_->read_only();
   std::string reason = read_only ? "the store's memory is mapped to read only" : why_no_shm_;
   if (options_.require == store_protocol::path::ucx) reason = ucx_ready() ? "this get is in stream order" : why_no_ucx_;
+  if (options_.require == store_protocol::path::gpu_direct)
+    reason = why_no_device_.empty() ? "it is not for this value or its memory" : why_no_device_;
   if (reason.empty()) reason = "that is how the store was reached";
   one.phase = operation::stage::done;
   one.got.status = ENOTSUP;

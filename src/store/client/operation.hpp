@@ -12,6 +12,7 @@
 #include "copy/completion.hpp"
 #include "cuda/pointer.hpp"
 #include "store/client/checksum_pool.hpp"
+#include "store/client/device_link.hpp"
 #include "store/client/ucx_value_stream.hpp"
 #include "store/protocol/wire.hpp"
 
@@ -46,7 +47,7 @@ struct stream_order {
 
 class operation {
  public:
-  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_ucx, get_ucx };
+  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_ucx, get_ucx, put_device, get_device };
   enum class stage {
     asked,    // a frame is (or will be) with the server
     to_copy,  // shm: the extents are known
@@ -76,6 +77,7 @@ class operation {
   stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: from when its bytes may move
   bool ucx_answered = false;         // get_ucx: how many they are is known; put_ucx: the commit is asked for
   std::uint64_t ucx_bytes = 0;       // get_ucx: that many
+  handed_memory handed;              // put_device, get_device: until the operation ends
   std::vector<store_protocol::extent> extents;
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`

@@ -73,6 +73,16 @@ class exchange {
   std::uint64_t end_ns_;
 };
 
+// Asks for a descriptor. The error is the connection's; a refusal leaves `fd` -1 and gives the reason.
+status ask_descriptor(exchange& talk, byte_channel& wire, opcode op, int& fd, std::string& refusal) {
+  const auto given = talk.ask(op, {}, {});
+  if (!given) return given.error();
+  fd = wire.take_descriptor();
+  if (given->header.status != 0) refusal = given->fields.text.value_or("the store refused");
+  else if (fd < 0) return failure{EPROTO, format("the store's answer to %s came without a descriptor", name_of(op))};
+  return {};
+}
+
 failure refused(const answer& reply) { return {reply.header.status, reply.fields.text.value_or("the store refused")}; }
 
 }  // namespace
@@ -108,15 +118,23 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
     if (attached->header.status != 0) out.why_no_shm = refused(*attached).message;
     else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory came without a descriptor"};
   }
+  const bool is_local = wire.way() == store_protocol::path::unix_socket;
+  if (request.device && (out.server.capabilities & store_protocol::capability::device) != 0 && is_local) {
+    const status asked = ask_descriptor(talk, wire, opcode::device_link, out.device_fd, out.why_no_device);
+    if (!asked) {
+      if (out.arena_fd >= 0) close(out.arena_fd);
+      return asked.error();
+    }
+  }
   // Last: nothing goes through the socket after it.
   const bool has_rings = (out.server.capabilities & store_protocol::capability::rings) != 0;
-  if (request.rings && has_rings && wire.way() == store_protocol::path::unix_socket) {
-    const auto given = talk.ask(opcode::rings, {}, {});
-    out.rings_fd = wire.take_descriptor();
-    const bool is_lost = given && given->header.status == 0 && out.rings_fd < 0;
-    if (!given || is_lost) {
-      if (out.arena_fd >= 0) close(out.arena_fd);
-      return given ? failure{EPROTO, "the store's rings came without a descriptor"} : given.error();
+  if (request.rings && has_rings && is_local) {
+    std::string ignored;
+    const status asked = ask_descriptor(talk, wire, opcode::rings, out.rings_fd, ignored);
+    if (!asked) {
+      for (const int fd : {out.arena_fd, out.device_fd})
+        if (fd >= 0) close(fd);
+      return asked.error();
     }
   }
   return out;

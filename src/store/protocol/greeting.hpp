@@ -17,6 +17,8 @@ struct greeted {
   int arena_fd = -1;                            // the caller's; -1 if not attached
   int rings_fd = -1;                            // the caller's; not -1: all bytes from here on go through them
   std::string why_no_shm;                       // if not attached
+  int device_fd = -1;                           // the caller's; the client's end of the device link
+  std::string why_no_device;                    // if there is none
   std::optional<store_protocol::ucx_offer> ucx;
   std::string ucx_refusal;  // if the server said it
 };
@@ -24,6 +26,7 @@ struct greeted {
 struct greeting_request {
   std::uint64_t last_session = 0;
   bool attach = true;                            // the arena, if the server allows it
+  bool device = false;                           // a device link, if the server has DMA channels
   bool rings = false;                            // for the connection's bytes, if the server has them
   std::map<std::uint32_t, std::string> pools;    // opened again
   std::optional<store_protocol::ucx_offer> ucx;  // this end's

@@ -71,7 +71,9 @@ enum class opcode : std::uint8_t {
   batch_erase,
   erase_prefix,  // key: what the keys begin with; the answer's outcome::value_bytes says how many went, and `after` how far
                  // it came
-  last = erase_prefix,
+  device_link,   // unix socket only: the answer brings the descriptor of a socket by which device memory is handed over
+                 // (device_link.hpp)
+  last = device_link,
 };
 const char* name_of(opcode op) noexcept;
 
@@ -85,7 +87,9 @@ inline constexpr std::uint16_t verify = 32;   // get, lookup: hold the value aga
 inline constexpr std::uint16_t ucx = 64;      // get, alloc and the answers: the bytes go by UCX (ucx_value_stream.hpp)
 inline constexpr std::uint16_t knows_requests = 128;  // sync_keys: what requests did was told before (sync_requests)
 inline constexpr std::uint16_t atomic = 256;          // batch_put, batch_erase: all or nothing
-inline constexpr std::uint16_t known = reply | streamed | more | warm | patch | verify | ucx | knows_requests | atomic;
+inline constexpr std::uint16_t device = 512;  // put, get: the server moves the bytes, between its memory and `device_part`
+inline constexpr std::uint16_t known =
+    reply | streamed | more | warm | patch | verify | ucx | knows_requests | atomic | device;
 }  // namespace flag
 
 struct head {
@@ -111,7 +115,7 @@ inline constexpr std::uint16_t kMandatory = 0x8000;
 
 enum class condition : std::uint8_t { none, if_absent, if_present, if_version };
 using store::durability;  // pool_default in a request: as the pool says
-enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, last = ucx };
+enum class path : std::uint8_t { none, shm_direct, shm_staged, unix_socket, tcp, tls, ucx, gpu_direct, last = gpu_direct };
 const char* name_of(path transport) noexcept;
 using store::name_of;
 std::optional<path> path_of(std::string_view name) noexcept;  // "shm-direct", "tcp", ...
@@ -197,6 +201,7 @@ inline constexpr std::uint64_t rings = 4;          // the same
 inline constexpr std::uint64_t arrived = 8;        // the same
 inline constexpr std::uint64_t batches = 32;       // knows batch_get to erase_prefix
 inline constexpr std::uint64_t cache = 16;         // has pools that are caches, and values with a time to live
+inline constexpr std::uint64_t device = 64;        // knows device_link
 }  // namespace capability
 
 // One end of a UCX transport, in both greetings; the server's only where there shall be a UCX transport.
@@ -216,6 +221,15 @@ struct copy_terms {
   std::uint64_t version = 0;  // put: the value's; erase: of what was erased. The copy takes it unless it has a later one ...
   std::uint64_t replaces = 0;  // ... or has exactly this one
   bool operator==(const copy_terms&) const = default;
+};
+
+// Where a value lies in device memory that this connection has handed over (device_link.hpp).
+struct device_part {
+  std::uint32_t memory = 0;  // the number that the server gave it
+  std::uint32_t slot = 0;    // device_slots: whether the server may still touch it
+  std::uint64_t ticket = 0;  // of this use of the slot
+  std::uint64_t offset = 0;
+  bool operator==(const device_part&) const = default;
 };
 
 // The memory tier as a client maps it: whole chunks, each registered with CUDA once.
@@ -249,6 +263,7 @@ struct tail {
   std::optional<pool_statistics> statistics;  // the answer to pool_open
   std::optional<std::uint64_t> ttl_ms;        // put, commit: into a cache
   std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
+  std::optional<device_part> device;          // flag::device
   bool operator==(const tail&) const = default;
 };
 

@@ -34,6 +34,7 @@ enum field : std::uint16_t {
   kCacheIs = 22,  // in answers: clients of earlier releases skip it
   kStatistics = 23,
   kTtl = 24 | kMandatory,
+  kDevicePart = 25 | kMandatory,
 };
 
 void add(std::string& out, std::uint16_t type, std::string_view bytes) {
@@ -244,6 +245,14 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
     case kTtl:
       out.ttl_ms = reader.number<std::uint64_t>();
       return true;
+    case kDevicePart: {
+      auto& device = out.device.emplace();
+      device.memory = reader.number<std::uint32_t>();
+      device.slot = reader.number<std::uint32_t>();
+      device.ticket = reader.number<std::uint64_t>();
+      device.offset = reader.number<std::uint64_t>();
+      return true;
+    }
     case kUcxTransports:
       out.ucx_transports.emplace(reader.rest());
       return true;
@@ -305,6 +314,8 @@ std::string encode_tail(const tail& fields) {
     add(out, kStatistics, list);
   }
   if (fields.ttl_ms) add_numbers(out, kTtl, *fields.ttl_ms);
+  if (const auto& device = fields.device)
+    add_numbers(out, kDevicePart, device->memory, device->slot, device->ticket, device->offset);
   if (fields.ucx_transports) add(out, kUcxTransports, *fields.ucx_transports);
   add_lists(out, fields);
   return out;

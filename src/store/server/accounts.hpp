@@ -15,8 +15,9 @@ namespace pl::store_server {
 
 struct account {
   std::atomic<std::uint64_t> connections{0};
-  std::atomic<std::uint64_t> buffer_bytes{0};  // frames that are begun, answers that are not taken
-  std::atomic<std::uint64_t> memory_bytes{0};  // of the memory tier: grants, puts under way, pins
+  std::atomic<std::uint64_t> buffer_bytes{0};                      // frames that are begun, answers that are not taken
+  std::atomic<std::uint64_t> memory_bytes{0};                      // of the memory tier: grants, puts under way, pins
+  std::atomic<std::uint64_t> device_bytes{0}, device_memories{0};  // that it has handed over
 };
 using account_ref = std::shared_ptr<account>;
 

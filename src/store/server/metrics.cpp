@@ -162,6 +162,10 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
   counter(out, "peerlane_store_waits_for_room_total", "Puts that waited for memory.", waits_for_room.load());
   counter(out, "peerlane_store_ucx_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",
           ucx_refused.load());
+  family(out, "peerlane_store_gpu_direct", "gauge", "1: the server moves device memory of its clients itself.");
+  out += format("peerlane_store_gpu_direct{why_not=\"%s\"} %d\n", label(device_refusal).c_str(), device_refusal.empty());
+  counter(out, "peerlane_store_gpu_direct_failed_total", "Transfers by the server's DMA channels that failed.",
+          device_failures.load());
   gauge(out, "peerlane_store_orphans", "Sessions without connection whose process lives.", orphans.load());
   engine_text(out, engine);
   pools_text(out, pools);

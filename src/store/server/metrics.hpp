@@ -22,8 +22,10 @@ class metrics {
 
   std::atomic<std::int64_t> connections{0}, ungreeted{0};
   std::atomic<std::uint64_t> accepted{0}, refused{0}, protocol_errors{0}, stalled{0}, idle{0}, waits_for_room{0}, rings{0};
-  std::atomic<std::uint64_t> ucx_refused{0};  // UCX messages that named no transfer of a session
-  std::atomic<std::int64_t> orphans{0};       // sessions of vanished connections whose process may still touch the arena
+  std::atomic<std::uint64_t> ucx_refused{0};      // UCX messages that named no transfer of a session
+  std::atomic<std::uint64_t> device_failures{0};  // transfers by the server's DMA channels that went another way then
+  std::string device_refusal;                     // set before anything is served: why there are no such channels
+  std::atomic<std::int64_t> orphans{0};           // sessions of vanished connections whose process may still touch the arena
 
   // Prometheus' text format, version 0.0.4.
   std::string text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools = {}) const;

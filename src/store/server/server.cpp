@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server/server.hpp"
 
+#include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "base/env.hpp"
 #include "base/live_counter.hpp"
 #include "base/text.hpp"
+#include "store/client/checksum_pool.hpp"
 #include "store/cluster/cluster_service.hpp"
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/endpoint_text.hpp"
@@ -42,6 +44,7 @@ struct event_loop {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> stay{context.get_executor()};
   std::thread thread;
+  device_queue transfers{rings};
 
   // Polls for a while before it sleeps, because waking up costs more than a small request.
   void serve(std::uint64_t spin_ns) {
@@ -50,6 +53,7 @@ struct event_loop {
       context.run();
       return;
     }
+    transfers_here = &transfers;
     std::uint64_t idle_since = monotonic_ns();
     while (!context.stopped()) {
       const bool did = poll_rings();
@@ -120,8 +124,33 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   return out;
 }
 
+result<gid_t> group_of(const std::string& name) {
+  if (const auto number = parse_integer(name); number && *number >= 0) return static_cast<gid_t>(*number);
+  errno = 0;
+  const group* const found = getgrnam(name.c_str());  // while the server starts: one thread
+  if (found != nullptr) return found->gr_gid;
+  return failure{EINVAL, format("config field \"socket_group\": there is no group %s: make it (groupadd), or name another",
+                                name.c_str())};
+}
+
+// Group and rights of the socket's file.
+status give_socket(const std::string& path, const server_config& config) {
+  const auto mode = parse_socket_mode(config.socket_mode);
+  if (!mode) return mode.error();
+  if (!config.socket_group.empty()) {
+    const auto group = group_of(config.socket_group);
+    if (!group) return group.error();
+    if (chown(path.c_str(), static_cast<uid_t>(-1), *group) != 0)
+      return failure{errno, format("giving %s to group %s: %s: the server's user must be in that group, or be root",
+                                   path.c_str(), config.socket_group.c_str(), errno_text(errno).c_str())};
+  }
+  if (chmod(path.c_str(), *mode) == 0) return {};
+  return failure{errno, format("mode %s of %s: %s", config.socket_mode.c_str(), path.c_str(), errno_text(errno).c_str())};
+}
+
 // Replaces a socket file without a listener; one that answers stays.
-result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path) {
+result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path,
+                                                              const server_config& config) {
   if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
   std::error_code error;
   const unix_socket::endpoint endpoint(path);
@@ -134,9 +163,16 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
   auto out = std::make_unique<unix_socket::acceptor>(home);
   error = {};
   out->open(endpoint.protocol(), error);
-  const mode_t before = umask(0117);
+  const mode_t before = umask(0177);
   if (!error) out->bind(endpoint, error);
   umask(before);
+  // Nobody can connect before it listens.
+  if (!error) {
+    if (auto given = give_socket(path, config); !given) {
+      unlink(path.c_str());
+      return given.error();
+    }
+  }
   if (!error) out->listen(asio::socket_base::max_listen_connections, error);
   if (error) return failure{error.value(), format("listening on %s: %s", path.c_str(), error.message().c_str())};
   return out;
@@ -194,6 +230,8 @@ struct server::state {
   accounts principals;
   std::unique_ptr<orphaned_sessions> orphans;
   std::unique_ptr<ucx_listener> stream_end;
+  std::unique_ptr<device_mover> device;
+  store_client::checksum_pool sums;
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
@@ -216,6 +254,7 @@ struct server::state {
   status open_engine();
   status join_cluster();
   std::string open_stream();
+  std::string open_device();
   status open_listeners();
   template <class Acceptor>
   void accept(Acceptor& acceptor);
@@ -247,6 +286,17 @@ std::string server::state::open_stream() {
   }
   log.write(event_log::level::warn, "no_ucx", {{"why", made.error().message}});
   return made.error().message;
+}
+
+// Channels are opened when the first memory comes: until then only the device files are looked for.
+std::string server::state::open_device() {
+  if (!config.gpu_direct) return "the store's \"gpu_direct\" is off";
+  if (config.spin_us == 0) return "the store's threads do not look for work (\"spin_us\": 0)";
+  if (local == nullptr) return "the store has no unix socket";
+  if (auto usable = device_mover::probe(); !usable) return usable.error().message;
+  const auto& arena = engine->arena();
+  device = std::make_unique<device_mover>(std::span(arena.base, arena.size_bytes));
+  return {};
 }
 
 // A full or read-only disk can still be read.
@@ -305,9 +355,15 @@ status server::state::open() {
                                                       {},
                                                       {},
                                                       nullptr,
-                                                      {}});
+                                                      {},
+                                                      nullptr,
+                                                      {},
+                                                      nullptr});
   parts->ucx_refusal = open_stream();
   parts->ucx = stream_end.get();
+  parts->device_refusal = counters.device_refusal = open_device();
+  parts->device = device.get();
+  parts->sums = &sums;
   parts->ended = [this](session* gone) {
     {
       const std::lock_guard hold(sessions_lock);
@@ -355,7 +411,7 @@ status server::state::join_cluster() {
 status server::state::open_listeners() {
   if (config.socket != "none") {
     socket_path = config.socket.empty() ? config.data + "/store.sock" : config.socket;
-    auto made = listen_on_path(home(), socket_path);
+    auto made = listen_on_path(home(), socket_path, config);
     const bool is_elsewhere = !config.socket.empty() || config.listen == "none";
     if (!made && made.code() == EROFS && config.read_only && !is_elsewhere) {
       log.write(event_log::level::warn, "no_socket", {{"why", made.error().message}, {"next", "--socket PATH, or TCP"}});
@@ -529,8 +585,9 @@ status server::run() {
     if (one->thread.joinable()) one->thread.join();
   all.halted = true;
   all.blocking.join();
-  all.stream_end.reset();  // UCX lets go of the memory first
-  all.cluster.reset();     // others take over at once
+  for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
+  all.stream_end.reset();                             // and UCX
+  all.cluster.reset();                                // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",

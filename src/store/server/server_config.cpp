@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <asio/ip/address.hpp>
 #include <bit>
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
@@ -44,6 +45,8 @@ const field kFields[] = {
     {"data", &server_config::data, "directory that holds everything"},
     {"socket", &server_config::socket,
      "path of the unix socket; none: no socket; default: store.sock in the data directory"},
+    {"socket_group", &server_config::socket_group, "group of the unix socket, by name or number; default: the server's"},
+    {"socket_mode", &server_config::socket_mode, "who may connect to the unix socket, octal; default: 0660"},
     {"listen", &server_config::listen, "HOST:PORT for TCP; default and none: no TCP"},
     {"metrics", &server_config::metrics, "HOST:PORT of the Prometheus endpoint; none: no endpoint"},
     {"insecure", &server_config::insecure, "lets listeners without TLS leave the loopback interface"},
@@ -67,6 +70,8 @@ const field kFields[] = {
     {"ucx", &server_config::ucx,
      "large values by UCX: off; auto: where RDMA joins server and client; on: over whatever UCX finds"},
     {"ucx_beside_tls", &server_config::ucx_beside_tls, "UCX also for TLS connections: their values are then not encrypted"},
+    {"gpu_direct", &server_config::gpu_direct,
+     "the server moves device memory of clients on its unix socket itself, where it has a GPU's device files"},
     {"log", &server_config::log, "log file; default: standard error"},
     {"log_level", &server_config::log_level, "debug, info, warn or error"},
     {"threads", number{&server_config::threads, 1, 64}, "threads that serve connections"},
@@ -81,6 +86,10 @@ const field kFields[] = {
      "one principal's frames that are begun and answers that it does not take"},
     {"max_principal_memory_percent", number{&server_config::max_principal_memory_percent, 1, 100},
      "of the memory tier, by one principal's grants, puts under way and pins"},
+    {"max_principal_device_bytes", number{&server_config::max_principal_device_bytes, 0, kMaxInteger},
+     "device memory that one principal has handed over"},
+    {"max_principal_device_memories", number{&server_config::max_principal_device_memories, 0, 65536},
+     "allocations of device memory that one principal has handed over"},
     {"stall_timeout_s", number{&server_config::stall_timeout_s, 1, 3600},
      "clients that take nothing, or send nothing of what they have begun, for so long are cut off"},
     {"idle_timeout_s", number{&server_config::idle_timeout_s, 0, 604800},
@@ -222,7 +231,17 @@ status read_config(const std::string& text, server_config& parsed) {
   return {};
 }
 
+result<unsigned> parse_socket_mode(const std::string& text) {
+  unsigned mode = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  if (!is_number || (mode & ~0666u) != 0 || (mode & 0600u) != 0600)
+    return wrong("socket_mode", "an octal number of read and write rights, with the owner's: 0600, 0660 or 0666");
+  return mode;
+}
+
 status check(const server_config& config) {
+  if (auto mode = parse_socket_mode(config.socket_mode); !mode) return mode.error();
   if (config.data.empty()) return failure{EINVAL, "no data directory: give --data DIR"};
   if (config.extent_file_bytes != 0 && config.extent_file_bytes < 4u << 20)
     return wrong("extent_file_bytes", "0, or 4194304 and more");

@@ -16,6 +16,8 @@ namespace pl::store_server {
 struct server_config {
   std::string data;                          // the directory that holds everything
   std::string socket;                        // unix socket; empty: DATA/store.sock; "none": no unix socket
+  std::string socket_group;                  // of the unix socket: a group's name or number; empty: the server's
+  std::string socket_mode = "0660";          // of the unix socket: who may connect
   std::string listen = "none";               // HOST:PORT for TCP; "none": none; port 0: any
   std::string metrics = "none";              // HOST:PORT of the Prometheus endpoint
   bool insecure = false;                     // lets a listener without TLS leave the loopback interface
@@ -23,6 +25,7 @@ struct server_config {
   std::vector<std::string> admins, mappers;  // principals (access.hpp); empty: the defaults
   std::vector<std::string> map_readers;
   std::string ucx = "auto";     // large values by UCX: off; auto: where RDMA joins server and client; on: any transport
+  bool gpu_direct = true;       // the server moves device memory of local clients by DMA channels of its own
   bool ucx_beside_tls = false;  // also for TLS connections, although UCX does not encrypt
   std::string log;              // file; empty: standard error
   std::string log_level = "info";
@@ -45,6 +48,8 @@ struct server_config {
   std::uint64_t max_principal_connections = 1024;
   std::uint64_t max_principal_buffer_bytes = 256u << 20;  // frames that are begun, answers that are not taken
   std::uint64_t max_principal_memory_percent = 75;        // of the memory tier, by grants, puts under way and pins
+  std::uint64_t max_principal_device_bytes = std::uint64_t{1} << 40;  // of device memory that it has handed over
+  std::uint64_t max_principal_device_memories = 1024;
   std::uint64_t stall_timeout_s = 30;   // a client that takes nothing, or sends nothing of what it began, is cut off
   std::uint64_t idle_timeout_s = 3600;  // a connection that asks for nothing and holds nothing; 0: never
   std::uint64_t hello_timeout_s = 10;
@@ -69,6 +74,9 @@ status check(const server_config& config);
 bool is_loopback(const std::string& endpoint);
 // The JSON schema of the file. docs/schema/store-config.json is this text.
 std::string config_schema();
+
+// socket_mode as a number. EINVAL: it is none, or lets others than connect.
+result<unsigned> parse_socket_mode(const std::string& text);
 
 store::engine_options engine_options_of(const server_config& config);
 

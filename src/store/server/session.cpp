@@ -218,6 +218,7 @@ void session::close(const char* reason) {
   watch_timer_.cancel();
   room_timer_.cancel();
   leave_ucx();
+  unlink_device();
   wire_->close();
   if (out_.writing_since_ns() == 0) out_.drop();
   parts_.ended(this);
@@ -288,6 +289,7 @@ void session::parse() {
   parsing_ = false;
   if (closed_) return;
   count_buffers();
+  if (transfers_here != nullptr) transfers_here->flush();
   out_.flush(shared_from_this());
   read_more();
 }
@@ -463,7 +465,8 @@ namespace {
 bool is_ordinary(opcode op, int code) {
   constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
   if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
-  return (op == opcode::cluster_map && code == ENOTSUP) || (op == opcode::pool_open && code == ENXIO);
+  return ((op == opcode::cluster_map || op == opcode::device_link) && code == ENOTSUP) ||
+         (op == opcode::pool_open && code == ENXIO);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "store/engine/value_stream.hpp"
 #include "store/server/access.hpp"
 #include "store/server/accounts.hpp"
+#include "store/server/device_imports.hpp"
 #include "store/server/event_log.hpp"
 #include "store/server/fair_workers.hpp"
 #include "store/server/metrics.hpp"
@@ -35,6 +36,9 @@ namespace pl::store_server {
 
 class session;
 }  // namespace pl::store_server
+namespace pl::store_client {
+class checksum_pool;
+}
 namespace pl::store_protocol {
 struct batch_item;
 }
@@ -48,6 +52,8 @@ constexpr std::uint64_t kMinHeldBytes = 4096;
 
 // The event loop of this thread, also while the thread polls rings outside the loop. Null: a thread without event loop.
 inline thread_local const asio::io_context* served_here = nullptr;
+// The transfers of this thread to and from device memory. Null: it does not look for work.
+inline thread_local device_queue* transfers_here = nullptr;
 
 store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group);
 
@@ -69,6 +75,9 @@ struct server_parts {
   std::function<void(const pool_policy&)> policy_changed;
   ucx_listener* ucx = nullptr;  // null: no UCX, `ucx_refusal` says why
   std::string ucx_refusal;
+  device_mover* device = nullptr;  // null: no DMA channels, `device_refusal` says why
+  std::string device_refusal;
+  store_client::checksum_pool* sums = nullptr;
 };
 
 class session : public std::enable_shared_from_this<session> {
@@ -82,10 +91,7 @@ class session : public std::enable_shared_from_this<session> {
   // From any thread: a pool's rules are others now.
   void policy_changed(const pool_policy& now);
 
- private:
   using clock = std::chrono::steady_clock;
-  using mapping = access_rules::mapping;
-  using self = std::shared_ptr<session>;
 
   // A request whose answer is to come.
   struct pending_request {
@@ -96,6 +102,11 @@ class session : public std::enable_shared_from_this<session> {
     std::size_t promised_bytes = 0;  // that it keeps and its answer may have, of promised_bytes_
     bool goes_past_memory = false;   // the principal holds enough of it
   };
+
+ private:
+  using mapping = access_rules::mapping;
+  using self = std::shared_ptr<session>;
+
   using request_ptr = std::shared_ptr<pending_request>;
 
   // A streamed put: its bytes go to the memory of `granted`.
@@ -263,6 +274,23 @@ class session : public std::enable_shared_from_this<session> {
   void expire_ucx_commits();
   void leave_ucx();
 
+  // ---- session_device.cpp: bytes that this server moves to and from the client's device memory
+  struct device_transfer;
+  using device_transfer_ptr = std::shared_ptr<device_transfer>;
+  void link_device(const request_ptr& request);
+  void unlink_device();
+  result<device_transfer_ptr> make_device_transfer(const request_ptr& request, std::string_view key);
+  void bind_for_device(const device_transfer_ptr& one, void (session::*next)(const device_transfer_ptr&));
+  void refuse_device(const device_transfer_ptr& one);
+  void put_from_device(const request_ptr& request, std::string_view key);
+  void abort_device_put(const device_transfer_ptr& one);
+  void fetch_from_device(const device_transfer_ptr& one);
+  bool device_sums_ended(const device_transfer_ptr& one);
+  void device_put_arrived(const device_transfer_ptr& one);
+  void send_to_device(const request_ptr& request, const store::pinned_value& value);
+  void write_to_device(const device_transfer_ptr& one);
+  void device_get_ended(const device_transfer_ptr& one);
+
   // ---- session_pools.cpp
   bool dispatch_other(const request_ptr& request, std::string_view key, std::string_view body);
   void greet(const request_ptr& request);
@@ -333,6 +361,7 @@ class session : public std::enable_shared_from_this<session> {
   std::unordered_map<std::uint64_t, ucx_grant> ucx_grants_;  // by token, which is random
   store_client::stream_session_ptr stream_session_;
   std::unique_ptr<asio::steady_timer> ucx_timer_;
+  std::shared_ptr<device_imports> imports_;  // null: the client has handed over nothing
   store::session_id engine_session_ = 0;
 };
 

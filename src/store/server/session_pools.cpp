@@ -24,6 +24,9 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
     case opcode::rings:
       open_rings(request);
       return true;
+    case opcode::device_link:
+      link_device(request);
+      return true;
     case opcode::pool_create:
       pool_create(request, name());
       return true;
@@ -80,7 +83,8 @@ void session::greet(const request_ptr& request) {
   ours.capabilities = store_protocol::capability::sync_requests | store_protocol::capability::arrived |
                       store_protocol::capability::cache | store_protocol::capability::batches |
                       (may_map ? store_protocol::capability::shm : 0) |
-                      (wire_->may_ring() ? store_protocol::capability::rings : 0);
+                      (wire_->may_ring() ? store_protocol::capability::rings : 0) |
+                      (wire_->other().way == store_protocol::path::unix_socket ? store_protocol::capability::device : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";

@@ -47,6 +47,13 @@ std::vector<store_protocol::extent> extents_of(const std::vector<store::segment>
   return out;
 }
 
+bool goes_to_device(const session::pending_request& request) { return (request.head.flags & flag::device) != 0; }
+
+// Of a get: it must find the value in memory.
+bool wants_pin(const session::pending_request& request) {
+  return request.head.op == opcode::lookup || goes_to_device(request);
+}
+
 bool writes(opcode op) { return op == opcode::put || op == opcode::alloc || op == opcode::erase; }
 
 }  // namespace
@@ -128,9 +135,10 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
   (op == opcode::put ? g_live_puts : op == opcode::get ? g_live_gets : g_live_others).add();
   switch (op) {
     case opcode::put:
+      if (goes_to_device(*request)) return put_from_device(request, key);
       return (request->head.flags & flag::streamed) != 0 ? put_streamed(request, key) : put_whole(request, key, body);
     case opcode::get:
-      return look_up(request, key, &session::send_value);
+      return look_up(request, key, goes_to_device(*request) ? &session::send_to_device : &session::send_value);
     case opcode::alloc:
       return alloc(request, key);
     case opcode::lookup:
@@ -438,11 +446,11 @@ void session::look_up(const request_ptr& request, std::string_view key,
   store::get_options options;
   options.verify = (request->head.flags & flag::verify) != 0;
   // A client that can read pieces gets the value without loading it into memory.
-  options.or_reader = request->head.op == opcode::get;
+  options.or_reader = !wants_pin(*request);
   options.offset_bytes = request->head.offset;
   options.length_bytes = request->head.value_bytes;
   const bool may = !request->goes_past_memory && may_hold(0).ok();
-  if (!may && request->head.op == opcode::lookup)
+  if (!may && wants_pin(*request))
     return answer(request, {ENOTSUP, wire_->other().principal + " holds as much of the memory tier as it may"});
   options.past_memory = !may;
   // (The engine's threads do not wait for room: other values come through them.)
@@ -452,7 +460,7 @@ void session::look_up(const request_ptr& request, std::string_view key,
         me->run_on_home_thread([me, request, handler, name, found = std::move(found)] {
           if (found.code() == ENOSPC && me->look_up_again(request, name, handler)) return;
           if (found && me->holds_too_much(request, *found)) return me->look_up(request, name, handler);
-          const bool by_socket = found.code() == ENOSPC && request->head.op == opcode::lookup;
+          const bool by_socket = found.code() == ENOSPC && wants_pin(*request);
           if (by_socket) return me->answer(request, {ENOTSUP, found.error().message});
           if (!found) return me->answer(request, found.error());
           (me.get()->*handler)(request, *found);
@@ -462,7 +470,7 @@ void session::look_up(const request_ptr& request, std::string_view key,
 
 // Values that are read from disk come one by one, and were all asked for when the principal held nothing.
 bool session::holds_too_much(const request_ptr& request, const store::pinned_value& value) {
-  const bool stays_pinned = value.pin != 0 && (request->head.op == opcode::lookup || value.info.length_bytes > kInlineBytes);
+  const bool stays_pinned = value.pin != 0 && (wants_pin(*request) || value.info.length_bytes > kInlineBytes);
   if (!stays_pinned || request->goes_past_memory || may_hold(value.info.length_bytes)) return false;
   let_go({&value.pin, 1});
   request->goes_past_memory = true;
@@ -474,7 +482,7 @@ bool session::look_up_again(const request_ptr& request, const std::string& key,
                             void (session::*handler)(const request_ptr&, const store::pinned_value&)) {
   constexpr auto kPatience = std::chrono::milliseconds(20);
   const auto began = clock::time_point(std::chrono::nanoseconds(request->began_ns));
-  const auto most = request->head.op == opcode::lookup ? std::min(request->deadline, began + kPatience) : request->deadline;
+  const auto most = wants_pin(*request) ? std::min(request->deadline, began + kPatience) : request->deadline;
   if (closed_ || clock::now() + kPatience / 10 >= most || wire_->has_left()) return false;
   ++parts_.counters.waits_for_room;
   retry_later([me = shared_from_this(), request, key, handler] {

@@ -42,6 +42,7 @@ std::vector<std::pair<const char*, tail>> tails() {
   add("is a cache").cache_is = {1, 2, 3, 0};
   add("statistics").statistics = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1ull << 63};
   add("time to live").ttl_ms = 1ull << 40;
+  add("device part").device = device_part{3, 1023, 1ull << 60, 1ull << 39};
   tail& all = add("all");
   all.request_number = {1, 2};
   all.only = {condition::if_absent, 0};
@@ -165,7 +166,8 @@ TEST(store_protocol, ListsOfKeysAndPools) {
 }
 
 TEST(store_protocol, NamesGoBothWays) {
-  for (const auto transport : {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx})
+  for (const auto transport :
+       {path::shm_direct, path::shm_staged, path::unix_socket, path::tcp, path::tls, path::ucx, path::gpu_direct})
     EXPECT_EQ(path_of(name_of(transport)), transport);
   for (const auto level : {durability::volatile_, durability::logged, durability::durable})
     EXPECT_EQ(store::durability_named(name_of(level)), level);

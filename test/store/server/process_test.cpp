@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server as a process of its own, with limits that the system sets.
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -79,6 +83,55 @@ class store_process : public testing::Test {
 void allow_descriptors(rlim_t soft, rlim_t hard) {
   const rlimit most{soft, hard};
   setrlimit(RLIMIT_NOFILE, &most);
+}
+
+// systemd's Type=notify.
+TEST_F(store_process, TheServiceManagerHearsThatItServes) {
+  const std::string path = folder_ + "/notify";
+  const int manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(bind(manager, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  start({}, [&] { setenv("NOTIFY_SOCKET", path.c_str(), 1); });
+  pollfd readable{manager, POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 30'000), 1) << said();
+  char text[256] = {};
+  ASSERT_GT(recv(manager, text, sizeof text - 1, 0), 0);
+  close(manager);
+  EXPECT_EQ(std::string(text), "READY=1\nSTATUS=Serving " + data_);
+  EXPECT_TRUE(store_client::connect(reachable().server, 1000)) << "it has said so";
+}
+
+TEST_F(store_process, AServiceManagerThatIsGoneIsNoReasonNotToServe) {
+  start({}, [&] { setenv("NOTIFY_SOCKET", (folder_ + "/nobody").c_str(), 1); });
+  EXPECT_TRUE(serves()) << said();
+  EXPECT_NE(said().find("telling the service manager"), std::string::npos) << said();
+}
+
+TEST_F(store_process, TheSocketHasTheGroupAndModeOfTheConfig) {
+  const auto config = [&](const std::string& more) {
+    std::ofstream(folder_ + "/config") << more;
+    start({"--config", folder_ + "/config"});
+  };
+  const std::string group = std::to_string(getegid());
+  config(R"({"socket_mode": "0666", "socket_group": ")" + group + "\"}");
+  ASSERT_TRUE(serves()) << said();
+  struct stat info {};
+  ASSERT_EQ(stat(reachable().server.socket.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0666u);
+  EXPECT_EQ(info.st_gid, getegid());
+  end(SIGTERM);
+  config(R"({"socket_group": "no-such-group-here"})");
+  int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0);
+  EXPECT_NE(said().find("there is no group no-such-group-here"), std::string::npos) << said();
+  EXPECT_NE(stat(reachable().server.socket.c_str(), &info), 0) << "it leaves no socket";
+  for (const char* wrong : {"0777", "660 ", "0060", "rw", ""}) {
+    config(std::string(R"({"socket_mode": ")") + wrong + "\"}");
+    state = wait();
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << wrong;
+  }
 }
 
 // As in `peerlane store serve 2>&1 | head -1`.

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory that the client of one connection has handed over: the server's end of its device link (device_link.hpp).
+// Only this connection's requests can name the memory, and it counts for the connection's principal.
+//
+// Used by the connection's thread; importing takes place on a thread that may block. Transfers under way hold the object, so
+// that the client sees the link's end only after them.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "os/unique_fd.hpp"
+#include "store/protocol/device_link.hpp"
+#include "store/server/accounts.hpp"
+#include "store/server/device_mover.hpp"
+#include "store/server/fair_workers.hpp"
+
+namespace pl::store_server {
+
+class device_imports : public std::enable_shared_from_this<device_imports> {
+ public:
+  struct limits {
+    std::uint64_t bytes = 0, objects = 0;  // of the principal
+  };
+  struct environment {
+    asio::io_context& home;
+    device_mover& mover;
+    fair_workers& blocking;
+    std::string principal;
+    limits most;
+  };
+  // ENOMEM, EMFILE.
+  static result<std::shared_ptr<device_imports>> open(const environment& around, account_share bytes, account_share objects);
+
+  // The client's end, for an answer; it stays this object's.
+  int client_end() const noexcept { return client_end_.get(); }
+  // Takes no more. What transfers use stays until they end.
+  void close();
+
+  // Null: no such memory of this connection.
+  std::shared_ptr<device_memory> find(std::uint32_t number) const;
+  const store_protocol::device_slots& slots() const noexcept { return slots_; }
+
+ private:
+  device_imports(const environment& around, dma::shared_host words, unique_fd ours, unique_fd theirs, account_share bytes,
+                 account_share objects);
+  void await_message();
+  void take_message();
+  void take_release();
+  void import(dma::shared_region offered);
+  void imported(result<std::shared_ptr<device_memory>> made);
+  bool reply(const status& outcome, std::uint32_t number);
+  void count();
+
+  environment around_;
+  dma::shared_host words_;
+  store_protocol::device_slots slots_;
+  unique_fd client_end_;
+  asio::posix::stream_descriptor link_;
+  account_share bytes_, objects_;
+  bool closed_ = false;
+  std::map<std::uint32_t, std::shared_ptr<device_memory>> memories_;
+};
+
+}  // namespace pl::store_server

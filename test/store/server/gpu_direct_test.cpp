@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server moves device memory of its clients by DMA channels of its own (the simulated GPU): values, what it refuses, and
+// ends of connections, memory and transfers.
+#include <sys/socket.h>
+
+#include <numeric>
+
+#include "copy/planner.hpp"
+#include "map/rm_space.hpp"
+#include "rm/simulated_device_io.hpp"
+#include "store/client/device_link.hpp"
+#include "test/store/server/raw_peer.hpp"
+#include "test/support/sim_fixture.hpp"
+
+namespace pl::store_test {
+namespace {
+
+using store_client::device_link;
+using store_protocol::device_part;
+using store_protocol::durability;
+using store_protocol::opcode;
+using store_protocol::path;
+
+std::size_t free_device_bytes() {
+  std::size_t now = 0, all = 0;
+  EXPECT_EQ(test::simulated_cuda().cuMemGetInfo_v2(&now, &all), cu::error_code::success);
+  return now;
+}
+
+class store_gpu_direct : public testing::Test {
+ protected:
+  void start() {
+    rig_.config.spin_us = 20;
+    rig_.start();
+  }
+  void open(path require = path::none) {
+    if (copies_ == nullptr) {
+      auto opened = copy::planner::open(test::simulated_cuda(), copy::planner::options_from_environment());
+      ASSERT_TRUE(opened) << opened.error().message;
+      copies_ = *std::move(opened);
+    }
+    store_ = store_rig::open(options(require));
+    ASSERT_NE(store_, nullptr);
+    const auto known = store_->open_pool("p");
+    pool_ = known ? *known : make_pool(*store_, "p");
+  }
+  store_client::client_options options(path require = path::none) {
+    auto out = rig_.over_unix();
+    out.copies = copies_.get();
+    out.cuda = &test::simulated_cuda();
+    out.require = require;
+    return out;
+  }
+  void start_and_open(path require = path::none) {
+    start();
+    open(require);
+  }
+  store_client::memory device(std::uint64_t address, std::size_t bytes) {
+    auto found = store_->classify(address, bytes);
+    EXPECT_TRUE(found && found->device);
+    return *found;
+  }
+  store_client::reply put_device(const std::string& key, std::uint64_t address, std::size_t bytes,
+                                 store_client::put_request request = at_level(durability::durable)) {
+    return store_->run(store_->make_put(pool_, key, device(address, bytes), request));
+  }
+  store_client::reply get_device(const std::string& key, std::uint64_t address, std::size_t bytes,
+                                 const store_client::get_request& request = {}) {
+    return store_->run(store_->make_get(pool_, key, device(address, bytes), request));
+  }
+  std::string statistics() { return store_->run(store_->make_plain(opcode::stats, 0, {})).body; }
+
+  const test::current_device current_{0};
+  store_rig rig_;
+  std::unique_ptr<copy::planner> copies_;
+  std::unique_ptr<store_client::client> store_;
+  std::uint32_t pool_ = 0;
+};
+
+TEST_F(store_gpu_direct, PutsAndGetsOfEverySize) {
+  start_and_open();
+  EXPECT_EQ(store_->why_no_gpu_direct(), "");
+  for (const std::size_t bytes :
+       {1u, 2047u, 2048u, 4096u, 16384u, 16385u, 262'144u, 262'145u, (5u << 20) + 3, (21u << 20) + 1}) {
+    const test::device_buffer source(bytes), destination(bytes);
+    const auto value = test::random_bytes(bytes, bytes);
+    test::set_device_bytes(source.pointer(), value);
+    const auto answer = put_device("k", source.pointer(), bytes);
+    ASSERT_EQ(answer.status, 0) << answer.text;
+    EXPECT_EQ(answer.result.way, bytes >= 2048 ? path::gpu_direct : path::unix_socket) << bytes;
+    EXPECT_EQ(answer.moved_bytes, bytes);
+    EXPECT_EQ(get(*store_, pool_, "k", bytes), value) << bytes;  // as the CPU sees it
+    store_client::get_request verified;                          // the checksum that the server made is that of the bytes
+    verified.verify = true;
+    const auto got = get_device("k", destination.pointer(), bytes, verified);
+    ASSERT_EQ(got.status, 0) << got.text;
+    EXPECT_EQ(got.result.way, bytes > 16384 ? path::gpu_direct : path::unix_socket) << bytes;
+    EXPECT_EQ(got.moved_bytes, bytes);
+    EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
+  }
+  EXPECT_NE(statistics().find("peerlane_store_gpu_direct{why_not=\"\"} 1"), std::string::npos);
+}
+
+TEST_F(store_gpu_direct, ARequiredPathTakesShortValuesToo) {
+  start_and_open(path::gpu_direct);
+  for (const std::size_t bytes : {1u, 7u, 4096u}) {
+    const test::device_buffer source(bytes), destination(bytes);
+    const auto value = test::random_bytes(bytes, bytes);
+    test::set_device_bytes(source.pointer(), value);
+    EXPECT_EQ(put_device("k", source.pointer(), bytes).result.way, path::gpu_direct);
+    EXPECT_EQ(get_device("k", destination.pointer(), bytes).result.way, path::gpu_direct);
+    EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value);
+  }
+  const auto refused = put(*store_, pool_, "host", random_value(100, 1));
+  EXPECT_EQ(refused.status, ENOTSUP);
+  EXPECT_NE(refused.text.find("gpu-direct was required"), std::string::npos) << refused.text;
+}
+
+TEST_F(store_gpu_direct, PartsGoIntoTheMiddleOfABuffer) {
+  start_and_open();
+  const std::size_t bytes = 2 << 20;
+  const test::device_buffer buffer(bytes);
+  const auto value = test::random_bytes(bytes, 1);
+  ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
+  test::set_device_bytes(buffer.pointer(), bytes_t(bytes, 0xcc));
+  store_client::get_request part;
+  part.offset = 12345;
+  const auto got = get_device("k", buffer.pointer() + 777, 1'000'000, part);
+  ASSERT_EQ(got.status, 0) << got.text;
+  EXPECT_EQ(got.result.way, path::gpu_direct);
+  auto expected = bytes_t(bytes, 0xcc);
+  std::copy_n(value.begin() + 12345, 1'000'000, expected.begin() + 777);
+  EXPECT_EQ(test::device_bytes(buffer.pointer(), bytes), expected);
+  part.offset = bytes - 100;  // less than there is room for
+  EXPECT_EQ(get_device("k", buffer.pointer(), 1'000'000, part).moved_bytes, 100u);
+  part.offset = bytes + 1;
+  EXPECT_EQ(get_device("k", buffer.pointer(), 1'000'000, part).status, EINVAL);
+  EXPECT_EQ(get_device("none", buffer.pointer(), 1'000'000).status, ENOENT);
+}
+
+TEST_F(store_gpu_direct, ManyValuesOfOneCall) {
+  start_and_open();
+  constexpr std::size_t kCount = 1500, kBytes = 17'000;
+  const test::device_buffer source(kCount * kBytes), destination(kCount * kBytes);
+  const auto values = test::random_bytes(kCount * kBytes, 5);
+  test::set_device_bytes(source.pointer(), values);
+  std::vector<std::string> keys(kCount);
+  std::vector<store_client::batch_entry> puts(kCount), gets(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    keys[i] = "k" + std::to_string(i);
+    puts[i].key = gets[i].key = keys[i];
+    puts[i].level = durability::volatile_;
+    puts[i].buffer = device(source.pointer() + i * kBytes, kBytes);
+    gets[i].buffer = device(destination.pointer() + i * kBytes, kBytes);
+  }
+  for (const auto& one : store_->run_batch(opcode::batch_put, pool_, puts)) {
+    ASSERT_EQ(one.status, 0) << one.text;
+    ASSERT_EQ(one.result.way, path::gpu_direct);
+  }
+  for (const auto& one : store_->run_batch(opcode::batch_get, pool_, gets)) {
+    ASSERT_EQ(one.status, 0) << one.text;
+    ASSERT_EQ(one.result.way, path::gpu_direct);
+  }
+  EXPECT_EQ(test::device_bytes(destination.pointer(), kCount * kBytes), values);
+}
+
+TEST_F(store_gpu_direct, AWritersChecksumIsHeldAgainstTheBytes) {
+  start_and_open();
+  for (const std::size_t bytes : {4096u, 1u << 20}) {
+    const test::device_buffer source(bytes);
+    test::set_device_bytes(source.pointer(), test::random_bytes(bytes, 1));
+    auto request = at_level(durability::durable);
+    request.crc = 1;
+    EXPECT_EQ(put_device("wrong", source.pointer(), bytes, request).status, EBADMSG) << bytes;
+    EXPECT_EQ(get_device("wrong", source.pointer(), bytes).status, ENOENT);
+  }
+}
+
+TEST_F(store_gpu_direct, ValuesOnDiskComeBack) {
+  start_and_open();
+  const std::size_t bytes = 12u << 20;
+  const test::device_buffer buffer(bytes);
+  for (unsigned i = 0; i < 8; ++i) {  // more than the memory tier
+    test::set_device_bytes(buffer.pointer(), test::random_bytes(bytes, i));
+    const auto done = put_device("k" + std::to_string(i), buffer.pointer(), bytes);
+    ASSERT_EQ(done.status, 0) << i << done.text;
+  }
+  for (unsigned i = 0; i < 8; ++i) {
+    const auto got = get_device("k" + std::to_string(i), buffer.pointer(), bytes);
+    ASSERT_EQ(got.status, 0) << i << got.text;
+    EXPECT_EQ(test::device_bytes(buffer.pointer(), bytes), test::random_bytes(bytes, i));
+  }
+}
+
+// ---- Ends
+
+TEST_F(store_gpu_direct, FreedMemoryGoesBackToTheGpu) {
+  start_and_open();
+  {  // what the first use opens stays
+    const test::device_buffer first(1 << 20);
+    ASSERT_EQ(put_device("k", first.pointer(), first.bytes()).result.way, path::gpu_direct);
+  }
+  const std::size_t before = free_device_bytes();
+  {
+    const test::device_buffer buffer(64u << 20);
+    ASSERT_EQ(put_device("k", buffer.pointer(), 1 << 20).result.way, path::gpu_direct);
+    EXPECT_LT(free_device_bytes(), before);
+  }
+  EXPECT_TRUE(soon([&] { return free_device_bytes() >= before; })) << "the store keeps it";
+}
+
+TEST_F(store_gpu_direct, MemoryAllocatedAnewIsNotTheOldOne) {
+  start_and_open();
+  const std::size_t bytes = 4u << 20;
+  for (unsigned round = 0; round < 20; ++round) {
+    const test::device_buffer buffer(bytes);
+    const auto value = test::random_bytes(bytes, round);
+    test::set_device_bytes(buffer.pointer(), value);
+    const auto done = put_device("k", buffer.pointer(), bytes);
+    ASSERT_EQ(done.status, 0) << done.text;
+    ASSERT_EQ(get(*store_, pool_, "k", bytes), value) << round;
+  }
+}
+
+TEST_F(store_gpu_direct, ABrokenConnectionHandsMemoryOverAgain) {
+  start_and_open();
+  const std::size_t bytes = 8u << 20;
+  const test::device_buffer buffer(bytes), other(bytes);
+  for (unsigned round = 0; round < 10; ++round) {
+    const auto value = test::random_bytes(bytes, round);
+    test::set_device_bytes(buffer.pointer(), value);
+    const auto one = store_->make_put(pool_, "k", device(buffer.pointer(), bytes), at_level(durability::volatile_));
+    const auto two = store_->make_get(pool_, "k", device(other.pointer(), bytes), {});
+    store_->start(one);
+    store_->break_connection();  // in the middle of it, or before the store has it
+    ASSERT_TRUE(store_->wait(one));
+    ASSERT_EQ(one->got.status, 0) << one->got.text;
+    store_->start(two);  // made before the connection broke
+    ASSERT_TRUE(store_->wait(two));
+    ASSERT_EQ(two->got.status, 0) << two->got.text;
+    ASSERT_EQ(test::device_bytes(other.pointer(), bytes), value);
+  }
+  EXPECT_EQ(put_device("k", buffer.pointer(), bytes).result.way, path::gpu_direct);
+  EXPECT_GE(store_->reconnects(), 10u);
+}
+
+// The value is whole or not there, and the server stops in time.
+TEST_F(store_gpu_direct, AClientThatVanishesLeavesNoHalfValue) {
+  start_and_open();
+  const std::size_t bytes = 20u << 20;
+  const test::device_buffer buffer(bytes);
+  const auto value = test::random_bytes(bytes, 3);
+  test::set_device_bytes(buffer.pointer(), value);
+  for (unsigned round = 0; round < 5; ++round) {
+    auto gone = store_rig::open(options());
+    ASSERT_NE(gone, nullptr);
+    const auto pool = gone->open_pool("p");
+    ASSERT_TRUE(pool);
+    gone->start(gone->make_put(*pool, "k" + std::to_string(round), device(buffer.pointer(), bytes), {}));
+    std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+    gone.reset();
+    store_client::reply found;
+    bytes_t room(bytes);
+    found = store_->run(store_->make_get(pool_, "k" + std::to_string(round), memory_of(room), {}));
+    ASSERT_TRUE(found.status == ENOENT || (found.status == 0 && room == value)) << found.status << found.text;
+  }
+}
+
+// ---- What is refused
+
+TEST_F(store_gpu_direct, LimitsSendMemoryAnotherWay) {
+  rig_.config.max_principal_device_memories = 1;
+  start_and_open();
+  const std::size_t bytes = 4 << 20;  // smaller ones may share a memory object
+  const test::device_buffer one(bytes), two(bytes);
+  EXPECT_EQ(put_device("k", one.pointer(), bytes).result.way, path::gpu_direct);
+  const auto other = put_device("k2", two.pointer(), bytes);
+  EXPECT_EQ(other.status, 0) << other.text;
+  EXPECT_EQ(other.result.way, path::shm_direct);
+  EXPECT_NE(store_->why_no_gpu_direct().find("max_principal_device_memories"), std::string::npos)
+      << store_->why_no_gpu_direct();
+  // It counts over all connections of the principal.
+  auto second = store_rig::open(options());
+  const auto pool = second->open_pool("p");
+  EXPECT_EQ(second->run(second->make_put(*pool, "k", device(two.pointer(), bytes), {})).result.way, path::shm_direct);
+}
+
+TEST_F(store_gpu_direct, BytesAreLimitedToo) {
+  rig_.config.max_principal_device_bytes = 4u << 20;
+  start_and_open();
+  const test::device_buffer small(2u << 20), large(8u << 20);
+  EXPECT_EQ(put_device("k", large.pointer(), 1 << 20).result.way, path::shm_direct);
+  EXPECT_EQ(put_device("k", small.pointer(), 1 << 20).result.way, path::gpu_direct);
+}
+
+TEST_F(store_gpu_direct, ItSaysWhyItDoesNot) {
+  rig_.config.gpu_direct = false;
+  start_and_open();
+  const test::device_buffer buffer(1 << 20);
+  EXPECT_EQ(put_device("k", buffer.pointer(), buffer.bytes()).result.way, path::shm_direct);
+  EXPECT_NE(store_->why_no_gpu_direct().find("is off"), std::string::npos) << store_->why_no_gpu_direct();
+  EXPECT_NE(statistics().find("peerlane_store_gpu_direct{why_not=\"the store's"), std::string::npos);
+  auto refusing = options();
+  refusing.gpu_direct = false;
+  EXPECT_NE(store_rig::open(refusing)->why_no_gpu_direct().find("PEERLANE_STORE_GPU_DIRECT"), std::string::npos);
+}
+
+// A peer that speaks the protocol by hand, with a device link of its own.
+class store_gpu_direct_raw : public store_gpu_direct {
+ protected:
+  void SetUp() override {
+    start_and_open();
+    ASSERT_EQ(put(*store_, pool_, "value", random_value(64 << 10, 1)).status, 0);
+    peer_ = std::make_unique<raw_peer>(rig_.over_unix(), pool_, "p", false, &link_fd_);
+    ASSERT_GE(link_fd_, 0);
+    auto opened = device_link::open(link_fd_, 5000);
+    ASSERT_TRUE(opened) << opened.error().message;
+    link_ = *std::move(opened);
+    ASSERT_EQ(get_device("value", buffer_.pointer(), 32 << 10).result.way, path::gpu_direct);  // number 1 there
+  }
+  dma::shared_region region() {
+    auto plan = plan_pin(test::simulated_cuda(), {buffer_.pointer(), buffer_.bytes()}, kHostPageBytes, range_rule::exact);
+    auto space = *rm_space::get(*rm::simulated_device_io(test::simulated_cuda()));
+    auto placed = std::move(space->resolve(test::simulated_cuda(), *plan)->front());
+    dma::shared_region out;
+    out.fd = std::move(*space->client().export_object(placed.object->gpu(), placed.object->memory()));
+    out.gpu = placed.object->gpu().pci;
+    out.offset = placed.offset;
+    out.size_bytes = buffer_.bytes();
+    return out;
+  }
+  int ask(opcode op, const std::string& key, const std::optional<device_part>& part, std::uint64_t bytes,
+          std::uint16_t more_flags = 0) {
+    store_protocol::head header;
+    header.op = op;
+    header.flags = static_cast<std::uint16_t>(store_protocol::flag::device | more_flags);
+    header.request_id = ++last_request_;
+    header.pool_id = pool_;
+    header.value_bytes = bytes;
+    store_protocol::tail fields;
+    fields.device = part;
+    peer_->ask(header, key, fields);
+    const auto got = peer_->answer();
+    return got ? got->status : -1;
+  }
+  bool is_there(const std::string& key) { return store_->run(store_->make_plain(opcode::stat, pool_, key)).status == 0; }
+
+  const test::device_buffer buffer_{4u << 20};
+  int link_fd_ = -1;
+  std::unique_ptr<raw_peer> peer_;
+  std::shared_ptr<device_link> link_;
+  std::uint64_t last_request_ = 0;
+};
+
+TEST_F(store_gpu_direct_raw, MemoryOfAnotherConnectionCannotBeNamed) {
+  const std::uint64_t bytes = 32 << 10;
+  for (const auto op : {opcode::put, opcode::get}) {
+    const std::string key = op == opcode::put ? "stolen" : "value";
+    EXPECT_EQ(ask(op, key, device_part{1, 0, 1, 0}, bytes), ENOTSUP) << "the other client's first one";
+    EXPECT_EQ(ask(op, key, std::nullopt, bytes), EPROTO);
+  }
+  EXPECT_FALSE(is_there("stolen"));
+}
+
+TEST_F(store_gpu_direct_raw, BoundsAreChecked) {
+  const auto number = link_->import(region());
+  ASSERT_TRUE(number) << number.error().message;
+  const std::uint64_t size = buffer_.bytes(), bytes = 32 << 10;
+  const auto outcome = [&](opcode op, std::uint64_t offset, std::uint64_t length, std::uint16_t flags = 0,
+                           std::optional<std::uint32_t> slot = {}) {
+    auto part = *link_->take_slot();
+    part.memory = *number;
+    part.offset = offset;
+    if (slot) part.slot = *slot;
+    return ask(op, op == opcode::put ? "new" : "value", part, length, flags);
+  };
+  for (const auto op : {opcode::put, opcode::get}) {
+    EXPECT_EQ(outcome(op, size - bytes + 1, bytes), EINVAL);
+    EXPECT_EQ(outcome(op, size, bytes), EINVAL);
+    EXPECT_EQ(outcome(op, UINT64_MAX - 4095, bytes), EINVAL);
+    EXPECT_EQ(outcome(op, 0, bytes, 0, store_protocol::kDeviceSlots), EINVAL);
+    EXPECT_EQ(outcome(op, 0, bytes, 0, UINT32_MAX), EINVAL);
+  }
+  EXPECT_EQ(outcome(opcode::put, 0, size + 1), EINVAL);
+  EXPECT_EQ(outcome(opcode::put, 0, 0), EINVAL);
+  EXPECT_EQ(outcome(opcode::put, 0, bytes, store_protocol::flag::patch), EINVAL);
+  EXPECT_EQ(outcome(opcode::put, 0, bytes, store_protocol::flag::streamed), EINVAL);
+  EXPECT_FALSE(is_there("new"));
+  EXPECT_EQ(outcome(opcode::put, size - bytes, bytes), 0);
+  EXPECT_EQ(outcome(opcode::get, size - bytes, bytes), 0);
+  link_->release(*number);
+  EXPECT_TRUE(soon([&] { return outcome(opcode::get, 0, bytes) == ENOTSUP; })) << "given back";
+}
+
+// The word stands between a client that gives up and a server that has not begun.
+TEST_F(store_gpu_direct_raw, MemoryThatWasTakenBackIsNotTouched) {
+  const auto number = link_->import(region());
+  ASSERT_TRUE(number);
+  test::set_device_bytes(buffer_.pointer(), bytes_t(buffer_.bytes(), 0xcc));
+  for (const auto op : {opcode::get, opcode::put}) {
+    auto part = *link_->take_slot();
+    part.memory = *number;
+    ASSERT_TRUE(link_->settle(part)) << "the server does not know of it yet";
+    EXPECT_EQ(ask(op, op == opcode::put ? "late" : "value", part, 32 << 10), ECANCELED);
+    auto reused = part;  // the word is another transfer's now
+    reused.ticket += 1;
+    EXPECT_EQ(ask(op, op == opcode::put ? "late" : "value", reused, 32 << 10), ECANCELED);
+  }
+  EXPECT_FALSE(is_there("late"));
+  EXPECT_EQ(test::device_bytes(buffer_.pointer(), buffer_.bytes()), bytes_t(buffer_.bytes(), 0xcc));
+}
+
+TEST_F(store_gpu_direct_raw, WhatIsNoMemoryIsRefused) {
+  auto wrong = region();
+  wrong.size_bytes = 1u << 30;
+  EXPECT_EQ(link_->import(wrong).code(), EINVAL);
+  auto elsewhere = region();
+  elsewhere.gpu.bus ^= 0x40;
+  EXPECT_NE(link_->import(elsewhere).code(), 0);
+  auto host = dma::shared_host::make(4096);
+  EXPECT_EQ(link_->import(*host->share()).code(), ENODEV) << "of no GPU";
+  EXPECT_TRUE(link_->import(region())) << "the link goes on";
+  // Garbage ends the link and nothing else.
+  const int raw = dup(link_fd_);
+  ASSERT_EQ(send(raw, "garbage", 7, 0), 7);
+  close(raw);
+  EXPECT_EQ(link_->import(region()).code(), EPIPE);
+  EXPECT_EQ(ask(opcode::get, "value", device_part{1, 0, 1, 0}, 32 << 10), ENOTSUP);
+  store_protocol::head ping;
+  ping.request_id = 99;
+  peer_->ask(ping, "");
+  const auto pong = peer_->answer();
+  EXPECT_TRUE(pong && pong->status == 0);
+}
+
+// ---- The words
+
+TEST(store_device_slots, SettleSaysWhoseTheMemoryIs) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  auto words = std::move(*dma::shared_host::make(store_protocol::kDeviceSlotBytes));
+  ASSERT_TRUE(dma::send_region(ends[1], *words.share()));
+  const auto link = *device_link::open(ends[0], 1000);
+  const store_protocol::device_slots server(words.data());
+
+  const auto first = *link->take_slot();
+  EXPECT_TRUE(link->settle(first));
+  EXPECT_FALSE(server.claim(first.slot, first.ticket)) << "taken back";
+  const auto second = *link->take_slot();
+  EXPECT_NE(second.slot, first.slot);
+  ASSERT_TRUE(server.claim(second.slot, second.ticket));
+  EXPECT_FALSE(server.claim(second.slot, second.ticket)) << "once";
+  std::atomic<bool> has_ended{false};
+  std::thread copying([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    has_ended = true;
+    server.end(second.slot, second.ticket);
+  });
+  EXPECT_TRUE(link->settle(second));
+  EXPECT_TRUE(has_ended) << "a transfer that has begun is waited for";
+  copying.join();
+  link->give_slot(second);
+  const auto third = *link->take_slot();
+  EXPECT_EQ(third.slot, second.slot);
+  EXPECT_FALSE(server.claim(second.slot, second.ticket)) << "an old request for the same slot";
+  ASSERT_TRUE(server.claim(third.slot, third.ticket));
+  close(ends[1]);
+  EXPECT_TRUE(link->settle(third)) << "a server that is gone moves nothing";
+  for (std::size_t i = 2; i < store_protocol::kDeviceSlots; ++i) EXPECT_TRUE(link->take_slot());
+  EXPECT_FALSE(link->take_slot());
+}
+
+}  // namespace
+}  // namespace pl::store_test
