@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of a list costs the CPU before the engine is told of it: checks, pieces, commands. No GPU.
+// What a block of a list costs the CPU before the engine is told of it: checks, pieces, commands, sorting. No GPU.
 //
 //     block_submit_bench
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "base/clock.hpp"
 #include "copy/block_list.hpp"
+#include "copy/block_order.hpp"
 #include "copy/block_transfer.hpp"
 #include "dma/commands.hpp"
 
@@ -66,6 +67,20 @@ void measure(std::size_t count, std::size_t slots) {
     });
     sink += writer.words();
   });
+  // To be given in the order of host addresses, and to see that a list has it already.
+  std::vector<std::int32_t> in_order = read;
+  std::sort(in_order.begin(), in_order.end());
+  copy::block_order first, rest;
+  const double sorted = ns_per_block(count, [&] {
+    const auto entry_of = [&](std::size_t i) {
+      return copy::block_order::entry{static_cast<std::uint32_t>(read[i]), static_cast<std::uint32_t>(written[i])};
+    };
+    if (!copy::block_order::helps(count, kBytes, [&](std::size_t i) { return read[i]; })) return;
+    const std::size_t head = copy::block_order::head(count);
+    sink += first.sort(0, head, entry_of)[0].tag + rest.sort(head, count, entry_of)[0].tag;
+  });
+  const double seen = ns_per_block(
+      count, [&] { sink += copy::block_order::helps(count, kBytes, [&](std::size_t i) { return in_order[i]; }); });
   std::vector<std::uint64_t> destinations, sources;
   for (std::size_t i = 0; i < count; ++i) {
     destinations.push_back(target + static_cast<std::uint64_t>(written[i]) * kBytes);
@@ -73,13 +88,15 @@ void measure(std::size_t count, std::size_t slots) {
   }
   const copy::block_list list{copy::direction::to_device, destinations, sources, {}, kBytes};
   const double list_checked = ns_per_block(count, [&] { sink += check(list).ok(); });
-  std::printf("%8zu of %9zu %10.2f %10.2f %10.2f %14.2f\n", count, slots, checked, pieces, commands, list_checked);
+  std::printf("%8zu of %9zu %10.2f %10.2f %10.2f %10.2f %10.2f %14.2f\n", count, slots, checked, pieces, commands, sorted,
+              seen, list_checked);
 }
 
 }  // namespace
 
 int main() {
-  std::printf("ns a block            %10s %10s %10s %14s\n", "check", "pieces", "+commands", "check of a list");
+  std::printf("ns a block            %10s %10s %10s %10s %10s %14s\n", "check", "pieces", "+commands", "sort", "in order",
+              "check of a list");
   for (const std::size_t count : {64u, 1024u, 16384u, 100000u}) measure(count, count + count / 4);
   for (const std::size_t count : {64u, 1024u, 16384u}) measure(count, 20'000'000);
   return sink == 42 ? 1 : 0;

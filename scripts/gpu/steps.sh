@@ -12,7 +12,7 @@ export failed=0
 
 # What `arguments` can set, as absolute paths.
 # shellcheck disable=SC2034
-out='' results='' abi='' bench='' old='' faults='' mpi='' ucx='' wheel='' backend=''
+out='' results='' triton='' abi='' bench='' old='' faults='' mpi='' ucx='' wheel='' backend=''
 
 # The script's arguments by name: `out` (the folder that the build made), `results` (a folder, made where it is missing), NAME=DESCRIPTION
 # for others (?NAME=DESCRIPTION: may be left out, then NAME is empty). Ends the script with the usage where they do not fit.

@@ -6,6 +6,9 @@ a handler with the same attributes."""
 import collections
 import contextlib
 import dataclasses
+import enum
+import hashlib
+import importlib
 import importlib.machinery
 import os
 import sys
@@ -196,6 +199,76 @@ class Spec:
         return Worker(kv_caches, self.num_chunks)
 
 
+# The same of its tiering, for peerlane.integrations.vllm_store.
+
+
+class LookupResult(enum.Enum):
+    MISS, HIT, HIT_PENDING, RETRY = range(1, 5)
+
+
+class Medium(str, enum.Enum):
+    STORAGE = "storage"
+
+
+class Locality(str, enum.Enum):
+    LOCAL, REMOTE = "LOCAL", "REMOTE"
+
+
+class RequestOffloadingContext:
+    pass
+
+
+@dataclasses.dataclass
+class JobResult:
+    job_id: int
+    success: bool
+    successful_keys: tuple | None = None
+    transfer_time: float | None = None
+    transfer_bytes: int | None = None
+
+
+class SecondaryTierManager:
+    def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None):
+        self.tier_type, self.locality = tier_type, None
+
+
+class FileMapper:
+    @classmethod
+    def from_offloading_spec(cls, root_dir, offloading_spec, blocks_per_file, parallel_agnostic):
+        made = cls()
+        model = hashlib.sha256(repr((offloading_spec.config.model.name, offloading_spec.config.parallel.rank)).encode()).hexdigest()
+        made.base = f"{root_dir}/{model[:12]}"
+        return made
+
+    def get_file_name(self, key):
+        return f"{self.base}/{key.hex()}.bin"
+
+
+class AsyncLookupManager:
+    def __init__(self, tier_type):
+        self._found, self._asked = {}, []
+
+    def lookup(self, key, req_context):
+        if key not in self._found:
+            self._found[key] = None
+            self._asked.append((key, req_context))
+        return self._found[key]
+
+    def flush(self):
+        for key, context in self._asked:
+            self._found[key] = next(iter(self.batch_lookup([key], context)))
+        self._asked = []
+
+    def mark_miss(self, keys):
+        self._found.update(dict.fromkeys(keys, False))
+
+    def cleanup(self, req_id):
+        self._found.clear()
+
+    def shutdown(self):
+        pass
+
+
 class Names(types.ModuleType):
     """A module of vLLM that the files import and these tests do not use."""
 
@@ -233,16 +306,22 @@ def modules():
         out[name] = Names(name)
         vars(out[name]).update(content)
     if not FILES:
-        for name, content in {"vllm.v1.kv_offload.base": {"TransferResult": TransferResult},
-                              "vllm.v1.kv_offload.cpu.spec": {"CPUOffloadingSpec": Spec}}.items():
+        base = {"TransferResult": TransferResult, "LookupResult": LookupResult, "Medium": Medium, "Locality": Locality,
+                "RequestOffloadingContext": RequestOffloadingContext}
+        tiers = {"JobResult": JobResult, "SecondaryTierManager": SecondaryTierManager}
+        for name, content in {"vllm.v1.kv_offload.base": base, "vllm.v1.kv_offload.cpu.spec": {"CPUOffloadingSpec": Spec},
+                              "vllm.v1.kv_offload.file_mapper": {"FileMapper": FileMapper},
+                              "vllm.v1.kv_offload.tiering.async_lookup": {"AsyncLookupManager": AsyncLookupManager},
+                              "vllm.v1.kv_offload.tiering.base": tiers,
+                              "vllm.v1.kv_offload.tiering.spec": {"TieringOffloadingSpec": Spec}}.items():
             out[name] = Names(name)
             vars(out[name]).update(content)
     return out
 
 
 @contextlib.contextmanager
-def installed():
-    """peerlane.integrations.vllm, imported with all that in place."""
+def installed(name="vllm"):
+    """That module of peerlane.integrations, imported with all that in place."""
     before, path, finders = dict(sys.modules), list(sys.path), list(sys.meta_path)
     sys.modules.update(modules())
     sys.meta_path.append(NamesFinder())
@@ -250,12 +329,12 @@ def installed():
         sys.path.insert(0, FILES)
     try:
         with mock.patch("importlib.metadata.version", lambda _: "0.33.0"):
-            import peerlane.integrations.vllm as module
+            module = importlib.import_module(f"peerlane.integrations.{name}")
         Platform.model = Stream()
         yield module
     finally:
-        for name in set(sys.modules) - set(before):
-            if name.partition(".")[0] in ("vllm", "torch") or name.startswith("peerlane.integrations"):
-                del sys.modules[name]
-        sys.modules.update({name: before[name] for name in before if name.partition(".")[0] in ("vllm", "torch")})
+        for each in set(sys.modules) - set(before):
+            if each.partition(".")[0] in ("vllm", "torch") or each.startswith("peerlane.integrations"):
+                del sys.modules[each]
+        sys.modules.update({each: before[each] for each in before if each.partition(".")[0] in ("vllm", "torch")})
         sys.path[:], sys.meta_path[:] = path, finders

@@ -31,7 +31,12 @@ def check_release(version: str) -> None:
                           "kv_connector_extra_config, which gives vLLM's own CPUOffloadingSpec")
 
 
-check_release(importlib.metadata.version("vllm"))
+def release() -> str:
+    """Of the vLLM that is installed."""
+    return importlib.metadata.version("vllm")
+
+
+check_release(release())
 
 from vllm.v1.kv_offload.base import TransferResult  # noqa: E402
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec  # noqa: E402
@@ -127,13 +132,18 @@ class _Direction:
         self._handler.shutdown()
 
 
+def by_channel(worker: Any) -> Any:
+    """vLLM's CPU worker, its copies by Peerlane's lists from now on."""
+    for name, urgent in _HANDLERS:
+        if name == "_expedited_load_handler" and not hasattr(worker, name):
+            continue
+        setattr(worker, name, _Direction(getattr(worker, name), urgent))
+    return worker
+
+
 class PeerlaneOffloadingSpec(CPUOffloadingSpec):  # type: ignore[misc]
-    """vLLM's CPU offloading with Peerlane's copies; takes the same kv_connector_extra_config."""
+    """vLLM's CPU offloading with Peerlane's copies; takes the same kv_connector_extra_config. With a disk behind it:
+    peerlane.integrations.vllm_store."""
 
     def create_worker(self, kv_caches: Any) -> Any:
-        worker = super().create_worker(kv_caches)
-        for name, urgent in _HANDLERS:
-            if name == "_expedited_load_handler" and not hasattr(worker, name):
-                continue
-            setattr(worker, name, _Direction(getattr(worker, name), urgent))
-        return worker
+        return by_channel(super().create_worker(kv_caches))
