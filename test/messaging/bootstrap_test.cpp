@@ -2,6 +2,7 @@
 // Where processes meet: ranks as threads of this process, over loopback, a local socket and a folder.
 #include "messaging/bootstrap/bootstrap.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -331,6 +332,24 @@ TEST_F(meeting_by, strangers_take_neither_memory_nor_the_place_of_a_rank) {
   for (const int fd : crowd) close(fd);
 }
 
+// Connections that say nothing do not keep their places while rank 0 waits for the others.
+TEST_F(meeting_by, a_visitor_that_says_nothing_is_cut_off) {
+  const auto port = free_port();
+  auto first =
+      std::async(std::launch::async, be_rank, options_of(0, 2, "127.0.0.1:" + port), std::vector<std::size_t>{3, 4});
+  const int silent = socket(AF_INET, SOCK_STREAM, 0);
+  const auto address = loopback(port);
+  for (int i = 0; i < 200 && connect(silent, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0; ++i)
+    usleep(20'000);
+  const timeval patience{15, 0};
+  setsockopt(silent, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  char byte = 0;
+  EXPECT_EQ(recv(silent, &byte, 1, 0), 0);
+  EXPECT_EQ(be_rank(options_of(1, 2, "127.0.0.1:" + port), {3, 4}), "");
+  EXPECT_EQ(first.get(), "");
+  close(silent);
+}
+
 std::string hex(const digest& value) {
   std::string out;
   for (const std::byte each : value) {
@@ -418,6 +437,37 @@ TEST_F(meeting_by, a_folder_with_another_users_files) {
               ? 0
               : 1);
   EXPECT_EQ(file_bootstrap(meeting_folder.path(), 0, 2, std::chrono::milliseconds(500)).code(), ETIMEDOUT);
+  int status = -1;
+  EXPECT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
+}
+
+// Another user reads the number of the run in the names of its files, and answers in place of rank 1.
+TEST_F(meeting_by, a_folder_where_another_user_answers_for_a_rank) {
+  constexpr uid_t kNobody = 65534;
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const folder meeting_folder;
+  std::filesystem::create_directories(meeting_folder.path());
+  ASSERT_EQ(chmod(meeting_folder.path().c_str(), 0777), 0);
+  const pid_t other = fork();
+  if (other == 0) {
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
+    for (int turn = 0; turn < 20'000; ++turn, usleep(1000))
+      for (const auto& each : std::filesystem::directory_iterator(meeting_folder.path())) {
+        auto name = each.path().filename().string();
+        if (name.rfind("exchange.", 0) != 0 || name.back() != '0') continue;
+        name.back() = '1';
+        const int file = open((meeting_folder.path() / name).c_str(), O_WRONLY | O_CREAT | O_EXCL, 0644);
+        _exit(file >= 0 && write(file, "mine", 4) == 4 ? 0 : 1);
+      }
+    _exit(1);
+  }
+  constexpr auto kPatience = std::chrono::milliseconds(2000);
+  auto second = std::async(std::launch::async, [&] { return file_bootstrap(meeting_folder.path(), 1, 2, kPatience); });
+  auto first = file_bootstrap(meeting_folder.path(), 0, 2, kPatience);
+  ASSERT_TRUE(first && second.get());
+  const std::byte ours[4] = {};
+  EXPECT_EQ((*first)->all_gather(ours).code(), ETIMEDOUT);
   int status = -1;
   EXPECT_EQ(waitpid(other, &status, 0), other);
   EXPECT_EQ(status, 0);

@@ -202,6 +202,35 @@ TEST(direct_window, nothing_is_written_behind_the_end_of_a_window) {
       0);
 }
 
+// A key comes from the peer's program, which may have it wrong: the window's own length counts.
+TEST(direct_window, a_key_that_says_more_than_there_is_reaches_nothing_more) {
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const rank_context& ctx) {
+                      std::vector<std::byte> plain(2 * kWindow);
+                      auto exposed = ctx.messenger->expose(host_buffer(plain.data(), kWindow));
+                      CHECK_OK(exposed);
+                      auto allocated = ctx.messenger->allocate(kWindow);
+                      CHECK_OK(allocated);
+                      auto given = of_rank_0(ctx, {allocated->key(), exposed->key(), getpid()});
+                      CHECK_OK(given);
+                      if (ctx.rank == 1) {
+                        std::vector<std::byte> ones(8, std::byte{1});
+                        for (auto key : {given->exposed, given->allocated}) {
+                          key.bytes = std::uint64_t{1} << 62;
+                          for (const std::uint64_t offset : {kWindow - 4, kWindow, kWindow + 4096, std::size_t{1} << 61}) {
+                            const auto eight = host_buffer(ones.data(), ones.size());
+                            CHECK(ctx.messenger->put(key, offset, eight).wait(kPatience).code() == EINVAL);
+                            CHECK(ctx.messenger->get(key, offset, eight).wait(kPatience).code() == EINVAL);
+                          }
+                        }
+                      }
+                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      CHECK(is_zero(plain.data(), plain.size()));
+                      return 0;
+                    }),
+            0);
+}
+
 TEST(direct_window, a_window_that_ended_frees_its_memory_at_the_peers_too) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {

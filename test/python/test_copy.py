@@ -322,7 +322,7 @@ def test_a_field_may_have_any_name():
     host = np.ones(4, [("O", "i4"), ("Other", "f4")])
     x = testing.zeros(32, np.uint8)
     with peerlane.map(x) as m:
-        m.write(host.view(np.uint8))
+        m.write(..., host.view(np.uint8))
         back = np.zeros_like(host)
         peerlane.copy(back.view(np.uint8), x)
     assert (back == host).all()

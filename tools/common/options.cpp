@@ -181,7 +181,10 @@ std::optional<int> command_parser::parse() {
     // A word that is missing may have been taken for the value of an option that does not exist.
     const bool is_about_words = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError) ||
                                 error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
-    const std::string message = is_about_words ? complaint(error.what()) : error.what();
+    std::string message = is_about_words ? complaint(error.what()) : error.what();
+    // CLI11's words for a flag with a value, --sweep=1.
+    if (const auto found = message.find(" was given a disallowed flag override"); found != std::string::npos)
+      message = "--" + message.substr(0, found) + " takes no value";
     std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), message.c_str(), call_.program.c_str());
     return kExitFailed;
   }

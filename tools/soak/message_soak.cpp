@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 
 #include "base/text.hpp"
 #include "tools/common/command_process.hpp"
@@ -13,7 +15,7 @@
 namespace pl::soak {
 namespace {
 
-constexpr std::uint64_t kPatienceMs = 300'000;  // for undisturbed pairs: both ranks poll, and others may have the CPUs
+constexpr std::uint64_t kPatienceMs = 300'000;  // between lines of an undisturbed pair, which may have few CPUs
 constexpr std::uint64_t kEndMs = 45'000;        // for a rank whose peer died
 
 std::vector<std::string> random_collective(std::mt19937_64& random) {
@@ -53,18 +55,30 @@ std::string words(const std::vector<std::string>& arguments) {
   return out;
 }
 
-void undisturbed(command_process& pair, const std::string& command, findings& seen) {
-  const auto state = pair.wait_ms(kPatienceMs);
+// A pair that waits for the CPUs writes a line for each size in the end; one that hangs writes nothing more.
+std::optional<int> wait_while_it_writes(command_process& pair, const std::string& log) {
+  std::error_code ignored;
+  for (auto before = std::filesystem::file_size(log, ignored);;) {
+    if (const auto state = pair.wait_ms(kPatienceMs)) return state;
+    const auto now = std::filesystem::file_size(log, ignored);
+    if (now == before) return std::nullopt;
+    before = now;
+  }
+}
+
+void undisturbed(command_process& pair, const std::string& command, const std::string& log, findings& seen) {
+  const auto state = wait_while_it_writes(pair, log);
   seen.count("pairs run to their end");
   if (!state) seen.violation("hung: " + command);
   else if (*state != 0) seen.violation(format("%s: %s", state_text(*state).c_str(), command.c_str()));
 }
 
-void disturbed(command_process& pair, const std::string& command, std::mt19937_64& random, findings& seen) {
+void disturbed(command_process& pair, const std::string& command, const std::string& log, std::mt19937_64& random,
+               findings& seen) {
   const auto ranks = pair.children();
-  if (ranks.empty()) return undisturbed(pair, command, seen);  // over already
+  if (ranks.empty()) return undisturbed(pair, command, log, seen);  // over already
   const pid_t victim = ranks[random() % ranks.size()];
-  if (kill(victim, SIGKILL) != 0) return undisturbed(pair, command, seen);
+  if (kill(victim, SIGKILL) != 0) return undisturbed(pair, command, log, seen);
   seen.count("ranks killed");
   const auto state = pair.wait_ms(kEndMs);
   if (!state) seen.violation("a rank was killed, and the others still run after 45 s: " + command);
@@ -79,14 +93,15 @@ void disturbed(command_process& pair, const std::string& command, std::mt19937_6
 
 void run_messages(const plan& run, findings& seen) {
   std::mt19937_64 random(run.seed * 3 + 1);
+  const std::string log = run.folder + "/messages.log";
   while (!is_over(run)) {
     const auto arguments = random_benchmark(random);
-    command_process pair({arguments, run.folder + "/messages.log", 0, {}});
+    command_process pair({arguments, log, 0, {}});
     if (random() % 3 == 0) {
       pause_ms(run, 20 + random() % 400);
-      disturbed(pair, words(arguments), random, seen);
+      disturbed(pair, words(arguments), log, random, seen);
     } else {
-      undisturbed(pair, words(arguments), seen);
+      undisturbed(pair, words(arguments), log, seen);
     }
   }
 }

@@ -2,7 +2,6 @@
 #include "compat/nixl/peer_messages.hpp"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -14,6 +13,7 @@
 #include <cstddef>
 #include <cstring>
 #include <new>
+#include <random>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
@@ -130,11 +130,11 @@ result<std::optional<received>> receive_part(int socket, std::string& begun, std
   }
 }
 
+// Of a secret, too: without random bytes there is none (an exception).
 std::string random_text() {
-  unsigned char bytes[16] = {};
-  (void)getrandom(bytes, sizeof bytes, 0);
+  std::random_device random;
   std::string out;
-  for (const unsigned char one : bytes) out += format("%02x", one);
+  for (int word = 0; word < 4; ++word) out += format("%08x", random());
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <future>
 
 #include "store/engine/index.hpp"
 #include "store/engine/record.hpp"
@@ -29,6 +30,10 @@ TEST_F(Durability, ALevelThatTheEngineDoesNotGiveIsRefusedByEveryCall) {
     EXPECT_EQ(answer.code(), code);
     EXPECT_NE(answer.error().message.find("volatile, logged or durable"), std::string::npos) << answer.error().message;
     EXPECT_EQ(store_->put(pool_, "key", pattern(20 << 20, 1), {.level = level}).code(), code);  // longer than memory
+    std::promise<int> asynchronous;
+    store_->put_async(pool_, "key", as_bytes("other"), {.level = level},
+                      [&asynchronous](result<put_result> answered) { asynchronous.set_value(answered.code()); });
+    EXPECT_EQ(asynchronous.get_future().get(), code);
     EXPECT_EQ(store_->erase(pool_, "kept", {.level = level}).code(), code);
     const batch_operation one{batch_operation::kind::put, "key", as_bytes("other")};
     EXPECT_EQ(store_->batch(pool_, {&one, 1}, {.level = level}).code(), code);

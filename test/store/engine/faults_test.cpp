@@ -120,8 +120,9 @@ TEST_F(Faults, ASyncAfterAFullIndexDiskIsAnErrorOrIsDone) {
   ASSERT_EQ(put("logged", "value", {.level = durability::logged}), 0);
   fail("write", ".log", ENOSPC);
   EXPECT_EQ(put("small", "value"), ENOSPC);
-  EXPECT_EQ(store_->sync(pool_).code(), ENOSPC);
   // The index may have made itself room by then: its tables are other files than its log.
+  const int synced = store_->sync(pool_).code();
+  EXPECT_TRUE(synced == 0 || synced == ENOSPC) << synced;
   const int closed = store_->close().code();
   EXPECT_TRUE(closed == 0 || closed == ENOSPC) << closed;
   heal();
