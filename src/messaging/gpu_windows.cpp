@@ -37,8 +37,9 @@ constexpr std::size_t list_bytes(std::uint64_t pieces) {
   return offsetof(listed_window, first) + static_cast<std::size_t>(pieces) * sizeof(listed_piece);
 }
 
-// Puts up to here are stores of the CPU: no engine has to fetch a command. Loads cross the bus line by line.
-constexpr std::size_t kMaxStoredBytes = 32u << 10, kMaxLoadedBytes = 64;
+// Puts of host memory up to here are stores of the CPU, at the rate at which it could copy to memory of the engine's alone.
+// What it loads, to get or out of GPU memory of its own, waits for the bus once up to a KiB, and for each KiB beyond.
+constexpr std::size_t kMaxStoredBytes = 1u << 20, kMaxLoadedBytes = 1u << 10;
 // Moved between two looks at whether the window still lives.
 constexpr std::uint64_t kSliceBytes = 16u << 20;
 constexpr std::uint64_t kPartBytes = 64u << 10;
@@ -153,9 +154,27 @@ bool gpu_windows::is_of_gpu(const copy::gpu_queues& queues, const memory& local)
   return gpu && (*gpu)->pci == queues.pci();
 }
 
+std::optional<status> gpu_windows::move_by_cpu(copy::dma_memory& window, std::uint64_t pointer, const memory& local,
+                                               bool is_put) {
+  if (local.bytes > (is_put && !local.is_device ? kMaxStoredBytes : kMaxLoadedBytes)) return std::nullopt;
+  std::byte* const mapped = window.find_mapping(pointer, local.bytes);
+  if (mapped == nullptr) return std::nullopt;
+  std::array<std::byte, kMaxLoadedBytes> relay;
+  void* const own_bytes = local.is_device ? relay.data() : copy::host_pointer(local.address);
+  if (!is_put) {
+    arch::copy_from(arch::mapping_type::wc, own_bytes, mapped, local.bytes);
+    return local.is_device ? context_.buffers.write(local, 0, own_bytes, local.bytes, touch::cpu_only) : status{};
+  }
+  if (local.is_device)
+    if (auto read = context_.buffers.read(local, 0, own_bytes, local.bytes, touch::cpu_only); !read) return read;
+  arch::copy_to(arch::mapping_type::wc, mapped, own_bytes, local.bytes);
+  return status{};
+}
+
 std::optional<status> gpu_windows::move(copy::dma_memory& window, std::uint64_t pointer, const memory& local, bool is_put,
                                         const std::function<bool()>& is_live) {
   if (local.bytes == 0) return status{};
+  if (auto done = move_by_cpu(window, pointer, local, is_put)) return done;
   memory known = local;
   if (known.is_device && known.device.device_ordinal < 0) {
     auto asked = cu::inspect_pointer(*context_.cuda, known.address);
@@ -163,14 +182,6 @@ std::optional<status> gpu_windows::move(copy::dma_memory& window, std::uint64_t 
     known.device = *asked;
   }
   if (known.is_device && !is_of_gpu(*window.gpu(), known)) return std::nullopt;
-  if (!known.is_device && known.bytes <= (is_put ? kMaxStoredBytes : kMaxLoadedBytes)) {
-    if (std::byte* const mapped = window.find_mapping(pointer, known.bytes); mapped != nullptr) {
-      void* const own_bytes = copy::host_pointer(known.address);
-      if (is_put) arch::copy_to(arch::mapping_type::wc, mapped, own_bytes, known.bytes);
-      else arch::copy_from(arch::mapping_type::wc, own_bytes, mapped, known.bytes);
-      return status{};
-    }
-  }
   route& way = route_of(window.gpu());
   for (std::uint64_t done = 0; done < known.bytes;) {
     const auto extent = window.find(window.gpu(), pointer + done);

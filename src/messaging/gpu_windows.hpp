@@ -45,8 +45,9 @@ class gpu_windows {
   // ---- A peer. The window must not end meanwhile (window_table::enter).
   using imported = std::shared_ptr<copy::dma_memory>;
   result<imported> open(const window_table::name& owner, const window_place& place);
-  // Between `local` and as many bytes at `pointer`, an address of the owner's. Not so far (empty): memory of another GPU.
-  // `is_live` is asked now and then; ECANCELED: it said no. EIO, ETIMEDOUT: the channel, which touches no memory any more.
+  // Between `local` and as many bytes at `pointer`, an address of the owner's. Empty: `local` is of another GPU, and more
+  // than the CPU moves. `is_live` is asked now and then; ECANCELED: it said no. EIO, ETIMEDOUT: the channel, which touches
+  // no memory any more.
   std::optional<status> move(copy::dma_memory& window, std::uint64_t pointer, const memory& local, bool is_put,
                              const std::function<bool()>& is_live);
 
@@ -76,6 +77,8 @@ class gpu_windows {
     std::uint64_t address = 0, bytes = 0;  // of the channels
   };
 
+  // Stores and loads through BAR1; empty: not this many bytes, or not mapped.
+  std::optional<status> move_by_cpu(copy::dma_memory& window, std::uint64_t pointer, const memory& local, bool is_put);
   route& route_of(const std::shared_ptr<copy::gpu_queues>& queues);
   bool is_of_gpu(const copy::gpu_queues& queues, const memory& local);
   // The engine's copy between `remote` and the local bytes from `done` on: how many it moved.

@@ -400,6 +400,7 @@ request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag,
 }
 request messenger::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(put);
+  if (core_->windows_.put_at_once(key, offset, data)) return request(this, message_info{});
   return request(this, &core_->windows_.put(key, offset, data));
 }
 request messenger::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word) {
@@ -408,6 +409,7 @@ request messenger::put_signal(const window::key_t& key, std::uint64_t offset, co
 }
 request messenger::get(const window::key_t& key, std::uint64_t offset, const buffer& data) {
   PL_LINK_ENTER(get);
+  if (core_->windows_.get_at_once(key, offset, data)) return request(this, {key.rank, 0, data.bytes});
   return request(this, &core_->windows_.get(key, offset, data));
 }
 request messenger::atomic(const window::key_t& key, std::uint64_t offset, atomic_op op, std::uint64_t operand,

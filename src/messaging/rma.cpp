@@ -66,6 +66,18 @@ std::optional<failure> remote_access::refuses_window(const window::key_t& key, s
                                 static_cast<unsigned long long>(offset), static_cast<unsigned long long>(key.bytes))};
 }
 
+bool remote_access::move_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data, bool is_put) {
+  const bool is_peer = key.rank >= 0 && key.rank < context_.size && key.rank != context_.rank;
+  if (!is_peer || data.bytes > kMaxAtOnce || offset > key.bytes || data.bytes > key.bytes - offset) return false;
+  if (context_.peer(key.rank).is_dead || !context_.buffers.is_known_host(data)) return false;
+  memory range;
+  range.set_host(data.address, data.bytes);
+  const auto done = is_put ? direct_.put(key, offset, range) : direct_.get(key, offset, range);
+  if (!done || !*done) return false;
+  ++context_.counts.one_sided;
+  return true;
+}
+
 // ---- Put
 
 operation& remote_access::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {

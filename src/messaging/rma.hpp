@@ -31,6 +31,14 @@ class remote_access {
     ending_.erase(id);
     direct_.free(id);
   }
+  // A short put or get between host memory and a window that direct_windows reaches, without an operation. False: use put()
+  // or get(), which say what is wrong.
+  bool put_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+    return move_at_once(key, offset, data, true);
+  }
+  bool get_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+    return move_at_once(key, offset, data, false);
+  }
   operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word);
@@ -47,6 +55,8 @@ class remote_access {
 
  private:
   result<memory> window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const;
+  static constexpr std::size_t kMaxAtOnce = 8u << 10;
+  bool move_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data, bool is_put);
   std::optional<failure> refuses_word(const window::key_t& key, std::uint64_t offset) const;
   void start_atomic(operation& made, const window::key_t& key, std::uint64_t offset, const atomic_request& request);
   void raise(operation& made, const signal_word& word);

@@ -34,6 +34,7 @@ int run_two(gpus of_rank_1, const std::function<int(const rank_context&)>& body,
   return fork_ranks(
       2,
       [&](int rank, fork_bootstrap& sockets) {
+        if (of_rank_1 == gpus::none) static_cast<void>(test::simulated_cuda());  // so that its device files are there
         return run_rank(rank, sockets, rank == 0 ? gpus::shared : of_rank_1, options, body);
       },
       killed);

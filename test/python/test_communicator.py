@@ -78,7 +78,7 @@ def windows(m, rank, peer):
     m.put_signal(keys[peer], 32, values, 3, signal_key=signal_keys[peer], signal_offset=8).wait(30)
     assert m.wait_signal(signals.key, 8, 3, 30) == 3
     assert list(mine.get()[4:8]) == [peer + 1] * 4
-    with pytest.raises(ValueError, match="one process"):
+    with pytest.raises(peerlane.Error, match="one process"):
         m.put_signal(keys[peer], 32, values, signal_key=signals.key, signal_offset=8)
     with pytest.raises(peerlane.Timeout):
         m.wait_signal(signals.key, 0, 1, 0.01)

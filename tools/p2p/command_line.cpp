@@ -169,10 +169,10 @@ void check_together(const settings& asked) {
   if (is_one_sided(asked.kind)) {
     if (asked.asks_for(arm::mpi) || asked.asks_for(arm::shim) || asked.asks_for(arm::nccl))
       throw tool_failure("put, get and atomics are measured --via ours and ucx");
-    if (asked.cold || asked.rotate > 1 || asked.consume || asked.stage || asked.multiple_buffers)
-      throw tool_failure("--cold, --rotate, --consume, --stage and -b multiple are for messages between two processes");
     if (asked.destination != memory_kind::host && asked.destination != memory_kind::device)
       throw tool_failure("the window of a one-sided test is host memory or GPU memory: H H, D H, H D or D D");
+    if (asked.cold || asked.rotate > 1 || asked.consume || asked.stage || asked.multiple_buffers)
+      throw tool_failure("--cold, --rotate, --consume, --stage and -b multiple are for messages between two processes");
     if (asked.destination == memory_kind::device && asked.asks_for(arm::ucx))
       throw tool_failure("a window of GPU memory is measured --via ours");
   }
