@@ -192,6 +192,27 @@ TEST_F(store_gpu_direct, ValuesOnDiskComeBack) {
   }
 }
 
+// Such values lie in memory that is not pinned.
+TEST_F(store_gpu_direct, PoolsOfTheServersOwnMemoryGoByTheSocket) {
+  start_and_open();
+  const std::size_t bytes = 1 << 20;
+  const test::device_buffer buffer(bytes), other(bytes);
+  const auto value = test::random_bytes(bytes, 1);
+  test::set_device_bytes(buffer.pointer(), value);
+  store_protocol::pool_settings apart;
+  apart.allow_shm = false;
+  pool_ = make_pool(*store_, "apart", apart);
+  for (const auto level : {durability::volatile_, durability::durable}) {
+    const auto done = put_device("k", buffer.pointer(), bytes, at_level(level));
+    ASSERT_EQ(done.status, 0) << done.text;
+    EXPECT_EQ(done.result.way, path::unix_socket);
+    const auto got = get_device("k", other.pointer(), bytes);
+    ASSERT_EQ(got.status, 0) << got.text;
+    EXPECT_EQ(got.result.way, path::unix_socket);
+    EXPECT_EQ(test::device_bytes(other.pointer(), bytes), value);
+  }
+}
+
 // ---- Ends
 
 TEST_F(store_gpu_direct, FreedMemoryGoesBackToTheGpu) {
