@@ -11,7 +11,7 @@ arguments results "?out=out folder of the build" -- "$@"
 out=${out:-$(realpath "$here/../../build/release/out")}
 export LIMIT=25 TAIL=2
 program=$out/peerlane
-data=$(mktemp -d "${STORE_DATA:-/dev/shm}/store-XXXXXX")
+data=$(mktemp -d "${STORE_DATA:-$results}/data-XXXXXX")
 trap 'rm -rf "$data"' EXIT
 
 demo() { # how, name, options...

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <asio/ip/address.hpp>
 #include <bit>
-#include <charconv>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
@@ -46,7 +46,7 @@ const field kFields[] = {
     {"socket", &server_config::socket,
      "path of the unix socket; none: no socket; default: store.sock in the data directory"},
     {"socket_group", &server_config::socket_group, "group of the unix socket, by name or number; default: the server's"},
-    {"socket_mode", &server_config::socket_mode, "who may connect to the unix socket, octal; default: 0660"},
+    {"socket_mode", &server_config::socket_mode, "who may connect to the unix socket: its mode; default: 0660"},
     {"listen", &server_config::listen, "HOST:PORT for TCP; default and none: no TCP"},
     {"metrics", &server_config::metrics, "HOST:PORT of the Prometheus endpoint; none: no endpoint"},
     {"insecure", &server_config::insecure, "lets listeners without TLS leave the loopback interface"},
@@ -193,6 +193,7 @@ struct describe {
 
 constexpr const char* kLogLevels[] = {"debug", "info", "warn", "error"};
 constexpr const char* kUcxModes[] = {"auto", "off", "on"};
+constexpr const char* kSocketModes[] = {"0600", "0660", "0666"};
 
 // Parses JSON; the failure names the position.
 result<json> parse_json(const std::string& text) {
@@ -232,12 +233,9 @@ status read_config(const std::string& text, server_config& parsed) {
 }
 
 result<unsigned> parse_socket_mode(const std::string& text) {
-  unsigned mode = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mode, 8);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (!is_number || (mode & ~0666u) != 0 || (mode & 0600u) != 0600)
-    return wrong("socket_mode", "an octal number of read and write rights, with the owner's: 0600, 0660 or 0666");
-  return mode;
+  for (const char* known : kSocketModes)
+    if (text == known) return static_cast<unsigned>(std::strtoul(known, nullptr, 8));
+  return wrong("socket_mode", "0600, 0660 or 0666: who may connect");
 }
 
 status check(const server_config& config) {
@@ -287,6 +285,7 @@ std::string config_schema() {
   }
   properties["log_level"]["enum"] = kLogLevels;
   properties["ucx"]["enum"] = kUcxModes;
+  properties["socket_mode"]["enum"] = kSocketModes;
   const char* const tls[] = {"tls_certificate", "tls_key", "tls_client_authority"};
   schema together = schema::object();
   for (const char* one : tls)

@@ -75,7 +75,7 @@ bool is_loopback(const std::string& endpoint);
 // The JSON schema of the file. docs/schema/store-config.json is this text.
 std::string config_schema();
 
-// socket_mode as a number. EINVAL: it is none, or lets others than connect.
+// socket_mode as a number. EINVAL: another than 0600, 0660 and 0666.
 result<unsigned> parse_socket_mode(const std::string& text);
 
 store::engine_options engine_options_of(const server_config& config);

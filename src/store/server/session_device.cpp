@@ -23,6 +23,9 @@ constexpr std::uint64_t kUnsummedBytes = 256 << 10;  // up to here the engine su
 constexpr std::uint64_t kSmallestPart = 128 << 10;
 constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;  // like clients that copy it themselves
 
+// Pages there go back to the system while the store runs, so they cannot stay pinned for a GPU.
+const failure kApart{ENOTSUP, "the value does not lie in memory that is shared, which alone is pinned for GPUs"};
+
 // Walks the pieces of the arena that a value lies in.
 class segment_walk {
  public:
@@ -187,6 +190,10 @@ void session::put_from_device(const request_ptr& request, std::string_view key) 
       },
       [me = shared_from_this(), one](const status& begun) {
         if (!begun) return me->answer(one->request, begun.error());
+        if (me->parts_.engine.is_apart(one->segments)) {
+          (void)me->parts_.engine.abort(me->engine_session_, one->grant);
+          return me->answer(one->request, kApart);
+        }
         one->held_bytes = std::max(one->bytes, kMinHeldBytes);
         me->hold(one->held_bytes);
         me->bind_for_device(one, &session::fetch_from_device);
@@ -317,6 +324,7 @@ void session::send_to_device(const request_ptr& request, const store::pinned_val
     let_go({&value.pin, 1});
     answer(request, reason);
   };
+  if (parts_.engine.is_apart(value.segments)) return refuse(kApart);  // its pool's list has just changed
   auto made = make_device_transfer(request, {});
   if (!made) return refuse(made.error());
   const device_transfer_ptr one = *std::move(made);

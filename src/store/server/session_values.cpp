@@ -116,7 +116,8 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
                                      writes(op) ? "write" : "read", pool.name.c_str(), pool.access.c_str())};
   else if ((request->head.flags & flag::ucx) != 0 && !uses_ucx(*request))
     refusal = failure{ENOTSUP, "this connection has no UCX transport"};
-  else if ((op == opcode::alloc || op == opcode::lookup) && !uses_ucx(*request) && parts_.access.keeps_apart(pool))
+  else if ((op == opcode::alloc || op == opcode::lookup || goes_to_device(*request)) && !uses_ucx(*request) &&
+           parts_.access.keeps_apart(pool))
     refusal =
         failure{ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not everybody who "
                                 "maps the store's memory may read and write it",
