@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bandwidth/latency.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "test/tools/bandwidth/bandwidth_fixture.hpp"
@@ -8,6 +9,27 @@
 
 namespace pl::bandwidth::test {
 namespace {
+
+TEST(ScatteredLists, HaveEveryBlockOnceAndNeverTwoNeighbours) {
+  for (const std::uint64_t blocks : {1u, 2u, 3u, 7u, 64u, 7919u, 15838u, 65536u}) {
+    std::vector<unsigned> seen(blocks);
+    std::uint64_t followers = 0;
+    for (const auto& list : scattered_lists(blocks)) {
+      ASSERT_FALSE(list.empty()) << blocks;
+      auto sorted = list;
+      std::sort(sorted.begin(), sorted.end());
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        ASSERT_LT(list[i], blocks);
+        ++seen[list[i]];
+        if (i == 0) continue;
+        EXPECT_GE(sorted[i] - sorted[i - 1], 2u) << blocks;
+        followers += list[i] == list[i - 1] + 2 || list[i] + 2 == list[i - 1];
+      }
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1u), static_cast<std::ptrdiff_t>(blocks));
+    if (blocks >= 64) { EXPECT_EQ(followers, 0u) << blocks; }
+  }
+}
 
 TEST(latency, the_list_is_one_cycle_through_every_line) {
   for (const std::uint32_t lines : {2u, 3u, 64u, 16384u})
