@@ -10,11 +10,13 @@
 namespace pl::bandwidth::test {
 namespace {
 
-TEST(ScatteredLists, HaveEveryBlockOnceAndNeverTwoNeighbours) {
-  for (const std::uint64_t blocks : {1u, 2u, 3u, 7u, 64u, 7919u, 15838u, 65536u}) {
+TEST(ScatteredLists, HaveEveryBlockOnceAndLongOnesNoNeighbours) {
+  for (const std::uint64_t blocks : {1u, 2u, 3u, 7u, 16u, 255u, 256u, 7919u, 15838u, 65536u}) {
     std::vector<unsigned> seen(blocks);
     std::uint64_t followers = 0;
-    for (const auto& list : scattered_lists(blocks)) {
+    const auto lists = scattered_lists(blocks);
+    EXPECT_EQ(lists.size(), blocks < 256 ? 1u : 2u) << blocks;
+    for (const auto& list : lists) {
       ASSERT_FALSE(list.empty()) << blocks;
       auto sorted = list;
       std::sort(sorted.begin(), sorted.end());
@@ -22,12 +24,13 @@ TEST(ScatteredLists, HaveEveryBlockOnceAndNeverTwoNeighbours) {
         ASSERT_LT(list[i], blocks);
         ++seen[list[i]];
         if (i == 0) continue;
-        EXPECT_GE(sorted[i] - sorted[i - 1], 2u) << blocks;
-        followers += list[i] == list[i - 1] + 2 || list[i] + 2 == list[i - 1];
+        EXPECT_GE(sorted[i] - sorted[i - 1], lists.size()) << blocks;
+        const auto step = static_cast<std::int64_t>(list[i]) - static_cast<std::int64_t>(list[i - 1]);
+        followers += static_cast<std::size_t>(std::abs(step)) == lists.size();
       }
     }
     EXPECT_EQ(std::count(seen.begin(), seen.end(), 1u), static_cast<std::ptrdiff_t>(blocks));
-    if (blocks >= 64) { EXPECT_EQ(followers, 0u) << blocks; }
+    if (blocks >= 16) { EXPECT_EQ(followers, 0u) << blocks; }
   }
 }
 
