@@ -5,11 +5,11 @@
 # blocks, and the gate: learnt, asked, while a job runs. With NVBANDWIDTH=<program> the original takes turns with ours.
 # No build here: it takes the folder that `make build` leaves. Results (JSON and text) go to the folder given, a short table last.
 # ROUNDS, GATE_RUNS, GATE_ASKS: fewer of each where the machine's time is short (3, 8 and 20).
-#   scripts/gpu/links.sh <out folder of the build> <results folder>
+#   scripts/gpu/links.sh <out folder of the build> <results folder> [folder of the benches]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
-arguments out results -- "$@"
+arguments out results '?bench=folder of the benches' -- "$@"
 program=$out/peerlane
 size=512M rounds=${ROUNDS:-3} budget=0
 [ "$PEERLANE_GPU" = sim ] && size=256K rounds=1 budget=60
@@ -39,10 +39,16 @@ both_ways() {
   done
 }
 if [ "$PEERLANE_GPU" != sim ]; then TAIL=120 LIMIT=400 step both_ways both_ways; fi
+# Which kernels reach which rate, and whether passes over the same bytes count what did not cross the link.
+[ -z "$bench" ] || TAIL=40 LIMIT=90 step both_ways_kernels "$bench/both_ways_bench" "$results/both_ways_kernels.json"
 
 # ---- channels and blocks -------------------------------------------------------------------------------------------------------
 TAIL=60 LIMIT=120 step channels "$program" bandwidth -b $size --no-judge -p host_to_device_dma device_to_host_dma host_to_device_bidirectional_dma \
   host_to_device_scattered device_to_host_scattered host_to_device_memcpy_ce device_to_host_memcpy_ce --json "$results/channels.json"
+
+# Scattered blocks on huge pages: is it the pages of host memory?
+TAIL=40 LIMIT=60 step scattered_huge "$program" bandwidth -b $size -H --no-judge -p host_to_device_scattered device_to_host_scattered \
+  --json "$results/scattered_huge.json"
 
 # ---- the gate ------------------------------------------------------------------------------------------------------------------
 baseline=$results/gate_baseline.json

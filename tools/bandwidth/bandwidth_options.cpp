@@ -84,7 +84,7 @@ class command_line {
     app.add_option("-P,--targetNumPairs", options_.pairs_wanted,
                    "Pairs that tests between processes measure, chosen so that every GPU takes part; -1: all [-1]")
         ->type_name("N")
-        ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40));
+        ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40).description(""));
     parser_.flag("-H,--useHugePages", raw_.use_huge_pages, "Host memory on huge pages, as --host-memory huge");
     app.add_option("-F,--format", raw_.output_format, "text, json or perf, as the original prints them [text]")
         ->type_name("text|json|perf");

@@ -253,6 +253,7 @@ bool machine_shape::has_peers() const {
 
 machine_shape shape_of(gpu_set& gpus) {
   machine_shape shape;
+  shape.kernels_share = !gpus.simulated();
   for (int source = 0; source < gpus.count(); ++source) {
     shape.multiprocessors.push_back(gpus.multiprocessors(source));
     shape.bulk_copies.push_back(gpus.has_bulk_copies(source));

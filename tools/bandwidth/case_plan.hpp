@@ -17,6 +17,7 @@ struct machine_shape {
   std::vector<unsigned> multiprocessors;      // by GPU
   std::vector<std::vector<bool>> can_access;  // [from][to]
   std::vector<bool> bulk_copies = {};         // by GPU: it has the instructions (TMA)
+  bool kernels_share = false;  // two copy kernels run on each multiprocessor at once; not where it is simulated
   bool has_bulk_copies() const { return std::find(bulk_copies.begin(), bulk_copies.end(), true) != bulk_copies.end(); }
   int gpus() const { return static_cast<int>(multiprocessors.size()); }
   bool reaches(int source, int destination) const {

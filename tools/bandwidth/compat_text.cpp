@@ -33,12 +33,12 @@ std::string figure_lines(const matrix& one, const std::string& name, const compa
   if (style.perf_formatter)
     return format("&&&& PERF %s %.2f %s\n\n", name.c_str(), figures.sum, one.unit == "ns" ? "-ns" : "+GB/s");
   std::string out = format("SUM %s %.2f\n", name.c_str(), figures.sum);
+  if (has_variation(one)) out += format("COEFFICIENT_OF_VARIATION %s %.2f\n", name.c_str(), figures.variation);
   if (style.verbose) {
     out += format("MIN %s %.2f\n", name.c_str(), figures.min);
     out += format("MAX %s %.2f\n", name.c_str(), figures.max);
     out += format("AVG %s %.2f\n", name.c_str(), figures.average);
   }
-  if (has_variation(one)) out += format("COEFFICIENT_OF_VARIATION %s %.2f\n", name.c_str(), figures.variation);
   return out + "\n";
 }
 
@@ -112,12 +112,13 @@ std::string compat_version_lines(const std::string& group_library) {
 }
 
 std::string compat_list(std::span<const testcase> testcases) {
-  std::string out = "Index, Name:\n\tDescription\n" + std::string(23, '=') + "\n";
+  // Since 0.9 without a rule below the head and without empty lines; a description's first line stands one tab further in.
+  std::string out = "Index, Name:\n\tDescription\n";
   for (const testcase& one : testcases) {
-    out += format("%d, %s:\n\t", one.index, one.key);
+    out += format("%d, %s:\n\t\t", one.index, one.key);
     for (const char* character = one.description; *character != '\0'; ++character)
       out += *character == '\n' ? std::string("\n\t") : std::string(1, *character);
-    out += "\n\n";
+    out += "\n";
   }
   return out;
 }

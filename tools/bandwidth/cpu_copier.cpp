@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "copy/channel_source.hpp"
 #include "copy/cpu_copy.hpp"
 #include "tools/bandwidth/gpu_copier.hpp"
+#include "tools/bandwidth/list_order.hpp"
 #include "tools/bandwidth/transfer_check.hpp"
 
 namespace pl::bandwidth {
@@ -127,35 +127,36 @@ class channel_copier final : public cpu_copier {
   channel_copier(const bound_transfer& transfer, copy::planner& planner) : planner_(planner) {
     const copy::transfer whole = whole_of(transfer);
     const std::uint64_t block = transfer.executor.width != 0 ? transfer.executor.width * 1024ull : transfer.bytes;
-    const std::uint64_t count = (transfer.bytes + block - 1) / block;
-    // Every block once: the step has no factor in common with their number.
-    std::uint64_t step = 7919;
-    while (count > 1 && std::gcd(step, count) != 1) step += 2;
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const std::uint64_t begin = i * step % count * block;
-      pieces_.push_back({whole.way, whole.dst + begin, whole.src + begin, std::min(block, transfer.bytes - begin)});
+    for (const auto& numbers : scattered_lists((transfer.bytes + block - 1) / block)) {
+      auto& list = lists_.emplace_back();
+      for (const std::uint64_t number : numbers) {
+        const std::uint64_t begin = number * block;
+        list.push_back({whole.way, whole.dst + begin, whole.src + begin, std::min(block, transfer.bytes - begin)});
+      }
     }
   }
 
   status copy(std::uint64_t copies, const std::atomic<bool>& stop) override {
     for (std::uint64_t i = 0; i < copies; ++i) {
       if (stop.load(std::memory_order_relaxed)) return stopped();
-      if (pieces_.size() == 1) {
-        if (auto done = planner_.copy_by({copy::method::dma_channel, 1}, pieces_[0]); !done) return done;
-        continue;
-      }
-      const std::uint64_t before = by_channel();
-      if (auto done = planner_.copy_list(pieces_); !done) return done;
-      if (by_channel() - before < pieces_.size())
-        return failure{EIO, "the list did not go by DMA channel: peerlane doctor says why"};
+      for (const auto& list : lists_)
+        if (auto done = copy_list(list); !done) return done;
     }
     return {};
   }
 
  private:
+  status copy_list(const std::vector<copy::transfer>& list) {
+    if (list.size() == 1) return planner_.copy_by({copy::method::dma_channel, 1}, list[0]);
+    const std::uint64_t before = by_channel();
+    if (auto done = planner_.copy_list(list); !done) return done;
+    if (by_channel() - before < list.size())
+      return failure{EIO, "the list did not go by DMA channel: peerlane doctor says why"};
+    return {};
+  }
   std::uint64_t by_channel() const { return planner_.counts().copies[static_cast<std::size_t>(copy::method::dma_channel)]; }
   copy::planner& planner_;
-  std::vector<copy::transfer> pieces_;
+  std::vector<std::vector<copy::transfer>> lists_;
 };
 
 result<std::unique_ptr<cpu_copier>> make_channel_copier(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bandwidth/list_order.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -21,6 +22,23 @@ std::vector<std::uint32_t> chase_order(std::uint32_t lines, std::uint64_t seed, 
     std::swap(next[i - 1], next[other]);
   }
   return next;
+}
+
+std::vector<std::vector<std::uint64_t>> scattered_lists(std::uint64_t blocks) {
+  // Half of a short list might be left to the CPU, and nobody sorts one.
+  constexpr std::uint64_t kFewBlocks = 256;
+  const std::uint64_t lists = blocks < kFewBlocks ? 1 : 2;
+  std::vector<std::vector<std::uint64_t>> out;
+  for (std::uint64_t first = 0; first < lists; ++first) {
+    const std::uint64_t count = (blocks - first + lists - 1) / lists;
+    // Every block once: the step has no factor in common with their number. Near the golden section, so that it never leads
+    // to the next block, nor back.
+    std::uint64_t step = std::max<std::uint64_t>(1, count * 5 / 13);
+    while (std::gcd(step, count) != 1) ++step;
+    auto& list = out.emplace_back();
+    for (std::uint64_t i = 0; i < count; ++i) list.push_back(i * step % count * lists + first);
+  }
+  return out;
 }
 
 }  // namespace pl::bandwidth

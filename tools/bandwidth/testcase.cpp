@@ -66,9 +66,9 @@ constexpr std::array kInOrder = {
     single(16, "host_to_device_memcpy_sm", "Host to device by a kernel that reads host memory"),
     single(17, "device_to_host_memcpy_sm", "Device to host by a kernel that writes host memory"),
     single(18, "host_to_device_bidirectional_memcpy_sm",
-           "Two kernels on half of the GPU each, one a direction; host to device is the main result"),
+           "Two kernels on the whole GPU, one a direction; host to device is the main result"),
     single(19, "device_to_host_bidirectional_memcpy_sm",
-           "Two kernels on half of the GPU each, one a direction; device to host is the main result"),
+           "Two kernels on the whole GPU, one a direction; device to host is the main result"),
     single(20, "device_to_device_memcpy_read_sm", "Each pair of peers: a kernel on the row GPU reads from the column GPU"),
     single(21, "device_to_device_memcpy_write_sm", "Each pair of peers: a kernel on the row GPU writes to the column GPU"),
     single(

@@ -68,12 +68,15 @@ struct host_planner {
   const test_options& options;
 
   std::uint64_t bytes() const { return std::min(options.bytes, spec.most_bytes); }
+  // Both directions on every multiprocessor keep the link busier than each on half of them (docs/bandwidth.md). A budget of
+  // multiprocessors is for both together.
+  bool divides() const { return spec.both && (options.sm_count != 0 || !shape.kernels_share); }
 
   transfer_spec transfer(int gpu, bool to_device) const {
     const place host = host_place(options.host, options.numa_node);
     transfer_spec out{host, gpu_place(gpu), {spec.kind, gpu, 0}, bytes()};
     if (!to_device) std::swap(out.source, out.destination);
-    if (spec.kind == sm) out.executor.width = share_of_multiprocessors(shape, options, gpu, spec.both ? 2 : 1);
+    if (spec.kind == sm) out.executor.width = share_of_multiprocessors(shape, options, gpu, divides() ? 2 : 1);
     if (spec.kind == bar) out.executor.width = options.threads;
     if (spec.kind == engine) out.executor.width = kEngineWorkers;
     if (spec.kind == dma) out.executor.width = spec.block_kib;

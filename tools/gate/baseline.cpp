@@ -23,7 +23,7 @@ std::size_t hardware_xids(const machine_state& machine, const std::string& bus_i
   std::size_t count = 0;
   if (machine.xids)
     for (const xid_event& one : *machine.xids)
-      if (is_hardware_xid(one.number) && bus_id.starts_with(one.bus_id)) ++count;
+      if (needs_repair(one) && bus_id.starts_with(one.bus_id)) ++count;
   return count;
 }
 

@@ -20,12 +20,14 @@ namespace pl::gate {
 struct xid_event {
   std::string bus_id;  // "0000:0b:00"
   unsigned number = 0;
+  bool is_fatal = false;  // of numbers whose text decides: an NVLink error called fatal, a recovery action that is required
   auto operator<=>(const xid_event&) const = default;
 };
 // Of a whole log, in its order.
 std::vector<xid_event> parse_xids(const std::string& log);
-// The error is the board's or its link's; others are those of programs, and say nothing about the machine.
-bool is_hardware_xid(unsigned number);
+// NVIDIA's catalogue wants the GPU reset, the machine restarted or the hardware looked at. Other errors end programs, or are
+// handled, and say nothing about the next job.
+bool needs_repair(const xid_event& one);
 
 // What is known without touching a GPU. The links are those of `peerlane bandwidth`.
 struct gpu_health {
@@ -108,9 +110,17 @@ struct judge_options {
 };
 // The part that disturbs nobody: state, errors, links, against the baseline where there is one (may be null).
 std::vector<finding> judge_state(const machine_state& machine, const baseline* known);
-// Figures: wrong bytes, ways that do not work, rates. `known` may be null: then the link model decides.
+// Figures: wrong bytes, ways that do not work, rates; one finding for each reading, in their order, then those of
+// judge_relative. `known` may be null: then the link model decides.
 std::vector<finding> judge_readings(const machine_state& machine, const std::vector<reading>& readings,
                                     const baseline* known, const judge_options& options);
+
+// A GPU's rates in one figure, beside those of the other GPUs: what slows all of them cancels.
+inline constexpr const char* kRelative = "rates";
+// What was learnt of it, by bus id; 1 is the usual. Empty where the runs of the GPUs cannot be compared.
+std::map<std::string, learnt_figures> relative_figures(const baseline& known);
+std::vector<finding> judge_relative(const machine_state& machine, const std::vector<reading>& readings,
+                                    const baseline& known, double chance);
 
 // Worst first.
 struct outcome {

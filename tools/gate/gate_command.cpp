@@ -225,15 +225,19 @@ class gate_run {
     const judge_options chances{options_.false_alarm};
     auto found = judge_readings(machine_, result_.readings, reference(), chances);
     for (unsigned repeat = 0; repeat < kMaxRepeats; ++repeat) {
+      // Low itself, or among the rates of a GPU that are low together.
       const auto is_low = [&](std::size_t i) {
         const reading& one = result_.readings[i];
-        return found[i].severity >= level::unknown && one.outcome == reading::state::measured && has_threshold(one);
+        if (one.outcome != reading::state::measured || !has_threshold(one)) return false;
+        return found[i].severity >= level::unknown ||
+               std::any_of(found.begin() + static_cast<std::ptrdiff_t>(result_.readings.size()), found.end(),
+                           [&one](const finding& all) { return all.severity >= level::unknown && all.gpu == one.gpu; });
       };
       bool any = false;
-      for (std::size_t i = 0; i < found.size(); ++i) any = any || is_low(i);
+      for (std::size_t i = 0; i < result_.readings.size(); ++i) any = any || is_low(i);
       if (!any) break;
       std::this_thread::sleep_for(kFirstPause * (1u << repeat));
-      for (std::size_t i = 0; i < found.size(); ++i) {
+      for (std::size_t i = 0; i < result_.readings.size(); ++i) {
         if (!is_low(i)) continue;
         reading fresh = ways.again(result_.readings[i]);
         if (fresh.outcome != reading::state::measured || fresh.value > result_.readings[i].value)
@@ -273,15 +277,17 @@ class gate_run {
 
   void print_learnt(const baseline& learnt) const {
     std::printf("%-44s %8s  %s\n", "learnt", "GB/s", "a loss is found from");
-    const double chance = options_.false_alarm / std::max<double>(1, static_cast<double>(learnt.figures.size()));
-    for (const auto& [key, figures] : learnt.figures) {
+    const auto figures_in_all = static_cast<double>(learnt.figures.size() + learnt.gpus.size());
+    const double chance = options_.false_alarm / std::max(figures_in_all, 1.0);
+    const auto print = [chance](const std::string& key, const learnt_figures& figures, bool is_rate) {
       double mean = 0;
       for (const double one : figures.values) mean += one / static_cast<double>(figures.values.size());
       const auto least = least_value(figures, chance);
-      std::printf(
-          "%-44s %8.3g  %s\n", key.c_str(), mean,
-          least && *least > 0 ? format("%.1f %%", 100 * (1 - *least / mean)).c_str() : "never: it scatters too much");
-    }
+      std::printf("%-44s %8s  %s\n", key.c_str(), is_rate ? format("%.3g", mean).c_str() : "",
+                  least ? format("%.1f %%", 100 * (1 - *least / mean)).c_str() : "never: it scatters too much");
+    };
+    for (const auto& [key, figures] : learnt.figures) print(key, figures, true);
+    for (const auto& [bus_id, figures] : relative_figures(learnt)) print(kRelative + ("/" + bus_id), figures, false);
     std::printf("\nwritten to %s: %s of %s\n", options_.learn_path.c_str(),
                 plural(static_cast<std::uint64_t>(options_.runs), "run").c_str(), plural(learnt.gpus.size(), "GPU").c_str());
   }

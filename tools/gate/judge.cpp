@@ -125,13 +125,15 @@ class state_judge {
     std::size_t count = 0;
     unsigned last = 0;
     for (const xid_event& one : *machine_.xids) {
-      if (!is_hardware_xid(one.number) || !facts.bus_id.starts_with(one.bus_id)) continue;
+      if (!needs_repair(one) || !facts.bus_id.starts_with(one.bus_id)) continue;
       ++count;
       last = one.number;
     }
     const std::size_t before = learnt != nullptr ? learnt->hardware_xids : 0;
-    settle("xid", gpu, count > before ? format("Xid %u in the kernel's log: the hardware's", last) : std::string(),
-           "no hardware errors in the kernel's log");
+    settle("xid", gpu,
+           count > before ? format("Xid %u in the kernel's log: NVIDIA's catalogue wants a reset or a repair", last)
+                          : std::string(),
+           "no errors that want a reset or a repair in the kernel's log");
   }
 
   void check_place(int gpu, const gpu_link_facts& facts, const learnt_gpu* learnt) {
@@ -208,7 +210,9 @@ std::vector<finding> judge_state(const machine_state& machine, const baseline* k
 
 std::vector<finding> judge_readings(const machine_state& machine, const std::vector<reading>& readings,
                                     const baseline* known, const judge_options& options) {
-  const auto figures = static_cast<double>(std::count_if(readings.begin(), readings.end(), has_threshold));
+  const double figures = static_cast<double>(std::count_if(readings.begin(), readings.end(), has_threshold)) +
+                         (known != nullptr ? static_cast<double>(machine.links.gpus.size()) : 0);
+  const double chance = options.false_alarm / std::max(figures, 1.0);
   std::vector<finding> out;
   for (const reading& one : readings) {
     const std::string key = key_of(machine, one);
@@ -239,10 +243,11 @@ std::vector<finding> judge_readings(const machine_state& machine, const std::vec
     }
     const auto learnt =
         known != nullptr ? known->figures.find(key) : std::map<std::string, learnt_figures>::const_iterator{};
-    out.push_back(known != nullptr && learnt != known->figures.end()
-                      ? judge_by_baseline(one, learnt->second, options.false_alarm / std::max(figures, 1.0))
-                      : judge_by_model(one));
+    out.push_back(known != nullptr && learnt != known->figures.end() ? judge_by_baseline(one, learnt->second, chance)
+                                                                     : judge_by_model(one));
   }
+  if (known != nullptr)
+    for (finding& one : judge_relative(machine, readings, *known, chance)) out.push_back(std::move(one));
   return out;
 }
 

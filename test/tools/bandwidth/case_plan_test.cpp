@@ -258,6 +258,19 @@ TEST(CasePlan, TheBudgetOfMultiprocessorsIsShared) {
   EXPECT_EQ(plan_of(18, fully_connected(1), options).runs[0].transfers[0].executor.width, 1u);
 }
 
+TEST(CasePlan, KernelsOfBothDirectionsShareTheWholeGpuWhereTheyCan) {
+  test_options options = of_64k();
+  machine_shape real = fully_connected(2);
+  real.kernels_share = true;
+  for (const int index : {18, 19, 25, 27}) {
+    const auto plan = plan_of(index, real, options);
+    for (const auto& one : plan.runs[0].transfers) EXPECT_EQ(one.executor.width, 0u) << index;
+  }
+  EXPECT_EQ(flow(plan_of(18, fully_connected(1), options).runs[0]), "H -> [sm:66@G0] -> G0, G0 -> [sm:66@G0] -> H");
+  options.sm_count = 16;  // a budget is for both
+  EXPECT_EQ(flow(plan_of(18, real, options).runs[0]), "H -> [sm:8@G0] -> G0, G0 -> [sm:8@G0] -> H");
+}
+
 TEST(CasePlan, BarReadsStayShort) {
   test_options options;
   EXPECT_EQ(plan_of(find_testcase("device_to_host_bar")->plan, fully_connected(1), options).runs[0].transfers[0].bytes,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bandwidth/latency.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "test/tools/bandwidth/bandwidth_fixture.hpp"
@@ -8,6 +9,30 @@
 
 namespace pl::bandwidth::test {
 namespace {
+
+TEST(ScatteredLists, HaveEveryBlockOnceAndLongOnesNoNeighbours) {
+  for (const std::uint64_t blocks : {1u, 2u, 3u, 7u, 16u, 255u, 256u, 7919u, 15838u, 65536u}) {
+    std::vector<unsigned> seen(blocks);
+    std::uint64_t followers = 0;
+    const auto lists = scattered_lists(blocks);
+    EXPECT_EQ(lists.size(), blocks < 256 ? 1u : 2u) << blocks;
+    for (const auto& list : lists) {
+      ASSERT_FALSE(list.empty()) << blocks;
+      auto sorted = list;
+      std::sort(sorted.begin(), sorted.end());
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        ASSERT_LT(list[i], blocks);
+        ++seen[list[i]];
+        if (i == 0) continue;
+        EXPECT_GE(sorted[i] - sorted[i - 1], lists.size()) << blocks;
+        const auto step = static_cast<std::int64_t>(list[i]) - static_cast<std::int64_t>(list[i - 1]);
+        followers += static_cast<std::size_t>(std::abs(step)) == lists.size();
+      }
+    }
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1u), static_cast<std::ptrdiff_t>(blocks));
+    if (blocks >= 16) { EXPECT_EQ(followers, 0u) << blocks; }
+  }
+}
 
 TEST(latency, the_list_is_one_cycle_through_every_line) {
   for (const std::uint32_t lines : {2u, 3u, 64u, 16384u})

@@ -42,9 +42,9 @@ class learnt:
         self.path = f"{self.folder.name}/gate.json"
         run("--learn", self.path, "--runs", "3", code=0)
         file = json.loads(Path(self.path).read_text())
-        for key, figures in file["figures"].items():
+        for number, (key, figures) in enumerate(file["figures"].items()):
             rate = 0.8 if key.startswith(("p2p", "local")) else 0.4
-            figures["gb_per_s"] = [rate * (0.97 + 0.01 * i) for i in range(7)]
+            figures["gb_per_s"] = [rate * (0.97 + 0.01 * ((i * (number % 6 + 1)) % 7)) for i in range(7)]
             figures["sample_scatter"] = 0.001
         Path(self.path).write_text(json.dumps(file))
         return self
