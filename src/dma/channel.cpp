@@ -422,7 +422,9 @@ result<sequence> channel::copy_blocks(list_writer& list, ordering order) {
   const std::lock_guard hold(mutex_);
   if (status reserved = reserve(static_cast<std::uint32_t>(list.words() + list_writer::kEndWords)); !reserved)
     return reserved.error();
-  list.end(completion_address(), static_cast<std::uint32_t>(submitted_ + 1), end_flags(order));
+  const auto number = static_cast<std::uint32_t>(submitted_ + 1);
+  if (order == ordering::none_settled) list.settle(completion_address(), number);
+  else list.end(completion_address(), number, end_flags(order));
   append(list.commands());
   return submit();
 }

@@ -176,6 +176,14 @@ class list_writer {
   }
   void advance(std::uint32_t* next) noexcept { next_ = next; }
 
+  // Behind the blocks: a fill that waits for them writes `payload` at `address`.
+  void settle(std::uint64_t address, std::uint32_t payload) noexcept {
+    static_assert(command_writer::kFillWords <= kEndWords);
+    command_writer last({next_, kEndWords});
+    last.fill(address, payload, 1, launch::kNotPipelined);
+    next_ += last.words();
+    size_bytes_ = 0;  // the fill has set another one
+  }
   // The last block's launch becomes that of the list, which writes `payload` at `address`. There is a block.
   void end(std::uint64_t address, std::uint32_t payload, std::uint32_t end_flags) noexcept {
     --next_;
