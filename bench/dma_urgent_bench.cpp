@@ -178,8 +178,8 @@ void check_all(urgent_bench& run) {
   const auto view = need(objects.owner().map(objects.device(), run.regions[0].memory(),
                                              run.regions[0].offset() + checker::kPlace, 16 * checker::kApart, nullptr),
                          "view");
-  checker by{run, static_cast<volatile std::uint32_t*>(view.address)};
-  by.fill();
+  checker early{run, static_cast<volatile std::uint32_t*>(view.address)};
+  early.fill();
   for (const bool to_host : {true, false})
     for (const auto& heavy : {kLoads[0], kLoads[2]})
       for (const bool heavy_to_host : {true, false}) {
@@ -188,7 +188,7 @@ void check_all(urgent_bench& run) {
                     heavy.count == 0 ? "   "
                     : heavy_to_host  ? "D2H"
                                      : "H2D");
-        for (const auto& end : kEndings) by.check(heavy, heavy_to_host, to_host, end);
+        for (const auto& end : kEndings) early.check(heavy, heavy_to_host, to_host, end);
         std::printf("\n");
         std::fflush(stdout);
       }

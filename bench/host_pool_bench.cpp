@@ -146,13 +146,13 @@ void bench::run(mode chosen) {
   if (chosen == mode::prepared) sparse_lists(*pool);
 }
 
-// Small blocks at random places of the whole pool, both ways.
+// Small blocks at random places of up to 16 GiB of the pool, both ways.
 void bench::sparse_lists(const copy::host_pool& pool) {
   std::mt19937_64 random(5);
   for (const bool to_host : {true, false})
     for (const std::uint64_t block : {std::uint64_t{4096}, std::uint64_t{8192}, std::uint64_t{16384}})
       for (const std::size_t count : {std::size_t{1024}, std::size_t{8192}}) {
-        const std::uint64_t slots = pool_bytes / block;
+        const std::uint64_t slots = std::min(pool_bytes, std::uint64_t{16} << 30) / block;
         std::vector<std::int64_t> host(slots), on_device(count);
         std::iota(host.begin(), host.end(), 0);
         std::shuffle(host.begin(), host.end(), random);
