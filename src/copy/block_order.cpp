@@ -35,14 +35,14 @@ std::span<const block_order::entry> block_order::sort_entries(std::uint32_t leas
   counters low_places{}, high_places{};
   entry *const made = entries_.get(), *const by_low = other_.get();
   for (std::size_t i = 0; i < count_; ++i) {
-    ++low_places[low.of(made[i].place)];
-    ++high_places[high.of(made[i].place)];
+    ++low_places[low.digit_of(made[i].place)];
+    ++high_places[high.digit_of(made[i].place)];
   }
   make_begins(low_places);
-  for (std::size_t i = 0; i < count_; ++i) by_low[low_places[low.of(made[i].place)]++] = made[i];
+  for (std::size_t i = 0; i < count_; ++i) by_low[low_places[low.digit_of(made[i].place)]++] = made[i];
   if (high.mask == 0) return {by_low, count_};
   make_begins(high_places);
-  for (std::size_t i = 0; i < count_; ++i) made[high_places[high.of(by_low[i].place)]++] = by_low[i];
+  for (std::size_t i = 0; i < count_; ++i) made[high_places[high.digit_of(by_low[i].place)]++] = by_low[i];
   return {made, count_};
 }
 

@@ -67,7 +67,7 @@ class block_order {
   struct digits {
     std::uint32_t least = 0, mask = 0, next_mask = 0;
     unsigned shift = 0, bits = 0;
-    std::uint32_t of(std::uint32_t place) const { return (place - least) >> shift & mask; }
+    std::uint32_t digit_of(std::uint32_t place) const { return (place - least) >> shift & mask; }
     digits next() const { return {least, next_mask, 0, next_mask == 0 ? 0 : shift + bits, 0}; }
   };
   static digits first_digits(std::uint32_t least, std::uint32_t last);
