@@ -135,20 +135,24 @@ void engines_bench::compare_all() {
 
 // Sorted by the host's addresses: wholly, in parts of so many blocks, and by regions only.
 void engines_bench::compare_orders(const std::string& kind) {
-  const std::vector<unsigned> one{0}, two{0, 1};
+  const std::vector<unsigned> one{0}, second{1}, third{2}, two{0, 1}, last_two{1, 2};
   for (const bool to_host : {false, true})
     for (const std::uint32_t size : {4096u, 8192u, 16384u, 32768u})
       for (const std::size_t count : {std::size_t{1024}, std::size_t{16384}, std::size_t{100000}}) {
         if (size * count > (std::uint64_t{1} << 30) || (to_host && size != 4096)) continue;
-        for (const char* order :
-             {"random", "random by host", "random by 1024", "random by 4096", "random by 64K", "random by 2M", "sparse",
-              "sparse by host", "sparse by 1024", "sparse by 4096", "sparse by 64K", "sparse by 2M"}) {
+        for (const char* order : {"random", "random by host", "random by 4096", "random by 64K", "random by 2M", "sparse",
+                                  "sparse by host", "sparse by 1024", "sparse by 64K", "sparse by 2M"}) {
           const std::string name = order;
           if (kind != "ordinary" && name != "random" && name != "sparse" && name != "sparse by host") continue;
           std::printf("%s %s %6zu x %5u %-17s:", kind.c_str(), to_host ? "D2H" : "H2D", count, size, order);
           const auto blocks = make_blocks(to_host, size, count, name);
           measure(to_host, size, count, name, "one", one, false, place::device, blocks);
           measure(to_host, size, count, name, "two", two, true, place::device, blocks);
+          if (queues.size() > 3 && (name == "random" || name.starts_with("sparse"))) {
+            measure(to_host, size, count, name, "second", second, false, place::device, blocks);
+            measure(to_host, size, count, name, "third", third, false, place::device, blocks);
+            measure(to_host, size, count, name, "last two", last_two, true, place::device, blocks);
+          }
           std::printf("\n");
           std::fflush(stdout);
         }

@@ -62,6 +62,7 @@ struct bench {
   void set_up();
   void run(mode chosen);
   void first_lists(const copy::host_pool& pool, mode chosen);
+  void sparse_lists(const copy::host_pool& pool);
 };
 
 void bench::set_up() {
@@ -69,7 +70,7 @@ void bench::set_up() {
   cu::context_t context = nullptr;
   must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
   must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-  must(cuda.cuMemAlloc_v2(&device, 2 * kBlock * kBlocks), "cuMemAlloc");
+  must(cuda.cuMemAlloc_v2(&device, 2 * kBlock * kBlocks), "cuMemAlloc");  // 128 MiB: what every list here needs
   must(cuda.cuStreamCreate(&stream, 1), "cuStreamCreate");
   pinned = need(copy::pinned_buffer::make(need(copy::find_context(cuda, 0, nullptr), "context"), 1u << 20), "pinned memory");
   copy::planner::options wanted;
@@ -140,7 +141,45 @@ void bench::run(mode chosen) {
                 sum.max / 1e3, one.ns.size());
     file.add_row(std::move(row));
   }
-  if (pool != nullptr) first_lists(*pool, chosen);
+  if (pool == nullptr) return;
+  first_lists(*pool, chosen);
+  if (chosen == mode::prepared) sparse_lists(*pool);
+}
+
+// Small blocks at random places of up to 16 GiB of the pool, both ways.
+void bench::sparse_lists(const copy::host_pool& pool) {
+  std::mt19937_64 random(5);
+  for (const bool to_host : {true, false})
+    for (const std::uint64_t block : {std::uint64_t{4096}, std::uint64_t{8192}, std::uint64_t{16384}})
+      for (const std::size_t count : {std::size_t{1024}, std::size_t{8192}}) {
+        const std::uint64_t slots = std::min(pool_bytes, std::uint64_t{16} << 30) / block;
+        std::vector<std::int64_t> host(slots), on_device(count);
+        std::iota(host.begin(), host.end(), 0);
+        std::shuffle(host.begin(), host.end(), random);
+        std::iota(on_device.begin(), on_device.end(), 0);
+        std::shuffle(on_device.begin(), on_device.end(), random);
+        const std::uint64_t host_begin = copy::address_of(pool.data()), device_begin = device;
+        const copy::paged_memory pages{{&host_begin, 1}, slots * block, block, copy::block_indices(host.data())};
+        const copy::paged_memory blocks{{&device_begin, 1}, count * block, block, copy::block_indices(on_device.data())};
+        const auto move = [&] {
+          need(planner->copy_blocks(to_host ? copy::block_transfer{copy::direction::to_host, pages, blocks, block, count}
+                                            : copy::block_transfer{copy::direction::to_device, blocks, pages, block, count}),
+               "list");
+        };
+        move();
+        std::vector<double> times_ns;
+        for (int i = 0; i < 15; ++i) times_ns.push_back(time_once_ns(move));
+        auto row = latency_fields(times_ns);
+        const double gb_per_s = static_cast<double>(block * count) / row["latency_ns_p50"].get<double>();
+        std::printf("  sparse %s %5zu x %5llu: %.1f GB/s\n", to_host ? "D2H" : "H2D", count,
+                    static_cast<unsigned long long>(block), gb_per_s);
+        row["kind"] = "sparse";
+        row["direction"] = to_host ? "to_host" : "to_device";
+        row["block_bytes"] = block;
+        row["count"] = count;
+        row["bandwidth_gb_per_s"] = gb_per_s;
+        file.add_row(std::move(row));
+      }
 }
 
 // 64 MiB in pages at random places of the whole pool, which no list has used before.

@@ -24,6 +24,7 @@
 #ifndef PEERLANE_HOST_POOL_H
 #define PEERLANE_HOST_POOL_H
 
+#include <peerlane/copy.h>
 #include <peerlane/peerlane.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,6 +41,10 @@ struct peerlane_host_pool_options {
   size_t piece_size_bytes; /**< What is pinned at a time, a power of two from 64 KiB on; 0: 256 MiB. */
   int32_t device_ordinal;  /**< The GPU near which it lies. All GPUs reach it. */
   uint32_t reserved;
+  /** Null, or whose lists will use the pool: what is pinned is made known to its channels too, in the background, so that
+   * the first list does not wait for that (some 20 ms for each 256 MiB that it touches). It must not be closed before the
+   * pool, which EBUSY tells. */
+  peerlane_copier_t copier;
 };
 
 struct peerlane_host_pool_info {

@@ -17,12 +17,14 @@ class host_pool : public detail::owned_handle<peerlane_host_pool_t, peerlane_hos
  public:
   using owned_handle::owned_handle;
 
-  static result<host_pool> open(std::size_t size_bytes, int device_ordinal = 0, std::size_t piece_size_bytes = 0) {
+  static result<host_pool> open(std::size_t size_bytes, int device_ordinal = 0, std::size_t piece_size_bytes = 0,
+                                peerlane_copier_t copier = nullptr) {
     peerlane_host_pool_options options{};
     options.struct_bytes = sizeof options;
     options.size_bytes = size_bytes;
     options.piece_size_bytes = piece_size_bytes;
     options.device_ordinal = device_ordinal;
+    options.copier = copier;
     peerlane_host_pool_t out = nullptr;
     if (const int code = peerlane_host_pool_open(&options, &out)) return failure{code, peerlane_last_error()};
     return host_pool(out);

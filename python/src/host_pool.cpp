@@ -9,6 +9,7 @@
 #include <string>
 
 #include "call.hpp"
+#include "copies.hpp"
 #include "error.hpp"
 #include "process.hpp"
 #include "waiting.hpp"
@@ -22,7 +23,7 @@ class host_pool {
  public:
   host_pool(std::uint64_t size_bytes, int device, std::uint64_t piece_bytes) {
     const nb::gil_scoped_release waiting;
-    pool_ = value_of(peerlane::host_pool::open(size_bytes, device, piece_bytes));
+    pool_ = value_of(peerlane::host_pool::open(size_bytes, device, piece_bytes, shared_copier().get()));
   }
   ~host_pool() {
     const nb::gil_scoped_release waiting;

@@ -10,7 +10,7 @@ set -u
 arguments out results "?triton=vLLM's swap_blocks_triton.py" -- "$@"
 sweep=() triton_points=()
 if [ -n "${SHORT:-}" ]; then
-  sweep=(--sizes "512,1K,4K,8K,16K,64K" --counts "256,1024,16384,100000" --time 60)
+  sweep=(--sizes "512,1K,4K,8K,16K,64K" --counts "256,1024,16384,100000" --memory 512M --time 60)
   triton_points=(--sizes "4K,8K,16K" --counts "1024,16384")
 fi
 LIMIT=330 TAIL=150 step sweep "$out/peerlane" blocks --seed 1 "${sweep[@]}" --json "$results/sweep.json"

@@ -2,16 +2,33 @@
 // Host pools' C interface; the contract is in peerlane/host_pool.h.
 #include <peerlane/host_pool.h>
 
+#include <memory>
+
+#include "capi/borrowed_planner.hpp"
 #include "capi/capi_call.hpp"
 #include "capi/errno_keeper.hpp"
 #include "capi/live_handles.hpp"
 #include "copy/host_pool.hpp"
+#include "copy/planner.hpp"
 #include "cuda/driver_table.hpp"
 
 namespace {
 
 using pl::fail;
 using pools = pl::live_handles<pl::copy::host_pool>;
+
+// Keeps the copier from being closed while the pool lives.
+struct borrowed_planner {
+  explicit borrowed_planner(peerlane_copier_t given, int& code) : copier(given), planner(pl::borrow_planner(given, code)) {}
+  ~borrowed_planner() {
+    if (planner != nullptr) pl::return_planner(copier);
+  }
+  borrowed_planner(const borrowed_planner&) = delete;
+  borrowed_planner& operator=(const borrowed_planner&) = delete;
+
+  const peerlane_copier_t copier;
+  pl::copy::planner* const planner;
+};
 
 }  // namespace
 
@@ -28,6 +45,15 @@ PL_EXPORT int peerlane_host_pool_open(const struct peerlane_host_pool_options* o
   wanted.size_bytes = given.size_bytes;
   wanted.device_ordinal = given.device_ordinal;
   if (given.piece_size_bytes != 0) wanted.piece_bytes = given.piece_size_bytes;
+  if (given.copier != nullptr) {
+    int code = 0;
+    const auto borrowed = std::make_shared<borrowed_planner>(given.copier, code);
+    if (borrowed->planner == nullptr) return code;
+    // Where that is refused (no channels), lists go their usual way.
+    wanted.pinned = [borrowed, device = given.device_ordinal](std::byte* data, std::uint64_t size_bytes) {
+      (void)borrowed->planner->prepare_host_memory(data, size_bytes, device);
+    };
+  }
   auto made = pl::copy::host_pool::make(**cuda, wanted);
   if (!made) return fail(made.error());
   *pool = static_cast<peerlane_host_pool_t>(pools::instance().add(*std::move(made)));

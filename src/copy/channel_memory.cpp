@@ -112,22 +112,36 @@ result<std::shared_ptr<channel_memory::host_binding>> channel_memory::bind_host(
   return fresh;
 }
 
+// Null: not bound.
+std::shared_ptr<channel_memory::host_binding> channel_memory::bound_host(const host_memory& info, std::uint64_t pointer) {
+  const std::lock_guard lock(mutex_);
+  auto next = host_.upper_bound(pointer);
+  if (next == host_.begin()) return nullptr;
+  const auto& known = std::prev(next)->second;
+  return known->buffer_id == info.buffer_id && known->pages.contains({pointer, 1}) ? known : nullptr;
+}
+
+bool channel_memory::has_host(const host_memory& info, std::uint64_t pointer) {
+  return bound_host(info, pointer) != nullptr;
+}
+
 result<channel_memory::piece> channel_memory::find_host(const host_memory& info, std::uint64_t pointer,
                                                         std::uint64_t size_bytes) {
   if (info.buffer_id == 0 || !info.allocation.contains({pointer, size_bytes}))
     return failure{ENOTSUP, "CUDA does not tell which pinned memory this is"};
-  std::shared_ptr<host_binding> found, old;
-  {
-    const std::lock_guard lock(mutex_);
-    auto next = host_.upper_bound(pointer);
-    if (next != host_.begin()) found = std::prev(next)->second;
-    if (found != nullptr && (found->buffer_id != info.buffer_id || !found->pages.contains({pointer, 1}))) found = nullptr;
+  std::shared_ptr<host_binding> found = bound_host(info, pointer), fresh, old;
+  if (found == nullptr) {
+    // Without the lock: it takes some 20 ms, in which other copies go on. Of two threads that bind one window the first to
+    // be ready is remembered.
+    auto made = bind_host(info, pointer);
+    if (!made) return made.error();
+    fresh = *std::move(made);
+    found = bound_host(info, pointer);
     if (found == nullptr) {
-      auto made = bind_host(info, pointer);
-      if (!made) return made.error();
-      found = *std::move(made);
-      auto& slot = host_[found->pages.begin];
-      old = std::exchange(slot, found);  // of freed memory; ends outside of the lock
+      const std::lock_guard lock(mutex_);
+      auto& slot = host_[fresh->pages.begin];
+      old = std::exchange(slot, fresh);  // of freed memory; ends outside of the lock
+      found = std::move(fresh);
     }
   }
   piece out;

@@ -41,12 +41,15 @@ class channel_memory {
   result<piece> find_device(const cu::pointer_info& info, std::uint64_t pointer, std::uint64_t size_bytes);
   // `info` is inspect_host's of the memory. ENOTSUP: CUDA does not name it; EFAULT, ENOMEM: it cannot be bound.
   result<piece> find_host(const host_memory& info, std::uint64_t pointer, std::uint64_t size_bytes);
+  // Whether find_host() of the address binds nothing.
+  bool has_host(const host_memory& info, std::uint64_t pointer);
   // Ends the bindings that no copy uses.
   void trim();
 
  private:
   struct host_binding;
   result<std::shared_ptr<host_binding>> bind_host(const host_memory& info, std::uint64_t pointer);
+  std::shared_ptr<host_binding> bound_host(const host_memory& info, std::uint64_t pointer);
   bool drop_freed_host_memory();
 
   const cu::driver_table& cuda_;

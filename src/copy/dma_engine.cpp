@@ -101,6 +101,21 @@ result<channel_memory::piece> dma_engine::find(bool is_host, const sides& ends, 
   return found;
 }
 
+result<std::uint64_t> dma_engine::prepare(const host_memory& host, std::uint64_t pointer, std::uint64_t size_bytes) {
+  for (const direction way : {direction::to_host, direction::to_device})
+    for (const queue_kind kind : {queue_kind::quick, queue_kind::bulk})
+      if (auto opened = channel_for(way, kind); !opened) return opened.error();
+  std::uint64_t fresh_bytes = 0;
+  for (std::uint64_t done = 0; done < size_bytes;) {
+    const bool is_bound = memory_.has_host(host, pointer + done);
+    auto found = memory_.find_host(host, pointer + done, size_bytes - done);
+    if (!found) return not_for_channels(found.error());
+    if (!is_bound) fresh_bytes += found->size_bytes;
+    done += found->size_bytes;
+  }
+  return fresh_bytes;
+}
+
 // ---- One copy
 
 // Gives work to the direction's channel; to a new one if another copy's fault has ended that.
@@ -507,13 +522,14 @@ bool dma_engine::list::give_to_helper() {
   return true;
 }
 
-// Gives what was gathered to the channel. Only the last part is settled, behind all that the channel has written.
+// Gives what was gathered to the channel. The last part's word is written behind all that the channel has moved.
 status dma_engine::list::flush(bool is_last) {
   most_words_ = std::min(most_words_ * 2, kMaxWords);
   const dma::list_writer unended = commands_;  // another channel gives it another end
+  const auto order = is_last ? kOrder : dma::ordering::none;
   const auto give = [&](dma::channel& channel) {
     commands_ = unended;
-    return channel.copy_blocks(commands_, is_last ? kOrder : dma::ordering::none);
+    return channel.copy_blocks(commands_, order);
   };
   begun_.owner_ = &owner_;
   if (!is_last && give_to_helper()) {

@@ -95,6 +95,10 @@ class dma_engine {
   // Gives back what is bound and not used by a copy.
   void trim() { memory_.trim(); }
 
+  // What the first list in this memory would wait for: its pages are bound, and the channels of bulk lists are opened. The
+  // memory is all of one allocation that `host` tells of. Returns the bytes that were not bound before. Errors as begin's.
+  result<std::uint64_t> prepare(const host_memory& host, std::uint64_t pointer, std::uint64_t size_bytes);
+
   // Queues a copy. ENOTSUP: not for this memory; EIO, ETIMEDOUT: the channel. Nothing is queued after a failure.
   result<operation> begin(const transfer& transfer, const sides& ends);
 
@@ -150,6 +154,8 @@ class dma_engine {
     // memory that `ends` tells of. `may_join`: pieces that go on where the one before ended, on both sides, are one copy.
     template <class Destination, class Source, class Size>
     status add_all(std::size_t count, bool may_join, const sides& ends, Destination destination, Source source, Size size);
+    // What was added begins now; without it, some hundred pieces may wait for others. Not where gather() was called.
+    status give() { return commands_.is_empty() ? status() : flush(false); }
     result<operation> submit();
     // Nothing begins before submit_behind(), which stands for submit() then; at most stream_order::kMaxBlocks (ENOTSUP).
     void gather() noexcept { gathers_ = true; }

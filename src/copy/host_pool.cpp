@@ -112,6 +112,7 @@ host_pool::host_pool(const gpu_context& context, const options& wanted)
       size_bytes_(wanted.size_bytes),
       piece_bytes_(wanted.piece_bytes),
       available_bytes_(wanted.available_bytes ? wanted.available_bytes : available_host_bytes),
+      pinned_(wanted.pinned),
       epoch_(claim_process_epoch()) {}
 
 result<std::unique_ptr<host_pool>> host_pool::make(const cu::driver_table& cuda, const options& wanted) {
@@ -196,6 +197,7 @@ void host_pool::pin_all() {
   for (std::uint64_t begin = 0; begin < size_bytes_ && outcome && !must_stop();) {
     const std::uint64_t end = std::min(size_bytes_, align_down(base + begin, piece_bytes_) + piece_bytes_ - base);
     outcome = pin_piece(begin, end);
+    if (pinned_bytes() == end && pinned_ && !must_stop()) pinned_(data_ + begin, end - begin);
     begin = end;
   }
   if (!outcome) {

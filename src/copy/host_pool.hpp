@@ -30,6 +30,8 @@ class host_pool {
     int device_ordinal = 0;  // near which it lies, and whose context pins it; all GPUs reach it
     std::uint64_t piece_bytes = std::uint64_t{256} << 20;  // what is pinned at a time; a power of two from 64 KiB on
     std::function<std::uint64_t()> available_bytes;        // what the machine has left; empty: asks the kernel
+    // Called by the pool's thread for each piece that was pinned, while the pool lives.
+    std::function<void(std::byte* data, std::uint64_t size_bytes)> pinned;
   };
 
   // EINVAL: no bytes, another piece size; ENOMEM: more than the machine has left, or address space; the driver's reasons.
@@ -58,6 +60,7 @@ class host_pool {
   const gpu_context context_;
   const std::uint64_t size_bytes_, piece_bytes_;
   const std::function<std::uint64_t()> available_bytes_;
+  const std::function<void(std::byte*, std::uint64_t)> pinned_;
   const std::uint32_t epoch_;
   std::byte* data_ = nullptr;
   std::byte* mapped_ = nullptr;  // of what was reserved so that data_ is aligned

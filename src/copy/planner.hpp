@@ -129,6 +129,9 @@ class planner {
   // pass through other memory. The application ends the registration before it unmaps or frees the memory. EBUSY: part of it
   // is registered with CUDA already.
   result<registration> register_host_memory(void* pointer, std::size_t bytes, int device_ordinal);
+  // What the first list in pinned memory would wait for, done now: channels are opened, and the memory is bound to them.
+  // Returns the bytes that were not bound before. ENOTSUP: no channels, or memory that is not pinned.
+  result<std::uint64_t> prepare_host_memory(void* pointer, std::uint64_t size_bytes, int device_ordinal);
   // The driver's attributes of the first byte of the registration that contains these bytes of device memory; null: none.
   // Valid while the registration lasts.
   const cu::pointer_info* registered(std::uint64_t pointer, std::size_t bytes) const noexcept;
@@ -219,6 +222,9 @@ class planner {
   host_memory inspect_host_plane(address_range range, const gpu_context* context) const;
   static address_range woven_planes(const paged_memory& side) noexcept;
   result<completion> begin_blocks_one_by_one(const block_transfer& blocks, const async_options& wanted);
+  static status add_as_they_are(dma_engine::list& pieces, const block_transfer& blocks, std::span<const sides> planes);
+  static status add_sorted(dma_engine::list& pieces, const block_transfer& blocks, std::span<const sides> planes);
+  static status add_of_one_kind(dma_engine::list& pieces, const block_list& list, const sides& kind);
   bool is_pinned_in_pieces(const block_transfer& blocks, std::span<const sides> planes) const noexcept;
   result<dma_engine::operation> list_on_channel(const block_list& list, block_places& places, bool is_urgent);
   status by_dma_channel(const transfer& transfer, sides& ends);

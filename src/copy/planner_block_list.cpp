@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "copy/block_list.hpp"
+#include "copy/block_order.hpp"
 #include "copy/completion.hpp"
 #include "copy/planner_impl.hpp"
 
@@ -189,6 +190,35 @@ class planner::block_places {
   std::uint32_t last_ = 0;
 };
 
+// All blocks in memory that one description fits; by their places in host memory where that helps (block_order.hpp).
+status planner::add_of_one_kind(dma_engine::list& pieces, const block_list& list, const sides& kind) {
+  const dma_engine::sides ends = sides_for_channel(kind);
+  const std::span<const std::uint64_t> host = list.way == direction::to_host ? list.destinations : list.sources;
+  const auto add = [&](std::size_t count, auto number) {
+    return pieces.add_all(
+        count, true, ends, [&](std::size_t i) { return list.destinations[number(i)]; },
+        [&](std::size_t i) { return list.sources[number(i)]; }, [&](std::size_t i) { return list.size(number(i)); });
+  };
+  const std::size_t count = list.count();
+  const bool is_sorted =
+      list.way != direction::on_device && count != 0 &&
+      block_order::helps(count, list.bytes() / count, [&](std::size_t i) { return host[i] / kHostPageBytes; });
+  const std::uint64_t least = is_sorted ? *std::min_element(host.begin(), host.end()) / kHostPageBytes : 0;
+  if (!is_sorted || *std::max_element(host.begin(), host.end()) / kHostPageBytes - least > UINT32_MAX)
+    return add(count, [](std::size_t i) { return i; });
+  block_order& order = orders_of_this_thread().rest;
+  const std::size_t head = block_order::head(count);
+  for (const auto& [begin, end] : {std::pair{std::size_t{0}, head}, std::pair{head, count}}) {
+    const auto sorted = order.sort(begin, end, [&](std::size_t i) {
+      return block_order::entry{static_cast<std::uint32_t>(host[i] / kHostPageBytes - least), static_cast<std::uint32_t>(i)};
+    });
+    if (auto added = add(sorted.size(), [sorted](std::size_t i) { return sorted[i].tag; }); !added) return added;
+    if (end == count) break;
+    if (auto given = pieces.give(); !given) return given;
+  }
+  return {};
+}
+
 // EAGAIN: they go another way, and nothing is under way.
 result<dma_engine::operation> planner::list_on_channel(const block_list& list, block_places& places, bool is_urgent) {
   if (!places.are_reachable()) return failure{EAGAIN, "not for one DMA channel"};
@@ -202,9 +232,7 @@ result<dma_engine::operation> planner::list_on_channel(const block_list& list, b
       is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
   status added;
   if (places.are_of_one_kind()) {
-    added = pieces.add_all(
-        list.count(), true, sides_for_channel(places.first()), [&](std::size_t i) { return list.destinations[i]; },
-        [&](std::size_t i) { return list.sources[i]; }, [&](std::size_t i) { return list.size(i); });
+    added = add_of_one_kind(pieces, list, places.first());
   } else {
     added =
         places.for_each_piece([&](const sides& kind, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {

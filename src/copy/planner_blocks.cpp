@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "copy/block_order.hpp"
 #include "copy/block_transfer.hpp"
 #include "copy/completion.hpp"
 #include "copy/planner_impl.hpp"
@@ -15,6 +16,23 @@ namespace {
 
 failure about_plane(const char* role, std::size_t plane, const failure& reason) {
   return {reason.code, format("plane %zu of the %s: %s", plane, role, reason.message.c_str())};
+}
+
+// Blocks that lie one behind the other in both memories can be one copy.
+bool may_join(const block_transfer& blocks) {
+  return blocks.destination.stride_bytes == blocks.block_bytes && blocks.source.stride_bytes == blocks.block_bytes;
+}
+
+bool is_worth_sorting(const block_transfer& blocks) {
+  if (blocks.way == direction::on_device) return false;
+  const bool to_host = blocks.way == direction::to_host;
+  const paged_memory &host = to_host ? blocks.destination : blocks.source,
+                     &device = to_host ? blocks.source : blocks.destination;
+  // Entries hold 32 bits of each number; check() has held the numbers against the planes.
+  if (!host.indices.is_given() || host.plane_bytes / host.stride_bytes > UINT32_MAX ||
+      device.plane_bytes / device.stride_bytes > UINT32_MAX)
+    return false;
+  return host.indices.visit([&](auto number) { return block_order::helps(blocks.count, blocks.block_bytes, number); });
 }
 
 }  // namespace
@@ -91,6 +109,64 @@ status planner::inspect_planes(const block_transfer& blocks, std::size_t plane, 
   return {};
 }
 
+// Blocks of the plane between host and GPU in the caller's order.
+status planner::add_as_they_are(dma_engine::list& pieces, const block_transfer& blocks, std::span<const sides> planes) {
+  const paged_memory &written = blocks.destination, &read = blocks.source;
+  for (std::size_t plane = 0; plane < planes.size(); ++plane) {
+    const dma_engine::sides ends = sides_for_channel(planes[plane]);
+    auto added = written.indices.visit([&](auto target) {
+      return read.indices.visit([&](auto origin) {
+        return pieces.add_all(
+            blocks.count, may_join(blocks), ends,
+            [&, base = written.planes[plane], stride = written.stride_bytes](std::size_t i) {
+              return base + target(i) * stride;
+            },
+            [&, base = read.planes[plane], stride = read.stride_bytes](std::size_t i) { return base + origin(i) * stride; },
+            [bytes = blocks.block_bytes](std::size_t) { return bytes; });
+      });
+    });
+    if (!added) return added;
+  }
+  return {};
+}
+
+// By their places in host memory (block_order.hpp). All planes have the order of the first.
+status planner::add_sorted(dma_engine::list& pieces, const block_transfer& blocks, std::span<const sides> planes) {
+  const bool to_host = blocks.way == direction::to_host;
+  const paged_memory &written = blocks.destination, &read = blocks.source;
+  const paged_memory &host = to_host ? written : read, &device = to_host ? read : written;
+  const auto add_plane = [&](std::size_t plane, std::span<const block_order::entry> order) {
+    const auto host_place = [order, base = host.planes[plane], stride = host.stride_bytes](std::size_t i) {
+      return base + order[i].place * stride;
+    };
+    const auto device_place = [order, base = device.planes[plane], stride = device.stride_bytes](std::size_t i) {
+      return base + order[i].tag * stride;
+    };
+    const auto size = [bytes = blocks.block_bytes](std::size_t) { return bytes; };
+    const dma_engine::sides ends = sides_for_channel(planes[plane]);
+    return to_host ? pieces.add_all(order.size(), may_join(blocks), ends, host_place, device_place, size)
+                   : pieces.add_all(order.size(), may_join(blocks), ends, device_place, host_place, size);
+  };
+  block_orders& orders = orders_of_this_thread();
+  const std::size_t head = block_order::head(blocks.count);
+  return host.indices.visit([&](auto on_host) {
+    return device.indices.visit([&](auto on_device) -> status {
+      const auto entry_of = [&](std::size_t i) {
+        return block_order::entry{static_cast<std::uint32_t>(on_host(i)), static_cast<std::uint32_t>(on_device(i))};
+      };
+      const auto begin = orders.head.sort(0, head, entry_of);
+      if (auto added = add_plane(0, begin); !added) return added;
+      if (auto given = pieces.give(); !given) return given;
+      const auto end = orders.rest.sort(head, blocks.count, entry_of);
+      if (auto added = add_plane(0, end); !added) return added;
+      for (std::size_t plane = 1; plane < planes.size(); ++plane)
+        for (const auto part : {begin, end})
+          if (auto added = add_plane(plane, part); !added) return added;
+      return {};
+    });
+  });
+}
+
 // EAGAIN: they go another way, and nothing is under way.
 result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& blocks, std::span<const sides> planes,
                                                          bool is_urgent) {
@@ -109,24 +185,9 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
   dma_engine::list pieces(
       **channels, blocks.way,
       is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
-  const paged_memory &written = blocks.destination, &read = blocks.source;
-  const bool may_join = written.stride_bytes == blocks.block_bytes && read.stride_bytes == blocks.block_bytes;
-  const auto add_plane = [&](std::size_t plane) {
-    const dma_engine::sides ends = sides_for_channel(planes[plane]);
-    return written.indices.visit([&](auto target) {
-      return read.indices.visit([&](auto origin) {
-        return pieces.add_all(
-            blocks.count, may_join, ends,
-            [&, base = written.planes[plane], stride = written.stride_bytes](std::size_t i) {
-              return base + target(i) * stride;
-            },
-            [&, base = read.planes[plane], stride = read.stride_bytes](std::size_t i) { return base + origin(i) * stride; },
-            [bytes = blocks.block_bytes](std::size_t) { return bytes; });
-      });
-    });
-  };
-  for (std::size_t plane = 0; plane < planes.size(); ++plane)
-    if (auto added = add_plane(plane); !added) return failure{EAGAIN, added.error().message};
+  const bool is_sorted = is_worth_sorting(blocks);
+  if (auto added = is_sorted ? add_sorted(pieces, blocks, planes) : add_as_they_are(pieces, blocks, planes); !added)
+    return failure{EAGAIN, added.error().message};
   auto begun = pieces.submit();
   if (!begun) return failure{EAGAIN, begun.error().message};
   count(method::dma_channel, size_bytes, blocks.count * planes.size());

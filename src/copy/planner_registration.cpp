@@ -89,6 +89,33 @@ bool planner::find_registered_host(std::uint64_t pointer, std::size_t bytes, hos
   return false;
 }
 
+result<std::uint64_t> planner::prepare_host_memory(void* pointer, std::uint64_t size_bytes, int device_ordinal) {
+  if (!is_mine()) return failure{EACCES, "this planner belongs to the parent process"};
+  if (!uses_channels_) return failure{ENOTSUP, "copies go without DMA channels"};
+  auto context = find_context(cuda_, device_ordinal, nullptr);
+  if (!context) return context.error();
+  cu::pointer_info device;
+  device.device_ordinal = device_ordinal;
+  device.context = context->handle;
+  auto state = state_of(device);
+  if (!state) return state.error();
+  auto channels = (*state)->channels();
+  if (!channels) return failure{ENOTSUP, channels.error().message};
+  std::uint64_t fresh_bytes = 0;
+  for (std::uint64_t done = 0; done < size_bytes;) {  // memory that was pinned in pieces
+    const std::uint64_t place = address_of(pointer) + done;
+    const host_memory known = inspect_host(cuda_, host_pointer(place), 1, &*context);
+    if (!known.is_pinned || !known.allocation.contains({place, 1}))
+      return failure{ENOTSUP, format("the host memory at 0x%llx is not pinned", static_cast<unsigned long long>(place))};
+    const std::uint64_t some = std::min(size_bytes - done, known.allocation.end() - place);
+    auto fresh = (*channels)->prepare(known, place, some);
+    if (!fresh) return fresh;
+    fresh_bytes += *fresh;
+    done += some;
+  }
+  return fresh_bytes;
+}
+
 planner::registration::registration(registration&& other) noexcept
     : owner_(std::exchange(other.owner_, nullptr)), slot_(other.slot_), is_host_(other.is_host_) {}
 

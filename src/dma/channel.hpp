@@ -77,7 +77,7 @@ class channel {
   // One doorbell for the whole list. Blocks must not overlap.
   result<sequence> copy_blocks(std::span<const block> blocks, std::optional<ordering> order = {});
   // The same of commands that are written already; `list` gets their end, and is not empty. At most kMaxListWords.
-  // `order` is one of the `none...`.
+  // `order` is `none`, `none_flushed` or `none_settled`.
   static constexpr std::size_t kMaxListWords = 1u << 16;
   result<sequence> copy_blocks(list_writer& list, ordering order);
   // `size_bytes` of the 32-bit pattern, a multiple of 4.

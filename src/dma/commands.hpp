@@ -184,8 +184,9 @@ class list_writer {
     last.launch(launch::kPitchLayouts | launch::kPipelined | end_flags);
     next_ += last.words();
   }
-  // The word is written by a transfer of its own, behind all of the list.
+  // The word is written by a transfer of its own, behind all of the list: a fill that waits for it.
   void end_settled(std::uint64_t address, std::uint32_t payload) noexcept {
+    static_assert(command_writer::kFillWords <= kEndWords);
     command_writer last({next_, kEndWords});
     last.fill(address, payload, 1, launch::kNotPipelined);
     next_ += last.words();

@@ -68,5 +68,25 @@ TEST_F(peerlane_host_pools, CppEndsThem) {
   EXPECT_EQ(peerlane::host_pool::open(0).code(), EINVAL);
 }
 
+// A pool with a copier binds itself to its channels, and keeps it open.
+TEST_F(peerlane_host_pools, HoldTheirCopier) {
+  peerlane_copier_t copier = nullptr;
+  ASSERT_EQ(peerlane_copier_open(nullptr, &copier), 0) << peerlane_last_error();
+  {
+    auto pool = peerlane::host_pool::open(2u << 20, 0, 1u << 20, copier);
+    ASSERT_TRUE(pool) << pool.error().message;
+    ASSERT_TRUE(pool->wait());
+    EXPECT_EQ(peerlane_copier_close(copier), EBUSY);
+  }
+  EXPECT_EQ(peerlane_copier_close(copier), 0) << peerlane_last_error();
+  EXPECT_EQ(peerlane::host_pool::open(2u << 20, 0, 1u << 20, copier).code(), EINVAL) << "it is closed";
+  auto older = options(1u << 20);  // a program that was built when the struct was shorter
+  older.struct_bytes = offsetof(peerlane_host_pool_options, copier);
+  older.copier = copier;
+  peerlane_host_pool_t pool = nullptr;
+  EXPECT_EQ(peerlane_host_pool_open(&older, &pool), 0) << peerlane_last_error();
+  EXPECT_EQ(peerlane_host_pool_close(pool), 0);
+}
+
 }  // namespace
 }  // namespace pl::test

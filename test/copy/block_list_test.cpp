@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "copy/block_order.hpp"
 #include "copy/completion.hpp"
 #include "test/copy/planner_fixture.hpp"
 
@@ -178,6 +179,53 @@ TEST_F(PlannerBlockList, EachBlockIsWhereItBelongs) {
   for (unsigned seed = 0; seed < 20; ++seed)
     for (const direction way : kDirections) expect_moved(way, true, seed);
   EXPECT_GE(taken(method::dma_channel), 60u);
+  EXPECT_EQ(taken(method::copy_engine), 0u);
+}
+
+// One memory on each side, and enough blocks to be sorted by their places (block_order.hpp); some have no bytes.
+TEST_F(PlannerBlockList, LongListsOutOfOrderArriveToo) {
+  open_planner(channel_use::always);
+  constexpr std::size_t kSlot = 40;
+  std::mt19937 random(5);
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    const direction way = kDirections[seed % 3];
+    const std::size_t count = block_order::kMinBlocks + random() % 4000, bytes = count * kSlot;
+    guarded_device device(bytes, random() % 70), other(way == direction::on_device ? bytes : 1, 3);
+    guarded_host host(context_of(0), bytes, random() % 70);
+    const auto data = test::random_bytes(bytes, seed), old = test::random_bytes(bytes, seed + 50);
+    const bool to_host = way == direction::to_host;
+    if (way == direction::to_device) host.set(data), device.set(old);
+    else if (to_host) host.set(old), device.set(data);
+    else other.set(data), device.set(old);
+    const std::uint64_t source = to_host ? device.address() : way == direction::to_device ? host.address() : other.address();
+    const std::uint64_t target = to_host ? host.address() : device.address();
+    std::vector<std::size_t> slots(count);
+    std::iota(slots.begin(), slots.end(), 0);
+    std::shuffle(slots.begin(), slots.end(), random);
+    std::vector<std::uint64_t> targets, origins, sizes;
+    auto expected = old;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t origin = random() % count * kSlot, size = random() % 9 == 0 ? 0 : 1 + random() % kSlot;
+      targets.push_back(size == 0 ? 0 : target + slots[i] * kSlot);
+      origins.push_back(source + origin);
+      sizes.push_back(size);
+      std::copy_n(data.begin() + static_cast<long>(origin), size, expected.begin() + static_cast<long>(slots[i] * kSlot));
+    }
+    if (seed % 2 == 0) {  // all of one size
+      sizes.clear();
+      expected = old;
+      for (std::size_t i = 0; i < count; ++i) {
+        targets[i] = target + slots[i] * kSlot;
+        std::copy_n(data.begin() + static_cast<long>(origins[i] - source), kSlot - 1,
+                    expected.begin() + static_cast<long>(slots[i] * kSlot));
+      }
+    }
+    auto begun = planner_->begin_block_list({way, targets, origins, sizes, kSlot - 1}, {});
+    ASSERT_TRUE(begun) << begun.error().message;
+    auto ended = begun->wait();
+    ASSERT_TRUE(ended) << ended.error().message;
+    EXPECT_EQ(to_host ? host.get() : device.get(), expected) << seed;
+  }
   EXPECT_EQ(taken(method::copy_engine), 0u);
 }
 

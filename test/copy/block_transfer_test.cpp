@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "copy/block_order.hpp"
 #include "copy/completion.hpp"
 #include "test/copy/planner_fixture.hpp"
 
@@ -209,10 +210,18 @@ std::vector<std::int64_t> some_pages(std::size_t pages, std::size_t count, std::
   return all;
 }
 
-void expect_blocks_moved(planner& copies, direction way, bool is_pinned, bool is_urgent, unsigned seed) {
+struct block_limits {
+  std::size_t min_count = 1, max_count = 40, max_block_bytes = 3000;
+};
+// Long enough to be sorted by their places (block_order.hpp).
+constexpr block_limits kLongLists{block_order::kMinBlocks, 5000, 24};
+
+void expect_blocks_moved(planner& copies, direction way, bool is_pinned, bool is_urgent, unsigned seed,
+                         const block_limits& limits = {}) {
   std::mt19937 random(seed);
   const auto between = [&](std::size_t low, std::size_t high) { return low + random() % (high - low + 1); };
-  const std::size_t planes = between(1, 5), block_bytes = between(1, 3000), count = between(1, 40);
+  const std::size_t planes = between(1, 5), block_bytes = between(1, limits.max_block_bytes),
+                    count = between(limits.min_count, limits.max_count);
   const layout target{random() % 2 == 0, count + between(0, 30), planes, block_bytes,
                       random() % 2 == 0 ? 0 : between(1, 99)};
   const layout origin{random() % 2 == 0, count + between(0, 30), planes, block_bytes,
@@ -258,6 +267,8 @@ TEST_F(PlannerBlocks, EachBlockIsWhereItBelongs) {
   open_channels();
   for (unsigned seed = 0; seed < 60; ++seed)
     for (const direction way : kDirections) expect_blocks_moved(*planner_, way, true, seed % 3 == 0, seed);
+  for (unsigned seed = 60; seed < 75; ++seed)
+    for (const direction way : kDirections) expect_blocks_moved(*planner_, way, true, seed % 3 == 0, seed, kLongLists);
   EXPECT_GE(taken(method::dma_channel), 180u);
   EXPECT_EQ(taken(method::copy_engine), 0u);
 }

@@ -111,6 +111,45 @@ TEST_F(HostPool, CopiesAreRightAtEveryStageAndGoByChannelInTheEnd) {
   EXPECT_GT(by_channel, 0u);
 }
 
+// Lists of a pool that is pinned need no set-up of their own.
+TEST_F(HostPool, PiecesAreBoundToTheChannelsBehindTheApplicationsBack) {
+  constexpr std::uint64_t kBytes = 4 * kPiece;
+  planner::options wanted;
+  wanted.channels = channel_use::always;
+  wanted.use_engine = false;
+  open("", wanted);
+  std::uint64_t bound = 0;
+  auto options_of_pool = options(kBytes);
+  options_of_pool.pinned = [&](std::byte* data, std::uint64_t size_bytes) {
+    auto fresh = planner_->prepare_host_memory(data, size_bytes, 0);
+    EXPECT_TRUE(fresh) << fresh.error().message;
+    bound += fresh ? *fresh : 0;
+  };
+  auto made = host_pool::make(cuda_, options_of_pool);
+  ASSERT_TRUE(made) << made.error().message;
+  gate_.open(100);
+  auto ended = (*made)->wait(kLongMs);
+  ASSERT_TRUE(ended) << ended.error().message;
+  EXPECT_EQ(bound, kBytes);
+  const auto again = planner_->prepare_host_memory((*made)->data(), kBytes, 0);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(*again, 0u) << "a list would have bound it";
+}
+
+TEST_F(HostPool, OnlyPinnedMemoryIsPrepared) {
+  planner::options wanted;
+  wanted.channels = channel_use::always;
+  wanted.use_engine = false;
+  open("", wanted);
+  std::vector<char> ordinary(kPiece);
+  EXPECT_EQ(planner_->prepare_host_memory(ordinary.data(), ordinary.size(), 0).code(), ENOTSUP);
+  guarded_host pinned(context_of(0), kPiece, 0);
+  EXPECT_TRUE(planner_->prepare_host_memory(host_pointer(pinned.address()), kPiece, 0));
+  wanted.channels = channel_use::never;
+  open("", wanted);
+  EXPECT_EQ(planner_->prepare_host_memory(host_pointer(pinned.address()), kPiece, 0).code(), ENOTSUP);
+}
+
 // A page holds its part of every plane, and the pool is pinned piece by piece: blocks lie in all pieces, some in two.
 TEST_F(HostPool, PagesOfSeveralPlanesLieInManyPieces) {
   constexpr std::uint64_t kBytes = 4 * kPiece, kBlock = 1000, kPlanes = 3, kPages = kBytes / (kBlock * kPlanes);

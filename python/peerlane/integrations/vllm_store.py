@@ -229,7 +229,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._results.put((job_id, keys))  # before the job's result, and applied on the scheduler's thread
 
     def get_finished_jobs(self) -> Iterable[Any]:
-        results = []
+        results: list[Any] = []
         while True:
             try:
                 one = self._results.get_nowait()

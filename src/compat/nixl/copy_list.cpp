@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "arch/copy_dispatch.hpp"
+#include "base/checked_math.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "copy/block_order.hpp"
 
 namespace pl::nixl {
 namespace {
@@ -46,7 +48,7 @@ void copy_list::keep(const std::shared_ptr<memory>& used) {
 copy_list::queued& copy_list::queue_for(const std::shared_ptr<gpu_queues>& gpu, path way) {
   for (queued& one : queues_)
     if (one.way == way && one.gpu == gpu) return one;
-  queues_.push_back({gpu, way, {}, {}});
+  queues_.push_back({gpu, way, {}, {}, false});
   return queues_.back();
 }
 
@@ -76,6 +78,7 @@ status copy_list::add(const side& destination, const side& source, std::uint64_t
   if (target_kind != kind::device && source_kind != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
   const std::shared_ptr<gpu_queues>& gpu = target_kind == kind::device ? destination.in->gpu() : source.in->gpu();
   queued& queue = queue_for(gpu, target_kind == kind::device ? path::to_device : path::to_host);
+  queue.is_in_order = false;
   size_bytes_ += size_bytes;
   for (std::uint64_t done = 0; done < size_bytes;) {
     const auto written = find(destination_, destination, done, gpu);
@@ -124,10 +127,35 @@ bool copy_list::move_shortly() {
   return true;
 }
 
+// By their places in host memory (copy/block_order.hpp), once for all runs of the list.
+void copy_list::queued::put_in_order() {
+  if (is_in_order || blocks.empty()) return;
+  is_in_order = true;
+  const auto host_page = [this](std::size_t i) {
+    return (way == path::to_host ? blocks[i].destination : blocks[i].source) / kHostPageBytes;
+  };
+  std::uint64_t size_bytes = 0, least = UINT64_MAX, last = 0;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    size_bytes += blocks[i].size_bytes;
+    least = std::min(least, host_page(i));
+    last = std::max(last, host_page(i));
+  }
+  if (last - least > UINT32_MAX || !copy::block_order::helps(blocks.size(), size_bytes / blocks.size(), host_page)) return;
+  copy::block_order order;
+  const auto sorted = order.sort(0, blocks.size(), [&](std::size_t i) {
+    return copy::block_order::entry{static_cast<std::uint32_t>(host_page(i) - least), static_cast<std::uint32_t>(i)};
+  });
+  std::vector<dma::block> in_order;
+  in_order.reserve(blocks.size());
+  for (const auto& one : sorted) in_order.push_back(blocks[one.tag]);
+  blocks = std::move(in_order);
+}
+
 status copy_list::begin() {
   if (short_.is_wanted && move_shortly()) return {};
   begun_ns_ = monotonic_ns();
   for (queued& one : queues_) {
+    one.put_in_order();
     auto begun = one.gpu->submit(one.way, one.blocks);
     if (!begun) {
       end();

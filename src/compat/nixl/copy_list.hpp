@@ -42,6 +42,9 @@ class copy_list {
     path way = path::to_device;
     std::vector<dma::block> blocks;
     gpu_queues::ticket begun;
+    bool is_in_order = false;  // put_in_order() has seen all blocks
+
+    void put_in_order();
   };
   struct cursor {  // where the side's last bytes were found
     const memory* in = nullptr;

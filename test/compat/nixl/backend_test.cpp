@@ -28,7 +28,7 @@ namespace abi = nixl::abi;
 using code = abi::status;
 using test::device_buffer;
 
-constexpr std::size_t kBlock = 4096, kCount = 128, kBytes = kBlock * kCount;
+constexpr std::size_t kBlock = 4096, kCount = 300, kBytes = kBlock * kCount;
 
 bool holds_soon(const std::function<bool()>& question) {
   const auto end = std::chrono::steady_clock::now() + 20s;

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "copy/block_order.hpp"
+
+#include <bit>
+#include <utility>
+
+namespace pl::copy {
+
+// Of the bits in which places differ: all, by one pass or two, or as many of the upper ones as two passes take.
+block_order::digits block_order::first_digits(std::uint32_t least, std::uint32_t last) {
+  digits out;
+  out.least = least;
+  const unsigned bits = last > least ? static_cast<unsigned>(std::bit_width(last - least)) : 0;
+  out.shift = bits > 2 * kDigitBits ? bits - 2 * kDigitBits : 0;
+  const unsigned used = bits - out.shift;
+  out.bits = used <= kDigitBits ? used : used / 2;
+  out.mask = (1u << out.bits) - 1;
+  out.next_mask = (1u << (used - out.bits)) - 1;
+  return out;
+}
+
+block_orders& orders_of_this_thread() {
+  thread_local block_orders own;
+  return own;
+}
+
+// How many there are of each becomes where they begin.
+void block_order::make_begins(counters& counted) {
+  std::uint32_t begin = 0;
+  for (std::uint32_t& one : counted) begin += std::exchange(one, begin);
+}
+
+std::span<const block_order::entry> block_order::sort_entries(std::uint32_t least, std::uint32_t last) {
+  const digits low = first_digits(least, last), high = low.next();
+  counters low_places{}, high_places{};
+  entry *const made = entries_.get(), *const by_low = other_.get();
+  for (std::size_t i = 0; i < count_; ++i) {
+    ++low_places[low.digit_of(made[i].place)];
+    ++high_places[high.digit_of(made[i].place)];
+  }
+  make_begins(low_places);
+  for (std::size_t i = 0; i < count_; ++i) by_low[low_places[low.digit_of(made[i].place)]++] = made[i];
+  if (high.mask == 0) return {by_low, count_};
+  make_begins(high_places);
+  for (std::size_t i = 0; i < count_; ++i) made[high_places[high.digit_of(by_low[i].place)]++] = by_low[i];
+  return {made, count_};
+}
+
+}  // namespace pl::copy
