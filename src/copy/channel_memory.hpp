@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory and pinned host memory as DMA channels reach it: bound into the channels' address space at the first copy,
+// Device memory, of other GPUs too, and pinned host memory as DMA channels reach it: bound into the channels' address space at the first copy,
 // kept between copies, found again by the driver's ids of the memory, so that what was freed and allocated anew at the same
 // address is never reached through the old binding.
 //
