@@ -79,12 +79,12 @@ int peerlane_device_get_ring(peerlane_device_t device, uint32_t index, struct pe
 /**
  * @brief Makes a window of memory of this process, which rings reach.
  *
- * @param memory  device memory of the rings' GPU or of another one that it reaches, in one allocation; or host memory, of
- * any kind and alignment, which is pinned until the release. Kernels wait for words in host memory only if CUDA has pinned
- * it too. Of another GPU's memory `address` is 0: they put and get.
+ * @param memory  device memory of the rings' GPU or of another that it reaches, in one allocation; or host memory, of any
+ *                kind and alignment, which is pinned until the release. Kernels wait for words in host memory only if CUDA
+ *                has pinned it too. Of another GPU's memory `address` is 0: they put and get.
  * @param window  written; valid until peerlane_device_release_window(). The memory must live as long.
  * @return 0; EINVAL: no memory; EXDEV: another GPU's that this one does not reach; ENOTSUP: managed memory, mappings of
- * files, memory of several objects of the driver; ENOMEM.
+ *         files, memory of several objects of the driver; ENOMEM.
  */
 int peerlane_device_add_window(peerlane_device_t device, struct peerlane_buffer memory,
                                struct peerlane_device_window* window);
