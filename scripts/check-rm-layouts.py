@@ -47,6 +47,7 @@ THEIR_INCLUDES = """
 #include "class/clb0b5sw.h"
 #include "class/clcb33.h"
 #include "ctrl/ctrl0000/ctrl0000gpu.h"
+#include "ctrl/ctrl0000/ctrl0000system.h"
 #include "ctrl/ctrl0000/ctrl0000unix.h"
 #include "ctrl/ctrl0080/ctrl0080gpu.h"
 #include "ctrl/ctrl2080/ctrl2080ce.h"
@@ -85,6 +86,7 @@ STRUCTS: list[tuple[str, str, str, str]] = [
     ("map_dma_head", "NVOS46_PARAMETERS", "", "client=hClient device=hDevice virtual_memory=hDma memory=hMemory offset=offset length=length flags=flags"),
     ("unmap_dma_head", "NVOS47_PARAMETERS", "", "client=hClient device=hDevice virtual_memory=hDma memory=hMemory flags=flags address=dmaOffset"),
     ("peer_link_params", "NV503B_ALLOC_PARAMETERS", "peer_link_bytes", "subdevice=hSubDevice peer_subdevice=hPeerSubDevice peer_ids=subDevicePeerIdMask peer_ids_back=peerSubDevicePeerIdMask mailbox_address=mailboxBar1Addr mailbox_bytes=mailboxTotalSize flags=flags bar_addresses=l2pBar1P2PDmaInfo"),
+    ("peer_capabilities_params", "NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS", "=", "a_count=grpACount b_count=grpBCount a=gpuIdGrpA b=gpuIdGrpB capabilities=p2pCaps read_engines=a2bOptimalReadCes write_engines=a2bOptimalWriteCes"),
     ("channel_group_params", "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS", "=", "error_context=hObjectError address_space=hVASpace engine=engineType"),
     ("channel_params", "NV_CHANNEL_ALLOC_PARAMS", "channel_bytes", "error_object=hObjectError ring_address=gpFifoOffset ring_entries=gpFifoEntries flags=flags address_space=hVASpace user_words_memory=hUserdMemory user_words_offset=userdOffset engine=engineType"),
     ("notification", "NvNotification", "=", "time_ns=timeStamp info=info32 info16=info16 status=status"),
@@ -124,6 +126,7 @@ NUMBERS: list[tuple[str, str]] = [
     ("ctrl_work_submit_token", "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN"),
     ("ctrl_mmu_fault", "NV906F_CTRL_CMD_GET_MMU_FAULT_INFO"), ("ctrl_gpu_info", "NV2080_CTRL_CMD_GPU_GET_INFO_V2"),
     ("ctrl_confidential", "NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES"),
+    ("ctrl_peer_capabilities", "NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX"),
     ("kExportObjectTypeRm", "NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM"),
     ("kEngineCopy0", "NV2080_ENGINE_TYPE_COPY0"), ("kEngineCopy0 + kMaxCopyEngines - 1", "NV2080_ENGINE_TYPE_COPY9"),
     ("kNotifierCopy0", "NV2080_NOTIFIERS_CE0"), ("kNotifierCopy0 + kMaxCopyEngines - 1", "NV2080_NOTIFIERS_CE9"),

@@ -218,7 +218,7 @@ PL_SIM_API cuDeviceCanAccessPeer(int* can, device_t ordinal, device_t peer) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (can == nullptr) return code::invalid_value;
   if (find_device(ordinal) == nullptr || find_device(peer) == nullptr) return code::invalid_device;
-  *can = ordinal != peer ? 1 : 0;
+  *can = ordinal != peer && env_read("PEERLANE_SIM_MODE").text != "no_peers" ? 1 : 0;
   return code::success;
 }
 

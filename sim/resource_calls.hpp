@@ -16,6 +16,7 @@ constexpr std::uint32_t kGpuClasses[] = {0x90f1, 0xc36f, 0xc56f, kChannelClass, 
 
 // COPY0 and COPY1 share the graphics engine's runlist, COPY2 has its own.
 constexpr unsigned kCopyEngines = 3, kSharedEngines = 2;
+constexpr unsigned kPeerEngine = 1;  // carries links between boards at their full rate
 constexpr bool is_copy_engine(std::uint32_t engine) {
   return engine >= rm::kEngineCopy0 && engine < rm::kEngineCopy0 + kCopyEngines;
 }

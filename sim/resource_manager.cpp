@@ -325,6 +325,13 @@ std::uint32_t resource_manager::control(const rm::control_params& params) {
       static_cast<rm::confidential_params*>(block)->feature = options_.is_confidential ? 2 : 0;
       return rm::status_ok;
     }
+    case rm::ctrl_peer_capabilities: {
+      if (params.params_bytes != sizeof(rm::peer_capabilities_params)) return bad_call(kBadParams);
+      auto& answer = *static_cast<rm::peer_capabilities_params*>(block);
+      if (answer.a_count != 1 || answer.b_count != 1 || answer.a[0] == answer.b[0]) return bad_call(kBadArgument);
+      answer.write_engines[0][0] = answer.read_engines[0][0] = 1u << kPeerEngine;
+      return rm::status_ok;
+    }
     case rm::ctrl_set_notification:
       return set_notification(params);
     case rm::ctrl_os_export_object:

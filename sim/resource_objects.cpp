@@ -173,13 +173,14 @@ std::uint32_t resource_manager::make_peer_link(const rm::alloc_params& params, o
 // Links are of both directions.
 bool resource_manager::has_link(const client& owner, unsigned board, unsigned peer_board) {
   for (const auto& [handle, one] : owner.objects)
-    if (one.object_class == rm::class_peer_link && ((one.board == board && one.peer_board == peer_board) ||
-                                                    (one.board == peer_board && one.peer_board == board)))
+    if (one.object_class == rm::class_peer_link &&
+        ((one.board == board && one.peer_board == peer_board) || (one.board == peer_board && one.peer_board == board)))
       return true;
   return false;
 }
 
-// Drops what the two boards' address spaces show of each other's memory: it is out of reach. Says how many mappings that were.
+// Drops what the two boards' address spaces show of each other's memory: it is out of reach. Says how many mappings that
+// were.
 std::size_t resource_manager::unmap_peers(client& owner, unsigned board, unsigned peer_board) {
   std::size_t dropped = 0;
   for (const auto& [handle, memory] : owner.objects)

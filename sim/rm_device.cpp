@@ -76,6 +76,8 @@ class simulated_machine final : public machine {
     return share(object::adopt(own, static_cast<std::size_t>(info.st_size), owner->ordinal), board);
   }
 
+  bool is_linked(unsigned, unsigned) override { return env_read("PEERLANE_SIM_MODE").text != "no_peers"; }
+
   // PEERLANE_SIM_SEED, which may change while the program runs.
   random_source make_random() override {
     return [](std::uint64_t limit) { return seed() != 0 ? random_below(limit) : 0; };

@@ -79,11 +79,12 @@ int peerlane_device_get_ring(peerlane_device_t device, uint32_t index, struct pe
 /**
  * @brief Makes a window of memory of this process, which rings reach.
  *
- * @param memory  device memory of the rings' GPU, in one allocation; or host memory, of any kind and alignment, which is
- *                pinned until the release. Kernels wait for words in host memory only if CUDA has pinned it too.
+ * @param memory  device memory of the rings' GPU or of another that it reaches, in one allocation; or host memory, of any
+ *                kind and alignment, which is pinned until the release. Kernels wait for words in host memory only if CUDA
+ *                has pinned it too. Of another GPU's memory `address` is 0: they put and get.
  * @param window  written; valid until peerlane_device_release_window(). The memory must live as long.
- * @return 0; EINVAL: no memory, or another GPU's; ENOTSUP: managed memory, mappings of files, memory of several objects of
- *         the driver; ENOMEM.
+ * @return 0; EINVAL: no memory; EXDEV: another GPU's that this one does not reach; ENOTSUP: managed memory, mappings of
+ *         files, memory of several objects of the driver; ENOMEM.
  */
 int peerlane_device_add_window(peerlane_device_t device, struct peerlane_buffer memory,
                                struct peerlane_device_window* window);
@@ -111,8 +112,8 @@ int peerlane_device_send_window(peerlane_device_t device, const struct peerlane_
  * @brief Receives a window that another process sends. Kernels put and get; they cannot load from it (address is 0).
  *
  * @param timeout_ms  limit in milliseconds; negative: none.
- * @return 0; ETIMEDOUT: none came; EPROTO: what came is no window; ENODEV: it lies on another GPU; EPIPE: the other end is
- *         gone; EINVAL.
+ * @return 0; ETIMEDOUT: none came; EPROTO: what came is no window; EXDEV: it lies on a GPU that this one does not reach;
+ *         ENODEV, EACCES: on one that this process does not see; EPIPE: the other end is gone; EINVAL.
  */
 int peerlane_device_receive_window(peerlane_device_t device, int socket, int64_t timeout_ms,
                                    struct peerlane_device_window* window);

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs four GPUs or more: every link, messages of several pairs at once, streams on a 2x2 grid, all devices in shuffled order.
+# What needs two GPUs or more: DMA channels between GPUs and kernels that answer each other (with the folder of the benches, built with
+# -DPEERLANE_BENCH=ON), every link, messages of several pairs at once, streams on grids, all devices in shuffled order.
 # No build here: it takes the folder that `make build` leaves, and optionally a folder with a UCX that knows CUDA. Results (JSON and
-# text) go to the folder given.
-#   scripts/gpu/many.sh <out folder of the build> <results folder> [folder of libucp.so.0]
+# text) go to the folder given. STEPS: names of steps, with spaces; others are left out.
+#   scripts/gpu/many.sh <out folder of the build> <results folder> [folder of the peer benches] [folder of libucp.so.0]
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
-arguments out results "?ucx=folder of libucp.so.0" -- "$@"
+arguments out results "?bench=folder of the peer benches" "?ucx=folder of libucp.so.0" -- "$@"
 export LIMIT=${LIMIT:-60} TAIL=24
 program=$out/peerlane
 gpus=$("$program" info 2>/dev/null | grep -c '^GPU [0-9]*:')
@@ -18,8 +19,17 @@ if [ -n "$ucx" ]; then
   via=ours,ucx
 fi
 
-step topo "$program" topo
-command -v nvidia-smi >/dev/null && step nvidia_smi_topo nvidia-smi topo -m
+wanted() { [ -z "${STEPS:-}" ] || [[ " $STEPS " = *" $1 "* ]]; }
+chosen() { # name, command...: a step that is wanted
+  if wanted "$1"; then step "$@"; fi
+}
+
+chosen topo "$program" topo
+command -v nvidia-smi >/dev/null && chosen nvidia_smi_topo nvidia-smi topo -m
+if [ -n "$bench" ]; then
+  LIMIT=100 TAIL=200 chosen dma_peer "$bench/dma_peer_bench" "$results/dma_peer.json"
+  LIMIT=30 TAIL=60 chosen device_peer "$bench/device_peer_bench" "$results/device_peer.json"
+fi
 # All devices at once, counted backwards, so that a wrong order of devices shows.
 every_sanity() {
   local gpu rc=0 running=()
@@ -34,20 +44,27 @@ every_sanity() {
   done
   return $rc
 }
-step sanity every_sanity
-LIMIT=150 step bandwidth "$program" bandwidth --json "$results/bandwidth.json"
-step multinode multinode_ranks "$gpus"
-step mbw_mr "$program" p2p mbw_mr --via $via --launch fork -n "$gpus" --gpus "$all" -m 1K:16M -i 20 -x 5 D D --json "$results/mbw_mr.json"
-step multi_lat "$program" p2p multi_lat --via $via --launch fork -n "$gpus" --gpus "$all" -m 8:1M -i 300 -x 50 D D --json "$results/multi_lat.json"
+chosen sanity every_sanity
+LIMIT=150 chosen bandwidth "$program" bandwidth --json "$results/bandwidth.json"
+chosen multinode multinode_ranks "$gpus"
+chosen mbw_mr "$program" p2p mbw_mr --via $via --launch fork -n "$gpus" --gpus "$all" -m 1K:16M -i 20 -x 5 D D --json "$results/mbw_mr.json"
+chosen multi_lat "$program" p2p multi_lat --via $via --launch fork -n "$gpus" --gpus "$all" -m 8:1M -i 300 -x 50 D D --json "$results/multi_lat.json"
 for one in $(seq 0 $((gpus - 2))); do
   for other in $(seq $((one + 1)) $((gpus - 1))); do
-    step "pingpong_${one}_$other" "$program" async pingpong --gpus "$one,$other" -i 2000 -s 128 --json "$results/pingpong_${one}_$other.json"
+    chosen "pingpong_${one}_$other" "$program" async pingpong --gpus "$one,$other" -i 2000 -s 128 --json "$results/pingpong_${one}_$other.json"
   done
 done
-step stencil_2x2 "$program" async stencil --grid 2x2 --gpus "$all" --arms normal,peer,peer-kernel,proxy -n 64,256,1024,4096 -i 300 -r 3 \
-  --json "$results/stencil_2x2.json"
-step stencil_row "$program" async stencil --grid "${gpus}x1" --gpus "$all" --arms normal,peer,peer-kernel -n 256 -i 300 -r 3 \
-  --json "$results/stencil_row.json"
+chosen latency "$program" p2p latency --via $via --launch fork -n 2 --gpus 0,1 -m 8:4M -i 500 -x 50 D D --json "$results/latency.json"
+chosen bw "$program" p2p bw --via $via --launch fork -n 2 --gpus 0,1 -m 1K:16M -i 20 -x 5 D D --json "$results/bw.json"
+chosen stencil_2x1 "$program" async stencil --grid 2x1 --gpus 0,1 --arms normal,peer,peer-kernel,proxy -n 64,256,1024,4096 -i 300 -r 3 \
+  --json "$results/stencil_2x1.json"
+chosen multigrid_2x1 "$program" async multigrid --gpus 0,1 --arms normal,peer,peer-kernel,proxy -n 64,256,1024 --json "$results/multigrid_2x1.json"
+if [ "$gpus" -ge 4 ]; then
+  chosen stencil_2x2 "$program" async stencil --grid 2x2 --gpus "$all" --arms normal,peer,peer-kernel,proxy -n 64,256,1024,4096 -i 300 -r 3 \
+    --json "$results/stencil_2x2.json"
+  chosen stencil_row "$program" async stencil --grid "${gpus}x1" --gpus "$all" --arms normal,peer,peer-kernel -n 256 -i 300 -r 3 \
+    --json "$results/stencil_row.json"
+fi
 
 echo "=== summary"
 printf '%s\n' "${summary[@]}"

@@ -182,7 +182,7 @@ constexpr std::array kVariables = {
                  "simulated GPU: hardware queues of a context, which its streams share in turn; 0: one for every stream"},
     env_variable{"PEERLANE_SIM_FABRIC", env_type::choice, "", "off", "off|on|no_imex",
                  "simulated GPU: fabric handles of memory; no_imex: as on a machine without the IMEX service"},
-    env_variable{"PEERLANE_SIM_MODE", env_type::choice, "", "plain", "plain|mig|confidential|mps",
+    env_variable{"PEERLANE_SIM_MODE", env_type::choice, "", "plain", "plain|mig|confidential|mps|no_peers",
                  "simulated GPU: a mode in which DMA channels cannot be had"},
     env_variable{"PEERLANE_SIM_MULTICAST", env_type::boolean, "", "1", "",
                  "simulated GPU: the switch between its devices multicasts (cuMulticast*)"},

@@ -8,7 +8,8 @@ namespace pl::copy {
 namespace {
 
 // docs/results/envelope/h100: the calibration of that run, without the points that lie on the line between their neighbours;
-// between two GPUs: H200 with NVLink, docs/results/envelope/h200x2; DMA channels: docs/results/dma/h100.
+// between two GPUs: H200 with NVLink, docs/results/envelope/h200x2, channels H100, docs/results/many; DMA channels:
+// docs/results/dma/h100.
 constexpr const char* kText = R"(peerlane-calibration/1
 curve to_device pinned cpu_store 1 64:315 128:427 256:327 512:444 1024:397 2048:629 4096:533 8192:1204 16384:1265 262144:22392 1048576:69943 4194304:317893 16777216:1059868
 curve to_device pinned cpu_store 2 32768:2553 16777216:707315 67108864:4350010 268435456:16730339
@@ -61,6 +62,7 @@ curve on_device same_gpu engine_copy 8 16384:3920 4194304:16253 16777216:72839
 curve on_device same_gpu dma_channel 1 64:4342 262144:7627 268435456:2842363
 curve on_device same_gpu copy_engine 1 64:10292 16777216:16962 268435456:189079
 curve on_device peer_gpu cpu_relay 1 64:1519 1024:1590 8192:9298 65536:72654
+curve on_device peer_gpu dma_channel 1 64:3100 268435456:683000
 curve on_device peer_gpu copy_engine 1 64:7708 4194304:19366 268435456:686581
 )";
 

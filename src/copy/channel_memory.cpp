@@ -49,7 +49,7 @@ class binding_backend final : public backend {
     if (placements->size() != 1) return failure{ENOTSUP, "the memory lies in several objects"};
     rm_placement& only = placements->front();
     if (only.length < plan->rounded.size_bytes) return failure{EIO, "libcuda named less memory than it was asked for"};
-    auto bound = addresses_->bind_share(only.object->memory(), only.offset, plan->rounded.size_bytes);
+    auto bound = addresses_->bind_share(only.object->memory(), only.offset, plan->rounded.size_bytes, &only.object->gpu());
     if (!bound) return bound.error();
     return std::unique_ptr<pinned_memory>(new bound_memory(*plan, std::move(only), *std::move(bound)));
   }

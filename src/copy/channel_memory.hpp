@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory and pinned host memory as DMA channels reach it: bound into the channels' address space at the first copy,
-// kept between copies, found again by the driver's ids of the memory, so that what was freed and allocated anew at the same
-// address is never reached through the old binding.
+// Device memory, of other GPUs too, and pinned host memory as DMA channels reach it: bound into the channels' address space
+// at the first copy, kept between copies, found again by the driver's ids of the memory, so that what was freed and
+// allocated anew at the same address is never reached through the old binding.
 //
 // What is bound keeps its memory from going back to the GPU and its pages pinned. A background sweep ends bindings within
 // 0.1 s after the application freed the memory.

@@ -112,7 +112,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
     auto begun = begin_on_channel(list, inspected[0], goes_behind ? &wanted.after : nullptr);
     if (!begun && begun.code() != EAGAIN) return begun.error();
     if (begun) {
-      auto state = state_of(inspected[0].device);
+      auto state = state_of(inspected[0].acting());
       if (state) made.state_ = *state;
       made.on_channel_.push_back(*std::move(begun));
       return made;
@@ -133,7 +133,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
       if (cpu_state == nullptr) cpu_state = *state;
       continue;
     }
-    if (!wanted.has_after && transfer.rows == 1 && ends.other != other_side::peer_gpu) {
+    if (!wanted.has_after && transfer.rows == 1) {
       choice option = choose(transfer, ends);
       option.width = static_cast<std::uint8_t>(std::max<unsigned>(option.width, wanted.least_workers));
       if (auto given = option.kind == method::engine_copy ? give_to_engine(option, transfer, ends) : std::nullopt) {

@@ -128,7 +128,7 @@ std::vector<choice> candidates(direction way, other_side side) {
   if (way == direction::on_device)
     return side == other_side::same_gpu
                ? std::vector<choice>{{cpu_relay, 1}, {engine_copy, 1}, {engine_copy, 8}, {dma_channel, 1}, {copy_engine, 1}}
-               : std::vector<choice>{{cpu_relay, 1}, {copy_engine, 1}};
+               : std::vector<choice>{{cpu_relay, 1}, {dma_channel, 1}, {copy_engine, 1}};
   const bool is_pinned = side == other_side::pinned;
   std::vector<choice> all;
   if (way == direction::to_device) {

@@ -25,7 +25,14 @@ constexpr std::uint32_t kHelperTimesliceUs = 50;
 constexpr auto kOrder = dma::ordering::none_settled;
 
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
-  return (way == direction::to_host ? 0u : 1u) + 2u * static_cast<unsigned>(kind);
+  using queue_kind = dma_engine::queue_kind;
+  if (kind == queue_kind::peer) return 4;
+  return (way == direction::to_host ? 0u : 1u) + (kind == queue_kind::quick ? 0u : kind == queue_kind::bulk ? 2u : 5u);
+}
+
+dma_engine::queue_kind kind_of(const dma_engine::sides& ends) {
+  const bool is_peer = ends.source != nullptr && ends.source->device_ordinal != ends.device->device_ordinal;
+  return is_peer ? dma_engine::queue_kind::peer : dma_engine::queue_kind::quick;
 }
 
 failure not_for_channels(const failure& reason) {
@@ -68,6 +75,8 @@ result<std::shared_ptr<dma::channel>> dma_engine::channel_for(direction way, que
   dma::channel_options options;
   options.engine = source_.engine_of(way == direction::to_host, kind == queue_kind::bulk);
   if (kind == queue_kind::helper) options.engine = *source_.helper_engine_of(way == direction::to_host);
+  // The memory was bound before: the engine is known.
+  if (kind == queue_kind::peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
   if (kind == queue_kind::helper) options.timeslice_us = kHelperTimesliceUs;
   if (kind != queue_kind::quick) options.memory_bytes = kBulkMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
@@ -141,20 +150,21 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
     auto source = find(transfer.way == direction::to_device, ends, true, transfer.src, transfer.row_bytes);
     if (!source) return source.error();
     if (destination->size_bytes == transfer.row_bytes && source->size_bytes == transfer.row_bytes) {
-      auto queued = submit(transfer.way, queue_kind::quick, [&](dma::channel& channel) {
+      const queue_kind kind = kind_of(ends);
+      auto queued = submit(transfer.way, kind, [&](dma::channel& channel) {
         return channel.copy(destination->address, source->address, transfer.row_bytes, kOrder);
       });
       if (!queued) return queued.error();
       made.owner_ = this;
       made.queue_ = std::move(queued->first);
-      made.index_ = index_of(transfer.way, queue_kind::quick);
+      made.index_ = index_of(transfer.way, kind);
       made.number_ = queued->second;
       made.size_bytes_ = transfer.row_bytes;
       made.first_ = {*std::move(destination), *std::move(source)};
       return made;
     }
   }
-  list pieces(*this, transfer.way);
+  list pieces(*this, transfer.way, kind_of(ends));
   if (auto added = pieces.add(transfer, ends); !added) return added.error();
   return pieces.submit();
 }

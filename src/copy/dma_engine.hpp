@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies by DMA channels of our own (dma/channel.hpp): between device memory and pinned host memory, and inside one GPU. No
-// CUDA call beside those that tell what an address is, no kernel, no thread of the GPU.
+// Copies by DMA channels of our own (dma/channel.hpp): between device memory and pinned host memory, inside one GPU, and
+// from one GPU to another. No CUDA call beside those that tell what an address is, no kernel, no thread of the GPU.
 //
 // One engine for each CUDA context; channels are opened at their first copy (5 ms): one for each direction, so that both
 // directions of the link run at once, and one more for each direction's bulk lists, so that a short copy does not wait
@@ -37,8 +37,8 @@ class dma_engine {
   dma_engine(const dma_engine&) = delete;
   dma_engine& operator=(const dma_engine&) = delete;
 
-  // What the driver says of the addresses of a transfer. `host` for to_device and to_host, `source` for on_device; both
-  // memories of one GPU.
+  // What the driver says of the addresses of a transfer. `host` for to_device and to_host, `source` for on_device; one of
+  // two memories is of the engine's GPU.
   struct sides {
     const cu::pointer_info* device = nullptr;
     const cu::pointer_info* source = nullptr;
@@ -110,8 +110,9 @@ class dma_engine {
   result<operation> begin_fill(std::uint64_t pointer, std::uint8_t value, std::uint64_t size_bytes,
                                const cu::pointer_info& device);
 
-  // Which of a direction's channels: that of short copies, or that of lists which keep the link busy for long.
-  enum class queue_kind : std::uint8_t { quick, bulk, helper };
+  // Which of a direction's channels: that of short copies, or that of lists which keep the link busy for long; between GPUs
+  // the only one.
+  enum class queue_kind : std::uint8_t { quick, bulk, helper, peer };
 
   // Parts of one linear copy between device memory and a buffer of ours: an engine as ring_job.hpp wants it. Thread-safe.
   class part_queue {
@@ -236,8 +237,8 @@ class dma_engine {
   stream_order order_;
   spin_lock lock_;      // of the channels, for a few instructions
   std::mutex opening_;  // one thread at a time opens a channel
-  // Quick: to the host, to the device and on it; bulk: likewise; the helpers of bulk lists: likewise.
-  std::array<std::shared_ptr<dma::channel>, 6> channels_;
+  // Quick: to the host, to the device and on it; bulk: likewise; to other GPUs; the helpers of bulk lists: as bulk.
+  std::array<std::shared_ptr<dma::channel>, 7> channels_;
   std::atomic<bool> has_helpers_{false};
   struct arrival_slot {
     std::atomic<bool> is_lent{false};

@@ -227,7 +227,7 @@ result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
 
 result<gpu_state*> planner::state_for(sides& ends) {
   if (ends.state != nullptr) return ends.state;
-  auto found = state_of(ends.device);
+  auto found = state_of(ends.acting());
   if (found) ends.state = *found;
   return found;
 }

@@ -47,9 +47,7 @@ class planner::block_places {
   // For the channel: all blocks in memory of one context that it reaches.
   bool are_reachable() const {
     for (const sides& one : kinds_)
-      if ((one.other != other_side::pinned && one.other != other_side::same_gpu) ||
-          one.device.context != kinds_[0].device.context || one.device.device_ordinal != kinds_[0].device.device_ordinal)
-        return false;
+      if (!is_for_channels(one.other) || !one.acts_as(kinds_[0])) return false;
     return !kinds_.empty();
   }
   sides& first() { return kinds_[0]; }
@@ -227,9 +225,7 @@ result<dma_engine::operation> planner::list_on_channel(const block_list& list, b
   auto channels = (*state)->channels();
   if (!channels) return failure{EAGAIN, channels.error().message};
   const std::uint64_t size_bytes = list.bytes();
-  dma_engine::list pieces(
-      **channels, list.way,
-      is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
+  dma_engine::list pieces(**channels, list.way, queue_for(places.first().other, is_urgent || size_bytes <= kMaxQuickBytes));
   status added;
   if (places.are_of_one_kind()) {
     added = add_of_one_kind(pieces, list, places.first());
@@ -261,7 +257,7 @@ result<completion> planner::begin_checked_list(const block_list& list, const asy
     auto begun = list_on_channel(list, places, wanted.is_urgent);
     if (begun) {
       made.owner_ = this;
-      if (auto state = state_of(places.first().device)) made.state_ = *state;
+      if (auto state = state_of(places.first().acting())) made.state_ = *state;
       made.on_channel_.push_back(*std::move(begun));
       return made;
     }

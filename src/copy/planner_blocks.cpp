@@ -172,19 +172,14 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
                                                          bool is_urgent) {
   sides first = planes[0];
   for (const sides& ends : planes) {
-    const bool is_reachable = ends.other == other_side::pinned || ends.other == other_side::same_gpu;
-    if (!is_reachable || ends.device.context != first.device.context ||
-        ends.device.device_ordinal != first.device.device_ordinal)
-      return failure{EAGAIN, "not for one DMA channel"};
+    if (!is_for_channels(ends.other) || !ends.acts_as(first)) return failure{EAGAIN, "not for one DMA channel"};
   }
   auto state = state_for(first);
   if (!state) return failure{EAGAIN, state.error().message};
   auto channels = (*state)->channels();
   if (!channels) return failure{EAGAIN, channels.error().message};
   const std::uint64_t size_bytes = blocks.bytes();
-  dma_engine::list pieces(
-      **channels, blocks.way,
-      is_urgent || size_bytes <= kMaxQuickBytes ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk);
+  dma_engine::list pieces(**channels, blocks.way, queue_for(first.other, is_urgent || size_bytes <= kMaxQuickBytes));
   const bool is_sorted = is_worth_sorting(blocks);
   if (auto added = is_sorted ? add_sorted(pieces, blocks, planes) : add_as_they_are(pieces, blocks, planes); !added)
     return failure{EAGAIN, added.error().message};
@@ -236,7 +231,7 @@ result<completion> planner::begin_blocks(const block_transfer& blocks, const asy
     auto begun = blocks_on_channel(blocks, planes, wanted.is_urgent);
     if (begun) {
       made.owner_ = this;
-      if (auto state = state_of(planes[0].device)) made.state_ = *state;
+      if (auto state = state_of(planes[0].acting())) made.state_ = *state;
       made.on_channel_.push_back(*std::move(begun));
       return made;
     }

@@ -26,8 +26,21 @@ struct planner::sides {
   cu::pointer_info device;      // of the destination, for to_host of the source
   cu::pointer_info source;      // on_device only
   host_memory host;             // if other_is_known
-  gpu_state* state = nullptr;   // of `device`, once it was wanted
+  gpu_state* state = nullptr;   // of `acting()`, once it was wanted
+
+  // Whose GPU moves the data. Between two the source's, whose engines write to a peer sooner than the other's read from it.
+  const cu::pointer_info& acting() const { return other == other_side::peer_gpu ? source : device; }
+  bool acts_as(const sides& first) const {
+    return acting().context == first.acting().context && acting().device_ordinal == first.acting().device_ordinal;
+  }
 };
+
+inline bool is_for_channels(other_side side) { return side != other_side::pageable; }
+
+inline dma_engine::queue_kind queue_for(other_side side, bool is_quick) {
+  if (side == other_side::peer_gpu) return dma_engine::queue_kind::peer;
+  return is_quick ? dma_engine::queue_kind::quick : dma_engine::queue_kind::bulk;
+}
 
 inline dma_engine::sides planner::sides_for_channel(const sides& ends) {
   if (ends.way == direction::on_device) return {&ends.device, &ends.source, nullptr};

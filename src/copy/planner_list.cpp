@@ -148,17 +148,13 @@ status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> 
                           ends.device.allocation.contains({device, transfer.row_bytes}) &&
                           known.contains({other, transfer.row_bytes});
     if (!is_known) {
-      const cu::context_t context = ends.device.context;
-      const int ordinal = ends.device.device_ordinal;
-      gpu_state* const state = ends.state;
+      const sides before = ends;
       ends = {};
       if (auto good = inspect(transfer, ends); !good) return good;
       inspect_other(transfer, ends);
-      if (ends.other == other_side::pageable || ends.other == other_side::peer_gpu)
-        return failure{EAGAIN, "not for a DMA channel"};
-      if (state != nullptr && (ends.device.context != context || ends.device.device_ordinal != ordinal))
-        return failure{EAGAIN, "memory of several contexts"};
-      ends.state = state;
+      if (!is_for_channels(ends.other)) return failure{EAGAIN, "not for a DMA channel"};
+      if (before.state != nullptr && !ends.acts_as(before)) return failure{EAGAIN, "memory of several contexts"};
+      ends.state = before.state;
     }
     if (auto added = pieces.add(transfer, sides_for_channel(ends)); !added)
       return added.code() == ENOTSUP ? failure{EAGAIN, added.error().message} : added;
@@ -189,9 +185,8 @@ result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "no DMA channel is open"};
   inspect_other(list[0], ends);
-  if (ends.other == other_side::pageable || ends.other == other_side::peer_gpu)
-    return failure{EAGAIN, "not for a DMA channel"};
-  dma_engine::list pieces(*channels, list[0].way);
+  if (!is_for_channels(ends.other)) return failure{EAGAIN, "not for a DMA channel"};
+  dma_engine::list pieces(*channels, list[0].way, queue_for(ends.other, true));
   if (after != nullptr) pieces.gather();
   if (auto added = add_to_list(pieces, list, ends); !added) return added.error();
   auto begun = after != nullptr ? pieces.submit_behind(*after) : pieces.submit();

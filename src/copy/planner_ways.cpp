@@ -258,9 +258,7 @@ status planner::by_engine_bounce(const choice& option, const transfer& transfer,
 result<dma_engine::operation> planner::give_to_channel(const transfer& transfer, sides& ends) {
   inspect_other(transfer, ends);
   constexpr choice kMine{method::dma_channel, 1};
-  if (ends.other == other_side::peer_gpu)
-    return not_for(kMine, "a channel's addresses are of one GPU's memory: CUDA copies between two");
-  if (ends.other == other_side::pageable) return not_for(kMine, "takes pinned memory and one GPU's");
+  if (!is_for_channels(ends.other)) return not_for(kMine, "takes pinned memory and that of GPUs");
   auto* const channels = find_channels(ends);
   if (channels == nullptr) return failure{EAGAIN, "the DMA channel is not open"};
   return channels->begin(transfer, sides_for_channel(ends));

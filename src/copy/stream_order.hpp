@@ -40,7 +40,7 @@ class stream_order {
  public:
   // Channels that may wait for streams at once; each takes 2 MiB of GPU memory and 5 ms at its first use.
   static constexpr std::size_t kChannels = 4;
-  static constexpr std::size_t kPlainChannels = 4;  // that never wait, and that streams can wait for
+  static constexpr std::size_t kPlainChannels = 5;  // that never wait, and that streams can wait for
   // What may wait in one channel: half the room of its ring, so that giving it more never waits for the stream.
   static constexpr std::size_t kMaxBlocks = 16384, kMaxCopies = 256;
 

@@ -118,16 +118,14 @@ status session::open_rings() {
 result<session::bound_memory> session::bind_device(address_range range) const {
   auto plan = plan_pin(*context_.cuda, range, kGranuleBytes, range_rule::exact);
   if (!plan) return plan.error();
-  if (plan->device_ordinal != context_.device_ordinal)
-    return failure{EINVAL, format("the memory lies on device %d: give memory of device %d, whose rings these are",
-                                  plan->device_ordinal, context_.device_ordinal)};
   auto placements = source_.space->resolve(*context_.cuda, *plan);
   if (!placements) return placements.error();
   if (placements->size() != 1)
     return failure{ENOTSUP, "the memory lies in several objects of the driver: make a window of each"};
   bound_memory out;
   out.placement = std::move(placements->front());
-  auto bound = source_.addresses->bind_share(out.placement.object->memory(), out.placement.offset, plan->rounded.size_bytes);
+  const rm_object& object = *out.placement.object;
+  auto bound = source_.addresses->bind_share(object.memory(), out.placement.offset, plan->rounded.size_bytes, &object.gpu());
   if (!bound) return bound.error();
   out.bound = std::move(*bound);
   return out;
@@ -139,7 +137,11 @@ status session::bind_window(open_window& made, std::uint64_t address, std::uint6
     auto found = bind_device({address, size_bytes});
     if (!found) return found.error();
     out.dma = found->bound.address() + address % kGranuleBytes;
-    out.address = address;
+    // Kernels of the rings' GPU reach another's memory themselves only with CUDA's peer access, which is the program's
+    // matter.
+    const bool is_peer = found->bound.kind() == rm::channel_objects::memory_kind::peer;
+    out.address = is_peer ? 0 : address;
+    out.is_outside = is_peer ? 1 : 0;
     made.device = std::move(*found);
     return {};
   }
@@ -196,6 +198,7 @@ result<peerlane_device_window> session::add_shared(const dma::shared_region& sha
     auto bound = dma::import_region(*source_.addresses, shared);
     if (!bound) return bound.error();
     out.dma = bound->address();
+    out.is_outside = bound->kind() == rm::channel_objects::memory_kind::peer ? 1 : 0;
     made.device.bound = std::move(*bound);
   }
   return keep(std::move(made), out);
@@ -206,7 +209,7 @@ result<dma::shared_region> session::share(const peerlane_device_window& window) 
   const auto found = windows_.find(window.dma);
   if (found == windows_.end())
     return failure{EINVAL, "the window is not one of this session: it was released, or never made"};
-  if (found->second.device.bound && (window.address % kGranuleBytes != 0 || window.size_bytes % kGranuleBytes != 0))
+  if (found->second.device.bound && (window.dma % kGranuleBytes != 0 || window.size_bytes % kGranuleBytes != 0))
     return failure{EINVAL,
                    "a window for another process begins at a multiple of 64 KiB and has whole 64 KiB: make such a one"};
   return dma::export_region(found->second.device.bound ? found->second.device.bound : found->second.host);

@@ -44,9 +44,9 @@ class session {
   unsigned ring_count() const noexcept { return static_cast<unsigned>(rings_.size()); }
   dma::device_ring& ring(unsigned index) const noexcept { return *rings_[index].queue; }
 
-  // Memory of this process from `address`: of the session's GPU, or of the host (any pages, which are pinned then). Kernels
-  // reach host memory themselves where CUDA has pinned it. EINVAL: neither, or not one allocation; ENOTSUP: managed memory,
-  // mappings of files, memory of several objects.
+  // Memory of this process from `address`: of the session's GPU, of another one, or of the host (any pages, which are pinned
+  // then). Kernels reach host memory themselves where CUDA has pinned it. EINVAL: neither, or not one allocation; EXDEV: the
+  // GPU does not reach the other's memory; ENOTSUP: managed memory, mappings of files, memory of several objects.
   result<peerlane_device_window> add_window(std::uint64_t address, std::uint64_t size_bytes);
   // Memory of another process (shared_region.hpp), which kernels of this process do not reach.
   result<peerlane_device_window> add_shared(const dma::shared_region& shared);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <utility>
 
@@ -60,9 +61,17 @@ status address_space::reach(const rm::gpu& peer) {
   if (known == peers_.end()) {
     auto made = objects_.make_peer_link(peer);
     if (made.code() == ENOMEM) return made.error();  // may pass
+    std::uint32_t none = 0;
+    if (made) peer_engines_.compare_exchange_strong(none, objects_.peer_engines(peer));
     known = peers_.emplace(&peer, std::move(made)).first;
   }
   return known->second ? status() : status(known->second.error());
+}
+
+std::optional<unsigned> address_space::peer_engine() const noexcept {
+  const std::uint32_t mask = peer_engines_.load();
+  if (mask == 0) return std::nullopt;
+  return static_cast<unsigned>(std::countr_zero(mask));
 }
 
 result<region> address_space::map(rm::handle memory, std::uint64_t offset, std::uint64_t length, memory_kind kind,
@@ -98,8 +107,7 @@ result<region> address_space::bind_import(rm::handle share, std::uint64_t offset
 
 result<region> address_space::bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset,
                                           std::uint64_t length, const rm::gpu* owner) {
-  auto share =
-      objects_.owner().duplicate(owner != nullptr ? *owner : objects_.device(), source_client, source_object);
+  auto share = objects_.owner().duplicate(owner != nullptr ? *owner : objects_.device(), source_client, source_object);
   if (!share) return share.error();
   return bind(*share, offset, length, memory_kind::device, owner);
 }

@@ -7,10 +7,12 @@
 // alive: device memory that its owner frees goes back to the GPU when its region ends, host pages are pinned until then.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "rm/channel_objects.hpp"
@@ -72,6 +74,8 @@ class address_space : public std::enable_shared_from_this<address_space> {
   result<region> bind_import(rm::handle share, std::uint64_t offset, std::uint64_t length, const rm::gpu* owner = nullptr);
   // Whether this GPU's engines reach memory of `peer`: makes what they need for it, once. EXDEV: they do not.
   status reach(const rm::gpu& peer);
+  // The copy engine to write to such GPUs by (the first's that was reached); nothing: none is better than others.
+  std::optional<unsigned> peer_engine() const noexcept;
   // Memory of this process, whole pages: it is pinned. EFAULT: it cannot be.
   result<region> bind_host(void* address, std::size_t size_bytes);
   // GPU memory of our own.
@@ -99,6 +103,7 @@ class address_space : public std::enable_shared_from_this<address_space> {
   rm::channel_objects objects_;
   std::mutex peers_mutex_;
   std::map<const rm::gpu*, result<rm::handle>> peers_;  // links to other GPUs, and refusals
+  std::atomic<std::uint32_t> peer_engines_{0};          // mask
   rm::handle space_ = 0, virtual_memory_ = 0, doorbell_ = 0;
 };
 

@@ -47,6 +47,7 @@ enum channel_control : std::uint32_t {
   ctrl_mmu_fault = 0x906f0106,          // on the channel
   ctrl_gpu_info = 0x20800102,           // on the subdevice
   ctrl_confidential = 0xcb330101,       // on the object of that class
+  ctrl_peer_capabilities = 0x13a,       // on the client
 };
 
 // Classes of each generation, newest first: those of a GPU are what its class list names.
@@ -151,6 +152,16 @@ struct peer_link_params {
   std::uint64_t bar_addresses[4], fabric_addresses[2];
 };
 static_assert(sizeof(peer_link_params) == 88);
+
+constexpr std::size_t kMaxPeerGroup = 8;
+struct peer_capabilities_params {  // NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS: rows of group a, columns of group b
+  std::uint32_t a_count, b_count, a[kMaxPeerGroup], b[kMaxPeerGroup];
+  std::uint32_t capabilities[kMaxPeerGroup][kMaxPeerGroup];
+  // Masks of the copy engines that carry a link at its full rate; others are several times slower (H100: 395 and 90 GB/s).
+  std::uint32_t read_engines[kMaxPeerGroup][kMaxPeerGroup], write_engines[kMaxPeerGroup][kMaxPeerGroup];
+  std::uint32_t read_engines_back[kMaxPeerGroup][kMaxPeerGroup], write_engines_back[kMaxPeerGroup][kMaxPeerGroup];
+};
+static_assert(sizeof(peer_capabilities_params) == 1352);
 
 struct channel_group_params {  // NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS
   handle error_context, ecc_error_context, address_space;

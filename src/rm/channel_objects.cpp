@@ -139,11 +139,24 @@ result<handle> channel_objects::make_peer_link(const gpu& peer) {
   params.peer_subdevice = peer.subdevice;
   auto made = make(client_->root_, class_peer_link, &params, layout_->peer_link_bytes, "linking two GPUs");
   if (made || made.code() == ENOMEM) return made;
-  return failure{EXDEV, format("the GPUs at %04x:%02x:%02x and %04x:%02x:%02x do not reach each other's memory, by NVLink or "
-                               "PCIe (%s)",
-                               gpu_->pci.domain, gpu_->pci.bus, gpu_->pci.device, peer.pci.domain, peer.pci.bus,
-                               peer.pci.device, made.error().message.c_str())};
+  return failure{EXDEV,
+                 format("the GPUs at %04x:%02x:%02x and %04x:%02x:%02x do not reach each other's memory, by NVLink or "
+                        "PCIe (%s)",
+                        gpu_->pci.domain, gpu_->pci.bus, gpu_->pci.device, peer.pci.domain, peer.pci.bus, peer.pci.device,
+                        made.error().message.c_str())};
 }
+
+std::uint32_t channel_objects::peer_engines(const gpu& peer) const noexcept try {
+  peer_capabilities_params params{};
+  params.a_count = params.b_count = 1;
+  params.a[0] = gpu_->gpu_id;
+  params.b[0] = peer.gpu_id;
+  const bool is_told = client_
+                           ->control(client_->root_, ctrl_peer_capabilities, &params, sizeof params,
+                                     "asking which copy engines reach another GPU")
+                           .ok();
+  return is_told ? params.write_engines[0][0] : 0;
+} catch (const std::bad_alloc&) { return 0; }
 
 result<std::uint64_t> channel_objects::map_dma(handle virtual_memory, handle memory, std::uint64_t offset,
                                                std::uint64_t length, memory_kind kind) {

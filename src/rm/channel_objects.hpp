@@ -38,6 +38,8 @@ class channel_objects {
   // That this GPU's engines reach memory of `peer`, by NVLink or PCIe; whoever made it releases it behind the last mapping.
   // EXDEV: the driver knows no way between the two.
   result<handle> make_peer_link(const gpu& peer);
+  // Mask of this GPU's copy engines (COPY<bit>) that write to the peer at the link's full rate; 0: the driver names none.
+  std::uint32_t peer_engines(const gpu& peer) const noexcept;
 
   enum class memory_kind { device, host, peer };  // peer: of another GPU, with a link to it
   // Bytes [offset, offset + length) of a memory object at an address that the driver chooses.

@@ -37,7 +37,7 @@ bool is_for(direction way, other_side side, method kind, std::size_t bytes) {
     case method::registered:
       return way != direction::on_device && side == other_side::pageable;
     case method::dma_channel:
-      return side == other_side::pinned || side == other_side::same_gpu;
+      return side != other_side::pageable;
     case method::dma_bounce:
       return way == direction::to_host && bytes <= 1u << 20;
     case method::dma_ring:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated resource manager and its copy engine (sim/resource_manager.hpp) without CUDA, with one GPU or more, for tests of
-// DMA channels; and the troubles that a test may want.
+// The simulated resource manager and its copy engine (sim/resource_manager.hpp) without CUDA, with one GPU or more, for
+// tests of DMA channels; and the troubles that a test may want.
 #pragma once
 
 #include <atomic>
