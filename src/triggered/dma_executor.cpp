@@ -172,7 +172,7 @@ result<std::uint64_t> dma_domain::find_window(const memory_handover::name& owner
   auto memory = memory_handover::fetch(owner, window, limit);
   if (!memory) return memory.error();
   auto made = session_->add_shared(memory->region);
-  if (!made) return failure{made.code() == ENODEV ? ENOTSUP : made.code(), made.error().message};
+  if (!made) return failure{made.code() == ENODEV || made.code() == EXDEV ? ENOTSUP : made.code(), made.error().message};
   return windows_.emplace(key, made->dma + memory->offset).first->second;
 }
 

@@ -10,14 +10,31 @@
 namespace pl::triggered {
 namespace {
 
-TEST(dma, gpus_whose_memory_channels_do_not_reach_are_told) {
+// Between two GPUs: puts that arrive where channels reach the other's memory, the reason where they do not.
+TEST(dma, between_two_gpus_it_works_or_says_why_not) {
   EXPECT_EQ(run_streams(2, gpus::one_each, {},
                         [](const rank_session& session) {
                           auto end = session.streams->connect(1 - session.rank, 7, options_for(executor_kind::dma));
                           CHECK_OK(end);
-                          const auto refused = (*end)->ready(kPatience);
-                          CHECK(refused.code() == ENOTSUP);
-                          CHECK(refused.error().message.find("the dma executor cannot be had: ") != std::string::npos);
+                          if (const auto ready = (*end)->ready(kPatience); !ready) {
+                            CHECK(ready.code() == ENOTSUP);
+                            CHECK(ready.error().message.find("the dma executor cannot be had: ") != std::string::npos);
+                            CHECK_OK(session.bootstrap->barrier());
+                            return 0;
+                          }
+                          const test::device_buffer source{kBytes}, window{kBytes};
+                          const auto exposed = session.streams->expose(window.pointer(), kBytes);
+                          CHECK_OK(exposed);
+                          const auto keys = exchange_keys(session, *exposed);
+                          CHECK_OK(keys);
+                          const auto peer_rank = static_cast<std::size_t>(1 - session.rank);
+                          const auto imported = session.streams->import((*keys)[peer_rank]);
+                          CHECK_OK(imported);
+                          test::set_device_bytes(source.pointer(), test::random_bytes(kBytes, 1 - peer_rank));
+                          CHECK_OK((*end)->put_signal(session.stream, *imported, 0, source.pointer(), kBytes));
+                          CHECK_OK((*end)->wait_signal(session.stream));
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          CHECK(test::device_bytes(window.pointer(), kBytes) == test::random_bytes(kBytes, peer_rank));
                           CHECK_OK(session.bootstrap->barrier());
                           return 0;
                         }),
