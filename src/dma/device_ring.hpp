@@ -2,13 +2,14 @@
 // A ring into which kernels write a copy engine's commands themselves: a channel whose entries are queued in advance.
 //
 //   GPU memory                                       the channel's entries, queued by the CPU
-//   control words: tickets, trigger, completed
-//   segments: written by kernels          <--------  {wait until trigger >= k} {segment k, fetched only then}
+//   control words: tickets, completed
+//   segments: written by kernels          <--------  {wait until the word of segment k is k} {segment k, fetched only then}
 //   waits: one for each segment
 //
-// A kernel takes a ticket k, writes segment k, and moves the trigger to k when all before it are written; the engine then
-// executes segment k, which ends by writing k into `completed`. The engine fetches a segment only when what is before it is
-// done (the fence bit of its entry): else it would execute what stood there before (docs/design/0004).
+// A kernel takes a ticket k, writes segment k, and stores k in the segment's last word; the engine, which waits for the
+// segments in the order of tickets, then executes it, which ends by writing k into `completed`. It fetches a segment only
+// when what is before it is done (the fence bit of its entry): else it would execute what stood there before
+// (docs/design/0004). What the CPU knows in advance stands before the wait, since words behind it take time.
 //
 // The CPU moves no data and starts nothing: refill() queues entries again behind what is done. While kernels post nothing,
 // nothing needs it; a full ring makes kernels wait for it.
