@@ -234,7 +234,6 @@ def rule_mutants(tree):
         if count != 1:
             yield Finding(page, line, "mutants", f"the diff fits {found['file']} {count} times, it must fit once")
         suite, _, name = found["test"].partition(".")
-        suite, name = suite.rpartition("/")[2], name.partition("/")[0]  # of a suite with parameters
         if not re.search(r"TEST(_F|_P)?\(" + suite + ", " + (r"\w+" if name == "*" else name) + r"\)", tests):
             yield Finding(page, line, "mutants", f"there is no test {found['test']} in test/triggered")
 
