@@ -64,7 +64,7 @@ def usage():
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, graph, graph-kernel'),
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, graph, graph-kernel'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
