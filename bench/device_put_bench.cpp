@@ -3,9 +3,9 @@
 //
 //     device_put_bench [FILE.json [SECTION ...]]
 //
-// Sections: latency rate bandwidth order random company errors gemm; all of them without one. Exit code 1 if anything is
-// wrong. cublas=LIBRARY among the sections names the library for the multiplication that runs beside puts, which is left out
-// without it.
+// Sections: latency rate bandwidth order signals random company errors gemm; all of them without one. Exit code 1 if
+// anything is wrong. cublas=LIBRARY among the sections names the library for the multiplication that runs beside puts, which
+// is left out without it.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -60,6 +60,7 @@ class bench {
   void time_rate();
   void time_bandwidth();
   void check_order();
+  void check_signals();
   void check_random();
   void time_company();
   void check_errors();
@@ -98,6 +99,7 @@ class bench {
     return wrong == got.end();
   }
   const peerlane_device_ring& ring(unsigned index = 0) const { return session_->ring(index).handle(); }
+  cu::device_ptr give_rings(unsigned rings);
   double rate_of(unsigned rings, unsigned blocks, unsigned threads, unsigned is_each, std::uint64_t bytes, unsigned count,
                  const peerlane_device_window& destination, const peerlane_device_window& source);
   void time_gemm_beside(const matrix_product& product, cu::function_t burst, std::uint64_t bytes, bool is_resident);
@@ -252,13 +254,19 @@ void bench::time_latency() {
 
 // ---- Rate
 
-double bench::rate_of(unsigned rings, unsigned blocks, unsigned threads, unsigned is_each, std::uint64_t bytes,
-                      unsigned count, const peerlane_device_window& destination, const peerlane_device_window& source) {
+// Their handles, where kernels read them.
+cu::device_ptr bench::give_rings(unsigned rings) {
   std::vector<peerlane_device_ring> handles;
   for (unsigned i = 0; i < rings; ++i) handles.push_back(ring(i));
   const cu::device_ptr table = small_ + (1u << 20);
   must(cuda_.cuMemcpyHtoD_v2(table, handles.data(), handles.size() * sizeof handles[0]), "cuMemcpyHtoD");
   must(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
+  return table;
+}
+
+double bench::rate_of(unsigned rings, unsigned blocks, unsigned threads, unsigned is_each, std::uint64_t bytes,
+                      unsigned count, const peerlane_device_window& destination, const peerlane_device_window& source) {
+  const cu::device_ptr table = give_rings(rings);
   const std::uint64_t begin_ns = monotonic_ns();
   launch("many_puts", blocks, threads, std::uint64_t{table}, rings, destination, source, bytes, count, is_each,
          std::uint64_t{answers_});
@@ -420,6 +428,44 @@ void bench::check_order() {
     }
 }
 
+// Ten million puts that blocks post side by side, each byte looked at by the block that sees the signal; then fewer of the
+// other kind of signal, of which some may be early.
+void bench::check_signals() {
+  constexpr unsigned kRings = 3, kBlocks = 48, kMaxBytesOfPut = 8192;
+  for (const unsigned flags : {0u, unsigned{PEERLANE_DEVICE_UNFLUSHED}}) {
+    if (!open(kRings)) return;
+    for (const auto& [name, destination] : {std::pair{"device", far_}, {"host, seen by the GPU", host_window_}}) {
+      must(cuda_.cuMemsetD8_v2(answers_, 0, 64), "cuMemsetD8");
+      const unsigned rounds = (flags == 0 ? 5'000'000u : 1'000'000u) / kBlocks + 1;
+      const cu::device_ptr table = give_rings(kRings);
+      const std::uint64_t begin_ns = monotonic_ns();
+      launch("litmus_many", kBlocks, 128, std::uint64_t{table}, kRings, destination, gpu_, std::uint64_t{kMaxBytesOfPut},
+             words_, next_, rounds, flags, std::uint64_t{answers_});
+      finish("litmus_many");
+      const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
+      next_ += rounds;
+      const auto found = read(answers_, 4);
+      const std::uint64_t puts = std::uint64_t{rounds} * kBlocks;
+      std::printf("signals %s, up to %u B to %s: %llu puts, %.1f GB, %.1f s, threads that saw old words %llu\n",
+                  flags == 0 ? "by default" : "unflushed", kMaxBytesOfPut, name, static_cast<unsigned long long>(puts),
+                  static_cast<double>(found[3]) / 1e9, seconds, static_cast<unsigned long long>(found[0]));
+      std::fflush(stdout);
+      check(found[2] == 0 && (flags != 0 || found[0] == 0), "a signal comes behind its bytes");
+      file.add_row({{"kind", "signals"},
+                    {"flushed", flags == 0},
+                    {"to", name},
+                    {"blocks", kBlocks},
+                    {"rings", kRings},
+                    {"most_bytes", kMaxBytesOfPut},
+                    {"puts", puts},
+                    {"bytes", found[3]},
+                    {"seconds", seconds},
+                    {"old", found[0]},
+                    {"failed", found[2]}});
+    }
+  }
+}
+
 void bench::check_random() {
   if (!open(1)) return;
   std::vector<std::byte> expected(kBytes), got(kBytes);
@@ -559,9 +605,7 @@ void bench::time_gemm_beside(const matrix_product& product, cu::function_t burst
     } else if (is_resident) {
       // Enough puts for the time of the products.
       const auto count = static_cast<unsigned>(std::min<std::uint64_t>(400'000, (std::uint64_t{3} << 30) * 4 / bytes));
-      std::vector<peerlane_device_ring> handles{ring()};
-      must(cuda_.cuMemcpyHtoD_v2(small_ + (1u << 20), handles.data(), sizeof handles[0]), "cuMemcpyHtoD");
-      launch("many_puts", 1, 1, std::uint64_t{small_ + (1u << 20)}, 1u, host_window_, gpu_, bytes, count, 0u,
+      launch("many_puts", 1, 1, std::uint64_t{give_rings(1)}, 1u, host_window_, gpu_, bytes, count, 0u,
              std::uint64_t{answers_});
     }
     std::uint64_t launched = 0;
@@ -616,6 +660,7 @@ int main(int argc, char** argv) {
   };
   section("latency", &bench::time_latency);
   section("order", &bench::check_order);
+  section("signals", &bench::check_signals);
   section("rate", &bench::time_rate);
   section("bandwidth", &bench::time_bandwidth);
   section("random", &bench::check_random);

@@ -9,6 +9,18 @@ using window_t = peerlane_device_window;
 namespace {
 PL_DEVICE void store64(std::uint64_t address, std::uint64_t value) { pl::dev::store_relaxed<std::uint64_t>(address, value); }
 PL_DEVICE unsigned thread_number() { return pl::dev::block_x() * pl::dev::block_dim_x() + pl::dev::thread_x(); }
+// The block's ring is its number modulo `rings`, whose handles lie at `ring_table`.
+PL_DEVICE ring_t ring_of_block(std::uint64_t ring_table, unsigned rings) {
+  ring_t ring;
+  const std::uint64_t place = ring_table + pl::dev::block_x() % rings * sizeof(ring_t);
+  ring.control = pl::dev::load_relaxed<std::uint64_t>(place);
+  ring.segments = pl::dev::load_relaxed<std::uint64_t>(place + 8);
+  ring.completed = pl::dev::load_relaxed<std::uint64_t>(place + 16);
+  ring.spare = pl::dev::load_relaxed<std::uint64_t>(place + 24);
+  ring.timeout_ns = pl::dev::load_relaxed<std::uint64_t>(place + 32);
+  ring.count = pl::dev::load_relaxed<std::uint32_t>(place + 40);
+  return ring;
+}
 PL_DEVICE std::uint64_t mix(std::uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
@@ -61,7 +73,7 @@ PL_KERNEL void time_steps(ring_t ring, window_t destination, window_t source, st
     const unsigned ticket = static_cast<unsigned>(before + 1);
     pd::detail::write_segment(ring, ticket, made);
     const std::uint64_t written = pl::dev::clock_cycles();
-    pd::detail::commit(ring, ticket, ticket, false);
+    pd::detail::commit(ring, ticket, false);
     const std::uint64_t handed = pl::dev::clock_cycles();
     if (pd::wait(ring, static_cast<long long>(before + 1)) != 0) return;
     store64(times + i * 32, taken - begin);
@@ -73,18 +85,10 @@ PL_KERNEL void time_steps(ring_t ring, window_t destination, window_t source, st
 PL_EXPORT_KERNEL(time_steps)
 
 // Every thread (is_each 1: every warp together, each of its threads; 2: the one thread of the ring, for itself) puts `count`
-// pieces of `bytes`, all of them side by side. The block's ring is its number modulo `rings`, whose handles lie at
-// `ring_table`. Answers: the last one's, or an error.
+// pieces of `bytes`, all of them side by side. Answers: the last one's, or an error.
 PL_KERNEL void many_puts(std::uint64_t ring_table, unsigned rings, window_t destination, window_t source,
                          std::uint64_t bytes, unsigned count, unsigned is_each, std::uint64_t answers) {
-  ring_t ring;
-  const std::uint64_t place = ring_table + pl::dev::block_x() % rings * sizeof(ring_t);
-  ring.control = pl::dev::load_relaxed<std::uint64_t>(place);
-  ring.segments = pl::dev::load_relaxed<std::uint64_t>(place + 8);
-  ring.completed = pl::dev::load_relaxed<std::uint64_t>(place + 16);
-  ring.spare = pl::dev::load_relaxed<std::uint64_t>(place + 24);
-  ring.timeout_ns = pl::dev::load_relaxed<std::uint64_t>(place + 32);
-  ring.count = pl::dev::load_relaxed<std::uint32_t>(place + 40);
+  const ring_t ring = ring_of_block(ring_table, rings);
   long long ticket = 0;
   pd::owned_ring mine{};
   if (is_each == 2) ticket = pd::own(ring, mine);
@@ -109,6 +113,38 @@ PL_KERNEL void burst_of_puts(ring_t ring, window_t destination, window_t source,
   }
 }
 PL_EXPORT_KERNEL(burst_of_puts)
+
+// Litmus of many blocks at once, which share rings: each puts pieces of random sizes up to `most` from its slot of one
+// window into its slot of the other, with a signal behind them, and looks at every byte as soon as it sees the word. Counts
+// as litmus does; [3]: bytes.
+PL_KERNEL void litmus_many(std::uint64_t ring_table, unsigned rings, window_t destination, window_t source,
+                           std::uint64_t most, window_t words, unsigned first, unsigned rounds, unsigned flags,
+                           std::uint64_t found) {
+  const ring_t ring = ring_of_block(ring_table, rings);
+  const unsigned self = pl::dev::thread_x(), threads = pl::dev::block_dim_x();
+  const std::uint64_t slot = pl::dev::block_x() * most, word = pl::dev::block_x() * 64;
+  std::uint64_t state = mix(pl::dev::block_x() + 1), moved = 0;
+  for (unsigned i = 0; i < rounds; ++i) {
+    const unsigned round = first + i;
+    state = mix(state + 1);
+    const std::uint64_t bytes = (state % (most / 4) + 1) * 4, offset = slot + (state >> 32) % ((most - bytes) / 4 + 1) * 4;
+    for (std::uint64_t place = offset + self * 4; place < offset + bytes; place += threads * 4)
+      pl::dev::store_relaxed<std::uint32_t>(source.address + place, round);
+    pd::put_signal_block(ring, destination, offset, source, offset, bytes, words, word, round, flags);
+    if (pd::wait_signal_block(words, word, round, ring.timeout_ns) != 0) {
+      pl::dev::atomic_add<std::uint64_t>(found + 16, 1);
+      return;
+    }
+    bool is_old = false;
+    for (std::uint64_t place = offset + self * 4; place < offset + bytes; place += threads * 4)
+      is_old |= pl::dev::load_relaxed<std::uint32_t>(destination.address + place) != round;
+    if (is_old) pl::dev::atomic_add<std::uint64_t>(found, 1);
+    moved += bytes;
+    pl::dev::sync_threads();
+  }
+  if (self == 0) pl::dev::atomic_add<std::uint64_t>(found + 24, moved);
+}
+PL_EXPORT_KERNEL(litmus_many)
 
 // Each thread fills its slot of `to` from `from` in pieces of random sizes up to `most`, in random order of the two windows'
 // alignment, until all is moved: the host compares every byte. `puts` counts them.

@@ -3,6 +3,8 @@
 // mapped; the record is what makes kernels and attributes accept it.
 #include <sys/mman.h>
 
+#include <vector>
+
 #include "sim/capture.hpp"
 #include "sim/memory.hpp"
 #include "sim/pace.hpp"
@@ -38,6 +40,13 @@ result_t allocate_host(const context& ctx, std::size_t bytes, memory_kind kind, 
 allocation_ref find_host(void* pointer) {
   auto found = address_space::instance().find(reinterpret_cast<device_ptr>(pointer));
   return found != nullptr && found->is_host_address() ? found : nullptr;
+}
+
+// Whether all pages are there, whatever their protection.
+bool is_mapped(device_ptr base, std::size_t bytes) {
+  const device_ptr begin = base / kPageBytes * kPageBytes;
+  std::vector<unsigned char> pages((base + bytes - begin + kPageBytes - 1) / kPageBytes);
+  return mincore(reinterpret_cast<void*>(begin), pages.size() * kPageBytes, pages.data()) == 0;
 }
 
 }  // namespace
@@ -89,6 +98,7 @@ PL_SIM_API cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsigned flags
   const auto base = reinterpret_cast<device_ptr>(pointer);
   if (base + bytes < base || space.is_device_address(base)) return code::invalid_value;
   if (space.overlaps(base, bytes)) return code::host_memory_already_registered;
+  if ((flags & host_register_flag::io_memory) == 0 && !is_mapped(base, bytes)) return code::invalid_value;
   auto made = std::make_shared<allocation>();
   made->base = base;
   made->bytes = bytes;

@@ -69,24 +69,12 @@ PEERLANE_DEVICE_FN void store32_release(unsigned long long address, unsigned val
   if (is_system) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
   else asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value, bool is_system) {
+PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value) {
   unsigned before;
-  if (is_system)
-    asm volatile("atom.acq_rel.sys.global.cas.b32 %0, [%1], %2, %3;"
-                 : "=r"(before)
-                 : "l"(address), "r"(expected), "r"(value)
-                 : "memory");
-  else
-    asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;"
-                 : "=r"(before)
-                 : "l"(address), "r"(expected), "r"(value)
-                 : "memory");
-  return before;
-}
-// Reads by writing the same value: so it has a place among the atomics on the word.
-PEERLANE_DEVICE_FN unsigned read32(unsigned long long address) {
-  unsigned before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 0;" : "=r"(before) : "l"(address) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(before)
+               : "l"(address), "r"(expected), "r"(value)
+               : "memory");
   return before;
 }
 PEERLANE_DEVICE_FN void fence_system() { __threadfence_system(); }
@@ -106,6 +94,9 @@ PEERLANE_DEVICE_FN unsigned place_in_warp() {
 PEERLANE_DEVICE_FN unsigned warp_threads() { return 32; }
 PEERLANE_DEVICE_FN void sync_warp() { __syncwarp(); }
 PEERLANE_DEVICE_FN long long from_first(long long value) { return __shfl_sync(0xffffffffu, value, 0); }
+PEERLANE_DEVICE_FN unsigned long long from_next(unsigned long long value) {  // of the thread behind this one
+  return __shfl_down_sync(0xffffffffu, value, 1);
+}
 PEERLANE_DEVICE_FN bool is_any(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 
 }  // namespace peerlane::device::port
@@ -120,20 +111,27 @@ namespace detail {
 
 constexpr unsigned kEio = 5, kEtimedout = 110;
 constexpr unsigned long long kMaxBytes = 1ull << 31;
-constexpr unsigned kMaxStep = 64;  // segments of others that one thread hands to the engine at once
 
 // The engine's commands (methods of the copy class on subchannel 4).
-constexpr unsigned kCopyHeader = 0x20088100, kWordHeader = 0x20038090;
+constexpr unsigned kCopyHeader = 0x20048100, kLengthHeader = 0x20018106;    // from where to where, and how much
+constexpr unsigned kPatternHeader = 0x200181c0, kPlaceHeader = 0x20028102;  // what a fill writes, and where
+constexpr unsigned kWordHeader = 0x20038090;
 PEERLANE_DEVICE_FN unsigned launch(unsigned flags) { return 0x800080c0u | flags << 16; }
 constexpr unsigned kNothing = 0x80018107;  // line count 1: what it is anyway
-constexpr unsigned kPipelined = 1, kNotPipelined = 2, kFlush = 4, kReleaseWord = 8, kPitch = 0x180;
+constexpr unsigned kPipelined = 1, kNotPipelined = 2, kFlush = 4, kReleaseWord = 8, kPitch = 0x180, kRemap = 0x400;
+
+// How the word behind the bytes is written. `settled`: by a transfer of its own, which begins when the transfers before it
+// have ended; `at_once`: by the engine's semaphore, which may overtake bytes.
+enum class signal_kind : unsigned { none, settled, at_once };
 
 struct segment {
   unsigned long long destination = 0, source = 0;
   unsigned bytes = 0;
-  unsigned data_flags = 0;            // of the launch that moves the bytes
-  unsigned long long signal = 0;      // 0: none
-  unsigned value = 0, end_flags = 0;  // of the launch that counts the segment as done
+  unsigned data_flags = 0;  // of the launch that moves the bytes
+  unsigned long long signal = 0;
+  unsigned value = 0;
+  signal_kind kind = signal_kind::none;
+  unsigned end_flags = 0;  // of the launch that counts the segment as done
 };
 
 PEERLANE_DEVICE_FN bool is_before(unsigned a, unsigned b) { return static_cast<int>(a - b) < 0; }
@@ -149,7 +147,7 @@ PEERLANE_DEVICE_FN progress poll_progress(const peerlane_device_ring& ring) {
 
 // Ends the ring: what stands behind a segment that nobody writes any more never runs.
 PEERLANE_DEVICE_FN int give_up(const peerlane_device_ring& ring, unsigned code) {
-  const unsigned before = port::cas32(ring.control + PEERLANE_DEVICE_COMPLETED_AT + 4, 0, code, false);
+  const unsigned before = port::cas32(ring.control + PEERLANE_DEVICE_COMPLETED_AT + 4, 0, code);
   return -static_cast<int>(before != 0 ? before : code);
 }
 
@@ -173,55 +171,59 @@ PEERLANE_DEVICE_FN unsigned long long place_of(const peerlane_device_ring& ring,
   return ring.segments + static_cast<unsigned long long>(ticket & (ring.count - 1)) * PEERLANE_DEVICE_SEGMENT_BYTES;
 }
 
+// Words that the CPU can write in advance stand before the engine's wait for the segment, and take no time behind it: where
+// `completed` lies, the ticket, and that a fill writes words of 4 bytes.
 PEERLANE_DEVICE_FN void write_segment(const peerlane_device_ring& ring, unsigned ticket, const segment& now) {
   const unsigned long long place = place_of(ring, ticket);
-  const unsigned long long signal = now.signal;
+  const auto signal_high = static_cast<unsigned>(now.signal >> 32), signal_low = static_cast<unsigned>(now.signal);
   port::store128(place, kCopyHeader, static_cast<unsigned>(now.source >> 32), static_cast<unsigned>(now.source),
                  static_cast<unsigned>(now.destination >> 32));
-  port::store128(place + 16, static_cast<unsigned>(now.destination), now.bytes, now.bytes, now.bytes);
-  if (signal == 0) {  // one launch moves the bytes and counts
-    port::store128(place + 32, 1, kWordHeader, static_cast<unsigned>(ring.completed >> 32),
-                   static_cast<unsigned>(ring.completed));
-    port::store128(place + 48, ticket, launch(now.data_flags | now.end_flags), kNothing, kNothing);
-    port::store128(place + 64, kNothing, kNothing, kNothing, kNothing);
-    return;
-  }
-  port::store128(place + 32, 1, kWordHeader, static_cast<unsigned>(signal >> 32), static_cast<unsigned>(signal));
-  port::store128(place + 48, now.value, launch(now.data_flags), kWordHeader, static_cast<unsigned>(ring.completed >> 32));
-  port::store128(place + 64, static_cast<unsigned>(ring.completed), ticket, launch(now.end_flags), kNothing);
-}
-
-// `seen`: what the trigger was found or made to be. Hands over what others have written behind it.
-//
-// No segment is forgotten: its writer marks it and then reads the trigger by an atomic (commit), and whoever moves the
-// trigger does that by an atomic and then reads marks. Whichever atomic comes second sees what the other thread did before.
-PEERLANE_DEVICE_FN void advance(const peerlane_device_ring& ring, unsigned seen) {
-  for (;;) {
-    unsigned last = seen;
-    while (last - seen < kMaxStep && port::load32_acquire(place_of(ring, last + 1) + PEERLANE_DEVICE_MARK_AT) == last + 1)
-      ++last;
-    if (last == seen || port::cas32(ring.control + PEERLANE_DEVICE_TRIGGER_AT, seen, last, true) != seen) return;
-    seen = last;
+  if (now.kind == signal_kind::settled) {  // the launch that writes the word counts too
+    port::store128(place + 16, static_cast<unsigned>(now.destination), kLengthHeader, now.bytes, launch(now.data_flags));
+    port::store128(place + 32, kPatternHeader, now.value, kPlaceHeader, signal_high);
+    port::store128(place + 48, signal_low, kLengthHeader, 1, launch(kPitch | kRemap | kNotPipelined | now.end_flags));
+    port::store32(place + 64, kNothing);
+  } else if (now.kind == signal_kind::at_once) {
+    port::store128(place + 16, static_cast<unsigned>(now.destination), kLengthHeader, now.bytes, kWordHeader);
+    port::store128(place + 32, signal_high, signal_low, now.value, launch(now.data_flags | kReleaseWord));
+    port::store128(place + 48, kWordHeader, static_cast<unsigned>(ring.completed >> 32),
+                   static_cast<unsigned>(ring.completed), ticket);
+    port::store32(place + 64, launch(now.end_flags));
+  } else {  // one launch moves the bytes and counts
+    port::store128(place + 16, static_cast<unsigned>(now.destination), kLengthHeader, now.bytes,
+                   launch(now.data_flags | now.end_flags));
+    port::store128(place + 32, kNothing, kNothing, kNothing, kNothing);
+    port::store128(place + 48, kNothing, kNothing, kNothing, kNothing);
+    port::store32(place + 64, kNothing);
   }
 }
 
-// The segments `first` .. `last`, written by this thread or by threads that it has met at a barrier since.
-PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned first, unsigned last, bool is_system) {
-  const unsigned long long trigger = ring.control + PEERLANE_DEVICE_TRIGGER_AT;
-  if (port::cas32(trigger, first - 1, last, is_system) == first - 1) return advance(ring, last);
-  for (unsigned ticket = first;; ++ticket) {
-    port::store32_release(place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT, ticket, is_system);
-    if (ticket == last) break;
-  }
-  const unsigned seen = port::read32(trigger);
-  if (seen == first - 1) advance(ring, seen);
+// Two puts without a signal in one segment; both are flushed if one is.
+PEERLANE_DEVICE_FN void write_pair(const peerlane_device_ring& ring, unsigned ticket, const segment& first,
+                                   const segment& second) {
+  const unsigned long long place = place_of(ring, ticket);
+  port::store128(place, kCopyHeader, static_cast<unsigned>(first.source >> 32), static_cast<unsigned>(first.source),
+                 static_cast<unsigned>(first.destination >> 32));
+  port::store128(place + 16, static_cast<unsigned>(first.destination), kLengthHeader, first.bytes,
+                 launch(first.data_flags & ~kFlush));
+  port::store128(place + 32, kCopyHeader, static_cast<unsigned>(second.source >> 32), static_cast<unsigned>(second.source),
+                 static_cast<unsigned>(second.destination >> 32));
+  port::store128(place + 48, static_cast<unsigned>(second.destination), kLengthHeader, second.bytes,
+                 launch(second.data_flags | second.end_flags | (first.data_flags & kFlush)));
+  port::store32(place + 64, kNothing);
+}
+
+// Hands over a segment that this thread has written, or threads that it has met at a barrier since. The engine waits for
+// each segment's own word, in the order of tickets: no thread waits for another's.
+PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned ticket, bool is_system) {
+  port::store32_release(place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT, ticket, is_system || ring.by_proxy != 0);
 }
 
 // Tickets ticket+1 .. ticket+count, with room for them. 0 or an error.
 PEERLANE_DEVICE_FN int take_tickets(const peerlane_device_ring& ring, unsigned count, unsigned long long& ticket) {
   const progress now = poll_progress(ring);  // before the ticket is taken: an older count is only more careful
-  if (now.error != 0) return -static_cast<int>(now.error);
   ticket = port::add64(ring.control + PEERLANE_DEVICE_TICKETS_AT, count);
+  if (now.error != 0) return -static_cast<int>(now.error);  // looked at now, so that both are under way at once
   const unsigned freed = static_cast<unsigned>(ticket) + count - ring.count;  // which must be done
   if (!is_before(now.completed, freed)) return 0;
   return wait_completed(ring, freed, true);
@@ -233,7 +235,7 @@ PEERLANE_DEVICE_FN long long post(const peerlane_device_ring& ring, const segmen
   if (const int code = take_tickets(ring, 1, before)) return code;
   const unsigned ticket = static_cast<unsigned>(before + 1);
   write_segment(ring, ticket, made);
-  commit(ring, ticket, ticket, is_system);
+  commit(ring, ticket, is_system);
   return static_cast<long long>(before + 1);
 }
 
@@ -264,7 +266,7 @@ PEERLANE_DEVICE_FN int add_signal(segment& made, const peerlane_device_window& w
   if (((window.dma + offset) & 3) != 0) return PEERLANE_DEVICE_EINVAL;
   made.signal = window.dma + offset;
   made.value = value;
-  made.data_flags |= kReleaseWord | ((flags & PEERLANE_DEVICE_UNFLUSHED) != 0 ? 0 : kFlush);
+  made.kind = (flags & PEERLANE_DEVICE_UNFLUSHED) != 0 ? signal_kind::at_once : signal_kind::settled;
   made.end_flags = kReleaseWord;
   return 0;
 }
@@ -361,15 +363,17 @@ struct owned_ring {
 };
 
 // Takes a ring into which nobody posts until give_back(). PEERLANE_DEVICE_EBUSY: somebody has taken a ticket and not posted.
+// Looks at each segment that is not done.
 PEERLANE_DEVICE_FN int own(const peerlane_device_ring& ring, owned_ring& mine) {
   mine.ring = ring;
   mine.last = port::load64(ring.control + PEERLANE_DEVICE_TICKETS_AT);
   const detail::progress now = detail::poll_progress(ring);
   mine.completed = now.completed;
   if (now.error != 0) return -static_cast<int>(now.error);
-  return port::load32_acquire(ring.control + PEERLANE_DEVICE_TRIGGER_AT) == static_cast<unsigned>(mine.last)
-             ? 0
-             : PEERLANE_DEVICE_EBUSY;
+  for (unsigned ticket = now.completed; ticket != static_cast<unsigned>(mine.last);)
+    if (++ticket, port::load32_acquire(detail::place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT) != ticket)
+      return PEERLANE_DEVICE_EBUSY;
+  return 0;
 }
 PEERLANE_DEVICE_FN void give_back(const owned_ring& mine) {
   port::store64(mine.ring.control + PEERLANE_DEVICE_TICKETS_AT, mine.last);
@@ -384,7 +388,7 @@ PEERLANE_DEVICE_FN long long post(owned_ring& mine, const segment& made, bool is
     mine.completed = poll_progress(mine.ring).completed;
   }
   write_segment(mine.ring, ticket, made);
-  port::store32_release(mine.ring.control + PEERLANE_DEVICE_TRIGGER_AT, ticket, is_system);
+  commit(mine.ring, ticket, is_system);
   return static_cast<long long>(++mine.last);
 }
 }  // namespace detail
@@ -415,28 +419,38 @@ PEERLANE_DEVICE_FN int quiet(owned_ring& mine) {
   return wait(mine.ring, detail::post(mine, made, true));
 }
 
-// ---- Every thread of a full warp, each with a put of its own: one ticket for all, which is the quickest way for many small
-// ones. An error of one is everybody's, and nothing is posted then. The ticket is the thread's own.
+// ---- Every thread of a full warp, each with a put of its own: one ticket for two, taken together, which is the quickest
+// way for many small ones. An error of one is everybody's, and nothing is posted then. The ticket covers the thread's own
+// put.
 PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const peerlane_device_window& destination,
                                       unsigned long long destination_offset, const peerlane_device_window& source,
                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
   detail::segment made;
   const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags);
   if (port::is_any(code != 0)) return code != 0 ? code : PEERLANE_DEVICE_EINVAL;
+  const bool is_system = port::is_any(source.is_outside != 0);
+  const bool has_pairs = port::warp_threads() > 1;
   const unsigned place = port::place_in_warp();
   unsigned long long before = 0;
   long long taken = 0;
   if (place == 0) {
-    taken = detail::take_tickets(ring, port::warp_threads(), before);
+    taken = detail::take_tickets(ring, has_pairs ? port::warp_threads() / 2 : 1, before);
     if (taken == 0) taken = static_cast<long long>(before) + 1;
   }
   taken = port::from_first(taken);
   if (taken < 0) return taken;
-  const unsigned first = static_cast<unsigned>(taken);
-  detail::write_segment(ring, first + place, made);
-  port::sync_warp();
-  if (place == 0) detail::commit(ring, first, first + port::warp_threads() - 1, source.is_outside != 0);
-  return taken + place;
+  taken += place / 2;
+  detail::segment next = made;
+  next.destination = port::from_next(made.destination);
+  next.source = port::from_next(made.source);
+  const unsigned long long rest = port::from_next(made.bytes | static_cast<unsigned long long>(made.data_flags) << 32);
+  next.bytes = static_cast<unsigned>(rest);
+  next.data_flags = static_cast<unsigned>(rest >> 32);
+  if (place % 2 != 0) return taken;
+  if (has_pairs) detail::write_pair(ring, static_cast<unsigned>(taken), made, next);
+  else detail::write_segment(ring, static_cast<unsigned>(taken), made);
+  detail::commit(ring, static_cast<unsigned>(taken), is_system);
+  return taken;
 }
 
 // ---- One call by all threads of a warp or a block

@@ -53,7 +53,10 @@ struct peerlane_device_options {
  *
  * @param options  NULL: all defaults.
  * @param device   becomes the handle.
- * @return 0; ENOTSUP: DMA channels cannot be had here (driver, GPU, MIG, MPS: docs/dma.md#limits); EINVAL: the options;
+ * Where DMA channels cannot be had (driver, GPU, MIG, MPS: docs/dma.md#limits) a thread of the host carries out what kernels
+ * post, by CUDA's copies; peerlane_device_get_ring_state() says so. PEERLANE_DEVICE_RINGS chooses: auto, dma, proxy.
+ *
+ * @return 0; ENOTSUP: neither can be had, or not the one that the variable asks for; EINVAL: the options;
  *         ENODEV, ENOSYS: no GPU; EACCES: the device files; ENOMEM; ENFILE: 64 are open.
  */
 int peerlane_device_open(const struct peerlane_device_options* options, peerlane_device_t* device);
@@ -113,7 +116,8 @@ int peerlane_device_send_window(peerlane_device_t device, const struct peerlane_
  *
  * @param timeout_ms  limit in milliseconds; negative: none.
  * @return 0; ETIMEDOUT: none came; EPROTO: what came is no window; EXDEV: it lies on a GPU that this one does not reach;
- *         ENODEV, EACCES: on one that this process does not see; EPIPE: the other end is gone; EINVAL.
+ *         ENODEV, EACCES: on one that this process does not see; EPIPE: the other end is gone; ENOTSUP: GPU memory, and the
+ *         rings are carried out by the host; EINVAL.
  */
 int peerlane_device_receive_window(peerlane_device_t device, int socket, int64_t timeout_ms,
                                    struct peerlane_device_window* window);
@@ -124,7 +128,7 @@ struct peerlane_device_ring_state {
   uint64_t posted;     /**< Segments that kernels have taken. */
   uint64_t completed;  /**< Segments that the engine has done. */
   int32_t error;       /**< 0: it works; else why it takes nothing any more: EIO, ETIMEDOUT, ESHUTDOWN. */
-  uint32_t reserved;
+  uint32_t by_proxy;   /**< 1: no DMA channels could be had, and a thread of the host carries out what kernels post. */
 };
 
 /**

@@ -34,7 +34,8 @@ struct device_options {
 
 struct device_ring_state {
   std::uint64_t posted = 0, completed = 0;
-  status outcome;  // an error: why the ring takes nothing any more
+  status outcome;         // an error: why the ring takes nothing any more
+  bool by_proxy = false;  // a thread of the host carries it out
 };
 
 // Rings of one GPU, with the windows that they reach. Move-only.
@@ -91,7 +92,8 @@ class device_rings {
     char text[512] = {};
     if (const int code = peerlane_device_get_ring_state(handle_, index, &now, text, sizeof text))
       return failure{code, peerlane_last_error()};
-    return device_ring_state{now.posted, now.completed, now.error == 0 ? status{} : status(failure{now.error, text})};
+    return device_ring_state{now.posted, now.completed, now.error == 0 ? status{} : status(failure{now.error, text}),
+                             now.by_proxy != 0};
   }
 
  private:

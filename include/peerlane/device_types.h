@@ -19,7 +19,7 @@ struct peerlane_device_ring {
   unsigned long long spare;      /**< The engine's address of 64 bytes that nobody reads. */
   unsigned long long timeout_ns; /**< Longest wait inside one call. */
   unsigned count;                /**< Segments, a power of two. */
-  unsigned reserved;
+  unsigned by_proxy;             /**< 1: no copy engine takes them; a thread of the host hands them to CUDA. */
 };
 
 /** Memory that rings of one GPU reach. */
@@ -55,13 +55,12 @@ enum peerlane_device_flags {
 /* The ring's control words: offsets. Lines of their own, since kernels, the engine and the host write them. */
 enum {
   PEERLANE_DEVICE_TICKETS_AT = 0,     /* u64: taken by kernels */
-  PEERLANE_DEVICE_TRIGGER_AT = 128,   /* u32: segments that the engine may execute */
   PEERLANE_DEVICE_COMPLETED_AT = 256, /* u32: segments that it has executed; behind it, u32: the ring's error */
   PEERLANE_DEVICE_SPARE_AT = 384,     /* 64 bytes */
   PEERLANE_DEVICE_CONTROL_BYTES = 4096,
   PEERLANE_DEVICE_SEGMENT_BYTES = 128,
-  PEERLANE_DEVICE_SEGMENT_WORDS = 20, /* that the engine executes */
-  PEERLANE_DEVICE_MARK_AT = 124       /* u32 of a segment: the ticket of whom has written it */
+  PEERLANE_DEVICE_SEGMENT_WORDS = 17, /* that the engine executes */
+  PEERLANE_DEVICE_MARK_AT = 124       /* u32 of a segment: the ticket of whom has written it; the engine waits for it */
 };
 
 #ifdef __cplusplus

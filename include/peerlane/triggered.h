@@ -168,7 +168,11 @@ enum peerlane_executor {
   PEERLANE_EXECUTOR_AUTOMATIC = 0,
   PEERLANE_EXECUTOR_PEER =
       1, /**< From GPU to GPU; no CPU takes part. ENOTSUP at ready if the GPUs cannot reach each other. */
-  PEERLANE_EXECUTOR_PROXY = 2 /**< Streams ring doorbells, the proxy threads transfer the bytes. */
+  PEERLANE_EXECUTOR_PROXY = 2, /**< Streams ring doorbells, the proxy threads transfer the bytes. */
+  /** A copy engine moves what streams post; no CPU takes part, and CUDA need not reach the peer's memory. For
+   * processes of one host, on one GPU or on GPUs whose memory DMA channels reach. ENOTSUP at ready where these cannot be had
+   * (docs/dma.md#limits). */
+  PEERLANE_EXECUTOR_DMA = 3
 };
 enum peerlane_wait_method {
   PEERLANE_WAIT_FRONT_END = 0, /**< A stream memory operation. */

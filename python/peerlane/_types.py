@@ -81,7 +81,7 @@ class MappingInfo(TypedDict, total=False):
 class ChannelState(TypedDict):
     """What Channel.state() tells: the executor, the error that ended the channel (0: none), and counts."""
 
-    executor: Literal["not ready", "peer", "proxy", "unknown"]
+    executor: Literal["not ready", "peer", "proxy", "dma", "unknown"]
     error: int
     puts: int
     sent: int

@@ -163,9 +163,9 @@ void host_wait(const channel& self, integer_argument sequence, nb::handle timeou
 
 nb::typed<nb::dict, nb::str, nb::any> state_of(const channel& self) {
   const auto state = value_of(self.end.state());
-  constexpr const char* kExecutors[] = {"not ready", "peer", "proxy"};
+  constexpr const char* kExecutors[] = {"not ready", "peer", "proxy", "dma"};
   nb::dict out;
-  out["executor"] = state.executor < 3 ? kExecutors[state.executor] : "unknown";
+  out["executor"] = state.executor < 4 ? kExecutors[state.executor] : "unknown";
   out["error"] = state.error;
   out["puts"] = state.puts;
   out["sent"] = state.sent;

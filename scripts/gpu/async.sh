@@ -32,7 +32,10 @@ for chunk in 32K 64K 128K; do
   PEERLANE_STREAM_CHUNK=$chunk PEERLANE_LINK_PATH=network UCX_TLS=tcp async "pingpong_tcp_$chunk" \
     pingpong --arms normal,proxy -i 200 -s 256K,1M
 done
-async pingpong_one_gpu pingpong --gpus 0,0 --arms normal,peer,peer-kernel,proxy -i 500
+async pingpong_one_gpu pingpong --gpus 0,0 --arms normal,peer,peer-kernel,dma,proxy -i 500
+async pingpong_one_gpu_sizes pingpong --gpus 0,0 --arms normal,peer,dma,proxy -i 200 -s 8,8K,64K,256K,1M,4M
+async kernel_put kernel-put
+PEERLANE_DEVICE_RINGS=proxy async kernel_put_proxy kernel-put -i 50 -n 3000
 async hostfn pingpong --arms normal,hostfn -i 400
 # Apart: while there are proxy channels, the service thread spins in performance mode, whatever the arm.
 async economy economy --arms peer,graph-kernel -i 6000 -k 0,10,50

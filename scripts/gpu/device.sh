@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Transfers that kernels start, on a real GPU: latency by size and scope, order, rate, bandwidth, random puts checked byte by byte, what
+# Transfers that kernels start, on a real GPU: latency by size and scope, order, ten million checked signals, rate, bandwidth, random puts checked byte by byte, what
 # idle rings cost other copies, errors, a matrix multiplication beside puts (cuBLAS of the machine's PyTorch), and memory of
 # another process, which is killed in the middle.
 # It builds nothing (bench/device_put_bench, device_neighbor_bench: -DPEERLANE_BENCH=ON).
@@ -22,7 +22,7 @@ LD_LIBRARY_PATH=$(dirname "${cublas:-.}")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 # A section each, so that a hang of one takes no other with it.
-for section in latency order rate bandwidth random company gemm errors; do
+for section in latency order signals rate bandwidth random company gemm errors; do
   LIMIT=90 TAIL=90 step "$section" /tmp/device_put_bench "$results/$section.json" "$section" "cublas=$cublas"
 done
 LIMIT=60 TAIL=6 step errors_nobody "${nobody[@]}" /tmp/device_put_bench /tmp/nobody_device.json errors

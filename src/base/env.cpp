@@ -30,6 +30,9 @@ constexpr std::array kVariables = {
         "PEERLANE_COPY_ENGINE", env_type::choice, "", "auto", "auto|dma|kernel|off|1|0",
         "what moves data on the GPU without CUDA: DMA channels, or the resident copy kernel; auto (1): channels on real "
         "GPUs, the kernel where they cannot be had; off (0): neither"},
+    env_variable{"PEERLANE_DEVICE_RINGS", env_type::choice, "", "auto", "auto|dma|proxy",
+                 "what carries out the transfers that kernels start: a DMA channel, or a thread of the host by CUDA's "
+                 "copies; auto: the channel where it can be had"},
     env_variable{"PEERLANE_DMA_RINGS", env_type::choice, "", "auto", "auto|on|off",
                  "DMA channels carry pageable memory through rings of pinned memory where that is quickest; auto: on"},
     env_variable{"PEERLANE_DMA_BULK_ENGINES", env_type::integer, "engines", "1", "",

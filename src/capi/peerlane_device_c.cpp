@@ -157,7 +157,7 @@ PL_EXPORT int peerlane_device_get_ring_state(peerlane_device_t device, uint32_t 
     if (const int code = check_index(opened, index)) return code;
     const auto now = opened.rings->ring(index).read();
     const peerlane_device_ring_state out{state->struct_bytes, now.posted, now.completed, now.reason ? now.reason->code : 0,
-                                         0};
+                                         opened.rings->ring(index).handle().by_proxy};
     std::memcpy(state, &out, std::min(state->struct_bytes, sizeof out));
     return text == nullptr ? 0 : pl::give_text(now.reason ? now.reason->message : std::string(), text, capacity, nullptr);
   });

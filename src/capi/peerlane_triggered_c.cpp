@@ -66,7 +66,7 @@ pl::result<triggered::channel_options> channel_options_from(const peerlane_chann
       return pl::failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_channel_options)"};
     std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
   }
-  if (given.executor > PEERLANE_EXECUTOR_PROXY) return pl::failure{EINVAL, "executor is none of PEERLANE_EXECUTOR_*"};
+  if (given.executor > PEERLANE_EXECUTOR_DMA) return pl::failure{EINVAL, "executor is none of PEERLANE_EXECUTOR_*"};
   if (given.wait_method > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_method is none of PEERLANE_WAIT_*"};
   triggered::channel_options out;
   out.executor = static_cast<triggered::executor_kind>(given.executor);

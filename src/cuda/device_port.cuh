@@ -37,14 +37,10 @@ PEERLANE_DEVICE_FN void store32_release(unsigned long long address, unsigned val
   if (is_system) dev::fence_system();
   dev::store_release<std::uint32_t>(address, value);
 }
-PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value, bool is_system) {
-  if (is_system) dev::fence_system();
+PEERLANE_DEVICE_FN unsigned cas32(unsigned long long address, unsigned expected, unsigned value) {
   auto* const word = dev::reach(reinterpret_cast<std::uint32_t*>(address), true);
   __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return expected;
-}
-PEERLANE_DEVICE_FN unsigned read32(unsigned long long address) {
-  return __atomic_fetch_add(dev::reach(reinterpret_cast<std::uint32_t*>(address), true), 0u, __ATOMIC_SEQ_CST);
 }
 PEERLANE_DEVICE_FN void fence_system() { dev::fence_system(); }
 PEERLANE_DEVICE_FN void pause() {}  // loads let others run
@@ -55,6 +51,7 @@ PEERLANE_DEVICE_FN unsigned place_in_warp() { return 0; }
 PEERLANE_DEVICE_FN unsigned warp_threads() { return 1; }
 PEERLANE_DEVICE_FN void sync_warp() {}
 PEERLANE_DEVICE_FN long long from_first(long long value) { return value; }
+PEERLANE_DEVICE_FN unsigned long long from_next(unsigned long long value) { return value; }
 PEERLANE_DEVICE_FN bool is_any(bool value) { return value; }
 
 }  // namespace peerlane::device::port

@@ -11,16 +11,20 @@
 
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "base/env.hpp"
+#include "base/log.hpp"
 #include "base/text.hpp"
 #include "copy/host_memory.hpp"
 #include "cuda/pointer.hpp"
+#include "device/proxy_ring.hpp"
 #include "map/device_range.hpp"
 
 namespace pl::device {
 namespace {
 
 constexpr std::chrono::microseconds kBusyNap(300), kIdleNap(2000), kRestNap(10'000);
-constexpr std::uint64_t kIdleAfterNs = 50'000'000, kRestAfterNs = 1'000'000'000;
+constexpr std::chrono::microseconds kProxyIdleNap(50), kProxyRestNap(1000);
+constexpr std::uint64_t kIdleAfterNs = 50'000'000, kRestAfterNs = 1'000'000'000, kProxyIdleAfterNs = 1'000'000;
 constexpr std::uint64_t kGranuleBytes = 64u << 10;  // of what is bound
 constexpr std::uint64_t kRingAlignment = 2u << 20;  // of BAR1's pages
 
@@ -29,16 +33,39 @@ failure not_here(const failure& reason) {
           format("transfers started by kernels need DMA channels, which cannot be had here: %s", reason.message.c_str())};
 }
 
+ring_backend backend_from_environment() {
+  const std::string wanted = env_read("PEERLANE_DEVICE_RINGS").text;
+  return wanted == "dma" ? ring_backend::channels : wanted == "proxy" ? ring_backend::proxy : ring_backend::automatic;
+}
+
 }  // namespace
+
+struct session::registration {
+  copy::gpu_context context;
+  std::uint64_t begin = 0, end = 0;
+  ~registration() {
+    if (auto use = copy::context_use::enter(context))
+      static_cast<void>(context.cuda->cuMemHostUnregister(reinterpret_cast<void*>(begin)));
+  }
+};
 
 result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, const session_options& options) {
   if (options.rings == 0 || options.rings > kMaxRings)
     return failure{EINVAL, format("%u rings cannot be opened: give 1 to %u", options.rings, kMaxRings)};
   auto context = copy::find_context(cuda, options.device_ordinal, nullptr);
   if (!context) return context.error();
-  auto source = copy::channel_source::open(cuda, options.device_ordinal);
-  if (!source) return not_here(source.error());
-  std::unique_ptr<session> made(new session(*context, *std::move(source), options));
+  std::unique_ptr<session> made(new session(*context, options));
+  const ring_backend backend = options.backend == ring_backend::automatic ? backend_from_environment() : options.backend;
+  if (backend == ring_backend::proxy) {
+    made->why_proxy_ = "it was asked for";
+  } else if (auto source = copy::channel_source::open(cuda, options.device_ordinal)) {
+    made->source_ = *std::move(source);
+  } else if (backend == ring_backend::channels) {
+    return not_here(source.error());
+  } else {
+    made->why_proxy_ = source.error().message;
+    PL_LOG(info, "a thread carries out what kernels post: %s", made->why_proxy_.c_str());
+  }
   if (status done = made->open_rings(); !done) return done.error();
   sigset_t all, before;
   sigfillset(&all);
@@ -78,8 +105,8 @@ session::~session() {
 // ones its usual 8.
 std::vector<unsigned> session::quiet_engines() const {
   std::vector<unsigned> alone, shared;
-  for (const unsigned engine : dma::copy_engines(source_.addresses->objects())) {
-    const auto caps = source_.addresses->objects().copy_engine_capabilities(engine);
+  for (const unsigned engine : dma::copy_engines(source_->addresses->objects())) {
+    const auto caps = source_->addresses->objects().copy_engine_capabilities(engine);
     (caps && (*caps & rm::kCopyEngineShared) != 0 ? shared : alone).push_back(engine);
   }
   std::vector<unsigned> out;
@@ -89,51 +116,120 @@ std::vector<unsigned> session::quiet_engines() const {
   return out;
 }
 
+status session::open_channel_ring(open_ring& made, unsigned engine) {
+  const auto& cuda = *context_.cuda;
+  const std::uint64_t bytes = dma::device_ring::memory_bytes(options_.ring.segments);
+  auto rc = cuda.cuMemAlloc_v2(&made.memory, bytes + kRingAlignment);
+  const std::uint64_t begin = align_down(made.memory + kRingAlignment - 1, kRingAlignment);
+  if (rc == cu::error_code::success) rc = cuda.cuMemsetD8_v2(begin, 0, bytes);
+  if (rc == cu::error_code::success) rc = cuda.cuCtxSynchronize();
+  if (rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, format("making %s of memory for a ring", format_size(bytes).c_str()));
+  auto found = bind_device({begin, bytes});
+  if (!found) return not_here(found.error());
+  made.placement = std::move(found->placement);
+  dma::device_ring_options wanted = options_.ring;
+  wanted.engine = engine;
+  auto opened = dma::device_ring::open(std::move(found->bound), begin, wanted);
+  if (!opened) return opened.code() == EINVAL ? opened.error() : not_here(opened.error());
+  made.queue = std::move(*opened);
+  return {};
+}
+
 status session::open_rings() {
   auto use = copy::context_use::enter(context_);
   if (!use) return use.error();
-  const auto& cuda = *context_.cuda;
-  const std::vector<unsigned> engines = quiet_engines();
+  const std::vector<unsigned> engines = source_ ? quiet_engines() : std::vector<unsigned>();
   for (unsigned i = 0; i < options_.rings; ++i) {
     open_ring& made = rings_.emplace_back();
-    const std::uint64_t bytes = dma::device_ring::memory_bytes(options_.ring.segments);
-    auto rc = cuda.cuMemAlloc_v2(&made.memory, bytes + kRingAlignment);
-    const std::uint64_t begin = align_down(made.memory + kRingAlignment - 1, kRingAlignment);
-    if (rc == cu::error_code::success) rc = cuda.cuMemsetD8_v2(begin, 0, bytes);
-    if (rc == cu::error_code::success) rc = cuda.cuCtxSynchronize();
-    if (rc != cu::error_code::success)
-      return cu::make_error(cuda, rc, format("making %s of memory for a ring", format_size(bytes).c_str()));
-    auto found = bind_device({begin, bytes});
-    if (!found) return not_here(found.error());
-    made.placement = std::move(found->placement);
-    dma::device_ring_options wanted = options_.ring;
-    wanted.engine = engines[i % engines.size()];
-    auto opened = dma::device_ring::open(std::move(found->bound), begin, wanted);
-    if (!opened) return opened.code() == EINVAL ? opened.error() : not_here(opened.error());
+    if (source_) {
+      if (status done = open_channel_ring(made, engines[i % engines.size()]); !done) return done;
+      continue;
+    }
+    auto opened = proxy_ring::open(context_, options_.ring, [this](std::uint64_t address, std::uint64_t bytes) {
+      return is_in_window(address, bytes);
+    });
+    if (!opened) return opened.error();
     made.queue = std::move(*opened);
   }
   return {};
 }
 
-result<session::bound_memory> session::bind_device(address_range range) const {
+bool session::is_in_window(std::uint64_t address, std::uint64_t bytes) const {
+  const std::lock_guard hold(mutex_);
+  for (const auto& [begin, window] : windows_)
+    if (address >= begin && bytes <= window.size_bytes && address - begin <= window.size_bytes - bytes) return true;
+  return false;
+}
+
+// Device memory in one allocation; without channels of this GPU only.
+result<pin_plan> session::find_range(address_range range) const {
   auto plan = plan_pin(*context_.cuda, range, kGranuleBytes, range_rule::exact);
   if (!plan) return plan.error();
-  auto placements = source_.space->resolve(*context_.cuda, *plan);
+  if (!source_ && plan->device_ordinal != context_.device_ordinal)
+    return failure{EINVAL, format("the memory lies on device %d: give memory of device %d, whose rings these are",
+                                  plan->device_ordinal, context_.device_ordinal)};
+  return plan;
+}
+
+result<session::bound_memory> session::bind_device(address_range range) const {
+  auto plan = find_range(range);
+  if (!plan) return plan.error();
+  auto placements = source_->space->resolve(*context_.cuda, *plan);
   if (!placements) return placements.error();
   if (placements->size() != 1)
     return failure{ENOTSUP, "the memory lies in several objects of the driver: make a window of each"};
   bound_memory out;
   out.placement = std::move(placements->front());
   const rm_object& object = *out.placement.object;
-  auto bound = source_.addresses->bind_share(object.memory(), out.placement.offset, plan->rounded.size_bytes, &object.gpu());
+  auto bound = source_->addresses->bind_share(object.memory(), out.placement.offset, plan->rounded.size_bytes, &object.gpu());
   if (!bound) return bound.error();
   out.bound = std::move(*bound);
   return out;
 }
 
+// Host memory, whole pages, as what carries out reaches it; `out.dma` becomes the address of the first page.
+status session::bind_pages(open_window& made, std::uint64_t begin, std::uint64_t end, peerlane_device_window& out) const {
+  out.is_outside = 1;
+  auto* const pages = reinterpret_cast<void*>(begin);
+  if (source_) {
+    auto bound = source_->addresses->bind_host(pages, end - begin);
+    if (!bound)
+      return failure{
+          bound.code() == EIO || bound.code() == EFAULT ? ENOTSUP : bound.code(),
+          format("no window of this memory: it is neither CUDA's device memory nor memory of the process that can be "
+                 "pinned (%s)",
+                 bound.error().message.c_str())};
+    out.dma = bound->address();
+    made.host = std::move(*bound);
+    return {};
+  }
+  const auto& cuda = *context_.cuda;
+  {
+    const std::lock_guard hold(mutex_);
+    for (const auto& [address, window] : windows_)
+      if (window.pages != nullptr && window.pages->begin <= begin && end <= window.pages->end) made.pages = window.pages;
+  }
+  if (made.pages == nullptr) {
+    if (const auto rc = cuda.cuMemHostRegister_v2(pages, end - begin, 0); rc != cu::error_code::success)
+      return failure{ENOTSUP, cu::make_error(cuda, rc, "no window of this memory: pinning it").message};
+    made.pages = std::shared_ptr<const registration>(new registration{context_, begin, end});
+  }
+  cu::device_ptr reached = 0;
+  if (const auto rc = cuda.cuMemHostGetDevicePointer_v2(&reached, pages, 0); rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, "a window of host memory");
+  out.dma = reached;
+  return {};
+}
+
 status session::bind_window(open_window& made, std::uint64_t address, std::uint64_t size_bytes,
                             peerlane_device_window& out) const {
   if (cu::find_device_memory(*context_.cuda, address)) {
+    out.address = out.dma = address;
+    if (!source_) {
+      auto plan = find_range({address, size_bytes});
+      return plan ? status() : status(plan.error());
+    }
     auto found = bind_device({address, size_bytes});
     if (!found) return found.error();
     out.dma = found->bound.address() + address % kGranuleBytes;
@@ -145,27 +241,24 @@ status session::bind_window(open_window& made, std::uint64_t address, std::uint6
     made.device = std::move(*found);
     return {};
   }
-  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  const std::uint64_t begin = address / page * page, end = (address + size_bytes + page - 1) / page * page;
-  auto bound = source_.addresses->bind_host(reinterpret_cast<void*>(begin), end - begin);
-  if (!bound)
-    return failure{
-        bound.code() == EIO || bound.code() == EFAULT ? ENOTSUP : bound.code(),
-        format("no window of this memory: it is neither CUDA's device memory nor memory of the process that can be "
-               "pinned (%s)",
-               bound.error().message.c_str())};
-  out.dma = bound->address() + (address - begin);
   const auto known = copy::inspect_host(*context_.cuda, reinterpret_cast<void*>(address), size_bytes, &context_);
   out.address = known.is_pinned ? known.device_ptr : 0;
-  out.is_outside = 1;
-  made.host = std::move(*bound);
+  if (!source_ && known.is_pinned) {
+    out.dma = known.device_ptr;
+    out.is_outside = 1;
+    return {};
+  }
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = address / page * page, end = (address + size_bytes + page - 1) / page * page;
+  if (status done = bind_pages(made, begin, end, out); !done) return done;
+  out.dma += address - begin;
   return {};
 }
 
 result<peerlane_device_window> session::keep(open_window made, const peerlane_device_window& out) {
   made.size_bytes = out.size_bytes;
   const std::lock_guard hold(mutex_);
-  windows_.insert_or_assign(out.dma, std::move(made));
+  windows_.emplace(out.dma, std::move(made));
   return out;
 }
 
@@ -188,14 +281,15 @@ result<peerlane_device_window> session::add_shared(const dma::shared_region& sha
   if (shared.memory == dma::shared_region::kind::host) {
     auto opened = dma::shared_host::open(shared);
     if (!opened) return opened.error();
-    auto bound = source_.addresses->bind_host(opened->data(), opened->size_bytes());
-    if (!bound) return bound.error();
-    out.dma = bound->address();
-    out.is_outside = 1;
+    const auto begin = reinterpret_cast<std::uint64_t>(opened->data());
+    auto use = copy::context_use::enter(context_);
+    if (!use) return use.error();
+    if (status done = bind_pages(made, begin, begin + opened->size_bytes(), out); !done) return done.error();
     made.shared = std::move(*opened);
-    made.host = std::move(*bound);
+  } else if (!source_) {
+    return failure{ENOTSUP, "GPU memory of another process is not reached without DMA channels: " + why_proxy_};
   } else {
-    auto bound = dma::import_region(*source_.addresses, shared);
+    auto bound = dma::import_region(*source_->addresses, shared);
     if (!bound) return bound.error();
     out.dma = bound->address();
     out.is_outside = bound->kind() == rm::channel_objects::memory_kind::peer ? 1 : 0;
@@ -209,21 +303,34 @@ result<dma::shared_region> session::share(const peerlane_device_window& window) 
   const auto found = windows_.find(window.dma);
   if (found == windows_.end())
     return failure{EINVAL, "the window is not one of this session: it was released, or never made"};
+  if (!source_) return failure{ENOTSUP, "memory cannot be given to other processes without DMA channels: " + why_proxy_};
   if (found->second.device.bound && (window.dma % kGranuleBytes != 0 || window.size_bytes % kGranuleBytes != 0))
     return failure{EINVAL,
                    "a window for another process begins at a multiple of 64 KiB and has whole 64 KiB: make such a one"};
   return dma::export_region(found->second.device.bound ? found->second.device.bound : found->second.host);
 }
 
+result<session::shared_memory> session::share(address_range memory) const {
+  if (!source_) return failure{ENOTSUP, "memory cannot be given to other processes without DMA channels: " + why_proxy_};
+  auto found = bind_device(memory);
+  if (!found) return found.error();
+  auto region = dma::export_region(found->bound);  // which keeps the memory
+  if (!region) return region.error();
+  return shared_memory{std::move(*region), memory.begin % kGranuleBytes};
+}
+
+// With the lock held; its end: there is none.
+std::multimap<std::uint64_t, session::open_window>::iterator session::find_open(const peerlane_device_window& window) {
+  auto [found, end] = windows_.equal_range(window.dma);
+  while (found != end && found->second.size_bytes != window.size_bytes) ++found;
+  return found == end ? windows_.end() : found;
+}
+
 status session::remove_window(const peerlane_device_window& window) {
-  open_window gone;
+  const failure unknown{EINVAL, "the window is not one of this session: it was released, or never made"};
   {
     const std::lock_guard hold(mutex_);
-    const auto found = windows_.find(window.dma);
-    if (found == windows_.end() || found->second.size_bytes != window.size_bytes)
-      return failure{EINVAL, "the window is not one of this session: it was released, or never made"};
-    gone = std::move(found->second);
-    windows_.erase(found);
+    if (find_open(window) == windows_.end()) return unknown;
   }
   // What was posted may use it. A ring that has ended does nothing any more.
   const std::uint64_t end_ns = monotonic_ns() + options_.ring.timeout_ns;
@@ -233,7 +340,19 @@ status session::remove_window(const peerlane_device_window& window) {
          now = one.queue->read())
       std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+  open_window gone;  // ends outside of the lock
+  const std::lock_guard hold(mutex_);
+  const auto found = find_open(window);
+  if (found == windows_.end()) return unknown;
+  gone = std::move(found->second);
+  windows_.erase(found);
   return {};
+}
+
+std::chrono::microseconds session::nap(std::uint64_t idle_ns) const {
+  if (source_) return idle_ns < kIdleAfterNs ? kBusyNap : idle_ns < kRestAfterNs ? kIdleNap : kRestNap;
+  if (idle_ns < kProxyIdleAfterNs) return {};
+  return idle_ns < kRestAfterNs ? kProxyIdleNap : kProxyRestNap;
 }
 
 void session::run() {
@@ -247,9 +366,14 @@ void session::run() {
     const std::uint64_t now_ns = monotonic_ns();
     if (has_work) last_work_ns = now_ns;
     hold.lock();
-    const std::uint64_t idle_ns = now_ns - last_work_ns;
-    const auto nap = idle_ns < kIdleAfterNs ? kBusyNap : idle_ns < kRestAfterNs ? kIdleNap : kRestNap;
-    wake_.wait_for(hold, nap, [this] { return is_over_; });
+    const auto rest = nap(now_ns - last_work_ns);
+    if (rest.count() != 0) {
+      wake_.wait_for(hold, rest, [this] { return is_over_; });
+      continue;
+    }
+    hold.unlock();
+    std::this_thread::yield();
+    hold.lock();
   }
 }
 

@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program opens so that its kernels can start transfers: rings of one GPU (dma/device_ring.hpp), the windows that
-// they reach, and a thread that queues entries again behind what the engine has done.
+// they reach, and a thread that queues entries again behind what the engine has done. Where DMA channels cannot be had the
+// thread carries out what kernels post (proxy_ring.hpp).
 //
 // The thread sleeps between its looks: 0.3 ms while kernels post, 2 ms while they do not, 10 ms from 1 s on. So kernels that
-// post more than a ring holds at once, after a long rest, wait for it once.
+// post more than a ring holds at once, after a long rest, wait for it once. As a proxy it polls while kernels post, and
+// looks every 50 us while they do not, every millisecond from 1 s on.
 //
 // Thread-safe. Belongs to the process that opened it.
 #pragma once
 
 #include <peerlane/device_types.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
 #include "dma/device_ring.hpp"
+#include "dma/kernel_ring.hpp"
 #include "dma/shared_region.hpp"
+#include "map/device_range.hpp"
 
 namespace pl::device {
 
+// Who carries out what kernels post. automatic: PEERLANE_DEVICE_RINGS if set, else channels, else the proxy.
+enum class ring_backend : std::uint8_t { automatic, channels, proxy };
+
 struct session_options {
   int device_ordinal = 0;
+  ring_backend backend = ring_backend::automatic;
   unsigned rings = 1;  // up to kMaxRings, on the GPU's copy engines in turn
   dma::device_ring_options ring;
 };
@@ -35,14 +46,16 @@ class session {
  public:
   static constexpr unsigned kMaxRings = 16;
 
-  // ENOTSUP: channels cannot be had (driver, GPU, MIG, MPS); EINVAL: the options; EACCES, ENOMEM.
+  // ENOTSUP: channels are asked for and cannot be had (driver, GPU, MIG, MPS); EINVAL: the options; EACCES, ENOMEM.
   static result<std::unique_ptr<session>> open(const cu::driver_table& cuda, const session_options& options);
   ~session();
   session(const session&) = delete;
   session& operator=(const session&) = delete;
 
   unsigned ring_count() const noexcept { return static_cast<unsigned>(rings_.size()); }
-  dma::device_ring& ring(unsigned index) const noexcept { return *rings_[index].queue; }
+  dma::kernel_ring& ring(unsigned index) const noexcept { return *rings_[index].queue; }
+  // Why the CPU carries out what kernels post; empty: DMA channels do.
+  const std::string& why_proxy() const noexcept { return why_proxy_; }
 
   // Memory of this process from `address`: of the session's GPU, of another one, or of the host (any pages, which are pinned
   // then). Kernels reach host memory themselves where CUDA has pinned it. EINVAL: neither, or not one allocation; EXDEV: the
@@ -52,6 +65,14 @@ class session {
   result<peerlane_device_window> add_shared(const dma::shared_region& shared);
   // For another process: GPU memory. The descriptor stands for all of its memory object.
   result<dma::shared_region> share(const peerlane_device_window& window) const;
+  // The same of any memory of this GPU: `offset` of it in the region, which is of whole 64 KiB and may hold neighbours.
+  struct shared_memory {
+    dma::shared_region region;
+    std::uint64_t offset = 0;
+  };
+  result<shared_memory> share(address_range memory) const;
+  // Of rings of DMA channels.
+  const copy::channel_source& source() const noexcept { return *source_; }
   // Waits until the rings have done what was posted, at most their time-out. A put that is posted later ends its ring with
   // EIO. EINVAL: not a window of this session.
   status remove_window(const peerlane_device_window& window);
@@ -65,30 +86,39 @@ class session {
   struct open_ring {
     cu::device_ptr memory = 0;
     rm_placement placement;
-    std::unique_ptr<dma::device_ring> queue;
+    std::unique_ptr<dma::kernel_ring> queue;
   };
+  // Pages that CUDA knows because of us.
+  struct registration;
   struct open_window {
     bound_memory device;
     dma::shared_host shared;
-    dma::region host;  // ends before what it lies in
+    dma::region host;  // ends before what it lies in, as do
+    std::shared_ptr<const registration> pages;
     std::uint64_t size_bytes = 0;
   };
 
-  session(const copy::gpu_context& context, copy::channel_source source, const session_options& options)
-      : context_(context), source_(std::move(source)), options_(options) {}
+  session(const copy::gpu_context& context, const session_options& options) : context_(context), options_(options) {}
   std::vector<unsigned> quiet_engines() const;
+  status open_channel_ring(open_ring& made, unsigned engine);
   status open_rings();
+  status bind_pages(open_window& made, std::uint64_t begin, std::uint64_t end, peerlane_device_window& out) const;
+  std::multimap<std::uint64_t, open_window>::iterator find_open(const peerlane_device_window& window);
+  bool is_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  std::chrono::microseconds nap(std::uint64_t idle_ns) const;
+  result<pin_plan> find_range(address_range range) const;
   result<bound_memory> bind_device(address_range range) const;
   status bind_window(open_window& made, std::uint64_t address, std::uint64_t size_bytes, peerlane_device_window& out) const;
   result<peerlane_device_window> keep(open_window made, const peerlane_device_window& out);
   void run();
 
   const copy::gpu_context context_;
-  const copy::channel_source source_;
+  std::optional<copy::channel_source> source_;  // none: the proxy
+  std::string why_proxy_;
   const session_options options_;
   std::vector<open_ring> rings_;
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, open_window> windows_;  // by the engine's address
+  std::multimap<std::uint64_t, open_window> windows_;  // by the address of who carries out
   std::condition_variable wake_;
   bool is_over_ = false;
   std::thread thread_;

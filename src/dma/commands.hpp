@@ -106,13 +106,17 @@ class command_writer {
     put(method_header(method::kCopySubchannel, method::kLaunch, 1));
     put(flags);
   }
+  // What the next fills write: their components.
+  void remap(std::uint32_t components) {
+    put(method_header(method::kCopySubchannel, method::kRemapComponents, 1));
+    put(components);
+  }
   // `elements` words of `pattern`, or bytes of it.
   void fill(std::uint64_t destination, std::uint32_t pattern, std::uint32_t elements, std::uint32_t flags,
             std::uint32_t components = kRemapFill32) {
     put(method_header(method::kCopySubchannel, method::kRemapConstantA, 1));
     put(pattern);
-    put(method_header(method::kCopySubchannel, method::kRemapComponents, 1));
-    put(components);
+    remap(components);
     put(method_header(method::kCopySubchannel, method::kSourceHigh + 8, 2));
     put_address(destination);
     put(method_header(method::kCopySubchannel, method::kLineLength, 2));

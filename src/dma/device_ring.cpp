@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kSegmentsOffset = PEERLANE_DEVICE_CONTROL_BYTES;
 constexpr std::uint64_t kGranuleBytes = 64u << 10;
-constexpr std::uint32_t kWaitWords = 8;  // of which the engine executes kSemaphoreWords
+constexpr std::uint32_t kWaitWords = command_writer::kCompletionWords + 2 + command_writer::kSemaphoreWords;
 constexpr std::uint64_t kWaitBytes = kWaitWords * sizeof(std::uint32_t);
 constexpr std::uint64_t kErrorOffset = PEERLANE_DEVICE_COMPLETED_AT + sizeof(std::uint32_t);
 constexpr auto kRingView = arch::mapping_type::wc;
@@ -26,6 +26,12 @@ std::uint64_t waits_offset(std::uint32_t segments) {
 }
 
 }  // namespace
+
+status check_segments(std::uint32_t segments) {
+  if (std::has_single_bit(segments) && segments >= kMinSegments && segments <= kMaxSegments) return {};
+  return failure{EINVAL, format("a ring for kernels cannot have %u segments: give a power of two from %u to %u", segments,
+                                kMinSegments, kMaxSegments)};
+}
 
 std::uint64_t device_ring::memory_bytes(std::uint32_t segments) {
   const std::uint64_t bytes = waits_offset(segments) + segments * kWaitBytes;
@@ -43,9 +49,7 @@ device_ring::~device_ring() {
 
 result<std::unique_ptr<device_ring>> device_ring::open(region memory, std::uint64_t kernel_address,
                                                        const device_ring_options& options) {
-  if (!std::has_single_bit(options.segments) || options.segments < kMinSegments || options.segments > kMaxSegments)
-    return failure{EINVAL, format("a ring for kernels cannot have %u segments: give a power of two from %u to %u",
-                                  options.segments, kMinSegments, kMaxSegments)};
+  if (auto good = check_segments(options.segments); !good) return good.error();
   if (!memory || memory.size_bytes() < memory_bytes(options.segments))
     return failure{EINVAL, "the memory of a ring for kernels is too small"};
   std::unique_ptr<device_ring> made(new device_ring(std::move(memory), kernel_address, options));
@@ -90,10 +94,12 @@ void device_ring::queue_to(std::uint64_t last) {
     for (std::uint64_t i = 0; i < count; ++i) {
       const std::uint64_t ticket = queued_ + 1 + i;
       command_writer writer(std::span<std::uint32_t>(commands_).subspan(i * kWaitWords, kWaitWords));
-      writer.acquire(memory_.address() + PEERLANE_DEVICE_TRIGGER_AT, static_cast<std::uint32_t>(ticket), options_.yields);
-      entries_.push_back(ring_entry(memory_.address() + waits + (slot + i) * kWaitBytes, command_writer::kSemaphoreWords));
-      entries_.push_back(ring_entry(memory_.address() + kSegmentsOffset + (slot + i) * PEERLANE_DEVICE_SEGMENT_BYTES,
-                                    PEERLANE_DEVICE_SEGMENT_WORDS, true));
+      const std::uint64_t segment = memory_.address() + kSegmentsOffset + (slot + i) * PEERLANE_DEVICE_SEGMENT_BYTES;
+      writer.completion(handle_.completed, static_cast<std::uint32_t>(ticket));  // what the segment needs not say then
+      writer.remap(kRemapFill32);
+      writer.acquire(segment + PEERLANE_DEVICE_MARK_AT, static_cast<std::uint32_t>(ticket), options_.yields);
+      entries_.push_back(ring_entry(memory_.address() + waits + (slot + i) * kWaitBytes, kWaitWords));
+      entries_.push_back(ring_entry(segment, PEERLANE_DEVICE_SEGMENT_WORDS, true));
     }
     arch::copy_to_unfenced(kRingView, view_ + waits + slot * kWaitBytes, commands_.data(),
                            commands_.size() * sizeof(std::uint32_t));
@@ -141,7 +147,7 @@ bool device_ring::refill() {
   return fresh != 0;
 }
 
-device_ring::state device_ring::read() const {
+kernel_ring::state device_ring::read() const {
   const std::lock_guard hold(mutex_);
   state now;
   now.reason = reason_;

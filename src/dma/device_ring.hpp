@@ -2,21 +2,20 @@
 // A ring into which kernels write a copy engine's commands themselves: a channel whose entries are queued in advance.
 //
 //   GPU memory                                       the channel's entries, queued by the CPU
-//   control words: tickets, trigger, completed
-//   segments: written by kernels          <--------  {wait until trigger >= k} {segment k, fetched only then}
+//   control words: tickets, completed
+//   segments: written by kernels          <--------  {wait until the word of segment k is k} {segment k, fetched only then}
 //   waits: one for each segment
 //
-// A kernel takes a ticket k, writes segment k, and moves the trigger to k when all before it are written; the engine then
-// executes segment k, which ends by writing k into `completed`. The engine fetches a segment only when what is before it is
-// done (the fence bit of its entry): else it would execute what stood there before (docs/design/0004).
+// A kernel takes a ticket k, writes segment k, and stores k in the segment's last word; the engine, which waits for the
+// segments in the order of tickets, then executes it, which ends by writing k into `completed`. It fetches a segment only
+// when what is before it is done (the fence bit of its entry): else it would execute what stood there before
+// (docs/design/0004). What the CPU knows in advance stands before the wait, since words behind it take time.
 //
 // The CPU moves no data and starts nothing: refill() queues entries again behind what is done. While kernels post nothing,
 // nothing needs it; a full ring makes kernels wait for it.
 //
 // Thread-safe but for close(), which must not run beside refill().
 #pragma once
-
-#include <peerlane/device_types.h>
 
 #include <atomic>
 #include <cstdint>
@@ -27,8 +26,11 @@
 #include <vector>
 
 #include "dma/channel.hpp"
+#include "dma/kernel_ring.hpp"
 
 namespace pl::dma {
+
+inline constexpr std::uint32_t kMinSegments = 64, kMaxSegments = 4096;  // of a ring
 
 struct device_ring_options {
   unsigned engine = 2;            // COPY<engine>
@@ -38,9 +40,11 @@ struct device_ring_options {
   std::uint64_t timeout_ns = 2'000'000'000;  // of waits in kernels
 };
 
-class device_ring {
+// EINVAL: not a number of segments that a ring can have.
+status check_segments(std::uint32_t segments);
+
+class device_ring final : public kernel_ring {
  public:
-  static constexpr std::uint32_t kMinSegments = 64, kMaxSegments = 4096;
   // GPU memory that a ring needs, in whole pages of 64 KiB.
   static std::uint64_t memory_bytes(std::uint32_t segments);
 
@@ -48,24 +52,15 @@ class device_ring {
   // channel::open.
   static result<std::unique_ptr<device_ring>> open(region memory, std::uint64_t kernel_address,
                                                    const device_ring_options& options);
-  ~device_ring();
+  ~device_ring() override;
   device_ring(const device_ring&) = delete;
   device_ring& operator=(const device_ring&) = delete;
 
-  // For kernels. Valid until close().
-  const peerlane_device_ring& handle() const noexcept { return handle_; }
-
-  // Queues entries behind those that are done, and notices the ring's end. True: kernels have posted since the last call.
-  bool refill();
-
-  struct state {
-    std::uint64_t posted = 0, completed = 0;
-    std::optional<failure> reason;  // why the ring takes nothing any more
-  };
-  state read() const;
-
-  // Kernels that post or wait get ESHUTDOWN; the engine touches nothing for this ring after it has returned.
-  void close() noexcept;
+  const peerlane_device_ring& handle() const noexcept override { return handle_; }
+  // Queues entries behind those that are done.
+  bool refill() override;
+  state read() const override;
+  void close() noexcept override;
 
  private:
   device_ring(region memory, std::uint64_t kernel_address, const device_ring_options& options);

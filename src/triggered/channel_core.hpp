@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -62,6 +63,10 @@ struct channel_core {
     const std::lock_guard lock(mutex);
     return reason;
   }
+
+  // Set by ready(), before a kernel may write executor_error.
+  std::function<std::string()> explain_error;
+  int executor_error() const noexcept { return static_cast<int>(__atomic_load_n(&host().executor_error, __ATOMIC_ACQUIRE)); }
 
   host_words& host() const noexcept { return words->host(index); }
   std::uint64_t reached() const noexcept { return __atomic_load_n(&host().reached, __ATOMIC_ACQUIRE); }

@@ -13,6 +13,7 @@
 #include "os/fork_guard.hpp"
 #include "stream_put_image.hpp"
 #include "triggered/context_parts.hpp"
+#include "triggered/end_exchange.hpp"
 #include "triggered/proxy_executor.hpp"
 
 namespace pl::triggered {
@@ -105,6 +106,7 @@ context::parts::~parts() {
   shm_queues.reset();
   receive_windows.reset();
   importer.reset();
+  dma.reset();
   words.reset();
   if (module == nullptr || !gpu.is_alive()) return;
   if (auto use = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
@@ -127,7 +129,8 @@ status context::parts::load_kernel() {
                 {&methods.spread_put, "stream_put_spread"},
                 {&methods.wait_kernel, "stream_wait"},
                 {&methods.counted_put, "stream_put_counted"},
-                {&methods.counted_wait, "stream_wait_counted"}};
+                {&methods.counted_wait, "stream_wait_counted"},
+                {&post_kernel, "stream_dma_put"}};
   for (const auto& one : wanted)
     if (const auto rc = gpu.cuda->cuModuleGetFunction(one.function, module, one.name); rc != cu::error_code::success)
       return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
@@ -168,6 +171,44 @@ result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_
   const std::lock_guard lock(mutex);
   writers.emplace(device, found->writer);
   return found->writer;
+}
+
+result<std::shared_ptr<dma_domain>> context::parts::open_dma() {
+  const std::lock_guard lock(mutex);
+  if (dma != nullptr) return dma;
+  auto made = dma_domain::open(gpu, post_kernel, [this](std::uint32_t window) -> result<address_range> {
+    if (window == dma_domain::kWords) return address_range{words->allocation(), words->size_bytes()};
+    const std::lock_guard hold(mutex);
+    for (const auto& one : windows)
+      if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
+    return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
+  });
+  if (!made) return made.error();
+  return dma = std::move(*made);
+}
+
+result<std::unique_ptr<executor>> context::parts::connect_dma(const std::shared_ptr<channel_core>& core,
+                                                              std::chrono::milliseconds limit) {
+  const auto domain = open_dma();
+  dma_offer ours;
+  if (domain) ours = {0, core->index, (*domain)->own_name()};
+  else ours.code = domain.code();
+  const auto theirs = exchange_with_peer(*messages, *core, message_kind::dma_offer, ours, limit);
+  if (!theirs) return theirs.error();
+  const auto make = [&]() -> result<std::unique_ptr<executor>> {
+    if (!domain) return failure{ENOTSUP, domain.error().message};
+    if (theirs->code != 0)
+      return failure{ENOTSUP, "the peer has no DMA channels: ask `peerlane doctor` there for the reason"};
+    return make_dma_executor(gpu, *domain, core, *theirs, limit);
+  };
+  auto made = make();
+  const std::int32_t code = made ? 0 : made.code();
+  const auto answer = exchange_with_peer(*messages, *core, message_kind::dma_answer, code, limit);
+  if (!answer) return answer.error();
+  if (!made) return failure{ENOTSUP, "the dma executor cannot be had: " + made.error().message};
+  if (*answer != 0)
+    return failure{ENOTSUP, "the dma executor cannot be had: the peer does not reach this GPU's memory by DMA channels"};
+  return made;
 }
 
 void context::parts::close(channel& end) {
@@ -239,7 +280,7 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   if (auto ours = check_process(); !ours) return ours.error();
   if (peer < 0 || peer >= size() || peer == rank())
     return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
-  if (wanted.executor > executor_kind::proxy)
+  if (wanted.executor > executor_kind::dma)
     return failure{ENOTSUP, "channels do not connect adapters: make_mlx5_executor is for whoever has one"};
   if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMaxQueued)
     return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMaxQueued)};
@@ -292,16 +333,17 @@ status channel::ready(std::chrono::milliseconds limit) {
   };
   const auto mine = core_->options.executor;
   verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
-  if (!(theirs.words.owner == process_token::current())) {
-    const auto tag = tag_of(message_kind::verdict, core_->id, core_->incarnation);
-    if (auto sent = parts.messages->send(core_->peer, messaging::host_buffer(&ours, sizeof ours), tag, limit); !sent)
-      return sent;
-    const auto got =
-        parts.messages->recv(core_->peer, messaging::host_buffer(&other, sizeof other), tag, messaging::kWholeTag, limit);
+  const bool is_other_process = !(theirs.words.owner == process_token::current());
+  if (is_other_process) {
+    const auto got = exchange_with_peer(*parts.messages, *core_, message_kind::verdict, ours, limit);
     if (!got) return got.error();
+    other = *got;
   }
-  const bool is_proxy = mine == executor_kind::proxy || theirs.wanted == executor_kind::proxy;
-  const bool is_peer = !is_proxy && ours.can_reach != 0 && other.can_reach != 0;
+  const auto is_asked = [&](executor_kind kind) { return mine == kind || theirs.wanted == kind; };
+  const bool is_proxy = is_asked(executor_kind::proxy), is_dma = is_asked(executor_kind::dma);
+  if (is_dma && (is_proxy || is_asked(executor_kind::peer)))
+    return failure{EINVAL, "the two ends ask for different executors"};
+  const bool is_peer = !is_proxy && !is_dma && ours.can_reach != 0 && other.can_reach != 0;
   if (!is_peer && (mine == executor_kind::peer || theirs.wanted == executor_kind::peer))
     return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
   if (is_peer) {
@@ -319,8 +361,14 @@ status channel::ready(std::chrono::milliseconds limit) {
     methods.writer = *writer;
     executor_ = make_peer_executor(parts.gpu, methods,
                                    {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
+  } else if (is_dma) {
+    if (!is_other_process)
+      return failure{ENOTSUP, "the dma executor is for two processes: within one, the peer executor does it"};
+    auto made = parts.connect_dma(core_, limit);
+    if (!made) return made.error();
+    executor_ = std::move(made).value();
+    core_->waits_by_kernel = core_->peer_waits_by_kernel = false;  // captured puts of this executor do not count
   } else {
-    const bool is_other_process = !(theirs.words.owner == process_token::current());
     const bool may_share = parts.options.messages.path != messaging::messenger_options::path_t::network;
     auto made = make_proxy_executor(
         {&parts.gpu, parts.messages.get(), parts.proxy.get(), parts.receive_windows.get(), parts.slots.get(),

@@ -11,6 +11,7 @@
 
 #include "os/fork_guard.hpp"
 #include "triggered/context.hpp"
+#include "triggered/dma_executor.hpp"
 #include "triggered/event_wakeup.hpp"
 #include "triggered/proxy_thread.hpp"
 #include "triggered/receive_slots.hpp"
@@ -21,7 +22,7 @@ namespace pl::triggered {
 
 // The first message between two ends. Plain bytes.
 struct hello {
-  std::uint32_t version = 3;
+  std::uint32_t version = 4;
   executor_kind wanted = executor_kind::automatic;
   std::uint32_t waits_by_kernel = 0, has_kernels = 0;
   std::uint32_t depth = 0, reserved = 0;
@@ -41,6 +42,7 @@ struct context::parts {
   std::unique_ptr<proxy_thread> proxy;
   cu::module_t module = nullptr;
   peer_methods methods;
+  cu::function_t post_kernel = nullptr;  // stream_dma_put; null: this build has no kernels
   std::uint32_t epoch = claim_process_epoch();
 
   std::mutex mutex;  // of what follows, and of words->take / give_back
@@ -50,6 +52,7 @@ struct context::parts {
   std::map<std::string, flag_writer> writers;                       // by the peer GPU's uuid: result of its self-test
   std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;  // of each peer and id, so far
   std::vector<std::unique_ptr<std::pair<hello, messaging::request>>> hellos;  // sent, not yet gone
+  std::shared_ptr<dma_domain> dma;                                            // opened by the first channel that needs it
 
   ~parts();
   status load_kernel();
@@ -60,6 +63,9 @@ struct context::parts {
   bool may_wait_by_kernel() const noexcept { return why_no_wait_kernel().empty(); }
   std::string why_no_wait_kernel() const;  // empty: it may
   void close(channel& end);
+  result<std::shared_ptr<dma_domain>> open_dma();
+  // Both ends call it. ENOTSUP: one of them cannot, with the reason.
+  result<std::unique_ptr<executor>> connect_dma(const std::shared_ptr<channel_core>& core, std::chrono::milliseconds limit);
   // Selects how flags are written to the owner of `words`. Another channel may have selected it for this GPU already.
   result<flag_writer> writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index);
 };

@@ -19,6 +19,7 @@ enum class executor_kind : std::uint32_t {
   automatic = 0,
   peer = 1,   // P: from GPU to GPU, no CPU takes part
   proxy = 2,  // X: the stream rings, the proxy thread sends
+  dma = 3,    // D: a copy engine moves what the stream posts; no CPU takes part
 };
 const char* name_of(executor_kind kind) noexcept;
 

@@ -80,6 +80,7 @@ struct alignas(4096) host_words {
   std::uint64_t passed;       // as `reached`, of waits that are over; written only where the CPU cannot read GPU memory
   std::uint64_t put_reached;  // puts that had to ask for a release and that a stream has come to
   std::uint64_t graph_reached, graph_put_reached;  // as both, of captured operations that count
+  std::uint64_t executor_error;                    // 0 or an errno, written by a kernel that could not post (executor D)
   alignas(64) std::uint64_t graph_doorbell[kGraphSlots];
   alignas(64) std::uint64_t graph_wait_place[kGraphSlots];  // where a captured wait stands: graph_place
   alignas(64) std::uint64_t self_test[kSelfTestWords];      // read back from the peer's GPU

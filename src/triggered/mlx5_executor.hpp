@@ -14,7 +14,7 @@
 namespace pl::triggered {
 
 // Behind the kinds that channels know and whose names are in executor.hpp.
-inline constexpr auto kMlx5Executor = executor_kind{3};
+inline constexpr auto kMlx5Executor = executor_kind{4};
 
 struct mlx5_parts {
   const copy::gpu_context* gpu = nullptr;

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "triggered/flag_words.hpp"
-#include "triggered/mem_ops.hpp"
+#include "triggered/put_room.hpp"
 
 namespace pl::triggered {
 namespace {
@@ -21,12 +21,12 @@ class peer_executor final : public executor {
   status put(cu::stream_t stream, const put_request& request) override {
     if (request.is_counted) return put_counted(stream, request);
     const bool is_captured = request.slot >= 0;
-    const auto flag = is_captured ? slot_of(offsetof(gpu_words, graph_flag), request.slot) : offsetof(gpu_words, signal);
+    const auto flag = is_captured ? slot_offset(offsetof(gpu_words, graph_flag), request.slot) : offsetof(gpu_words, signal);
     const auto value = is_captured ? 1 : request.sequence;
     const auto sent = is_captured ? 0 : words_.host + offsetof(host_words, sent);
     const bool is_by_kernel = request.bytes != 0 && request.bytes <= methods_.kernel_limit;
     mem_ops ops(*context_.cuda, stream);
-    wait_for_room(ops, request);
+    wait_for_room(ops, request, words_.ours, words_.host);
     if (request.bytes != 0) {
       if (auto done = ops.submit(); !done) return done;
       const auto dst = request.window->address + request.offset;
@@ -48,8 +48,8 @@ class peer_executor final : public executor {
   status acknowledge_slot(cu::stream_t stream, int slot) override {
     mem_ops ops(*context_.cuda, stream);
     // Before the peer may set it again.
-    ops.write64(words_.ours + slot_of(offsetof(gpu_words, graph_flag), slot), 0);
-    if (auto done = write_flag(ops, stream, slot_of(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
+    ops.write64(words_.ours + slot_offset(offsetof(gpu_words, graph_flag), slot), 0);
+    if (auto done = write_flag(ops, stream, slot_offset(offsetof(gpu_words, graph_ack), slot), 1, true); !done) return done;
     return ops.submit();
   }
 
@@ -60,20 +60,6 @@ class peer_executor final : public executor {
   std::string report() const override { return std::string("  flags are written ") + name_of(methods_.writer) + "\n"; }
 
  private:
-  static std::size_t slot_of(std::size_t array, int slot) {
-    return array + static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
-  }
-
-  void wait_for_room(mem_ops& ops, const put_request& request) const {
-    if (request.slot >= 0) {
-      const auto ack = words_.ours + slot_of(offsetof(gpu_words, graph_ack), request.slot);
-      ops.wait64(ack, 1).write64(ack, 0);
-    } else if (request.released != 0) {
-      ops.write64(words_.host + offsetof(host_words, put_reached), request.sequence);
-      ops.wait64(words_.ours + offsetof(gpu_words, ack), request.released);
-    }
-  }
-
   struct piece {
     std::uint64_t dst = 0, src = 0, bytes = 0;
   };
@@ -149,6 +135,7 @@ class peer_executor final : public executor {
 
 const char* name_of(executor_kind kind) noexcept {
   if (kind == executor_kind::peer) return "peer";
+  if (kind == executor_kind::dma) return "dma";
   return kind == executor_kind::proxy ? "proxy" : "automatic";
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "messaging/node.hpp"
+#include "triggered/end_exchange.hpp"
 #include "triggered/idle_wait.hpp"
 #include "triggered/mem_ops.hpp"
 #include "triggered/shm_proxy.hpp"
@@ -198,21 +199,13 @@ result<std::shared_ptr<shm_proxy>> share_shm_queues(const proxy_parts& parts, co
   std::optional<shm_queue_pool::shm_queue> ours;
   if (parts.shm_queues != nullptr)
     if (auto taken = parts.shm_queues->take()) ours.emplace(std::move(taken).value());
-  auto& messages = *parts.messages;
-  const auto swap = [&](message_kind kind, const void* mine, void* theirs, std::size_t bytes) -> status {
-    const auto tag = tag_of(kind, core->id, core->incarnation);
-    if (auto sent = messages.send(core->peer, messaging::host_buffer(mine, bytes), tag, limit); !sent) return sent;
-    const auto got = messages.recv(core->peer, messaging::host_buffer(theirs, bytes), tag, messaging::kWholeTag, limit);
-    return got ? status{} : status{got.error()};
-  };
-  const auto offer = make_offer(ours, *parts.proxy);
-  shm_queue_offer theirs;
-  if (auto done = swap(message_kind::offer, &offer, &theirs, sizeof offer); !done) return done.error();
-  auto shared = ours ? open_offer(theirs) : std::nullopt;
+  const auto theirs = exchange_with_peer(*parts.messages, *core, message_kind::offer, make_offer(ours, *parts.proxy), limit);
+  if (!theirs) return theirs.error();
+  auto shared = ours ? open_offer(*theirs) : std::nullopt;
   const std::uint32_t can = shared ? 1 : 0;
-  std::uint32_t can_peer = 0;
-  if (auto done = swap(message_kind::answer, &can, &can_peer, sizeof can); !done) return done.error();
-  if (can == 0 || can_peer == 0) return std::shared_ptr<shm_proxy>();
+  const auto can_peer = exchange_with_peer(*parts.messages, *core, message_kind::answer, can, limit);
+  if (!can_peer) return can_peer.error();
+  if (can == 0 || *can_peer == 0) return std::shared_ptr<shm_proxy>();
   return std::make_shared<shm_proxy>(core, *parts.proxy, *parts.windows, std::move(*ours), std::move(shared->theirs),
                                      std::move(shared->peer_wakeup),
                                      put_chunking::from_environment(parts.spread_kernel != nullptr));

@@ -221,6 +221,8 @@ void proxy_thread::check_entry(entry& managed, std::uint64_t now_ns) {
     channel.peer_last_put.store(theirs->puts, std::memory_order_release);
     channel.is_peer_closed.store(true, std::memory_order_release);
   }
+  if (const int code = channel.executor_error(); code != 0)
+    fail(channel, code, "a put could not be posted: " + channel.explain_error());
   check_stuck(channel, now_ns);
   check_end(managed, now_ns);
   if (!can_free(managed, now_ns)) return;

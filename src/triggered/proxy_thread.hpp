@@ -51,7 +51,17 @@ class proxy_task {
 };
 
 // The tags of the messages among services; the low 32 bits are a channel's id, those above its incarnation.
-enum class message_kind : std::uint64_t { hello = 1, verdict = 2, notice = 3, data = 4, credit = 5, offer = 6, answer = 7 };
+enum class message_kind : std::uint64_t {
+  hello = 1,
+  verdict = 2,
+  notice = 3,
+  data = 4,
+  credit = 5,
+  offer = 6,
+  answer = 7,
+  dma_offer = 8,
+  dma_answer = 9
+};
 inline constexpr std::uint64_t tag_of(message_kind kind, std::uint32_t id, std::uint32_t incarnation = 0) noexcept {
   return static_cast<std::uint64_t>(kind) << 56 | (incarnation & 0xffffffull) << 32 | id;
 }

@@ -60,6 +60,28 @@ PL_KERNEL void put_each_piece(ring_t ring, window_t destination, window_t source
 }
 PL_EXPORT_KERNEL(put_each_piece)
 
+// The segments of put_each on a GPU, whose warps have 32 threads: two puts in each.
+PL_KERNEL void put_pairs(ring_t ring, window_t destination, window_t source, std::uint64_t piece, unsigned count,
+                         unsigned flags, std::uint64_t answers) {
+  long long code = 0;
+  for (unsigned i = 0; i < count && code == 0; ++i) {
+    pd::detail::segment two[2];
+    for (unsigned k = 0; k < 2 && code == 0; ++k) {
+      const std::uint64_t offset = (2 * i + k) * piece;
+      code = pd::detail::make_copy(two[k], destination, offset, source, offset, piece - k * 3, flags);
+    }
+    unsigned long long before = 0;
+    if (code == 0) code = pd::detail::take_tickets(ring, 1, before);
+    if (code != 0) break;
+    const auto ticket = static_cast<unsigned>(before + 1);
+    pd::detail::write_pair(ring, ticket, two[0], two[1]);
+    pd::detail::commit(ring, ticket, false);
+    code = (flags & PEERLANE_DEVICE_FLUSHED) != 0 ? pd::wait(ring, ticket) : 0;
+  }
+  answer(answers, code < 0 ? code : pd::quiet(ring));
+}
+PL_EXPORT_KERNEL(put_pairs)
+
 // A producer: writes round r into its data, puts it with a signal, waits until a consumer has answered r, `rounds` times.
 PL_KERNEL void produce(ring_t ring, window_t data, window_t remote, window_t words, unsigned rounds, std::uint64_t answers) {
   long long code = 0;
@@ -111,13 +133,12 @@ PL_KERNEL void held_chain(ring_t ring, window_t memory, std::uint64_t bytes, uns
   if (code == 0) code = pd::put(ring, memory, bytes, memory, 0, bytes, flags);
   if (mode == 0 && code >= 0) code = pd::fence(ring);
   if (code >= 0) code = pd::put(ring, memory, 2 * bytes, memory, bytes, bytes, flags);
-  const bool is_held =
-      pl::dev::load_relaxed<std::uint32_t>(ring.control + PEERLANE_DEVICE_TRIGGER_AT) == static_cast<std::uint32_t>(before);
+  const bool is_held = pd::detail::poll_progress(ring).completed <= static_cast<std::uint32_t>(before);
   pd::detail::segment empty;
   empty.end_flags = pd::detail::kReleaseWord;
   const auto ticket = static_cast<unsigned>(before + 1);
   pd::detail::write_segment(ring, ticket, empty);
-  pd::detail::commit(ring, ticket, ticket, true);
+  pd::detail::commit(ring, ticket, true);
   const long long ended = pd::quiet(ring);
   answer(answers, code < 0 ? code : is_held ? ended : 1);
 }

@@ -32,7 +32,9 @@ class device_faults : public device_session {
   }
 };
 
-TEST_F(device_faults, OutsideOfAWindow) {
+INSTANTIATE_TEST_SUITE_P(backends, device_faults, kRingBackends, name_of_backend);
+
+TEST_P(device_faults, OutsideOfAWindow) {
   open();
   EXPECT_TRUE(are_all(put(ring(), far_, kWindowBytes - 63), PEERLANE_DEVICE_ERANGE));
   EXPECT_TRUE(are_all(put(ring(), far_, ~std::uint64_t{0}), PEERLANE_DEVICE_ERANGE));
@@ -44,22 +46,26 @@ TEST_F(device_faults, OutsideOfAWindow) {
 }
 
 // A window that was released: the engine meets no memory, the ring ends, the other ring goes on.
-TEST_F(device_faults, AReleasedWindow) {
+TEST_P(device_faults, AReleasedWindow) {
   open(kShortTimeoutNs * 10, 64, 2);
-  const auto gone = add(device_ + kWindowBytes, 65536);
+  cu::device_ptr memory = 0;
+  must(cuda().cuMemAlloc_v2(&memory, 65536));
+  const auto gone = add(memory, 65536);
   EXPECT_TRUE(are_all(put(ring(0), gone), 0));
   ASSERT_TRUE(session_->remove_window(gone));
   EXPECT_TRUE(are_all(put(ring(0), gone), PEERLANE_DEVICE_EIO));
   EXPECT_TRUE(are_all(put(ring(0), far_), PEERLANE_DEVICE_EIO));  // for good
   const failure reason = reason_of(0);
   EXPECT_EQ(reason.code, EIO);
-  EXPECT_NE(reason.message.find("Xid 31"), std::string::npos) << reason.message;
+  const char* const cause = GetParam() == device::ring_backend::channels ? "Xid 31" : "no window has";
+  EXPECT_NE(reason.message.find(cause), std::string::npos) << reason.message;
   EXPECT_TRUE(are_all(put(ring(1), far_), 0));
   EXPECT_EQ(session_->remove_window(gone).code(), EINVAL);
+  must(cuda().cuMemFree_v2(memory));
 }
 
 // Releasing waits for what was posted: the bytes are there afterwards, and none is written later.
-TEST_F(device_faults, ReleasingWaitsForWhatWasPosted) {
+TEST_P(device_faults, ReleasingWaitsForWhatWasPosted) {
   open(kLongTimeoutNs, 64);
   const auto sent = fill_device(device_, 21);
   const auto window = add(device_ + kWindowBytes, kWindowBytes);
@@ -73,7 +79,7 @@ TEST_F(device_faults, ReleasingWaitsForWhatWasPosted) {
 }
 
 // A thread that ends between its ticket and its segment: those behind it give up, and the host learns of it.
-TEST_F(device_faults, AKernelThatEndsInTheMiddle) {
+TEST_P(device_faults, AKernelThatEndsInTheMiddle) {
   open(kShortTimeoutNs, 64, 2);
   EXPECT_TRUE(are_all(put(ring(0), far_), 0));
   run("abandon", 1, 1, ring(0));
@@ -86,7 +92,7 @@ TEST_F(device_faults, AKernelThatEndsInTheMiddle) {
   EXPECT_TRUE(are_all(put(ring(1), far_), 0));
 }
 
-TEST_F(device_faults, AWordThatNeverComes) {
+TEST_P(device_faults, AWordThatNeverComes) {
   open(kShortTimeoutNs);
   EXPECT_TRUE(are_all(run("wait_in_vain", 1, 4, far_, std::uint64_t{4096}, kShortTimeoutNs), PEERLANE_DEVICE_ETIMEDOUT));
   EXPECT_TRUE(
@@ -98,7 +104,7 @@ TEST_F(device_faults, AWordThatNeverComes) {
 }
 
 // Kernels that wait while the host closes the ring.
-TEST_F(device_faults, ClosingARingThatKernelsUse) {
+TEST_P(device_faults, ClosingARingThatKernelsUse) {
   open(kLongTimeoutNs, 64);
   run("abandon", 1, 1, ring());  // so that they wait
   const auto handle = ring();
@@ -112,7 +118,7 @@ TEST_F(device_faults, ClosingARingThatKernelsUse) {
               PEERLANE_DEVICE_ESHUTDOWN);
 }
 
-TEST_F(device_faults, WindowsThatCannotBe) {
+TEST_P(device_faults, WindowsThatCannotBe) {
   open();
   EXPECT_EQ(session_->add_window(0, 4096).code(), EINVAL);
   EXPECT_EQ(session_->add_window(device_, 0).code(), EINVAL);
@@ -121,9 +127,10 @@ TEST_F(device_faults, WindowsThatCannotBe) {
   EXPECT_NE(session_->add_window(4096, 4096).code(), 0);                       // nothing is there
 }
 
-TEST_F(device_faults, OptionsThatCannotBe) {
+TEST_P(device_faults, OptionsThatCannotBe) {
   for (const std::uint32_t segments : {0u, 32u, 100u, 8192u}) {
     device::session_options wanted;
+    wanted.backend = GetParam();
     wanted.ring.segments = segments;
     EXPECT_EQ(device::session::open(cuda(), wanted).code(), EINVAL) << segments;
   }
@@ -133,7 +140,7 @@ TEST_F(device_faults, OptionsThatCannotBe) {
 }
 
 // Host memory that CUDA does not know: the engine moves it, kernels do not load from it.
-TEST_F(device_faults, OrdinaryHostMemory) {
+TEST_P(device_faults, OrdinaryHostMemory) {
   open();
   std::vector<std::byte> memory(300'000, std::byte{0});
   const auto window = add(reinterpret_cast<std::uint64_t>(memory.data()), memory.size());
@@ -145,8 +152,14 @@ TEST_F(device_faults, OrdinaryHostMemory) {
 }
 
 // A window by descriptor, to a session that has nothing else of it.
-TEST_F(device_faults, MemoryOfAnotherSession) {
+TEST_P(device_faults, MemoryOfAnotherSession) {
   open();
+  if (GetParam() == device::ring_backend::proxy) {
+    const auto refused = session_->share(far_);
+    EXPECT_EQ(refused.code(), ENOTSUP);
+    EXPECT_NE(refused.error().message.find("it was asked for"), std::string::npos) << refused.error().message;
+    return;
+  }
   int sockets[2] = {};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets), 0);
   const auto shared = session_->share(far_);
@@ -169,14 +182,33 @@ TEST_F(device_faults, MemoryOfAnotherSession) {
   close(sockets[1]);
 }
 
-// Without channels the session says so.
-TEST_F(device_faults, NoChannels) {
+// Without channels the session says so where they are asked for, and else works without.
+TEST_P(device_faults, NoChannels) {
   ASSERT_EQ(setenv("PEERLANE_SIM_MODE", "mps", 1), 0);
-  const auto refused = device::session::open(cuda(), {});
+  device::session_options wanted;
+  wanted.backend = GetParam();
+  const auto asked = device::session::open(cuda(), wanted);
+  auto automatic = device::session::open(cuda(), {});
+  ASSERT_EQ(setenv("PEERLANE_DEVICE_RINGS", "dma", 1), 0);
+  const auto by_variable = device::session::open(cuda(), {});
+  unsetenv("PEERLANE_DEVICE_RINGS");
   unsetenv("PEERLANE_SIM_MODE");
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.code(), ENOTSUP);
-  EXPECT_NE(refused.error().message.find("DMA channels"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(by_variable.code(), ENOTSUP);
+  if (GetParam() == device::ring_backend::channels) {
+    ASSERT_FALSE(asked);
+    EXPECT_EQ(asked.code(), ENOTSUP);
+    EXPECT_NE(asked.error().message.find("DMA channels"), std::string::npos) << asked.error().message;
+  } else {
+    ASSERT_TRUE(asked) << asked.error().message;
+    EXPECT_EQ((*asked)->why_proxy(), "it was asked for");
+  }
+  ASSERT_TRUE(automatic) << automatic.error().message;
+  EXPECT_NE((*automatic)->why_proxy().find("MPS"), std::string::npos) << (*automatic)->why_proxy();
+  EXPECT_EQ((*automatic)->ring(0).handle().by_proxy, 1u);
+  session_ = std::move(*automatic);
+  gpu_ = add(device_, kWindowBytes);
+  far_ = add(device_ + kWindowBytes, kWindowBytes);
+  EXPECT_TRUE(are_all(put(ring(), far_), 0));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,8 @@ constexpr std::size_t kWindowBytes = 4u << 20;
 constexpr std::uint64_t kShortTimeoutNs = 300'000'000;  // where a wait is to fail
 constexpr std::uint64_t kLongTimeoutNs = 20'000'000'000;
 
-class device_session : public testing::Test {
+// By what the parameter says.
+class device_session : public testing::TestWithParam<device::ring_backend> {
  protected:
   static const cu::driver_table& cuda() { return **cu::driver(); }
   static void must(cu::result_t rc) { ASSERT_EQ(rc, cu::error_code::success); }
@@ -49,6 +51,7 @@ class device_session : public testing::Test {
 
   void open(std::uint64_t timeout_ns = kLongTimeoutNs, std::uint32_t segments = 64, unsigned rings = 1) {
     device::session_options wanted;
+    wanted.backend = GetParam();
     wanted.rings = rings;
     wanted.ring.segments = segments;
     wanted.ring.timeout_ns = timeout_ns;
@@ -119,5 +122,10 @@ class device_session : public testing::Test {
   std::unique_ptr<device::session> session_;
   peerlane_device_window gpu_{}, far_{}, host_window_{};
 };
+
+inline std::string name_of_backend(const testing::TestParamInfo<device::ring_backend>& one) {
+  return one.param == device::ring_backend::channels ? "channels" : "proxy";
+}
+inline const auto kRingBackends = testing::Values(device::ring_backend::channels, device::ring_backend::proxy);
 
 }  // namespace pl::test

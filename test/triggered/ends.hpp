@@ -2,6 +2,8 @@
 // One end of a channel between two processes, with its windows, and the scenarios that every executor must pass.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "test/triggered/stream_job.hpp"
 #include "triggered/channel.hpp"
 
@@ -38,6 +40,23 @@ struct two_ends {
     return 0;
   }
 };
+
+// A suite for the executors that need no CPU, each where it is at home.
+struct executor_case {
+  executor_kind kind;
+  gpus placement;
+};
+class by_executor : public testing::TestWithParam<executor_case> {
+ protected:
+  executor_kind kind() const { return GetParam().kind; }
+  int run(const std::function<int(const rank_session&)>& body, int killed = -1) const { return run_with({}, body, killed); }
+  int run_with(const context_options& options, const std::function<int(const rank_session&)>& body, int killed = -1) const {
+    return run_streams(2, GetParam().placement, options, body, killed);
+  }
+};
+inline const auto kExecutorCases =
+    testing::Values(executor_case{executor_kind::peer, gpus::one_each}, executor_case{executor_kind::dma, gpus::shared});
+inline std::string name_of_case(const testing::TestParamInfo<executor_case>& one) { return name_of(one.param.kind); }
 
 inline channel_options options_for(executor_kind kind) {
   channel_options out;

@@ -75,8 +75,11 @@ int replay(const rank_session& session, std::size_t bytes, unsigned launches, co
   return graph.destroy();
 }
 
-TEST(graph, a_captured_ping_pong_is_replayed) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {}, [](const rank_session& session) { return replay(session, 100, 50, {}); }), 0);
+using graphs = by_executor;
+INSTANTIATE_TEST_SUITE_P(executors, graphs, kExecutorCases, name_of_case);
+
+TEST_P(graphs, a_captured_ping_pong_is_replayed) {
+  EXPECT_EQ(run([kind = kind()](const rank_session& session) { return replay(session, 100, 50, options_for(kind)); }), 0);
 }
 
 TEST(graph, and_by_every_way_to_write_a_flag) {
@@ -274,96 +277,90 @@ TEST(graph, ranks_that_share_a_gpu_wait_by_the_front_end_whatever_was_asked_for)
             0);
 }
 
-TEST(graph, cancel_lets_a_stuck_replay_go) {
-  EXPECT_EQ(
-      run_streams(2, gpus::one_each, {},
-                  [](const rank_session& session) {
-                    two_ends ends;
-                    if (const int line = ends.open(session)) return line;
-                    const test::device_buffer used{kExchanges * kSlice};
-                    captured graph;
-                    if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, 64); }))
-                      return line;
-                    CHECK_OK(session.bootstrap->barrier());
-                    if (session.rank == 0) {  // its peer launches nothing
-                      CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
-                      CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
-                      CHECK(ends.peer_channel->diag().find("in graphs: 4 puts, 4 waits") != std::string::npos);
-                      ends.peer_channel->cancel(ECANCELED);
-                      CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
-                    }
-                    CHECK_OK(session.bootstrap->barrier());
-                    return graph.destroy();
-                  }),
-      0);
+TEST_P(graphs, cancel_lets_a_stuck_replay_go) {
+  EXPECT_EQ(run([kind = kind()](const rank_session& session) {
+              two_ends ends;
+              if (const int line = ends.open(session, options_for(kind))) return line;
+              const test::device_buffer used{kExchanges * kSlice};
+              captured graph;
+              if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, 64); }))
+                return line;
+              CHECK_OK(session.bootstrap->barrier());
+              if (session.rank == 0) {  // its peer launches nothing
+                CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                CHECK(ends.peer_channel->diag().find("in graphs: 4 puts, 4 waits") != std::string::npos);
+                ends.peer_channel->cancel(ECANCELED);
+                CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+              }
+              CHECK_OK(session.bootstrap->barrier());
+              return graph.destroy();
+            }),
+            0);
 }
 
-TEST(graph, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
-  EXPECT_EQ(
-      run_streams(2, gpus::one_each, {},
-                  [](const rank_session& session) {
-                    two_ends ends;
-                    channel_options options;
-                    if (session.rank == 0) options.wait_timeout = 500ms;
-                    if (const int line = ends.open(session, options)) return line;
-                    const test::device_buffer used{kExchanges * kSlice};
-                    captured graph;
-                    if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, 64); }))
-                      return line;
-                    CHECK_OK(session.bootstrap->barrier());
-                    for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
-                    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
-                    CHECK(ends.peer_channel->state().error == 0);
-                    CHECK_OK(session.bootstrap->barrier());
-                    if (session.rank == 0) {
-                      CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
-                      CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
-                      CHECK(ends.peer_channel->state().error == ETIMEDOUT);
-                      CHECK(ends.peer_channel->state().reason.find("captured wait 1 for 500 ms") != std::string::npos);
-                    }
-                    CHECK_OK(session.bootstrap->barrier());
-                    return graph.destroy();
-                  }),
-      0);
+TEST_P(graphs, a_stuck_replay_is_let_go_after_its_time_and_a_slow_one_is_not) {
+  EXPECT_EQ(run([kind = kind()](const rank_session& session) {
+              two_ends ends;
+              auto options = options_for(kind);
+              if (session.rank == 0) options.wait_timeout = 500ms;
+              if (const int line = ends.open(session, options)) return line;
+              const test::device_buffer used{kExchanges * kSlice};
+              captured graph;
+              if (const int line = graph.make(session.stream, [&] { return exchanges(session, ends, used, 64); }))
+                return line;
+              CHECK_OK(session.bootstrap->barrier());
+              for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+              CHECK(ends.peer_channel->state().error == 0);
+              CHECK_OK(session.bootstrap->barrier());
+              if (session.rank == 0) {
+                CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+                CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                CHECK(ends.peer_channel->state().error == ETIMEDOUT);
+                CHECK(ends.peer_channel->state().reason.find("captured wait 1 for 500 ms") != std::string::npos);
+              }
+              CHECK_OK(session.bootstrap->barrier());
+              return graph.destroy();
+            }),
+            0);
 }
 
-TEST(graph, slots_are_used_again_once_their_graph_is_destroyed) {
-  EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                        [](const rank_session& session) {
-                          two_ends ends;
-                          channel_options options;
-                          options.releases_captured_waits = true;
-                          if (const int line = ends.open(session, options)) return line;
-                          auto& channel_end = *ends.peer_channel;
-                          const auto all_slots = [&]() -> int {
-                            for (unsigned i = 0; i < kGraphSlots; ++i) {
-                              if (session.rank == 0) CHECK_OK(channel_end.signal(session.stream));
-                              else CHECK_OK(channel_end.wait_signal(session.stream));
-                            }
-                            return 0;
-                          };
-                          captured first, full, second;
-                          if (const int line = first.make(session.stream, all_slots)) return line;
-                          const auto is_full = [&]() -> int {
-                            const auto code = session.rank == 0 ? channel_end.signal(session.stream).code()
-                                                                : channel_end.wait_signal(session.stream).code();
-                            CHECK(code == ENOSPC);
-                            return 0;
-                          };
-                          if (const int line = full.make(session.stream, is_full)) return line;
-                          CHECK(full.destroy() == 0);
-                          CHECK(cuda().cuGraphLaunch(first.exec, session.stream) == 0);
-                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
-                          CHECK(first.destroy() == 0);
-                          while (channel_end.diag().find("in graphs") != std::string::npos)
-                            sched_yield();  // a thread of the driver's
-                          if (const int line = second.make(session.stream, all_slots)) return line;
-                          for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(second.exec, session.stream) == 0);
-                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
-                          CHECK(channel_end.state().error == 0);
-                          CHECK_OK(session.bootstrap->barrier());
-                          return second.destroy();
-                        }),
+TEST_P(graphs, slots_are_used_again_once_their_graph_is_destroyed) {
+  EXPECT_EQ(run([kind = kind()](const rank_session& session) {
+              two_ends ends;
+              auto options = options_for(kind);
+              options.releases_captured_waits = true;
+              if (const int line = ends.open(session, options)) return line;
+              auto& channel_end = *ends.peer_channel;
+              const auto all_slots = [&]() -> int {
+                for (unsigned i = 0; i < kGraphSlots; ++i) {
+                  if (session.rank == 0) CHECK_OK(channel_end.signal(session.stream));
+                  else CHECK_OK(channel_end.wait_signal(session.stream));
+                }
+                return 0;
+              };
+              captured first, full, second;
+              if (const int line = first.make(session.stream, all_slots)) return line;
+              const auto is_full = [&]() -> int {
+                const auto code = session.rank == 0 ? channel_end.signal(session.stream).code()
+                                                    : channel_end.wait_signal(session.stream).code();
+                CHECK(code == ENOSPC);
+                return 0;
+              };
+              if (const int line = full.make(session.stream, is_full)) return line;
+              CHECK(full.destroy() == 0);
+              CHECK(cuda().cuGraphLaunch(first.exec, session.stream) == 0);
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+              CHECK(first.destroy() == 0);
+              while (channel_end.diag().find("in graphs") != std::string::npos) sched_yield();  // a thread of the driver's
+              if (const int line = second.make(session.stream, all_slots)) return line;
+              for (int i = 0; i < 3; ++i) CHECK(cuda().cuGraphLaunch(second.exec, session.stream) == 0);
+              CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+              CHECK(channel_end.state().error == 0);
+              CHECK_OK(session.bootstrap->barrier());
+              return second.destroy();
+            }),
             0);
 }
 

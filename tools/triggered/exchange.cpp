@@ -138,12 +138,17 @@ void check_channel(const triggered::channel& link) {
 class stream_exchange final : public exchange {
  public:
   stream_exchange(station& session, const contender& candidate) : session_(session), batches_(session, candidate.mode) {
-    triggered::channel_options options;
-    const bool is_proxy = candidate.kind == arm::proxy || candidate.kind == arm::proxy_kernel;
-    options.executor = is_proxy ? triggered::executor_kind::proxy : triggered::executor_kind::peer;
+    options_.executor = executor_of(candidate.kind);
     if (candidate.kind == arm::peer_kernel || candidate.kind == arm::proxy_kernel)
-      options.wait = triggered::wait_method::kernel;
-    channel_ = session.connect(1 - session.rank(), session.new_channel_id(), options);
+      options_.wait = triggered::wait_method::kernel;
+  }
+
+  status prepare(std::size_t, std::uint64_t) override {
+    if (channel_ != nullptr) return {};
+    auto made = session_.try_connect(1 - session_.rank(), session_.new_channel_id(), options_);
+    if (!made) return made.error();
+    channel_ = std::move(*made);
+    return {};
   }
 
   void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) override {
@@ -162,6 +167,7 @@ class stream_exchange final : public exchange {
  private:
   station& session_;
   batch_events batches_;
+  triggered::channel_options options_;
   std::unique_ptr<triggered::channel> channel_;
 };
 
@@ -226,12 +232,22 @@ class graph_exchange final : public exchange {
 constexpr struct {
   arm kind;
   const char* name;
-} kArms[] = {{arm::normal, "normal"}, {arm::hostfn, "hostfn"},
-             {arm::peer, "peer"},     {arm::peer_kernel, "peer-kernel"},
-             {arm::proxy, "proxy"},   {arm::proxy_kernel, "proxy-kernel"},
-             {arm::graph, "graph"},   {arm::graph_kernel, "graph-kernel"}};
+} kArms[] = {{arm::normal, "normal"},
+             {arm::hostfn, "hostfn"},
+             {arm::peer, "peer"},
+             {arm::peer_kernel, "peer-kernel"},
+             {arm::proxy, "proxy"},
+             {arm::proxy_kernel, "proxy-kernel"},
+             {arm::dma, "dma"},
+             {arm::graph, "graph"},
+             {arm::graph_kernel, "graph-kernel"}};
 
 }  // namespace
+
+triggered::executor_kind executor_of(arm kind) {
+  if (kind == arm::proxy || kind == arm::proxy_kernel) return triggered::executor_kind::proxy;
+  return kind == arm::dma ? triggered::executor_kind::dma : triggered::executor_kind::peer;
+}
 
 const char* to_string(arm kind) {
   return std::find_if(std::begin(kArms), std::end(kArms), [=](const auto& one) { return one.kind == kind; })->name;

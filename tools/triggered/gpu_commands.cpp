@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cost and poke: one process, one GPU.
+// cost, poke and kernel-put: one process, one GPU.
 #include <functional>
 
 #include "tools/common/options.hpp"
@@ -7,6 +7,7 @@
 #include "tools/triggered/arguments.hpp"
 #include "tools/triggered/commands.hpp"
 #include "tools/triggered/cost.hpp"
+#include "tools/triggered/kernel_put.hpp"
 #include "tools/triggered/poke.hpp"
 #include "tools/triggered/ranks.hpp"
 
@@ -70,6 +71,33 @@ int run_poke_command(const tools::invocation& call) {
   plan.repeats = static_cast<int>(repeats);
   return run_on_gpu(call, common,
                     [&](const tools::gpu_session& gpu, result_file& file) { return run_poke(gpu, plan, &file); });
+}
+
+int run_kernel_put_command(const tools::invocation& call) {
+  kernel_put_plan plan;
+  tools::common_options common;
+  std::int64_t rounds = plan.rounds, repeats = plan.repeats, puts = plan.puts;
+  std::string sizes = "64,8K,64K,1M", blocks = "1,8,64";
+  tools::command_parser parser(call, "Puts that kernels start: latency by size and scope, rate by blocks, bytes checked.");
+  parser.text("-s,--sizes", sizes, "bytes of a put, comma-separated, K/M allowed");
+  parser.text("--blocks", blocks, "blocks that post at once, comma-separated");
+  parser.integer("-i,--iterations", rounds, 1, 1'000'000, "puts of each turn, one after the other");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each case");
+  parser.integer("-n,--puts", puts, 32, 100'000'000, "of each rate, by all blocks");
+  parser.common(common);
+  if (const auto code = parser.parse()) return *code;
+  tools::smaller_run smaller(parser);
+  smaller.number("--iterations", rounds, 5);
+  smaller.number("--repeats", repeats, 3);
+  smaller.number("--puts", puts, 64);
+  smaller.text("--blocks", blocks, "1,4");
+  plan.rounds = static_cast<int>(rounds);
+  plan.repeats = static_cast<int>(repeats);
+  plan.puts = static_cast<int>(puts);
+  plan.sizes = sizes_in("--sizes", sizes);
+  plan.blocks = integers_in("--blocks", blocks, 1, 1024);
+  return run_on_gpu(call, common,
+                    [&](const tools::gpu_session& gpu, result_file& file) { return run_kernel_put(gpu, plan, &file); });
 }
 
 }  // namespace pl::async

@@ -52,8 +52,7 @@ class stream_halo : public halo_way {
   stream_halo(station& session, const block_place& place, arm kind)
       : session_(session), batches_(session, triggered::run_mode::performance) {
     triggered::channel_options options;
-    const bool is_proxy = kind == arm::proxy || kind == arm::proxy_kernel;
-    options.executor = is_proxy ? triggered::executor_kind::proxy : triggered::executor_kind::peer;
+    options.executor = executor_of(kind);
     if (kind == arm::peer_kernel || kind == arm::proxy_kernel || kind == arm::graph_kernel)
       options.wait = triggered::wait_method::kernel;
     const auto id = session.new_channel_id();

@@ -13,9 +13,9 @@ namespace {
 
 constexpr const char* kArmsHelp =
     "comma-separated: normal (CPU between all steps), hostfn (host functions in the stream), peer (executor P), peer-kernel "
-    "(its waits by a polling kernel), proxy (executor X), proxy-kernel, graph (executor P, a captured batch), graph-kernel "
-    "(the "
-    "same with kernels that count)";
+    "(its waits by a polling kernel), proxy (executor X), proxy-kernel, dma (executor D), graph (executor P, a captured "
+    "batch), "
+    "graph-kernel (the same with kernels that count)";
 
 constexpr int kMaxBatch = 4096;
 

@@ -69,16 +69,21 @@ messaging::messenger& station::host_messages() {
   return *host_messages_;
 }
 
-std::unique_ptr<triggered::channel> station::connect(int peer, std::uint32_t id, const triggered::channel_options& options) {
+result<std::unique_ptr<triggered::channel>> station::try_connect(int peer, std::uint32_t id,
+                                                                 const triggered::channel_options& options) {
   auto made = context_->connect(peer, id, options);
   // The words of channels that were just closed are given back a moment later.
   for (const auto end = monotonic_ns() + kCloseNs; made.code() == ENOSPC && monotonic_ns() < end;) {
     sched_yield();
     made = context_->connect(peer, id, options);
   }
-  auto out = tools::must(std::move(made));
-  tools::must(out->ready(kPatience));
-  return out;
+  if (!made) return made;
+  if (auto ready = (*made)->ready(kPatience); !ready) return ready.error();
+  return made;
+}
+
+std::unique_ptr<triggered::channel> station::connect(int peer, std::uint32_t id, const triggered::channel_options& options) {
+  return tools::must(try_connect(peer, id, options));
 }
 
 void station::launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const {

@@ -46,6 +46,8 @@ class station {
   // The same in all ranks that ask equally often.
   std::uint32_t new_channel_id() { return next_channel_++; }
   // Collective between the two.
+  result<std::unique_ptr<triggered::channel>> try_connect(int peer, std::uint32_t id,
+                                                          const triggered::channel_options& options);
   std::unique_ptr<triggered::channel> connect(int peer, std::uint32_t id, const triggered::channel_options& options);
 
   void launch_step(std::uint64_t bytes, std::uint64_t busy_ns) const;

@@ -16,6 +16,8 @@ constexpr tools::subcommand kBenchmarks[] = {
     {"stuck", "streams stuck on purpose, and the time until cancel has released them", run_stuck_command},
     {"poke", "words between a CPU and the front end of its GPU: latency and rate", run_poke_command},
     {"cost", "what each kind of queued operation costs, on the GPU and in its call", run_cost_command},
+    {"kernel-put", "puts that kernels start: latency by size and scope, rate by blocks, bytes checked",
+     run_kernel_put_command},
 };
 
 }  // namespace

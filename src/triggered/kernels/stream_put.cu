@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small message in one launch: the bytes, then the receiver's word, then the sender's own; and a wait that polls. The same
 // for graphs, whose values cannot grow: those kernels count by themselves, in words of their own GPU.
-#include "cuda/kernel_device.cuh"
+#include "cuda/device_port.cuh"
 
 using namespace pl::dev;
 
@@ -108,8 +108,31 @@ PL_KERNEL void stream_wait_counted(std::uint64_t counter, std::uint64_t word, st
   poll_until(word, number);
 }
 
+// One thread: a put of executor D, by the copy engine, whose addresses these are. The bytes, then `value` in the 64-bit word
+// at `flag` (0: none). Its upper half is 0 for the first 2^32 values and written behind the lower one later: until it is
+// there the word is too small, and nobody goes on too early. Returns when the source may be used again. An error goes to
+// the word at `error`.
+PL_KERNEL void stream_dma_put(peerlane_device_ring ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
+                              std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
+  namespace pd = peerlane::device;
+  constexpr std::uint64_t kPieceBytes = 1ull << 30;
+  const peerlane_device_window target{0, dst, bytes, 0, 0}, origin{0, src, bytes, 0, 0}, word{0, flag, 8, 0, 0};
+  std::uint64_t done = 0;
+  long long ticket = 0;
+  for (; bytes - done > kPieceBytes && ticket >= 0; done += kPieceBytes)
+    ticket = pd::put(ring, target, done, origin, done, kPieceBytes);
+  if (ticket >= 0)
+    ticket = flag != 0
+                 ? pd::put_signal(ring, target, done, origin, done, bytes - done, word, 0, static_cast<unsigned>(value))
+                 : pd::put(ring, target, done, origin, done, bytes - done);
+  if (ticket >= 0 && flag != 0 && value >> 32 != 0) ticket = pd::signal(ring, word, 4, static_cast<unsigned>(value >> 32));
+  const long long code = ticket >= 0 ? pd::wait(ring, ticket) : ticket;
+  if (code < 0) store_release<std::uint64_t>(error, static_cast<std::uint64_t>(-code));
+}
+
 PL_EXPORT_KERNEL(stream_put)
 PL_EXPORT_KERNEL(stream_put_spread)
 PL_EXPORT_KERNEL(stream_wait)
 PL_EXPORT_KERNEL(stream_put_counted)
 PL_EXPORT_KERNEL(stream_wait_counted)
+PL_EXPORT_KERNEL(stream_dma_put)

@@ -41,7 +41,7 @@ def measure(*arguments, env=None):
 def usage():
     done = run("--help")
     check(done.code == 0, done.err)
-    for name in ("pingpong", "economy", "stencil", "multigrid", "stopped", "stuck", "poke", "cost"):
+    for name in ("pingpong", "economy", "stencil", "multigrid", "stopped", "stuck", "poke", "cost", "kernel-put"):
         check(f"\n  {name} " in done.out, name, done.out)
         check("Usage:" in run(name, "--help").out, name)
     refuse(run("nonsense"), 'there is no benchmark "nonsense"; peerlane async -h lists them')
@@ -50,7 +50,7 @@ def usage():
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, graph, graph-kernel'),
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, graph, graph-kernel'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
@@ -172,6 +172,29 @@ def cost():
     _, result = measure("cost", "-n", "5", "-r", "2")
     names = {row["operation"] for row in result["rows"]}
     check({"kernel", "write64 here", "wait64 here, satisfied"} <= names, names)
+
+
+def dma():
+    """By a copy engine between two processes on one GPU; on two GPUs with the reason why not."""
+    _, result = measure("pingpong", "--gpus", "0,0", "--arms", "peer,dma", "-i", "30", "-r", "2", "-b", "7", "-s", "8,64K")
+    rows = [(row["arm"], row["size_bytes"]) for row in result["rows"]]
+    check(rows == [("peer", 8), ("dma", 8), ("peer", 65536), ("dma", 65536)], rows)
+    _, result = measure("pingpong", "--gpus", "0,1", "--arms", "peer,dma", "-i", "10", "-r", "2")
+    arms = [row["arm"] for row in result["rows"]]
+    reasons = [note for note in result["notes"] if "dma is left out: the dma executor cannot be had: " in note]
+    check(arms == (["peer"] if reasons else ["peer", "dma"]), arms, result["notes"])
+
+
+def kernel_put():
+    for backend, words in (("dma", "a copy engine"), ("proxy", "the CPU's proxy: it was asked for")):
+        done, result = measure("kernel-put", env={"PEERLANE_DEVICE_RINGS": backend})
+        check(f"carried out by {words}" in done.out, done.out)
+        latencies = {(row["to"], row["scope"], row["size_bytes"]) for row in result["rows"] if row["kind"] == "latency"}
+        check(latencies == {(place, scope, size) for place in ("device", "host") for scope in ("thread", "warp", "block")
+                            for size in (64, 8192, 65536, 1048576)}, latencies)
+        rates = [row for row in result["rows"] if row["kind"] == "rate"]
+        check({row["blocks"] for row in rates} == {1, 4} and all(row["puts_per_s"] > 0 for row in rates), rates)
+    refuse(run("kernel-put", "--blocks", "0"), "--blocks")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/proxy_ring.hpp"
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+#include "cuda/pointer.hpp"
+#include "dma/commands.hpp"
+
+namespace pl::device {
+namespace {
+
+constexpr std::uint64_t kErrorOffset = PEERLANE_DEVICE_COMPLETED_AT + sizeof(std::uint32_t);
+constexpr std::uint64_t kLookNs = 20'000'000;  // how often it is asked whether kernels have given up
+constexpr unsigned kMaxAtOnce = 256;           // segments of one refill(), which holds the lock
+
+failure gave_up(std::uint64_t timeout_ns) {
+  return {ETIMEDOUT,
+          format("a ring for kernels: no room for %llu ms, or a segment that its thread never wrote; open a new one",
+                 static_cast<unsigned long long>(timeout_ns / 1'000'000))};
+}
+
+}  // namespace
+
+// The registers that a segment's methods set: as a copy engine has them.
+struct proxy_ring::commands {
+  static constexpr std::size_t kRegisters = 0x1000 / 4;
+  std::uint32_t registers[kRegisters] = {};
+  std::uint32_t at(std::uint32_t method) const { return registers[method >> 2]; }
+  std::uint64_t address(std::uint32_t method) const { return std::uint64_t{at(method)} << 32 | at(method + 4); }
+};
+
+result<std::unique_ptr<proxy_ring>> proxy_ring::open(const copy::gpu_context& context,
+                                                     const dma::device_ring_options& options, memory_check is_window) {
+  if (auto good = dma::check_segments(options.segments); !good) return good.error();
+  if (context.cuda->cuStreamWriteValue32_v2 == nullptr)
+    return failure{ENOTSUP, "this CUDA driver has no stream memory operations (cuStreamWriteValue32)"};
+  std::unique_ptr<proxy_ring> made(new proxy_ring(context, options, std::move(is_window)));
+  if (status done = made->set_up(); !done) return done.error();
+  return made;
+}
+
+status proxy_ring::set_up() {
+  auto use = copy::context_use::enter(context_);
+  if (!use) return use.error();
+  const auto& cuda = *context_.cuda;
+  constexpr unsigned kNonBlocking = cu::stream_flag::non_blocking;
+  auto rc = cuda.cuMemAlloc_v2(&control_, PEERLANE_DEVICE_CONTROL_BYTES);
+  if (rc == cu::error_code::success) rc = cuda.cuMemsetD8_v2(control_, 0, PEERLANE_DEVICE_CONTROL_BYTES);
+  if (rc == cu::error_code::success) rc = cuda.cuStreamCreate(&stream_, kNonBlocking);
+  if (rc == cu::error_code::success) rc = cuda.cuStreamCreate(&questions_, kNonBlocking);
+  if (rc == cu::error_code::success) rc = cuda.cuCtxSynchronize();
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "memory and streams for a ring that kernels post into");
+  auto pinned = copy::pinned_buffer::make(context_, std::size_t{options_.segments} * PEERLANE_DEVICE_SEGMENT_BYTES);
+  if (!pinned) return pinned.error();
+  segments_ = std::move(*pinned);
+  handle_.control = control_;
+  handle_.segments = segments_.device_address();
+  handle_.completed = control_ + PEERLANE_DEVICE_COMPLETED_AT;
+  handle_.spare = control_ + PEERLANE_DEVICE_SPARE_AT;
+  handle_.timeout_ns = options_.timeout_ns;
+  handle_.count = options_.segments;
+  handle_.by_proxy = 1;
+  return {};
+}
+
+proxy_ring::~proxy_ring() {
+  close();
+  auto use = copy::context_use::enter(context_);
+  if (!use) return;
+  for (const auto stream : {stream_, questions_})
+    if (stream != nullptr) static_cast<void>(context_.cuda->cuStreamDestroy_v2(stream));
+  if (control_ != 0) static_cast<void>(context_.cuda->cuMemFree_v2(control_));
+}
+
+bool proxy_ring::refill() {
+  const std::lock_guard hold(mutex_);
+  if (reason_) return false;
+  auto use = copy::context_use::enter(context_);
+  if (!use) return false;
+  const std::uint64_t before = taken_;
+  while (taken_ - before < kMaxAtOnce) {
+    const auto ticket = static_cast<std::uint32_t>(taken_ + 1);
+    const auto* const place = reinterpret_cast<const std::uint32_t*>(
+        segments_.data() + std::size_t{ticket & (options_.segments - 1)} * PEERLANE_DEVICE_SEGMENT_BYTES);
+    if (__atomic_load_n(place + PEERLANE_DEVICE_MARK_AT / 4, __ATOMIC_ACQUIRE) != ticket) break;
+    if (status done = carry_out(place, ticket); !done) {
+      end({EIO, done.error().message}, stream_);  // kernels learn of it behind what was right
+      return true;
+    }
+    ++taken_;
+  }
+  if (taken_ != before) return true;
+  const std::uint64_t now_ns = monotonic_ns();
+  if (now_ns - last_look_ns_ < kLookNs) return false;
+  last_look_ns_ = now_ns;
+  std::uint32_t error = 0, words[2] = {};
+  if (read_control(words, sizeof words)) error = words[1];
+  if (error != 0) reason_ = gave_up(options_.timeout_ns);
+  return false;
+}
+
+// Methods until a launch: what device.cuh writes.
+status proxy_ring::carry_out(const std::uint32_t* words, std::uint32_t ticket) {
+  commands now;
+  now.registers[dma::method::kSemaphoreAddressHigh >> 2] = static_cast<std::uint32_t>(handle_.completed >> 32);
+  now.registers[(dma::method::kSemaphoreAddressHigh >> 2) + 1] = static_cast<std::uint32_t>(handle_.completed);
+  now.registers[(dma::method::kSemaphoreAddressHigh >> 2) + 2] = ticket;
+  for (std::size_t i = 0; i < PEERLANE_DEVICE_SEGMENT_WORDS; ++i) {
+    const std::uint32_t header = words[i], count = header >> 16 & 0x1fff, method = (header & 0xfff) << 2;
+    if (header >> 29 == 4) {
+      now.registers[method >> 2] = count;  // the value
+      if (method != dma::method::kLaunch) continue;
+      if (status done = launch(now, count); !done) return done;
+    } else if (header >> 29 == 1 && i + count < PEERLANE_DEVICE_SEGMENT_WORDS && (method >> 2) + count <= now.kRegisters) {
+      std::memcpy(&now.registers[method >> 2], words + i + 1, count * sizeof(std::uint32_t));
+      i += count;
+    } else {
+      return failure{EIO, "a ring for kernels: a segment that is none: somebody has written into it"};
+    }
+  }
+  return {};
+}
+
+status proxy_ring::launch(commands& now, std::uint32_t flags) {
+  using namespace dma::method;
+  const auto& cuda = *context_.cuda;
+  if ((flags & 3) != dma::launch::kNone) {
+    const std::uint64_t destination = now.address(kSourceHigh + 8), source = now.address(kSourceHigh);
+    const std::uint64_t bytes = now.at(kLineLength);
+    if ((flags & dma::launch::kRemap) != 0) {
+      if (status done = write_word(destination, now.at(kRemapConstantA)); !done) return done;
+    } else if (bytes != 0) {
+      for (const std::uint64_t one : {destination, source})
+        if (status known = check(one, bytes); !known) return known;
+      if (const auto rc = cuda.cuMemcpyAsync(destination, source, bytes, stream_); rc != cu::error_code::success)
+        return cu::make_error(cuda, rc, "a copy that a kernel has posted");
+    }
+  }
+  if ((flags & dma::launch::kReleaseWord) == 0) return {};
+  return write_word(now.address(kSemaphoreAddressHigh), now.at(kSemaphoreAddressHigh + 8));
+}
+
+// Behind all copies before it.
+status proxy_ring::write_word(std::uint64_t address, std::uint32_t value) {
+  if (status known = check(address, sizeof value); !known) return known;
+  const auto rc = context_.cuda->cuStreamWriteValue32_v2(stream_, address, value, cu::write_value::standard);
+  if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "a word that a kernel has posted");
+  return {};
+}
+
+status proxy_ring::check(std::uint64_t address, std::uint64_t bytes) const {
+  const bool is_own = address >= control_ && bytes <= PEERLANE_DEVICE_CONTROL_BYTES &&
+                      address - control_ <= PEERLANE_DEVICE_CONTROL_BYTES - bytes;
+  if (is_own || is_window_(address, bytes)) return {};
+  return failure{EIO, format("a ring for kernels: a put of %llu bytes at 0x%llx, which no window has: it was released",
+                             static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address))};
+}
+
+// The counts, from `completed` on; with the context current. Behind nothing.
+bool proxy_ring::read_control(void* out, std::size_t bytes) const {
+  const cu::relaxed_capture beside_captures(*context_.cuda);
+  const auto& cuda = *context_.cuda;
+  return cuda.cuMemcpyDtoHAsync_v2(out, control_ + PEERLANE_DEVICE_COMPLETED_AT, bytes, questions_) ==
+             cu::error_code::success &&
+         cuda.cuStreamSynchronize(questions_) == cu::error_code::success;
+}
+
+// With the lock held, and the context current.
+void proxy_ring::end(failure reason, cu::stream_t behind) {
+  const auto& cuda = *context_.cuda;
+  static_cast<void>(cuda.cuStreamWriteValue32_v2(behind, control_ + kErrorOffset, static_cast<std::uint32_t>(reason.code),
+                                                 cu::write_value::standard));
+  static_cast<void>(cuda.cuStreamSynchronize(behind));
+  reason_ = std::move(reason);
+}
+
+dma::kernel_ring::state proxy_ring::read() const {
+  const std::lock_guard hold(mutex_);
+  state now;
+  now.reason = reason_;
+  auto use = copy::context_use::enter(context_);
+  if (!use || control_ == 0) return now;
+  std::uint32_t words[2] = {};
+  if (!read_control(words, sizeof words)) return now;
+  now.completed = taken_ - (static_cast<std::uint32_t>(taken_) - words[0]);
+  const auto& cuda = *context_.cuda;
+  if (cuda.cuMemcpyDtoHAsync_v2(&now.posted, control_ + PEERLANE_DEVICE_TICKETS_AT, sizeof now.posted, questions_) ==
+      cu::error_code::success)
+    static_cast<void>(cuda.cuStreamSynchronize(questions_));
+  if (!now.reason && words[1] != 0) now.reason = gave_up(options_.timeout_ns);
+  return now;
+}
+
+void proxy_ring::close() noexcept {
+  const std::lock_guard hold(mutex_);
+  auto use = copy::context_use::enter(context_);
+  if (!use || handle_.count == 0) return;
+  const auto before = reason_;
+  end({ESHUTDOWN, "a ring for kernels: it has been closed"}, questions_);
+  if (before) reason_ = before;
+  static_cast<void>(context_.cuda->cuStreamSynchronize(stream_));
+}
+
+}  // namespace pl::device

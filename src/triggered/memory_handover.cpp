@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "triggered/memory_handover.hpp"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/text.hpp"
+#include "messaging/bootstrap/endpoint.hpp"
+
+namespace pl::triggered {
+namespace {
+
+constexpr int kBacklog = 64;
+// Who connects and asks nothing holds the others up for so long, at most.
+constexpr int kPatienceMs = 1000;
+
+struct question {
+  std::uint64_t secret = 0;
+  std::uint32_t number = 0, reserved = 0;
+};
+
+struct reply {
+  std::int32_t code = 0;  // 0: a region follows
+  std::uint32_t reserved = 0;
+  std::uint64_t offset = 0, bytes = 0;
+  char reason[232] = {};
+};
+
+messaging::endpoint endpoint_of(const memory_handover::name& owner) {
+  return messaging::local_endpoint(format("triggered-memory-%016llx", static_cast<unsigned long long>(owner.place)));
+}
+
+template <class T>
+bool send_whole(int socket, const T& message) {
+  ssize_t sent = 0;
+  do sent = ::send(socket, &message, sizeof message, MSG_NOSIGNAL);
+  while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof message);  // far less than a socket's buffer
+}
+
+template <class T>
+bool receive_whole(int socket, T& message, int limit_ms) {
+  auto* const bytes = reinterpret_cast<char*>(&message);
+  for (std::size_t done = 0; done < sizeof message;) {
+    pollfd asked{socket, POLLIN, 0};
+    const int ready = ::poll(&asked, 1, limit_ms);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    const ssize_t got = ::recv(socket, bytes + done, sizeof message - done, 0);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got <= 0) return false;
+    done += static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+}  // namespace
+
+result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
+  name own;
+  if (getrandom(&own, sizeof own, 0) != static_cast<ssize_t>(sizeof own))
+    return failure{EIO, "no random numbers for a secret: getrandom has failed"};
+  std::unique_ptr<memory_handover> made(new memory_handover(std::move(find), own));
+  auto listener = messaging::listen_at(endpoint_of(own), kBacklog);
+  if (!listener) return listener.error();
+  made->listener_ = std::move(*listener);
+  made->stop_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made->stop_) return failure{errno, "no descriptor to stop a thread by: " + errno_text(errno)};
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  try {
+    made->thread_ = std::thread([self = made.get()] { self->run(); });
+  } catch (const std::system_error&) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return failure{EAGAIN, "the thread that gives memory to peers could not be started: raise the limit of processes"};
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return made;
+}
+
+memory_handover::~memory_handover() {
+  if (!thread_.joinable()) return;
+  const std::uint64_t one = 1;
+  while (::write(stop_.get(), &one, sizeof one) < 0 && errno == EINTR) {}
+  thread_.join();
+}
+
+void memory_handover::run() {
+  pthread_setname_np(pthread_self(), "pl-handover");
+  for (;;) {
+    pollfd asked[] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    if (::poll(asked, 2, -1) < 0 && errno != EINTR) return;
+    if (asked[0].revents != 0) return;
+    if (asked[1].revents == 0) continue;
+    const unique_fd socket(real_device_io(), ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket) answer(socket.get());
+    else if (errno == EMFILE || errno == ENFILE) usleep(10'000);  // it stays readable
+  }
+}
+
+void memory_handover::answer(int socket) {
+  question asked;
+  if (!messaging::is_same_user(socket) || !receive_whole(socket, asked, kPatienceMs) || asked.secret != name_.secret) return;
+  auto found = find_(asked.number);
+  reply out;
+  if (found) {
+    out.offset = found->offset;
+    out.bytes = found->bytes;
+  } else {
+    out.code = found.code();
+    std::strncpy(out.reason, found.error().message.c_str(), sizeof out.reason - 1);
+  }
+  if (send_whole(socket, out) && found) static_cast<void>(dma::send_region(socket, found->region));
+}
+
+result<handed_memory> memory_handover::fetch(const name& owner, std::uint32_t number, std::chrono::milliseconds limit) {
+  const int limit_ms = static_cast<int>(std::min<std::chrono::milliseconds::rep>(limit.count(), 1 << 30));
+  auto socket = messaging::connect_to(endpoint_of(owner), static_cast<unsigned>(limit_ms));
+  if (!socket) return socket.error();
+  reply got;
+  if (!send_whole(socket->get(), question{owner.secret, number, 0}) || !receive_whole(socket->get(), got, limit_ms))
+    return failure{ETIMEDOUT, "the peer did not hand over its memory: it has ended, or does not answer"};
+  if (got.code != 0) {
+    got.reason[sizeof got.reason - 1] = '\0';
+    return failure{got.code, got.reason};
+  }
+  auto region = dma::receive_region(socket->get(), limit_ms);
+  if (!region) return region.error();
+  if (got.offset > region->size_bytes || got.bytes > region->size_bytes - got.offset)
+    return failure{EPROTO, "what the peer handed over is less than it said"};
+  return handed_memory{std::move(*region), got.offset, got.bytes};
+}
+
+}  // namespace pl::triggered

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// The example's kernel as the simulated GPU takes it, and for nvcc.
+#include "cuda/device_port.cuh"
+
+#if !defined(__CUDACC__)
+#define __global__
+#endif
+#include "examples/cuda/kernel_paging.cu"
+
+PL_EXPORT_KERNEL(sum_table)

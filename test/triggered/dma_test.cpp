@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is special about channels whose bytes a copy engine moves; channel_test.cpp and graph_test.cpp have what they share
+// with others.
+#include <algorithm>
+#include <atomic>
+
+#include "test/triggered/ends.hpp"
+#include "triggered/memory_handover.hpp"
+
+namespace pl::triggered {
+namespace {
+
+// Between two GPUs: puts that arrive where channels reach the other's memory, the reason where they do not.
+TEST(dma, between_two_gpus_it_works_or_says_why_not) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, {},
+                        [](const rank_session& session) {
+                          auto end = session.streams->connect(1 - session.rank, 7, options_for(executor_kind::dma));
+                          CHECK_OK(end);
+                          if (const auto ready = (*end)->ready(kPatience); !ready) {
+                            CHECK(ready.code() == ENOTSUP);
+                            CHECK(ready.error().message.find("the dma executor cannot be had: ") != std::string::npos);
+                            CHECK_OK(session.bootstrap->barrier());
+                            return 0;
+                          }
+                          const test::device_buffer source{kBytes}, window{kBytes};
+                          const auto exposed = session.streams->expose(window.pointer(), kBytes);
+                          CHECK_OK(exposed);
+                          const auto keys = exchange_keys(session, *exposed);
+                          CHECK_OK(keys);
+                          const auto peer_rank = static_cast<std::size_t>(1 - session.rank);
+                          const auto imported = session.streams->import((*keys)[peer_rank]);
+                          CHECK_OK(imported);
+                          test::set_device_bytes(source.pointer(), test::random_bytes(kBytes, 1 - peer_rank));
+                          CHECK_OK((*end)->put_signal(session.stream, *imported, 0, source.pointer(), kBytes));
+                          CHECK_OK((*end)->wait_signal(session.stream));
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          CHECK(test::device_bytes(window.pointer(), kBytes) == test::random_bytes(kBytes, peer_rank));
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+TEST(dma, ends_that_ask_for_different_executors) {
+  EXPECT_EQ(run_streams(2, gpus::shared, {},
+                        [](const rank_session& session) {
+                          const auto kind = session.rank == 0 ? executor_kind::dma : executor_kind::proxy;
+                          auto end = session.streams->connect(1 - session.rank, 7, options_for(kind));
+                          CHECK_OK(end);
+                          CHECK((*end)->ready(kPatience).code() == EINVAL);
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+// Physical blocks side by side, which CUDA IPC does not export, as source and as window.
+TEST(dma, memory_that_cuda_does_not_export) {
+  EXPECT_EQ(run_streams(2, gpus::shared, {},
+                        [](const rank_session& session) {
+                          constexpr std::size_t kBlock = 2 << 20;
+                          const test::vmm_buffer source({kBlock, kBlock}), window({kBlock});
+                          two_ends ends;
+                          if (const int line = ends.open(session, options_for(executor_kind::dma))) return line;
+                          const auto exposed = session.streams->expose(window.pointer(), kBlock);
+                          CHECK_OK(exposed);
+                          const auto keys = exchange_keys(session, *exposed);
+                          CHECK_OK(keys);
+                          const auto imported = session.streams->import((*keys)[static_cast<std::size_t>(1 - session.rank)]);
+                          CHECK_OK(imported);
+                          CHECK(imported->address == 0);
+                          const auto sent = test::random_bytes(kBlock, 4 + static_cast<unsigned>(session.rank));
+                          test::set_device_bytes(source.pointer() + kBlock / 2, sent);  // of both blocks
+                          CHECK_OK(ends.peer_channel->put_signal(session.stream, *imported, 0, source.pointer() + kBlock / 2,
+                                                                 kBlock));
+                          CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+                          CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          CHECK(test::device_bytes(window.pointer(), kBlock) ==
+                                test::random_bytes(kBlock, 4 + static_cast<unsigned>(1 - session.rank)));
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+// The owner takes a window back and frees it while the peer still puts: no put fails, and none reaches what lies there next.
+TEST(dma, a_window_that_its_owner_has_freed) {
+  EXPECT_EQ(run_streams(2, gpus::shared, {},
+                        [](const rank_session& session) {
+                          two_ends ends;
+                          if (const int line = ends.open(session, options_for(executor_kind::dma))) return line;
+                          const auto put = [&] {
+                            return ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                 ends.send_buffer.pointer(), kBytes);
+                          };
+                          if (session.rank == 0) {
+                            test::set_device_bytes(ends.send_buffer.pointer(), test::random_bytes(kBytes, 3));
+                            CHECK_OK(put());
+                            CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                            CHECK_OK(session.bootstrap->barrier());
+                            CHECK_OK(session.bootstrap->barrier());  // rank 1 has freed it
+                            CHECK_OK(put());
+                            CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                            CHECK_OK(session.bootstrap->barrier());
+                            return 0;
+                          }
+                          CHECK_OK(ends.peer_channel->host_wait(1, kPatience));
+                          CHECK_OK(session.bootstrap->barrier());
+                          session.streams->withdraw(ends.mine);
+                          ends.receive_buffer.free_now();
+                          const test::device_buffer next{kBytes};
+                          const auto expected = test::random_bytes(kBytes, 8);
+                          test::set_device_bytes(next.pointer(), expected);
+                          CHECK_OK(session.bootstrap->barrier());
+                          CHECK_OK(ends.peer_channel->host_wait(2, kPatience));
+                          CHECK(test::device_bytes(next.pointer(), kBytes) == expected);
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+TEST(dma, a_window_that_is_not_exposed_any_more) {
+  EXPECT_EQ(run_streams(2, gpus::shared, {},
+                        [](const rank_session& session) {
+                          two_ends ends;
+                          if (const int line = ends.open(session, options_for(executor_kind::dma))) return line;
+                          if (session.rank == 1) session.streams->withdraw(ends.mine);
+                          CHECK_OK(session.bootstrap->barrier());
+                          if (session.rank == 0) {
+                            const auto refused = ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
+                                                                               ends.send_buffer.pointer(), 64);
+                            CHECK(refused.code() == EINVAL);
+                            CHECK(refused.error().message.find("is not exposed any more") != std::string::npos);
+                            CHECK_OK(ends.peer_channel->signal(session.stream));  // the channel is as it was
+                            CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                          } else {
+                            CHECK_OK(ends.peer_channel->host_wait(1, kPatience));
+                          }
+                          CHECK_OK(session.bootstrap->barrier());
+                          return 0;
+                        }),
+            0);
+}
+
+// The second put's source becomes an address that nothing is bound to: the GPU ends the ring.
+std::atomic<int> g_posts{0};
+void break_second_post(cu::driver_table& table) {
+  table.cuLaunchKernel = [](cu::function_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned block_y,
+                            unsigned bz, unsigned shared, cu::stream_t stream, void** parameters, void** extra) {
+    static std::uint64_t nowhere = 0x10'0000;
+    void* changed[7];
+    if (bx == 1 && ++g_posts == 2) {
+      std::copy(parameters, parameters + 7, changed);
+      changed[2] = &nowhere;
+      parameters = changed;
+    }
+    return cuda().cuLaunchKernel(kernel, gx, gy, gz, bx, block_y, bz, shared, stream, parameters, extra);
+  };
+}
+
+TEST(dma, a_ring_that_the_gpu_ends_is_an_error_of_both_ends) {
+  EXPECT_EQ(run_streams(
+                2, gpus::shared, {},
+                [](const rank_session& session) {
+                  two_ends ends;
+                  if (const int line = ends.open(session, options_for(executor_kind::dma))) return line;
+                  auto& channel_end = *ends.peer_channel;
+                  if (session.rank == 0) {
+                    for (int i = 0; i < 3; ++i)
+                      CHECK_OK(channel_end.put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 64));
+                    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                    while (channel_end.state().error == 0) sched_yield();
+                    CHECK(channel_end.state().error == EIO);
+                    CHECK(channel_end.state().reason.find("a put could not be posted: ") != std::string::npos);
+                    CHECK(channel_end.signal(session.stream).code() == EIO);
+                    CHECK(channel_end.diag().find("its ring has ended") != std::string::npos);
+                  } else {
+                    CHECK_OK(channel_end.wait_signal(session.stream));
+                    CHECK_OK(channel_end.wait_signal(session.stream));
+                    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                    while (channel_end.state().error == 0) sched_yield();
+                    CHECK(channel_end.state().error == EPIPE);
+                  }
+                  CHECK_OK(session.bootstrap->barrier());
+                  return 0;
+                },
+                -1, break_second_post),
+            0);
+}
+
+// Memory is given to who knows the secret, and only what was asked for by its number.
+TEST(memory_handover, refuses_strangers_and_unknown_numbers) {
+  auto made = memory_handover::open([](std::uint32_t number) -> result<handed_memory> {
+    return failure{EINVAL, "window " + std::to_string(number) + " is not exposed any more"};
+  });
+  ASSERT_TRUE(made) << made.error().message;
+  const auto name = (*made)->own_name();
+  const auto unknown = memory_handover::fetch(name, 12, kPatience);
+  EXPECT_EQ(unknown.code(), EINVAL);
+  EXPECT_EQ(unknown.error().message, "window 12 is not exposed any more");
+  auto wrong = name;
+  ++wrong.secret;
+  EXPECT_EQ(memory_handover::fetch(wrong, 12, kPatience).code(), ETIMEDOUT);
+  EXPECT_EQ(memory_handover::fetch(name, 13, kPatience).error().message, "window 13 is not exposed any more");
+  (*made).reset();
+  EXPECT_EQ(memory_handover::fetch(name, 12, kPatience).code(), ECONNREFUSED);
+}
+
+}  // namespace
+}  // namespace pl::triggered
