@@ -62,7 +62,8 @@ class gpu_reader {
     auto made = std::make_shared<bound_pin>();
     made->addresses = source_.addresses;
     made->object = backing.object;
-    auto bound = source_.addresses->bind_share(backing.object->memory(), backing.offset, pin.range().size_bytes);
+    auto bound = source_.addresses->bind_share(backing.object->memory(), backing.offset, pin.range().size_bytes,
+                                               &backing.object->gpu());
     if (!bound) return bound.error();
     made->bound = *std::move(bound);
     pin.attach(made);

@@ -59,7 +59,7 @@ result<std::shared_ptr<dma_memory>> dma_memory::make_device(gpu_table& gpus, std
   for (rm_placement& one : *placements) {
     const std::uint64_t length = std::min(one.length, plan->rounded.end() - begin);
     if (length == 0) break;
-    auto bound = (*gpu)->addresses().bind_share(one.object->memory(), one.offset, length);
+    auto bound = (*gpu)->addresses().bind_share(one.object->memory(), one.offset, length, &one.object->gpu());
     if (!bound) return bound.error();
     made->device_.push_back({begin, length, std::move(one), *std::move(bound)});
     begin += length;

@@ -182,7 +182,8 @@ result<session::bound_memory> session::bind_device(address_range range) const {
   bound_memory out;
   out.placement = std::move(placements->front());
   const rm_object& object = *out.placement.object;
-  auto bound = source_->addresses->bind_share(object.memory(), out.placement.offset, plan->rounded.size_bytes, &object.gpu());
+  auto bound =
+      source_->addresses->bind_share(object.memory(), out.placement.offset, plan->rounded.size_bytes, &object.gpu());
   if (!bound) return bound.error();
   out.bound = std::move(*bound);
   return out;
