@@ -45,7 +45,10 @@ class peer_window : public pl::test::device_session {
   cu::device_ptr other_ = 0;
 };
 
-TEST_F(peer_window, PutsAndGets) {
+// Only channels reach another GPU's memory.
+INSTANTIATE_TEST_SUITE_P(links, peer_window, testing::Values(device::ring_backend::channels), pl::test::name_of_backend);
+
+TEST_P(peer_window, PutsAndGets) {
   open();
   const auto sent = fill_device(device_, 3);
   const auto window = add(other_, kWindowBytes);
@@ -66,7 +69,7 @@ TEST_F(peer_window, PutsAndGets) {
   EXPECT_TRUE(std::equal(back.begin(), back.end(), sent.begin() + 1001));
 }
 
-TEST_F(peer_window, AKernelOfTheOtherGpuSeesTheSignalBehindItsBytes) {
+TEST_P(peer_window, AKernelOfTheOtherGpuSeesTheSignalBehindItsBytes) {
   open();
   cu::stream_t first = nullptr, second = nullptr;
   must(cuda().cuStreamCreate(&first, 1));
@@ -98,7 +101,18 @@ TEST_F(peer_window, AKernelOfTheOtherGpuSeesTheSignalBehindItsBytes) {
   must(cuda().cuStreamDestroy_v2(first));
 }
 
-TEST_F(peer_window, WithoutALinkThereIsNone) {
+TEST_P(peer_window, TheProxyRefusesIt) {
+  device::session_options wanted;
+  wanted.backend = device::ring_backend::proxy;
+  auto opened = device::session::open(cuda(), wanted);
+  ASSERT_TRUE(opened) << opened.error().message;
+  const auto refused = (*opened)->add_window(other_, kWindowBytes);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.code(), EINVAL);
+  EXPECT_NE(refused.error().message.find("device 1"), std::string::npos) << refused.error().message;
+}
+
+TEST_P(peer_window, WithoutALinkThereIsNone) {
   open();
   ASSERT_EQ(setenv("PEERLANE_SIM_MODE", "no_peers", 1), 0);
   const auto refused = session_->add_window(other_, kWindowBytes);
