@@ -2,6 +2,7 @@
 #include "copy/block_order.hpp"
 
 #include <bit>
+#include <memory>
 #include <utility>
 
 namespace pl::copy {
@@ -20,8 +21,9 @@ block_order::digits block_order::first_digits(std::uint32_t least, std::uint32_t
 }
 
 block_orders& orders_of_this_thread() {
-  thread_local block_orders own;
-  return own;
+  thread_local std::unique_ptr<block_orders> own;  // a pointer: libraries that are opened late have little thread-local room
+  if (own == nullptr) own = std::make_unique<block_orders>();
+  return *own;
 }
 
 // How many there are of each becomes where they begin.

@@ -2,7 +2,7 @@
 """The report as one HTML page: style, program, plotly and data inlined, nothing fetched."""
 
 import json
-from html import escape
+from html import escape as escape_text
 from pathlib import Path
 
 from . import words
@@ -13,6 +13,11 @@ STATES = {"good": "✓", "low": "▼ low", "suspicious": "? suspicious", "slow":
 LEVEL_WORDS = {"ok": "Ok.", "note": "Note.", "bad": "Attention."}
 SHORT_TABLE = 12   # rows that a page of paper keeps together
 TABLE_POINTS = 60  # a chart's table has at most so many sizes
+
+
+def escape(text):
+    """For HTML; a damaged result file may have a number where a view expects a word."""
+    return escape_text(str(text))
 
 
 class Page:

@@ -27,7 +27,7 @@ def by_kind(result):
     for kind in dict.fromkeys(row["kind"] for row in result.rows):
         rows = result.rows_of(kind)
         columns = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in HIDDEN]
-        out.append(Table(kind.replace("_", " "), [name.replace("_", " ") for name in columns],
+        out.append(Table(str(kind).replace("_", " "), [name.replace("_", " ") for name in columns],
                          [[cell(row.get(name)) for name in columns] for row in rows], "<" * len(columns)))
     return out, [f"{words.plural(len(result.rows), 'row')}."]
 

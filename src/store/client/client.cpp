@@ -20,6 +20,9 @@ namespace flag = store_protocol::flag;
 constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round trip beats two with a copy less
 constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
 constexpr std::uint64_t kMinUcxBytes = 256 << 10;       // from here up one more round trip costs less than frames
+// GPU memory that the store itself reaches. One get at a time is quicker by a copy of this process up to some megabytes
+// (docs/results/store/direct_h200).
+constexpr std::uint64_t kDevicePutFrom = 2 << 10, kDeviceGetFrom = 32 << 20;
 
 operation_ptr failed(operation_ptr one, int code, std::string text) {
   one->phase = operation::stage::done;
@@ -130,7 +133,7 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
     one->head.flags |= flag::patch;
     one->head.offset = *options.offset;
   }
-  if (!options.offset) one->handed = hand_over(source, false, options.order);
+  if (!options.offset) one->handed = hand_over(source, kDevicePutFrom, options.order);
   lock_t hold(lock_);
   if (options.ttl_ms)
     if (const status able = needs(store_protocol::capability::cache, "time to live"); !able)
@@ -166,7 +169,7 @@ operation_ptr client::make_get(std::uint32_t pool, std::string_view key, const m
   one->head.offset = options.offset;
   one->head.value_bytes = destination.bytes;
   if (options.verify) one->head.flags |= flag::verify;
-  one->handed = hand_over(destination, true, options.order);
+  one->handed = hand_over(destination, options.is_one_of_many ? kDevicePutFrom : kDeviceGetFrom, options.order);
   const lock_t hold(lock_);
   const auto way = one->handed.owner != nullptr ? store_protocol::path::gpu_direct
                                                 : path_for(destination.bytes, true, options.order.has, !options.order.has);

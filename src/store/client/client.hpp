@@ -52,6 +52,7 @@ struct get_request {
   bool verify = false;
   stream_order order;            // device memory: written after the stream's work so far, before its later work
   bool leave_to_stream = false;  // with an order: ended once the stream waits for the copy. ENOTSUP: not by shared memory
+  bool is_one_of_many = false;   // others of the same call are under way beside it
   int timeout_ms = -1;
 };
 
@@ -224,7 +225,7 @@ class client {
   // client_device.cpp
   bool wants_gpu_direct(int socket, std::string& why_not) const;
   void join_device(greeted& hello, std::string why_not);
-  handed_memory hand_over(const memory& buffer, bool is_get, const stream_order& order);
+  handed_memory hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order);
   bool submit_by_device(const operation_ptr& one);
   void device_refused(const operation_ptr& one);
   bool leave_device(operation& one, bool is_answered);

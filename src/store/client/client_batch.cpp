@@ -44,6 +44,7 @@ operation_ptr client::make_alone(opcode op, std::uint32_t pool, const batch_entr
   if (op == opcode::batch_get) {
     get_request options;
     options.timeout_ms = timeout_ms;
+    options.is_one_of_many = true;
     return make_get(pool, entry.key, entry.buffer, options);
   }
   put_request options;

@@ -17,9 +17,6 @@ namespace {
 namespace flag = store_protocol::flag;
 using kind = operation::kind;
 
-// Below these a copy by this process, with the value in the request or the answer, takes no longer.
-constexpr std::uint64_t kPutFrom = 2 << 10, kGetFrom = (16 << 10) + 1;
-
 bool is_trusted(int socket) {
   ucred server{};
   socklen_t length = sizeof server;
@@ -54,11 +51,11 @@ void client::join_device(greeted& hello, std::string why_not) {
 }
 
 // Without the lock: the first use of an allocation asks the store.
-handed_memory client::hand_over(const memory& buffer, bool is_get, const stream_order& order) {
+handed_memory client::hand_over(const memory& buffer, std::uint64_t least_bytes, const stream_order& order) {
   handed_memory out;
   const bool is_required = options_.require == store_protocol::path::gpu_direct;
   const bool is_free = options_.require == store_protocol::path::none;
-  const std::uint64_t least = is_required ? 1 : is_get ? kGetFrom : kPutFrom;
+  const std::uint64_t least = is_required ? 1 : least_bytes;
   if (!buffer.device || order.has || buffer.bytes < least || (!is_free && !is_required)) return out;
   std::shared_ptr<device_memories> now;
   {

@@ -223,7 +223,7 @@ int misuse(const rank_session& session) {
   CHECK(peerlane_channel_connect(job, session.job.rank(), 1, nullptr, &number) == EINVAL && number == 77);
   CHECK(peerlane_channel_connect(job, 2, 1, nullptr, &number) == EINVAL);
   auto options = triggered::context::channel_options();
-  options.executor = 3;
+  options.executor = 4;
   CHECK(peerlane_channel_connect(job, 1 - session.job.rank(), 1, &options, &number) == EINVAL);
   options = triggered::context::channel_options();
   options.max_queued = 1001;

@@ -64,8 +64,14 @@ class store_gpu_direct : public testing::Test {
                                  store_client::put_request request = at_level(durability::durable)) {
     return store_->run(store_->make_put(pool_, key, device(address, bytes), request));
   }
+  // As one get of many, which the store moves from short values on.
+  static store_client::get_request one_of_many() {
+    store_client::get_request out;
+    out.is_one_of_many = true;
+    return out;
+  }
   store_client::reply get_device(const std::string& key, std::uint64_t address, std::size_t bytes,
-                                 const store_client::get_request& request = {}) {
+                                 const store_client::get_request& request = one_of_many()) {
     return store_->run(store_->make_get(pool_, key, device(address, bytes), request));
   }
   std::string statistics() { return store_->run(store_->make_plain(opcode::stats, 0, {})).body; }
@@ -90,12 +96,15 @@ TEST_F(store_gpu_direct, PutsAndGetsOfEverySize) {
     EXPECT_EQ(answer.result.way, bytes >= 2048 ? path::gpu_direct : path::unix_socket) << bytes;
     EXPECT_EQ(answer.moved_bytes, bytes);
     EXPECT_EQ(get(*store_, pool_, "k", bytes), value) << bytes;  // as the CPU sees it
-    store_client::get_request verified;                          // the checksum that the server made is that of the bytes
+    auto verified = one_of_many();                               // the checksum that the server made is that of the bytes
     verified.verify = true;
     const auto got = get_device("k", destination.pointer(), bytes, verified);
     ASSERT_EQ(got.status, 0) << got.text;
-    EXPECT_EQ(got.result.way, bytes > 16384 ? path::gpu_direct : path::unix_socket) << bytes;
+    EXPECT_EQ(got.result.way, bytes >= 2048 ? path::gpu_direct : path::unix_socket) << bytes;
     EXPECT_EQ(got.moved_bytes, bytes);
+    EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
+    const auto alone = get_device("k", destination.pointer(), bytes, {});
+    EXPECT_EQ(alone.result.way, bytes > 16384 ? path::shm_direct : path::unix_socket) << bytes;
     EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
   }
   EXPECT_NE(statistics().find("peerlane_store_gpu_direct{why_not=\"\"} 1"), std::string::npos);
@@ -123,7 +132,7 @@ TEST_F(store_gpu_direct, PartsGoIntoTheMiddleOfABuffer) {
   const auto value = test::random_bytes(bytes, 1);
   ASSERT_EQ(put(*store_, pool_, "k", value).status, 0);
   test::set_device_bytes(buffer.pointer(), bytes_t(bytes, 0xcc));
-  store_client::get_request part;
+  auto part = one_of_many();
   part.offset = 12345;
   const auto got = get_device("k", buffer.pointer() + 777, 1'000'000, part);
   ASSERT_EQ(got.status, 0) << got.text;
