@@ -70,14 +70,14 @@ void measure(std::size_t count, std::size_t slots) {
   // To be given in the order of host addresses, and to see that a list has it already.
   std::vector<std::int32_t> in_order = read;
   std::sort(in_order.begin(), in_order.end());
-  copy::block_orders& orders = copy::orders_of_this_thread();
+  const copy::borrowed_orders orders;
   const double sorted = ns_per_block(count, [&] {
     const auto entry_of = [&](std::size_t i) {
       return copy::block_order::entry{static_cast<std::uint32_t>(read[i]), static_cast<std::uint32_t>(written[i])};
     };
     if (!copy::block_order::helps(count, kBytes, [&](std::size_t i) { return read[i]; })) return;
     const std::size_t head = copy::block_order::head(count);
-    sink += orders.head.sort(0, head, entry_of)[0].tag + orders.rest.sort(head, count, entry_of)[0].tag;
+    sink += orders->head.sort(0, head, entry_of)[0].tag + orders->rest.sort(head, count, entry_of)[0].tag;
   });
   const double seen = ns_per_block(
       count, [&] { sink += copy::block_order::helps(count, kBytes, [&](std::size_t i) { return in_order[i]; }); });

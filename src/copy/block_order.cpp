@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy/block_order.hpp"
 
+#include <array>
+#include <atomic>
 #include <bit>
-#include <memory>
 #include <utility>
 
 namespace pl::copy {
@@ -20,10 +21,26 @@ block_order::digits block_order::first_digits(std::uint32_t least, std::uint32_t
   return out;
 }
 
-block_orders& orders_of_this_thread() {
-  thread_local std::unique_ptr<block_orders> own;  // a pointer: libraries that are opened late have little thread-local room
-  if (own == nullptr) own = std::make_unique<block_orders>();
-  return *own;
+namespace {
+
+std::array<std::atomic<block_orders*>, 4> g_kept;
+
+}  // namespace
+
+borrowed_orders::borrowed_orders() {
+  for (auto& slot : g_kept)
+    if (own_.reset(slot.exchange(nullptr, std::memory_order_acquire)); own_ != nullptr) return;
+  own_ = std::make_unique<block_orders>();
+}
+
+borrowed_orders::~borrowed_orders() {
+  for (auto& slot : g_kept) {
+    block_orders* nothing = nullptr;
+    if (slot.compare_exchange_strong(nothing, own_.get(), std::memory_order_release, std::memory_order_relaxed)) {
+      static_cast<void>(own_.release());
+      return;
+    }
+  }
 }
 
 // How many there are of each becomes where they begin.

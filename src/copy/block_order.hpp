@@ -89,11 +89,23 @@ class block_order {
   std::size_t room_ = 0, count_ = 0;
 };
 
-// For the blocks that an engine is given first and for the others. Each thread keeps its own: new memory costs more than the
-// sorting does.
+// For the blocks that an engine is given first and for the others.
 struct block_orders {
   block_order head, rest;
 };
-block_orders& orders_of_this_thread();
+
+// Some are kept for those who sort next, because new memory costs more than the sorting does. Not thread-local: libraries
+// that are opened late have little room there.
+class borrowed_orders {
+ public:
+  borrowed_orders();
+  borrowed_orders(const borrowed_orders&) = delete;
+  borrowed_orders& operator=(const borrowed_orders&) = delete;
+  ~borrowed_orders();
+  block_orders* operator->() const noexcept { return own_.get(); }
+
+ private:
+  std::unique_ptr<block_orders> own_;
+};
 
 }  // namespace pl::copy

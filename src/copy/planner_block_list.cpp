@@ -204,7 +204,8 @@ status planner::add_of_one_kind(dma_engine::list& pieces, const block_list& list
   const std::uint64_t least = is_sorted ? *std::min_element(host.begin(), host.end()) / kHostPageBytes : 0;
   if (!is_sorted || *std::max_element(host.begin(), host.end()) / kHostPageBytes - least > UINT32_MAX)
     return add(count, [](std::size_t i) { return i; });
-  block_order& order = orders_of_this_thread().rest;
+  const borrowed_orders orders;
+  block_order& order = orders->rest;
   const std::size_t head = block_order::head(count);
   for (const auto& [begin, end] : {std::pair{std::size_t{0}, head}, std::pair{head, count}}) {
     const auto sorted = order.sort(begin, end, [&](std::size_t i) {
