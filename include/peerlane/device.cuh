@@ -255,7 +255,8 @@ PEERLANE_DEVICE_FN int make_copy(segment& made, const peerlane_device_window& de
   made.source = source.dma + source_offset;
   made.bytes = static_cast<unsigned>(bytes);
   if (bytes != 0) made.data_flags = kPitch | ((flags & PEERLANE_DEVICE_ORDERED) != 0 ? kNotPipelined : kPipelined);
-  if ((flags & PEERLANE_DEVICE_FLUSHED) != 0) made.data_flags |= kFlush;
+  // What goes to another GPU is flushed: a word on another way, to the host say, was seen before the bytes were there.
+  if ((flags & PEERLANE_DEVICE_FLUSHED) != 0 || destination.is_outside == PEERLANE_DEVICE_ON_PEER) made.data_flags |= kFlush;
   made.end_flags = kReleaseWord;
   return 0;
 }

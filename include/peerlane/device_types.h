@@ -27,9 +27,12 @@ struct peerlane_device_window {
   unsigned long long address;    /**< Kernels' address of the first byte; 0: kernels cannot reach it themselves. */
   unsigned long long dma;        /**< The engine's. */
   unsigned long long size_bytes; /**< Puts and gets outside of it are refused. */
-  unsigned is_outside;           /**< 1: not in the memory of the rings' GPU, so what kernels write there takes longer. */
+  unsigned is_outside;           /**< Not 0: not in the memory of the rings' GPU, so what kernels write there takes longer.
+                                      PEERLANE_DEVICE_ON_PEER: in another GPU's, and puts there are always flushed. */
   unsigned reserved;
 };
+
+enum { PEERLANE_DEVICE_ON_HOST = 1, PEERLANE_DEVICE_ON_PEER = 2 }; /**< `is_outside` of a window. */
 
 /** What device functions answer instead of a ticket: errno values, negated. */
 enum peerlane_device_error {

@@ -24,6 +24,12 @@ constexpr std::uint32_t kHelperTimesliceUs = 50;
 // semaphore writes overtakes bytes now and then: for the host one copy in two hundred, some 16 us (docs/results/dma).
 constexpr auto kOrder = dma::ordering::none_settled;
 
+// To another GPU a settled word is not enough: on two H200 it was seen in host memory before the copy's last bytes were
+// there.
+dma::ordering order_of(dma_engine::queue_kind kind) noexcept {
+  return kind == dma_engine::queue_kind::peer ? dma::ordering::none_flushed : kOrder;
+}
+
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
   using queue_kind = dma_engine::queue_kind;
   if (kind == queue_kind::peer) return 4;
@@ -152,7 +158,7 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
     if (destination->size_bytes == transfer.row_bytes && source->size_bytes == transfer.row_bytes) {
       const queue_kind kind = kind_of(ends);
       auto queued = submit(transfer.way, kind, [&](dma::channel& channel) {
-        return channel.copy(destination->address, source->address, transfer.row_bytes, kOrder);
+        return channel.copy(destination->address, source->address, transfer.row_bytes, order_of(kind));
       });
       if (!queued) return queued.error();
       made.owner_ = this;
@@ -536,7 +542,7 @@ bool dma_engine::list::give_to_helper() {
 status dma_engine::list::flush(bool is_last) {
   most_words_ = std::min(most_words_ * 2, kMaxWords);
   const dma::list_writer unended = commands_;  // another channel gives it another end
-  const auto order = is_last ? kOrder : dma::ordering::none;
+  const auto order = is_last ? order_of(kind_) : dma::ordering::none;
   const auto give = [&](dma::channel& channel) {
     commands_ = unended;
     return channel.copy_blocks(commands_, order);

@@ -238,7 +238,7 @@ status session::bind_window(open_window& made, std::uint64_t address, std::uint6
     // matter.
     const bool is_peer = found->bound.kind() == rm::channel_objects::memory_kind::peer;
     out.address = is_peer ? 0 : address;
-    out.is_outside = is_peer ? 1 : 0;
+    out.is_outside = is_peer ? PEERLANE_DEVICE_ON_PEER : 0;
     made.device = std::move(*found);
     return {};
   }
@@ -293,7 +293,7 @@ result<peerlane_device_window> session::add_shared(const dma::shared_region& sha
     auto bound = dma::import_region(*source_->addresses, shared);
     if (!bound) return bound.error();
     out.dma = bound->address();
-    out.is_outside = bound->kind() == rm::channel_objects::memory_kind::peer ? 1 : 0;
+    out.is_outside = bound->kind() == rm::channel_objects::memory_kind::peer ? PEERLANE_DEVICE_ON_PEER : 0;
     made.device.bound = std::move(*bound);
   }
   return keep(std::move(made), out);

@@ -53,7 +53,7 @@ TEST_P(peer_window, PutsAndGets) {
   const auto sent = fill_device(device_, 3);
   const auto window = add(other_, kWindowBytes);
   EXPECT_EQ(window.address, 0u) << "kernels reach it by rings";
-  EXPECT_EQ(window.is_outside, 1u);
+  EXPECT_EQ(window.is_outside, unsigned{PEERLANE_DEVICE_ON_PEER});
   EXPECT_TRUE(are_all(run("put_once", 1, 1, ring(), window, std::uint64_t{5}, gpu_, std::uint64_t{1001},
                           std::uint64_t{70'000}, unsigned{PEERLANE_DEVICE_FLUSHED}),
                       0));

@@ -143,7 +143,7 @@ bool copy_arena::verify(const copy_case& test_case, std::uint64_t bytes, const s
   const unsigned char* const data = seen + kCanary;
   if (std::memcmp(data, known + source_offset, bytes) != 0) {
     const auto [is, should] = std::mismatch(data, data + bytes, known + source_offset);
-    complain("data", static_cast<std::uint64_t>(is - data), *is, *should);
+    complain(*is == blank ? "unchanged data" : "data", static_cast<std::uint64_t>(is - data), *is, *should);
   }
   for (std::uint64_t i = 0; i < kCanary; ++i) {
     if (seen[i] != blank) complain("before the destination,", i, seen[i], blank);
