@@ -32,7 +32,11 @@ struct peerlane_device_window {
   unsigned reserved;
 };
 
-enum { PEERLANE_DEVICE_ON_HOST = 1, PEERLANE_DEVICE_ON_PEER = 2 }; /**< `is_outside` of a window. */
+/** `is_outside` of a window; 0: in the memory of the rings' GPU. */
+enum peerlane_device_place {
+  PEERLANE_DEVICE_ON_HOST = 1, /**< Host memory. */
+  PEERLANE_DEVICE_ON_PEER = 2  /**< Another GPU's. */
+};
 
 /** What device functions answer instead of a ticket: errno values, negated. */
 enum peerlane_device_error {
