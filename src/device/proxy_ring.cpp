@@ -104,8 +104,11 @@ bool proxy_ring::refill() {
   return false;
 }
 
-// Methods until a launch: what device.cuh writes.
-status proxy_ring::carry_out(const std::uint32_t* words, std::uint32_t ticket) {
+// Methods until a launch: what device.cuh writes. From a copy: once the segment counts as done, kernels write the next one
+// there.
+status proxy_ring::carry_out(const std::uint32_t* segment, std::uint32_t ticket) {
+  std::uint32_t words[PEERLANE_DEVICE_SEGMENT_WORDS];
+  std::memcpy(words, segment, sizeof words);
   commands now;
   now.registers[dma::method::kSemaphoreAddressHigh >> 2] = static_cast<std::uint32_t>(handle_.completed >> 32);
   now.registers[(dma::method::kSemaphoreAddressHigh >> 2) + 1] = static_cast<std::uint32_t>(handle_.completed);

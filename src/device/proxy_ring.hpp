@@ -42,7 +42,7 @@ class proxy_ring final : public dma::kernel_ring {
   proxy_ring(const copy::gpu_context& context, const dma::device_ring_options& options, memory_check is_window)
       : context_(context), options_(options), is_window_(std::move(is_window)) {}
   status set_up();
-  status carry_out(const std::uint32_t* words, std::uint32_t ticket);
+  status carry_out(const std::uint32_t* segment, std::uint32_t ticket);
   status launch(commands& now, std::uint32_t flags);
   status write_word(std::uint64_t address, std::uint32_t value);
   status check(std::uint64_t address, std::uint64_t bytes) const;
