@@ -40,8 +40,8 @@ enum class ordering {
   none,          // operations may overlap: for independent ones
   none_flushed,  // the same, and a flush stands behind each operation: who sees its completion word may read what it wrote
   // As `none`; the completion word is written by a transfer of its own, which begins when the transfers before it have
-  // ended. 0.6 us less than a flush. That bytes are there when the word is seen was measured (docs/results/dma), for all
-  // directions.
+  // ended. 0.6 us less than a flush. That bytes are there when the word is seen was measured (docs/results/dma) for the host
+  // and within a GPU; bytes for another GPU come later than the word (docs/design/0009-peer-memory.md).
   none_settled,
   waits,        // its first transfer begins when the transfers before it have ended
   flush_first,  // and a flush stands before it
