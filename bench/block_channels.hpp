@@ -21,6 +21,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "bench/must.hpp"
 #include "cuda/driver_table.hpp"
 #include "dma/channel.hpp"
 #include "measure/machine.hpp"
@@ -33,18 +34,6 @@ namespace pl::bench {
 constexpr std::size_t kMemoryBytes = std::size_t{2} << 30;
 constexpr std::size_t kCommandBytes = std::size_t{4} << 20;  // for each channel
 constexpr std::uint64_t kTimeoutNs = 2'000'000'000;
-
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-inline void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 
 enum class place { device, host };  // of the commands
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/must.hpp"
 #include "cuda/driver_table.hpp"
 #include "dma/address_space.hpp"
 #include "dma/channel.hpp"
@@ -19,18 +20,6 @@
 #include "rm/export_listener.hpp"
 
 namespace pl::bench {
-
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-inline void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 
 struct channel_setup {
   channel_setup(const cu::driver_table& table, const char* program) : cuda(table), file(program, {program}) {}

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/text.hpp"
+#include "bench/must.hpp"
 #include "cuda/kernel_image.hpp"
 #include "device/session.hpp"
 #include "device_peer_kernels_image.hpp"
@@ -21,13 +22,6 @@ using namespace pl;
 
 constexpr std::size_t kBytes = 4u << 20, kWordsAt = kBytes - 65536, kSourceAt = kBytes / 2;
 int failures = 0;
-
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 
 struct side {
   cu::context_t context = nullptr;

@@ -22,6 +22,7 @@
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "bench/must.hpp"
 #include "copy/channel_source.hpp"
 #include "copy/planner.hpp"
 #include "cuda/driver_table.hpp"
@@ -36,17 +37,6 @@ using namespace pl;
 constexpr std::uint64_t kTimeoutNs = 10'000'000'000;
 int failures = 0;
 
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 void check(bool is_right, const std::string& step) {
   if (is_right) return;
   ++failures;

@@ -167,7 +167,7 @@ class line_channel {
  private:
   template <class T>
   static T need(result<T> outcome, const char* step) {
-    return bench::need(std::move(outcome), step);
+    return pl::need(std::move(outcome), step);
   }
   std::uint64_t command_address(std::uint32_t slot) const {
     return (form_.are_commands_in_host ? host_.address() + kHostCommands : memory_.bound.address() + kCommands) +

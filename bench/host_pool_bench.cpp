@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "bench/must.hpp"
 #include "copy/completion.hpp"
 #include "copy/host_pool.hpp"
 #include "copy/pinned_buffer.hpp"
@@ -29,18 +30,6 @@ namespace {
 using namespace pl;
 
 constexpr std::uint64_t kBlock = 32u << 10, kBlocks = 2048;
-
-template <class T>
-T need(result<T> outcome, const char* step) {
-  if (outcome) return std::move(*outcome);
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
-void need(const status& outcome, const char* step) {
-  if (outcome) return;
-  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
-  std::exit(1);
-}
 
 enum class mode { none, pool, prepared };
 constexpr const char* kModes[] = {"none", "pool", "prepared"};

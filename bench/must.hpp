@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a benchmark ends when something fails: with the reason, and at once, since threads may still work.
+// How a benchmark ends when something fails: with the reason. `die` and `must` end it at once, since threads may still work;
+// `need` names the step that failed.
 #pragma once
 
 #include <cerrno>
@@ -25,6 +26,18 @@ T must(result<T> got) {
 }
 inline void must(const status& done) {
   if (!done) die(done.error().message);
+}
+
+template <class T>
+T need(result<T> outcome, const char* step) {
+  if (outcome) return std::move(*outcome);
+  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
+  std::exit(1);
+}
+inline void need(const status& outcome, const char* step) {
+  if (outcome) return;
+  std::printf("FAILED: %s: %s\n", step, outcome.error().message.c_str());
+  std::exit(1);
 }
 
 }  // namespace pl

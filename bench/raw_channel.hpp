@@ -140,7 +140,7 @@ class raw_channel {
   }
   template <class T>
   static T need(result<T> outcome, const char* step) {
-    return bench::need(std::move(outcome), step);
+    return pl::need(std::move(outcome), step);
   }
   std::shared_ptr<dma::address_space> space_;
   dma::address_space::own_memory memory_;

@@ -2,13 +2,13 @@
 #include "copy/completion.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "copy/planner_impl.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::copy {
 
@@ -75,12 +75,8 @@ void planner::run_queue() {
 void planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind) {
   const std::lock_guard lock(shared_->queue_mutex);
   if (!shared_->runner.joinable()) {
-    // Signals are for the application's threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const blocked_signals during_start;
     shared_->runner = std::thread([this] { run_queue(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   shared_->queue.push_back({std::move(run), dma, behind});
   shared_->queue_changed.notify_one();

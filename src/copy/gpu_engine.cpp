@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "copy/thread_index.hpp"
 #include "cuda/kernel_image.hpp"
 #include "gpu_engine_image.hpp"
+#include "os/blocked_signals.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::copy {
@@ -437,12 +437,8 @@ result<gpu_engine::hold> gpu_engine::keep_hot() {
   if (auto started = start(); !started) return started.error();
   const std::lock_guard lock(keeper_->mutex);
   if (!keeper_->thread.joinable()) {
-    // Signals are for the application's threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const blocked_signals during_start;
     keeper_->thread = std::thread([this] { keep(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   ++keeper_->holds;
   g_holds.add();

@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +15,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "copy/stream_capture.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::copy {
 namespace {
@@ -360,11 +360,8 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
 void stream_order::start_looking() {
   if (is_asleep_) changed_.notify_one();
   if (looker_.joinable()) return;
-  sigset_t all, before;  // signals are for the application's threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const blocked_signals during_start;
   looker_ = std::thread([this] { look_after(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void stream_order::look_after() {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <system_error>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "cuda/pointer.hpp"
 #include "device/proxy_ring.hpp"
 #include "map/device_range.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::device {
 namespace {
@@ -67,16 +67,12 @@ result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, con
     PL_LOG(info, "a thread carries out what kernels post: %s", made->why_proxy_.c_str());
   }
   if (status done = made->open_rings(); !done) return done.error();
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
   try {
+    const blocked_signals during_start;
     made->thread_ = std::thread([self = made.get()] { self->run(); });
   } catch (const std::system_error&) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return failure{EAGAIN, "the thread that refills rings could not be started: raise the limit of processes"};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return made;
 }
 

@@ -17,6 +17,7 @@
 
 #include "base/text.hpp"
 #include "messaging/bootstrap/endpoint.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::triggered {
 namespace {
@@ -77,16 +78,12 @@ result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
   made->listener_ = std::move(*listener);
   made->stop_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made->stop_) return failure{errno, "no descriptor to stop a thread by: " + errno_text(errno)};
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
   try {
+    const blocked_signals during_start;
     made->thread_ = std::thread([self = made.get()] { self->run(); });
   } catch (const std::system_error&) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return failure{EAGAIN, "the thread that gives memory to peers could not be started: raise the limit of processes"};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return made;
 }
 

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// For whoever starts a thread of the library's own: a thread inherits the mask of its maker, and the application's signals
+// are for the application's threads. The maker's mask comes back at the end of the scope, also when the thread could not be
+// started.
+#pragma once
+
+#include <pthread.h>
+
+#include <csignal>
+
+namespace pl {
+
+class blocked_signals {
+ public:
+  blocked_signals() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  blocked_signals(const blocked_signals&) = delete;
+  blocked_signals& operator=(const blocked_signals&) = delete;
+  ~blocked_signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace pl
