@@ -7,11 +7,11 @@
 #include <time.h>
 
 #include <algorithm>
-#include <csignal>
 #include <system_error>
 #include <thread>
 
 #include "base/clock.hpp"
+#include "os/blocked_signals.hpp"
 #include "sim/resource_calls.hpp"
 
 namespace pl::sim {
@@ -47,15 +47,11 @@ class idle_pause {
 void resource_manager::add_channel(const object& made) {
   channels_.push_back({made.board, made.channel});
   if (has_engine_) return;
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
   try {
+    const blocked_signals blocked;
     std::thread([self = shared_from_this()] { self->run_engine(); }).detach();
     has_engine_ = true;
   } catch (const std::system_error&) {}  // the channel does not answer, as one of a GPU that hangs
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // The caller has the lock, so the engine is between two slices: nothing of the channel touches memory any more.

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "sim/word_order.hpp"
+
 namespace pl::sim {
 namespace {
 
@@ -87,13 +89,17 @@ bool channel_memory::can_reach(std::uint64_t offset) const {
 
 std::optional<std::uint32_t> channel_memory::load_word(std::uint64_t offset) const {
   if (!can_reach(offset)) return {};
-  if (std::uint32_t value = 0; kAlwaysThroughKernel)
-    return read(offset, &value, sizeof value) ? std::optional(value) : std::nullopt;
+  if (std::uint32_t value = 0; kAlwaysThroughKernel) {
+    if (!read(offset, &value, sizeof value)) return {};
+    after_loading_word();
+    return value;
+  }
   return __atomic_load_n(reinterpret_cast<const std::uint32_t*>(bytes_ + offset), __ATOMIC_ACQUIRE);
 }
 
 bool channel_memory::store_word(std::uint64_t offset, std::uint32_t value) const {
   if (!can_reach(offset)) return false;
+  before_storing_word();
   if (kAlwaysThroughKernel) return write(offset, &value, sizeof value);
   __atomic_store_n(reinterpret_cast<std::uint32_t*>(bytes_ + offset), value, __ATOMIC_RELEASE);
   return true;

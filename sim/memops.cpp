@@ -11,6 +11,7 @@
 #include "base/two_views.hpp"
 #include "sim/address_space.hpp"
 #include "sim/graph.hpp"
+#include "sim/word_order.hpp"
 
 namespace pl::sim {
 namespace {
@@ -50,6 +51,7 @@ void wait_for_word(const memory_operation& op, const context_fate& fate) {
   for (unsigned round = 0; !fate.ended(); ++round) {
     if (op.is_64 ? is_satisfied<std::uint64_t>(op) : is_satisfied<std::uint32_t>(op)) {
       after_load_in_view(op.address);
+      after_loading_word();
       return;
     }
     if (round < kYields) {
@@ -69,6 +71,7 @@ void write_word(const memory_operation& op) {
     return;
   }
   before_store_in_view(op.address);
+  before_storing_word();
   const int order = (op.flags & write_value::no_memory_barrier) != 0 ? __ATOMIC_RELAXED : __ATOMIC_RELEASE;
   if (op.is_64) __atomic_store_n(reinterpret_cast<std::uint64_t*>(op.word.data), op.value, order);
   else __atomic_store_n(reinterpret_cast<std::uint32_t*>(op.word.data), static_cast<std::uint32_t>(op.value), order);

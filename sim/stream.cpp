@@ -2,8 +2,9 @@
 #include "sim/stream.hpp"
 
 #include <chrono>
-#include <csignal>
 #include <thread>
+
+#include "os/blocked_signals.hpp"
 
 namespace pl::sim {
 namespace {
@@ -14,12 +15,8 @@ constexpr std::chrono::milliseconds kWorkerLinger{100};
 }  // namespace
 
 void start_thread(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const blocked_signals blocked;
   std::thread(std::move(body)).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 stream::ticket stream::submit(std::vector<dependency> after, action work, bool always) {

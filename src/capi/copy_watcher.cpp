@@ -2,8 +2,9 @@
 #include "capi/copy_watcher.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <time.h>
+
+#include "os/blocked_signals.hpp"
 
 namespace pl {
 namespace {
@@ -40,18 +41,13 @@ void copy_watcher::watch(std::shared_ptr<watched_copy> one) {
   const std::lock_guard lock(mutex_);
   watched_.push_back(std::move(one));
   if (!thread_.joinable()) {
-    // Signals are for the application's threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
+      const blocked_signals blocked;
       thread_ = std::thread([this] { run(); });
     } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
       watched_.pop_back();
       throw;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   changed_.notify_one();
 }

@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -27,6 +26,7 @@
 #include "copy/memory_window.hpp"
 #include "copy/refusal_list.hpp"
 #include "copy/spin_lock.hpp"
+#include "os/blocked_signals.hpp"
 #include "os/device_io.hpp"
 #include "os/fork_guard.hpp"
 
@@ -442,9 +442,7 @@ void mapping_cache::state::start_sweep() {
   const std::lock_guard guard(sweep_mutex);
   if (!std::exchange(has_work, true)) sweep_wakes.notify_all();
   if (is_sweeping) return;
-  sigset_t all, before;  // the application's signals are for its own threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const blocked_signals blocked;
   const int code = pthread_create(
       &sweep_thread, nullptr,
       [](void* self) -> void* {
@@ -452,7 +450,6 @@ void mapping_cache::state::start_sweep() {
         return nullptr;
       },
       this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   is_sweeping = code == 0;
   if (code != 0) PL_LOG(warn, "no thread for the sweep of cached mappings: %s", errno_text(code).c_str());
 }

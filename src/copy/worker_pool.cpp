@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cctype>
 #include <climits>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -22,6 +21,7 @@
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::copy {
@@ -241,14 +241,8 @@ unsigned worker_pool::state::start_helpers(unsigned wanted) {
 
 bool worker_pool::state::start_helper(unsigned index) {
   seats[index] = {this, index, {}};
-  // The application's signals are for its own threads; a thread inherits the mask of its maker.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
-  const int failed = pthread_create(&seats[index].thread, nullptr, thread_main, &seats[index]);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return failed == 0;
+  const blocked_signals blocked;
+  return pthread_create(&seats[index].thread, nullptr, thread_main, &seats[index]) == 0;
 }
 
 void worker_pool::state::stop() {

@@ -2,7 +2,6 @@
 #include "map/bounded_call.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <cerrno>
 #include <chrono>
@@ -13,6 +12,7 @@
 
 #include "base/text.hpp"
 #include "cuda/pointer.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl {
 
@@ -55,16 +55,15 @@ result<std::shared_ptr<bounded_call>> bounded_call::start(const cu::driver_table
   shared->work = std::move(work);
   auto made = std::make_shared<bounded_call>(shared);
   auto argument = std::make_unique<std::shared_ptr<state>>(std::move(shared));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   pthread_attr_t detached;
   pthread_attr_init(&detached);
   pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
   pthread_t thread;
-  const int code = pthread_create(&thread, &detached, thread_main, argument.get());
+  const int code = [&] {
+    const blocked_signals blocked;
+    return pthread_create(&thread, &detached, thread_main, argument.get());
+  }();
   pthread_attr_destroy(&detached);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (code != 0) return failure{EAGAIN, "a thread cannot be started: raise the limit of processes (ulimit -u)"};
   argument.release();
   return made;

@@ -81,9 +81,6 @@ TEST_F(PlannerCapture, RowsAreNodesToo) {
 
 // Two graphs in turns, and between them copies by channel of the same memory, ordered by their ends.
 TEST_F(PlannerCapture, GraphsAndChannelsTakeTurns) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "streams and channels are ordered by words of simulated memory, which ThreadSanitizer does not follow";
-#endif
   guarded_device device(kBytes, 3);
   guarded_host first(context_of(0), kBytes, 5), second(context_of(0), kBytes, 7);
   const auto in = make_graph_of({{direction::to_device, device.address(), first.address(), kBytes}});
