@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server moves device memory of its clients by DMA channels of its own (the simulated GPU): values, what it refuses, and
 // ends of connections, memory and transfers.
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include <numeric>
 
+#include "base/env.hpp"
 #include "copy/planner.hpp"
 #include "map/rm_space.hpp"
 #include "rm/simulated_device_io.hpp"
 #include "store/client/device_link.hpp"
+#include "test/store/server/other_process.hpp"
 #include "test/store/server/raw_peer.hpp"
 #include "test/support/sim_fixture.hpp"
 
@@ -294,6 +297,59 @@ TEST_F(store_gpu_direct, AClientThatVanishesLeavesNoHalfValue) {
     found = store_->run(store_->make_get(pool_, "k" + std::to_string(round), memory_of(room), {}));
     ASSERT_TRUE(found.status == ENOENT || (found.status == 0 && room == value)) << found.status << found.text;
   }
+}
+
+constexpr std::size_t kMovedBytes = 20u << 20;
+
+// Two puts and a get at a time, all moved by the store, of memory of this process.
+TEST(store_gpu_direct_helper, DISABLED_MovesUntilKilled) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const test::current_device current(0);
+  const auto copies = copy::planner::open(test::simulated_cuda(), copy::planner::options_from_environment());
+  ASSERT_TRUE(copies) << copies.error().message;
+  store_client::client_options options;
+  options.server.socket = env_read("PEERLANE_STORE").text + "/store.sock";
+  options.copies = copies->get();
+  options.cuda = &test::simulated_cuda();
+  options.require = path::gpu_direct;
+  const auto store = store_rig::open(options);
+  ASSERT_NE(store, nullptr);
+  const auto pool = store->open_pool("p");
+  const test::device_buffer source(kMovedBytes), target(kMovedBytes);
+  test::set_device_bytes(source.pointer(), test::random_bytes(kMovedBytes, 9));
+  const auto from = store->classify(source.pointer(), kMovedBytes), to = store->classify(target.pointer(), kMovedBytes);
+  store_client::get_request whole;
+  whole.is_one_of_many = true;
+  for (;;) {
+    const std::vector moved{store->make_put(*pool, "theirs", *from, at_level(durability::volatile_)),
+                            store->make_put(*pool, "other", *from, at_level(durability::volatile_)),
+                            store->make_get(*pool, "ours", *to, whole)};
+    store->start(moved);
+    for (const auto& one : moved) store->wait(one);
+  }
+}
+
+// Its memory is copied to and from when it dies. Nothing of it stays: no grant, no pin, no share of what its principal may
+// hand over (which is what two such clients need), and what it put is whole.
+TEST_F(store_gpu_direct, AClientKilledInTheMiddleOfACopyLeavesNothing) {
+  rig_.config.arena_bytes = 256u << 20;
+  rig_.config.max_principal_device_bytes = 3 * kMovedBytes;
+  start_and_open();
+  const auto value = test::random_bytes(kMovedBytes, 3);
+  ASSERT_EQ(put(*store_, pool_, "ours", value, at_level(durability::volatile_)).status, 0);
+  const auto& engine = rig_.server().engine();
+  for (unsigned round = 0; round < 6; ++round) {
+    const auto puts_before = engine.stats().puts;
+    other_process client("store_gpu_direct_helper.DISABLED_MovesUntilKilled", rig_.config.data);
+    ASSERT_TRUE(soon([&] { return engine.stats().puts > puts_before + 1 && engine.stats().grants > 0; }, 60)) << round;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 * round));
+    client.end(SIGKILL);
+    EXPECT_TRUE(soon([&] { return engine.stats().grants == 0 && engine.stats().pins == 0; })) << round;
+    EXPECT_EQ(get(*store_, pool_, "ours", kMovedBytes), value);
+    EXPECT_EQ(get(*store_, pool_, "theirs", kMovedBytes), test::random_bytes(kMovedBytes, 9)) << round;
+  }
+  const test::device_buffer all(3 * kMovedBytes);
+  EXPECT_EQ(put_device("k", all.pointer(), 1 << 20).result.way, path::gpu_direct) << "its share came back";
 }
 
 // ---- What is refused

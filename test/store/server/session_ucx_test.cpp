@@ -5,18 +5,15 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <atomic>
 #include <fstream>
 
 #include "base/env.hpp"
 #include "store/protocol/greeting.hpp"
+#include "test/store/server/other_process.hpp"
 #include "test/store/server/store_rig.hpp"
-
-extern char** environ;
 
 namespace pl::store_test {
 namespace {
@@ -39,28 +36,6 @@ struct environment {
   environment(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
   ~environment() { unsetenv(name_); }
   const char* name_;
-};
-
-// This program again, running one test that is off otherwise; PEERLANE_STORE says about which store.
-class other_process {
- public:
-  other_process(const std::string& test, const std::string& about) {
-    const environment setting("PEERLANE_STORE", about);
-    std::string filter = "--gtest_filter=" + test, also = "--gtest_also_run_disabled_tests";
-    std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-    char* arguments[] = {self.data(), filter.data(), also.data(), nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, self.c_str(), nullptr, nullptr, arguments, environ), 0);
-  }
-  ~other_process() { end(SIGKILL); }
-  void end(int signal_number) {
-    if (pid_ <= 0) return;
-    kill(pid_, signal_number);
-    waitpid(std::exchange(pid_, 0), nullptr, 0);
-  }
-  void send(int signal_number) const { kill(pid_, signal_number); }
-
- private:
-  pid_t pid_ = 0;
 };
 
 store_client::client_options by_ucx(store_client::client_options options) {
