@@ -317,13 +317,13 @@ TEST(store_gpu_direct_helper, DISABLED_MovesUntilKilled) {
   const auto pool = store->open_pool("p");
   const test::device_buffer source(kMovedBytes), target(kMovedBytes);
   test::set_device_bytes(source.pointer(), test::random_bytes(kMovedBytes, 9));
-  const auto from = store->classify(source.pointer(), kMovedBytes), to = store->classify(target.pointer(), kMovedBytes);
+  const auto given = store->classify(source.pointer(), kMovedBytes), wanted = store->classify(target.pointer(), kMovedBytes);
   store_client::get_request whole;
   whole.is_one_of_many = true;
   for (;;) {
-    const std::vector moved{store->make_put(*pool, "theirs", *from, at_level(durability::volatile_)),
-                            store->make_put(*pool, "other", *from, at_level(durability::volatile_)),
-                            store->make_get(*pool, "ours", *to, whole)};
+    const std::vector moved{store->make_put(*pool, "theirs", *given, at_level(durability::volatile_)),
+                            store->make_put(*pool, "other", *given, at_level(durability::volatile_)),
+                            store->make_get(*pool, "ours", *wanted, whole)};
     store->start(moved);
     for (const auto& one : moved) store->wait(one);
   }
