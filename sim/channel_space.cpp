@@ -100,6 +100,7 @@ std::optional<std::uint32_t> channel_memory::load_word(std::uint64_t offset) con
 bool channel_memory::store_word(std::uint64_t offset, std::uint32_t value) const {
   if (!can_reach(offset)) return false;
   before_storing_word();
+  if (is_host()) before_store_in_view(reinterpret_cast<std::uint64_t>(bytes_ + offset));  // dma::channel looks there
   if (kAlwaysThroughKernel) return write(offset, &value, sizeof value);
   __atomic_store_n(reinterpret_cast<std::uint32_t*>(bytes_ + offset), value, __ATOMIC_RELEASE);
   return true;

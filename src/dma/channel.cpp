@@ -12,6 +12,7 @@
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "base/two_views.hpp"
 
 namespace pl::dma {
 namespace {
@@ -156,7 +157,13 @@ sequence channel::completed() const noexcept {
   sequence seen = seen_.load(std::memory_order_acquire);
   sequence now = seen;
   // A word that is not there yet holds an older number, or 0. A late word of an earlier operation hides no later one.
-  while (__atomic_load_n(&completions_[word_index(now + 1)], __ATOMIC_ACQUIRE) == static_cast<std::uint32_t>(now + 1)) ++now;
+  const auto has_come = [this](sequence number) {
+    const auto* const word = &completions_[word_index(number)];
+    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != static_cast<std::uint32_t>(number)) return false;
+    after_load_in_view(reinterpret_cast<std::uint64_t>(word));
+    return true;
+  };
+  while (has_come(now + 1)) ++now;
   while (seen < now && !seen_.compare_exchange_weak(seen, now, std::memory_order_acq_rel)) {}
   return std::max(seen, now);
 }
