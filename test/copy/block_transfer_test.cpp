@@ -171,15 +171,7 @@ TEST(BlockTransfer, NeighboursOnBothSidesAreOnePiece) {
 
 // ---- What arrives
 
-class PlannerBlocks : public planner_fixture {
- protected:
-  void open_channels() {
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
-    open("", wanted);
-  }
-};
+class PlannerBlocks : public planner_fixture {};
 
 // A paged memory over one allocation of `pages` pages, each with its part of every plane, or plane behind plane.
 struct layout {
@@ -278,9 +270,8 @@ TEST_F(PlannerBlocks, SoItIsWithoutChannelsAndForPageableMemory) {
   for (unsigned seed = 100; seed < 106; ++seed)
     for (const direction way : {direction::to_device, direction::to_host})
       expect_blocks_moved(*planner_, way, false, false, seed);
-  planner::options wanted;
+  auto wanted = by_channels();
   wanted.channels = channel_use::never;
-  wanted.use_engine = false;
   open("", wanted);
   for (unsigned seed = 200; seed < 206; ++seed)
     for (const direction way : kDirections) expect_blocks_moved(*planner_, way, true, false, seed);

@@ -25,9 +25,8 @@ bool is_readable(int fd, int timeout_ms) {
 class CompletionDescriptor : public planner_fixture {
  protected:
   void open_with(bool has_channels) {
-    planner::options wanted;
-    wanted.channels = has_channels ? channel_use::always : channel_use::never;
-    wanted.use_engine = false;
+    auto wanted = by_channels();
+    if (!has_channels) wanted.channels = channel_use::never;
     // Channels take what they can; the rest is CUDA's.
     std::string curves;
     for (const auto way : {direction::to_host, direction::to_device})

@@ -26,11 +26,7 @@ class LostGpu : public planner_fixture {
     const auto found = dlsym(cuda_.library, "peerlaneSimLoseGpus");
     ASSERT_NE(found, nullptr);
     lose_ = reinterpret_cast<void (*)(int)>(found);
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
-    open("", wanted);
-    ASSERT_TRUE(planner_->prepare(0));
+    open_channels();
     set_patience_for_tests(kPatienceNs);
   }
   void TearDown() override {

@@ -11,11 +11,7 @@ constexpr std::size_t kBytes = 50'000;
 class PlannerCapture : public planner_fixture {
  protected:
   void SetUp() override {
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
-    open("", wanted);
-    ASSERT_TRUE(planner_->prepare(0));
+    open_channels();
     ASSERT_EQ(cuda_.cuStreamCreate(&stream_, cu::stream_flag::non_blocking), 0);
   }
   void TearDown() override { EXPECT_EQ(cuda_.cuStreamDestroy_v2(stream_), 0); }

@@ -20,13 +20,6 @@ namespace {
 
 class PlannerChannel : public planner_fixture {
  protected:
-  void open_channels(const std::string& curves = "") {
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
-    open(curves, wanted);
-    ASSERT_TRUE(planner_->prepare(0));
-  }
   std::size_t free_bytes() const {
     std::size_t now = 0, all = 0;
     EXPECT_EQ(cuda_.cuMemGetInfo_v2(&now, &all), cu::error_code::success);
@@ -231,9 +224,7 @@ TEST_F(PlannerChannel, RingsAreTakenWhereTheyCostLeastAndOnlyWhereTheyAreAllowed
                       curve(direction::to_host, other_side::pageable, {method::bounce, 2}, 100) +
                       curve(direction::to_host, other_side::pageable, {method::dma_ring, 2});
   for (const bool is_allowed : {true, false}) {
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
+    auto wanted = by_channels();
     wanted.rings = is_allowed ? trial::simulated : trial::never;
     open(curves, wanted);
     ASSERT_TRUE(planner_->prepare(0));

@@ -78,6 +78,17 @@ class planner_fixture : public testing::Test {
     ASSERT_TRUE(made) << made.error().message;
     planner_ = *std::move(made);
   }
+  // Channels for all that they can do, and no resident copy kernel.
+  static planner::options by_channels() {
+    planner::options wanted;
+    wanted.channels = channel_use::always;
+    wanted.use_engine = false;
+    return wanted;
+  }
+  void open_channels(const std::string& curves = "") {
+    open(curves, by_channels());
+    ASSERT_TRUE(planner_->prepare(0));
+  }
   std::uint64_t taken(method kind) const { return planner_->counts().copies[static_cast<std::size_t>(kind)]; }
   // The GPU engine may be between two leases at any moment.
   status copy_by_now(const choice& option, const transfer& transfer) {

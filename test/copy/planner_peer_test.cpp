@@ -15,18 +15,14 @@ constexpr choice kChannel{method::dma_channel, 1};
 
 class PlannerPeer : public planner_fixture {
  protected:
-  void open_channels() {
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
-    open("", wanted);
-    ASSERT_TRUE(planner_->prepare(0));
+  void open_both() {
+    open_channels();
     ASSERT_TRUE(planner_->prepare(1));
   }
 };
 
 TEST_F(PlannerPeer, CopiesOfEachSizeBothWays) {
-  open_channels();
+  open_both();
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{64}, std::size_t{4097}, (std::size_t{3} << 20) + 5})
     for (const bool is_back : {false, true}) {
       guarded_device near(bytes, 3, 0), far(bytes, 1, 1);
@@ -43,7 +39,7 @@ TEST_F(PlannerPeer, CopiesOfEachSizeBothWays) {
 }
 
 TEST_F(PlannerPeer, TheCheapestWayByTheBuiltInCosts) {
-  open_channels();
+  open_both();
   for (const std::size_t bytes : {std::size_t{16} << 10, std::size_t{4} << 20}) {
     const copy_case one(direction::on_device, other_side::peer_gpu, bytes);
     const auto before = taken(method::dma_channel);
@@ -54,7 +50,7 @@ TEST_F(PlannerPeer, TheCheapestWayByTheBuiltInCosts) {
 }
 
 TEST_F(PlannerPeer, RowsAndLists) {
-  open_channels();
+  open_both();
   constexpr std::size_t kRows = 50, kRow = 300, kPitch = 512;
   guarded_device near(kRows * kPitch, 0, 0), far(kRows * kPitch, 0, 1);
   const auto data = test::random_bytes(kRows * kPitch, 4);
@@ -84,7 +80,7 @@ TEST_F(PlannerPeer, RowsAndLists) {
 
 // Pieces that GPU 0 sends and pieces that it gets, in one list: all arrive, whoever moves them.
 TEST_F(PlannerPeer, AListOfBothDirections) {
-  open_channels();
+  open_both();
   constexpr std::size_t kBytes = 64u << 10;
   guarded_device near(2 * kBytes, 0, 0), far(2 * kBytes, 0, 1);
   const auto a = test::random_bytes(2 * kBytes, 1), b = test::random_bytes(2 * kBytes, 2);
@@ -98,7 +94,7 @@ TEST_F(PlannerPeer, AListOfBothDirections) {
 }
 
 TEST_F(PlannerPeer, BlocksOfPagedMemories) {
-  open_channels();
+  open_both();
   constexpr std::size_t kBlock = 16384, kCount = 40, kPlane = kBlock * kCount;
   for (const bool is_back : {false, true}) {
     guarded_device near(2 * kPlane, 0, 0), far(2 * kPlane, 0, 1);
@@ -131,7 +127,7 @@ TEST_F(PlannerPeer, BlocksOfPagedMemories) {
 }
 
 TEST_F(PlannerPeer, AsynchronousCopiesAndStreamsThatWaitForThem) {
-  open_channels();
+  open_both();
   constexpr std::size_t kBytes = 300'000;
   guarded_device near(kBytes, 0, 0), far(kBytes, 0, 1), behind(kBytes, 0, 0);
   cu::stream_t stream = nullptr;
@@ -159,7 +155,7 @@ TEST_F(PlannerPeer, AsynchronousCopiesAndStreamsThatWaitForThem) {
 // Memory of the other GPU that is freed goes back to it, and what is allocated there anew is never reached by the old
 // binding.
 TEST_F(PlannerPeer, FreedMemoryOfTheOtherGpu) {
-  open_channels();
+  open_both();
   constexpr std::size_t kBytes = 1u << 20;
   guarded_device near(kBytes, 0, 0);
   const auto free_on_one = [&] {
@@ -182,7 +178,7 @@ TEST_F(PlannerPeer, FreedMemoryOfTheOtherGpu) {
 
 TEST_F(PlannerPeer, WithoutALinkCudaCopies) {
   ASSERT_EQ(setenv("PEERLANE_SIM_MODE", "no_peers", 1), 0);
-  open_channels();
+  open_both();
   const copy_case one(direction::on_device, other_side::peer_gpu, 100'000);
   const auto refused = planner_->copy_by(kChannel, one.to_transfer());
   EXPECT_EQ(refused.code(), ENOTSUP);

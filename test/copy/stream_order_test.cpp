@@ -23,11 +23,7 @@ bool is_soon(Reached reached) {
 class StreamOrder : public planner_fixture {
  protected:
   void SetUp() override {
-    planner::options wanted;
-    wanted.channels = channel_use::always;
-    wanted.use_engine = false;
-    open("", wanted);
-    ASSERT_TRUE(planner_->prepare(0));
+    open_channels();
     ASSERT_EQ(cuda_.cuStreamCreate(&later_, cu::stream_flag::non_blocking), 0);
   }
   void TearDown() override { EXPECT_EQ(cuda_.cuStreamDestroy_v2(later_), 0); }

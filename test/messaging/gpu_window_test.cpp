@@ -56,27 +56,6 @@ class gpu_window : public testing::TestWithParam<side> {};
 INSTANTIATE_TEST_SUITE_P(every_side, gpu_window, testing::ValuesIn(kSides),
                          [](const auto& values) { return std::string(values.param.name); });
 
-// Sizes on both sides of every limit: of stores, of parts, of the driver's objects.
-int put_and_get(const rank_context& ctx, const window::key_t& key, bool is_device) {
-  std::uint64_t offset = 3;
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{64}, std::size_t{4096}, std::size_t{70'001},
-                                  std::size_t{1'000'000}, std::size_t{2'500'000}}) {
-    piece source(is_device, bytes), back(is_device, bytes);
-    source.set(test::random_bytes(bytes, bytes + 7));
-    auto put = ctx.messenger->put(key, offset, source.all());
-    CHECK(put.has_ended());
-    CHECK_OK(put.outcome());
-    auto got = ctx.messenger->get(key, offset, back.all());
-    CHECK(got.has_ended());
-    CHECK_OK(got.outcome());
-    CHECK(back.get(bytes) == source.get(bytes));
-    offset += bytes;
-  }
-  CHECK(ctx.messenger->put(key, kWindow - 4, host_buffer(&offset, 8)).outcome().code() == EINVAL);
-  CHECK(ctx.messenger->counts().one_sided == 2 * 7);
-  return 0;
-}
-
 TEST_P(gpu_window, a_stopped_target_is_read_and_written) {
   EXPECT_EQ(run_two(GetParam().of_rank_1,
                     [](const rank_context& ctx) {
@@ -90,7 +69,7 @@ TEST_P(gpu_window, a_stopped_target_is_read_and_written) {
                       }
                       const invitation mine{{}, exposed.key(), getpid()};
                       const int line = with_stopped_rank_0(ctx, mine, [&](const invitation& given) {
-                        return put_and_get(ctx, given.exposed, GetParam().is_device);
+                        return put_and_get(ctx, given.exposed, kWindow, GetParam().is_device);
                       });
                       if (line != 0) return line;
                       CHECK_OK(ctx.messenger->barrier(kPatience));

@@ -50,4 +50,27 @@ int with_stopped_rank_0(const rank_context& ctx, const invitation& mine, Act&& a
   return line;
 }
 
+// A window is written and read back by calls that have ended when they return, in sizes on both sides of every limit: of
+// stores, of parts, of the driver's objects (2 MiB). What lies outside is refused.
+inline constexpr std::size_t kPutAndGetSizes[] = {0, 1, 64, 4096, 70'001, 1'000'000, 2'500'000};
+inline int put_and_get(const rank_context& ctx, const window::key_t& key, std::size_t window_bytes, bool is_device) {
+  const auto counted = ctx.messenger->counts().one_sided;
+  std::uint64_t offset = 3;
+  for (const std::size_t bytes : kPutAndGetSizes) {
+    piece source(is_device, bytes), back(is_device, bytes);
+    source.set(test::random_bytes(bytes, bytes + 7));
+    auto put = ctx.messenger->put(key, offset, source.all());
+    CHECK(put.has_ended());
+    CHECK_OK(put.outcome());
+    auto got = ctx.messenger->get(key, offset, back.all());
+    CHECK(got.has_ended());
+    CHECK_OK(got.outcome());
+    CHECK(back.get(bytes) == source.get(bytes));
+    offset += bytes;
+  }
+  CHECK(ctx.messenger->put(key, window_bytes - 4, host_buffer(&offset, 8)).outcome().code() == EINVAL);
+  CHECK(ctx.messenger->counts().one_sided - counted == 2 * std::size(kPutAndGetSizes));
+  return 0;
+}
+
 }  // namespace pl::messaging
