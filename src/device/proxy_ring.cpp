@@ -114,13 +114,13 @@ status proxy_ring::carry_out(const std::uint32_t* segment, std::uint32_t ticket)
   now.registers[(dma::method::kSemaphoreAddressHigh >> 2) + 1] = static_cast<std::uint32_t>(handle_.completed);
   now.registers[(dma::method::kSemaphoreAddressHigh >> 2) + 2] = ticket;
   for (std::size_t i = 0; i < PEERLANE_DEVICE_SEGMENT_WORDS; ++i) {
-    const std::uint32_t header = words[i], count = header >> 16 & 0x1fff, method = (header & 0xfff) << 2;
-    if (header >> 29 == 4) {
-      now.registers[method >> 2] = count;  // the value
-      if (method != dma::method::kLaunch) continue;
+    const std::uint32_t header = words[i], count = header >> 16 & 0x1fff, first = header & 0xfff;
+    if (header >> 29 == 4 && first < commands::kRegisters) {
+      now.registers[first] = count;  // the value
+      if (first != dma::method::kLaunch >> 2) continue;
       if (status done = launch(now, count); !done) return done;
-    } else if (header >> 29 == 1 && i + count < PEERLANE_DEVICE_SEGMENT_WORDS && (method >> 2) + count <= now.kRegisters) {
-      std::memcpy(&now.registers[method >> 2], words + i + 1, count * sizeof(std::uint32_t));
+    } else if (header >> 29 == 1 && i + count < PEERLANE_DEVICE_SEGMENT_WORDS && first + count <= commands::kRegisters) {
+      std::memcpy(&now.registers[first], words + i + 1, count * sizeof(std::uint32_t));
       i += count;
     } else {
       return failure{EIO, "a ring for kernels: a segment that is none: somebody has written into it"};

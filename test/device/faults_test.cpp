@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <random>
 #include <thread>
 
 #include "test/device/session_fixture.hpp"
@@ -43,6 +44,27 @@ TEST_P(device_faults, OutsideOfAWindow) {
   EXPECT_TRUE(are_all(put(ring(), far_, kWindowBytes - 64), 0));
   EXPECT_TRUE(are_all(put(ring(), far_, kWindowBytes, 0), 0));
   EXPECT_EQ(session_->ring(0).read().posted, 2u);
+}
+
+// A stray write of a kernel into the ring. The CPU reads segments, so nothing in them may lead it out of its own memory.
+TEST_P(device_faults, WhatIsNoSegmentEndsTheRing) {
+  constexpr std::uint32_t kImmediate = 4u << 29, kIncreasing = 1u << 29;
+  std::minstd_rand random(7);
+  for (unsigned round = 0; round < 200; ++round) {
+    open(kLongTimeoutNs);
+    std::uint32_t segment[PEERLANE_DEVICE_SEGMENT_BYTES / 4] = {};
+    for (auto& word : segment) {
+      word = static_cast<std::uint32_t>(random());
+      if (random() % 2 == 0) word |= random() % 2 == 0 ? kImmediate : kIncreasing;
+    }
+    segment[0] = round == 0 ? kImmediate | 0x1fff0fff : round == 1 ? kIncreasing | 4u << 16 | 0xfff : segment[0];
+    segment[1] = round < 2 ? 0 : segment[1];
+    segment[PEERLANE_DEVICE_MARK_AT / 4] = 1;
+    must(cuda().cuMemcpyHtoD_v2(ring().segments + PEERLANE_DEVICE_SEGMENT_BYTES, segment, sizeof segment));
+    const failure reason = reason_of(0);
+    EXPECT_EQ(reason.code, EIO) << round << reason.message;
+    session_.reset();
+  }
 }
 
 // A window that was released: the engine meets no memory, the ring ends, the other ring goes on.
