@@ -263,6 +263,25 @@ def rule_getenv(tree):
                 yield Finding(path, number, "getenv", "register the variable in src/base/env.cpp and read it with env_read")
 
 
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+# std::thread(...), a thread that a member begins with, one of a vector.
+STARTED_THREAD = re.compile(r"\bstd::j?thread\s*\(|\bthreads?_\s*\(\s*\[|\bthread\s+\w+\s*\(\s*\[|"
+                            r"\b(threads|workers|helpers)_\.emplace_back\s*\(\s*\[")
+
+
+def rule_threads(tree):
+    for path, text in tree.with_suffix(*CXX).items():
+        if not path.startswith("src/") or path == "src/os/blocked_signals.hpp":
+            continue
+        lines = lines_of(text)
+        before = ""
+        for number, line in lines:
+            if STARTED_THREAD.search(without_comments(line)) and "blocked_signals" not in before and not allowed(line, "threads"):
+                yield Finding(path, number, "threads", "start_thread (os/blocked_signals.hpp) keeps the application's signals away from it")
+            before = line
+
+
 def registered_variables(tree):
     names = set()
     for path, text in tree.files.items():
@@ -583,7 +602,7 @@ def rule_bash(tree):
             yield Finding(path, 1, "bash", done.stderr.strip().split("\n")[0])
 
 
-RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_variables,
+RULES = (rule_layers, rule_layer_table, rule_layer_picture, rule_figures, rule_mutants, rule_getenv, rule_threads, rule_variables,
          rule_length, rule_spdx, rule_machine_paths, rule_words, rule_names, rule_python_names, rule_text, rule_file_names, rule_unity, rule_whitespace,
          rule_links, rule_navigation, rule_version, rule_printed_length, rule_binary, rule_executable, rule_bash)
 

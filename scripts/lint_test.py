@@ -202,6 +202,15 @@ class Text(unittest.TestCase):
         for line in ('return std::fprintf(stderr, "x\\n"), 1;\n', 'puts("x"); return 1;\n', "return puts_[0];\n"):
             self.assertEqual(run(lint.rule_printed_length, {"docs/a.md": line, "examples/a.c": line}), [])
 
+    def test_threads(self):
+        for line in ("  thread_ = std::thread([this] { run(); });\n", "      thread_([this, a = 1] { run(a); }) {}\n",
+                     "for (;;) threads_.emplace_back([this] { run(); });\n", "std::thread guard([&] {\n"):
+            self.assertEqual(run(lint.rule_threads, {"src/a/b.cpp": line}), [("src/a/b.cpp", 1)])
+            self.assertEqual(run(lint.rule_threads, {"tools/a/b.cpp": line}), [])
+        for line in ("  thread_ = start_thread([this] { run(); });\n", "std::thread thread_;\n", "std::thread::hardware_concurrency();\n",
+                     "const blocked_signals during_start;\nthread_ = std::jthread([] {});\n"):
+            self.assertEqual(run(lint.rule_threads, {"src/a/b.cpp": line}), [])
+
     def test_binary(self):
         tree = lint.Tree({}, binary={"tools/probe", "docs/topology.png", "test/store/corpus/1"})
         self.assertEqual([f.path for f in lint.rule_binary(tree)], ["tools/probe"])

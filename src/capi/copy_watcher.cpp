@@ -42,8 +42,7 @@ void copy_watcher::watch(std::shared_ptr<watched_copy> one) {
   watched_.push_back(std::move(one));
   if (!thread_.joinable()) {
     try {
-      const blocked_signals blocked;
-      thread_ = std::thread([this] { run(); });
+      thread_ = start_thread([this] { run(); });
     } catch (...) {
       watched_.pop_back();
       throw;

@@ -74,10 +74,7 @@ void planner::run_queue() {
 
 void planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind) {
   const std::lock_guard lock(shared_->queue_mutex);
-  if (!shared_->runner.joinable()) {
-    const blocked_signals during_start;
-    shared_->runner = std::thread([this] { run_queue(); });
-  }
+  if (!shared_->runner.joinable()) shared_->runner = start_thread([this] { run_queue(); });
   shared_->queue.push_back({std::move(run), dma, behind});
   shared_->queue_changed.notify_one();
 }

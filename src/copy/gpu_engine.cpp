@@ -436,10 +436,7 @@ result<gpu_engine::hold> gpu_engine::keep_hot() {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};
   if (auto started = start(); !started) return started.error();
   const std::lock_guard lock(keeper_->mutex);
-  if (!keeper_->thread.joinable()) {
-    const blocked_signals during_start;
-    keeper_->thread = std::thread([this] { keep(); });
-  }
+  if (!keeper_->thread.joinable()) keeper_->thread = start_thread([this] { keep(); });
   ++keeper_->holds;
   g_holds.add();
   keeper_->changed.notify_all();

@@ -19,6 +19,7 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::copy {
@@ -131,7 +132,7 @@ result<std::unique_ptr<host_pool>> host_pool::make(const cu::driver_table& cuda,
                           unsigned_ll{wanted.size_bytes}, unsigned_ll{available})};
   made->numa_node_ = numa_node_of_gpu(cuda, wanted.device_ordinal);
   if (auto mapped = made->map(); !mapped) return mapped.error();
-  made->thread_ = std::thread([pool = made.get()] { pool->pin_all(); });
+  made->thread_ = start_thread([pool = made.get()] { pool->pin_all(); });
   return made;
 }
 

@@ -360,8 +360,7 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
 void stream_order::start_looking() {
   if (is_asleep_) changed_.notify_one();
   if (looker_.joinable()) return;
-  const blocked_signals during_start;
-  looker_ = std::thread([this] { look_after(); });
+  looker_ = start_thread([this] { look_after(); });
 }
 
 void stream_order::look_after() {

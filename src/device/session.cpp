@@ -68,8 +68,7 @@ result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, con
   }
   if (status done = made->open_rings(); !done) return done.error();
   try {
-    const blocked_signals during_start;
-    made->thread_ = std::thread([self = made.get()] { self->run(); });
+    made->thread_ = start_thread([self = made.get()] { self->run(); });
   } catch (const std::system_error&) {
     return failure{EAGAIN, "the thread that refills rings could not be started: raise the limit of processes"};
   }

@@ -8,6 +8,7 @@
 
 #include "arch/mmio.hpp"
 #include "messaging/messenger_core.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -24,6 +25,7 @@ status progress_thread::start() {
   if (!opened) return std::move(opened).error();
   descriptor_ = *opened;
   if (auto armed = core_.arm_owner(); !armed && armed.code() != EBUSY) return armed;
+  const blocked_signals during_start;
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
   return {};
 }

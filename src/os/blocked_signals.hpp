@@ -7,6 +7,8 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <thread>
+#include <utility>
 
 namespace pl {
 
@@ -24,5 +26,12 @@ class blocked_signals {
  private:
   sigset_t before_;
 };
+
+// A thread of the library's own. Throws std::system_error where none can be started (ulimit -u, -v, a full cgroup).
+template <class Body>
+std::thread start_thread(Body&& body) {
+  const blocked_signals during_start;
+  return std::thread(std::forward<Body>(body));
+}
 
 }  // namespace pl

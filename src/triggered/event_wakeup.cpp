@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "os/blocked_signals.hpp"
+
 namespace pl::triggered {
 
 event_wakeup::~event_wakeup() {
@@ -32,7 +34,7 @@ status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> tar
     return cu::make_error(cuda, rc, "recording an event for the sleeping service thread");
   armed_.emplace_back(free_.back(), std::move(target));
   free_.pop_back();
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  if (!thread_.joinable()) thread_ = start_thread([this] { run(); });
   changed_.notify_all();
   return {};
 }

@@ -79,8 +79,7 @@ result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
   made->stop_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made->stop_) return failure{errno, "no descriptor to stop a thread by: " + errno_text(errno)};
   try {
-    const blocked_signals during_start;
-    made->thread_ = std::thread([self = made.get()] { self->run(); });
+    made->thread_ = start_thread([self = made.get()] { self->run(); });
   } catch (const std::system_error&) {
     return failure{EAGAIN, "the thread that gives memory to peers could not be started: raise the limit of processes"};
   }

@@ -11,6 +11,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::triggered {
 namespace {
@@ -57,7 +58,7 @@ proxy_thread::proxy_thread(messaging::messenger& messages, run_mode mode, std::c
     : messages_(messages),
       wait_timeout_(wait_timeout),
       mode_(mode),
-      thread_([this, allowed = std::move(cpus)] { run(allowed); }) {}
+      thread_(start_thread([this, allowed = std::move(cpus)] { run(allowed); })) {}
 
 proxy_thread::~proxy_thread() {
   is_stopping_.store(true, std::memory_order_release);

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "base/log.hpp"
+#include "os/blocked_signals.hpp"
 #include "triggered/flag_words.hpp"
 #include "triggered/mem_ops.hpp"
 
@@ -28,7 +29,7 @@ result<std::unique_ptr<stuck_release>> stuck_release::make(const copy::gpu_conte
 }
 
 stuck_release::stuck_release(const copy::gpu_context& context, cu::stream_t stream)
-    : context_(context), stream_(stream), thread_([this] { run(); }) {}
+    : context_(context), stream_(stream), thread_(start_thread([this] { run(); })) {}
 
 stuck_release::~stuck_release() {
   {

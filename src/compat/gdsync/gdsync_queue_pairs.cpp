@@ -5,7 +5,9 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <system_error>
 
 #include "capi/errno_keeper.hpp"
 #include "compat/gdsync/gdsync_soft_pair.hpp"
@@ -27,6 +29,7 @@ struct soft_qp : gds_qp {
   soft_queue queues[2];
   bool signals_all;
   std::shared_ptr<soft_pair> pair;
+  std::mutex preparing;  // a send that could not be queued is taken back before another one is prepared
 };
 
 soft_qp* as_soft(gds_qp* qp) { return static_cast<soft_qp*>(qp); }
@@ -144,6 +147,7 @@ status check_one(const soft_qp* qp, const gds_send_wr* wr) {
   return {};
 }
 
+// With the queue pair's `preparing` held.
 result<request> make_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
   auto* const soft = as_soft(qp);
   status done = check_one(soft, wr);
@@ -156,6 +160,12 @@ result<request> make_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
   if (done) return request{request::kMagic, soft->pair.get(), side::send, number};
   if (bad != nullptr) *bad = wr;
   return done.error();
+}
+
+result<request> make_one_send(gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad) {
+  if (qp == nullptr) return make_send(qp, wr, bad);
+  const std::lock_guard hold(as_soft(qp)->preparing);
+  return make_send(qp, wr, bad);
 }
 
 // As in libgdsync: the completion behind those waited for before, whether or not it has arrived.
@@ -258,16 +268,20 @@ PL_EXPORT struct gds_qp* gds_create_qp(struct ibv_pd*, struct ibv_context* conte
   if (flags != GDS_CREATE_QP_DEFAULT) return refused({EINVAL, "queues of soft queue pairs are not on a GPU: flags are 0"});
   auto pair = make_pair(*attr);
   if (!pair) return refused(pair.error());
+  attach_to_adapter(*pair);
   auto* const qp = new soft_qp();
   qp->pair = std::move(pair).value();
   qp->signals_all = attr->sq_sig_all != 0;
   fill_in(*qp);
   attr->send_cq = qp->send_cq.cq;
   attr->recv_cq = qp->recv_cq.cq;
-  attach_to_adapter(qp->pair);
   return qp;
 } catch (const std::bad_alloc&) {
   errno = ENOMEM;
+  return nullptr;
+} catch (const std::system_error&) {
+  errno =
+      refuse("gds_create_qp", {EAGAIN, "the thread of soft queue pairs could not be started: raise the limit of processes"});
   return nullptr;
 }
 
@@ -310,7 +324,7 @@ PL_EXPORT int gds_post_recv(struct gds_qp* qp, struct ibv_recv_wr* wr, struct ib
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_post_send(struct gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad_wr) try {
-  const auto made = make_send(qp, wr, bad_wr);
+  const auto made = make_one_send(qp, wr, bad_wr);
   if (!made) return refuse(__func__, made.error());
   std::vector<word_op> ops;
   add_send(*made, ops);
@@ -321,7 +335,7 @@ PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_prepare_send(struct gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad_wr, gds_send_request_t* storage) try {
   if (storage == nullptr) return refuse(__func__, {EINVAL, "no request"});
-  const auto made = make_send(qp, wr, bad_wr);
+  const auto made = make_one_send(qp, wr, bad_wr);
   if (!made) return refuse(__func__, made.error());
   keep(*made, storage);
   return 0;
@@ -337,8 +351,12 @@ PL_EXPORT int gds_stream_post_send_all(CUstream stream, int count, gds_send_requ
 PL_NO_EXCEPTIONS
 
 PL_EXPORT int gds_stream_queue_send(CUstream stream, struct gds_qp* qp, gds_send_wr* wr, gds_send_wr** bad_wr) try {
+  if (qp == nullptr) return refuse(__func__, {EINVAL, "no queue pair"});
+  const std::lock_guard hold(as_soft(qp)->preparing);
+  const auto made = make_send(qp, wr, bad_wr);
+  if (!made) return refuse(__func__, made.error());
   gds_send_request_t one;
-  if (const int code = gds_prepare_send(qp, wr, bad_wr, &one); code != 0) return code;
+  keep(*made, &one);
   const int code = gds_stream_post_send(stream, &one);
   if (code != 0) as_soft(qp)->pair->take_back();  // its doorbell will not ring
   return code;

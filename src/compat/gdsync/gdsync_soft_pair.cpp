@@ -15,6 +15,7 @@
 #include "base/env.hpp"
 #include "cuda/pointer.hpp"
 #include "messaging/node.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::gds {
 namespace {
@@ -197,7 +198,7 @@ namespace {
 
 class adapter {
  public:
-  adapter() : thread_([this] { run(); }) { thread_.detach(); }
+  adapter() : thread_(start_thread([this] { run(); })) { thread_.detach(); }
   void attach(const std::shared_ptr<soft_pair>& pair) {
     const std::lock_guard lock(mutex_);
     pairs_.push_back(pair);

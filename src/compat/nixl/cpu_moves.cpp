@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::nixl {
 namespace {
@@ -116,12 +118,17 @@ cpu_mover::~cpu_mover() {
 void cpu_mover::begin(const std::shared_ptr<run>& started) {
   if (started->list->size_bytes <= kAtOnceBytes && started->list->moves.size() <= kAtOnceMoves) return work_on(*started);
   const unsigned wanted = std::clamp(std::thread::hardware_concurrency() / 2, 2u, kMaxThreads);
+  bool is_alone = false;
   {
     const std::lock_guard hold(mutex_);
-    started->workers = wanted;
-    for (unsigned i = 0; i < wanted; ++i) queue_.push_back(started);
-    while (threads_.size() < wanted) threads_.emplace_back([this] { work(); });
+    try {
+      while (threads_.size() < wanted) threads_.push_back(start_thread([this] { work(); }));
+    } catch (const std::system_error&) {}  // fewer threads, or this one
+    is_alone = threads_.empty();
+    if (!is_alone) started->workers = static_cast<unsigned>(threads_.size());
+    for (std::size_t i = 0; i < threads_.size(); ++i) queue_.push_back(started);
   }
+  if (is_alone) return work_on(*started);
   wake_.notify_all();
 }
 

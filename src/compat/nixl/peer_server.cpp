@@ -9,11 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::nixl {
 
@@ -25,7 +27,11 @@ result<std::unique_ptr<peer_server>> peer_server::open(std::shared_ptr<gpu_table
   made->listener_ = *std::move(listener);
   made->wake_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made->wake_) return failure{errno, format("no eventfd: %s", errno_text(errno).c_str())};
-  made->thread_ = std::thread([server = made.get()] { server->work(); });
+  try {
+    made->thread_ = start_thread([server = made.get()] { server->work(); });
+  } catch (const std::system_error&) {
+    return failure{EAGAIN, "the thread that serves other agents could not be started: raise the limit of processes"};
+  }
   return made;
 }
 

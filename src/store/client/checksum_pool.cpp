@@ -2,10 +2,12 @@
 #include "store/client/checksum_pool.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 #include "arch/crc32c.hpp"
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::store_client {
 namespace {
@@ -30,7 +32,16 @@ checksum_pool::~checksum_pool() {
 void checksum_pool::start() {
   if (!threads_.empty()) return;
   const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
-  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (unsigned i = 0; i < count; ++i) threads_.push_back(start_thread([this] { work(); }));
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;  // fewer do
+  }
+}
+
+void checksum_pool::prepare() {
+  const std::lock_guard hold(lock_);
+  start();
 }
 
 // Under the lock.

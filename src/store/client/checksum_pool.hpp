@@ -41,6 +41,9 @@ class checksum_pool {
   ~checksum_pool();
   checksum_pool(const checksum_pool&) = delete;
   checksum_pool& operator=(const checksum_pool&) = delete;
+  // Starts the threads, for whom a failure at the first use comes too late. Throws std::system_error where none can be
+  // started.
+  void prepare();
   // Announces that `parts` parts follow soon, so that threads wake up in time.
   void call(std::size_t parts);
   // Queues parts that have arrived.

@@ -10,6 +10,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::store_client {
 namespace {
@@ -239,7 +240,7 @@ void client::start(std::span<const operation_ptr> list) {
 
 // Under the lock.
 void client::wake_background() {
-  if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = std::thread([this] { background(); });
+  if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = start_thread([this] { background(); });
   if (noticed_ > 0) changed_.notify_all();
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "os/blocked_signals.hpp"
 #include "store/client/router.hpp"
 #include "store/client/router_tries.hpp"
 
@@ -144,7 +145,7 @@ void router::queue(retry_task task) {
   {
     const std::lock_guard hold(tasks_lock_);
     if (!closing_) {
-      while (workers_.size() < kWorkers) workers_.emplace_back([this] { serve(); });
+      while (workers_.size() < kWorkers) workers_.push_back(start_thread([this] { serve(); }));
       const auto due = task.due;
       tasks_.emplace(due, std::move(task));
       tasks_changed_.notify_one();

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::store_cluster {
 namespace {
@@ -100,7 +101,7 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
     if (jobs_.contains(server)) continue;
     const store_protocol::copy_terms terms{map.epoch, run, 0, 0};
     auto& mine = jobs_[server];
-    mine.thread = std::thread([this, peer = server, assigned = units, terms] {
+    mine.thread = start_thread([this, peer = server, assigned = units, terms] {
       fill(peer, assigned, terms);
       const std::lock_guard done(lock_);
       if (const auto found = jobs_.find(peer); found != jobs_.end()) found->second.ended = true;

@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "store/cluster/cluster_pools.hpp"
 
 namespace pl::store_cluster {
@@ -78,7 +79,7 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
 }
 
 void membership::start() {
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread([this] { serve(); });
 }
 
 void membership::stop() {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "os/blocked_signals.hpp"
+
 namespace pl::store_cluster {
 
 peer_links::peer_links(store_client::address security, unsigned timeout_ms)
@@ -42,7 +44,7 @@ void peer_links::reach(const peer_name& peer, const std::string& pool, use callb
       auto& mine = workers_[peer.name];
       mine.jobs.push_back({peer, pool, std::move(callback)});
       queued = true;
-      if (!mine.thread.joinable()) mine.thread = std::thread([this, name = peer.name] { serve(name); });
+      if (!mine.thread.joinable()) mine.thread = start_thread([this, name = peer.name] { serve(name); });
     }
   }
   if (found.connection) return callback(found);

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "store/engine/record.hpp"
 
 namespace pl::store {
@@ -25,7 +26,10 @@ std::uint64_t index_bytes(const commit_unit& unit) {
 }  // namespace
 
 committer::committer(parts components, version_t next_version, version_t ceiling)
-    : components_(std::move(components)), next_version_(next_version), ceiling_(ceiling), thread_([this] { run(); }) {}
+    : components_(std::move(components)),
+      next_version_(next_version),
+      ceiling_(ceiling),
+      thread_(start_thread([this] { run(); })) {}
 
 committer::~committer() { stop(); }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "os/blocked_signals.hpp"
+
 namespace pl::store {
 namespace {
 
@@ -55,7 +57,7 @@ class blocks_to_come final : public block_gate {
 
 extent_writer::extent_writer(parts components) : components_(std::move(components)) {
   try {
-    for (std::size_t i = 0; i < kThreads; ++i) threads_.emplace_back([this] { run(); });
+    for (std::size_t i = 0; i < kThreads; ++i) threads_.push_back(start_thread([this] { run(); }));
   } catch (...) {  // a thread cannot be made (ulimit -v)
     stop();
     throw;

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "os/blocked_signals.hpp"
+
 namespace pl::store {
 
 class workers {
@@ -16,7 +18,7 @@ class workers {
   // Throws where a thread cannot be made (ulimit -v); those made before have ended then.
   explicit workers(std::size_t count) {
     try {
-      for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this] { run(); });
+      for (std::size_t i = 0; i < count; ++i) threads_.push_back(start_thread([this] { run(); }));
     } catch (...) {
       stop();
       throw;

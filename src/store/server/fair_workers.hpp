@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "os/blocked_signals.hpp"
+
 namespace pl::store_server {
 
 // Items of several owners: owners with items take turns.
@@ -54,7 +56,7 @@ class fair_workers {
   // One thread at least takes searches, and one none. Throws where a thread cannot be made (ulimit -v).
   explicit fair_workers(unsigned searching) {
     try {
-      for (unsigned i = 0; i <= searching; ++i) threads_.emplace_back([this, i] { run(i != 0); });
+      for (unsigned i = 0; i <= searching; ++i) threads_.push_back(start_thread([this, i] { run(i != 0); }));
     } catch (...) {
       join();
       throw;

@@ -20,6 +20,7 @@
 #include "base/env.hpp"
 #include "base/live_counter.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "store/client/checksum_pool.hpp"
 #include "store/cluster/cluster_service.hpp"
 #include "store/protocol/byte_channel.hpp"
@@ -295,6 +296,9 @@ std::string server::state::open_device() {
   if (local == nullptr) return "the store has no unix socket";
   if (auto usable = device_mover::probe(); !usable) return usable.error().message;
   const auto& arena = engine->arena();
+  try {
+    sums.prepare();  // a request must not be the first to find out, since the event loops would end
+  } catch (const std::system_error&) { return "no thread for checksums could be started: raise the limit of processes"; }
   device = std::make_unique<device_mover>(std::span(arena.base, arena.size_bytes));
   return {};
 }
@@ -578,7 +582,7 @@ status server::run() {
   const std::uint64_t spin_ns = all.config.spin_us * 1000;
   try {
     for (std::size_t i = 1; i < all.loops.size(); ++i)
-      all.loops[i]->thread = std::thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
+      all.loops[i]->thread = start_thread([&all, i, spin_ns] { all.serve(i, spin_ns); });
   } catch (const std::exception& reason) { all.give_up(reason); }
   all.serve(0, spin_ns);
   for (auto& one : all.loops)

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::store_server {
 namespace {
@@ -42,7 +43,7 @@ result<std::unique_ptr<ucx_listener>> ucx_listener::open(const options& wanted, 
              {"transports", made->offer_.transports},
              {"arena", kept ? "registered" : kept.error().message}});
   made->wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  made->thread_ = std::thread([stream_end = made.get()] { stream_end->serve(); });
+  made->thread_ = start_thread([stream_end = made.get()] { stream_end->serve(); });
   return made;
 }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads of the library's own take none of the application's signals.
+#include "os/blocked_signals.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <system_error>
+
+namespace pl {
+namespace {
+
+sigset_t mask_of_this_thread() {
+  sigset_t now;
+  pthread_sigmask(SIG_BLOCK, nullptr, &now);
+  return now;
+}
+
+bool has_every_signal(const sigset_t& mask) {
+  for (int number = 1; number < NSIG; ++number) {
+    const bool can_be_blocked = number != SIGKILL && number != SIGSTOP && (number < 32 || number >= SIGRTMIN);
+    if (can_be_blocked && sigismember(&mask, number) == 0) return false;
+  }
+  return true;
+}
+
+TEST(BlockedSignals, AStartedThreadHasThemAndItsMakerDoesNot) {
+  sigset_t seen;
+  sigemptyset(&seen);
+  start_thread([&] { seen = mask_of_this_thread(); }).join();
+  EXPECT_TRUE(has_every_signal(seen));
+  EXPECT_EQ(sigismember(&seen, SIGUSR1), 1);
+  const sigset_t own = mask_of_this_thread();
+  EXPECT_EQ(sigismember(&own, SIGUSR1), 0);
+}
+
+// In a process of its own: no memory for another thread's stack.
+TEST(BlockedSignals, TheMakersMaskComesBackWhereNoThreadCanBeStarted) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::thread([] {}).join();
+    pthread_attr_t wanted;
+    pthread_attr_init(&wanted);
+    pthread_attr_setstacksize(&wanted, std::size_t{1} << 46);
+    pthread_setattr_default_np(&wanted);
+    try {
+      start_thread([] {}).detach();
+    } catch (const std::system_error&) {
+      const sigset_t own = mask_of_this_thread();
+      _exit(sigismember(&own, SIGUSR1) == 0 ? 0 : 2);
+    }
+    _exit(1);
+  }
+  int state = 0;
+  waitpid(child, &state, 0);
+  EXPECT_TRUE(WIFEXITED(state)) << state;
+  EXPECT_EQ(WEXITSTATUS(state), 0) << "1: a thread was started, 2: the signals stayed blocked";
+}
+
+}  // namespace
+}  // namespace pl
