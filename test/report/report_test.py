@@ -78,6 +78,36 @@ class StoredResults(unittest.TestCase):
         line = next(s for s in chart.series if s.name == "peerlane")
         self.assertAlmostEqual(line.y[line.x.index(64)], row["latency_ns_p50"] / 1000)
 
+    def charts(self, path):
+        section = views.build([one(ROOT / "docs/results" / path)], [], "t").sections[0]
+        return {b.title: b for b in section.blocks if isinstance(b, Chart)}, " ".join(section.summary)
+
+    def test_puts_of_kernels(self):
+        path = "device/h200_settled/kernel_put.json"
+        rows = json.loads((ROOT / "docs/results" / path).read_text())["rows"]
+        charts, summary = self.charts(path)
+        self.assertEqual(len(charts), 6, "latency, rate and bandwidth, to the device and to the host")
+        latency = charts["put_signal until its word is seen, bytes to the host's memory"]
+        self.assertEqual([s.name for s in latency.series], ["thread", "warp", "block"])
+        row = next(r for r in rows if r["series"] == "latency host warp 65536")
+        warp = latency.series[1]
+        self.assertAlmostEqual(warp.y[warp.x.index(65536)], row["put_ns_p50"] / 1000)
+        rate = charts["Puts of 64 B to the device's memory"]
+        self.assertEqual((rate.x_unit, rate.y_unit, rate.series[0].x), ("blocks", "million/s", [1, 8, 64]))
+        row = next(r for r in rows if r["series"] == "rate device block 64 8")
+        self.assertAlmostEqual(rate.series[2].y[1], row["puts_per_s"] / 1e6)
+        self.assertEqual(charts["Bytes of puts by 64 blocks to the host's memory"].y_unit, "GB/s")
+        self.assertIn("a copy engine", latency.note)
+        self.assertIn("put_signal of 64 B by a thread", summary)
+        self.assertIn("the CPU proxy", next(iter(self.charts("device/h200_settled/kernel_put_proxy.json")[0].values())).note)
+
+    def test_steps_and_cycles_of_halos(self):
+        for name, unit, title in (("stencil_2x1", "step", "Time of a step of the stencil"), ("multigrid_2x1", "cycle", "Time of a cycle of multigrid")):
+            path = f"async/h200x2/{name}.json"
+            row = json.loads((ROOT / "docs/results" / path).read_text())["rows"][0]
+            line = self.charts(path)[0][title].series[0]
+            self.assertAlmostEqual(line.y[line.x.index(row["n"])], row[f"{unit}_ns_p50"] / 1000)
+
     def test_links_carry_their_verdicts(self):
         blocks = views.build([one(ROOT / "docs/results/many/h200x4/bandwidth.json")], [], "t").sections[0].blocks
         cells = [c for b in blocks if isinstance(b, Matrices) for m in b.items for c in m.cells.values()]

@@ -2,7 +2,8 @@
 """What DMA channels carry: `peerlane blocks`, transfers that kernels start, NIXL, and the order of bytes and completion words."""
 
 from . import words
-from .model import Table
+from .curves import series_by
+from .model import Chart, Table
 from .view_copy import direction
 
 HIDDEN = ("kind", "latency_ns_min", "latency_ns_max", "latency_ns_mean", "latency_ns_p90", "latency_ns_stddev", "sample_count")
@@ -55,3 +56,59 @@ def blocks(result):
     if urgent:
         out.append(Table("Short lists", ["direction", "blocks", "bytes each", "condition", "p50", "p99"], urgent, "<>><>>"))
     return out, summary
+
+
+def kernel_put(result):
+    """`peerlane async kernel-put`: the time of one put by size and scope, and how many go by the number of blocks."""
+    latencies, rates = result.rows_of("latency"), result.rows_of("rate")
+    executor = result.parameters.get("carried_out_by", "")
+    note = f"Carried out by {'the CPU proxy' if executor == 'proxy' else 'a ' + executor}." if executor else ""
+    places = list(dict.fromkeys(row["to"] for row in latencies + rates))
+    out: list = []
+    for memory in places:
+        rows = [row for row in latencies if row["to"] == memory]
+        if rows:
+            out.append(Chart(f"put_signal until its word is seen, bytes to the {memory}'s memory", series_by(rows, lambda r: r["scope"], y="put_ns_p50"),
+                             "size", "time (median)", note=note))
+    for memory in places:
+        rows = [row for row in rates if row["to"] == memory]
+        if rows:
+            out += rate_charts(rows, memory, note)
+    out.append(Table("All times", ["to", "by a", "size", "put, µs"], [[r["to"], r["scope"], size(r["size_bytes"]), words.microseconds(r["put_ns_p50"])]
+                                                                     for r in latencies], "<<>>", folded=True))
+    out.append(Table("All rates", ["to", "by a", "size", "blocks", "million puts a second", "GB/s"],
+                     [[r["to"], r["scope"], size(r["size_bytes"]), str(r["blocks"]), words.rounded(r["puts_per_s"] / 1e6), words.rounded(r["bandwidth_gb_per_s"])]
+                      for r in rates], "<<>>>>", folded=True))
+    return out, kernel_put_sentences(latencies, rates)
+
+
+def rate_charts(rows, memory, note):
+    """The smallest puts by the number of blocks, and bytes a second by size with the most blocks that every size has."""
+    smallest = min(row["size_bytes"] for row in rows)
+    small = [row for row in rows if row["size_bytes"] == smallest]
+    out = []
+    if len({row["blocks"] for row in small}) > 1:
+        out.append(Chart(f"Puts of {size(smallest)} to the {memory}'s memory", series_by(small, lambda r: r["scope"], x="blocks", y="puts_per_s", scale=1e-6),
+                         "blocks that post", "puts", x_unit="blocks", y_unit="million/s", note=note))
+    shared = set.intersection(*({r["blocks"] for r in rows if r["size_bytes"] == s} for s in {r["size_bytes"] for r in rows}))
+    if shared:
+        most = max(shared)
+        out.append(Chart(f"Bytes of puts by {words.plural(most, 'block')} to the {memory}'s memory",
+                         series_by([r for r in rows if r["blocks"] == most], lambda r: r["scope"], y="bandwidth_gb_per_s", scale=1),
+                         "size", "bandwidth", y_unit="GB/s", note=note))
+    return out
+
+
+def kernel_put_sentences(latencies, rates):
+    out = []
+    if latencies:
+        smallest = min(row["size_bytes"] for row in latencies)
+        one = [row for row in latencies if row["size_bytes"] == smallest and row["scope"] == "thread"]
+        if one:
+            out.append(f"put_signal of {size(smallest)} by a thread, until its word is seen: " +
+                       ", ".join(f"{words.duration(row['put_ns_p50'])} to the {row['to']}" for row in one) + ".")
+    if rates:
+        quick, wide = max(rates, key=lambda r: r["puts_per_s"]), max(rates, key=lambda r: r["bandwidth_gb_per_s"])
+        out.append(f"The most: {words.rounded(quick['puts_per_s'] / 1e6)} million puts of {size(quick['size_bytes'])} a second to the {quick['to']}, and "
+                   f"{words.rounded(wide['bandwidth_gb_per_s'])} GB/s by puts of {size(wide['size_bytes'])} to the {wide['to']}.")
+    return out

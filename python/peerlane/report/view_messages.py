@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`peerlane p2p` and `peerlane async`: messages and streams."""
+"""`peerlane p2p` and `peerlane async`: messages and streams (puts that kernels start: view_channels.py)."""
 
 from . import words
 from .curves import CROSSOVER_NOTE, QUANTILE_ALIGN, QUANTILE_HEAD, crossover_sentence, crossovers, histogram, latency_chart
 from .curves import marks_of, quantile_table_rows, series_by
 from .model import Bars, Chart, Table
+from .view_channels import kernel_put
 from .view_copy import groups
 
 BENCHMARKS = {"latency": "One-way time of a message", "multi_lat": "One-way time of a message, several pairs", "bw": "Bandwidth of a window",
@@ -83,7 +84,11 @@ def streams(result):
     if "iteration_ns_p50" in first:
         return pingpong(rows)
     if "step_ns_p50" in first:
-        return stencil(rows)
+        return halos(rows, "step", "the stencil", "Stencil")
+    if "cycle_ns_p50" in first:
+        return halos(rows, "cycle", "multigrid", "Multigrid")
+    if "put_ns_p50" in first:
+        return kernel_put(result)
     if "gpu_ns_p50" in first:
         return cost(rows)
     if "free_ns_p50" in first:
@@ -120,21 +125,23 @@ def pingpong(rows):
                                                     if (case, a) in row_of) + "."]
 
 
-def stencil(rows):
-    series = emphasise(series_by(rows, lambda r: r["arm"], x="n", y="step_ns_p50"))
+def halos(rows, unit, work, title):
+    """stencil and multigrid. `unit`: "step" or "cycle", as the rows name it."""
+    took = f"{unit}_ns_p50"
+    series = emphasise(series_by(rows, lambda r: r["arm"], x="n", y=took))
     out: list = []
     if max(len(s.x) for s in series) > 1:
-        out.append(Chart("Time of a step of the stencil", series, "edge of the grid, points", "time (median)", x_unit="points"))
+        out.append(Chart(f"Time of a {unit} of {work}", series, "edge of the grid, points", "time (median)", x_unit="points"))
     else:
-        out.append(Bars("Time of a step of the stencil", [f"{rows[0]['n']}²"], [(s.name, s.y) for s in series], "time (median)"))
-    out.append(Table("All rows", ["arm", "n", "ranks", "step, µs", "against first", "kernel, µs", "CPU, %", "steps, all checked"],
-                     [[r["arm"], str(r["n"]), r["grid"], words.microseconds(r["step_ns_p50"]), words.rounded(r["ratio_to_first"]),
+        out.append(Bars(f"Time of a {unit} of {work}", [f"{rows[0]['n']}²"], [(s.name, s.y) for s in series], "time (median)"))
+    out.append(Table("All rows", ["arm", "n", "ranks", f"{unit}, µs", "against first", "kernel, µs", "CPU, %", f"{unit}s, all checked"],
+                     [[r["arm"], str(r["n"]), r["grid"], words.microseconds(r[took]), words.rounded(r["ratio_to_first"]),
                        words.microseconds(r["kernel_ns"]), words.rounded(r["cpu_busy_percent_p50"]),
-                       f"{r['steps']}" + ("" if r["steps"] == r["steps_checked_by_cpu"] else f", {r['steps_checked_by_cpu']} checked")]
+                       f"{r[unit + 's']}" + ("" if r[unit + "s"] == r[f"{unit}s_checked_by_cpu"] else f", {r[unit + 's_checked_by_cpu']} checked")]
                       for r in rows], "<><>>>>>", folded=True))
     small = rows[0]["n"]
-    return out, [f"Stencil {small}² on {rows[0]['grid']} ranks, a step: " +
-                 ", ".join(f"{r['arm']} {words.duration(r['step_ns_p50'])}" for r in rows if r["n"] == small) + "."]
+    return out, [f"{title} {small}² on {rows[0]['grid']} ranks, a {unit}: " +
+                 ", ".join(f"{r['arm']} {words.duration(r[took])}" for r in rows if r["n"] == small) + "."]
 
 
 def cost(rows):
