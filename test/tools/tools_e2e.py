@@ -200,6 +200,11 @@ def doctor_sim():
     check("this is the simulated GPU" in done.out and "PEERLANE_GPU=real peerlane doctor" in done.out, done.out)
     check(not re.search(r"^ready", done.out, re.M), "a simulated GPU says nothing about this machine:", done.out)
     check(all(row["level"] in ("ok", "note") for row in result["rows"]), result["rows"])
+    for variables, words in (({}, "go by DMA channels"), ({"PEERLANE_SIM_MODE": "mig"}, "go by the CPU proxy: there are no DMA channels"),
+                             ({"PEERLANE_DEVICE_RINGS": "proxy"}, "PEERLANE_DEVICE_RINGS=proxy asks for it"),
+                             ({"PEERLANE_SIM_MODE": "mps", "PEERLANE_DEVICE_RINGS": "dma"}, "are refused")):
+        line = re.search("kernel puts .*", run("doctor", env={"PEERLANE_GPU": "sim", **variables}).out)
+        check(line and words in line.group(0), variables, words, line)
 
 
 def doctor_real():

@@ -131,6 +131,31 @@ void diagnose_channels(const doctor_facts& facts, findings& out) {
               "nothing has to be done: copies use the CPU, the copy kernel and CUDA");
 }
 
+// As device::session::open decides (docs/device.md).
+void diagnose_kernel_puts(const doctor_facts& facts, findings& out) {
+  constexpr const char* kSubject = "kernel puts";
+  if (facts.channels.name.empty()) return;
+  const bool wants_proxy = facts.device_rings == "proxy";
+  if (facts.channels.usable && !wants_proxy)
+    return add_finding(out, severity::ok, kSubject, "transfers that kernels start go by DMA channels: no CPU takes part");
+  const std::string reason = wants_proxy ? "PEERLANE_DEVICE_RINGS=proxy asks for it"
+                                         : format("there are no DMA channels (%s)", facts.channels.reason.c_str());
+  if (facts.device_rings == "dma")
+    return add_finding(out, severity::note, kSubject,
+                       format("transfers that kernels start are refused: PEERLANE_DEVICE_RINGS=dma, and %s", reason.c_str()),
+                       "PEERLANE_DEVICE_RINGS=auto: the CPU proxy carries them out where DMA channels cannot be had");
+  if (!facts.has_stream_writes)
+    return add_finding(out, severity::note, kSubject,
+                       format("transfers that kernels start cannot be had: the CPU proxy would carry them out, since %s, "
+                              "and this CUDA driver has no stream memory operations for it",
+                              reason.c_str()),
+                       "use a newer driver");
+  add_finding(out, severity::note, kSubject, format("transfers that kernels start go by the CPU proxy: %s", reason.c_str()),
+              facts.channels.usable ? "PEERLANE_DEVICE_RINGS=auto gives them a copy engine"
+                                    : "nothing has to be done: the same calls work, but take a thread of the CPU, and GPU "
+                                      "memory of other processes is not reached");
+}
+
 }  // namespace
 
 std::vector<finding> diagnose(const doctor_facts& facts) {
@@ -148,6 +173,7 @@ std::vector<finding> diagnose(const doctor_facts& facts) {
   diagnose_cpu(facts, out);
   diagnose_backends(facts, out);
   diagnose_channels(facts, out);
+  diagnose_kernel_puts(facts, out);
   if (!facts.simulated) compare_backends(facts, out);
   return out;
 }

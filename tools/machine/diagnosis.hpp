@@ -44,6 +44,8 @@ struct doctor_facts {
   std::vector<backend_state> backends;
   // Whether a DMA channel of our own could be opened on the first GPU; `name` is empty where nobody tried.
   backend_state channels;
+  std::string device_rings = "auto";  // PEERLANE_DEVICE_RINGS
+  bool has_stream_writes = true;      // CUDA's stream memory operations, by which the CPU proxy answers kernels
 };
 
 enum class severity { ok, note, blocker };

@@ -109,6 +109,7 @@ doctor_facts gather() {
   facts.has_avx512 = cpu.avx512;
   facts.has_avx2 = cpu.avx2;
   facts.simulated = env_read("PEERLANE_GPU").text == "sim";
+  facts.device_rings = env_read("PEERLANE_DEVICE_RINGS").text;
   gather_driver(facts);
   if (facts.simulated) {
     must(choose_gpu());
@@ -122,6 +123,7 @@ doctor_facts gather() {
   if (facts.simulated || facts.gpu_answers) {
     const status tried = try_channel();
     facts.channels = {"dma", tried.ok(), tried ? "" : tried.error().message};
+    if (const auto cuda = cu::driver(); cuda) facts.has_stream_writes = (*cuda)->cuStreamWriteValue32_v2 != nullptr;
   }
   for (const auto& one : probe_backends()) facts.backends.push_back({one.name, one.usable, one.reason});
   return facts;

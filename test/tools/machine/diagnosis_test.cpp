@@ -203,6 +203,29 @@ TEST(diagnosis, channels_are_named_where_somebody_tried) {
   EXPECT_NE(about(diagnose(facts), "DMA channels")->message.find("600.1"), std::string::npos);
 }
 
+TEST(diagnosis, who_carries_out_what_kernels_post) {
+  auto facts = healthy();
+  EXPECT_EQ(about(diagnose(facts), "kernel puts"), nullptr) << "nobody tried";
+  facts.channels = {"dma", true, ""};
+  EXPECT_EQ(about(diagnose(facts), "kernel puts")->level, severity::ok);
+  EXPECT_NE(about(diagnose(facts), "kernel puts")->message.find("by DMA channels"), std::string::npos);
+  facts.device_rings = "proxy";
+  expect_noted(facts, "kernel puts", "PEERLANE_DEVICE_RINGS=auto");
+  EXPECT_NE(about(diagnose(facts), "kernel puts")->message.find("PEERLANE_DEVICE_RINGS=proxy"), std::string::npos);
+
+  facts.device_rings = "auto";
+  facts.channels = {"dma", false, "the GPU is in MIG mode"};
+  expect_noted(facts, "kernel puts", "other processes is not reached");
+  EXPECT_NE(
+      about(diagnose(facts), "kernel puts")->message.find("by the CPU proxy: there are no DMA channels (the GPU is in MIG"),
+      std::string::npos);
+  facts.has_stream_writes = false;
+  expect_noted(facts, "kernel puts", "newer driver");
+  facts.device_rings = "dma";
+  expect_noted(facts, "kernel puts", "PEERLANE_DEVICE_RINGS=auto");
+  EXPECT_NE(about(diagnose(facts), "kernel puts")->message.find("refused"), std::string::npos);
+}
+
 // One line for the backend in use, one for each before it that is not, and for each behind it that is.
 TEST(diagnosis, backends_are_compared) {
   const auto lines_of = [](const doctor_facts& facts) {
