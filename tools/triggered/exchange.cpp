@@ -232,15 +232,11 @@ class graph_exchange final : public exchange {
 constexpr struct {
   arm kind;
   const char* name;
-} kArms[] = {{arm::normal, "normal"},
-             {arm::hostfn, "hostfn"},
-             {arm::peer, "peer"},
-             {arm::peer_kernel, "peer-kernel"},
-             {arm::proxy, "proxy"},
-             {arm::proxy_kernel, "proxy-kernel"},
-             {arm::dma, "dma"},
-             {arm::graph, "graph"},
-             {arm::graph_kernel, "graph-kernel"}};
+} kArms[] = {{arm::normal, "normal"}, {arm::hostfn, "hostfn"},
+             {arm::peer, "peer"},     {arm::peer_kernel, "peer-kernel"},
+             {arm::proxy, "proxy"},   {arm::proxy_kernel, "proxy-kernel"},
+             {arm::dma, "dma"},       {arm::device, "device"},
+             {arm::graph, "graph"},   {arm::graph_kernel, "graph-kernel"}};
 
 }  // namespace
 
@@ -263,6 +259,8 @@ arm arm_of(const std::string& word) {
 }
 
 std::unique_ptr<exchange> make_exchange(station& session, const contender& candidate, int unroll) {
+  if (candidate.kind == arm::device)
+    throw tools::tool_failure("--arms: only stencil and multigrid have a form for \"device\"");
   if (candidate.kind == arm::normal) return std::make_unique<normal_exchange>(session);
   if (candidate.kind == arm::hostfn) return std::make_unique<hostfn_exchange>(session, candidate.mode);
   if (candidate.kind == arm::graph || candidate.kind == arm::graph_kernel)

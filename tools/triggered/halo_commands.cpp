@@ -36,8 +36,9 @@ void take_most_square(halo_plan& plan, int ranks) {
 class halo_options {
  public:
   halo_options(tools::command_parser& parser, halo_plan defaults, const char* points_help) : plan(std::move(defaults)) {
-    parser.text("--arms", arms_,
-                "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, graph-kernel (as of pingpong)");
+    parser.text(
+        "--arms", arms_,
+        "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph-kernel (as of pingpong)");
     parser.text("-n,--points", sizes_, points_help);
     parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; they share the GPUs in turn");
     parser.text("--grid", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");

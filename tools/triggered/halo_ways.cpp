@@ -10,6 +10,7 @@
 #include "tools/common/tool.hpp"
 #include "tools/triggered/batch_events.hpp"
 #include "tools/triggered/captured_work.hpp"
+#include "tools/triggered/device_halo.hpp"
 #include "tools/triggered/queue_when_room.hpp"
 
 namespace pl::async {
@@ -129,6 +130,7 @@ class graph_halo final : public stream_halo {
 
 std::unique_ptr<halo_way> make_halo_way(station& session, const block_place& place, arm kind) {
   if (kind == arm::normal) return std::make_unique<normal_halo>(session, place);
+  if (kind == arm::device) return make_device_halo(session, place);
   if (kind == arm::graph_kernel) return std::make_unique<graph_halo>(session, place);
   if (kind == arm::hostfn || kind == arm::graph)
     throw tools::tool_failure(format("--arms: stencil and multigrid have no form for \"%s\"", to_string(kind)));

@@ -21,7 +21,7 @@
 namespace pl::async {
 namespace {
 
-constexpr std::uint64_t kStart = 1000;
+constexpr std::uint64_t kFirstWord = 1000;
 constexpr std::uint64_t kQueueLimitNs = 40'000'000'000;
 constexpr std::uint64_t kStopLimitNs = 5'000'000'000;
 
@@ -220,7 +220,7 @@ int run_stopped(station& session, const stopped_plan& plan, stopped_board& board
   const registered_board words(session, board);
   session.launch_step(plan.bytes, 0);  // loads what the driver loads at a first launch
   session.synchronize();
-  session.fill(kStart, plan.bytes);
+  session.fill(kFirstWord, plan.bytes);
   session.barrier();
   queue(session, *link, plan, words);
   board.ranks[session.rank()].is_queued.store(getpid());
@@ -228,7 +228,7 @@ int run_stopped(station& session, const stopped_plan& plan, stopped_board& board
   session.synchronize();
   if (const auto now = link->state(); now.error != 0) throw tools::tool_failure("the channel broke: " + now.reason);
   session.barrier();
-  const auto expected = kStart + 2 * static_cast<std::uint64_t>(plan.iterations) - (session.rank() == 0 ? 0 : 1);
+  const auto expected = kFirstWord + 2 * static_cast<std::uint64_t>(plan.iterations) - (session.rank() == 0 ? 0 : 1);
   const auto wrong = session.wrong_words(expected, plan.bytes);
   if (wrong != 0) std::fprintf(stderr, "%zu of %zu words are wrong afterwards\n", wrong, plan.bytes / 8);
   if (session.rank() == 0) print_results(session, plan, board, file);

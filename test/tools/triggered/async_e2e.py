@@ -50,7 +50,7 @@ def usage():
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, graph, graph-kernel'),
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
@@ -64,6 +64,7 @@ def bad_options():
             (("stencil", "-n", "1"), "--points"),
             (("stencil", "-n", "16385"), "--points"),
             (("stencil", "--arms", "graph"), 'no form for "graph"'),
+            (("pingpong", "--arms", "device"), 'only stencil and multigrid have a form for "device"'),
             (("multigrid", "-n", "48"), "48 is not a power of two"),
             (("multigrid", "-n", "16384"), "2 to 8192"),
             (("stopped", "-i", "301"), "1 to 300"),
@@ -183,6 +184,19 @@ def dma():
     arms = [row["arm"] for row in result["rows"]]
     reasons = [note for note in result["notes"] if "dma is left out: the dma executor cannot be had: " in note]
     check(arms == (["peer"] if reasons else ["peer", "dma"]), arms, result["notes"])
+
+
+def device_halos():
+    """By kernels that put and wait themselves, and by executor D; and no arm without channels."""
+    where = ("--gpus", "0,0", "--arms", "normal,device,dma")
+    _, result = measure("stencil", *where, "-n", "2,33", "-i", "24", "-r", "2", "-b", "5", env=DISORDER)
+    check([(row["arm"], row["n"]) for row in result["rows"]] == [(arm, n) for n in (2, 33) for arm in ("normal", "device", "dma")], result["rows"])
+    check(all(row["steps_checked_by_cpu"] == 24 for row in result["rows"]), result["rows"])
+    _, result = measure("multigrid", *where, "-n", "16", "-i", "4", "-r", "2")
+    check([row["arm"] for row in result["rows"]] == ["normal", "device", "dma"], result["rows"])
+    _, result = measure("stencil", "-p", "4", "--gpus", "0", "--arms", "device", "-n", "12", "-i", "20", "-r", "2")
+    check({row["grid"] for row in result["rows"]} == {"2x2"}, result["rows"])
+    refuse(run("stencil", "-n", "16", "-i", "4", "--arms", "device", env={"PEERLANE_SIM_MODE": "mig"}), "DMA channels")
 
 
 def kernel_put():

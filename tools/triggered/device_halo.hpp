@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Halos that kernels exchange by the device API (docs/device.md): behind each step a kernel of four threads puts the edges
+// into the neighbours' memory and waits for theirs. One launch an exchange; the CPU and the multiprocessors move no data.
+#pragma once
+
+#include <memory>
+
+#include "tools/triggered/halo_ways.hpp"
+
+namespace pl::async {
+
+// Collective. tool_failure: no DMA channels here, by which alone a rank reaches another's memory.
+std::unique_ptr<halo_way> make_device_halo(station& session, const block_place& place);
+
+}  // namespace pl::async
