@@ -20,7 +20,8 @@
  * sentence behind a failure.
  *
  * Threads. Any thread may call. Closing must not run beside other calls on the same object. A thread of the library refills
- * rings; it sleeps 0.3 to 10 ms between its looks. fork: in a child every call answers EACCES.
+ * rings; it sleeps 0.3 to 10 ms between its looks, or until the engine's interrupt (PEERLANE_DEVICE_WAKEUPS). fork: in a
+ * child every call answers EACCES.
  *
  * Memory order: docs/ordering.md, "Transfers that kernels start".
  */

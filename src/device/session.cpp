@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/session.hpp"
 
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -24,6 +27,8 @@ namespace {
 
 constexpr std::chrono::microseconds kBusyNap(300), kIdleNap(2000), kRestNap(10'000);
 constexpr std::chrono::microseconds kProxyIdleNap(50), kProxyRestNap(1000);
+// With interrupts: how late a fault is seen, of which there is none.
+constexpr std::chrono::microseconds kWokenNap(dma::completion_event::kLookAgainNs / 1000), kWokenRestNap(100'000);
 constexpr std::uint64_t kIdleAfterNs = 50'000'000, kRestAfterNs = 1'000'000'000, kProxyIdleAfterNs = 1'000'000;
 constexpr std::uint64_t kGranuleBytes = 64u << 10;  // of what is bound
 constexpr std::uint64_t kRingAlignment = 2u << 20;  // of BAR1's pages
@@ -66,6 +71,9 @@ result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, con
     made->why_proxy_ = source.error().message;
     PL_LOG(info, "a thread carries out what kernels post: %s", made->why_proxy_.c_str());
   }
+  made->stop_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!made->stop_) return failure{errno, "no descriptor for the thread that refills rings: raise the limit of open files"};
+  if (made->source_ && copy::is_on(options.wakeups, cuda.is_simulated)) made->open_events();
   if (status done = made->open_rings(); !done) return done.error();
   try {
     made->thread_ = start_thread([self = made.get()] { self->run(); });
@@ -77,11 +85,8 @@ result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, con
 
 session::~session() {
   if (thread_.joinable()) {
-    {
-      const std::lock_guard hold(mutex_);
-      is_over_ = true;
-    }
-    wake_.notify_all();
+    is_over_.store(true, std::memory_order_release);
+    static_cast<void>(eventfd_write(stop_.get(), 1));
     thread_.join();
   }
   for (auto& one : rings_)
@@ -125,6 +130,7 @@ status session::open_channel_ring(open_ring& made, unsigned engine) {
   made.placement = std::move(found->placement);
   dma::device_ring_options wanted = options_.ring;
   wanted.engine = engine;
+  wanted.interrupts = std::any_of(events_.begin(), events_.end(), [&](const auto& one) { return one->engine() == engine; });
   auto opened = dma::device_ring::open(std::move(found->bound), begin, wanted);
   if (!opened) return opened.code() == EINVAL ? opened.error() : not_here(opened.error());
   made.queue = std::move(*opened);
@@ -135,10 +141,11 @@ status session::open_rings() {
   auto use = copy::context_use::enter(context_);
   if (!use) return use.error();
   const std::vector<unsigned> engines = source_ ? quiet_engines() : std::vector<unsigned>();
+  if (source_) first_engine_ = engines[options_.first_engine % engines.size()];
   for (unsigned i = 0; i < options_.rings; ++i) {
     open_ring& made = rings_.emplace_back();
     if (source_) {
-      if (status done = open_channel_ring(made, engines[i % engines.size()]); !done) return done;
+      if (status done = open_channel_ring(made, engines[(options_.first_engine + i) % engines.size()]); !done) return done;
       continue;
     }
     auto opened = proxy_ring::open(context_, options_.ring, [this](std::uint64_t address, std::uint64_t bytes) {
@@ -345,31 +352,51 @@ status session::remove_window(const peerlane_device_window& window) {
   return {};
 }
 
+// One for each engine that has a ring. All or none: a ring without one needs the short naps.
+void session::open_events() {
+  const auto engines = quiet_engines();
+  for (unsigned i = 0; i < std::min<std::size_t>(options_.rings, engines.size()); ++i) {
+    auto made = dma::completion_event::open(source_->addresses, engines[(options_.first_engine + i) % engines.size()]);
+    if (!made) {
+      PL_LOG(info, "the thread that refills rings looks at them again and again: %s", made.error().message.c_str());
+      return events_.clear();
+    }
+    events_.push_back(*std::move(made));
+  }
+}
+
+session::activity session::counts() const noexcept {
+  return {rounds_.load(std::memory_order_relaxed), interrupts_.load(std::memory_order_relaxed), !events_.empty()};
+}
+
 std::chrono::microseconds session::nap(std::uint64_t idle_ns) const {
+  if (!events_.empty()) return idle_ns < kRestAfterNs ? kWokenNap : kWokenRestNap;
   if (source_) return idle_ns < kIdleAfterNs ? kBusyNap : idle_ns < kRestAfterNs ? kIdleNap : kRestNap;
   if (idle_ns < kProxyIdleAfterNs) return {};
   return idle_ns < kRestAfterNs ? kProxyIdleNap : kProxyRestNap;
 }
 
+// Until an interrupt, the end, or the limit. Interrupts are forgotten before the rings are looked at again, so none is lost.
+void session::rest(std::chrono::microseconds limit) {
+  std::vector<pollfd> asked{{stop_.get(), POLLIN, 0}};
+  for (const auto& one : events_) asked.push_back({one->descriptor(), POLLIN, 0});
+  const timespec nap{static_cast<time_t>(limit.count() / 1'000'000), static_cast<long>(limit.count() % 1'000'000 * 1000)};
+  if (ppoll(asked.data(), asked.size(), &nap, nullptr) > 0) interrupts_.fetch_add(1, std::memory_order_relaxed);
+  for (const auto& one : events_) one->clear();
+}
+
 void session::run() {
   pthread_setname_np(pthread_self(), "peerlane-rings");
   std::uint64_t last_work_ns = monotonic_ns();
-  std::unique_lock hold(mutex_);
-  while (!is_over_) {
-    hold.unlock();
+  while (!is_over_.load(std::memory_order_acquire)) {
     bool has_work = false;
     for (const auto& one : rings_) has_work |= one.queue->refill();
+    rounds_.fetch_add(1, std::memory_order_relaxed);
     const std::uint64_t now_ns = monotonic_ns();
     if (has_work) last_work_ns = now_ns;
-    hold.lock();
-    const auto rest = nap(now_ns - last_work_ns);
-    if (rest.count() != 0) {
-      wake_.wait_for(hold, rest, [this] { return is_over_; });
-      continue;
-    }
-    hold.unlock();
-    std::this_thread::yield();
-    hold.lock();
+    const auto limit = nap(now_ns - last_work_ns);
+    if (limit.count() == 0) std::this_thread::yield();
+    else rest(limit);
   }
 }
 

@@ -4,7 +4,8 @@
 // thread carries out what kernels post (proxy_ring.hpp).
 //
 // The thread sleeps between its looks: 0.3 ms while kernels post, 2 ms while they do not, 10 ms from 1 s on. So kernels that
-// post more than a ring holds at once, after a long rest, wait for it once. As a proxy it polls while kernels post, and
+// post more than a ring holds at once, after a long rest, wait for it once. Where the engine wakes it (session_options) it
+// sleeps until a quarter of a ring is done, at most 20 ms, 100 ms from 1 s on. As a proxy it polls while kernels post, and
 // looks every 50 us while they do not, every millisecond from 1 s on.
 //
 // Thread-safe. Belongs to the process that opened it.
@@ -12,8 +13,8 @@
 
 #include <peerlane/device_types.h>
 
+#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,10 +26,12 @@
 
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
+#include "dma/completion_event.hpp"
 #include "dma/device_ring.hpp"
 #include "dma/kernel_ring.hpp"
 #include "dma/shared_region.hpp"
 #include "map/device_range.hpp"
+#include "os/unique_fd.hpp"
 
 namespace pl::device {
 
@@ -38,7 +41,11 @@ enum class ring_backend : std::uint8_t { automatic, channels, proxy };
 struct session_options {
   int device_ordinal = 0;
   ring_backend backend = ring_backend::automatic;
-  unsigned rings = 1;  // up to kMaxRings, on the GPU's copy engines in turn
+  unsigned rings = 1;         // up to kMaxRings, on the GPU's copy engines in turn
+  unsigned first_engine = 0;  // the place among them of the first ring's, so that processes need not share one
+  // The thread sleeps by a descriptor until the engine's interrupt. PEERLANE_DEVICE_WAKEUPS: on the simulated GPU only,
+  // unless asked for, since it was not run on hardware yet.
+  copy::trial wakeups = copy::trial_from_environment("PEERLANE_DEVICE_WAKEUPS", copy::trial::simulated);
   dma::device_ring_options ring;
 };
 
@@ -54,8 +61,17 @@ class session {
 
   unsigned ring_count() const noexcept { return static_cast<unsigned>(rings_.size()); }
   dma::kernel_ring& ring(unsigned index) const noexcept { return *rings_[index].queue; }
+  // The copy engine of the first ring. Only of rings of DMA channels.
+  unsigned engine() const noexcept { return first_engine_; }
   // Why the CPU carries out what kernels post; empty: DMA channels do.
   const std::string& why_proxy() const noexcept { return why_proxy_; }
+
+  // What the thread has done: rounds over all rings, and how many of them an interrupt began.
+  struct activity {
+    std::uint64_t rounds = 0, interrupts = 0;
+    bool sleeps_by_descriptor = false;
+  };
+  activity counts() const noexcept;
 
   // Memory of this process from `address`: of the session's GPU, of another one, or of the host (any pages, which are pinned
   // then). Kernels reach host memory themselves where CUDA has pinned it. EINVAL: neither, or not one allocation; EXDEV: the
@@ -105,7 +121,9 @@ class session {
   status bind_pages(open_window& made, std::uint64_t begin, std::uint64_t end, peerlane_device_window& out) const;
   std::multimap<std::uint64_t, open_window>::iterator find_open(const peerlane_device_window& window);
   bool is_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  void open_events();
   std::chrono::microseconds nap(std::uint64_t idle_ns) const;
+  void rest(std::chrono::microseconds limit);
   result<pin_plan> find_range(address_range range) const;
   result<bound_memory> bind_device(address_range range) const;
   status bind_window(open_window& made, std::uint64_t address, std::uint64_t size_bytes, peerlane_device_window& out) const;
@@ -115,12 +133,15 @@ class session {
   const copy::gpu_context context_;
   std::optional<copy::channel_source> source_;  // none: the proxy
   std::string why_proxy_;
+  unsigned first_engine_ = 0;
   const session_options options_;
   std::vector<open_ring> rings_;
   mutable std::mutex mutex_;
-  std::multimap<std::uint64_t, open_window> windows_;  // by the address of who carries out
-  std::condition_variable wake_;
-  bool is_over_ = false;
+  std::multimap<std::uint64_t, open_window> windows_;           // by the address of who carries out
+  std::vector<std::unique_ptr<dma::completion_event>> events_;  // of the rings' engines; none: no interrupts
+  unique_fd stop_;
+  std::atomic<bool> is_over_{false};
+  std::atomic<std::uint64_t> rounds_{0}, interrupts_{0};
   std::thread thread_;
 };
 

@@ -18,12 +18,15 @@ constexpr std::uint64_t kSegmentsOffset = PEERLANE_DEVICE_CONTROL_BYTES;
 constexpr std::uint64_t kGranuleBytes = 64u << 10;
 constexpr std::uint32_t kWaitWords = command_writer::kCompletionWords + 2 + command_writer::kSemaphoreWords;
 constexpr std::uint64_t kWaitBytes = kWaitWords * sizeof(std::uint32_t);
+constexpr std::uint32_t kInterruptWords = command_writer::kCompletionWords + command_writer::kCopyWords;
+constexpr std::uint32_t kQuarters = 4;  // of a ring, each with an entry that raises an interrupt
 constexpr std::uint64_t kErrorOffset = PEERLANE_DEVICE_COMPLETED_AT + sizeof(std::uint32_t);
 constexpr auto kRingView = arch::mapping_type::wc;
 
 std::uint64_t waits_offset(std::uint32_t segments) {
   return kSegmentsOffset + std::uint64_t{segments} * PEERLANE_DEVICE_SEGMENT_BYTES;
 }
+std::uint64_t interrupt_offset(std::uint32_t segments) { return waits_offset(segments) + segments * kWaitBytes; }
 
 }  // namespace
 
@@ -34,7 +37,7 @@ status check_segments(std::uint32_t segments) {
 }
 
 std::uint64_t device_ring::memory_bytes(std::uint32_t segments) {
-  const std::uint64_t bytes = waits_offset(segments) + segments * kWaitBytes;
+  const std::uint64_t bytes = interrupt_offset(segments) + kInterruptWords * sizeof(std::uint32_t);
   return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
 }
 
@@ -67,6 +70,7 @@ status device_ring::set_up() {
 
   channel_options wanted;
   wanted.engine = options_.engine;
+  wanted.timeslice_us = options_.timeslice_us;
   wanted.ring_entries = 2 * options_.segments;
   auto opened = channel::open(memory_.space(), wanted);
   if (!opened) return opened.error();
@@ -78,9 +82,26 @@ status device_ring::set_up() {
   handle_.spare = memory_.address() + PEERLANE_DEVICE_SPARE_AT;
   handle_.timeout_ns = options_.timeout_ns;
   handle_.count = options_.segments;
-  // One pair fewer than fits, since a ring whose position is its begin is empty.
-  queue_to(options_.segments - 1);
+  if (options_.interrupts) write_interrupts();
+  queue_to(most_queued());
   return {};
+}
+
+// One pair of entries fewer than fits, since a ring whose position is its begin is empty; and room for the interrupts.
+std::uint64_t device_ring::most_queued() const {
+  return options_.segments - 1 - (interrupt_words_ != 0 ? kQuarters / 2 : 0);
+}
+
+// With a transfer of a word and a release, as channel::interrupt() has it: so it was run on hardware. Nobody reads them.
+void device_ring::write_interrupts() {
+  std::array<std::uint32_t, kInterruptWords> commands{};
+  command_writer writer(commands);
+  writer.completion(handle_.spare + 16, 1);
+  writer.copy(handle_.spare + 20, handle_.spare + 36, sizeof(std::uint32_t),
+              launch::kPipelined | launch::kReleaseWord | launch::kInterrupt);
+  interrupt_words_ = static_cast<std::uint32_t>(writer.words());
+  arch::copy_to_unfenced(kRingView, view_ + interrupt_offset(options_.segments), commands.data(), sizeof commands);
+  arch::publish_to_device(kRingView);
 }
 
 // With the lock held, or before anybody else knows the ring.
@@ -98,6 +119,8 @@ void device_ring::queue_to(std::uint64_t last) {
       writer.completion(handle_.completed, static_cast<std::uint32_t>(ticket));  // what the segment needs not say then
       writer.remap(kRemapFill32);
       writer.acquire(segment + PEERLANE_DEVICE_MARK_AT, static_cast<std::uint32_t>(ticket), options_.yields);
+      if (interrupt_words_ != 0 && ticket % (options_.segments / kQuarters) == 0)
+        entries_.push_back(ring_entry(memory_.address() + interrupt_offset(options_.segments), interrupt_words_));
       entries_.push_back(ring_entry(memory_.address() + waits + (slot + i) * kWaitBytes, kWaitWords));
       entries_.push_back(ring_entry(segment, PEERLANE_DEVICE_SEGMENT_WORDS, true));
     }
@@ -141,7 +164,7 @@ bool device_ring::refill() {
   const std::uint32_t fresh = static_cast<std::uint32_t>(words) - static_cast<std::uint32_t>(completed_);
   completed_ += fresh;
   // In large steps: each costs a doorbell.
-  const std::uint64_t last = completed_ + options_.segments - 1;
+  const std::uint64_t last = completed_ + most_queued();
   if (last - queued_ >= options_.segments / 8) queue_to(last);
   else if (fresh == 0) queue_->ring();  // heals a doorbell that the engine has missed
   return fresh != 0;

@@ -5,6 +5,7 @@
 //   control words: tickets, completed
 //   segments: written by kernels          <--------  {wait until the word of segment k is k} {segment k, fetched only then}
 //   waits: one for each segment
+//   interrupts: one, of which each quarter of the ring has an entry before its first wait
 //
 // A kernel takes a ticket k, writes segment k, and stores k in the segment's last word; the engine, which waits for the
 // segments in the order of tickets, then executes it, which ends by writing k into `completed`. It fetches a segment only
@@ -37,6 +38,11 @@ struct device_ring_options {
   std::uint32_t segments = 4096;  // posted and not done: a power of two, 64 to 4096
   // The engine serves other channels while kernels post nothing; it then reacts some microseconds later.
   bool yields = false;
+  // How long the ring holds its engine at most while another channel waits for it, microseconds; 0: the driver's choice.
+  std::uint32_t timeslice_us = 0;
+  // The engine raises an interrupt (completion_event.hpp) each time that a quarter of the ring is done, so that whoever
+  // calls refill() may sleep until then.
+  bool interrupts = false;
   std::uint64_t timeout_ns = 2'000'000'000;  // of waits in kernels
 };
 
@@ -59,13 +65,16 @@ class device_ring final : public kernel_ring {
   const peerlane_device_ring& handle() const noexcept override { return handle_; }
   // Queues entries behind those that are done.
   bool refill() override;
+  unsigned engine() const noexcept { return options_.engine; }
   state read() const override;
   void close() noexcept override;
 
  private:
   device_ring(region memory, std::uint64_t kernel_address, const device_ring_options& options);
   status set_up();
+  std::uint64_t most_queued() const;
   void queue_to(std::uint64_t last);
+  void write_interrupts();
   void end(failure reason);
   std::uint64_t load64(std::uint64_t offset) const;
   void store_error(std::uint32_t code) const;
@@ -81,6 +90,7 @@ class device_ring final : public kernel_ring {
   mutable std::mutex mutex_;
   std::uint64_t queued_ = 0, completed_ = 0;  // tickets
   std::optional<failure> reason_;
+  std::uint32_t interrupt_words_ = 0;  // 0: no interrupts
   std::vector<std::uint32_t> commands_;
   std::vector<std::uint64_t> entries_;
 };

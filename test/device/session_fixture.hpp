@@ -53,6 +53,7 @@ class device_session : public testing::TestWithParam<device::ring_backend> {
     device::session_options wanted;
     wanted.backend = GetParam();
     wanted.rings = rings;
+    wanted.wakeups = wakeups_;
     wanted.ring.segments = segments;
     wanted.ring.timeout_ns = timeout_ns;
     auto opened = device::session::open(cuda(), wanted);
@@ -120,6 +121,7 @@ class device_session : public testing::TestWithParam<device::ring_backend> {
   void* host_memory_ = nullptr;
   std::byte* host_ = nullptr;
   std::unique_ptr<device::session> session_;
+  copy::trial wakeups_ = copy::trial::simulated;
   peerlane_device_window gpu_{}, far_{}, host_window_{};
 };
 

@@ -153,6 +153,29 @@ TEST_P(device_session, SegmentsWrittenOutOfOrder) {
   }
 }
 
+// The thread that refills rings by the engine's interrupts, and by the clock: both go through the ring many times.
+TEST_P(device_session, TheThreadIsWokenByTheEngineOrByTheClock) {
+  const auto sent = fill_device(device_, 21);
+  const bool is_dma = GetParam() == device::ring_backend::channels;
+  for (const bool is_woken : {true, false}) {
+    wakeups_ = is_woken ? copy::trial::always : copy::trial::never;
+    open(kLongTimeoutNs, 64, 2);
+    EXPECT_EQ(session_->counts().sleeps_by_descriptor, is_woken && is_dma);
+    for (unsigned index = 0; index < 2; ++index) {
+      std::memset(host_, 0, kWindowBytes);
+      EXPECT_TRUE(are_all(
+          run("put_pieces", 2, 8, ring(index), host_window_, gpu_, std::uint64_t{8000}, std::uint64_t{index + 1}), 0));
+      EXPECT_TRUE(std::equal(sent.begin(), sent.begin() + 16 * 8000, host_));
+    }
+    const auto now = session_->ring(0).read();
+    EXPECT_GT(now.posted, 64u * 8);
+    EXPECT_EQ(now.posted, now.completed);
+    EXPECT_GE(session_->counts().interrupts, is_woken && is_dma ? 4u : 0u);
+    EXPECT_EQ(session_->counts().interrupts != 0, is_woken && is_dma);
+    session_.reset();
+  }
+}
+
 // What a kernel stores into host memory is held back until its fence: a put reads it all the same, under every seed.
 TEST_P(device_session, APutReadsWhatItsThreadWroteToTheHost) {
   open();
