@@ -130,7 +130,8 @@ status context::parts::load_kernel() {
                 {&methods.wait_kernel, "stream_wait"},
                 {&methods.counted_put, "stream_put_counted"},
                 {&methods.counted_wait, "stream_wait_counted"},
-                {&post_kernel, "stream_dma_put"}};
+                {&post_kernels.put, "stream_dma_put"},
+                {&post_kernels.counted_put, "stream_dma_put_counted"}};
   for (const auto& one : wanted)
     if (const auto rc = gpu.cuda->cuModuleGetFunction(one.function, module, one.name); rc != cu::error_code::success)
       return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
@@ -145,8 +146,10 @@ status context::parts::find_sharer(messaging::bootstrap& bootstrap) {
   if (!all) return all.error();
   for (std::size_t rank = 0; rank < all->size(); ++rank)
     if (static_cast<int>(rank) != bootstrap.rank() && (*all)[rank].size() == sizeof mine &&
-        std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0)
+        std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0) {
       shares_gpu_with = static_cast<int>(rank);
+      if (static_cast<int>(rank) < bootstrap.rank()) ++place_on_gpu;
+    }
   return {};
 }
 
@@ -176,13 +179,16 @@ result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_
 result<std::shared_ptr<dma_domain>> context::parts::open_dma() {
   const std::lock_guard lock(mutex);
   if (dma != nullptr) return dma;
-  auto made = dma_domain::open(gpu, post_kernel, [this](std::uint32_t window) -> result<address_range> {
-    if (window == dma_domain::kWords) return address_range{words->allocation(), words->size_bytes()};
-    const std::lock_guard hold(mutex);
-    for (const auto& one : windows)
-      if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
-    return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
-  });
+  auto made = dma_domain::open(
+      gpu, post_kernels,
+      [this](std::uint32_t window) -> result<address_range> {
+        if (window == dma_domain::kWords) return address_range{words->allocation(), words->size_bytes()};
+        const std::lock_guard hold(mutex);
+        for (const auto& one : windows)
+          if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
+        return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
+      },
+      place_on_gpu);
   if (!made) return made.error();
   return dma = std::move(*made);
 }
@@ -238,6 +244,7 @@ capabilities context::query() const {
   }
   if (parts_->options.writer != writer_choice::automatic) out.writer = fixed_writer(parts_->options.writer);
   out.kernel_limit = parts_->methods.kernel_limit;
+  out.shares_gpu_with = parts_->shares_gpu_with;
   return out;
 }
 
@@ -367,7 +374,6 @@ status channel::ready(std::chrono::milliseconds limit) {
     auto made = parts.connect_dma(core_, limit);
     if (!made) return made.error();
     executor_ = std::move(made).value();
-    core_->waits_by_kernel = core_->peer_waits_by_kernel = false;  // captured puts of this executor do not count
   } else {
     const bool may_share = parts.options.messages.path != messaging::messenger_options::path_t::network;
     auto made = make_proxy_executor(

@@ -50,6 +50,7 @@ struct capabilities {
   bool can_release = false;                  // without it (no mapping, no stream for it) no wait may have a time-out
   flag_writer writer = flag_writer::direct;  // the slowest towards the peer GPUs met so far
   std::size_t kernel_limit = 0;              // puts up to here go by one kernel with their flag
+  int shares_gpu_with = -1;                  // a rank that uses this GPU too; -1: none
 };
 
 class proxy_thread;

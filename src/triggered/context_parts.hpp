@@ -22,7 +22,7 @@ namespace pl::triggered {
 
 // The first message between two ends. Plain bytes.
 struct hello {
-  std::uint32_t version = 4;
+  std::uint32_t version = 5;
   executor_kind wanted = executor_kind::automatic;
   std::uint32_t waits_by_kernel = 0, has_kernels = 0;
   std::uint32_t depth = 0, reserved = 0;
@@ -42,7 +42,7 @@ struct context::parts {
   std::unique_ptr<proxy_thread> proxy;
   cu::module_t module = nullptr;
   peer_methods methods;
-  cu::function_t post_kernel = nullptr;  // stream_dma_put; null: this build has no kernels
+  dma_kernels post_kernels;
   std::uint32_t epoch = claim_process_epoch();
 
   std::mutex mutex;  // of what follows, and of words->take / give_back
@@ -59,6 +59,7 @@ struct context::parts {
   // Collective. Which other rank uses this GPU.
   status find_sharer(messaging::bootstrap& bootstrap);
   int shares_gpu_with = -1;
+  unsigned place_on_gpu = 0;  // how many ranks before this one use it
   // Whether the streams of a channel may wait by a kernel if its options ask for it.
   bool may_wait_by_kernel() const noexcept { return why_no_wait_kernel().empty(); }
   std::string why_no_wait_kernel() const;  // empty: it may

@@ -39,7 +39,10 @@ class dma_executor final : public executor {
     }
     auto sources = find_sources(request);
     if (!sources) return sources.error();
-    if (auto done = queue_put(stream, request, destination, *sources); !done) return done;
+    if (auto done = request.is_counted ? queue_counted(stream, request, destination, *sources)
+                                       : queue_put(stream, request, destination, *sources);
+        !done)
+      return done;
     keep(request, std::move(*sources));
     return {};
   }
@@ -57,9 +60,14 @@ class dma_executor final : public executor {
     return launch(stream, {}, theirs_ + slot_offset(offsetof(gpu_words, graph_ack), slot), 1);
   }
 
+  status acknowledge_counted(cu::stream_t stream) override {
+    return launch_counted(stream, {}, offsetof(gpu_words, graph_releases), theirs_ + offsetof(gpu_words, graph_released), 0);
+  }
+
   std::string report() const override {
     const auto reason = domain_->why_ended();
-    return "  a copy engine moves the bytes" + (reason.empty() ? "" : "; its ring has ended: " + reason) + "\n";
+    return "  a copy engine moves the bytes" + (reason.empty() ? "" : "; its ring has ended: " + reason) + "\n  " +
+           domain_->activity() + "\n";
   }
 
  private:
@@ -101,11 +109,42 @@ class dma_executor final : public executor {
     return ops.submit();
   }
 
+  // All but the last piece wait for nothing and count nothing; the first one waits for the release.
+  status queue_counted(cu::stream_t stream, const put_request& request, std::uint64_t destination,
+                       const source_list& sources) {
+    constexpr auto kCounter = offsetof(gpu_words, graph_puts);
+    transfer part{destination, 0, 0};
+    std::uint64_t depth = request.depth;
+    for (std::size_t i = 0; i + 1 < sources.size(); ++i, part.destination += part.bytes, depth = 0) {
+      part.source = sources[i].address;
+      part.bytes = sources[i].size_bytes;
+      if (auto done = launch_counted(stream, part, kCounter, 0, depth); !done) return done;
+    }
+    part.source = sources.empty() ? 0 : sources.back().address;
+    part.bytes = sources.empty() ? 0 : sources.back().size_bytes;
+    return launch_counted(stream, part, kCounter, theirs_ + offsetof(gpu_words, graph_signal), depth);
+  }
+
+  // `counter` in our words; `flag` as launch() has it.
+  status launch_counted(cu::stream_t stream, transfer part, std::size_t counter, std::uint64_t flag, std::uint64_t depth) {
+    auto ring = domain_->ring();
+    std::uint64_t counter_at = ours() + counter, released = ours() + offsetof(gpu_words, graph_released),
+                  reached = host_word(offsetof(host_words, graph_put_reached)),
+                  error = host_word(offsetof(host_words, executor_error));
+    void* parameters[] = {&ring, &part.destination, &part.source, &part.bytes, &counter_at,
+                          &flag, &released,         &depth,       &reached,    &error};
+    const auto rc =
+        context_.cuda->cuLaunchKernel(domain_->counted_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    if (rc != cu::error_code::success)
+      return cu::make_error(*context_.cuda, rc, "launch of the kernel that posts and counts puts");
+    return {};
+  }
+
   // Their memory stays bound until the stream has come past the put; in a graph, until the channel ends.
   void keep(const put_request& request, source_list sources) {
     while (!queued_.empty() && queued_.front().first <= core_->sent()) queued_.pop_front();
     for (auto& one : sources)
-      if (request.slot >= 0) captured_.insert_or_assign(one.address, std::move(one));
+      if (request.slot >= 0 || request.is_counted) captured_.insert_or_assign(one.address, std::move(one));
       else queued_.emplace_back(request.sequence, std::move(one));
   }
 
@@ -133,17 +172,22 @@ class dma_executor final : public executor {
 
 // ---- What channels share
 
-result<std::shared_ptr<dma_domain>> dma_domain::open(const copy::gpu_context& context, cu::function_t kernel,
-                                                     own_memory find) {
-  if (kernel == nullptr)
+result<std::shared_ptr<dma_domain>> dma_domain::open(const copy::gpu_context& context, const dma_kernels& kernels,
+                                                     own_memory find, unsigned place) {
+  if (kernels.put == nullptr)
     return failure{ENOTSUP, "this build has no kernels, and a kernel posts the puts of the dma executor"};
   device::session_options wanted;
   wanted.device_ordinal = context.device_ordinal;
   wanted.backend = device::ring_backend::channels;
   wanted.ring.segments = kRingSegments;
+  // A ring that waits holds its engine for the scheduler's slice, a millisecond, and ranks of one GPU would wait for each
+  // other's so at every put. That is what the figures say, and was not seen apart yet (bench/device_turns_bench).
+  if (copy::is_on(copy::trial_from_environment("PEERLANE_DEVICE_SPREAD", copy::trial::simulated),
+                  context.cuda->is_simulated))
+    wanted.first_engine = place;
   auto opened = device::session::open(*context.cuda, wanted);
   if (!opened) return opened.error();
-  std::shared_ptr<dma_domain> made(new dma_domain(context, kernel, std::move(*opened)));
+  std::shared_ptr<dma_domain> made(new dma_domain(context, kernels, std::move(*opened)));
   const auto& source = made->session_->source();
   made->sources_ = std::make_unique<copy::channel_memory>(*context.cuda, source.space, source.addresses);
   auto handover =
@@ -162,6 +206,14 @@ result<std::shared_ptr<dma_domain>> dma_domain::open(const copy::gpu_context& co
 std::string dma_domain::why_ended() const {
   const auto now = session_->ring(0).read();
   return now.reason ? now.reason->message : std::string();
+}
+
+std::string dma_domain::activity() const {
+  const auto now = session_->counts();
+  return format("its ring is on engine %u; the thread that refills it: %llu rounds, %llu by interrupts%s",
+                session_->engine(), static_cast<unsigned long long>(now.rounds),
+                static_cast<unsigned long long>(now.interrupts),
+                now.sleeps_by_descriptor ? "" : ", of which there are none");
 }
 
 result<std::uint64_t> dma_domain::find_window(const memory_handover::name& owner, std::uint32_t window,

@@ -20,6 +20,11 @@
 
 namespace pl::triggered {
 
+// Kernels that post; null: this build has none.
+struct dma_kernels {
+  cu::function_t put = nullptr, counted_put = nullptr;  // stream_dma_put, stream_dma_put_counted
+};
+
 // What all channels of a context share: the ring, and memory of this process and of others as the copy engine reaches it.
 // Thread-safe.
 class dma_domain : public std::enable_shared_from_this<dma_domain> {
@@ -28,15 +33,18 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   using own_memory = std::function<result<address_range>(std::uint32_t)>;
   static constexpr std::uint32_t kWords = 0;
 
-  // ENOTSUP: no DMA channels here, or no kernels in this build.
-  // `kernel`: stream_dma_put.
-  static result<std::shared_ptr<dma_domain>> open(const copy::gpu_context& context, cu::function_t kernel, own_memory find);
+  // ENOTSUP: no DMA channels here, or no kernels in this build. `place`: ranks before this one that use its GPU.
+  static result<std::shared_ptr<dma_domain>> open(const copy::gpu_context& context, const dma_kernels& kernels,
+                                                  own_memory find, unsigned place);
 
   const memory_handover::name& own_name() const noexcept { return handover_->own_name(); }
   const peerlane_device_ring& ring() const noexcept { return session_->ring(0).handle(); }
-  cu::function_t kernel() const noexcept { return kernel_; }
+  cu::function_t kernel() const noexcept { return kernels_.put; }
+  cu::function_t counted_kernel() const noexcept { return kernels_.counted_put; }
   // Why the ring has ended; empty: it has not.
   std::string why_ended() const;
+  // How often its thread has looked, for people.
+  std::string activity() const;
 
   // The copy engine's address of a window of another process, which is asked for it once. ENOTSUP: this GPU's copy engines
   // do not reach it.
@@ -46,11 +54,11 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   result<copy::channel_memory::piece> find_source(cu::device_ptr source, std::uint64_t bytes);
 
  private:
-  dma_domain(const copy::gpu_context& context, cu::function_t kernel, std::unique_ptr<device::session> made)
-      : context_(context), kernel_(kernel), session_(std::move(made)) {}
+  dma_domain(const copy::gpu_context& context, const dma_kernels& kernels, std::unique_ptr<device::session> made)
+      : context_(context), kernels_(kernels), session_(std::move(made)) {}
 
   const copy::gpu_context context_;
-  const cu::function_t kernel_;
+  const dma_kernels kernels_;
   const std::unique_ptr<device::session> session_;
   std::unique_ptr<copy::channel_memory> sources_;
   std::mutex mutex_;

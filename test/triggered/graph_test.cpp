@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/clock.hpp"
 #include "test/triggered/ends.hpp"
 #include "triggered/channel.hpp"
 
@@ -96,17 +97,74 @@ TEST(graph, and_by_every_way_to_write_a_flag) {
   }
 }
 
-channel_options by_kernels() {
+channel_options by_kernels(executor_kind kind = executor_kind::peer) {
   channel_options out;
+  out.executor = kind;
   out.wait = wait_method::kernel;
   return out;
 }
 
 TEST(graph, kernels_that_count) {
-  for (const std::size_t bytes : {std::size_t{100}, kSlice})
-    EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                          [&](const rank_session& session) { return replay(session, bytes, kKernelReplays, by_kernels()); }),
-              0);
+  for (const auto kind : {executor_kind::peer, executor_kind::dma})
+    for (const std::size_t bytes : {std::size_t{100}, kSlice})
+      EXPECT_EQ(
+          run_streams(2, gpus::one_each, {},
+                      [&](const rank_session& session) { return replay(session, bytes, kKernelReplays, by_kernels(kind)); }),
+          0);
+}
+
+// The number before `unit` in a diag().
+std::uint64_t count_in(const std::string& text, const std::string& begin, const std::string& unit) {
+  const auto end = text.find(unit, text.find(begin));
+  if (end == std::string::npos) return ~std::uint64_t{0};
+  const auto before = text.find_last_of(' ', end - 1);
+  return std::stoull(text.substr(before + 1));
+}
+
+// What the process does beside its GPU while graphs exchange: the thread of the ring wakes once in a quarter of it, the
+// service thread by its tick, and neither once an exchange.
+TEST(graph, both_threads_sleep_while_graphs_exchange) {
+  context_options economy;
+  economy.mode = run_mode::economy;
+  const auto body = [](const rank_session& session) {
+    constexpr unsigned kPairs = 40, kLaunches = std::min(kKernelReplays, 16u);
+    two_ends ends;
+    auto options = by_kernels(executor_kind::dma);
+    options.releases_captured_waits = true;
+    if (const int line = ends.open(session, options)) return line;
+    captured graph;
+    const auto pairs = [&]() -> int {
+      for (unsigned i = 0; i < kPairs; ++i) {
+        const auto put = [&] {
+          return ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), 128);
+        };
+        if (session.rank == 0) CHECK_OK(put());
+        CHECK_OK(ends.peer_channel->wait_signal(session.stream));
+        if (session.rank == 1) CHECK_OK(put());
+      }
+      return 0;
+    };
+    CHECK(graph.make(session.stream, pairs) == 0);
+    CHECK_OK(session.bootstrap->barrier());
+    const auto counted = [&](const char* begin, const char* unit) { return count_in(session.streams->diag(), begin, unit); };
+    const auto rounds = counted("refills", " rounds"), sleeps = counted("service thread", " sleeps");
+    const auto begin_ns = monotonic_ns();
+    for (unsigned i = 0; i < kLaunches; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+    const auto ticks = (monotonic_ns() - begin_ns) / 20'000'000 + 1;
+    const auto ring_rounds = counted("refills", " rounds") - rounds, naps = counted("service thread", " sleeps") - sleeps;
+    std::fprintf(
+        stderr,
+        "rank %d: %u exchanges in %llu ticks of 20 ms: %llu rounds of the ring's thread, %llu of the service thread\n",
+        session.rank, kPairs * kLaunches, static_cast<unsigned long long>(ticks),
+        static_cast<unsigned long long>(ring_rounds), static_cast<unsigned long long>(naps));
+    CHECK(kPairs * kLaunches < 512 || counted("refills", " by interrupts") > 0);
+    CHECK(ring_rounds <= 2 * (kPairs * kLaunches / 256 + ticks) + 10);
+    CHECK(naps <= 2 * ticks + 10);
+    CHECK_OK(session.bootstrap->barrier());
+    return graph.destroy();
+  };
+  EXPECT_EQ(run_streams(2, gpus::one_each, economy, body), 0);
 }
 
 std::atomic<unsigned> g_launches{0}, g_lists{0};
@@ -158,11 +216,13 @@ TEST(graph, a_counted_operation_is_one_node) {
 
 // Rank 0 may be one put ahead of what rank 1 has released, also from one launch to the next and for bytes that are copied.
 TEST(graph, depth_holds_counted_puts_back) {
-  for (const std::size_t bytes : {std::size_t{64}, std::size_t{64 << 10}})
+  const std::pair<executor_kind, std::size_t> cases[] = {
+      {executor_kind::peer, 64}, {executor_kind::peer, 64 << 10}, {executor_kind::dma, 64}};
+  for (const auto& [kind, bytes] : cases)
     EXPECT_EQ(run_streams(2, gpus::one_each, {},
-                          [&](const rank_session& session) {
+                          [&, kind = kind, bytes = bytes](const rank_session& session) {
                             two_ends ends;
-                            auto options = by_kernels();
+                            auto options = by_kernels(kind);
                             options.depth = 1;
                             if (const int line = ends.open(session, options)) return line;
                             captured put, wait, release;

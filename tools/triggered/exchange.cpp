@@ -177,18 +177,21 @@ class graph_exchange final : public exchange {
   graph_exchange(station& session, const contender& candidate, int unroll)
       : session_(session),
         batches_(session, candidate.mode),
-        wait_(candidate.kind == arm::graph_kernel ? triggered::wait_method::kernel : triggered::wait_method::front_end),
-        unit_(wait_ == triggered::wait_method::kernel ? unroll : std::min(unroll, kMaxSlots)) {}
+        executor_(executor_of(candidate.kind)),
+        wait_(candidate.kind == arm::graph ? triggered::wait_method::front_end : triggered::wait_method::kernel),
+        unit_(counts(session) ? unroll : std::min(unroll, kMaxSlots)) {}
   ~graph_exchange() override { drop(); }
 
   // Every case has a channel of its own, because captured operations keep their places in it.
   status prepare(std::size_t bytes, std::uint64_t busy_ns) override {
     drop();
     triggered::channel_options options;
-    options.executor = triggered::executor_kind::peer;
+    options.executor = executor_;
     options.wait = wait_;
     options.releases_captured_waits = true;  // the other side writes here again only after it got our answer
-    channel_ = session_.connect(1 - session_.rank(), session_.new_channel_id(), options);
+    auto opened = session_.try_connect(1 - session_.rank(), session_.new_channel_id(), options);
+    if (!opened) return opened.error();
+    channel_ = *std::move(opened);
     auto made = captured_work::make(session_, [&] { return queue_iterations(session_, *channel_, bytes, busy_ns, unit_); });
     session_.barrier();  // an end that closes is an error of the other one, which may still be capturing
     if (!made) return made.error();
@@ -215,6 +218,10 @@ class graph_exchange final : public exchange {
  private:
   static constexpr int kMaxSlots = 32;  // iterations of one graph; a channel has places for 64 puts that do not count
 
+  // As the channel decides: where ranks share a GPU the front end waits, by slots.
+  bool counts(station& session) const {
+    return wait_ == triggered::wait_method::kernel && session.context().query().shares_gpu_with < 0;
+  }
   void drop() {
     static_cast<void>(session_.cuda().cuStreamSynchronize(session_.stream()));
     graph_.reset();
@@ -223,6 +230,7 @@ class graph_exchange final : public exchange {
 
   station& session_;
   batch_events batches_;
+  const triggered::executor_kind executor_;
   const triggered::wait_method wait_;
   const int unit_;
   std::unique_ptr<triggered::channel> channel_;
@@ -232,17 +240,23 @@ class graph_exchange final : public exchange {
 constexpr struct {
   arm kind;
   const char* name;
-} kArms[] = {{arm::normal, "normal"}, {arm::hostfn, "hostfn"},
-             {arm::peer, "peer"},     {arm::peer_kernel, "peer-kernel"},
-             {arm::proxy, "proxy"},   {arm::proxy_kernel, "proxy-kernel"},
-             {arm::dma, "dma"},       {arm::device, "device"},
-             {arm::graph, "graph"},   {arm::graph_kernel, "graph-kernel"}};
+} kArms[] = {{arm::normal, "normal"},
+             {arm::hostfn, "hostfn"},
+             {arm::peer, "peer"},
+             {arm::peer_kernel, "peer-kernel"},
+             {arm::proxy, "proxy"},
+             {arm::proxy_kernel, "proxy-kernel"},
+             {arm::dma, "dma"},
+             {arm::device, "device"},
+             {arm::graph, "graph"},
+             {arm::graph_kernel, "graph-kernel"},
+             {arm::graph_dma, "graph-dma"}};
 
 }  // namespace
 
 triggered::executor_kind executor_of(arm kind) {
   if (kind == arm::proxy || kind == arm::proxy_kernel) return triggered::executor_kind::proxy;
-  return kind == arm::dma ? triggered::executor_kind::dma : triggered::executor_kind::peer;
+  return kind == arm::dma || kind == arm::graph_dma ? triggered::executor_kind::dma : triggered::executor_kind::peer;
 }
 
 const char* to_string(arm kind) {
@@ -263,7 +277,7 @@ std::unique_ptr<exchange> make_exchange(station& session, const contender& candi
     throw tools::tool_failure("--arms: only stencil and multigrid have a form for \"device\"");
   if (candidate.kind == arm::normal) return std::make_unique<normal_exchange>(session);
   if (candidate.kind == arm::hostfn) return std::make_unique<hostfn_exchange>(session, candidate.mode);
-  if (candidate.kind == arm::graph || candidate.kind == arm::graph_kernel)
+  if (candidate.kind == arm::graph || candidate.kind == arm::graph_kernel || candidate.kind == arm::graph_dma)
     return std::make_unique<graph_exchange>(session, candidate, unroll);
   return std::make_unique<stream_exchange>(session, candidate);
 }

@@ -11,7 +11,7 @@
 
 namespace pl::async {
 
-enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, dma, device, graph, graph_kernel };
+enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, dma, device, graph, graph_kernel, graph_dma };
 triggered::executor_kind executor_of(arm kind);
 const char* to_string(arm kind);
 arm arm_of(const std::string& word);  // throws tools::tool_failure

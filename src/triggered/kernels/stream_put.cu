@@ -44,6 +44,26 @@ PL_DEVICE std::uint64_t count_on(std::uint64_t counter) {
   return number;
 }
 
+// A put by the copy engine, whose addresses these are. Returns when the source may be used again. An error goes to the word
+// at `error`.
+PL_DEVICE void post_put(const peerlane_device_ring& ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
+                        std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
+  namespace pd = peerlane::device;
+  constexpr std::uint64_t kPieceBytes = 1ull << 30;
+  const peerlane_device_window target{0, dst, bytes, 0, 0}, origin{0, src, bytes, 0, 0}, word{0, flag, 8, 0, 0};
+  std::uint64_t done = 0;
+  long long ticket = 0;
+  for (; bytes - done > kPieceBytes && ticket >= 0; done += kPieceBytes)
+    ticket = pd::put(ring, target, done, origin, done, kPieceBytes);
+  if (ticket >= 0)
+    ticket = flag != 0
+                 ? pd::put_signal(ring, target, done, origin, done, bytes - done, word, 0, static_cast<unsigned>(value))
+                 : pd::put(ring, target, done, origin, done, bytes - done);
+  if (ticket >= 0 && flag != 0 && value >> 32 != 0) ticket = pd::signal(ring, word, 4, static_cast<unsigned>(value >> 32));
+  const long long code = ticket >= 0 ? pd::wait(ring, ticket) : ticket;
+  if (code < 0) store_release<std::uint64_t>(error, static_cast<std::uint64_t>(-code));
+}
+
 }  // namespace
 
 // One block. `bytes` may be 0; the words at `flag` and `sent` are written in this order (0: not written). One fence is
@@ -114,20 +134,20 @@ PL_KERNEL void stream_wait_counted(std::uint64_t counter, std::uint64_t word, st
 // the word at `error`.
 PL_KERNEL void stream_dma_put(peerlane_device_ring ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
                               std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
-  namespace pd = peerlane::device;
-  constexpr std::uint64_t kPieceBytes = 1ull << 30;
-  const peerlane_device_window target{0, dst, bytes, 0, 0}, origin{0, src, bytes, 0, 0}, word{0, flag, 8, 0, 0};
-  std::uint64_t done = 0;
-  long long ticket = 0;
-  for (; bytes - done > kPieceBytes && ticket >= 0; done += kPieceBytes)
-    ticket = pd::put(ring, target, done, origin, done, kPieceBytes);
-  if (ticket >= 0)
-    ticket = flag != 0
-                 ? pd::put_signal(ring, target, done, origin, done, bytes - done, word, 0, static_cast<unsigned>(value))
-                 : pd::put(ring, target, done, origin, done, bytes - done);
-  if (ticket >= 0 && flag != 0 && value >> 32 != 0) ticket = pd::signal(ring, word, 4, static_cast<unsigned>(value >> 32));
-  const long long code = ticket >= 0 ? pd::wait(ring, ticket) : ticket;
-  if (code < 0) store_release<std::uint64_t>(error, static_cast<std::uint64_t>(-code));
+  post_put(ring, dst, src, bytes, flag, value, error);
+}
+
+// One thread: the same of a graph, with a value that it counts itself, as stream_put_counted does. Without a flag only the
+// bytes and the wait.
+PL_KERNEL void stream_dma_put_counted(peerlane_device_ring ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
+                                      std::uint64_t counter, std::uint64_t flag, std::uint64_t ack, std::uint64_t depth,
+                                      std::uint64_t reached, std::uint64_t error) {
+  if (depth != 0) {
+    const std::uint64_t number = load_relaxed<std::uint64_t>(counter) + 1;
+    store_relaxed<std::uint64_t>(reached, number);
+    poll_until(ack, number - depth);
+  }
+  post_put(ring, dst, src, bytes, flag, flag != 0 ? count_on(counter) : 0, error);
 }
 
 PL_EXPORT_KERNEL(stream_put)
@@ -136,3 +156,4 @@ PL_EXPORT_KERNEL(stream_wait)
 PL_EXPORT_KERNEL(stream_put_counted)
 PL_EXPORT_KERNEL(stream_wait_counted)
 PL_EXPORT_KERNEL(stream_dma_put)
+PL_EXPORT_KERNEL(stream_dma_put_counted)

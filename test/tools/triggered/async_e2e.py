@@ -50,7 +50,7 @@ def usage():
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel'),
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel, graph-dma'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
@@ -184,6 +184,13 @@ def dma():
     arms = [row["arm"] for row in result["rows"]]
     reasons = [note for note in result["notes"] if "dma is left out: the dma executor cannot be had: " in note]
     check(arms == (["peer"] if reasons else ["peer", "dma"]), arms, result["notes"])
+
+
+def dma_graphs():
+    """By a copy engine in graphs: counted on two GPUs, by slots on one."""
+    for gpus in ("0,1", "0,0"):
+        _, result = measure("economy", "--gpus", gpus, "--arms", "graph-dma", "-i", "240", "-r", "2", "-b", "120", "--unroll", "60")
+        check([(row["arm"], row["mode"]) for row in result["rows"]] == [("graph-dma", mode) for mode in ("performance", "economy")], result["rows"])
 
 
 def device_halos():
