@@ -83,6 +83,8 @@ two_hosts::~two_hosts() {
   waitpid(relay_, nullptr, 0);
 }
 
+void two_hosts::cut() const { kill(relay_, SIGKILL); }
+
 bool two_hosts::enter(int rank) const {
   if (setns(network_[static_cast<std::size_t>(rank)].get(), CLONE_NEWNET) != 0) return false;
   // UCX looks for interfaces in sysfs, which shows those of the namespace that mounted it.

@@ -26,6 +26,8 @@ class two_hosts {
   ~two_hosts();
   // For a child before it opens anything: it is on host `rank` from here on, for UCX and for messages. False: it is not.
   bool enter(int rank) const;
+  // The wire leads nowhere from here on, and says so to nobody. Any process of the two hosts.
+  void cut() const;
   // The loopback device of the host that the process has entered, which leads to no other host.
   static bool switch_on_loopback();
 
