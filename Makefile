@@ -6,6 +6,8 @@ export JOBS PRESET CMAKE_ARGS
 
 .PHONY: build run test test-sanitizers test-kernel-debug test-packages lint dist docs clean setup setup-tests help
 .DEFAULT_GOAL := build
+# Targets share build/ and the package manager; with -j each of them is parallel within (JOBS).
+.NOTPARALLEL:
 
 build: setup        ## build/release/out: the peerlane program, its drop-in names, its libraries and the Python package
 	@scripts/build.sh $(PRESET)

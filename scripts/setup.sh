@@ -11,6 +11,20 @@ cd "$(dirname "$0")/.."
 tests=no
 [ "${1:-}" != --tests ] || tests=yes
 
+# Said here, before anything is downloaded or compiled, and not by the first program that stumbles over it.
+for place in . build build/*/CMakeCache.txt .venv; do
+  if [ -e "$place" ] && [ ! -w "$place" ]; then
+    name=$(realpath "$place")
+    echo "setup: $(id -un 2>/dev/null || id -u) may not write $name (it belongs to $(stat -c %U "$name"))" >&2
+    if [ "$place" = . ]; then
+      echo "setup: build in a copy of your own: cp -r '$PWD' ~/ && make -C ~/'${PWD##*/}'" >&2
+    else
+      echo "setup: an earlier make as another user left it; as that user or root: rm -rf '$PWD/build' '$PWD/.venv', or: chown -R $(id -un 2>/dev/null || id -u) '$PWD/build' '$PWD/.venv'" >&2
+    fi
+    exit 1
+  fi
+done
+
 distribution=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}" || echo unknown)
 # On another distribution the commands and libraries count, by what cmake finds; its packages have other names.
 architecture=$(dpkg --print-architecture 2>/dev/null || echo unknown)
@@ -27,8 +41,9 @@ build_wheels=('nanobind>=2.2')
 test_packages=(libgtest-dev openmpi-bin mpich clang-format g++-aarch64-linux-gnu qemu-user dpkg-dev lintian rpm rpmlint
   openssl etcd-server slurmctld slurmd slurm-client munge iproute2 fonts-dejavu-core python3-jsonschema man-db zsh shellcheck)
 # Ubuntu keeps soft-RoCE in a package with the kernel's release in its name, which only the package lists tell.
+# apt-cache speaks the reader's language.
 # shellcheck disable=SC2016 # expanded when it is installed, or by who pastes the command
-extra_modules='linux-modules-extra-$(apt-cache depends linux-image-virtual | sed -n "s/^ *Depends: linux-image-//p")'
+extra_modules='linux-modules-extra-$(LC_ALL=C apt-cache depends linux-image-virtual | sed -n "s/^ *Depends: linux-image-//p")'
 # Ubuntu's package of Chromium is a link to a snap, which does not run in containers: there the report's page test is skipped.
 [ "$distribution" = ubuntu ] || test_packages+=(chromium)
 # The kernel driver's tests run emulated machines: QEMU, kernels with their headers, and what gives such a machine soft-RoCE.
@@ -70,7 +85,10 @@ mapfile -t needed < <(missing_of "${build_packages[@]}")
 extra=()
 if [ "$tests" = yes ]; then mapfile -t extra < <(missing_of "${test_packages[@]}"); fi
 wanted=("${needed[@]}" "${extra[@]}")
-command_for() { echo "apt-get update && apt-get install -y --no-install-recommends $*"; }
+# Where there is sudo, with it before each of the two: `sudo` before the whole line would leave the second one without.
+command_for() { echo "${sudo}apt-get update && ${sudo}apt-get install -y --no-install-recommends $*"; }
+sudo='' who='as root, run'
+if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then sudo='sudo ' who='run'; fi
 
 install_wanted() {
   local package names=()
@@ -80,13 +98,14 @@ install_wanted() {
     names+=("$package")
   done
   # INITRD=No: the tests make their own initramfs, and making the usual ones takes minutes.
-  INITRD=No apt-get install -y -qq --no-install-recommends "${names[@]}"
+  # A machine that has just been started may be installing updates: that is waited for.
+  INITRD=No apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${names[@]}"
 }
 
 if [ ${#wanted[@]} -gt 0 ]; then
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "setup: missing packages: ${wanted[*]}" >&2
-    echo "setup: as root, run: $(command_for "${wanted[@]}")" >&2
+    echo "setup: $who: $(command_for "${wanted[@]}")" >&2
     if [ ${#needed[@]} -gt 0 ] || [ "${PEERLANE_ALLOW_SKIPS:-0}" != 1 ]; then
       [ ${#needed[@]} -gt 0 ] || echo "setup: or run make test with PEERLANE_ALLOW_SKIPS=1: tests that miss a package are then skipped" >&2
       exit 1

@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
+export LC_ALL=C.UTF-8  # tests read what other programs print
 presets=("$@")
 [ $# -gt 0 ] || presets=(release)
 failed=0
