@@ -11,6 +11,15 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+# CMake makes folders by the umask (CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS does not change that), and hardened systems give root 077.
+install(CODE "
+  execute_process(COMMAND sh -c umask OUTPUT_VARIABLE mask OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT mask MATCHES \"[02][02]$\")
+    message(WARNING \"Your umask is \${mask}: new folders below \${CMAKE_INSTALL_PREFIX} are closed to other users. For all users, take away what \"
+      \"was installed and install with: (umask 022 && cmake --install ...)\")
+  endif()
+")
+
 set(PL_PRIVATE_DIR ${CMAKE_INSTALL_LIBDIR}/peerlane)
 set(PL_GDRAPI_VERSION 2.6)
 file(RELATIVE_PATH PL_PKGCONFIG_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
@@ -101,6 +110,8 @@ install(CODE "
         endif()
       endforeach()
     endif()
+    # The build's own umask: programs keep its permissions.
+    execute_process(COMMAND chmod -R u+w,a+rX \"\${private}\" COMMAND_ERROR_IS_FATAL ANY)
     file(MAKE_DIRECTORY \"\${bin}\")
     file(GLOB names RELATIVE \"\${out}\" \"\${out}/*\")
     foreach(name IN LISTS names)
@@ -110,6 +121,7 @@ install(CODE "
       endif()
       if(name STREQUAL peerlane OR target STREQUAL peerlane)
         file(CREATE_LINK \"\${to_private}/peerlane\" \"\${bin}/\${name}\" SYMBOLIC)
+        list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\${name}\")
       endif()
     endforeach()
   endif()

@@ -5,10 +5,25 @@
 set -euo pipefail
 build=$1 source=$2 cmake=$3 cc=$4 cxx=$5 messages=$6
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# The list of a real installation is the reader's, and stays.
+manifest=$build/install_manifest.txt
+[ ! -e "$manifest" ] || cp "$manifest" "$work/manifest"
+clean_up() {
+  rm -f "$manifest"
+  [ ! -e "$work/manifest" ] || cp "$work/manifest" "$manifest"
+  rm -rf "$work"
+}
+trap clean_up EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 
-"$cmake" --install "$build" --prefix "$work/first" >"$work/log" || { cat "$work/log"; fail "cmake --install"; }
+(umask 022 && "$cmake" --install "$build" --prefix "$work/first" >"$work/log" 2>&1) || { cat "$work/log"; fail "cmake --install"; }
+# Root's umask may be 077: that is said. README: how what was installed is removed.
+! grep -q umask "$work/log" || fail "a warning about umask 022"
+(umask 077 && "$cmake" --install "$build" --prefix "$work/removed" >"$work/log" 2>&1) || { cat "$work/log"; fail "cmake --install, again"; }
+grep -q 'Your umask is 0077.*closed to other users' <(tr '\n' ' ' <"$work/log") || { cat "$work/log"; fail "no warning about umask 077"; }
+[ -z "$(find "$work/removed" -type f ! -perm -004)" ] || fail "not for everybody: $(find "$work/removed" -type f ! -perm -004)"
+xargs -d '\n' rm -f <"$manifest"
+[ -z "$(find "$work/removed" ! -type d)" ] || fail "install_manifest.txt does not name $(find "$work/removed" ! -type d)"
 prefix=$work/moved
 mv "$work/first" "$prefix"
 lib=$(dirname "$(find "$prefix" -name 'libgdrapi.so.2')")
