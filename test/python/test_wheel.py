@@ -20,11 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def wheel(tmp_path_factory):
     pytest.importorskip("scikit_build_core", reason="pip install scikit-build-core")
     folder = tmp_path_factory.mktemp("wheel")
+    in_checkout = set(ROOT.glob("build/wheel-*"))
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--no-index", "-q", "-w", folder,
-         f"--config-settings=build-dir={folder / 'build'}", f"--config-settings=cmake.define.PEERLANE_PREBUILT={_native.FOLDER}"],
+         f"--config-settings=cmake.define.PEERLANE_PREBUILT={_native.FOLDER}"],
         cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert set(ROOT.glob("build/wheel-*")) == in_checkout, "pip builds in a folder of its own: the checkout may be another user's"
     return next(folder.glob("*.whl"))
 
 
