@@ -14,6 +14,7 @@ Two processes run what opens messages or streams. /var/tmp/store stands for a fo
 define a function `peerlane` that makes a benchmark smaller.
 `<!-- not run: reason -->` before a fence leaves it at looking: of lines that call our programs, the command and its options must
 exist, and `make` targets.
+Between backticks in a sentence, a call of `peerlane` or `make` is looked at in the same way.
 A line that calls our programs can be pasted as it stands: what explains it comes after a #. It stands in a fence, which has a copy button.
 """
 
@@ -101,6 +102,13 @@ def unfenced_commands(path, root):
     text = re.sub(r"^( *)```.*?^ *```", lambda m: "\n" * m.group(0).count("\n"), path.read_text(encoding="utf-8"), flags=re.M | re.S)
     return [(f"{path.relative_to(root)}:{number}", line.strip()) for number, line in enumerate(text.split("\n"), 1)
             if line.startswith("    ") and OURS.match(line.strip())]
+
+
+def commands_in_sentences(path, root):
+    """`peerlane ...` and `make ...` between backticks, as examples that are looked at."""
+    text = re.sub(r"^( *)```.*?^ *```", lambda m: "\n" * m.group(0).count("\n"), path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [Example(path.relative_to(root), number, "sentence", code.replace("\\|", "|"), "not run: it stands in a sentence")
+            for number, line in enumerate(text.split("\n"), 1) for code in re.findall(r"`((?:[A-Z_]+=\S+ )*(?:peerlane|make) [^`]+)`", line)]
 
 
 def program(examples):
@@ -260,6 +268,17 @@ class Checks:
             self.help_texts[command] = text if code == 0 else None
         return self.help_texts[command]
 
+    def sentence(self, example):
+        self.make_target(example, example.body)
+        match = re.match(r"(?:[A-Z_]+=\S+ )*peerlane ([a-z][a-z0-9-]*)(.*)", example.body)
+        if not match:
+            return
+        self.command(example, match.group(1), match.group(2))
+        for inner in match.group(2).split()[:1] if match.group(1) in ("p2p", "async", "store") else []:
+            for word in re.findall(r"[a-z][a-z_-]+", inner if re.match("[a-z]", inner) else ""):  # pingpong|stencil|multigrid
+                if self.help_of(f"{match.group(1)} {word}") is None:
+                    self.fail(example, f"there is no `peerlane {match.group(1)} {word}`")
+
     def lines(self, example):
         if example.language == "" and not example.not_run and OURS.search(example.body):
             self.fail(example, "commands of ours: `sh` behind the fence runs them, or say why not: <!-- not run: reason -->")
@@ -303,7 +322,7 @@ class Checks:
         for language in ("c", "cpp"):
             self.compiled(language, [e for e in examples if e.language == language])
         other = {"python": self.python, "sh": self.shell, "json": self.data, "": self.lines, "yaml": self.lines, "dockerfile": self.lines,
-                 "cmake": self.lines, "text": self.lines, "diff": self.lines}
+                 "cmake": self.lines, "text": self.lines, "diff": self.lines, "sentence": self.sentence}
         for example in (e for e in examples if e.language not in ("c", "cpp")):
             if example.language in other:
                 other[example.language](example)
@@ -315,12 +334,13 @@ def main(out, root, cc, cxx):
     root = Path(root).resolve()
     documents = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
     examples = [example for document in documents for example in examples_of(document, root)]
+    sentences = [example for document in documents for example in commands_in_sentences(document, root)]
     bare = [f"{location}: `{line}` stands in no fence" for document in documents for location, line in unfenced_commands(document, root)]
     with tempfile.TemporaryDirectory() as folder:
         checks = Checks(str(Path(out).resolve()), root, cc, cxx, Path(folder))
         checks.failures += bare
         try:
-            checks.look_at(examples)
+            checks.look_at(examples + sentences)
         finally:
             checks.end()
     for failure in checks.failures:
