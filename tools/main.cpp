@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <string_view>
 
 #include "base/env.hpp"
@@ -156,6 +157,11 @@ int run(const command& chosen, const invocation& call) {
     std::fflush(stdout);
     std::fprintf(stderr, "%s: %s\n", call.program.c_str(), failure.what());
     return failure.exit_code;
+  } catch (
+      const std::exception& failure) {  // a folder that vanished, no memory: the reader gets the reason, not a core dump
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s: %s\n", call.program.c_str(), failure.what());
+    return kExitFailed;
   }
 }
 
@@ -202,6 +208,7 @@ int dispatch(int argc, char** argv) {
   if (word == "__complete" || word == "__manual") return run_hidden(word, {words.begin() + 1, words.end()});
   if (word == "help" && words.size() > 1) {  // peerlane help COMMAND [SUBCOMMAND]
     words.erase(words.begin());
+    if (words[0] == "-h" || words[0] == "--help" || words[0] == "help") return print_usage(stdout), kExitOk;
     words.emplace_back("-h");
     return run_named(call, words);
   }

@@ -312,7 +312,7 @@ def arguments(argv):
     parser.add_argument("--once", action="store_true", help="two looks, one interval apart, as plain text")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the same as JSON; without FILE, or for -, to standard output")
     parser.add_argument("--looks", type=int, default=-1, metavar="N", help="end the live view after so many pictures")
-    parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), help="where the numbers lie (default %(default)s)")
+    parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), metavar="DIR", help="where the numbers lie (default %(default)s)")
     given = parser.parse_args(argv)
     if given.interval <= 0:
         parser.error("--interval: more than 0")

@@ -131,6 +131,8 @@ def exit_codes():
 def help_of():
     check(good("help", "copybw").stdout == good("copybw", "-h").stdout, "help copybw")
     check(good("help", "store", "put").stdout == good("store", "put", "-h").stdout, "help store put")
+    for word in ("-h", "help"):
+        check(good("help", word).stdout == good("-h").stdout, "help", word)
     check(run("help", "nonsense").returncode == 1, "help nonsense")
     for words in every_command():
         text = good(*words, "-h").stdout
@@ -138,6 +140,44 @@ def help_of():
         check(not options, words, "a default is named twice", options)
     columns = {line.index(" osu_") for line in good("p2p", "-h").stdout.splitlines() if " osu_" in line}
     check(len(columns) == 1, "the benchmarks' names stand in one column", columns)
+
+
+# What stands for a value, beside words that are typed as they are (auto|off|on).
+KINDS = {"FILE", "DIR", "PATH", "SOCKET", "HOST:PORT", "[ADDRESS:]PORT", "URL", "NAME", "PREFIX", "REGEX", "KEY", "UUID", "LIST", "LINE", "TITLE", "SIZE",
+         "FROM:TO", "[MIN:]MAX", "N", "COLUMNSxROWS", "CHANCE", "PERCENT", "VERSION", "MINUTES", "SECONDS", "MILLISECONDS", "MICROSECONDS"}
+UNITS = {"-s": "SECONDS", "-ms": "MILLISECONDS", "-us": "MICROSECONDS"}  # how a name may end
+
+
+def values_of(text):
+    """[(names, what stands for the value, help)] of the options and positional arguments that a help text lists."""
+    out = []
+    check("\nUsage: " not in text or not re.search(r"^  -\S.*\S (?=\S)(?<=^.{40})", text, re.M), "a value and its help run into each other", text)
+    for head, rest in re.findall(r"^  (\S.*?)(?:  +|\n {20,}|$)(.*)$", re.split(r"^(?:Positionals|Options|positional arguments|options):$", text, maxsplit=1, flags=re.M)[1], re.M):
+        names = re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", head) or [head.split()[0]]
+        kind = re.sub(r"^(?:--?[A-Za-z][\w-]*,? ?)+|^[A-Za-z]+ ?(?![\w|])", "", re.sub(r" REQUIRED| \.\.\.(?= REQUIRED|$)| x \d+$", "", head))
+        out.append((names, re.sub(r",? --?[a-z].*", "", kind).strip(), rest))
+    return out
+
+
+def kinds_of_values():
+    """Of each value the help says what it is: a file, a number of what, or which words there are."""
+    seen = set()
+    for words in every_command():
+        text = good(*words, "-h").stdout
+        if "usage:" in text and "[options]" in text:
+            continue  # a list of subcommands
+        usage = re.search(r"^Usage: .*", text, re.M)
+        check(usage is None or not re.search(r"\(\d+x\)", usage.group(0)), words, usage)
+        for names, kind, rest in values_of(text):
+            seen.add(" ".join([*words, *names]))
+            for one in re.sub(r",\.\.\.|^\[(?!ADDRESS|MIN)|(?<!MIN:)\]$", "", kind).split("|"):
+                check(one == "" or one in KINDS or re.fullmatch(r"[a-z0-9][A-Za-z0-9-]*|H|D|MD|MH|WHICH", one), words, names, "what is", kind)
+            for end, unit in UNITS.items():
+                check(not any(name.startswith("--") and name.endswith(end) for name in names) or kind == unit, words, names, kind, "wanted:", unit)
+            check(kind != "" or not names[0].startswith("-") or not rest.endswith("]"), words, names, "has a default and no value", rest)
+            check("[-1]" not in rest or "-1:" in rest, words, names, "what is the default -1?", rest)
+    for one in ("gate --baseline", "store serve --data", "store put KEY", "p2p latency memory", "report -o --output", "pplat -G --to-gpu-flag"):
+        check(one in seen, one, seen)
 
 
 def misspelt_variables():

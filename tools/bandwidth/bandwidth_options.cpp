@@ -70,9 +70,9 @@ class command_line {
     app.add_option("-b,--bufferSize", raw_.buffer_size, "Bytes of one copy: a number of MiB, or with K, M, G [512]")
         ->type_name("SIZE");
     parser_.flag("-l,--list", options_.list, "List the testcases and exit");
-    app.add_option("-t,--testcase", options_.testcases, "Run these, by name or number, in this order")->type_name("NAME...");
+    app.add_option("-t,--testcase", options_.testcases, "Run these, by name or number, in this order")->type_name("NAME");
     app.add_option("-p,--testcasePrefixes", options_.prefixes, "Run all whose names begin with one of these")
-        ->type_name("PREFIX...");
+        ->type_name("PREFIX");
     parser_.flag("-v,--verbose", options_.verbose, "Print each sample");
     parser_.flag("-s,--skipVerification", raw_.skip_verification, "Do not compare what was copied");
     parser_.flag("-d,--disableAffinity", options_.test.disable_affinity, "Do not place host memory near the GPU");
@@ -88,9 +88,7 @@ class command_line {
     parser_.flag("-H,--useHugePages", raw_.use_huge_pages, "Host memory on huge pages, as --host-memory huge");
     app.add_option("-F,--format", raw_.output_format, "text, json or perf, as the original prints them [text]")
         ->type_name("text|json|perf");
-    app.add_option("--pair", options_.pair, "Tests between two GPUs measure these two only")
-        ->type_name("UUID UUID")
-        ->expected(2);
+    app.add_option("--pair", options_.pair, "Tests between two GPUs measure these two only")->type_name("UUID")->expected(2);
     if (call_.drop_in) parser_.flag("--version", raw_.version, "Print the version and exit");
     hidden(app.add_option("--loopCount", raw_.loop_count, "Copies in a sample"));
     hidden(app.add_flag("--perfFormatter", options_.perf_formatter, "PERF lines instead of SUM"));
@@ -110,14 +108,15 @@ class command_line {
         ->type_name("LINE")
         ->expected(1)
         ->take_all();
-    app.add_option("--host-memory", raw_.host_memory, "pinned, pageable, huge [pinned]")->type_name("KIND");
+    app.add_option("--host-memory", raw_.host_memory, "Kind of host memory [pinned]")->type_name("pinned|pageable|huge");
     parser_.integer("--numa-node", raw_.numa_node, -1, 1023, "NUMA node of host memory; -1: near the GPU");
     parser_.integer("--sm-count", raw_.sm_count, 0, 1024, "Multiprocessors of one GPU for copy kernels; 0: all");
     parser_.integer("--threads", raw_.threads, 0, 1024, "CPU threads of a transfer through BAR1; 0: one");
-    parser_.integer("--timeout", raw_.timeout_s, 1, 3600, "Time limit of one sample, and for silent processes, s");
+    parser_.integer("--timeout", "SECONDS", raw_.timeout_s, 1, 3600,
+                    "Time limit of one sample, and for silent processes, s");
     parser_.integer("--seed", raw_.seed, 0, INT64_MAX, "Seed of the data and of pointer chases");
     parser_.integer("--nodes", raw_.nodes, 0, 4096, "Processes of a multi-node run; 0: from the launcher");
-    parser_.integer("--rank", raw_.rank, -1, 4095, "This process among them");
+    parser_.integer("--rank", raw_.rank, -1, 4095, "This process among them [the launcher says]");
     app.add_option("--rendezvous", options_.ranks.rendezvous, "Where process 0 listens")->type_name("HOST:PORT");
     parser_.flag("--multicast", options_.test.allow_multicast, "Allow testcases 54 and 55 to make multicast objects");
   }

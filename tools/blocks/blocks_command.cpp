@@ -63,9 +63,9 @@ std::optional<int> parse(const invocation& call, blocks_options& options) {
   command_parser parser(call,
                         "Many scattered blocks in one call, ours beside the driver's calls and beside copying kernels");
   lists_as_text given;
-  parser.text("--sizes", given.sizes, "Block sizes, 16 B to 64 MiB, multiples of 16");
-  parser.text("--counts", given.counts, "Blocks of a list, 1 to 1000000");
-  parser.text("--direction", given.direction, "d2h, h2d, all");
+  parser.text("--sizes", "SIZE,...", given.sizes, "Block sizes, 16 B to 64 MiB, multiples of 16");
+  parser.text("--counts", "N,...", given.counts, "Blocks of a list, 1 to 1000000");
+  parser.text("--direction", "d2h|h2d|all", given.direction, "d2h, h2d, all");
   parser.app()
       .add_option("--methods", options.methods, "Only these: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]")
       ->delimiter(',')
@@ -73,7 +73,7 @@ std::optional<int> parse(const invocation& call, blocks_options& options) {
   parser.size("--memory", options.memory_bytes, "Longest list; the program takes five times that of memory");
   parser.integer("--each", options.most_each, 0, 1'000'000, "Longest list by one cuMemcpyAsync for each block");
   parser.integer("--samples", options.samples, 3, 10'000'000, "Most samples of each contender at each point");
-  parser.integer("--time", options.time_ms, 1, 3'600'000, "Time for each point, ms");
+  parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time for each point, ms");
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of places and data; 0: a new one");
   parser.flag("--no-verify", options.no_verify, "Do not compare what was moved");
   parser.flag("--beside", options.beside, "What lists cost kernels that run at the same time, instead of the sweep");

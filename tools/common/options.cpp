@@ -28,11 +28,6 @@ option_facts facts_of(const CLI::Option& one) {
     out.names = {one.get_name(true)};
     out.is_positional = true;
   }
-  // Prints a set of words as "NAME:{a,b,c}".
-  if (const auto brace = out.value.find('{'); brace != std::string::npos) {
-    out.value = out.value.substr(brace + 1, out.value.find('}') - brace - 1);
-    std::replace(out.value.begin(), out.value.end(), ',', '|');
-  }
   out.words = literal_words(out.value);
   return out;
 }
@@ -54,7 +49,7 @@ command_parser::command_parser(const invocation& call, const std::string& descri
   if (!call.drop_in)
     app_->add_flag_callback(
         "--version", [] {}, "Print the version and exit");
-  app_->get_formatter()->column_width(34);
+  app_->get_formatter()->column_width(40);
 }
 
 command_parser::~command_parser() = default;
@@ -75,6 +70,11 @@ void command_parser::size(const std::string& names, std::uint64_t& value, const 
 
 void command_parser::integer(const std::string& names, std::int64_t& value, std::int64_t lowest, std::int64_t highest,
                              const std::string& help) {
+  integer(names, "N", value, lowest, highest, help);
+}
+
+void command_parser::integer(const std::string& names, const std::string& kind, std::int64_t& value, std::int64_t lowest,
+                             std::int64_t highest, const std::string& help) {
   app_->add_option_function<std::string>(
           names,
           [&value, names, lowest, highest](const std::string& given) {
@@ -85,15 +85,34 @@ void command_parser::integer(const std::string& names, std::int64_t& value, std:
             value = *parsed;
           },
           with_default(help, "", std::to_string(value)))
-      ->type_name("N");
+      ->type_name(kind);
 }
 
 void command_parser::flag(const std::string& names, bool& value, const std::string& help) {
   app_->add_flag(names, value, help)->disable_flag_override();  // CLI11 takes --flag=1k1 for true
 }
 
-void command_parser::text(const std::string& names, std::string& value, const std::string& help) {
-  app_->add_option(names, value, help);
+void command_parser::text(const std::string& names, const std::string& kind, std::string& value, const std::string& help) {
+  app_->add_option(names, value, help)->type_name(kind);
+}
+
+void command_parser::positional(const std::string& name, presence wanted, std::string& value, const std::string& help) {
+  app_->add_option(name, value, help)->required(wanted == presence::required)->type_name("");
+}
+
+void command_parser::positional(const std::string& name, presence wanted, std::vector<std::string>& values,
+                                const std::string& help) {
+  app_->add_option(name, values, help)->required(wanted == presence::required)->type_name("");
+}
+
+void command_parser::choice(const std::string& names, presence wanted, std::string& value,
+                            const std::vector<std::string>& words, const std::string& help) {
+  std::string kind;
+  for (const auto& one : words) kind += (kind.empty() ? "" : "|") + one;
+  app_->add_option(names, value, help)
+      ->required(wanted == presence::required)
+      ->type_name(kind)
+      ->check(CLI::IsMember(words).description(""));  // CLI11 would print the words once more, in braces
 }
 
 void command_parser::common(common_options& options, bool with_gpu) {

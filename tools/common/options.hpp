@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tools/common/command_facts.hpp"
 #include "tools/common/tool.hpp"
@@ -28,6 +29,8 @@ struct common_options {
   int map_flag = 0;  // gdr_map_flags_t
 };
 
+enum class presence { optional, required };
+
 // A parser with `-h` and the program's name. Use parse() below, not its own.
 class command_parser {
  public:
@@ -38,8 +41,20 @@ class command_parser {
   void size(const std::string& names, std::uint64_t& value, const std::string& help);
   void integer(const std::string& names, std::int64_t& value, std::int64_t lowest, std::int64_t highest,
                const std::string& help);
+  // The same for what is more than a number. `kind` says what the value is: its unit in capitals, SECONDS, or its words,
+  // "0|1".
+  void integer(const std::string& names, const std::string& kind, std::int64_t& value, std::int64_t lowest,
+               std::int64_t highest, const std::string& help);
   void flag(const std::string& names, bool& value, const std::string& help);
-  void text(const std::string& names, std::string& value, const std::string& help);
+  // `kind`: FILE, DIR, HOST:PORT, NAME ... for a value of the reader's; "auto|off|on" for words, which completion offers.
+  // LIST stands for words with commas between them, "N,..." for several of a kind.
+  void text(const std::string& names, const std::string& kind, std::string& value, const std::string& help);
+  // A word without dashes. Its name is what -h calls it, and says what it is: POOL, KEY, FILE.
+  void positional(const std::string& name, presence wanted, std::string& value, const std::string& help);
+  void positional(const std::string& name, presence wanted, std::vector<std::string>& values, const std::string& help);
+  // An option or a word without dashes that takes one of these words.
+  void choice(const std::string& names, presence wanted, std::string& value, const std::vector<std::string>& words,
+              const std::string& help);
   void common(common_options& options, bool with_gpu = true);
   void mapping(common_options& options);
 

@@ -47,7 +47,7 @@ const option_facts kTopOptions[] = {
     {{"--once"}, "", "two looks, one interval apart, as plain text", {}},
     {{"--json"}, "[FILE]", "the same as JSON; without FILE, or for -, to standard output", {}},
     {{"--looks"}, "N", "end the live view after so many pictures", {}},
-    {{"--folder"}, "FOLDER", "where the numbers lie (default /dev/shm)", {}},
+    {{"--folder"}, "DIR", "where the numbers lie (default /dev/shm)", {}},
 };
 
 int tell_facts(const invocation& call, std::span<const option_facts> options) {

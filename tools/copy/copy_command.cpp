@@ -25,7 +25,7 @@ std::optional<int> parse(const invocation& call, copy_options& options) {
   list("--memory", memories, "Host memory: pinned, pageable, all [all]");
   list("--methods", options.methods, "Only these: cpu_store, \"cpu_store x4\", cuMemcpy, planner, ... [all]");
   parser.integer("--samples", options.samples, 3, 10'000'000, "Most samples of each contender at each size");
-  parser.integer("--time", options.time_ms, 1, 3'600'000, "Time for each size, ms");
+  parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time for each size, ms");
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of the data that is verified; 0: a new one");
   parser.flag("--no-verify", options.no_verify, "Do not compare what was copied");
   parser.flag("--no-hold", options.no_hold, "Do not keep the GPU engine hot during the sweep");

@@ -34,10 +34,10 @@ std::optional<int> parse(const invocation& call, explain_options& options) {
   parser.flag("--d2d", options.on_device, "Within one GPU");
   parser.flag("--p2p", options.peer, "From one GPU to another");
   parser.flag("--pageable", options.pageable, "The host memory is not page-locked");
-  parser.text("--executor", options.executor,
+  parser.text("--executor", "dma|kernel|none", options.executor,
               "What moves data on the GPU without CUDA: dma (channels), kernel (the resident copy kernel), none");
   parser.flag("--cold", options.cold, "The same as --executor none");
-  parser.text("--costs", options.costs_path, "Explain this calibration file instead of the one in force");
+  parser.text("--costs", "FILE", options.costs_path, "Explain this calibration file instead of the one in force");
   parser.common(options.common, false);
   if (const auto code = parser.parse()) return code;
   if (options.to_device + options.to_host + options.on_device + options.peer > 1)

@@ -37,7 +37,8 @@ std::optional<int> parse(const invocation& call, copylat_options& options) {
       ->type_name("LIST");
   parser.size("--batch-bytes", options.batch_bytes, "Size of a message of --batch");
   parser.integer("--batch-messages", options.batch_messages, 1, 1'000'000'000, "Messages of --batch");
-  parser.integer("--budget-ms", options.budget_ms, 1, 3'600'000, "Time per size and direction of the comparison, ms");
+  parser.integer("--budget-ms", "MILLISECONDS", options.budget_ms, 1, 3'600'000,
+                 "Time per size and direction of the comparison, ms");
   parser.mapping(options.common);
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;

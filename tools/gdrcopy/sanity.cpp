@@ -49,7 +49,7 @@ std::optional<int> parse(const invocation& call, sanity_options& options) {
   options.stock_only = call.drop_in;
   parser.flag("--stock", options.stock_only, "GDRCopy's cases only (as under its tool's name)");
   parser.flag("--all", options.all, "Under GDRCopy's name: also the cases that GDRCopy does not have");
-  parser.integer("--timeout-s", options.timeout_s, 1, 86400, "Time after which a case fails, seconds");
+  parser.integer("--timeout-s", "SECONDS", options.timeout_s, 1, 86400, "Time after which a case fails, seconds");
   parser.app().add_option("--run-case", options.run_case)->group("");
   parser.integer("--report-fd", options.report_fd, -1, 1'000'000, "");
   parser.app().get_option("--report-fd")->group("");

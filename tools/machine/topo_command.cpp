@@ -136,8 +136,9 @@ bool print_checks(const std::vector<finding>& findings, result_file& out) {
 
 void add_options(command_parser& parser, topo_options& options) {
   parser.common(options.common, false);
-  parser.text("--sysfs", options.sysfs, "Look at a recorded machine: a file of --record, or a folder laid out as /sys");
-  parser.text("--record", options.record,
+  parser.text("--sysfs", "PATH", options.sysfs,
+              "Look at a recorded machine: a file of --record, or a folder laid out as /sys");
+  parser.text("--record", "FILE", options.record,
               "Write this machine's shape to FILE, - is standard output (no serial numbers, MAC addresses or host names)");
   parser.integer("-n,--ranks", options.ranks, 0, 4096, "Processes on this machine; 0: one for each GPU");
   parser.flag("-m,--matrix", options.is_matrix_only, "The matrix alone");

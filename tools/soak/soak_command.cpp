@@ -120,13 +120,13 @@ int run_soak(const invocation& call) {
   soak_options options;
   command_parser parser(
       call, "Random clients, kills, full disks, floods and bit flips against store, messages and mappings, with an oracle");
-  parser.integer("--minutes", options.minutes, 0, 24 * 60, "How long [1, without --seconds]");
-  parser.integer("--seconds", options.seconds, 0, 59, "So many seconds more [0]");
+  parser.integer("--minutes", "MINUTES", options.minutes, 0, 24 * 60, "How long [1, without --seconds]");
+  parser.integer("--seconds", "SECONDS", options.seconds, 0, 59, "So many seconds more [0]");
   parser.integer("--seed", options.seed, 0, 1'000'000'007, "What is done; 0: a random one, which is printed");
-  parser.text("--folder", options.folder,
+  parser.text("--folder", "DIR", options.folder,
               "Where its own folder is made and deleted; kept after a violation [TMPDIR or /tmp]");
-  parser.text("--only", options.only, "Parts, comma-separated: store, messages, mappings [all]");
-  parser.integer("--mapping-worker", options.mapping_worker_s, 0, 3600,
+  parser.text("--only", "LIST", options.only, "Parts, comma-separated: store, messages, mappings [all]");
+  parser.integer("--mapping-worker", "SECONDS", options.mapping_worker_s, 0, 3600,
                  "Only change mapped memory for so many seconds (a part of the soak)");
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store cluster: the state of a cluster in etcd, and the changes that an operator makes there.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <sstream>
@@ -20,6 +19,7 @@ using store_client::cluster_server;
 using store_client::kPlacements;
 using store_cluster::cluster_view;
 using store_cluster::etcd;
+using tools::presence;
 using tools::tool_failure;
 
 constexpr auto kEtcdTimeout = std::chrono::milliseconds(3000);
@@ -148,20 +148,18 @@ int run_cluster(const tools::invocation& call) {
   std::string action = "status", name, addresses = "http://127.0.0.1:2379", cluster = "default";
   std::int64_t wait_s = 0;
   tools::command_parser parser(call, "Shows a cluster of stores; takes servers in and out");
-  parser.app()
-      .add_option("ACTION", action,
-                  "status; add NAME: it gets slots (again; a server that starts for the first time is in by itself); "
-                  "remove NAME: its slots move to others, then it can be stopped; rebalance: waits until all slots are "
-                  "where they belong; accept-loss NAME: what only its lost data folder had is given up")
-      ->check(CLI::IsMember({"status", "add", "remove", "rebalance", "accept-loss"}));
-  parser.app().add_option("NAME", name, "Server");
+  parser.choice("ACTION", presence::optional, action, {"status", "add", "remove", "rebalance", "accept-loss"},
+                "status; add NAME: it gets slots (again; a server that starts for the first time is in by itself); "
+                "remove NAME: its slots move to others, then it can be stopped; rebalance: waits until all slots are "
+                "where they belong; accept-loss NAME: what only its lost data folder had is given up");
+  parser.positional("NAME", presence::optional, name, "Server");
   store_cluster::etcd_tls tls;
-  parser.text("--cluster", addresses, "etcd's addresses, http(s)://HOST:PORT,... [" + addresses + "]");
-  parser.text("--cluster-tls-ca", tls.authority, "https: the authority that signed etcd's certificate, PEM");
-  parser.text("--cluster-tls-cert", tls.certificate, "https: a certificate for etcd, PEM, if it wants one");
-  parser.text("--cluster-tls-key", tls.key, "https: its private key, PEM");
-  parser.text("--cluster-name", cluster, "Which cluster, if several share an etcd [default]");
-  parser.integer("--wait-s", wait_s, 0, 86400, "Seconds to wait until the slots have moved [0; rebalance: 600]");
+  parser.text("--cluster", "URL,...", addresses, "etcd's addresses, http(s)://HOST:PORT,... [" + addresses + "]");
+  parser.text("--cluster-tls-ca", "FILE", tls.authority, "https: the authority that signed etcd's certificate, PEM");
+  parser.text("--cluster-tls-cert", "FILE", tls.certificate, "https: a certificate for etcd, PEM, if it wants one");
+  parser.text("--cluster-tls-key", "FILE", tls.key, "https: its private key, PEM");
+  parser.text("--cluster-name", "NAME", cluster, "Which cluster, if several share an etcd [default]");
+  parser.integer("--wait-s", "SECONDS", wait_s, 0, 86400, "Seconds to wait until the slots have moved [0; rebalance: 600]");
   if (const auto code = parser.parse()) return *code;
   std::vector<std::string> urls;
   std::stringstream list(addresses);

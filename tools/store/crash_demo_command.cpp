@@ -157,7 +157,7 @@ int run_crash_demo(const tools::invocation& call) {
   tools::command_parser parser(
       call, "A durable put from GPU memory, kill -9 of the server, and the value back, every byte compared");
   parser.size("--size", options.bytes, "Bytes of the value");
-  parser.text("--folder", options.folder, "Where the store's own folder is made and deleted [TMPDIR or /tmp]");
+  parser.text("--folder", "DIR", options.folder, "Where the store's own folder is made and deleted [TMPDIR or /tmp]");
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;
   if (options.bytes == 0 || options.bytes > (1u << 30)) throw tool_failure("--size: from 1 byte to 1G");

@@ -239,14 +239,16 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   demo_options options;
   tools::command_parser parser(
       call, "MCAS's GPU-direct example: puts a GPU buffer into the store and gets it back, timed and verified");
-  parser.text("--server", options.server, "The store: path of its socket or HOST:PORT [a server of its own]");
+  parser.text("--server", "SOCKET|HOST:PORT", options.server,
+              "The store: path of its socket or HOST:PORT [a server of its own]");
   parser.integer("--debug", options.debug, 0, 3, "As MCAS's; says nothing more here");
-  parser.integer("--patience", options.patience_s, 1, 3600, "Seconds for one operation");
-  parser.text("--device", options.device, "As MCAS's network device; not used: same-host copies need none");
+  parser.integer("--patience", "SECONDS", options.patience_s, 1, 3600, "Seconds for one operation");
+  parser.text("--device", "NAME", options.device, "As MCAS's network device; not used: same-host copies need none");
   parser.size("--size", options.bytes, "Bytes of the buffer");
   parser.integer("--values", options.values, 1, 1 << 20, "So many values of that size, put and got by one call each");
   parser.integer("--rounds", options.rounds, 1, 100'000, "Timed puts, and gets");
-  parser.text("--durability", options.level, "What the puts survive: volatile, logged, durable [volatile]");
+  parser.text("--durability", "volatile|logged|durable", options.level,
+              "What the puts survive: volatile, logged, durable [volatile]");
   add(parser, options.target);
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;

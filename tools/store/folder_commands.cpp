@@ -20,7 +20,7 @@ int run_check(const tools::invocation& call) {
   std::string data;
   tools::command_parser parser(call,
                                "Reads all of a stopped store's folder and says what is damaged; exit code 1 if anything is");
-  parser.text("--data", data, "Directory of the store");
+  parser.text("--data", "DIR", data, "Directory of the store");
   if (const auto code = parser.parse()) return *code;
   const auto report = tools::must(store::check_folder(data));
   print_lines(report.problems);
@@ -37,8 +37,8 @@ int run_repair(const tools::invocation& call) {
   tools::command_parser parser(call,
                                "Makes a new store of all values of a stopped store that are good, and lists what is lost; "
                                "exit code 1 if anything is");
-  parser.text("--data", data, "Directory of the damaged store, which is not changed");
-  parser.text("--to", destination, "Empty or new directory for the new store");
+  parser.text("--data", "DIR", data, "Directory of the damaged store, which is not changed");
+  parser.text("--to", "DIR", destination, "Empty or new directory for the new store");
   if (const auto code = parser.parse()) return *code;
   const auto report = tools::must(store::repair_folder(data, destination));
   for (const std::string& line : report.lost) std::printf("lost: %s\n", line.c_str());
@@ -51,8 +51,8 @@ int run_backup(const tools::invocation& call) {
   std::string data, destination;
   tools::command_parser parser(
       call, "Copies a stopped store's folder with checksums and reads the copy; a damaged one is refused");
-  parser.text("--data", data, "Directory of the store");
-  parser.text("--to", destination, "Empty or new directory for the backup");
+  parser.text("--data", "DIR", data, "Directory of the store");
+  parser.text("--to", "DIR", destination, "Empty or new directory for the backup");
   if (const auto code = parser.parse()) return *code;
   const auto report = tools::must(store::backup_folder(data, destination));
   std::printf("%s: backup of %" PRIu64 " values, %" PRIu64 " bytes, verified\n", destination.c_str(), report.values_read,
@@ -64,8 +64,8 @@ int run_restore(const tools::invocation& call) {
   std::string data, source;
   tools::command_parser parser(call,
                                "Brings a backup into an empty folder, compares all checksums, and gives it a new identity");
-  parser.text("--from", source, "Directory of the backup");
-  parser.text("--data", data, "Empty or new directory for the store");
+  parser.text("--from", "DIR", source, "Directory of the backup");
+  parser.text("--data", "DIR", data, "Empty or new directory for the store");
   if (const auto code = parser.parse()) return *code;
   const auto report = tools::must(store::restore_folder(source, data));
   std::printf("%s: %" PRIu64 " values, %" PRIu64 " bytes restored, verified\n", data.c_str(), report.values_read,

@@ -314,21 +314,24 @@ int run_perf(const tools::invocation& call) {
   parser.app()
       .add_option("--test", options.tests,
                   "put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm [put get]")
-      ->delimiter(',');
-  parser.text("--server", options.server, "The store: path of its socket or HOST:PORT [a server of its own]");
-  parser.text("--pool_name", options.pool_name, "Pools are named so, and after the test");
+      ->delimiter(',')
+      ->type_name("LIST");
+  parser.text("--server", "SOCKET|HOST:PORT", options.server,
+              "The store: path of its socket or HOST:PORT [a server of its own]");
+  parser.text("--pool_name", "NAME", options.pool_name, "Pools are named so, and after the test");
   parser.integer("--elements", options.elements, 1, 1'000'000'000, "Keys, and operations without --duration");
   parser.integer("--key_length", options.key_length, 1, 1000, "Bytes of a key at least");
   parser.size("--value_length", options.value_length, "Bytes of a value; 0: the test's");
   parser.integer("--cores", options.clients, 1, 256, "Clients, each a thread with a connection");
   parser.integer("--depth", options.depth, 1, 4096, "Operations that a client has under way");
-  parser.integer("--duration", options.duration_s, 0, 86'400, "Seconds; 0: --elements operations");
+  parser.integer("--duration", "SECONDS", options.duration_s, 0, 86'400, "Seconds; 0: --elements operations");
   parser.integer("--rate", options.rate, 0, 100'000'000, "Open loop: operations a second of all clients; 0: closed loop");
-  parser.integer("--read_pct", options.read_pct, -1, 100, "throughput: share of gets; -1: 80");
-  parser.integer("--insert_erase_pct", options.insert_erase_pct, 0, 100, "throughput: share of inserts and erases");
-  parser.integer("--get_attr_pct", options.get_attr_pct, 0, 100, "throughput: share of questions for attributes");
+  parser.integer("--read_pct", "PERCENT", options.read_pct, -1, 100, "throughput: share of gets; -1: 80");
+  parser.integer("--insert_erase_pct", "PERCENT", options.insert_erase_pct, 0, 100,
+                 "throughput: share of inserts and erases");
+  parser.integer("--get_attr_pct", "PERCENT", options.get_attr_pct, 0, 100, "throughput: share of questions for attributes");
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Of the order of keys");
-  parser.text("--durability", options.level, "volatile, logged or durable [the pool's: durable]");
+  parser.text("--durability", "volatile|logged|durable", options.level, "volatile, logged or durable [the pool's: durable]");
   parser.size("--arena", options.arena, "Memory tier of a server of its own");
   add(parser, options.target);
   parser.common(options.common, false);

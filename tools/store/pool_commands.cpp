@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store pool, ls, find, sync, stats.
-#include <CLI/CLI.hpp>
 #include <cinttypes>
 #include <cstdio>
 
@@ -12,6 +11,7 @@ namespace pl::store_tools {
 namespace {
 
 using store_protocol::opcode;
+using tools::presence;
 using tools::tool_failure;
 
 void print_pools(store_client::client& store) {
@@ -47,7 +47,7 @@ int run_ls(const tools::invocation& call) {
   std::string pool_name;
   bool lengthy = false;
   tools::command_parser parser(call, "Lists the pools, or the keys of one");
-  parser.app().add_option("POOL", pool_name, "Pool; without one: the pools");
+  parser.positional("POOL", presence::optional, pool_name, "Pool; without one: the pools");
   parser.flag("-l", lengthy, "With bytes and version of each value");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
@@ -64,10 +64,10 @@ int run_find(const tools::invocation& call) {
   std::int64_t limit = 0;
   bool lengthy = false;
   tools::command_parser parser(call, "Lists keys by prefix or regular expression (POSIX extended), in order");
-  parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.text("--prefix", search.prefix, "Keys that begin so");
-  parser.text("--regex", search.regex, "Keys in which this is found");
-  parser.text("--after", search.after, "Keys behind this one");
+  parser.positional("POOL", presence::required, pool_name, "Pool");
+  parser.text("--prefix", "PREFIX", search.prefix, "Keys that begin so");
+  parser.text("--regex", "REGEX", search.regex, "Keys in which this is found");
+  parser.text("--after", "KEY", search.after, "Keys behind this one");
   parser.integer("--limit", limit, 0, INT64_MAX, "At most so many; 0: all");
   parser.flag("-l", lengthy, "With bytes and version of each value");
   add(parser, target);
@@ -90,8 +90,9 @@ struct cache_options {
     parser.flag("--cache", is_cache, "Values are volatile, and leave when the pool's share is full or others need the room");
     parser.size("--cache-memory", settings.memory_bytes, "A cache's share of the server's memory [three quarters]");
     parser.size("--cache-disk", settings.disk_bytes, "What leaves a cache's memory goes to disk, up to so much [0]");
-    parser.integer("--ttl-ms", ttl_ms, 0, INT64_MAX, "A cache's values are gone after so long; 0: never [0]");
-    parser.text("--eviction", policy, "s3-fifo or lru: which value leaves a cache first [s3-fifo]");
+    parser.integer("--ttl-ms", "MILLISECONDS", ttl_ms, 0, INT64_MAX,
+                   "A cache's values are gone after so long; 0: never [0]");
+    parser.text("--eviction", "s3-fifo|lru", policy, "s3-fifo or lru: which value leaves a cache first [s3-fifo]");
   }
   std::optional<store_protocol::cache_settings> get() {
     const bool given = settings.memory_bytes != 0 || settings.disk_bytes != 0 || ttl_ms != 0 || !policy.empty();
@@ -112,19 +113,18 @@ int run_pool(const tools::invocation& call) {
   std::string action, name, level;
   store_protocol::pool_settings settings;
   cache_options cache;
-  std::uint64_t keys = 0;
+  std::int64_t keys = 0;
   std::int64_t copies = 1;
   bool no_shm = false;
   tools::command_parser parser(call, "Makes, changes or deletes a pool");
-  parser.app()
-      .add_option("ACTION", action, "create, set or delete")
-      ->required()
-      ->check(CLI::IsMember({"create", "set", "delete"}));
-  parser.app().add_option("POOL", name, "Pool")->required();
-  parser.text("--durability", level, "volatile, logged or durable: what puts survive that ask for nothing [durable]");
+  parser.choice("ACTION", presence::required, action, {"create", "set", "delete"}, "What is done to the pool");
+  parser.positional("POOL", presence::required, name, "Pool");
+  parser.text("--durability", "volatile|logged|durable", level,
+              "volatile, logged or durable: what puts survive that ask for nothing [durable]");
   parser.size("--quota", settings.size_bytes, "Bytes of values; 0: no limit");
-  parser.size("--quota-keys", keys, "Keys; 0: no limit");
-  parser.text("--access", settings.access, "PRINCIPAL=RIGHTS,... with rights of r, w, a [everybody reads and writes]");
+  parser.integer("--quota-keys", keys, 0, INT64_MAX, "Keys; 0: no limit");
+  parser.text("--access", "LIST", settings.access,
+              "PRINCIPAL=RIGHTS,... with rights of r, w, a [everybody reads and writes]");
   parser.integer("--copies", copies, 1, store_client::kMaxCopies, "In a cluster: servers that each value is on [1]");
   parser.flag("--no-pool-shm", no_shm, "Clients do not reach this pool through shared memory");
   cache.add(parser);
@@ -132,7 +132,7 @@ int run_pool(const tools::invocation& call) {
   if (const auto code = parser.parse()) return *code;
   settings.level = durability_option(level).value_or(store_protocol::durability::pool_default);
   const auto terms = cache.get();
-  settings.max_keys = keys;
+  settings.max_keys = static_cast<std::uint64_t>(keys);
   settings.allow_shm = !no_shm;
   settings.copies = static_cast<std::uint8_t>(copies);
   const auto store = reach(target);
@@ -150,7 +150,7 @@ int run_sync(const tools::invocation& call) {
   reach_options target;
   std::string name;
   tools::command_parser parser(call, "Waits until everything acknowledged for a pool is durable");
-  parser.app().add_option("POOL", name, "Pool")->required();
+  parser.positional("POOL", presence::required, name, "Pool");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto store = reach(target);

@@ -9,16 +9,16 @@ namespace pl::store_tools {
 using tools::tool_failure;
 
 void add(tools::command_parser& parser, reach_options& options) {
-  parser.text("--socket", options.socket, "The store's unix socket [PEERLANE_STORE]");
-  parser.text("--connect", options.connect, "The store's address, HOST:PORT [PEERLANE_STORE]");
-  parser.text("--data", options.data, "The store's data directory, which holds its socket");
-  parser.text("--tls-cert", options.tls_certificate, "TLS: this client's certificate, PEM");
-  parser.text("--tls-key", options.tls_key, "TLS: its private key, PEM");
-  parser.text("--tls-ca", options.tls_authority, "TLS: the authority that signed the store's certificate, PEM");
-  parser.text("--require-path", options.require,
-              "Fail instead of going another way: shm-direct, gpu-direct, unix, tcp, tls or ucx");
+  parser.text("--socket", "SOCKET", options.socket, "The store's unix socket [PEERLANE_STORE]");
+  parser.text("--connect", "HOST:PORT", options.connect, "The store's address, HOST:PORT [PEERLANE_STORE]");
+  parser.text("--data", "DIR", options.data, "The store's data directory, which holds its socket");
+  parser.text("--tls-cert", "FILE", options.tls_certificate, "TLS: this client's certificate, PEM");
+  parser.text("--tls-key", "FILE", options.tls_key, "TLS: its private key, PEM");
+  parser.text("--tls-ca", "FILE", options.tls_authority, "TLS: the authority that signed the store's certificate, PEM");
+  parser.text("--require-path", "shm-direct|gpu-direct|unix|tcp|tls|ucx", options.require,
+              "Fail instead of going another way");
   parser.flag("--no-shm", options.no_shm, "Do not map the store's memory");
-  parser.integer("--timeout-ms", options.timeout_ms, 1, 3'600'000, "Time for one operation");
+  parser.integer("--timeout-ms", "MILLISECONDS", options.timeout_ms, 1, 3'600'000, "Time for one operation");
 }
 
 store_client::address address_of(const reach_options& options) {

@@ -51,17 +51,19 @@ int serve(const tools::invocation& call) {
   auto lease = static_cast<std::int64_t>(config.lease_s), repair = static_cast<std::int64_t>(config.repair_s);
   auto threads = static_cast<std::int64_t>(config.threads), spin = static_cast<std::int64_t>(config.spin_us);
   tools::command_parser parser(call, "Serves the store in a directory until SIGTERM, which lets requests under way end");
-  parser.text("--data", config.data, "Directory that holds everything; made if it is missing");
-  parser.text("--socket", config.socket, "Unix socket; none: no socket [DATA/store.sock]");
-  parser.text("--listen", config.listen, "HOST:PORT for TCP; none: no TCP [" + config.listen + "]");
-  parser.text("--admins", admins, "Who may do everything: uid:N, cert:URI, cn:NAME, tcp, ... [the server's user and root]");
-  parser.text("--metrics", config.metrics, "HOST:PORT of the Prometheus endpoint [none]");
-  parser.text("--config", config_path, "JSON file with these and more settings (--print-schema)");
-  parser.text("--tls-cert", config.tls.certificate, "TLS: the server's certificate, PEM");
-  parser.text("--tls-key", config.tls.key, "TLS: its private key, PEM");
-  parser.text("--tls-client-ca", config.tls.client_authority, "TLS: the authority of the clients that are let in, PEM");
+  parser.text("--data", "DIR", config.data, "Directory that holds everything; made if it is missing");
+  parser.text("--socket", "SOCKET|none", config.socket, "Unix socket; none: no socket [DATA/store.sock]");
+  parser.text("--listen", "HOST:PORT|none", config.listen, "HOST:PORT for TCP; none: no TCP [" + config.listen + "]");
+  parser.text("--admins", "LIST", admins,
+              "Who may do everything: uid:N, cert:URI, cn:NAME, tcp, ... [the server's user and root]");
+  parser.text("--metrics", "HOST:PORT", config.metrics, "HOST:PORT of the Prometheus endpoint [none]");
+  parser.text("--config", "FILE", config_path, "JSON file with these and more settings (--print-schema)");
+  parser.text("--tls-cert", "FILE", config.tls.certificate, "TLS: the server's certificate, PEM");
+  parser.text("--tls-key", "FILE", config.tls.key, "TLS: its private key, PEM");
+  parser.text("--tls-client-ca", "FILE", config.tls.client_authority,
+              "TLS: the authority of the clients that are let in, PEM");
   parser.flag("--insecure", config.insecure, "Listen beyond the loopback interface without TLS");
-  parser.text("--ucx", config.ucx,
+  parser.text("--ucx", "auto|off|on", config.ucx,
               "Large values by UCX: auto (where RDMA joins both ends), off or on (any transport) [auto]");
   parser.flag("--ucx-beside-tls", config.ucx_beside_tls,
               "UCX also for TLS connections: their values are then not encrypted");
@@ -72,19 +74,22 @@ int serve(const tools::invocation& call) {
               "Size of a file of large values, of a new store [by the disk's size]");
   parser.size("--disk-reserve", config.disk_reserve_bytes, "Left free on the disk; puts are refused below it [by its size]");
   parser.flag("--huge-pages", config.huge_pages, "Huge pages for the memory tier");
-  parser.text("--cluster", etcd, "One of a cluster: etcd's addresses, http(s)://HOST:PORT,...");
-  parser.text("--cluster-tls-ca", config.cluster_tls.authority, "https: the authority that signed etcd's certificate, PEM");
-  parser.text("--cluster-tls-cert", config.cluster_tls.certificate, "https: this server's certificate for etcd, PEM");
-  parser.text("--cluster-tls-key", config.cluster_tls.key, "https: its private key, PEM");
-  parser.text("--cluster-name", config.cluster_name, "Which cluster, if several share an etcd [default]");
-  parser.text("--name", config.name, "This server's name in its cluster");
-  parser.text("--advertise", config.advertise, "HOST:PORT where clients and other servers reach it [--listen]");
-  parser.integer("--lease-s", lease, 2, 60, "Seconds without etcd after which it stops serving [5]");
-  parser.integer("--repair-s", repair, 0, 86400, "Seconds after which a dead server's copies are made on others [60]");
+  parser.text("--cluster", "URL,...", etcd, "One of a cluster: etcd's addresses, http(s)://HOST:PORT,...");
+  parser.text("--cluster-tls-ca", "FILE", config.cluster_tls.authority,
+              "https: the authority that signed etcd's certificate, PEM");
+  parser.text("--cluster-tls-cert", "FILE", config.cluster_tls.certificate,
+              "https: this server's certificate for etcd, PEM");
+  parser.text("--cluster-tls-key", "FILE", config.cluster_tls.key, "https: its private key, PEM");
+  parser.text("--cluster-name", "NAME", config.cluster_name, "Which cluster, if several share an etcd [default]");
+  parser.text("--name", "NAME", config.name, "This server's name in its cluster");
+  parser.text("--advertise", "HOST:PORT", config.advertise, "HOST:PORT where clients and other servers reach it [--listen]");
+  parser.integer("--lease-s", "SECONDS", lease, 2, 60, "Seconds without etcd after which it stops serving [5]");
+  parser.integer("--repair-s", "SECONDS", repair, 0, 86400,
+                 "Seconds after which a dead server's copies are made on others [60]");
   parser.integer("--threads", threads, 1, 64, "Threads that serve connections");
-  parser.integer("--spin-us", spin, 0, 1000, "How long a thread looks for more work before it sleeps");
-  parser.text("--log", config.log, "Log file [standard error]");
-  parser.text("--log-level", config.log_level, "debug, info, warn or error [info]");
+  parser.integer("--spin-us", "MICROSECONDS", spin, 0, 1000, "How long a thread looks for more work before it sleeps");
+  parser.text("--log", "FILE", config.log, "Log file [standard error]");
+  parser.text("--log-level", "debug|info|warn|error", config.log_level, "debug, info, warn or error [info]");
   parser.flag("--check", check_only, "Say whether the settings are good, and exit");
   parser.flag("--print-schema", print_schema, "Print the JSON schema of the config file and exit");
   if (const auto code = parser.parse()) return *code;

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +17,7 @@
 namespace pl::store_tools {
 namespace {
 
+using tools::presence;
 using tools::tool_failure;
 
 // A file as memory; standard input and output are "-".
@@ -127,7 +127,7 @@ struct condition_options {
   std::int64_t if_version = 0;
   void add(tools::command_parser& parser) {
     parser.flag("--if-absent", if_absent, "Only if there is no such key (EEXIST)");
-    parser.integer("--if-version", if_version, 0, INT64_MAX, "Only if this is the present version (ESTALE)");
+    parser.integer("--if-version", if_version, 0, INT64_MAX, "Only if this is the present version (ESTALE) [any]");
   }
   std::optional<store_protocol::precondition> get() const {
     if (if_absent) return store_protocol::precondition{store_protocol::condition::if_absent, 0};
@@ -146,12 +146,13 @@ int run_put(const tools::invocation& call) {
   bool make_pool = false;
   std::int64_t ttl_ms = 0;
   tools::command_parser parser(call, "Puts a file's bytes as a value and says how they went and what they survive");
-  parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.app().add_option("KEY", key, "Key")->required();
-  parser.app().add_option("FILE", path, "File; - is standard input")->required();
-  parser.text("--durability", level, "volatile, logged or durable [the pool's]");
+  parser.positional("POOL", presence::required, pool_name, "Pool");
+  parser.positional("KEY", presence::required, key, "Key");
+  parser.positional("FILE", presence::required, path, "File; - is standard input");
+  parser.text("--durability", "volatile|logged|durable", level, "volatile, logged or durable [the pool's]");
   parser.flag("--make-pool", make_pool, "Make the pool if there is none of this name");
-  parser.integer("--ttl-ms", ttl_ms, 0, INT64_MAX, "Into a cache: the value is gone after so long [the pool's]");
+  parser.integer("--ttl-ms", "MILLISECONDS", ttl_ms, 0, INT64_MAX,
+                 "Into a cache: the value is gone after so long [the pool's]");
   condition.add(parser);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
@@ -175,9 +176,9 @@ int run_get(const tools::invocation& call) {
   std::uint64_t offset = 0, length = 0;
   bool verify = false;
   tools::command_parser parser(call, "Writes a value's bytes into a file");
-  parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.app().add_option("KEY", key, "Key")->required();
-  parser.app().add_option("FILE", path, "File; - is standard output")->required();
+  parser.positional("POOL", presence::required, pool_name, "Pool");
+  parser.positional("KEY", presence::required, key, "Key");
+  parser.positional("FILE", presence::required, path, "File; - is standard output");
   parser.size("--offset", offset, "From this byte on");
   parser.size("--length", length, "At most so many; 0: to the end");
   parser.flag("--verify", verify, "Have the store hold the value against its checksum first");
@@ -236,8 +237,8 @@ int run_stat(const tools::invocation& call) {
   reach_options target;
   std::string pool_name, key;
   tools::command_parser parser(call, "What is known of a value, or of a pool: hits, misses, what was evicted");
-  parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.app().add_option("KEY", key, "Key; without one: the pool");
+  parser.positional("POOL", presence::required, pool_name, "Pool");
+  parser.positional("KEY", presence::optional, key, "Key; without one: the pool");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   if (key.empty()) {
@@ -257,8 +258,8 @@ int run_rm(const tools::invocation& call) {
   std::vector<std::string> keys;
   bool force = false;
   tools::command_parser parser(call, "Erases values");
-  parser.app().add_option("POOL", pool_name, "Pool")->required();
-  parser.app().add_option("KEY", keys, "Keys")->required();
+  parser.positional("POOL", presence::required, pool_name, "Pool");
+  parser.positional("KEY", presence::required, keys, "Keys");
   parser.flag("-f,--force", force, "Keys that are not there are no error");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;

@@ -63,7 +63,7 @@ int run_poke_command(const tools::invocation& call) {
   parser.integer("-n,--pokes", pokes, 1, 1'000'000, "stores of the CPU that are timed, of each way");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each length of list");
   std::string stuck = "0";
-  parser.text("--stuck", stuck, "other streams that stand in a wait meanwhile, comma-separated");
+  parser.text("--stuck", "N,...", stuck, "other streams that stand in a wait meanwhile, comma-separated");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;
   plan.pokes = static_cast<int>(pokes);
@@ -79,8 +79,8 @@ int run_kernel_put_command(const tools::invocation& call) {
   std::int64_t rounds = plan.rounds, repeats = plan.repeats, puts = plan.puts;
   std::string sizes = "64,8K,64K,1M", blocks = "1,8,64";
   tools::command_parser parser(call, "Puts that kernels start: latency by size and scope, rate by blocks, bytes checked.");
-  parser.text("-s,--sizes", sizes, "bytes of a put, comma-separated, K/M allowed");
-  parser.text("--blocks", blocks, "blocks that post at once, comma-separated");
+  parser.text("-s,--sizes", "SIZE,...", sizes, "bytes of a put, comma-separated, K/M allowed");
+  parser.text("--blocks", "N,...", blocks, "blocks that post at once, comma-separated");
   parser.integer("-i,--iterations", rounds, 1, 1'000'000, "puts of each turn, one after the other");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each case");
   parser.integer("-n,--puts", puts, 32, 100'000'000, "of each rate, by all blocks");

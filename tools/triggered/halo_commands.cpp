@@ -37,16 +37,16 @@ class halo_options {
  public:
   halo_options(tools::command_parser& parser, halo_plan defaults, const char* points_help) : plan(std::move(defaults)) {
     parser.text(
-        "--arms", arms_,
+        "--arms", "LIST", arms_,
         "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph-kernel (as of pingpong)");
-    parser.text("-n,--points", sizes_, points_help);
+    parser.text("-n,--points", "N,...", sizes_, points_help);
     parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; they share the GPUs in turn");
-    parser.text("--grid", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");
+    parser.text("--grid", "COLUMNSxROWS", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");
     parser.integer("-i,--steps", steps_, 2, 1'000'000,
                    format("%ss of a turn; large blocks make fewer", plan.step.c_str()).c_str());
     parser.integer("-b,--batch", batch_, 1, 80, format("%ss queued at once", plan.step.c_str()).c_str());
     parser.integer("-r,--repeats", repeats_, 1, 1000, "turns of each arm");
-    parser.text("--gpus", gpus_, "ordinals of the ranks' GPUs, comma-separated");
+    parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.common(ranks_.common, false);
   }
 

@@ -22,14 +22,14 @@ constexpr int kMaxBatch = 4096;
 class exchange_options {
  public:
   explicit exchange_options(tools::command_parser& parser, std::string arms) : arms_(std::move(arms)) {
-    parser.text("--arms", arms_, kArmsHelp);
-    parser.text("-s,--sizes", sizes_, "message sizes in bytes, comma-separated, K/M allowed");
-    parser.text("-k,--kernel", kernels_, "busy times of the kernel in us, comma-separated");
+    parser.text("--arms", "LIST", arms_, kArmsHelp);
+    parser.text("-s,--sizes", "SIZE,...", sizes_, "message sizes in bytes, comma-separated, K/M allowed");
+    parser.text("-k,--kernel", "MICROSECONDS,...", kernels_, "busy times of the kernel in us, comma-separated");
     parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
     parser.integer("-b,--batch", batch_, 1, kMaxBatch, "iterations queued at once; without graphs 80 at most");
     parser.integer("--unroll", unroll_, 0, kMaxBatch, "iterations of one graph (0: as many as -b says)");
     parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
-    parser.text("--gpus", gpus_, "ordinals of the ranks' GPUs, comma-separated");
+    parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.common(ranks.common, false);
   }
 
