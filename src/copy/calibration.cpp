@@ -81,20 +81,43 @@ std::string calibration_path(const std::string& key) {
   return format("%s/peerlane/calibration-%016llx.txt", base.c_str(), static_cast<unsigned long long>(hash_of(key)));
 }
 
-status write_calibration(const std::string& text, const std::string& path) {
-  if (path.empty()) return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration"};
-  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
-    mkdir(path.substr(0, slash).c_str(), 0777);  // what is there already is fine, what fails shows below
-  const std::string temporary = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (file && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
+namespace {
+
+std::string temporary_of(const std::string& path) { return format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid())); }
+
+failure cannot_write(const std::string& path, const std::string& temporary) {
   const int code = errno != 0 ? errno : EIO;
   unlink(temporary.c_str());
   return failure{code, format("cannot write the calibration to %s: %s; set XDG_CACHE_HOME to a folder that can be written",
                               path.c_str(), std::strerror(code))};
+}
+
+// Writes the text beside `path`, where it stands until it is renamed.
+status write_temporary(const std::string& text, const std::string& path, const std::string& temporary) {
+  if (path.empty()) return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration"};
+  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    mkdir(path.substr(0, slash).c_str(), 0777);  // what is there already is fine, what fails shows below
+  errno = 0;
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? status{} : cannot_write(path, temporary);
+}
+
+}  // namespace
+
+status write_calibration(const std::string& text, const std::string& path) {
+  const std::string temporary = temporary_of(path);
+  if (auto written = write_temporary(text, path, temporary); !written) return written;
+  errno = 0;
+  return std::rename(temporary.c_str(), path.c_str()) == 0 ? status{} : cannot_write(path, temporary);
+}
+
+status check_calibration_path(const std::string& path) {
+  const std::string temporary = temporary_of(path);
+  auto written = write_temporary("", path, temporary);
+  if (written) unlink(temporary.c_str());
+  return written;
 }
 
 status save_costs(const cost_table& table, const std::string& key, const std::string& path) {

@@ -30,6 +30,8 @@ std::string calibration_path(const std::string& key);
 std::string cpu_model();
 // Writes a temporary file and renames it, so the file is never incomplete. Makes the folder. ENOENT: `path` is empty.
 status write_calibration(const std::string& text, const std::string& path);
+// Whether write_calibration could write there, before minutes are spent on measuring. Makes the folder, and leaves no file.
+status check_calibration_path(const std::string& path);
 // Writes the table with its key in the same way.
 status save_costs(const cost_table& table, const std::string& key, const std::string& path);
 

@@ -434,6 +434,15 @@ def json_unwritable():
            "/nonexistent/folder/x.json", "--json")
 
 
+def no_temporary_folder():
+    """TMPDIR names no folder: a sentence that says so, for each command that makes a folder of its own."""
+    env = {"PEERLANE_GPU": "sim", "TMPDIR": "/nonexistent"}
+    for words in (["store", "crash-demo", "--size", "1M"], ["store", "gpu-direct-demo", "--size", "1M"], ["soak", "--seconds", "1"], ["demo"],
+                  ["store", "perf", "--elements", "10"]):
+        done = run(*words, env=env)
+        check(done.code == 1 and "let TMPDIR name one" in done.out + done.err and "terminate" not in done.err, words, done.code, done.err[-800:])
+
+
 def bad_cpu_list():
     for command in ("copybw", "info"):  # info measures nothing, and does not take nonsense either
         refuse(run(command, "--cpu", "0-x"), "CPU list")
@@ -611,6 +620,10 @@ def blocks_bad_options():
 
 
 def calibrate():
+    # Where nothing can be written, it is said before anything is measured.
+    refused = refuse(run("calibrate", "--budget-ms", "100", "--max", "64K", env={"PEERLANE_GPU": "sim", "XDG_CACHE_HOME": "/proc/nothing"}),
+                     "/proc/nothing/peerlane/calibration-", "set XDG_CACHE_HOME")
+    check("measured" not in refused.out, refused.out)
     with tempfile.TemporaryDirectory() as folder:
         env = {"PEERLANE_GPU": "sim", "XDG_CACHE_HOME": os.path.join(folder, "cache")}
         dry = succeed(run("calibrate", "--dry-run", "--budget-ms", "100", "--max", "64K", "--print", env=env)).out

@@ -6,6 +6,9 @@
 
 namespace pl::tools {
 
+// TMPDIR, or /tmp. Throws tool_failure if it is no folder.
+std::string temporary_parent();
+
 // Deleted with its contents at the end of the object, unless it is kept.
 class temporary_folder {
  public:

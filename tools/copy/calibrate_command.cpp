@@ -88,6 +88,7 @@ int run_calibrate(const invocation& call) {
   const std::string path = copy::calibration_path(key);
   if (!options.dry_run && path.empty())
     throw tool_failure("neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration (--dry-run needs none)");
+  if (!options.dry_run) must(copy::check_calibration_path(path));
 
   const std::uint64_t begin_ns = monotonic_ns();
   const auto costs = measure(gpu, options);

@@ -13,6 +13,7 @@
 
 #include "base/text.hpp"
 #include "tools/common/command_process.hpp"
+#include "tools/common/temporary_folder.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::tools {
@@ -22,7 +23,7 @@ namespace {
 class temporary_file {
  public:
   temporary_file() {
-    path_ = (std::filesystem::temp_directory_path() / "peerlane-demo-XXXXXX").string();
+    path_ = temporary_parent() + "/peerlane-demo-XXXXXX";
     const int file = mkstemp(path_.data());
     if (file < 0) throw tool_failure(format("%s: %s", path_.c_str(), errno_text(errno).c_str()));
     close(file);
