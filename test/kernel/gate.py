@@ -293,10 +293,10 @@ def run_verbs(options):
     if missing:
         skip(f"a guest would have no verbs: missing {', '.join(missing)}")
     cache, guests = options.build / "kernel", options.guests
-    files, load = verbs.guest_files(kernel, guests, cache, [options.peerlane, options.link_test], options.simulator)
+    files, load = verbs.guest_files(kernel, guests, cache, [options.peerlane, options.link_test, options.verbs_events], options.simulator)
     hosts = (1, 2) if guests == "two" else (1,)
     logs = [cache / f"verbs-{guests}-{kernel.release}-{host}.log" for host in hosts]
-    scripts = [verbs.script_of(guests, host, load, options.peerlane, options.link_test) for host in hosts]
+    scripts = [verbs.script_of(guests, host, load, options.peerlane, options.link_test, options.verbs_events) for host in hosts]
     runs = verbs.boot(kernel, files, scripts, cache, logs)
     good = [report(f"verbs, guest {host} of {guests}, on {kernel.release}", run, guest.judge(run), log)
             for host, run, log in zip(hosts, runs, logs)]
@@ -368,6 +368,7 @@ def main():
     over_verbs.add_argument("guests", choices=("one", "two", "store"))
     over_verbs.add_argument("--peerlane", type=absolute, required=True, help="the program")
     over_verbs.add_argument("--link-test", type=absolute, required=True, help="the messages' test program")
+    over_verbs.add_argument("--verbs-events", type=absolute, required=True, help="the library of verbs_events.c")
     over_verbs.set_defaults(run=run_verbs)
     figures = commands.add_parser("figures")
     figures.add_argument("folder", type=absolute)

@@ -197,11 +197,12 @@ def files_said(console):
     return {name: gzip.decompress(base64.b64decode("".join(re.findall(r"^[A-Za-z0-9+/=]+$", text, re.MULTILINE)))) for name, text in said}
 
 
-def script_of(guests, host, load, peerlane, link_test):
+def script_of(guests, host, load, peerlane, link_test, verbs_events):
     """What guest number `host` (1 or 2) of so many runs."""
     body = {"one": ONE, "store": STORE, "two": TWO_FIRST if host == 1 else TWO_SECOND}[guests]
     card = CARD_OF[guests].format(host=host)
-    return load + "\n" + card + SETTINGS + body.format(peerlane=peerlane, link_test=link_test, small=SMALL, large=LARGE)
+    preload = f"export LD_PRELOAD={verbs_events}\n"
+    return load + "\n" + card + SETTINGS + preload + body.format(peerlane=peerlane, link_test=link_test, small=SMALL, large=LARGE)
 
 
 def boot(kernel, files, scripts, cache, logs):
