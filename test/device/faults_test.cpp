@@ -59,8 +59,9 @@ TEST_P(device_faults, WhatIsNoSegmentEndsTheRing) {
     }
     segment[0] = round == 0 ? kImmediate | 0x1fff0fff : round == 1 ? kIncreasing | 4u << 16 | 0xfff : segment[0];
     segment[1] = round < 2 ? 0 : segment[1];
-    segment[PEERLANE_DEVICE_MARK_AT / 4] = 1;
-    must(cuda().cuMemcpyHtoD_v2(ring().segments + PEERLANE_DEVICE_SEGMENT_BYTES, segment, sizeof segment));
+    const std::uint64_t place = ring().segments + PEERLANE_DEVICE_SEGMENT_BYTES;
+    must(cuda().cuMemcpyHtoD_v2(place, segment, PEERLANE_DEVICE_MARK_AT));
+    must(cuda().cuStreamWriteValue32_v2(nullptr, place + PEERLANE_DEVICE_MARK_AT, 1, cu::write_value::standard));
     const failure reason = reason_of(0);
     EXPECT_EQ(reason.code, EIO) << round << reason.message;
     session_.reset();
