@@ -37,6 +37,7 @@ void find_mpi() {
 #ifdef OPEN_MPI
 const predefined& handles() {
   static const predefined found{static_cast<MPI_Comm>(dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world")),
+                                static_cast<MPI_Comm>(dlsym(RTLD_DEFAULT, "ompi_mpi_comm_null")),
                                 static_cast<MPI_Request>(dlsym(RTLD_DEFAULT, "ompi_request_null")),
                                 static_cast<MPI_Datatype>(dlsym(RTLD_DEFAULT, "ompi_mpi_byte"))};
   return found;

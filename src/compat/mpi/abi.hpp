@@ -22,16 +22,18 @@ void find_mpi();
 #ifdef OPEN_MPI
 // Open MPI's handles are addresses of objects in libmpi.
 struct predefined {
-  MPI_Comm comm_world;
+  MPI_Comm comm_world, comm_null;
   MPI_Request request_null;
   MPI_Datatype byte;
 };
 const predefined& handles();
 inline MPI_Comm comm_world() { return handles().comm_world; }
+inline MPI_Comm comm_null() { return handles().comm_null; }
 inline MPI_Request request_null() { return handles().request_null; }
 inline MPI_Datatype byte_type() { return handles().byte; }
 #else
 inline MPI_Comm comm_world() { return MPI_COMM_WORLD; }
+inline MPI_Comm comm_null() { return MPI_COMM_NULL; }
 inline MPI_Request request_null() { return MPI_REQUEST_NULL; }
 inline MPI_Datatype byte_type() { return MPI_BYTE; }
 #endif

@@ -54,18 +54,42 @@ bool concerns(const void* buffer, Significant significant) {
 int take_source(staged& data, const void* buffer, const parts& blocks);
 int take_target(staged& data, void* buffer, const parts& blocks, bool is_source_too);
 
-// `prepare` fills in the record, `call` gets the pointers for MPI. With a request the copy back waits for its completion.
+// How many blocks each rank sends and receives in an operation among all ranks, and among neighbours of a topology.
+struct all_ranks {
+  static constexpr bool some_get_nothing = false;
+  static int outgoing(MPI_Comm comm) { return group(comm).size(); }
+  static int incoming(MPI_Comm comm) { return group(comm).size(); }
+};
+struct neighbours {
+  static constexpr bool some_get_nothing = true;  // a place beside the edge of a grid
+  static int outgoing(MPI_Comm comm);
+  static int incoming(MPI_Comm comm);
+};
+
+// The request among the last arguments of an operation: a persistent one has an info before it.
+inline MPI_Request* request_among(MPI_Request* request) { return request; }
+inline MPI_Request* request_among(MPI_Info, MPI_Request* request) { return request; }
+
+// `prepare` fills in the record, `call` gets the pointers for MPI. With a request the copy back waits for its completion,
+// and a persistent one is copied at each start too.
 template <class Prepare, class Call, class... Request>
 int collective(MPI_Comm comm, Prepare prepare, Call call, Request... request) {
   return guarded(comm, [&] {
     auto made = std::make_unique<record>();
     made->operation = record::kind::collective;
+    constexpr bool kPersistent = sizeof...(Request) == 2;
+    made->is_persistent = kPersistent;
+    made->is_active = !kPersistent;
     if (const int code = prepare(*made); code != MPI_SUCCESS) return raise(comm, code);
     const int code = call(made->send.pointer(), made->receive.pointer());
     if (code != MPI_SUCCESS) return code;
-    if constexpr (sizeof...(Request) == 0) return unless(made->receive.store(), comm);
-    (requests().put(*request, std::move(made)), ...);
-    return code;
+    if constexpr (sizeof...(Request) == 0) {
+      return unless(made->receive.store(), comm);
+    } else {
+      if (kPersistent) made->send.forget_device(), made->receive.forget_device();
+      requests().put(*request_among(request...), std::move(made));
+      return code;
+    }
   });
 }
 

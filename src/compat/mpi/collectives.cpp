@@ -6,3 +6,14 @@ using namespace pl::mpi;
 
 #define PL_FUNCTIONS "collectives.inc"
 #include "compat/mpi/both_counts.inc"
+
+#if MPI_VERSION >= 4
+#undef PL_FUNCTIONS
+#undef PL_COUNT
+#undef PL_OFFSET
+#undef PL_MPI
+#undef PL_PMPI
+#undef PL_NAME
+#define PL_FUNCTIONS "persistent_collectives.inc"
+#include "compat/mpi/both_counts.inc"
+#endif

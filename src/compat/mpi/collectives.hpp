@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collective operations, once for both widths of counts, blocking and not. `request...` is the request of the
-// non-blocking form, or nothing.
+// The collective operations, once for both widths of counts, blocking, not blocking and persistent. `request...` is nothing,
+// the request, or info and request.
 #pragma once
 
 #include <numeric>
@@ -123,81 +123,72 @@ int scatter_v(const void* sendbuf, const Count* send_counts, const Offset* offse
 }
 
 // ---- Every rank to every rank -------------------------------------------------------------------------------------------
-// `sources` and `targets` describe the two buffers, given the number of ranks; the first is not asked with MPI_IN_PLACE.
+// Or to its neighbours: `Among` says how many they are. `sources` and `targets` describe the two buffers; the first is not
+// asked with MPI_IN_PLACE.
 
-template <class Sources, class Targets, class Call, class... Request>
+template <class Among, class Sources, class Targets, class Call, class... Request>
 int among_all(const void* sendbuf, Sources sources, void* recvbuf, Targets targets, MPI_Comm comm, Call call,
               Request... request) {
   const auto prepare = [&](record& made) {
-    const group all(comm);
     const bool in_place = sendbuf == MPI_IN_PLACE;
-    if (const int code = take_source(made.send, sendbuf, in_place ? parts{} : sources(all)); code != MPI_SUCCESS)
-      return code;
-    return take_target(made.receive, recvbuf, targets(all), in_place);
+    if (const int code = take_source(made.send, sendbuf, in_place ? parts{} : sources()); code != MPI_SUCCESS) return code;
+    return take_target(made.receive, recvbuf, targets(), Among::some_get_nothing || in_place);
   };
   return collective(comm, prepare, call, request...);
 }
 
-template <auto Pmpi, class Count, class... Request>
+template <auto Pmpi, class Among = all_ranks, class Count, class... Request>
 int all_gather(const void* sendbuf, Count send_count, MPI_Datatype send_type, void* recvbuf, Count recv_count,
                MPI_Datatype recv_type, MPI_Comm comm, Request... request) {
   const auto call = [&](const void* origin, void* target) {
     return Pmpi(origin, send_count, send_type, target, recv_count, recv_type, comm, request...);
   };
-  const auto sources = [&](const group&) { return parts{{0, send_count, send_type}}; };
-  const auto targets = [&](const group& all) { return parts{{0, MPI_Count{all.size()} * recv_count, recv_type}}; };
-  const auto sent = [&] { return sources(group(comm)); };
-  const auto received = [&] { return targets(group(comm)); };
-  if (!concerns(sendbuf, sent) && !concerns(recvbuf, received)) [[likely]]
+  const auto sources = [&] { return parts{{0, send_count, send_type}}; };
+  const auto targets = [&] { return parts{{0, MPI_Count{Among::incoming(comm)} * recv_count, recv_type}}; };
+  if (!concerns(sendbuf, sources) && !concerns(recvbuf, targets)) [[likely]]
     return call(sendbuf, recvbuf);
-  return among_all(sendbuf, sources, recvbuf, targets, comm, call, request...);
+  return among_all<Among>(sendbuf, sources, recvbuf, targets, comm, call, request...);
 }
 
-template <auto Pmpi, class Count, class Offset, class... Request>
+template <auto Pmpi, class Among = all_ranks, class Count, class Offset, class... Request>
 int all_gather_v(const void* sendbuf, Count send_count, MPI_Datatype send_type, void* recvbuf, const Count* recv_counts,
                  const Offset* offsets, MPI_Datatype recv_type, MPI_Comm comm, Request... request) {
   const auto call = [&](const void* origin, void* target) {
     return Pmpi(origin, send_count, send_type, target, recv_counts, offsets, recv_type, comm, request...);
   };
-  const auto sources = [&](const group&) { return parts{{0, send_count, send_type}}; };
-  const auto targets = [&](const group& all) { return blocks(all.size(), recv_counts, offsets, recv_type); };
-  const auto sent = [&] { return sources(group(comm)); };
-  const auto received = [&] { return targets(group(comm)); };
-  if (!concerns(sendbuf, sent) && !concerns(recvbuf, received)) [[likely]]
+  const auto sources = [&] { return parts{{0, send_count, send_type}}; };
+  const auto targets = [&] { return blocks(Among::incoming(comm), recv_counts, offsets, recv_type); };
+  if (!concerns(sendbuf, sources) && !concerns(recvbuf, targets)) [[likely]]
     return call(sendbuf, recvbuf);
-  return among_all(sendbuf, sources, recvbuf, targets, comm, call, request...);
+  return among_all<Among>(sendbuf, sources, recvbuf, targets, comm, call, request...);
 }
 
-template <auto Pmpi, class Count, class... Request>
+template <auto Pmpi, class Among = all_ranks, class Count, class... Request>
 int all_to_all(const void* sendbuf, Count send_count, MPI_Datatype send_type, void* recvbuf, Count recv_count,
                MPI_Datatype recv_type, MPI_Comm comm, Request... request) {
   const auto call = [&](const void* origin, void* target) {
     return Pmpi(origin, send_count, send_type, target, recv_count, recv_type, comm, request...);
   };
-  const auto sources = [&](const group& all) { return parts{{0, MPI_Count{all.size()} * send_count, send_type}}; };
-  const auto targets = [&](const group& all) { return parts{{0, MPI_Count{all.size()} * recv_count, recv_type}}; };
-  const auto sent = [&] { return sources(group(comm)); };
-  const auto received = [&] { return targets(group(comm)); };
-  if (!concerns(sendbuf, sent) && !concerns(recvbuf, received)) [[likely]]
+  const auto sources = [&] { return parts{{0, MPI_Count{Among::outgoing(comm)} * send_count, send_type}}; };
+  const auto targets = [&] { return parts{{0, MPI_Count{Among::incoming(comm)} * recv_count, recv_type}}; };
+  if (!concerns(sendbuf, sources) && !concerns(recvbuf, targets)) [[likely]]
     return call(sendbuf, recvbuf);
-  return among_all(sendbuf, sources, recvbuf, targets, comm, call, request...);
+  return among_all<Among>(sendbuf, sources, recvbuf, targets, comm, call, request...);
 }
 
 // Also with a type for each rank: then `Type` is an array and the offsets are bytes.
-template <auto Pmpi, class Count, class Offset, class Type, class... Request>
+template <auto Pmpi, class Among = all_ranks, class Count, class Offset, class Type, class... Request>
 int all_to_all_v(const void* sendbuf, const Count* send_counts, const Offset* send_offsets, Type send_type, void* recvbuf,
                  const Count* recv_counts, const Offset* recv_offsets, Type recv_type, MPI_Comm comm, Request... request) {
   const auto call = [&](const void* origin, void* target) {
     return Pmpi(origin, send_counts, send_offsets, send_type, target, recv_counts, recv_offsets, recv_type, comm,
                 request...);
   };
-  const auto sources = [&](const group& all) { return blocks(all.size(), send_counts, send_offsets, send_type); };
-  const auto targets = [&](const group& all) { return blocks(all.size(), recv_counts, recv_offsets, recv_type); };
-  const auto sent = [&] { return sources(group(comm)); };
-  const auto received = [&] { return targets(group(comm)); };
-  if (!concerns(sendbuf, sent) && !concerns(recvbuf, received)) [[likely]]
+  const auto sources = [&] { return blocks(Among::outgoing(comm), send_counts, send_offsets, send_type); };
+  const auto targets = [&] { return blocks(Among::incoming(comm), recv_counts, recv_offsets, recv_type); };
+  if (!concerns(sendbuf, sources) && !concerns(recvbuf, targets)) [[likely]]
     return call(sendbuf, recvbuf);
-  return among_all(sendbuf, sources, recvbuf, targets, comm, call, request...);
+  return among_all<Among>(sendbuf, sources, recvbuf, targets, comm, call, request...);
 }
 
 // ---- Reductions: MPI's CPU code computes on the stand-ins ---------------------------------------------------------------

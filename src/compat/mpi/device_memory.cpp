@@ -109,6 +109,22 @@ status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* de
   return (*open)->planner->copy_list(list);
 }
 
+result<copy::completion> begin_copies(std::span<const copy::transfer> list) {
+  auto open = open_devices();
+  if (!open) return open.error();
+  return (*open)->planner->begin(list, {});
+}
+
+bool is_within_allocation(std::uint64_t device, std::size_t bytes) noexcept {
+  const auto info = device_info(reinterpret_cast<const void*>(device));
+  return info && info->allocation.contains(address_range{device, bytes});
+}
+
+void pin_for(std::uint64_t device, shared_segment& memory) noexcept {
+  if (memory.was_pinned()) return;
+  if (auto context = context_of(device)) memory.pin(*context);
+}
+
 void close_devices() noexcept {
   const std::lock_guard lock(g_mutex);
   auto* const open = g_devices.load(std::memory_order_relaxed);

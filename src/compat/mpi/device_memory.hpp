@@ -7,7 +7,9 @@
 
 #include "base/status.hpp"
 #include "compat/mpi/load_watch.hpp"
+#include "compat/mpi/shared_segment.hpp"
 #include "compat/mpi/staging_pool.hpp"
+#include "copy/completion.hpp"
 #include "copy/transfer.hpp"
 #include "cuda/pointer.hpp"
 
@@ -35,6 +37,15 @@ result<staging_pool::block> take_staging(std::uint64_t device, std::size_t bytes
 // Complete on return. EACCES in a forked child whose parent uses CUDA; else as copy::planner.
 // `device`: what is known of a single copy's device side, which the driver then is not asked about; may be null.
 status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* device);
+
+// Begins them; their memory must stay until they have ended.
+result<copy::completion> begin_copies(std::span<const copy::transfer> list);
+
+// Whether all of these bytes belong to one allocation of device memory.
+bool is_within_allocation(std::uint64_t device, std::size_t bytes) noexcept;
+
+// Pins shared memory for the GPU of `device`, if nobody has tried yet. Memory that cannot be pinned is copied all the same.
+void pin_for(std::uint64_t device, shared_segment& memory) noexcept;
 
 // Releases all host and GPU resources. No other call of this library may be pending; the library may be used again.
 void close_devices() noexcept;

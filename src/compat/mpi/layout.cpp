@@ -30,6 +30,41 @@ int keyval() {
   return made;
 }
 
+int forget_twin(MPI_Datatype, int, void* kept, void*) {
+  const std::unique_ptr<MPI_Datatype> twin(static_cast<MPI_Datatype*>(kept));
+  return PMPI_Type_free(twin.get());
+}
+
+int twin_keyval() {
+  static const int made = [] {
+    int out = MPI_KEYVAL_INVALID;
+    PMPI_Type_create_keyval(not_inherited, forget_twin, &out, nullptr);
+    return out;
+  }();
+  return made;
+}
+
+MPI_Datatype make_twin(MPI_Datatype type, const pieces& rows) {
+  std::vector<MPI_Datatype> parts(rows.size());
+  std::vector<MPI_Aint> places;
+  const std::vector<int> lengths(rows.size(), 1);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const piece& one = rows[i];
+    PMPI_Type_create_hvector(static_cast<int>(one.rows), static_cast<int>(one.row_bytes), static_cast<MPI_Aint>(one.pitch),
+                             byte_type(), &parts[i]);
+    places.push_back(one.offset);
+  }
+  MPI_Datatype all, out;
+  MPI_Aint lower = 0, extent = 0;
+  PMPI_Type_get_extent(type, &lower, &extent);
+  PMPI_Type_create_struct(static_cast<int>(parts.size()), lengths.data(), places.data(), parts.data(), &all);
+  PMPI_Type_create_resized(all, lower, extent, &out);
+  PMPI_Type_commit(&out);
+  PMPI_Type_free(&all);
+  for (auto& one : parts) PMPI_Type_free(&one);
+  return out;
+}
+
 result<std::shared_ptr<const pieces>> remembered_pieces(MPI_Datatype type) {
   // Two threads may meet a type for the first time: the second must not delete what the first uses.
   static std::mutex mutex;
@@ -84,6 +119,25 @@ result<layout> layout_of(MPI_Datatype type) {
   auto found = remembered_pieces(type);
   if (!found) return found.error();
   out.scattered = std::move(*found);
+  return out;
+}
+
+MPI_Datatype byte_twin(MPI_Datatype type) {
+  constexpr std::size_t kMaxRow = 1u << 30;  // the constructors count in int
+  const auto form = layout_of(type);
+  if (!form || form->scattered == nullptr) return type;
+  for (const auto& one : *form->scattered)
+    if (one.rows > kMaxRow || one.row_bytes > kMaxRow) return type;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  void* kept = nullptr;
+  int is_there = 0;
+  PMPI_Type_get_attr(type, twin_keyval(), &kept, &is_there);
+  if (is_there != 0) return *static_cast<MPI_Datatype*>(kept);
+  auto made = std::make_unique<MPI_Datatype>(make_twin(type, *form->scattered));
+  const MPI_Datatype out = *made;
+  if (PMPI_Type_set_attr(type, twin_keyval(), made.get()) != MPI_SUCCESS) return PMPI_Type_free(made.get()), type;
+  (void)made.release();
   return out;
 }
 

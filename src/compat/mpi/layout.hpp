@@ -5,21 +5,12 @@
 
 #include <cstddef>
 #include <memory>
-#include <vector>
 
 #include "base/status.hpp"
 #include "compat/mpi/abi.hpp"
+#include "compat/mpi/pieces.hpp"
 
 namespace pl::mpi {
-
-// Rows of bytes, in the order in which MPI sends them. The pitch is at least row_bytes.
-struct piece {
-  std::ptrdiff_t offset = 0;
-  std::size_t row_bytes = 0;
-  std::size_t rows = 1;
-  std::size_t pitch = 0;
-};
-using pieces = std::vector<piece>;
 
 // Repeats the rows `n` times, each copy `step` bytes after the previous one.
 pieces repeat(pieces rows, std::size_t n, std::ptrdiff_t step);
@@ -36,5 +27,9 @@ struct layout {
 // ENOTSUP for a distributed array (MPI_Type_create_darray), for types made by large-count constructors and for types that
 // are not homogeneous bytes. Derived types are taken apart once and remembered with the type.
 result<layout> layout_of(MPI_Datatype type);
+
+// A type of bytes with the layout of `type`, which keeps it and frees it with itself; `type` where it has no gaps or cannot
+// be taken apart. MPICH refuses to receive a part of an element into a type with gaps, and a header may end within one.
+MPI_Datatype byte_twin(MPI_Datatype type);
 
 }  // namespace pl::mpi

@@ -6,12 +6,18 @@ using namespace pl::mpi;
 
 int MPI_Init(int* argc, char*** argv) {
   find_mpi();
-  return PMPI_Init(argc, argv);
+  prepare_pipeline();
+  const int code = PMPI_Init(argc, argv);
+  if (code == MPI_SUCCESS) begin_pipeline();
+  return code;
 }
 
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   find_mpi();
-  return PMPI_Init_thread(argc, argv, required, provided);
+  prepare_pipeline();
+  const int code = PMPI_Init_thread(argc, argv, required, provided);
+  if (code == MPI_SUCCESS) begin_pipeline();
+  return code;
 }
 
 // Freed requests end here at the latest; MPI_Finalize waits for them too.
@@ -19,6 +25,7 @@ int MPI_Finalize() {
   requests().progress(true);
   const int code = PMPI_Finalize();
   requests().clear();
+  end_pipeline();
   close_devices();
   return code;
 }

@@ -10,7 +10,8 @@ namespace {
 int prepare(MPI_Request request) {
   auto found = request == request_null() ? nullptr : requests().take(request);
   if (found == nullptr) return MPI_SUCCESS;
-  const int code = found->send.load();
+  int code = found->send.load();
+  if (code == MPI_SUCCESS && found->receive.is_read_at_start()) code = found->receive.load();
   found->is_active = code == MPI_SUCCESS;
   found->is_stored = false;
   requests().put(request, std::move(found));

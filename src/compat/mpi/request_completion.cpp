@@ -15,7 +15,7 @@ completing::~completing() {
     if (records_[i] != nullptr) requests().put(handles_[i], std::move(records_[i]));
 }
 
-int completing::end(std::size_t i, const MPI_Status& status) {
+int completing::end(std::size_t i, MPI_Status& status) {
   auto& entry = records_[i];
   if (entry == nullptr) return MPI_SUCCESS;
   const int code = store_result(*entry, status);
@@ -47,38 +47,41 @@ bool nothing_to_do() {
 
 int raise_on_world(int code) { return unless(code, comm_world()); }
 
-// All of them have ended; `code` is MPI's result.
-int end_all(completing& held, std::size_t n, const MPI_Request* now, const MPI_Status* status, int code) {
-  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
-  int ours = MPI_SUCCESS;
+// MPI has ended some requests; `code` is its result, and status i belongs to index_of(i). What fails on our side is reported
+// as MPI reports its own failures: one by one in the statuses.
+template <class Index>
+int end_listed(completing& held, std::size_t n, Index index_of, MPI_Status* status, int code) {
+  std::vector<int> codes(n, MPI_SUCCESS);
+  bool has_failed = false;
   for (std::size_t i = 0; i < n; ++i) {
-    const int own_code = code == MPI_SUCCESS ? MPI_SUCCESS : status[i].MPI_ERROR;
-    if (own_code == MPI_ERR_PENDING) continue;
-    if (own_code != MPI_SUCCESS) {
-      held.fail(i);
-    } else if (const int stored = held.end(i, status[i]); stored != MPI_SUCCESS) {
-      ours = stored;
+    if (code != MPI_SUCCESS) codes[i] = status[i].MPI_ERROR;
+    if (codes[i] == MPI_ERR_PENDING) continue;
+    if (codes[i] != MPI_SUCCESS) {
+      held.fail(index_of(i));
+    } else if ((codes[i] = held.end(index_of(i), status[i])) != MPI_SUCCESS) {
+      has_failed = true;
     }
   }
-  return code != MPI_SUCCESS ? code : raise_on_world(ours);
+  if (!has_failed) return code;
+  for (std::size_t i = 0; i < n; ++i) status[i].MPI_ERROR = codes[i];
+  return code != MPI_SUCCESS ? code : raise_on_world(MPI_ERR_IN_STATUS);
+}
+
+// All of them have ended; `code` is MPI's result.
+int end_all(completing& held, std::size_t n, const MPI_Request* now, MPI_Status* status, int code) {
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
+  return end_listed(
+      held, n, [](std::size_t i) { return i; }, status, code);
 }
 
 // Those of `indices` have ended; status i belongs to indices[i].
-int end_some(completing& held, int n, const int* indices, const MPI_Request* now, const MPI_Status* status, int code) {
+int end_some(completing& held, int n, const int* indices, const MPI_Request* now, MPI_Status* status, int code) {
   if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(now), code;
-  int ours = MPI_SUCCESS;
-  for (int i = 0; i < n; ++i) {
-    const auto index = static_cast<std::size_t>(indices[i]);
-    if (code != MPI_SUCCESS && status[i].MPI_ERROR != MPI_SUCCESS) {
-      held.fail(index);
-    } else if (const int stored = held.end(index, status[i]); stored != MPI_SUCCESS) {
-      ours = stored;
-    }
-  }
-  return code != MPI_SUCCESS ? code : raise_on_world(ours);
+  return end_listed(
+      held, static_cast<std::size_t>(n), [&](std::size_t i) { return static_cast<std::size_t>(indices[i]); }, status, code);
 }
 
-int end_one(completing& held, std::size_t index, const MPI_Request* now, const MPI_Status& status, int code) {
+int end_one(completing& held, std::size_t index, const MPI_Request* now, MPI_Status& status, int code) {
   if (code != MPI_SUCCESS) return held.sort_out(now), code;
   return raise_on_world(held.end(index, status));
 }
@@ -173,8 +176,10 @@ int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* wanted) {
   statuses_of_call status(1, wanted);
   int code = PMPI_Request_get_status(request, flag, status.get());
   if (code == MPI_SUCCESS && *flag != 0) {
-    code = raise_on_world(store_result(*entry, *status.get()));
+    const int stored = store_result(*entry, *status.get());
     entry->is_stored = true;
+    entry->stored = *status.get();
+    code = raise_on_world(stored);
   }
   requests().put(request, std::move(entry));
   return code;

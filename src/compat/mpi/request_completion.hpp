@@ -17,8 +17,9 @@ class completing {
 
   // Whether any of them has a stand-in. If not, the call is MPI's alone.
   bool is_concerned() const noexcept { return found_ != 0; }
-  // MPI has ended request i: what it received is stored. A persistent one goes back as inactive.
-  int end(std::size_t i, const MPI_Status& status);
+  // MPI has ended request i: what it received is stored, and the status says its true size. A persistent one goes back as
+  // inactive.
+  int end(std::size_t i, MPI_Status& status);
   // MPI has ended request i with an error.
   void fail(std::size_t i);
   // After a failed call without statuses: what MPI did not set to null has not ended.

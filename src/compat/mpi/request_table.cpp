@@ -72,13 +72,23 @@ void request_table::clear() {
   }
 }
 
-int store_result(record& entry, const MPI_Status& status) {
-  if (!entry.is_active || entry.is_stored) return MPI_SUCCESS;
-  if (entry.operation == record::kind::send) return MPI_SUCCESS;
+int store_result(record& entry, MPI_Status& status) {
+  if (!entry.is_active) return MPI_SUCCESS;
+  if (entry.is_stored) return status = entry.stored, MPI_SUCCESS;
   if (entry.operation == record::kind::collective) return entry.receive.store();
+  // Nobody cancels these, and Open MPI's say now and then that somebody has.
+  if (entry.operation == record::kind::file_read) return entry.receive.store_first(received_bytes(status));
+  // MPICH's exchanges do not say how much they received.
+  if (entry.operation == record::kind::exchange)
+    return entry.host != nullptr ? finish_unknown(*entry.host) : finish_unknown(entry.receive);
   int cancelled = 0;
   PMPI_Test_cancelled(&status, &cancelled);
-  return cancelled != 0 ? MPI_SUCCESS : entry.receive.store_first(received_bytes(status));
+  if (entry.operation == record::kind::send) {
+    if (cancelled != 0 && entry.pipelined != nullptr) entry.pipelined->withdraw();
+    return MPI_SUCCESS;
+  }
+  if (cancelled != 0) return MPI_SUCCESS;
+  return entry.host != nullptr ? finish_receive(*entry.host, status) : finish_receive(entry.receive, status);
 }
 
 }  // namespace pl::mpi

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of MPI requests whose buffers are stand-ins, from the call that makes them to the one that completes them.
+// What is known of MPI requests whose buffers are stand-ins or that may be pipelined, from the call that makes them to the
+// one that completes them.
 #pragma once
 
 #include <array>
@@ -9,17 +10,20 @@
 #include <unordered_map>
 #include <vector>
 
-#include "compat/mpi/staged.hpp"
+#include "compat/mpi/pipelined.hpp"
 
 namespace pl::mpi {
 
 struct record {
-  enum class kind : std::uint8_t { send, receive, collective };
+  enum class kind : std::uint8_t { send, receive, collective, file_read, exchange };
   kind operation = kind::send;
   bool is_persistent = false;
   bool is_active = true;   // persistent: started and not yet completed
   bool is_stored = false;  // MPI_Request_get_status has reported the end already
   staged send, receive;
+  std::unique_ptr<host_target> host;          // of a receive into host memory that may get a header
+  std::unique_ptr<pipelined_send> pipelined;  // of a send that went as one
+  MPI_Status stored{};                        // as MPI_Request_get_status has reported it
 };
 
 // Thread-safe. MPI lets only one thread complete a request, so a record that was taken out has a single owner.
@@ -56,7 +60,7 @@ class request_table {
 
 request_table& requests();
 
-// Called after MPI has ended the operation: stores the data of a receive.
-int store_result(record& entry, const MPI_Status& status);
+// Called after MPI has ended the operation: stores the data of a receive, whose true size `status` then says.
+int store_result(record& entry, MPI_Status& status);
 
 }  // namespace pl::mpi

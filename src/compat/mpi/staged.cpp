@@ -2,6 +2,7 @@
 #include "compat/mpi/staged.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace pl::mpi {
 namespace {
@@ -18,29 +19,11 @@ std::ptrdiff_t end_of(const piece& one) {
   return one.offset + static_cast<std::ptrdiff_t>((one.rows - 1) * one.pitch + one.row_bytes);
 }
 
-std::size_t bytes_of(const piece& one) { return one.rows * one.row_bytes; }
-
 copy::transfer transfer_of(const piece& one, std::ptrdiff_t to_host, bool to_device) {
   const auto device = static_cast<std::uint64_t>(one.offset);
   const auto host = static_cast<std::uint64_t>(one.offset + to_host);
   if (to_device) return {copy::direction::to_device, device, host, one.row_bytes, one.rows, one.pitch, one.pitch};
   return {copy::direction::to_host, host, device, one.row_bytes, one.rows, one.pitch, one.pitch};
-}
-
-// The first `bytes` of them; rows that are not whole become a piece of their own.
-pieces first_bytes(const pieces& runs, std::size_t bytes) {
-  pieces out;
-  for (piece one : runs) {
-    if (bytes == 0) break;
-    const std::size_t whole = std::min(one.rows, bytes / one.row_bytes);
-    const std::size_t rest = whole == one.rows ? 0 : bytes % one.row_bytes;
-    const std::ptrdiff_t behind = one.offset + static_cast<std::ptrdiff_t>(whole * one.pitch);
-    bytes -= whole * one.row_bytes + rest;
-    one.rows = whole;
-    if (whole != 0) out.push_back(one);
-    if (rest != 0) out.push_back({behind, rest, 1, rest});
-  }
-  return out;
 }
 
 // Whether runs of bytes lie in device memory: the driver is asked once for neighbours, which are of one kind.
@@ -80,7 +63,7 @@ bool any_on_device(std::span<const part> absolute) {
   return false;
 }
 
-int staged::attach(const void* buffer, std::span<const part> parts) {
+int staged::describe(const void* buffer, std::span<const part> parts) {
   pointer_ = const_cast<void*>(buffer);
   pieces runs;
   for (const auto& one : parts) {
@@ -93,17 +76,18 @@ int staged::attach(const void* buffer, std::span<const part> parts) {
       runs.push_back(run);
     }
   }
-  return make(buffer, std::move(runs));
+  return take(buffer, std::move(runs));
 }
 
 int staged::attach_bytes(const void* buffer, std::size_t bytes) {
   pointer_ = const_cast<void*>(buffer);
   if (bytes == 0) return MPI_SUCCESS;
-  return make(buffer, {piece{reinterpret_cast<std::ptrdiff_t>(buffer), bytes, 1, bytes}});
+  const int code = take(buffer, {piece{reinterpret_cast<std::ptrdiff_t>(buffer), bytes, 1, bytes}});
+  return code == MPI_SUCCESS ? make_stand_in() : code;
 }
 
-int staged::make(const void* buffer, pieces&& runs) {
-  std::erase_if(runs, [](const piece& one) { return bytes_of(one) == 0; });
+int staged::take(const void* buffer, pieces&& runs) {
+  std::erase_if(runs, [](const piece& one) { return one.bytes() == 0; });
   if (runs.empty()) return MPI_SUCCESS;
   if (buffer == MPI_BOTTOM) {
     kind_of_runs kind;
@@ -118,24 +102,40 @@ int staged::make(const void* buffer, pieces&& runs) {
   // What no driver answers for can still be memory that must not be touched: of a forked child's parent.
   device_ = device_info(first);
   if (!device_ && !is_device_memory(first)) return MPI_SUCCESS;
-  std::ptrdiff_t begin = runs[0].offset, end = begin;
-  for (const auto& one : runs) {
+  for (const auto& one : runs) bytes_ += one.bytes();
+  runs_ = std::move(runs);
+  return MPI_SUCCESS;
+}
+
+int staged::make_stand_in() {
+  if (runs_.empty()) return MPI_SUCCESS;
+  std::ptrdiff_t begin = runs_[0].offset, end = begin;
+  for (const auto& one : runs_) {
     begin = std::min(begin, one.offset);
     end = std::max(end, end_of(one));
-    bytes_ += bytes_of(one);
   }
   const auto span = static_cast<std::size_t>(end - begin);
   const bool sparse = span >= kSparseFrom && span / kSparseRatio > bytes_;
   // The low bits of the address stay, for MPI libraries that compute with aligned types.
   const auto misfit = static_cast<std::size_t>(begin) % 64;
-  auto memory = take_staging(static_cast<std::uint64_t>(runs[0].offset), span + misfit, sparse);
-  if (!memory) return failed("host memory for a message", memory.error());
+  auto memory = take_staging(static_cast<std::uint64_t>(runs_[0].offset), span + misfit, sparse);
+  if (!memory) return runs_.clear(), failed("host memory for a message", memory.error());
   memory_ = std::move(*memory);
   to_host_ = reinterpret_cast<std::ptrdiff_t>(memory_.data()) + static_cast<std::ptrdiff_t>(misfit) - begin;
-  pointer_ = reinterpret_cast<void*>(reinterpret_cast<std::ptrdiff_t>(buffer) + to_host_);
-  runs_ = std::move(runs);
+  pointer_ = reinterpret_cast<void*>(reinterpret_cast<std::ptrdiff_t>(pointer_) + to_host_);
   return MPI_SUCCESS;
 }
+
+bool staged::is_readable() const {
+  for (const auto& one : runs_) {
+    const address_range place{static_cast<std::uint64_t>(one.offset), static_cast<std::size_t>(end_of(one) - one.offset)};
+    if (device_ && device_->allocation.contains(place)) continue;
+    if (!is_within_allocation(place.begin, place.size_bytes)) return false;
+  }
+  return true;
+}
+
+bool staged::peek(void* out, std::size_t bytes) const { return gather(runs_, to_host_, out, bytes); }
 
 int staged::copy_runs(const pieces& runs, bool to_device) const {
   const char* const description = to_device ? "received data to device memory" : "data of device memory to the host";
@@ -160,7 +160,16 @@ int staged::store_first(std::size_t bytes) {
   bytes = std::min(bytes, limit_);
   if (!is_stand_in() || bytes == 0) return MPI_SUCCESS;
   if (bytes >= bytes_) return copy_runs(runs_, true);
-  return copy_runs(first_bytes(runs_, bytes), true);
+  return copy_runs(piece_cursor(runs_).next(bytes), true);
+}
+
+bool gather(const pieces& rows, std::ptrdiff_t shift, void* out, std::size_t bytes) {
+  auto* place = static_cast<std::byte*>(out);
+  for (const auto& one : piece_cursor(rows).next(bytes))
+    for (std::size_t row = 0; row < one.rows; ++row, place += one.row_bytes)
+      std::memcpy(place, reinterpret_cast<const void*>(one.offset + shift + static_cast<std::ptrdiff_t>(row * one.pitch)),
+                  one.row_bytes);
+  return place == static_cast<std::byte*>(out) + bytes;
 }
 
 std::size_t received_bytes(const MPI_Status& status) {

@@ -43,8 +43,19 @@ class staged {
   // The buffer as it is. For arguments that are host memory or that MPI does not look at.
   explicit staged(const void* buffer) : pointer_(const_cast<void*>(buffer)) {}
 
+  // Takes the argument apart if `buffer` is device memory and the parts hold any byte; the stand-in is made by a second
+  // call.
+  int describe(const void* buffer, std::span<const part> parts);
+  int describe(const void* buffer, MPI_Count count, MPI_Datatype type) {
+    const part one{0, count, type};
+    return describe(buffer, {&one, 1});
+  }
+  int make_stand_in();
   // Makes the stand-in if `buffer` is device memory and the parts hold any byte.
-  int attach(const void* buffer, std::span<const part> parts);
+  int attach(const void* buffer, std::span<const part> parts) {
+    const int code = describe(buffer, parts);
+    return code == MPI_SUCCESS ? make_stand_in() : code;
+  }
   int attach(const void* buffer, MPI_Count count, MPI_Datatype type) {
     const part one{0, count, type};
     return attach(buffer, {&one, 1});
@@ -54,6 +65,13 @@ class staged {
 
   void* pointer() const noexcept { return pointer_; }
   bool is_stand_in() const noexcept { return !runs_.empty(); }
+  // Of a described argument: its device addresses, and how many bytes they are.
+  const pieces& rows() const noexcept { return runs_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  // Whether all of it lies within allocations.
+  bool is_readable() const;
+  // The first `bytes` in the stand-in; false: it has not so many.
+  bool peek(void* out, std::size_t bytes) const;
 
   // Device memory to the stand-in, and back: all of it, or the first `bytes` in the order of the types.
   int load();
@@ -61,11 +79,14 @@ class staged {
   int store_first(std::size_t bytes);
   // For a persistent request, whose memory may be another allocation's at the next start: copies ask the driver again.
   void forget_device() noexcept { device_.reset(); }
+  // A persistent collective reads this buffer when it is started.
+  void read_at_start() noexcept { is_read_at_start_ = true; }
+  bool is_read_at_start() const noexcept { return is_read_at_start_; }
   // At most this many bytes are ever stored.
   void limit_store(std::size_t bytes) noexcept { limit_ = bytes; }
 
  private:
-  int make(const void* buffer, pieces&& runs);
+  int take(const void* buffer, pieces&& runs);
   int copy_runs(const pieces& runs, bool to_device) const;
 
   void* pointer_ = nullptr;
@@ -74,8 +95,12 @@ class staged {
   std::optional<cu::pointer_info> device_;  // what the driver said of the first run when the operation began
   std::size_t bytes_ = 0;
   std::size_t limit_ = SIZE_MAX;
+  bool is_read_at_start_ = false;
   staging_pool::block memory_;
 };
+
+// The first `bytes` that `rows`, moved by `shift`, name in host memory; false: they name fewer.
+bool gather(const pieces& rows, std::ptrdiff_t shift, void* out, std::size_t bytes);
 
 // Bytes that a receive has got.
 std::size_t received_bytes(const MPI_Status& status);

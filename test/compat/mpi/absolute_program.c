@@ -69,27 +69,43 @@ static void supported(void) {
     }                                                                            \
   } while (0)
 
+/* Arguments that mean nothing on this rank are not looked at, and absolute addresses are, in operations with neighbours and
+ * in persistent ones. */
+static void supported_since(void) {
+  MPI_Comm ring;
+  const int periodic = 1;
+  const MPI_Aint none[2] = {0, 0};
+  MPI_Cart_create(MPI_COMM_WORLD, 1, &ranks, &periodic, 0, &ring);
+  BOTH_ABSOLUTE(Neighbor_alltoallw, MPI_BOTTOM, ones, none, source_types, MPI_BOTTOM, ones, none, target_types, ring);
+  BOTH_ABSOLUTE(Neighbor_alltoall, MPI_BOTTOM, 1, source_type, output, kInts, MPI_INT, ring);
+  BOTH_ABSOLUTE(Neighbor_allgather, MPI_BOTTOM, 1, source_type, output, kInts, MPI_INT, ring);
+#if MPI_VERSION >= 4
+  MPI_Request request;
+  MPI_Datatype source_type = absolute(device_in, kInts);
+  reset();
+  CHECK(MPI_Bcast_init(MPI_BOTTOM, 1, source_type, 0, ring, MPI_INFO_NULL, &request) == 0);
+  CHECK(MPI_Start(&request) == 0 && MPI_Wait(&request, MPI_STATUS_IGNORE) == 0 && MPI_Request_free(&request) == 0);
+  CHECK(PMPI_Bcast(host_in, kInts, MPI_INT, 0, ring) == 0);
+  compare("Bcast_init", __LINE__);
+  const int root = 0, is_root = rank == root;
+  reset();
+  CHECK(MPI_Gather_init(MPI_BOTTOM, 1, source_type, is_root ? device_out : NULL, kInts,
+                        is_root ? MPI_INT : MPI_DATATYPE_NULL, root, ring, MPI_INFO_NULL, &request) == 0);
+  CHECK(MPI_Start(&request) == 0 && MPI_Wait(&request, MPI_STATUS_IGNORE) == 0 && MPI_Request_free(&request) == 0);
+  CHECK(PMPI_Gather(host_in, kInts, MPI_INT, host_out, kInts, MPI_INT, root, ring) == 0);
+  compare("Gather_init", __LINE__);
+  MPI_Type_free(&source_type);
+#endif
+  MPI_Comm_free(&ring);
+}
+
 static void refused(void) {
   MPI_Comm ring;
   const int periodic = 1;
   MPI_Cart_create(MPI_COMM_WORLD, 1, &ranks, &periodic, 0, &ring);
   MPI_Comm_set_errhandler(ring, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  const MPI_Aint none[2] = {0, 0};
   MPI_Datatype source_type = absolute(device_in, 1), target_type = absolute(host_out, 1);
-  MPI_Datatype source_types[2] = {source_type, source_type}, target_types[2] = {target_type, target_type};
-  REFUSED(MPI_Neighbor_alltoallw(MPI_BOTTOM, ones, none, source_types, MPI_BOTTOM, ones, none, target_types, ring));
-  REFUSED(MPI_Neighbor_alltoall(MPI_BOTTOM, 1, source_type, host_out, 1, MPI_INT, ring));
-  REFUSED(MPI_Neighbor_allgather(MPI_BOTTOM, 1, source_type, host_out, 1, MPI_INT, ring));
-#if MPI_VERSION >= 4
-  MPI_Request request;
-  REFUSED(MPI_Bcast_init(MPI_BOTTOM, 1, source_type, 0, ring, MPI_INFO_NULL, &request));
-  MPI_Datatype all[16];
-  for (int i = 0; i < ranks; ++i) all[i] = source_type;
-  REFUSED(MPI_Alltoallw_init(MPI_BOTTOM, ones, zeros, all, host_out, ones, zeros, all, ring, MPI_INFO_NULL, &request));
-  REFUSED(MPI_Gather_init(MPI_BOTTOM, 1, source_type, NULL, 1, MPI_DATATYPE_NULL, (rank + 1) % ranks, ring, MPI_INFO_NULL,
-                          &request));
-#endif
   MPI_Win window;
   MPI_Win_create(host_in, kBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
   MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
@@ -119,6 +135,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < ranks; ++i) ones[i] = 1;
   if (ranks == 1) ones[1] = 1;
   supported();
+  supported_since();
   refused();
   MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();
