@@ -74,9 +74,9 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_MPI_POOL", env_type::size_bytes, "bytes", "256M", "",
                  "MPI shim: pinned host memory that it keeps between messages"},
     env_variable{
-        "PEERLANE_MPI_PIPELINE", env_type::size_bytes, "bytes", "256M", "",
-        "MPI shim: shared memory of a process for large messages of device memory to other processes of its host; 0: "
-        "MPI carries them in one piece"},
+        "PEERLANE_MPI_PIPELINE", env_type::size_bytes, "bytes", "0", "",
+        "MPI shim: shared memory of a process for large messages of device memory to other processes of its host (256M, "
+        "say); 0: MPI carries them in one piece"},
     env_variable{"PEERLANE_MPI_PIPELINE_FROM", env_type::size_bytes, "bytes", "128K", "",
                  "MPI shim: the smallest message of device memory that is pipelined (at least 4096)"},
     env_variable{"PEERLANE_MPI_PIPELINE_RING", env_type::size_bytes, "bytes", "32M", "",
