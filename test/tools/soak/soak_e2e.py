@@ -35,7 +35,18 @@ class Soak:
             self.process = subprocess.Popen(  # pylint: disable=consider-using-with
                 [os.path.join(OUT, "peerlane"), "soak", "--minutes", "60", "--seed", "5", "--folder", folder, "--json", self.path, *options],
                 env=clean_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        waits_for(lambda: os.path.exists(self.path) or self.process.poll() is not None)
+
+    def __enter__(self):
+        try:
+            waits_for(lambda: os.path.exists(self.path) or self.process.poll() is not None)
+        except AssertionError:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
 
     def children(self):
         try:
@@ -69,8 +80,7 @@ def is_alive(pid):
 def ends_when_asked():
     """Both signals: a summary, the counts, nothing that runs, no folder."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        with tempfile.TemporaryDirectory() as folder:
-            soak = Soak(folder)
+        with tempfile.TemporaryDirectory() as folder, Soak(folder) as soak:
             waits_for(lambda: len(soak.children()) >= 2)  # pylint: disable=cell-var-from-loop
             time.sleep(4)
             children = soak.children()
@@ -88,8 +98,7 @@ def ends_when_asked():
 
 def leaves_a_file():
     """A run that is killed has written what it had until then, and leaves no process."""
-    with tempfile.TemporaryDirectory() as folder:
-        soak = Soak(folder, "--only", "mappings")
+    with tempfile.TemporaryDirectory() as folder, Soak(folder, "--only", "mappings") as soak:
         waits_for(lambda: soak.result()["rows"])  # every 30 s
         children = soak.children()
         soak.process.kill()
