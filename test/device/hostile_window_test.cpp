@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows that other processes give: forged ones, some thousand at random, and those of a process that is killed while
-// kernels write there. Each is refused or works; nothing is left behind, and the session's own windows go on.
+// kernels write there; and segments that no kernel of ours has written. Each is refused or works; nothing is left behind,
+// and the session's own windows go on.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -8,12 +9,14 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <random>
 
 #include "base/text.hpp"
+#include "dma/commands.hpp"
 #include "test/device/session_fixture.hpp"
 
 namespace {
@@ -53,14 +56,15 @@ class forger {
     message.domain = names_gpu ? real_.gpu.domain : static_cast<std::uint32_t>(random_());
     message.bus = names_gpu ? real_.gpu.bus : static_cast<std::uint32_t>(random_() % 300);
     message.device = names_gpu ? real_.gpu.device : static_cast<std::uint32_t>(random_() % 40);
-    message.offset = number();
-    message.size_bytes = number();
+    const bool is_host = random_() % 16 == 0;  // and one that is as it should be
+    if (is_host) message = region_message{.memory = 2, .offset = kPage, .size_bytes = kGranule};
+    else message.offset = number(), message.size_bytes = number();
     std::vector<unique_fd> held;
-    const std::size_t count = random_() % 8 == 0 ? random_() % 12 : 1;
+    const std::size_t count = !is_host && random_() % 8 == 0 ? random_() % 12 : 1;
     std::string text = format("memory %u offset %llx size %llx:", message.memory, (unsigned long long)message.offset,
                               (unsigned long long)message.size_bytes);
-    for (std::size_t i = 0; i < count; ++i) held.push_back(descriptor(text));
-    const std::size_t bytes = random_() % 10 == 0 ? random_() % sizeof message : sizeof message;
+    for (std::size_t i = 0; i < count; ++i) held.push_back(descriptor(is_host ? 3 : random_() % 12, text));
+    const std::size_t bytes = !is_host && random_() % 10 == 0 ? random_() % sizeof message : sizeof message;
     send_bytes(socket, &message, bytes, held);
     return text + format(" in %zu bytes", bytes);
   }
@@ -88,9 +92,9 @@ class forger {
     if (seals != 0) fcntl(fd, F_ADD_SEALS, seals);
     return own(fd);
   }
-  unique_fd descriptor(std::string& text) {
+  unique_fd descriptor(std::uint64_t kind, std::string& text) {
     int ends[2] = {-1, -1};
-    switch (random_() % 12) {
+    switch (kind) {
       case 0:
         return text += " open memfd", memfd(MFD_ALLOW_SEALING, kMemfdBytes, 0);
       case 1:
@@ -203,6 +207,100 @@ TEST_P(hostile_window, WhatIsForgedIsRefusedOrIsMemory) {
   EXPECT_GT(refused, rounds / 2);
   EXPECT_GT(taken, 0);
   EXPECT_TRUE(are_all(put(far_, 0, 64), 0));
+}
+
+// By the proxy, which reads what lies in segments on the CPU. On a GPU the engine refuses what is none.
+class hostile_segments : public hostile_window {
+ protected:
+  // As the first one of ring 0.
+  void post(const std::uint32_t* words) {
+    const std::uint64_t place = ring().segments + PEERLANE_DEVICE_SEGMENT_BYTES;
+    const std::uint32_t ticket = 1;
+    must(cuda().cuMemcpyHtoD_v2(place, words, PEERLANE_DEVICE_MARK_AT));
+    must(cuda().cuMemcpyHtoD_v2(place + PEERLANE_DEVICE_MARK_AT, &ticket, sizeof ticket));
+    session_->ring(0).refill();  // unless the session's thread was first
+  }
+  // What a kernel gone astray may leave: methods, some of them with sense, and noise.
+  void forge(std::mt19937_64& random, std::uint32_t* words, std::uint64_t guard) {
+    using namespace dma::method;
+    const std::uint64_t places[] = {guard, gpu_.dma, far_.dma + kWindowBytes - 8, ring().control,
+                                    0,     8,        ~std::uint64_t{0} - 3};
+    std::size_t i = 0;
+    const auto add = [&](std::uint32_t word) {
+      if (i < PEERLANE_DEVICE_SEGMENT_WORDS) words[i++] = word;
+    };
+    while (i < PEERLANE_DEVICE_SEGMENT_WORDS) {
+      const std::uint64_t source = places[random() % std::size(places)], destination = places[random() % std::size(places)];
+      switch (random() % 5) {
+        case 0:  // a value for a register that there is not
+          add(4u << 29 | static_cast<std::uint32_t>(random() % 8192) << 16 |
+              static_cast<std::uint32_t>(0x400 + random() % 0xc00));
+          break;
+        case 1:
+          add(1u << 29 | static_cast<std::uint32_t>(random() % 8192) << 16 | static_cast<std::uint32_t>(random() % 0x1000));
+          break;
+        case 2:
+          add(dma::method_header(kCopySubchannel, kSourceHigh, 4));
+          for (const std::uint64_t each : {source, destination}) {
+            add(static_cast<std::uint32_t>(each >> 32));
+            add(static_cast<std::uint32_t>(each));
+          }
+          add(dma::immediate(kCopySubchannel, kLineLength, static_cast<std::uint32_t>(random() % 200)));
+          add(dma::immediate(kCopySubchannel, kLaunch, static_cast<std::uint32_t>(random() % 8192)));
+          break;
+        case 3:
+          add(dma::method_header(kCopySubchannel, kSemaphoreAddressHigh, 3));
+          add(static_cast<std::uint32_t>(destination >> 32));
+          add(static_cast<std::uint32_t>(destination));
+          add(static_cast<std::uint32_t>(random()));
+          add(dma::immediate(kCopySubchannel, kLaunch, dma::launch::kReleaseWord));
+          break;
+        default:
+          add(static_cast<std::uint32_t>(random()));
+      }
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(backends, hostile_segments, testing::Values(device::ring_backend::proxy), name_of_backend);
+
+// Each word is a method with its value, and one of them is for a register behind the last one.
+TEST_P(hostile_segments, ARegisterThatThereIsNotEndsTheRing) {
+  using namespace dma::method;
+  open(kShortTimeoutNs, 64);
+  std::uint32_t words[PEERLANE_DEVICE_SEGMENT_BYTES / 4];
+  std::fill(std::begin(words), std::end(words), dma::immediate(kCopySubchannel, kLineLength, 1));
+  words[3] = dma::immediate(kCopySubchannel, 0, 7) | 0xfff;
+  post(words);
+  const auto now = session_->ring(0).read();
+  ASSERT_TRUE(now.reason);
+  EXPECT_EQ(now.reason->code, EIO);
+  EXPECT_NE(now.reason->message.find("a segment that is none"), std::string::npos) << now.reason->message;
+}
+
+TEST_P(hostile_segments, ChangeNothingOutsideOfTheWindows) {
+  const char* const seed = std::getenv("PL_FORGER_SEED");
+  const char* const rounds = std::getenv("PL_SEGMENT_ROUNDS");
+  std::mt19937_64 random(seed != nullptr ? static_cast<unsigned>(std::atoi(seed)) : 1);
+  cu::device_ptr guard = 0;
+  must(cuda().cuMemAlloc_v2(&guard, kGranule));
+  must(cuda().cuMemsetD8_v2(guard, 0x5a, kGranule));
+  int ended = 0;
+  const int wanted = rounds != nullptr ? std::atoi(rounds) : 60;
+  for (int round = 0; round < wanted; ++round) {
+    open(kShortTimeoutNs, 64, 2);
+    std::uint32_t words[PEERLANE_DEVICE_SEGMENT_BYTES / 4] = {};
+    forge(random, words, guard);
+    post(words);
+    ended += session_->ring(0).read().reason ? 1 : 0;
+    const auto got = read_device(guard, kGranule);
+    ASSERT_TRUE(std::all_of(got.begin(), got.end(), [](std::byte byte) { return byte == std::byte{0x5a}; })) << round;
+    ASSERT_TRUE(are_all(run("put_once", 1, 1, ring(1), far_, std::uint64_t{0}, gpu_, std::uint64_t{0}, std::uint64_t{64},
+                            unsigned{PEERLANE_DEVICE_FLUSHED}),
+                        0));
+    session_.reset();
+  }
+  EXPECT_GT(ended, wanted / 2);
+  must(cuda().cuMemFree_v2(guard));
 }
 
 // The other process of the test below: gives a window of its GPU memory, and lives until it is killed.
