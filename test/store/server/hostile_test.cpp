@@ -201,13 +201,16 @@ TEST(store_hostile, TwoPutsUnderOneNumberEndTheConnection) {
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
 }
 
+// Of a volatile pool: a durable value goes past memory soon.
 TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
   for (const bool local : {false, true}) {
     store_rig rig;
     rig.config.arena_bytes = 16u << 20;
     rig.start();
     const auto store = store_rig::open(rig.over_unix());
-    const auto pool = make_pool(*store, "p");
+    store_protocol::pool_settings settings;
+    settings.level = durability::volatile_;
+    const auto pool = make_pool(*store, "p", settings);
     for (const char* key : {"held", "held too"}) {
       const auto grab = store->make_plain(opcode::alloc, pool, key);
       grab->head.value_bytes = 6u << 20;
@@ -215,8 +218,9 @@ TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
     }
     auto one = std::make_unique<raw_peer>(local ? rig.over_unix() : rig.over_tcp(), pool, "p");
     one->send_put_header(pool, 1, "k", 8u << 20);  // without a deadline
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
     EXPECT_EQ(rig.server().engine().stats().sessions, 2u);
+    EXPECT_EQ(rig.server().engine().stats().grants, 2u) << "it does not wait";
     one.reset();
     EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; })) << local;
   }
