@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -138,7 +139,7 @@ result<shared_region> shared_host::share() const {
 
 // ---- The socket
 
-status send_region(int socket, const shared_region& shared) {
+status send_region(int socket, const shared_region& shared, int flags) {
   if (auto good = check_range(shared); !good) return good;
   region_message message{kMagic,
                          static_cast<std::uint32_t>(shared.memory),
@@ -149,69 +150,67 @@ status send_region(int socket, const shared_region& shared) {
                          shared.offset,
                          shared.size_bytes};
   ssize_t sent = 0;
-  do sent = send_with_descriptor(socket, std::as_bytes(std::span(&message, 1)), shared.fd.get());
+  do sent = send_with_descriptor(socket, std::as_bytes(std::span(&message, 1)), shared.fd.get(), flags);
   while (sent < 0 && errno == EINTR);
   if (sent == static_cast<ssize_t>(sizeof message)) return {};
   return failure{sent < 0 ? errno : EIO, format("memory could not be given to another process: %s",
                                                 sent < 0 ? errno_text(errno).c_str() : "the socket took a part of it")};
 }
 
-namespace {
-
-// What has come of a message, which a stream may bring in pieces.
-struct incoming {
-  region_message message{};
-  std::size_t bytes = 0, descriptors = 0;
-  unique_fd fd;
-  bool has_lost_descriptors = false;
-};
-
 // One piece without waiting. False: nothing is there now.
-result<bool> take_piece(int socket, incoming& out) {
-  auto got =
-      receive_with_descriptor(socket, std::as_writable_bytes(std::span(&out.message, 1)).subspan(out.bytes), MSG_DONTWAIT);
+result<bool> region_reader::take_piece(int socket) {
+  auto got = receive_with_descriptor(socket, std::span(bytes_).subspan(have_bytes_), MSG_DONTWAIT);
   if (got.bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got.bytes < 0) return failure{errno, format("memory of another process did not come: %s", errno_text(errno).c_str())};
-  if (got.descriptors > 0) out.fd = std::move(got.fd);
-  out.descriptors += got.descriptors;
-  out.has_lost_descriptors = out.has_lost_descriptors || got.has_lost_some;
-  out.bytes += static_cast<std::size_t>(got.bytes);
+  if (got.descriptors > 0) fd_ = std::move(got.fd);
+  descriptors_ += got.descriptors;
+  has_lost_descriptors_ = has_lost_descriptors_ || got.has_lost_some;
+  have_bytes_ += static_cast<std::size_t>(got.bytes);
   if (got.bytes == 0)
-    return out.bytes == 0
+    return have_bytes_ == 0
                ? failure{EPIPE, "memory of another process did not come: the other end has closed"}
                : failure{EPROTO, "memory of another process is refused: the other end has closed in the middle of it"};
   return true;
 }
 
-}  // namespace
+result<std::optional<shared_region>> region_reader::take(int socket) {
+  static_assert(kMessageBytes == sizeof(region_message));
+  while (have_bytes_ < kMessageBytes) {
+    const auto piece = take_piece(socket);
+    if (!piece) return piece.error();
+    if (!*piece) return std::optional<shared_region>();
+  }
+  region_message message;
+  std::memcpy(&message, bytes_.data(), sizeof message);
+  const bool is_known = message.memory == static_cast<std::uint32_t>(shared_region::kind::device) ||
+                        message.memory == static_cast<std::uint32_t>(shared_region::kind::host);
+  if (message.magic != kMagic || !is_known || descriptors_ != 1 || has_lost_descriptors_)
+    return failure{EPROTO, "memory of another process is refused: what came is not one region with one descriptor"};
+  shared_region out;
+  out.fd = std::move(fd_);
+  out.memory = static_cast<shared_region::kind>(message.memory);
+  out.gpu = {message.domain, message.bus, message.device};
+  out.offset = message.offset;
+  out.size_bytes = message.size_bytes;
+  have_bytes_ = descriptors_ = 0;
+  if (auto good = check_range(out); !good) return failure{EPROTO, good.error().message};
+  return std::optional(std::move(out));
+}
 
 // The limit holds for the whole message: a sender that stops in the middle of it is not waited for.
 result<shared_region> receive_region(int socket, int timeout_ms) {
   const std::uint64_t deadline_ns = timeout_ms < 0 ? 0 : deadline_after_ms(timeout_ms);
-  incoming all;
-  while (all.bytes < sizeof all.message) {
-    const auto piece = take_piece(socket, all);
-    if (!piece) return piece.error();
-    if (*piece) continue;
+  region_reader reader;
+  for (;;) {
+    auto came = reader.take(socket);
+    if (!came) return came.error();
+    if (*came) return *std::move(*came);
     const std::uint64_t now_ns = monotonic_ns();
     if (timeout_ms >= 0 && now_ns >= deadline_ns)
       return failure{ETIMEDOUT, format("no memory of another process came within %d ms", timeout_ms)};
     pollfd asked{socket, POLLIN, 0};
     poll(&asked, 1, timeout_ms < 0 ? -1 : static_cast<int>((deadline_ns - now_ns) / 1'000'000) + 1);
   }
-  const region_message& message = all.message;
-  const bool is_known = message.memory == static_cast<std::uint32_t>(shared_region::kind::device) ||
-                        message.memory == static_cast<std::uint32_t>(shared_region::kind::host);
-  if (message.magic != kMagic || !is_known || all.descriptors != 1 || all.has_lost_descriptors)
-    return failure{EPROTO, "memory of another process is refused: what came is not one region with one descriptor"};
-  shared_region out;
-  out.fd = std::move(all.fd);
-  out.memory = static_cast<shared_region::kind>(message.memory);
-  out.gpu = {message.domain, message.bus, message.device};
-  out.offset = message.offset;
-  out.size_bytes = message.size_bytes;
-  if (auto good = check_range(out); !good) return failure{EPROTO, good.error().message};
-  return out;
 }
 
 }  // namespace pl::dma

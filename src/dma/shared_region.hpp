@@ -15,7 +15,10 @@
 // descriptor of something else, another GPU's, or a range outside the memory is refused.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "dma/address_space.hpp"
 #include "os/unique_fd.hpp"
@@ -69,8 +72,25 @@ class shared_host {
   std::size_t size_bytes_ = 0;
 };
 
-// By a connected Unix socket, stream or packets. EPIPE: the other end is gone; EPROTO: what came is no region; ETIMEDOUT.
-status send_region(int socket, const shared_region& shared);
+// By a connected Unix socket, stream or packets. EPIPE: the other end is gone; EPROTO: what came is no region; ETIMEDOUT;
+// EAGAIN: nothing was sent, since that would have to wait (`flags` has MSG_DONTWAIT).
+status send_region(int socket, const shared_region& shared, int flags = 0);
 result<shared_region> receive_region(int socket, int timeout_ms);
+
+// One region after the other from a socket, without waiting: for threads that serve others, too. Used by one thread.
+class region_reader {
+ public:
+  // Nothing: the rest of it has not come yet. Errors as above; the connection is of no use behind one.
+  result<std::optional<shared_region>> take(int socket);
+
+ private:
+  result<bool> take_piece(int socket);
+
+  static constexpr std::size_t kMessageBytes = 40;
+  std::array<std::byte, kMessageBytes> bytes_{};  // of a message, which a stream may bring in pieces
+  std::size_t have_bytes_ = 0, descriptors_ = 0;
+  unique_fd fd_;
+  bool has_lost_descriptors_ = false;
+};
 
 }  // namespace pl::dma

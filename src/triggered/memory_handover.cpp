@@ -14,7 +14,9 @@
 #include <cstring>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "base/deadline.hpp"
 #include "base/text.hpp"
 #include "messaging/bootstrap/endpoint.hpp"
 #include "os/blocked_signals.hpp"
@@ -23,8 +25,9 @@ namespace pl::triggered {
 namespace {
 
 constexpr int kBacklog = 64;
-// Who connects and asks nothing holds the others up for so long, at most.
-constexpr int kPatienceMs = 1000;
+// Visitors at a time, and how long each has for its question: who asks nothing holds nobody up.
+constexpr std::size_t kMaxVisitors = 64;
+constexpr std::uint64_t kPatienceNs = 1'000'000'000;
 
 struct question {
   std::uint64_t secret = 0;
@@ -53,9 +56,12 @@ bool send_whole(int socket, const T& message) {
 template <class T>
 bool receive_whole(int socket, T& message, int limit_ms) {
   auto* const bytes = reinterpret_cast<char*>(&message);
+  const std::uint64_t deadline_ns = deadline_after_ms(limit_ms);  // of all its bytes
   for (std::size_t done = 0; done < sizeof message;) {
     pollfd asked{socket, POLLIN, 0};
-    const int ready = ::poll(&asked, 1, limit_ms);
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now_ns >= deadline_ns) return false;
+    const int ready = ::poll(&asked, 1, static_cast<int>((deadline_ns - now_ns) / 1'000'000) + 1);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
     const ssize_t got = ::recv(socket, bytes + done, sizeof message - done, 0);
@@ -67,6 +73,15 @@ bool receive_whole(int socket, T& message, int limit_ms) {
 }
 
 }  // namespace
+
+// Who has connected, and what has come of its question.
+struct memory_handover::visitor {
+  unique_fd socket;
+  std::uint64_t since_ns = 0;
+  question asked;
+  std::size_t have_bytes = 0;
+  bool is_over = false;
+};
 
 result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
   name own;
@@ -94,22 +109,41 @@ memory_handover::~memory_handover() {
 }
 
 void memory_handover::run() {
+  constexpr int kBetweenLooksMs = 100;
   pthread_setname_np(pthread_self(), "pl-handover");
+  std::vector<visitor> visitors;
+  std::vector<pollfd> asked;
   for (;;) {
-    pollfd asked[] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    if (::poll(asked, 2, -1) < 0 && errno != EINTR) return;
+    const bool is_full = visitors.size() == kMaxVisitors;
+    asked.assign({{stop_.get(), POLLIN, 0}, {is_full ? -1 : listener_.get(), POLLIN, 0}});
+    for (const visitor& one : visitors) asked.push_back({one.socket.get(), POLLIN, 0});
+    if (::poll(asked.data(), asked.size(), visitors.empty() ? -1 : kBetweenLooksMs) < 0 && errno != EINTR) return;
     if (asked[0].revents != 0) return;
+    for (std::size_t i = 0; i < visitors.size(); ++i)
+      if (asked[2 + i].revents != 0) listen(visitors[i]);
+    const std::uint64_t now_ns = monotonic_ns();
+    std::erase_if(visitors, [now_ns](const visitor& one) { return one.is_over || now_ns - one.since_ns > kPatienceNs; });
     if (asked[1].revents == 0) continue;
-    const unique_fd socket(real_device_io(), ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket) answer(socket.get());
-    else if (errno == EMFILE || errno == ENFILE) usleep(10'000);  // it stays readable
+    visitor made{
+        unique_fd(real_device_io(), ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)), now_ns, {}, 0, false};
+    if (!made.socket && (errno == EMFILE || errno == ENFILE)) usleep(10'000);  // it stays readable
+    if (made.socket && messaging::is_same_user(made.socket.get())) visitors.push_back(std::move(made));
   }
 }
 
-void memory_handover::answer(int socket) {
-  question asked;
-  if (!messaging::is_same_user(socket) || !receive_whole(socket, asked, kPatienceMs) || asked.secret != name_.secret) return;
-  auto found = find_(asked.number);
+// Without waiting.
+void memory_handover::listen(visitor& guest) const {
+  const ssize_t got = ::recv(guest.socket.get(), reinterpret_cast<char*>(&guest.asked) + guest.have_bytes,
+                             sizeof guest.asked - guest.have_bytes, MSG_DONTWAIT);
+  if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  guest.have_bytes += static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  guest.is_over = got <= 0 || guest.have_bytes == sizeof guest.asked;
+  if (guest.have_bytes == sizeof guest.asked && guest.asked.secret == name_.secret)
+    answer(guest.socket.get(), guest.asked.number);
+}
+
+void memory_handover::answer(int socket, std::uint32_t number) const {
+  auto found = find_(number);
   reply out;
   if (found) {
     out.offset = found->offset;

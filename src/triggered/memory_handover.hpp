@@ -45,8 +45,10 @@ class memory_handover {
 
  private:
   memory_handover(lookup find, const name& own) : find_(std::move(find)), name_(own) {}
+  struct visitor;
   void run();
-  void answer(int socket);
+  void listen(visitor& guest) const;
+  void answer(int socket, std::uint32_t number) const;
 
   const lookup find_;
   const name name_;

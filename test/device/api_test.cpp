@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C and C++ interface of transfers that kernels start.
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <peerlane/device.hpp>
 #include <string>
@@ -122,6 +125,42 @@ TEST_F(device_api, ClosedRingsAnswerEinval) {
   peerlane_device_ring ring{};
   EXPECT_EQ(peerlane_device_get_ring(device, 0, &ring), EINVAL);
   EXPECT_EQ(peerlane_device_close(device), EINVAL);
+}
+
+// A child that was forked with open rings and windows of both kinds: each call is refused, its end leaves the parent's
+// alone, and so does what it does with its copy of the memory.
+TEST_F(device_api, AForkedChildUsesNothingOfIt) {
+  const auto sent = fill_device(device_, 50);
+  const auto device = open_rings();
+  std::vector<std::byte> pages(64 << 10, std::byte{1});
+  const auto gpu = device.add_window(peerlane_device_buffer(device_, kWindowBytes));
+  const auto host = device.add_window(peerlane_host_buffer(pages.data(), pages.size()));
+  ASSERT_TRUE(gpu && host);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    peerlane_device_ring ring{};
+    peerlane_device_window window{};
+    peerlane_device_ring_state state{};
+    state.struct_bytes = sizeof state;
+    std::memset(pages.data(), 9, pages.size());
+    const int codes[] = {peerlane_device_get_ring(device.get(), 0, &ring),
+                         peerlane_device_add_window(device.get(), peerlane_host_buffer(pages.data(), 64), &window),
+                         peerlane_device_release_window(device.get(), &*host),
+                         peerlane_device_send_window(device.get(), &*gpu, 1),
+                         peerlane_device_receive_window(device.get(), 1, 0, &window),
+                         peerlane_device_get_ring_state(device.get(), 0, &state, nullptr, 0),
+                         peerlane_device_close(device.get())};
+    std::exit(std::all_of(std::begin(codes), std::end(codes), [](int code) { return code == EACCES; }) ? 0 : 1);
+  }
+  int ended = -1;
+  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  EXPECT_EQ(ended, 0);
+  EXPECT_EQ(put(*device.ring(0), *host, *gpu), 0);
+  EXPECT_TRUE(std::equal(sent.begin(), sent.begin() + 4096, pages.begin()));
+  EXPECT_EQ(pages[5000], std::byte{1});
+  EXPECT_TRUE(device.release_window(*host));
 }
 
 }  // namespace

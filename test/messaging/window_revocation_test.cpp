@@ -224,6 +224,89 @@ TEST_P(revoke, a_time_out_holds_where_the_peer_is_stopped) {
             0);
 }
 
+// Many messages to a process that is stopped are given up: the first waits for its answer, those behind it do not.
+TEST_P(revoke, of_many_messages_to_a_stopped_peer_one_waits_for_it) {
+  constexpr std::size_t kBytes = 1 << 20;
+  constexpr std::uint64_t kMessages = 25;
+  EXPECT_EQ(run([](const rank_context& ctx) {
+              piece data(GetParam().is_device, kBytes);
+              auto peer = pid_of_1(ctx);
+              CHECK_OK(peer);
+              CHECK_OK(ctx.messenger->barrier(kPatience));
+              if (ctx.rank == 1) return raise(SIGSTOP), 0;
+              stopped_peer other(*peer, kWake);
+              std::vector<int> codes;
+              const auto took = time_of([&] {
+                for (std::uint64_t tag = 0; tag < kMessages; ++tag)
+                  codes.push_back(ctx.messenger->send(1, data.all(), tag, 1ms).code());
+              });
+              CHECK(codes[0] == ETIMEDOUT);
+              CHECK(std::count(codes.begin(), codes.end(), 0) == 0);
+              if (took >= kBound) std::fprintf(stderr, "they took %lld ms\n", (long long)took.count());
+              CHECK(took < kBound);
+              return 0;
+            }),
+            0);
+}
+
+// A receiver that reads the memory of a message by itself learns that the sender has given it up, and stops in the middle
+// instead of reading on in memory that is the sender's own again.
+TEST(revoke_read, stops_where_the_sender_takes_its_memory_back) {
+  constexpr std::size_t kBytes = 64u << 20;  // some 128 rounds of progress
+  EXPECT_EQ(run_job(2, gpus::none, test_options(),
+                    [](const rank_context& ctx) {
+                      piece data(false, kBytes);
+                      data.set(std::vector<unsigned char>(kBytes, static_cast<unsigned char>(ctx.rank + 1)));
+                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      if (ctx.rank == 0) {
+                        CHECK(ctx.messenger->send(1, data.all(), 1, 300ms).code() == ETIMEDOUT);
+                        CHECK_OK(ctx.group->barrier());
+                        answer_until_met(ctx);
+                        return 0;
+                      }
+                      auto received = ctx.messenger->irecv(0, data.all(), 1);
+                      while (data.get(1)[0] == 2) ctx.messenger->progress();  // it has begun, and stands still from here
+                      CHECK_OK(ctx.group->barrier());
+                      CHECK(received.wait(kPatience).code() == ECANCELED);
+                      CHECK(data.get(kBytes).back() == 2);
+                      answer_until_met(ctx);
+                      return 0;
+                    }),
+            0);
+}
+
+// A GPU whose link is slow has chunks of the ring before it when the window ends: their copies are waited for, and none
+// comes later.
+TEST(revoke_slow, a_chunk_that_a_gpu_still_copies_is_waited_for) {
+  constexpr std::size_t kBytes = 8u << 20;
+  auto options = test_options();
+  options.use_cma = options.use_ipc = false;
+  EXPECT_EQ(run_job(
+                2, gpus::one_each, options,
+                [](const rank_context& ctx) {
+                  piece data(true, kBytes);
+                  data.set(std::vector<unsigned char>(kBytes, static_cast<unsigned char>(ctx.rank + 1)));
+                  auto mine = ctx.messenger->expose(data.all());
+                  CHECK_OK(mine);
+                  auto key = key_of_0(ctx, *mine);
+                  CHECK_OK(key);
+                  if (ctx.rank == 1) {
+                    auto put = ctx.messenger->put(*key, 0, data.all());
+                    CHECK(put.wait(kPatience).code() == ECANCELED);
+                    answer_until_met(ctx);
+                    return 0;
+                  }
+                  while (data.get(1)[0] == 1) ctx.messenger->progress();
+                  CHECK_OK(mine->close(kPatience));
+                  data.set(std::vector<unsigned char>(kBytes, kAfter));
+                  answer_until_met(ctx);
+                  CHECK(is_only(data.get(kBytes), kAfter));
+                  return 0;
+                },
+                -1, [](int) { return setenv("PEERLANE_SIM_RATES", "h2d=0.02", 1) == 0; }),
+            0);
+}
+
 // ---- Barriers
 
 // A message that was sent before a barrier is there behind it: whether the barriers of the two still are the same one.

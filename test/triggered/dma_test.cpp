@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is special about channels whose bytes a copy engine moves; channel_test.cpp and graph_test.cpp have what they share
 // with others.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <vector>
 
+#include "base/text.hpp"
+#include "messaging/bootstrap/endpoint.hpp"
 #include "test/triggered/ends.hpp"
 #include "triggered/memory_handover.hpp"
 
@@ -225,6 +231,24 @@ TEST(memory_handover, refuses_strangers_and_unknown_numbers) {
   EXPECT_EQ(memory_handover::fetch(name, 13, kPatience).error().message, "window 13 is not exposed any more");
   (*made).reset();
   EXPECT_EQ(memory_handover::fetch(name, 12, kPatience).code(), ECONNREFUSED);
+}
+
+TEST(memory_handover, who_connects_and_asks_nothing_holds_nobody_up) {
+  auto made = memory_handover::open([](std::uint32_t) -> result<handed_memory> { return failure{EINVAL, "known"}; });
+  ASSERT_TRUE(made) << made.error().message;
+  const auto name = (*made)->own_name();
+  const auto place =
+      messaging::local_endpoint(format("triggered-memory-%016llx", static_cast<unsigned long long>(name.place)));
+  std::vector<unique_fd> silent;
+  for (int i = 0; i < 20; ++i) {
+    auto one = messaging::connect_to(place, 5000);
+    ASSERT_TRUE(one) << one.error().message;
+    if (i % 2 == 0) { EXPECT_EQ(write(one->get(), "half", 4), 4); }
+    silent.push_back(*std::move(one));
+  }
+  const auto began = std::chrono::steady_clock::now();
+  EXPECT_EQ(memory_handover::fetch(name, 12, std::chrono::seconds(30)).error().message, "known");
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "measure/progress.hpp"
 #include "tools/bandwidth/bandwidth_options.hpp"
 #include "tools/bandwidth/compat_text.hpp"
-#include "tools/bandwidth/interrupt.hpp"
 #include "tools/bandwidth/selection.hpp"
+#include "tools/common/interrupt.hpp"
 #include "tools/common/report.hpp"
 
 namespace pl::bandwidth {
@@ -53,7 +53,7 @@ class bandwidth_session {
   machine_links links_;
   buffer_pool pool_;
   runner runner_;
-  interrupt_guard interrupt_;
+  tools::interrupt_guard interrupt_;
   test_context context_;
   std::optional<progress> progress_;
   std::size_t runs_before_ = 0;  // of finished testcases

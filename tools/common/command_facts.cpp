@@ -16,7 +16,7 @@ constexpr exit_status kExitStatuses[] = {
     {"1", "it failed, or the command line is wrong; the last line on standard error says what to do"},
     {"2", "bandwidth: data arrived wrong, or a testcase failed; gate: unfit"},
     {"3", "bandwidth: a link is slow; gate: not known"},
-    {"4", "bandwidth: interrupted; gate: in use (--refuse-in-use)"},
+    {"4", "bandwidth, soak: interrupted; gate: in use (--refuse-in-use)"},
     {"5", "bandwidth: nothing could run here"},
     {"6", "bandwidth: too unsteady for a verdict"},
 };

@@ -73,6 +73,10 @@ void report::set_mapping_type(const std::string& name) {
   file_.set_machine(machine_);
 }
 
+void report::write_so_far(const result_file& so_far) const {
+  if (!options_.json_path.empty() && saved_stdout_ < 0) must(so_far.write(options_.json_path));
+}
+
 void report::write() {
   if (options_.json_path.empty()) return;
   if (saved_stdout_ < 0) return must(file_.write(options_.json_path));

@@ -30,6 +30,9 @@ class report {
   const machine_facts& machine() const { return machine_; }
   // Writes the file if one was asked for. Throws when it cannot be written.
   void write();
+  // Writes the state of a run that is not over into the same file, so that a run that is cut off leaves one. Nothing
+  // with --json -.
+  void write_so_far(const result_file& so_far) const;
 
  private:
   common_options options_;

@@ -175,7 +175,8 @@ void run_mappings(const plan& run, findings& seen) {
       pause_ms(run, random() % (seconds * 1000));
       worker.send(SIGKILL);
     }
-    const auto state = worker.wait_ms(60'000);
+    const auto state = wait_for(run, seen, worker, kHungMs);
+    if (is_interrupted(run)) return;
     seen.count(is_killed ? "workers killed" : "workers run to their end");
     if (!state)
       seen.violation(format("a mapping worker (seed %llu) hung", static_cast<unsigned long long>(seed % 1'000'000'007)));

@@ -15,8 +15,7 @@
 namespace pl::soak {
 namespace {
 
-constexpr std::uint64_t kPatienceMs = 300'000;  // between lines of an undisturbed pair, which may have few CPUs
-constexpr std::uint64_t kEndMs = 45'000;        // for a rank whose peer died
+constexpr std::uint64_t kLeftMs = 60'000;  // for the last processes of a job whose launcher has ended
 
 std::vector<std::string> random_collective(std::mt19937_64& random) {
   static const char* const kCollectives[] = {"barrier", "bcast",     "gather",         "scatter",  "allgather",
@@ -56,33 +55,36 @@ std::string words(const std::vector<std::string>& arguments) {
 }
 
 // A pair that waits for the CPUs writes a line for each size in the end; one that hangs writes nothing more.
-std::optional<int> wait_while_it_writes(command_process& pair, const std::string& log) {
+std::optional<int> wait_while_it_writes(const plan& run, findings& seen, command_process& pair, const std::string& log) {
   std::error_code ignored;
   for (auto before = std::filesystem::file_size(log, ignored);;) {
-    if (const auto state = pair.wait_ms(kPatienceMs)) return state;
+    if (const auto state = wait_for(run, seen, pair, kHungMs)) return state;
     const auto now = std::filesystem::file_size(log, ignored);
     if (now == before) return std::nullopt;
     before = now;
   }
 }
 
-void undisturbed(command_process& pair, const std::string& command, const std::string& log, findings& seen) {
-  const auto state = wait_while_it_writes(pair, log);
+void undisturbed(const plan& run, command_process& pair, const std::string& command, const std::string& log,
+                 findings& seen) {
+  const auto state = wait_while_it_writes(run, seen, pair, log);
+  if (is_interrupted(run)) return;
   seen.count("pairs run to their end");
   if (!state) seen.violation("hung: " + command);
   else if (*state != 0) seen.violation(format("%s: %s", state_text(*state).c_str(), command.c_str()));
 }
 
-void disturbed(command_process& pair, const std::string& command, const std::string& log, std::mt19937_64& random,
-               findings& seen) {
+void disturbed(const plan& run, command_process& pair, const std::string& command, const std::string& log,
+               std::mt19937_64& random, findings& seen) {
   const auto ranks = pair.children();
-  if (ranks.empty()) return undisturbed(pair, command, log, seen);  // over already
+  if (ranks.empty()) return undisturbed(run, pair, command, log, seen);  // over already
   const pid_t victim = ranks[random() % ranks.size()];
-  if (kill(victim, SIGKILL) != 0) return undisturbed(pair, command, log, seen);
+  if (kill(victim, SIGKILL) != 0) return undisturbed(run, pair, command, log, seen);
   seen.count("ranks killed");
-  const auto state = pair.wait_ms(kEndMs);
-  if (!state) seen.violation("a rank was killed, and the others still run after 45 s: " + command);
-  else if (!pair.group_ends_within_ms(2000))
+  const auto state = wait_for(run, seen, pair, kHungMs);
+  if (is_interrupted(run)) return;
+  if (!state) seen.violation("a rank was killed, and the others still run after 300 s: " + command);
+  else if (!pair.group_ends_within_ms(kLeftMs))
     seen.violation("a rank was killed, and a process of the job is left: " + command);
   else if (WIFSIGNALED(*state) && WTERMSIG(*state) != SIGKILL)
     seen.violation(
@@ -99,9 +101,9 @@ void run_messages(const plan& run, findings& seen) {
     command_process pair({arguments, log, 0, {}});
     if (random() % 3 == 0) {
       pause_ms(run, 20 + random() % 400);
-      disturbed(pair, words(arguments), log, random, seen);
+      disturbed(run, pair, words(arguments), log, random, seen);
     } else {
-      undisturbed(pair, words(arguments), log, seen);
+      undisturbed(run, pair, words(arguments), log, seen);
     }
   }
 }

@@ -6,7 +6,9 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -15,6 +17,8 @@
 #include "base/text.hpp"
 #include "measure/progress.hpp"
 #include "measure/text_table.hpp"
+#include "tools/common/gpu.hpp"
+#include "tools/common/interrupt.hpp"
 #include "tools/common/report.hpp"
 #include "tools/common/temporary_folder.hpp"
 #include "tools/common/tool.hpp"
@@ -24,6 +28,7 @@
 namespace pl::soak {
 
 void findings::violation(const std::string& text) {
+  touch();
   {
     const std::lock_guard hold(mutex_);
     ++counters_["VIOLATIONS"];
@@ -32,21 +37,36 @@ void findings::violation(const std::string& text) {
   std::fprintf(stderr, "\nsoak: %s: VIOLATION: %s\n", part_.c_str(), text.c_str());
 }
 
-bool is_over(const plan& run) { return monotonic_ns() >= run.end_ns; }
+bool is_interrupted(const plan& run) { return run.is_interrupted != nullptr && run.is_interrupted(); }
+
+bool is_over(const plan& run) { return is_interrupted(run) || monotonic_ns() >= run.end_ns; }
 
 void pause_ms(const plan& run, std::uint64_t milliseconds) {
   const std::uint64_t end_ns = std::min(run.end_ns, monotonic_ns() + milliseconds * 1'000'000);
-  while (monotonic_ns() < end_ns) {
-    const std::uint64_t left_ns = std::min<std::uint64_t>(end_ns - monotonic_ns(), 50'000'000);
-    const timespec pause{0, static_cast<long>(left_ns)};
+  while (!is_interrupted(run)) {
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now_ns >= end_ns) return;
+    const timespec pause{0, static_cast<long>(std::min<std::uint64_t>(end_ns - now_ns, 50'000'000))};
     nanosleep(&pause, nullptr);
   }
+}
+
+std::optional<int> wait_for(const plan& run, findings& seen, command_process& process, std::uint64_t milliseconds) {
+  const std::uint64_t end_ns = monotonic_ns() + milliseconds * 1'000'000;
+  std::optional<int> state;
+  do {
+    seen.touch();
+    if (is_interrupted(run)) process.send(SIGKILL);
+    state = process.wait_ms(200);
+  } while (!state && monotonic_ns() < end_ns);
+  return state;
 }
 
 namespace {
 
 namespace fs = std::filesystem;
 using tools::tool_failure;
+constexpr int kExitInterrupted = 4;
 constexpr const char* kSmallDisk = "size=768m,mode=700";
 
 struct soak_options {
@@ -81,33 +101,150 @@ bool is_wanted(const soak_options& options, const std::string& name) {
   return options.only.empty() || ("," + options.only + ",").find("," + name + ",") != std::string::npos;
 }
 
-void watch(const plan& run, std::uint64_t seconds, const std::atomic<unsigned>& running) {
-  progress shown("soak", seconds);
-  const std::uint64_t begin_ns = monotonic_ns();
-  while (running.load() != 0) {
-    const std::uint64_t passed = std::min<std::uint64_t>((monotonic_ns() - begin_ns) / 1'000'000'000, seconds);
-    shown.start_step(passed, is_over(run) ? "s, last looks" : "s");
-    const timespec pause{0, 200'000'000};
-    nanosleep(&pause, nullptr);
+// A part at work: what it saw, and its thread.
+struct running_part {
+  explicit running_part(const part& one) : seen(one.name) {}
+  findings seen;
+  std::atomic<bool> is_done{false};
+  std::thread thread;
+};
+using running_parts = std::vector<std::unique_ptr<running_part>>;
+
+// What the parts saw up to now.
+void add_rows(const running_parts& parts, result_file& results) {
+  for (const auto& one : parts) {
+    for (const auto& [name, count] : one->seen.counters())
+      results.add_row({{"kind", "count"}, {"part", one->seen.part()}, {"what", name}, {"count", count}});
+    for (const auto& text : one->seen.violations())
+      results.add_row({{"kind", "violation"}, {"part", one->seen.part()}, {"text", text}});
   }
 }
 
-bool tell(const std::vector<std::unique_ptr<findings>>& all, result_file& results) {
-  bool good = true;
-  for (const auto& one : all) {
+bool has_violations(const running_parts& parts) {
+  return std::any_of(parts.begin(), parts.end(), [](const auto& one) { return !one->seen.violations().empty(); });
+}
+
+void print_findings(const running_parts& parts) {
+  for (const auto& one : parts) {
     text_table table({{"what", text_table::align::left}, {"count"}});
-    for (const auto& [name, count] : one->counters()) {
-      table.add_row({name, std::to_string(count)});
-      results.add_row({{"kind", "count"}, {"part", one->part()}, {"what", name}, {"count", count}});
-    }
-    std::printf("\n%s\n%s", one->part().c_str(), table.render().c_str());
-    for (const auto& text : one->violations()) {
-      good = false;
-      std::printf("  VIOLATION: %s\n", text.c_str());
-      results.add_row({{"kind", "violation"}, {"part", one->part()}, {"text", text}});
-    }
+    for (const auto& [name, count] : one->seen.counters()) table.add_row({name, std::to_string(count)});
+    std::printf("\n%s\n%s", one->seen.part().c_str(), table.render().c_str());
+    for (const auto& text : one->seen.violations()) std::printf("  VIOLATION: %s\n", text.c_str());
   }
-  return good;
+}
+
+// Shows how far the run is and writes the result file as it goes, until all parts have ended. On a terminal a line in place,
+// elsewhere a line a minute.
+class watcher {
+ public:
+  watcher(const plan& run, std::uint64_t seconds, const running_parts& parts, tools::report& out)
+      : run_(run), seconds_(seconds), parts_(parts), out_(out) {
+    write();  // a file that cannot be written is told now
+  }
+
+  // False: a part neither ends nor does anything any more.
+  bool watch() {
+    progress shown("soak", seconds_);
+    const bool is_log = isatty(STDERR_FILENO) == 0;
+    for (std::uint64_t next_file_s = kFileEveryS, next_line_s = kLineEveryS; are_running();) {
+      const timespec pause{0, 200'000'000};
+      nanosleep(&pause, nullptr);
+      const std::uint64_t passed = passed_s();
+      shown.start_step(std::min(passed, seconds_), is_over(run_) ? "s, last looks" : "s");
+      if (passed >= next_file_s) write(), next_file_s = passed + kFileEveryS;
+      if (is_log && passed >= next_line_s) print_line(passed), next_line_s = passed + kLineEveryS;
+      if (is_stuck()) return false;
+    }
+    return true;
+  }
+
+  std::uint64_t passed_s() const { return (monotonic_ns() - begin_ns_) / 1'000'000'000; }
+
+ private:
+  static constexpr std::uint64_t kFileEveryS = 30, kLineEveryS = 60;
+  static constexpr std::uint64_t kStuckMs = 3 * kHungMs;  // each step of a part has a shorter limit of its own
+
+  bool are_running() const {
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& one) { return !one->is_done.load(); });
+  }
+
+  bool is_stuck() const {
+    const std::uint64_t now_ns = monotonic_ns();
+    bool any = false;
+    for (const auto& one : parts_) {
+      if (one->is_done.load() || one->seen.last_sign_ns() + kStuckMs * 1'000'000 > now_ns) continue;
+      one->seen.violation(format("this part has done nothing for %llu s and does not end",
+                                 static_cast<unsigned long long>(kStuckMs / 1000)));
+      any = true;
+    }
+    return any;
+  }
+
+  void write() {
+    result_file so_far = out_.file();
+    add_rows(parts_, so_far);
+    so_far.set_parameter("ran_seconds", passed_s());
+    so_far.add_note("not over: these are the counts so far");
+    so_far.set_pass(false);
+    out_.write_so_far(so_far);
+  }
+
+  void print_line(std::uint64_t passed) const {
+    std::string line =
+        format("%llu of %llu s", static_cast<unsigned long long>(passed), static_cast<unsigned long long>(seconds_));
+    line += is_over(run_) ? ", last looks" : format(", %llu s left", static_cast<unsigned long long>(seconds_ - passed));
+    for (const auto& one : parts_) {
+      std::uint64_t all = 0;
+      for (const auto& [name, count] : one->seen.counters()) all += count;
+      line += format("; %s: %llu steps, %zu violations", one->seen.part().c_str(), static_cast<unsigned long long>(all),
+                     one->seen.violations().size());
+    }
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+
+  const plan& run_;
+  const std::uint64_t seconds_;
+  const running_parts& parts_;
+  tools::report& out_;
+  const std::uint64_t begin_ns_ = monotonic_ns();
+};
+
+// The GPU that messages and mappings use, if there is one.
+void describe_machine(tools::report& out) {
+  try {
+    const tools::gpu_session gpu(0, false);
+    out.describe(&gpu, nullptr, "");
+  } catch (const tool_failure&) { out.describe(nullptr, nullptr, ""); }
+}
+
+void start(const part& one, const plan& run, running_parts& parts) {
+  auto& started = *parts.emplace_back(std::make_unique<running_part>(one));
+  started.thread = std::thread([&run, &started, work = one.run] {
+    try {
+      work(run, started.seen);
+    } catch (const std::exception& failure) { started.seen.violation(failure.what()); }
+    started.is_done = true;
+  });
+}
+
+// Ends with the summary and the exit code.
+int finish(const plan& run, const running_parts& parts, std::uint64_t ran_s, tools::report& out) {
+  const bool good = !has_violations(parts), was_interrupted = is_interrupted(run);
+  print_findings(parts);
+  add_rows(parts, out.file());
+  out.file().set_parameter("ran_seconds", ran_s);
+  out.file().set_parameter("interrupted", was_interrupted);
+  out.file().set_pass(good && !was_interrupted);
+  if (!good) std::printf("\nthe logs stay in %s\n", run.folder.c_str());
+  out.write();
+  const char* const last =
+      !good             ? "FAIL: see above; to do the same again: --seed and --seconds or --minutes as in the first line"
+      : was_interrupted ? "INTERRUPTED: nothing was broken until then"
+                        : "PASS";
+  std::printf("\n%s\n", last);
+  std::fflush(stdout);
+  return !good ? tools::kExitFailed : was_interrupted ? kExitInterrupted : tools::kExitOk;
 }
 
 }  // namespace
@@ -151,7 +288,7 @@ int run_soak(const invocation& call) {
   run.has_small_disk = run.why_no_small_disk.empty();
   const auto seconds = static_cast<std::uint64_t>(options.minutes * 60 + options.seconds);
   report out(call, options.common, "soak");
-  out.describe(nullptr, nullptr, "");
+  describe_machine(out);
   out.file().set_parameter("seed", run.seed);
   out.file().set_parameter("seconds", seconds);
   std::printf("soak of %llu s, seed %llu\n", static_cast<unsigned long long>(seconds),
@@ -161,36 +298,20 @@ int run_soak(const invocation& call) {
     std::printf("%s\n", note.c_str());
     out.file().add_note(note);
   }
+  std::fflush(stdout);
+  const interrupt_guard interrupt;
+  run.is_interrupted = &interrupt_guard::raised;
   run.end_ns = monotonic_ns() + seconds * 1'000'000'000;
-  std::vector<std::unique_ptr<findings>> all;
-  std::vector<std::thread> threads;
-  std::atomic<unsigned> running{0};
-  for (const auto& one : kParts) {
-    if (!is_wanted(options, one.name)) continue;
-    all.push_back(std::make_unique<findings>(one.name));
-    ++running;
-    threads.emplace_back([&, work = one.run, &seen = *all.back()] {
-      try {
-        work(run, seen);
-      } catch (const std::exception& failure) { seen.violation(failure.what()); }
-      --running;
-    });
-  }
-  watch(run, seconds, running);
-  for (auto& one : threads) one.join();
-  const bool good = tell(all, out.file());
-  if (good) {
-    if (run.has_small_disk) umount2(run.disk.c_str(), MNT_DETACH);
-  } else {
-    folder.keep();
-    std::printf("\nthe logs stay in %s\n", run.folder.c_str());
-  }
-  out.file().set_pass(good);
-  out.write();
-  std::printf(
-      "\n%s\n",
-      good ? "PASS" : "FAIL: see above; to do the same again: --seed and --seconds or --minutes as in the first line");
-  return good ? kExitOk : kExitFailed;
+  running_parts parts;
+  watcher shown(run, seconds, parts, out);
+  for (const auto& one : kParts)
+    if (is_wanted(options, one.name)) start(one, run, parts);
+  if (!shown.watch()) std::_Exit(finish(run, parts, shown.passed_s(), out));  // its threads cannot be joined
+  for (auto& one : parts) one->thread.join();
+  const int code = finish(run, parts, shown.passed_s(), out);
+  if (code == kExitFailed) folder.keep();
+  else if (run.has_small_disk) umount2(run.disk.c_str(), MNT_DETACH);
+  return code;
 }
 
 }  // namespace pl::tools

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kPools[] = {"durable", "logged", "volatile", "cache"};
 constexpr std::size_t kMaxValueBytes = 3u << 20;
 constexpr unsigned kWorkTimeoutMs = 3000;  // disturbances last about as long: operations shall meet their ends, too
-constexpr unsigned kCalmTimeoutMs = 30'000;
+constexpr unsigned kCalmTimeoutMs = kHungMs;
 
 store_protocol::pool_settings settings_of(unsigned level) {
   store_protocol::pool_settings out;
@@ -196,7 +196,7 @@ void store_client_soak::check_all() {
   client_.reset();
 }
 
-std::uint64_t store_client_soak::silent_losses(const std::string& socket) {
+std::uint64_t store_client_soak::silent_losses(const std::string& socket, const std::string& damage) {
   std::uint64_t lost = 0;
   if (!reach(socket, kCalmTimeoutMs)) return 0;  // refused: nothing was shown that is not so
   for (auto& one : keys_) {
@@ -205,6 +205,11 @@ std::uint64_t store_client_soak::silent_losses(const std::string& socket) {
     store_client::get_request request;
     request.verify = true;
     const auto answer = client_->run(client_->make_get(pools_[static_cast<unsigned>(one.pool)], one.name, *memory, request));
+    seen_.touch();
+    if (answer.status == ETIMEDOUT) {
+      seen_.violation("a get is not answered within 300 s on damaged " + damage);
+      break;
+    }
     if (answer.status != 0 && answer.status != ENOENT) continue;  // an error is an answer here
     const auto shown = state_shown(one, answer, room_.data());
     if (shown && one.states.may_be(*shown)) continue;

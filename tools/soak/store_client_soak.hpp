@@ -21,8 +21,9 @@ class store_client_soak {
   // Every key once, after the last disturbance. A store that does not answer by then is a violation.
   void check_all();
   // The same on another store, a damaged copy of this one: each answer is right, or it is an error. Returns how many values
-  // were missing or of an older state without an error.
-  std::uint64_t silent_losses(const std::string& socket);
+  // were missing or of an older state without an error; one that is not answered at all is a violation. `damage` is for its
+  // text.
+  std::uint64_t silent_losses(const std::string& socket, const std::string& damage);
 
  private:
   enum class level : unsigned { durable, logged, volatile_, cache, count };

@@ -19,6 +19,7 @@
 #include "base/text.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/soak/store_client_soak.hpp"
+#include "tools/store/own_server.hpp"
 
 namespace pl::soak {
 namespace {
@@ -60,7 +61,9 @@ class disturber {
     for (int tries = 0; !store_.is_running(); ++tries) {
       if (store_.start()) return;
       if (tries == 5) throw tools::tool_failure("the store does not start any more; its words: " + store_.log());
-      pause_ms(run_, 100);
+      // After the end of the run, too, when pause_ms() returns at once.
+      const timespec pause{0, 200'000'000};
+      nanosleep(&pause, nullptr);
     }
   }
 
@@ -137,7 +140,8 @@ class disturber {
          {}});
     pause_ms(run_, 50 + random_() % 600);
     client.send(SIGKILL);
-    const auto state = client.wait_ms(10'000);
+    const auto state = client.wait_ms(kHungMs);
+    if (!state) seen_.violation("a killed client of the store did not end within 300 s");
     ++(state && WIFSIGNALED(*state) ? killed_clients_ : ended_clients_);
   }
 
@@ -191,32 +195,48 @@ bool tells_of_damage(const std::string& log) {
   return false;
 }
 
+// Whether a server that was started on a damaged copy serves; else it refused.
+bool serves_damaged(command_process& server, const std::string& copy, const std::string& done, findings& seen) {
+  const std::uint64_t end_ns = monotonic_ns() + kHungMs * 1'000'000;
+  while (monotonic_ns() < end_ns) {
+    if (const auto state = server.wait_ms(20)) {
+      if (WIFSIGNALED(*state))
+        seen.violation(format("a server died by %s on damaged %s", state_text(*state).c_str(), done.c_str()));
+      seen.count("damaged copies refused");
+      return false;
+    }
+    if (!store_tools::nobody_serves(copy)) return true;
+    seen.touch();
+  }
+  seen.violation("a server neither served nor ended within 300 s on damaged " + done);
+  return false;
+}
+
 // After a clean stop, a damaged copy of the folder does not open, reports the damage, or answers correctly.
 void damage_copies(const plan& run, findings& seen, store_under_soak& store,
                    std::vector<std::unique_ptr<store_client_soak>>& clients) {
   std::mt19937_64 random(run.seed * 7 + 5);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 6 && !is_interrupted(run); ++round) {
     const std::string copy = run.disk + "/damaged", log = run.folder + "/damaged.log";
     std::error_code ignored;
     fs::remove_all(copy, ignored);
     fs::remove(log, ignored);
-    fs::copy(store.folder(), copy, fs::copy_options::recursive, ignored);
+    std::error_code failed;
+    fs::copy(store.folder(), copy, fs::copy_options::recursive, failed);
+    if (failed) {  // half a copy has damage of another kind
+      seen.count("damaged copies without room");
+      continue;
+    }
     fs::permissions(copy, fs::perms::owner_all, ignored);
     fs::remove(copy + "/store.sock", ignored);
     const std::string done = flip_bits(copy, random);
     command_process server({.arguments = serve_arguments(copy), .output_path = log, .environment = {}});
     seen.count("damaged copies");
     std::uint64_t lost = 0;
-    for (int tries = 0; tries < 100 && !fs::exists(copy + "/store.sock"); ++tries)
-      if (const auto state = server.wait_ms(50)) {
-        if (WIFSIGNALED(*state))
-          seen.violation(format("a server died by %s on damaged %s", state_text(*state).c_str(), done.c_str()));
-        seen.count("damaged copies refused");
-        break;
-      }
-    for (auto& one : clients) lost += one->silent_losses(copy + "/store.sock");
+    if (serves_damaged(server, copy, done, seen))
+      for (auto& one : clients) lost += one->silent_losses(copy + "/store.sock", done);
     server.send(SIGKILL);
-    server.wait_ms(10'000);
+    server.wait_ms(kHungMs);
     if (lost != 0 && !tells_of_damage(log)) {
       const std::string kept = format("%s/damaged-%d", run.folder.c_str(), round);
       fs::copy(copy, kept, fs::copy_options::recursive, ignored);
@@ -264,7 +284,7 @@ void run_store(const plan& run, findings& seen) {
   noise.bring_back();
   for (auto& one : clients) one->check_all();
   store.end(SIGTERM);
-  damage_copies(run, seen, store, clients);
+  if (!is_interrupted(run)) damage_copies(run, seen, store, clients);
 }
 
 }  // namespace pl::soak

@@ -13,9 +13,6 @@
 namespace pl::soak {
 namespace {
 
-constexpr std::uint64_t kStartMs = 60'000;  // a start reads the index, on a machine that does other things
-constexpr std::uint64_t kDrainMs = 60'000;
-
 std::string last_line(const std::string& path) {
   std::ifstream file(path);
   std::string line, last;
@@ -38,8 +35,9 @@ bool store_under_soak::start(std::uint64_t max_files) {
   arguments.insert(arguments.end(), {"--log-level", "warn"});
   server_ = std::make_unique<command_process>(
       command_process::settings{.arguments = arguments, .output_path = log_, .max_files = max_files, .environment = {}});
-  const std::uint64_t end_ns = monotonic_ns() + kStartMs * 1'000'000;
+  const std::uint64_t end_ns = monotonic_ns() + kHungMs * 1'000'000;
   while (monotonic_ns() < end_ns) {
+    seen_.touch();
     if (const auto state = server_->wait_ms(10)) {
       if (WIFSIGNALED(*state))
         seen_.violation("a server that started died by " + state_text(*state) + "; its words: " + log_);
@@ -52,7 +50,7 @@ bool store_under_soak::start(std::uint64_t max_files) {
       return true;
     }
   }
-  seen_.violation("a server neither served nor ended within 60 s");
+  seen_.violation("a server neither served nor ended within 300 s");
   end(SIGKILL);
   return false;
 }
@@ -61,10 +59,10 @@ void store_under_soak::end(int signal, bool is_disk_full) {
   if (!server_) return;
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   server_->send(signal);
-  const auto state = server_->wait_ms(kDrainMs);
+  const auto state = server_->wait_ms(kHungMs);
   // Repeats the check: a client may have had a put acknowledged between the first step and the signal.
   epoch_.fetch_add(1, std::memory_order_acq_rel);
-  if (!state) seen_.violation("a server did not end within 60 s of signal " + std::to_string(signal));
+  if (!state) seen_.violation("a server did not end within 300 s of signal " + std::to_string(signal));
   else if (signal == SIGTERM && *state != 0 && is_disk_full && WIFEXITED(*state))
     seen_.count("ends that told of a full disk");
   else if (signal == SIGTERM && *state != 0)

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <new>
 #include <random>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
@@ -41,9 +42,10 @@ status send_all(int socket, const char* bytes, std::size_t count, int flags) {
   return {};
 }
 
-// The patience is for all of the bytes: who sends one now and then does not hold the reader.
-status receive_all(int socket, char* bytes, std::size_t count) {
-  const std::uint64_t end_ns = monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000;
+// The patience is for a whole message: who sends a byte now and then does not hold the reader.
+std::uint64_t end_of_patience_ns() { return monotonic_ns() + std::uint64_t{kPatienceMs} * 1'000'000; }
+
+status receive_all(int socket, char* bytes, std::size_t count, std::uint64_t end_ns) {
   while (count != 0) {
     if (monotonic_ns() > end_ns) return lost("sends", EAGAIN);
     const ssize_t got = recv(socket, bytes, count, 0);
@@ -96,37 +98,77 @@ status send_message(int socket, message type, std::uint64_t id, std::int32_t cod
 }
 
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
+  constexpr std::size_t kPartBytes = 4 << 20;  // a length that is said takes no memory: the bytes do
   received out;
-  if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head); !got) return got.error();
+  std::uint64_t end_ns = end_of_patience_ns();
+  if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head, end_ns); !got) return got.error();
   if (out.head.magic != kMagic || out.head.payload_bytes > max_payload_bytes)
     return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
+  end_ns = end_of_patience_ns();
   try {
-    out.payload.resize(out.head.payload_bytes);
+    while (out.payload.size() < out.head.payload_bytes) {
+      const std::size_t have = out.payload.size();
+      out.payload.resize(have + std::min<std::uint64_t>(kPartBytes, out.head.payload_bytes - have));
+      if (auto got = receive_all(socket, out.payload.data() + have, out.payload.size() - have, end_ns); !got)
+        return got.error();
+    }
   } catch (const std::bad_alloc&) {
     return failure{ENOMEM, "memory is exhausted: a message of another agent was not taken"};
   }
-  if (auto got = receive_all(socket, out.payload.data(), out.payload.size()); !got) return got.error();
   return out;
 }
 
+std::string encode_message(message type, std::uint64_t id, std::int32_t code, std::span<const char> payload) {
+  const frame head{kMagic, type, id, code, 0, payload.size()};
+  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  return out.append(payload.data(), payload.size());
+}
+
+status send_part(int socket, std::string& bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t sent = send(socket, bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (sent < 0) return lost("takes", errno);
+    done += static_cast<std::size_t>(sent);
+  }
+  bytes.erase(0, done);
+  return {};
+}
+
 result<std::optional<received>> receive_part(int socket, std::string& begun, std::uint64_t max_payload_bytes) {
-  for (;;) {
-    std::uint64_t whole = sizeof(frame);
-    frame head;
-    if (begun.size() >= sizeof head) {
-      std::memcpy(&head, begun.data(), sizeof head);
-      if (head.magic != kMagic || head.payload_bytes > max_payload_bytes)
-        return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
-      whole += head.payload_bytes;
-      if (begun.size() == whole) return std::optional(received{head, begun.substr(sizeof head)});
+  constexpr std::uint64_t kPartBytes = 64 << 10;
+  constexpr int kMaxParts = 16;  // then the others have their turn
+  try {
+    for (int parts = 0;; ++parts) {
+      std::uint64_t whole = sizeof(frame);
+      frame head;
+      if (begun.size() >= sizeof head) {
+        std::memcpy(&head, begun.data(), sizeof head);
+        if (head.magic != kMagic || head.payload_bytes > max_payload_bytes)
+          return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
+        whole += head.payload_bytes;
+        if (begun.size() == whole) {
+          std::string all = std::exchange(begun, {});
+          all.erase(0, sizeof head);
+          return std::optional(received{head, std::move(all)});
+        }
+      }
+      if (parts == kMaxParts) break;
+      const std::size_t have = begun.size();
+      begun.resize(have + std::min(kPartBytes, whole - have));
+      const ssize_t got = recv(socket, begun.data() + have, begun.size() - have, MSG_DONTWAIT);
+      const int code = errno;
+      begun.resize(have + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+      if (got < 0 && code == EINTR) continue;
+      if (got < 0 && (code == EAGAIN || code == EWOULDBLOCK)) break;
+      if (got < 0) return lost("sends", code);
+      if (got == 0) return failure{EPIPE, "the other agent has closed the connection"};
     }
-    char part[4096];
-    const ssize_t got = recv(socket, part, std::min<std::uint64_t>(sizeof part, whole - begun.size()), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<received>();
-    if (got < 0) return lost("sends", errno);
-    if (got == 0) return failure{EPIPE, "the other agent has closed the connection"};
-    begun.append(part, static_cast<std::size_t>(got));
+    return std::optional<received>();
+  } catch (const std::bad_alloc&) {
+    return failure{ENOMEM, "memory is exhausted: a message of another agent was not taken"};
   }
 }
 

@@ -50,8 +50,13 @@ struct received {
 inline constexpr std::uint64_t kMaxGreetingBytes = 64u << 10, kMaxPayloadBytes = std::uint64_t{1} << 30;
 // EPROTO: not one of ours, or a longer one.
 result<received> receive_message(int socket, std::uint64_t max_payload_bytes = kMaxPayloadBytes);
-// What has come so far of a message is in `begun`; nothing: the rest is to come. Does not wait.
+// What has come so far of a message is in `begun`, which takes no more memory than that; nothing: the rest is to come. Does
+// not wait, and takes a bounded part of a long message at a time. ENOMEM.
 result<std::optional<received>> receive_part(int socket, std::string& begun, std::uint64_t max_payload_bytes);
+// A message as it goes over the connection.
+std::string encode_message(message type, std::uint64_t id, std::int32_t code, std::span<const char> payload);
+// As much of `bytes` as goes without waiting, which is taken off.
+status send_part(int socket, std::string& bytes);
 inline constexpr int kPatienceMs = 10'000;
 void limit_waits(int socket);
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -18,6 +19,12 @@
 #include "os/blocked_signals.hpp"
 
 namespace pl::nixl {
+namespace {
+
+// What a notification takes, one without text too.
+std::size_t counted_bytes(const std::string& text) { return text.size() + 256; }
+
+}  // namespace
 
 result<std::unique_ptr<peer_server>> peer_server::open(std::shared_ptr<gpu_table> gpus, std::shared_ptr<cpu_mover> mover) {
   std::unique_ptr<peer_server> made(new peer_server(std::move(gpus), std::move(mover)));
@@ -68,13 +75,21 @@ void peer_server::remove(std::uint64_t id) {
 
 void peer_server::add_notification(const std::string& agent, const std::string& text) {
   const std::lock_guard hold(mutex_);
-  notifications_.emplace_back(agent, text);
+  notifications_.push_back({agent, text, nullptr});
 }
 
 void peer_server::take_notifications(abi::notifications& out) {
-  const std::lock_guard hold(mutex_);
-  std::move(notifications_.begin(), notifications_.end(), std::back_inserter(out));
-  notifications_.clear();
+  bool was_full = false;  // for one of them
+  {
+    const std::lock_guard hold(mutex_);
+    for (notification& one : notifications_) {
+      if (one.counted_in != nullptr)
+        was_full = one.counted_in->fetch_sub(counted_bytes(one.text)) >= kMaxNotificationBytes || was_full;
+      out.emplace_back(std::move(one.agent), std::move(one.text));
+    }
+    notifications_.clear();
+  }
+  if (was_full) wake();
 }
 
 void peer_server::watch(const std::shared_ptr<peer>& spoken_to) {
@@ -107,7 +122,7 @@ void peer_server::work() {
     close_ungreeted();
     const int listening = monotonic_ns() >= accepts_from_ns_ ? listener_.get() : -1;
     asked.assign({{wake_.get(), POLLIN, 0}, {listening, POLLIN, 0}});
-    for (const auto& one : connections_) asked.push_back({one->socket.get(), POLLIN, 0});
+    for (const auto& one : connections_) asked.push_back({one->socket.get(), events_of(*one), 0});
     for (const auto& one : watched) {
       asked.push_back({one->socket(), POLLIN, 0});
       asked.push_back({one->process_descriptor(), POLLIN, 0});  // a negative one is passed over
@@ -120,7 +135,7 @@ void peer_server::work() {
         const auto got = ::read(wake_.get(), &ignored, sizeof ignored);
       if (asked[1].revents != 0) accept_one();
       for (std::size_t i = 0; i < known; ++i)
-        if (asked[2 + i].revents != 0) serve(connections_[i]);
+        if (asked[2 + i].revents != 0) serve(connections_[i], asked[2 + i].revents);
       for (std::size_t i = 0; i < watched.size(); ++i) {
         if (asked[2 + known + 2 * i].revents != 0) watched[i]->receive();
         if (asked[3 + known + 2 * i].revents != 0) watched[i]->lose();
@@ -167,32 +182,64 @@ int peer_server::wait_limit_ms() const {
   return checks ? kBetweenLooksMs : -1;
 }
 
-// Without waiting: the thread serves the others meanwhile.
-status peer_server::take_greeting(connection& asker) {
-  auto came = receive_part(asker.socket.get(), asker.begun, kMaxGreetingBytes);
-  if (!came) return came.error();
-  if (!*came) return {};
-  asker.begun.clear();
-  return answer(asker, **came);
+short peer_server::events_of(const connection& one) {
+  const bool listens = one.notification_bytes->load() < kMaxNotificationBytes;
+  return static_cast<short>((listens ? POLLIN : 0) | (one.answers.empty() ? 0 : POLLOUT));
 }
 
-void peer_server::serve(const std::shared_ptr<connection>& asker) {
-  status done;
-  if (!asker->has_greeted) {
-    done = take_greeting(*asker);
-  } else if (auto got = receive_message(asker->socket.get()); !got) {
-    done = got.error();
-  } else if (got->head.type == message::copy) {
-    begin_job(asker, *got);
-  } else {
-    done = answer(*asker, *got);
-  }
-  if (done) return;
-  if (done.code() != EPIPE && done.code() != ECONNRESET)
-    PL_LOG(warn, "NIXL: agent '%s' is cut off: %s", asker->agent.c_str(), done.error().message.c_str());
+// Of what has come, one message at most: the others have their turn then.
+status peer_server::receive(const std::shared_ptr<connection>& asker) {
+  if (asker->offer) return go_on_with_offer(*asker);
+  auto came = receive_part(asker->socket.get(), asker->begun, asker->has_greeted ? kMaxPayloadBytes : kMaxGreetingBytes);
+  if (!came) return came.error();
+  if (!*came) return {};
+  return (*came)->head.type == message::copy && asker->has_greeted ? begin_job(asker, **came) : answer(*asker, **came);
+}
+
+void peer_server::serve(const std::shared_ptr<connection>& asker, short events) {
+  try {
+    status done;
+    if ((events & POLLOUT) != 0) done = send_answers(*asker);
+    if (done && (events & ~POLLOUT) != 0) done = receive(asker);
+    if (!done) cut_off(asker, done.error());
+  } catch (const std::bad_alloc&) { cut_off(asker, {ENOMEM, "memory is exhausted"}); }
+}
+
+void peer_server::cut_off(const std::shared_ptr<connection>& asker, const failure& reason) {
+  if (reason.code != EPIPE && reason.code != ECONNRESET)
+    PL_LOG(warn, "NIXL: agent '%s' is cut off: %s", asker->agent.c_str(), reason.message.c_str());
   ::shutdown(asker->socket.get(), SHUT_RDWR);
   asker->is_closed = true;
   std::erase_if(jobs_, [&asker](const job& one) { return one.asker == asker; });
+}
+
+// What goes at once is gone when this returns.
+status peer_server::queue(connection& asker, answer_part part) {
+  constexpr std::size_t kEachBytes = 256;  // of a part without bytes, too
+  const auto* const text = std::get_if<std::string>(&part);
+  asker.answer_bytes += kEachBytes + (text == nullptr ? 0 : text->size());
+  asker.answers.push_back(std::move(part));
+  if (auto sent = send_answers(asker); !sent) return sent;
+  if (asker.answers.empty()) asker.answer_bytes = 0;
+  if (asker.answer_bytes <= kMaxAnswerBytes) return {};
+  return failure{ENOBUFS, "it asks and does not take the answers"};
+}
+
+status peer_server::send_answers(connection& asker) {
+  while (!asker.answers.empty()) {
+    if (auto* const text = std::get_if<std::string>(&asker.answers.front())) {
+      if (auto sent = send_part(asker.socket.get(), *text); !sent) return sent;
+      if (!text->empty()) return {};
+    } else {
+      const auto sent =
+          dma::send_region(asker.socket.get(), std::get<dma::shared_region>(asker.answers.front()), MSG_DONTWAIT);
+      if (sent.code() == EAGAIN) return {};
+      if (!sent) return sent;
+    }
+    asker.answers.pop_front();
+  }
+  asker.answer_bytes = 0;
+  return {};
 }
 
 status peer_server::answer(connection& asker, const received& got) {
@@ -206,12 +253,11 @@ status peer_server::answer(connection& asker, const received& got) {
   if (!asker.has_greeted) return failure{EACCES, "it has not said who it is"};
   switch (got.head.type) {
     case message::notify:
-      add_notification(asker.agent, got.payload);
-      return {};
+      return take_notification(asker, got.payload);
     case message::want_memory:
       return hand_over(asker, got.head.id);
     case message::offer_memory:
-      return take_offer(asker, got);
+      return begin_offer(asker, got);
     case message::drop_memory:
       asker.offered.erase(got.head.id);
       return {};
@@ -220,38 +266,57 @@ status peer_server::answer(connection& asker, const received& got) {
   }
 }
 
+status peer_server::take_notification(connection& asker, const std::string& text) {
+  const std::lock_guard hold(mutex_);
+  notifications_.push_back({asker.agent, text, asker.notification_bytes});
+  asker.notification_bytes->fetch_add(counted_bytes(text));
+  return {};
+}
+
 status peer_server::hand_over(connection& asker, std::uint64_t id) {
   const auto refuse = [&](const failure& reason) {
-    return send_message(asker.socket.get(), message::given_memory, id, reason.code, text_bytes(reason.message));
+    return queue(asker, encode_message(message::given_memory, id, reason.code, text_bytes(reason.message)));
   };
   const auto found = find(id);
   if (found == nullptr || found->type() != memory::kind::device)
     return refuse({ENOENT, "the memory is not registered any more: exchange the agents' metadata again"});
   auto regions = found->share();
   if (!regions) return refuse(regions.error());
-  if (auto sent = send_message(asker.socket.get(), message::given_memory, id, 0, bytes_of(found->pieces())); !sent)
-    return sent;
-  for (const auto& one : *regions)
-    if (auto sent = dma::send_region(asker.socket.get(), one); !sent) return sent;
+  if (auto sent = queue(asker, encode_message(message::given_memory, id, 0, bytes_of(found->pieces()))); !sent) return sent;
+  for (auto& one : *regions)
+    if (auto sent = queue(asker, std::move(one)); !sent) return sent;
   return {};
 }
 
-status peer_server::take_offer(connection& asker, const received& got) {
-  const auto pieces = items_of<shared_piece>(got.payload);
+status peer_server::begin_offer(connection& asker, const received& got) {
+  auto pieces = items_of<shared_piece>(got.payload);
   if (!pieces) return failure{EPROTO, "it offers memory that is not whole pieces"};
-  std::vector<dma::shared_region> regions;
-  for (std::size_t i = 0; i < pieces->size(); ++i) {
-    auto region = dma::receive_region(asker.socket.get(), kPatienceMs);
+  asker.offer.emplace();
+  asker.offer->id = got.head.id;
+  asker.offer->pieces = *std::move(pieces);
+  return go_on_with_offer(asker);
+}
+
+status peer_server::go_on_with_offer(connection& asker) {
+  begun_offer& offer = *asker.offer;
+  while (offer.regions.size() < offer.pieces.size()) {
+    auto region = offer.reader.take(asker.socket.get());
     if (!region) return region.error();
-    regions.push_back(*std::move(region));
+    if (!*region) return {};
+    offer.regions.push_back(**std::move(region));
   }
-  auto imported = memory::import(*gpus_, *pieces, regions);
+  finish_offer(asker);
+  return {};
+}
+
+void peer_server::finish_offer(connection& asker) {
+  const begun_offer done = *std::exchange(asker.offer, std::nullopt);
+  auto imported = memory::import(*gpus_, done.pieces, done.regions);
   if (!imported) {  // its copies will be refused, with this reason in the log
     PL_LOG(warn, "NIXL: memory of agent '%s' cannot be used: %s", asker.agent.c_str(), imported.error().message.c_str());
-    return {};
+    return;
   }
-  asker.offered[got.head.id] = *std::move(imported);
-  return {};
+  asker.offered[done.id] = *std::move(imported);
 }
 
 // ---- Copies for others
@@ -280,22 +345,26 @@ status peer_server::compile(connection& asker, const received& got, copy_list& l
   return list.begin();
 }
 
-void peer_server::begin_job(const std::shared_ptr<connection>& asker, const received& got) {
+status peer_server::begin_job(const std::shared_ptr<connection>& asker, const received& got) {
   job made{asker, got.head.id, std::make_unique<copy_list>(mover_)};
   if (auto begun = compile(*asker, got, *made.list); !begun)
-    (void)send_message(asker->socket.get(), message::copied, got.head.id, begun.code(), text_bytes(begun.error().message));
-  else jobs_.push_back(std::move(made));
+    return queue(*asker, encode_message(message::copied, got.head.id, begun.code(), text_bytes(begun.error().message)));
+  jobs_.push_back(std::move(made));
+  return {};
 }
 
 void peer_server::test_jobs() {
-  std::erase_if(jobs_, [](const job& one) {
+  std::vector<std::pair<std::shared_ptr<connection>, failure>> gone;
+  std::erase_if(jobs_, [&gone](const job& one) {
     auto done = one.list->test();
     if (done && !*done) return false;
-    const int socket = one.asker->socket.get();
-    if (done) (void)send_message(socket, message::copied, one.id, 0, {});
-    else (void)send_message(socket, message::copied, one.id, done.code(), text_bytes(done.error().message));
+    auto sent =
+        queue(*one.asker, done ? encode_message(message::copied, one.id, 0, {})
+                               : encode_message(message::copied, one.id, done.code(), text_bytes(done.error().message)));
+    if (!sent) gone.emplace_back(one.asker, sent.error());
     return true;
   });
+  for (const auto& [asker, reason] : gone) cut_off(asker, reason);
 }
 
 }  // namespace pl::nixl

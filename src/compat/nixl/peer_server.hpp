@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The thread that answers other agents of this host: it hands over memory, takes notifications, runs copies into and out of
-// this process's host memory, and notices when an agent that we speak to has ended.
+// this process's host memory, and notices when an agent that we speak to has ended. It waits for nobody: a message comes in
+// parts, an answer that is not taken stays in the connection's queue, and whoever lets too much of that pile up is cut off.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "compat/nixl/copy_list.hpp"
@@ -35,13 +40,29 @@ class peer_server {
   void watch(const std::shared_ptr<peer>& spoken_to);
 
  private:
+  // Memory of which not all descriptors have come.
+  struct begun_offer {
+    std::uint64_t id = 0;
+    std::vector<shared_piece> pieces;
+    std::vector<dma::shared_region> regions;
+    dma::region_reader reader;
+  };
+  using answer_part = std::variant<std::string, dma::shared_region>;
   struct connection {
     unique_fd socket;
     std::string agent;  // once it has greeted
     bool has_greeted = false, is_closed = false;
-    std::string begun;           // of the greeting
+    std::string begun;           // of the message that comes
     std::uint64_t since_ns = 0;  // accepted
     std::map<std::uint64_t, std::shared_ptr<memory>> offered;
+    std::optional<begun_offer> offer;
+    std::deque<answer_part> answers;  // that were not taken yet
+    std::size_t answer_bytes = 0;
+    std::shared_ptr<std::atomic<std::size_t>> notification_bytes = std::make_shared<std::atomic<std::size_t>>(0);
+  };
+  struct notification {
+    std::string agent, text;
+    std::shared_ptr<std::atomic<std::size_t>> counted_in;  // of its sender; null: this agent itself
   };
   struct job {
     std::shared_ptr<connection> asker;
@@ -55,12 +76,19 @@ class peer_server {
   void accept_one();
   void close_ungreeted();
   int wait_limit_ms() const;
-  status take_greeting(connection& asker);
-  void serve(const std::shared_ptr<connection>& asker);
+  static short events_of(const connection& one);
+  status receive(const std::shared_ptr<connection>& asker);
+  void serve(const std::shared_ptr<connection>& asker, short events);
+  void cut_off(const std::shared_ptr<connection>& asker, const failure& reason);
+  static status queue(connection& asker, answer_part part);
+  static status send_answers(connection& asker);
   status answer(connection& asker, const received& got);
   status hand_over(connection& asker, std::uint64_t id);
-  status take_offer(connection& asker, const received& got);
-  void begin_job(const std::shared_ptr<connection>& asker, const received& got);
+  status take_notification(connection& asker, const std::string& text);
+  status begin_offer(connection& asker, const received& got);
+  status go_on_with_offer(connection& asker);
+  void finish_offer(connection& asker);
+  status begin_job(const std::shared_ptr<connection>& asker, const received& got);
   status compile(connection& asker, const received& got, copy_list& list);
   void test_jobs();
   std::shared_ptr<memory> find(std::uint64_t id);
@@ -74,7 +102,7 @@ class peer_server {
   std::mutex mutex_;
   bool is_ending_ = false;
   std::map<std::uint64_t, std::shared_ptr<memory>> memory_;
-  abi::notifications notifications_;
+  std::vector<notification> notifications_;
   std::vector<std::shared_ptr<peer>> watched_;
 
   // The thread's own.
@@ -86,5 +114,8 @@ class peer_server {
 // Of connections that have not said the secret: whoever sees the socket's name can make some.
 inline constexpr std::size_t kMaxUngreeted = 64;
 inline constexpr std::uint64_t kGreetingPatienceNs = 5'000'000'000;
+// Of one that has: answers that it does not take, and notifications that nobody here has asked for yet. Behind the latter
+// it is not listened to until some are taken.
+inline constexpr std::size_t kMaxAnswerBytes = 16u << 20, kMaxNotificationBytes = 64u << 20;
 
 }  // namespace pl::nixl

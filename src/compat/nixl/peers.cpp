@@ -111,14 +111,16 @@ void peer::drop(std::uint64_t memory_id) {
 }
 
 void peer::receive() {
-  auto got = receive_message(socket_.get());
-  if (!got || got->head.type != message::copied) return lose();
+  const auto came = receive_part(socket_.get(), begun_, kMaxGreetingBytes);
+  if (!came || (*came && (*came)->head.type != message::copied)) return lose();
+  if (!*came) return;
+  const received& got = **came;
   const std::lock_guard hold(mutex_);
-  const auto found = copies_.find(got->head.id);
+  const auto found = copies_.find(got.head.id);
   if (found == copies_.end()) return;
   remote_copy& copy = *found->second;
-  if (got->head.code != 0) copy.reason = got->payload;
-  copy.now.store(got->head.code == 0 ? remote_copy::state::done : remote_copy::state::failed, std::memory_order_release);
+  if (got.head.code != 0) copy.reason = got.payload;
+  copy.now.store(got.head.code == 0 ? remote_copy::state::done : remote_copy::state::failed, std::memory_order_release);
   copies_.erase(found);
 }
 

@@ -47,7 +47,7 @@ class peer {
                     bool is_write, const std::vector<copy_block>& blocks);
   void drop(std::uint64_t memory_id);
 
-  // One message of it has come; or the connection has ended.
+  // Something of it has come, a part of a message perhaps; or the connection has ended. Does not wait. Of one thread.
   void receive();
   void lose() noexcept;
 
@@ -68,6 +68,7 @@ class peer {
   std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<remote_copy>> copies_;
   std::uint64_t next_copy_ = 1;
+  std::string begun_;  // of the message that comes
 };
 
 }  // namespace pl::nixl

@@ -183,6 +183,30 @@ TEST(store_hostile, AnnouncedPutsGoWithABrokenConversation) {
   }
 }
 
+// Answers that it does not take keep such a connection for as long as they may stall; the memory does not wait for that.
+TEST(store_hostile, AnnouncedPutsGoWithABrokenConversationThatTakesNoAnswers) {
+  store_rig rig;
+  rig.config.arena_bytes = 32u << 20;
+  rig.config.stall_timeout_s = 60;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  constexpr std::uint64_t kLarge = 12u << 20;  // more than a socket holds
+  ASSERT_EQ(put(*store, pool, "large", random_value(kLarge, 3)).status, 0);
+  raw_peer one(rig.over_tcp(), pool, "p");
+  store_protocol::head question;
+  question.op = opcode::get;
+  question.request_id = 99;
+  question.pool_id = pool;
+  question.value_bytes = kLarge;
+  one.ask(question, "large");
+  for (unsigned i = 1; i <= 3; ++i) one.send_put_header(pool, i, "k" + std::to_string(i), 1600 << 10);
+  ASSERT_TRUE(soon([&] { return rig.server().engine().stats().grants > 0; }));
+  one.send(std::string(2000, 'x'));
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
+  EXPECT_EQ(rig.server().engine().stats().sessions, 2u) << "its answers are under way still";
+}
+
 // A second put under the number of one whose bytes still come would be all that the server knows of, and the first one's
 // memory nobody's.
 TEST(store_hostile, TwoPutsUnderOneNumberEndTheConnection) {
@@ -201,13 +225,16 @@ TEST(store_hostile, TwoPutsUnderOneNumberEndTheConnection) {
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().grants == 0; }));
 }
 
+// Of a volatile pool: a durable value goes past memory soon.
 TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
   for (const bool local : {false, true}) {
     store_rig rig;
     rig.config.arena_bytes = 16u << 20;
     rig.start();
     const auto store = store_rig::open(rig.over_unix());
-    const auto pool = make_pool(*store, "p");
+    store_protocol::pool_settings settings;
+    settings.level = durability::volatile_;
+    const auto pool = make_pool(*store, "p", settings);
     for (const char* key : {"held", "held too"}) {
       const auto grab = store->make_plain(opcode::alloc, pool, key);
       grab->head.value_bytes = 6u << 20;
@@ -215,8 +242,9 @@ TEST(store_hostile, APutThatWaitsForRoomGoesWithItsClient) {
     }
     auto one = std::make_unique<raw_peer>(local ? rig.over_unix() : rig.over_tcp(), pool, "p");
     one->send_put_header(pool, 1, "k", 8u << 20);  // without a deadline
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
     EXPECT_EQ(rig.server().engine().stats().sessions, 2u);
+    EXPECT_EQ(rig.server().engine().stats().grants, 2u) << "it does not wait";
     one.reset();
     EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; })) << local;
   }

@@ -11,7 +11,7 @@
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/greeting.hpp"
 #include "store/server/access.hpp"
-#include "test/store/server/store_rig.hpp"
+#include "test/store/server/raw_peer.hpp"
 
 namespace pl::store_test {
 namespace {
@@ -232,18 +232,7 @@ TEST(store_server, ScrapesAndTheLogSayWhatHappened) {
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
   ASSERT_EQ(put(*store, pool, "k", random_value(100'000, 1)).status, 0);
-  auto wire = store_client::connect({{}, rig.server().metrics_endpoint(), {}, {}, {}}, 1000);
-  ASSERT_TRUE(wire);
-  char question[] = "GET /metrics HTTP/1.0\r\n\r\n";
-  const iovec one{question, sizeof question - 1};
-  ASSERT_TRUE((*wire)->write({&one, 1}));
-  std::string text;
-  for (char piece[4096];;) {
-    store_client::wait_for((*wire)->fd(), false, 1000);
-    const auto got = (*wire)->read(piece, sizeof piece);
-    if (!got) break;
-    text.append(piece, *got);
-  }
+  const std::string text = scraped(rig.server().metrics_endpoint());
   EXPECT_TRUE(text.starts_with("HTTP/1.0 200 OK"));
   EXPECT_NE(text.find("peerlane_store_value_bytes_total{path=\"shm-direct\",direction=\"in\"} 100000"), std::string::npos)
       << text;

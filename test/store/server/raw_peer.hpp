@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -117,6 +118,29 @@ bool soon(const Condition& condition, int seconds = 15) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
+}
+
+// What a scrape of the server's metrics brings, with HTTP's head.
+inline std::string scraped(const std::string& endpoint) {
+  auto wire = store_client::connect({{}, endpoint, {}, {}, {}}, 5000);
+  EXPECT_TRUE(wire);
+  if (!wire) return {};
+  char question[] = "GET /metrics HTTP/1.0\r\n\r\n";
+  const iovec one{question, sizeof question - 1};
+  EXPECT_TRUE((*wire)->write({&one, 1}));
+  std::string text;
+  for (char piece[4096];;) {
+    (void)store_client::wait_for((*wire)->fd(), false, 1000);
+    const auto got = (*wire)->read(piece, sizeof piece);
+    if (!got) return text;
+    text.append(piece, *got);
+  }
+}
+
+// A number of such a text, by its name with labels; 0 if it is not there.
+inline std::uint64_t scraped_number(const std::string& text, const std::string& name) {
+  const auto line = text.find("\n" + name + " ");
+  return line == std::string::npos ? 0 : std::strtoull(text.c_str() + line + name.size() + 2, nullptr, 10);
 }
 
 inline std::size_t open_descriptors() {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bandwidth/interrupt.hpp"
+#include "tools/common/interrupt.hpp"
 
 #include <unistd.h>
 
-namespace pl::bandwidth {
+namespace pl::tools {
 namespace {
 
 volatile std::sig_atomic_t g_raised = 0;
 
 void on_signal(int) {
-  static const char kText[] = "\nstopping; what was measured will be written (again: at once)\n";
+  static const char kText[] = "\nstopping; what is known so far will be written (again: at once)\n";
   g_raised = 1;
   // Nothing can be done here about a closed terminal.
   [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
@@ -33,6 +33,6 @@ interrupt_guard::~interrupt_guard() {
   sigaction(SIGTERM, &old_terminate_, nullptr);
 }
 
-bool interrupt_guard::raised() const { return g_raised != 0; }
+bool interrupt_guard::raised() { return g_raised != 0; }
 
-}  // namespace pl::bandwidth
+}  // namespace pl::tools

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-namespace pl::bandwidth {
+namespace pl::tools {
 
 // SIGINT and SIGTERM of this process while it lives; at most one at a time.
 class interrupt_guard {
@@ -14,11 +14,11 @@ class interrupt_guard {
   interrupt_guard(const interrupt_guard&) = delete;
   interrupt_guard& operator=(const interrupt_guard&) = delete;
 
-  bool raised() const;
+  static bool raised();
 
  private:
   struct sigaction old_interrupt_ = {};
   struct sigaction old_terminate_ = {};
 };
 
-}  // namespace pl::bandwidth
+}  // namespace pl::tools
