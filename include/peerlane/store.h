@@ -109,7 +109,7 @@ int peerlane_store_open(const struct peerlane_store_options* options, peerlane_s
 /**
  * @brief Ends the connection. Operations under way end with ECANCELED, and are not live afterwards; copies under way are
  *        waited for.
- * @return 0; EBUSY: memory is still registered; EINVAL: not open.
+ * @return 0; EBUSY: memory is still registered, or a watch open; EINVAL: not open.
  */
 int peerlane_store_close(peerlane_store_t store);
 
@@ -331,6 +331,70 @@ int peerlane_store_scan(peerlane_store_t store, peerlane_pool_t pool, const stru
                         int (*each)(void* context, const void* key, size_t key_size_bytes,
                                     const struct peerlane_op_info* info),
                         void* context);
+
+/* ---- Changes --------------------------------------------------------------------------------------------------------- */
+
+typedef struct peerlane_store_watch* peerlane_store_watch_t;
+
+enum peerlane_store_change {
+  PEERLANE_CHANGE_PUT = 1,
+  PEERLANE_CHANGE_ERASED = 2,
+  PEERLANE_CHANGE_EVICTED = 3, /**< Left a cache for others. */
+  PEERLANE_CHANGE_EXPIRED = 4, /**< Left a cache because its time was over. */
+  PEERLANE_CHANGE_LOST = 16    /**< Changes came before that are not known any more: look at the keys anew. */
+};
+
+/** One change of a key. */
+struct peerlane_watch_event {
+  uint32_t change; /**< enum peerlane_store_change. */
+  uint32_t reserved;
+  const void* key; /**< Valid until the function that gets it returns; of PEERLANE_CHANGE_LOST none. */
+  size_t key_size_bytes;
+  uint64_t version;    /**< Put: the new one; erased, evicted, expired: the one that went. */
+  uint64_t size_bytes; /**< Put: of the value. */
+  uint64_t lost;       /**< PEERLANE_CHANGE_LOST: how many; 0: not known (the connection or the server is another one). */
+};
+
+/** Zero means the default everywhere. */
+struct peerlane_watch_options {
+  size_t struct_bytes; /**< sizeof(struct peerlane_watch_options). */
+  const void* prefix;  /**< What the keys begin with. */
+  size_t prefix_size_bytes;
+  uint32_t is_key; /**< 1: `prefix` is one key, and no other one is watched. */
+  uint32_t reserved;
+};
+
+/**
+ * @brief Begins to follow the changes of a pool's keys: from when this returns on. Values put before are not told; scan for
+ *        them afterwards, and versions say which of the two came later.
+ *
+ * @param options  NULL: all keys of the pool.
+ * @param watch    written on success; ended by peerlane_store_watch_close().
+ * @return 0; EACCES: the pool may not be read; EMFILE: as many watches as the server allows (max_principal_watches);
+ *         ENOTSUP: a cluster, or a server of an earlier release.
+ */
+int peerlane_store_watch_open(peerlane_store_t store, peerlane_pool_t pool, const struct peerlane_watch_options* options,
+                              peerlane_store_watch_t* watch);
+
+/**
+ * @brief Waits for changes, and calls a function for each: every change of a key in the order in which they happened.
+ *
+ * A caller that is slower than the changes meets PEERLANE_CHANGE_LOST in place of those that the server had no room for
+ * (max_principal_watch_bytes), and so does one whose connection was lost or whose server was restarted.
+ *
+ * @param timeout_ms  limit in milliseconds; negative: none.
+ * @param each        returns 0 to go on; another value is returned at once, and the changes behind it come with the next
+ * call.
+ * @param context     passed to `each`.
+ * @return 0: at least one came; ETIMEDOUT: none until then; ENXIO: the pool was deleted; EACCES: it may not be read any
+ * more; ECONNRESET: the server was not reached for the store's timeout, and a later call tries again; ECANCELED: the watch
+ *         was closed; EBUSY: another thread is in here.
+ */
+int peerlane_store_watch_next(peerlane_store_watch_t watch, int64_t timeout_ms,
+                              int (*each)(void* context, const struct peerlane_watch_event* event), void* context);
+
+/** @brief Ends a watch; a call that waits for its changes ends with ECANCELED within 0.1 s. @return 0; EINVAL: not live. */
+int peerlane_store_watch_close(peerlane_store_watch_t watch);
 
 #ifdef __cplusplus
 }

@@ -45,7 +45,55 @@ class store_memory {
   peerlane_store_memory_t handle_;
 };
 
-// Any thread. Must outlive its operations and memory.
+// The changes of a pool's keys; from store::watch(). Must end before its store. One thread waits at a time; close() from
+// any.
+class store_watch {
+ public:
+  struct event {
+    peerlane_store_change change = PEERLANE_CHANGE_PUT;
+    std::string key;
+    std::uint64_t version = 0, value_size_bytes = 0;
+    std::uint64_t lost = 0;  // PEERLANE_CHANGE_LOST: how many, 0: not known
+  };
+  explicit store_watch(peerlane_store_watch_t handle) noexcept : handle_(handle) {}
+  store_watch(store_watch&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  store_watch& operator=(store_watch&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~store_watch() {
+    if (handle_ != nullptr) peerlane_store_watch_close(handle_);
+  }
+  peerlane_store_watch_t get() const noexcept { return handle_; }
+  // The caller closes it from now on.
+  peerlane_store_watch_t release() noexcept { return std::exchange(handle_, nullptr); }
+  // At least one; none: ETIMEDOUT. Negative: no limit.
+  result<std::vector<event>> next(std::int64_t timeout_ms = -1) const {
+    std::vector<event> out;
+    const auto keep = [](void* context, const peerlane_watch_event* one) {
+      static_cast<std::vector<event>*>(context)->push_back(
+          {static_cast<peerlane_store_change>(one->change),
+           one->key_size_bytes == 0 ? std::string() : std::string(static_cast<const char*>(one->key), one->key_size_bytes),
+           one->version, one->size_bytes, one->lost});
+      return 0;
+    };
+    const int code = peerlane_store_watch_next(handle_, timeout_ms, keep, &out);
+    if (code != 0) return failure{code, peerlane_store_last_error()};
+    return out;
+  }
+  // A next() that waits ends with ECANCELED.
+  status close() noexcept {
+    const int code = peerlane_store_watch_close(handle_);
+    if (code != 0) return failure{code, peerlane_store_last_error()};
+    handle_ = nullptr;
+    return {};
+  }
+
+ private:
+  peerlane_store_watch_t handle_;
+};
+
+// Any thread. Must outlive its operations, memory and watches.
 class store {
  public:
   // Options to start from: store::options().
@@ -151,12 +199,13 @@ class store {
     std::uint64_t value_size_bytes = 0;
     std::uint64_t version = 0;
   };
-  // Up to `limit` keys behind `after` (0: all), in order. Go on behind the last one.
+  // Up to `limit` keys behind `after` (0: all), in order; `regex`: as find(), may be null. Go on behind the last one.
   result<std::vector<found_key>> scan(peerlane_pool_t pool, std::string_view prefix, std::string_view after = {},
-                                      std::uint64_t limit = 0) const {
+                                      std::uint64_t limit = 0, const char* regex = nullptr) const {
     peerlane_scan_options options{};
     options.struct_bytes = sizeof options;
     options.prefix = prefix.data(), options.prefix_size_bytes = prefix.size();
+    options.regex = regex;
     options.after = after.data(), options.after_size_bytes = after.size();
     options.limit = limit;
     std::vector<found_key> out;
@@ -169,6 +218,11 @@ class store {
     if (code != 0) return failure{code, peerlane_store_last_error()};
     return out;
   }
+  // Changes from now on of the keys that begin so (empty: of all); of one key: watch_key().
+  result<store_watch> watch(peerlane_pool_t pool, std::string_view prefix = {}) const {
+    return open_watch(pool, prefix, false);
+  }
+  result<store_watch> watch_key(peerlane_pool_t pool, std::string_view key) const { return open_watch(pool, key, true); }
   // `each` returns false to stop.
   status find(peerlane_pool_t pool, const char* prefix, const char* regex,
               std::function<bool(std::string_view key, std::uint64_t value_size_bytes)> each) const {
@@ -248,6 +302,16 @@ class store {
     settings.struct_bytes = sizeof settings;
     settings.is_atomic = is_atomic ? 1 : 0;
     return batch(items, &settings);
+  }
+  result<store_watch> open_watch(peerlane_pool_t pool, std::string_view prefix, bool is_key) const {
+    peerlane_watch_options options{};
+    options.struct_bytes = sizeof options;
+    options.prefix = prefix.data(), options.prefix_size_bytes = prefix.size();
+    options.is_key = is_key ? 1 : 0;
+    peerlane_store_watch_t out = nullptr;
+    if (const int code = peerlane_store_watch_open(handle_, pool, &options, &out))
+      return failure{code, peerlane_store_last_error()};
+    return store_watch(out);
   }
   explicit store(peerlane_store_t handle) noexcept : handle_(handle) {}
   static status checked(int code) { return code == 0 ? status{} : status(failure{code, peerlane_store_last_error()}); }

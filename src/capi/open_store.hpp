@@ -29,7 +29,7 @@ struct open_store {
   std::unique_ptr<copy::planner> copies;        // outlives the client
   std::unique_ptr<store_client::client> store;  // one of these two
   std::unique_ptr<store_client::router> cluster;
-  std::atomic<int> registered{0};
+  std::atomic<int> registered{0}, watches{0};
   slot_table<pending_request> operations;
 
   // By the buffer, or else by the driver. EINVAL: not the memory that the buffer says.

@@ -234,6 +234,7 @@ PL_EXPORT int peerlane_store_close(peerlane_store_t store) {
   const auto found = stores::instance().find(store);
   if (!found) return fail(stores::instance().missing());
   if (found->registered > 0) return fail(EBUSY, "memory is still registered with this store: release it first");
+  if (found->watches > 0) return fail(EBUSY, "a watch of this store is open: close it first");
   stores::instance().remove(store);
   return 0;
 }

@@ -212,6 +212,11 @@ void committer::publish(group& commit_group) {
   reach("commit.published");
 }
 
+// With the lock of the key's shard held, so that the key's changes are told in their order.
+void committer::tell(change kind, std::string_view full, version_t version, std::uint64_t length_bytes) const {
+  if (components_.on_change) components_.on_change({pool_of(full), kind, key_of(full), version, length_bytes});
+}
+
 void committer::publish_key(const std::string& full, pending_key& key) {
   const bool was_volatile = key.before.exists && !key.before.in_index;
   const bool is_volatile = key.now.exists && !key.now.in_index;
@@ -228,6 +233,9 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   const bool keep = key.now.exists && key.now.current && (is_volatile || !key.now.current->segments.empty());
   shard.set_current(key_entry, keep ? key.now.current : nullptr);
   shard.drop_if_empty(key_entry);
+  if (key.now.exists && (!key.before.exists || key.before.version != key.now.version))
+    tell(change::put, full, key.now.version, key.now.length_bytes);
+  if (key.before.exists && !key.now.exists) tell(change::erased, full, key.before.version);
   if (!pool || was_volatile == is_volatile) return;
   std::lock_guard names(pool->names_mutex);
   if (is_volatile) pool->volatile_names.emplace(key_of(full));
@@ -250,6 +258,7 @@ void committer::forget_pool(const pool_ref& pool) {
       shard.drop_if_empty(key_entry);
     }
   }
+  tell(change::pool_deleted, full_key(pool->id, ""), 0);
 }
 
 void committer::take_back(group& commit_group, const failure& reason) {

@@ -40,6 +40,7 @@ class committer {
     std::function<result<std::uint64_t>()> free_bytes;  // of the index's file system
     std::uint64_t reserve_bytes = 0;
     std::uint32_t group_wait_us = 0;
+    std::function<void(const key_change&)> on_change;  // engine_options::on_change
   };
   // `next_version` and the durably recorded `ceiling` that it must stay below.
   committer(parts components, version_t next_version, version_t ceiling);
@@ -124,6 +125,7 @@ class committer {
   void publish_key(const std::string& full, pending_key& key);
   void forget_pool(const pool_ref& pool);
   void take_back(group& commit_group, const failure& reason);
+  void tell(change kind, std::string_view full, version_t version, std::uint64_t length_bytes = 0) const;
   void reach(std::string_view point) {
     if (components_.on_point) components_.on_point(point);
   }

@@ -334,6 +334,7 @@ void committer::forget_expired(table::shard& shard, entry& key_entry) {
     pool->forget_name(key_of(*key_entry.key));
     count(pool->expired);
   }
+  tell(change::expired, *key_entry.key, key_entry.current->version);
   shard.set_current(key_entry, nullptr);
   key_entry.is_volatile = false;
 }

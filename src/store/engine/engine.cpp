@@ -142,7 +142,7 @@ status engine::impl::open() {
   commits =
       std::make_unique<committer>(committer::parts{*records, *space, *values, known, *remembered, state, options.on_point,
                                                    [this] { return files->free_bytes(options.directory); },
-                                                   options.disk_reserve_bytes / 2, options.group_wait_us},
+                                                   options.disk_reserve_bytes / 2, options.group_wait_us, options.on_change},
                                   next, ceiling);
   writer = std::make_unique<extent_writer>(
       extent_writer::parts{*space, state, options.on_point, [this] { return commits->sync_log(); },

@@ -61,6 +61,9 @@ struct engine_options {
   std::function<bool(const pool_info&)> keeps_apart;
   // The terms of a pool that is a cache; its level is volatile_. Asked as keeps_apart; a pool is a cache for ever or never.
   std::function<std::optional<cache_terms>(const pool_info&)> cache_of;
+  // Called when what readers see of a key changes, in the order of the key's changes, while a lock of the engine is held: it
+  // must be quick and must not call the engine. Thread-safe. Null: none.
+  std::function<void(const key_change&)> on_change;
   // Called at named points of the write path (kill tests). Null in production. Must be thread-safe.
   std::function<void(std::string_view point)> on_point;
 };

@@ -100,6 +100,7 @@ std::uint64_t engine::impl::drop_taken(pool_state& pool, const pool_cache::candi
   pool.refund(1, static_cast<std::int64_t>(bytes));
   pool.forget_name(key_of(taken.full));
   count(counter);
+  tell(&counter == &pool.evicted ? change::evicted : change::expired, taken.full, gone->version);
   if (&counter == &pool.evicted) {
     count(pool.evicted_bytes, bytes);
     count(state.evictions);
@@ -168,13 +169,19 @@ bool engine::impl::drop_if_expired(table::shard& shard, entry* key_entry, pool_s
   if (key_entry == nullptr || !key_entry->cached || !key_entry->current || key_entry->current->expires_ns == 0) return false;
   if (key_entry->committing || key_entry->loading || !key_entry->current->has_expired(monotonic_ns())) return false;
   const std::string full = *key_entry->key;
+  const version_t version = key_entry->current->version;
   pool.refund(1, static_cast<std::int64_t>(key_entry->current->length_bytes));
   shard.set_current(*key_entry, nullptr);
   key_entry->is_volatile = false;
   shard.drop_if_empty(*key_entry);
   pool.forget_name(key_of(full));
   count(pool.expired);
+  tell(change::expired, full, version);
   return true;
+}
+
+void engine::impl::tell(change kind, std::string_view full, version_t version, std::uint64_t length_bytes) const {
+  if (options.on_change) options.on_change({pool_of(full), kind, key_of(full), version, length_bytes});
 }
 
 void engine::impl::trim_cache(pool_state& pool, std::uint64_t length_bytes) {

@@ -87,6 +87,9 @@ class engine::impl {
   // gone.
   bool drop_if_expired(table::shard& shard, entry* key_entry, pool_state& pool);
 
+  // To engine_options::on_change. With the lock of the key's shard held, so that its changes are told in their order.
+  void tell(change kind, std::string_view full, version_t version, std::uint64_t length_bytes = 0) const;
+
   // ---- engine_keys.cpp
   // ENOSPC: the unit puts volatile values, and keys take all the memory that they may.
   status make_key_room(const commit_unit& unit);

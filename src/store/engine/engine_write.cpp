@@ -286,6 +286,7 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
       key_entry->is_volatile = false;
       shard.drop_if_empty(*key_entry);
       pool.forget_name(key_of(op.full));
+      tell(change::erased, op.full, op.outcome.version);
       return {};
     }
     case operation::kind::put:
@@ -304,6 +305,7 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
   entry& slot = key_entry != nullptr ? *key_entry : shard.add(op.full);
   shard.set_current(slot, op.made);
   slot.is_volatile = true;
+  tell(change::put, op.full, op.made->version, op.made->length_bytes);
   return {};
 }
 

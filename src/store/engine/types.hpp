@@ -287,6 +287,16 @@ struct batch_item {
   version_t version = 0;
 };
 
+// What readers see of a key has changed.
+enum class change : std::uint8_t { put = 1, erased, evicted, expired, pool_deleted, last = pool_deleted };
+struct key_change {
+  pool_id pool = 0;
+  change kind = change::put;
+  std::string_view key;            // empty: of a pool that was deleted
+  version_t version = 0;           // put: the new one; else the one that went
+  std::uint64_t length_bytes = 0;  // put
+};
+
 struct batch_result {
   std::vector<batch_item> items;  // as many as operations, in their order
   durability reached = durability::pool_default;

@@ -14,11 +14,12 @@ namespace {
 constexpr std::size_t kCrcAt = 60;
 
 constexpr std::array kOpcodeNames = {
-    "?",         "hello",        "ping",        "pool_create",   "pool_open",  "pool_delete", "pool_list",
-    "put",       "data",         "get",         "alloc",         "commit",     "abort",       "lookup",
-    "unpin",     "erase",        "stat",        "find",          "sync",       "attach",      "stats",
-    "pool_set",  "cluster_map",  "sync_keys",   "sync_requests", "rings",      "arrived",     "batch_get",
-    "batch_put", "batch_exists", "batch_erase", "erase_prefix",  "device_link"};
+    "?",         "hello",        "ping",        "pool_create",   "pool_open",   "pool_delete", "pool_list",
+    "put",       "data",         "get",         "alloc",         "commit",      "abort",       "lookup",
+    "unpin",     "erase",        "stat",        "find",          "sync",        "attach",      "stats",
+    "pool_set",  "cluster_map",  "sync_keys",   "sync_requests", "rings",       "arrived",     "batch_get",
+    "batch_put", "batch_exists", "batch_erase", "erase_prefix",  "device_link", "watch",       "watch_next",
+    "watch_end"};
 static_assert(kOpcodeNames.size() == static_cast<std::size_t>(opcode::last) + 1);
 
 constexpr std::array kPathNames = {"none", "shm-direct", "shm-staged", "unix", "tcp", "tls", "ucx", "gpu-direct"};

@@ -73,7 +73,11 @@ enum class opcode : std::uint8_t {
                  // it came
   device_link,   // unix socket only: the answer brings the descriptor of a socket by which device memory is handed over
                  // (device_link.hpp)
-  last = device_link,
+  // Changes of keys (watch.hpp).
+  watch,       // key: what the keys begin with (flag::exact: the key); the answer's token names the watch
+  watch_next,  // tail: token; waits up to `offset` milliseconds for changes, of which the answer has at most value_bytes
+  watch_end,   // tail: token; what waits for its changes ends with ECANCELED
+  last = watch_end,
 };
 const char* name_of(opcode op) noexcept;
 
@@ -88,8 +92,9 @@ inline constexpr std::uint16_t ucx = 64;      // get, alloc and the answers: the
 inline constexpr std::uint16_t knows_requests = 128;  // sync_keys: what requests did was told before (sync_requests)
 inline constexpr std::uint16_t atomic = 256;          // batch_put, batch_erase: all or nothing
 inline constexpr std::uint16_t device = 512;  // put, get: the server moves the bytes, between its memory and `device_part`
+inline constexpr std::uint16_t exact = 1024;  // watch: of one key
 inline constexpr std::uint16_t known =
-    reply | streamed | more | warm | patch | verify | ucx | knows_requests | atomic | device;
+    reply | streamed | more | warm | patch | verify | ucx | knows_requests | atomic | device | exact;
 }  // namespace flag
 
 struct head {
@@ -202,6 +207,7 @@ inline constexpr std::uint64_t arrived = 8;        // the same
 inline constexpr std::uint64_t batches = 32;       // knows batch_get to erase_prefix
 inline constexpr std::uint64_t cache = 16;         // has pools that are caches, and values with a time to live
 inline constexpr std::uint64_t device = 64;        // knows device_link
+inline constexpr std::uint64_t watch = 128;        // knows watch to watch_end
 }  // namespace capability
 
 // One end of a UCX transport, in both greetings; the server's only where there shall be a UCX transport.

@@ -18,6 +18,7 @@ struct account {
   std::atomic<std::uint64_t> buffer_bytes{0};                      // frames that are begun, answers that are not taken
   std::atomic<std::uint64_t> memory_bytes{0};                      // of the memory tier: grants, puts under way, pins
   std::atomic<std::uint64_t> device_bytes{0}, device_memories{0};  // that it has handed over
+  std::atomic<std::uint64_t> watches{0}, watch_bytes{0};           // changes that it has not taken yet
 };
 using account_ref = std::shared_ptr<account>;
 

@@ -166,6 +166,10 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
   out += format("peerlane_store_gpu_direct{why_not=\"%s\"} %d\n", label(device_refusal).c_str(), device_refusal.empty());
   counter(out, "peerlane_store_gpu_direct_failed_total", "Transfers by the server's DMA channels that failed.",
           device_failures.load());
+  gauge(out, "peerlane_store_watches", "Watches of keys.", watches.load());
+  counter(out, "peerlane_store_watch_events_total", "Changes that watchers were told.", watch_events.load());
+  counter(out, "peerlane_store_watch_lost_total", "Changes that found no room in a watcher's queue, who was told so.",
+          watch_lost.load());
   gauge(out, "peerlane_store_orphans", "Sessions without connection whose process lives.", orphans.load());
   engine_text(out, engine);
   pools_text(out, pools);

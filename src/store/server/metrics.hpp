@@ -25,7 +25,9 @@ class metrics {
   std::atomic<std::uint64_t> ucx_refused{0};      // UCX messages that named no transfer of a session
   std::atomic<std::uint64_t> device_failures{0};  // transfers by the server's DMA channels that went another way then
   std::string device_refusal;                     // set before anything is served: why there are no such channels
-  std::atomic<std::int64_t> orphans{0};           // sessions of vanished connections whose process may still touch the arena
+  std::atomic<std::int64_t> watches{0};
+  std::atomic<std::uint64_t> watch_events{0}, watch_lost{0};  // changes told, changes that found no room
+  std::atomic<std::int64_t> orphans{0};  // sessions of vanished connections whose process may still touch the arena
 
   // Prometheus' text format, version 0.0.4.
   std::string text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools = {}) const;

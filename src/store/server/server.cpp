@@ -28,6 +28,7 @@
 #include "store/server/host_limits.hpp"
 #include "store/server/ring_poller.hpp"
 #include "store/server/session.hpp"
+#include "store/server/watch_hub.hpp"
 #include "ucx/rdma_device.hpp"
 
 namespace pl::store_server {
@@ -222,6 +223,7 @@ struct server::state {
   access_rules access;
   metrics counters;
   event_log log;
+  watch_hub watches{std::uint64_t{std::random_device()()} << 31 | 1};
   std::unique_ptr<store::engine> engine;
   std::unique_ptr<store_cluster::value_service> plain;
   std::unique_ptr<store_cluster::cluster_service> cluster;  // null: a single store
@@ -309,6 +311,7 @@ status server::state::open_engine() {
     auto made = engine_options_of(config);
     made.keeps_apart = [this](const store::pool_info& pool) { return access.keeps_apart(policy_of(pool)); };
     made.cache_of = cache_terms_of;
+    made.on_change = [this](const store::key_change& one) { watches.tell(one); };
     return made;
   };
   auto opened = store::engine::open(options());
@@ -344,25 +347,16 @@ status server::state::open() {
   // Before others can hear of this server they must be able to reach it.
   if (auto listening = open_listeners(); !listening) return listening;
   if (auto joined = join_cluster(); !joined) return joined;
-  parts = std::make_unique<server_parts>(server_parts{*engine,
-                                                      cluster ? *cluster : *plain,
-                                                      *plain,
-                                                      config,
-                                                      access,
-                                                      counters,
-                                                      log,
-                                                      *orphans,
-                                                      principals,
-                                                      blocking,
-                                                      halted,
-                                                      instance,
-                                                      {},
-                                                      {},
-                                                      nullptr,
-                                                      {},
-                                                      nullptr,
-                                                      {},
-                                                      nullptr});
+  parts = std::make_unique<server_parts>(server_parts{*engine,    cluster ? *cluster : *plain,
+                                                      *plain,     config,
+                                                      access,     counters,
+                                                      log,        *orphans,
+                                                      principals, watches,
+                                                      blocking,   halted,
+                                                      instance,   {},
+                                                      {},         nullptr,
+                                                      {},         nullptr,
+                                                      {},         nullptr});
   parts->ucx_refusal = open_stream();
   parts->ucx = stream_end.get();
   parts->device_refusal = counters.device_refusal = open_device();

@@ -50,6 +50,8 @@ struct server_config {
   std::uint64_t max_principal_memory_percent = 75;        // of the memory tier, by grants, puts under way and pins
   std::uint64_t max_principal_device_bytes = std::uint64_t{1} << 40;  // of device memory that it has handed over
   std::uint64_t max_principal_device_memories = 1024;
+  std::uint64_t max_principal_watches = 256;
+  std::uint64_t max_principal_watch_bytes = 16u << 20;  // changes that it has not taken yet
   std::uint64_t stall_timeout_s = 30;   // a client that takes nothing, or sends nothing of what it began, is cut off
   std::uint64_t idle_timeout_s = 3600;  // a connection that asks for nothing and holds nothing; 0: never
   std::uint64_t hello_timeout_s = 10;

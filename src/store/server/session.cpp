@@ -68,6 +68,7 @@ session::session(asio::io_context& home, std::unique_ptr<transport> wire, server
 
 session::~session() {
   out_.drop();
+  drop_watches();
   --parts_.counters.connections;
   if (!greeted_) --parts_.counters.ungreeted;
   for (const auto& [id, one] : uploads_) let_hold_go(std::exchange(one->held_bytes, 0));
@@ -219,6 +220,7 @@ void session::close(const char* reason) {
   room_timer_.cancel();
   leave_ucx();
   unlink_device();
+  end_watches({ECONNRESET, "the connection was closed"});
   wire_->close();
   if (out_.writing_since_ns() == 0) out_.drop();
   parts_.ended(this);
@@ -227,6 +229,7 @@ void session::close(const char* reason) {
 void session::drain() {
   asio::post(home_, [me = shared_from_this()] {
     me->draining_ = true;
+    me->end_watches({ESHUTDOWN, "the store is going down: begin the watch again when it is back"});
     me->finish_if_drained();
   });
 }
@@ -440,6 +443,7 @@ void session::fail_protocol(const failure& reason) {
   out_.flush(shared_from_this());
   broken_ = draining_ = true;
   give_up_uploads();
+  end_watches({EPROTO, reason.message});
   finish_if_drained();
 }
 
@@ -466,7 +470,7 @@ bool is_ordinary(opcode op, int code) {
   constexpr int kOrdinary[] = {0, ENOENT, EEXIST, ESTALE, EREMOTE, EAGAIN};
   if (std::find(std::begin(kOrdinary), std::end(kOrdinary), code) != std::end(kOrdinary)) return true;
   return ((op == opcode::cluster_map || op == opcode::device_link) && code == ENOTSUP) ||
-         (op == opcode::pool_open && code == ENXIO);
+         (op == opcode::pool_open && code == ENXIO) || (op == opcode::watch_next && code != EPROTO);
 }
 
 }  // namespace

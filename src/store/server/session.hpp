@@ -35,6 +35,7 @@
 namespace pl::store_server {
 
 class session;
+class watch_hub;
 }  // namespace pl::store_server
 namespace pl::store_client {
 class checksum_pool;
@@ -68,6 +69,7 @@ struct server_parts {
   event_log& log;
   orphaned_sessions& orphans;
   accounts& principals;
+  watch_hub& watches;
   fair_workers& blocking;           // for calls that wait for a disk
   const std::atomic<bool>& halted;  // nothing is served any more
   std::uint64_t instance = 0;       // random
@@ -291,6 +293,15 @@ class session : public std::enable_shared_from_this<session> {
   void write_to_device(const device_transfer_ptr& one);
   void device_get_ended(const device_transfer_ptr& one);
 
+  // ---- session_watches.cpp
+  struct watching;
+  void dispatch_watch(const request_ptr& request, std::string_view key);
+  void begin_watch(const request_ptr& request, std::string_view prefix);
+  void answer_watch(const std::shared_ptr<watching>& one, bool is_over);
+  void end_watch(std::uint64_t token, const failure& reason);
+  void end_watches(const failure& reason, std::optional<store::pool_id> pool = std::nullopt);
+  void drop_watches();
+
   // ---- session_pools.cpp
   bool dispatch_other(const request_ptr& request, std::string_view key, std::string_view body);
   void greet(const request_ptr& request);
@@ -361,7 +372,8 @@ class session : public std::enable_shared_from_this<session> {
   std::unordered_map<std::uint64_t, ucx_grant> ucx_grants_;  // by token, which is random
   store_client::stream_session_ptr stream_session_;
   std::unique_ptr<asio::steady_timer> ucx_timer_;
-  std::shared_ptr<device_imports> imports_;  // null: the client has handed over nothing
+  std::unordered_map<std::uint64_t, std::shared_ptr<watching>> watches_;  // by token
+  std::shared_ptr<device_imports> imports_;                               // null: the client has handed over nothing
   store::session_id engine_session_ = 0;
 };
 

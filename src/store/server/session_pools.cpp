@@ -51,6 +51,11 @@ bool session::dispatch_other(const request_ptr& request, std::string_view key, s
     case opcode::sync_requests:
       sync_requests(request, body);
       return true;
+    case opcode::watch:
+    case opcode::watch_next:
+    case opcode::watch_end:
+      dispatch_watch(request, key);
+      return true;
     case opcode::find:
     case opcode::sync_keys:
     case opcode::sync:
@@ -82,7 +87,7 @@ void session::greet(const request_ptr& request) {
   const bool may_map = parts_.access.mapping_of(wire_->other()) != mapping::none;
   ours.capabilities = store_protocol::capability::sync_requests | store_protocol::capability::arrived |
                       store_protocol::capability::cache | store_protocol::capability::batches |
-                      (may_map ? store_protocol::capability::shm : 0) |
+                      store_protocol::capability::watch | (may_map ? store_protocol::capability::shm : 0) |
                       (wire_->may_ring() ? store_protocol::capability::rings : 0) |
                       (wire_->other().way == store_protocol::path::unix_socket ? store_protocol::capability::device : 0);
   ours.instance = parts_.instance;
@@ -217,6 +222,9 @@ void session::pool_set(const request_ptr& request, std::string name) {
 void session::policy_changed(const pool_policy& now) {
   asio::post(home_, [me = shared_from_this(), now] {
     if (const auto found = me->pools_.find(now.id); found != me->pools_.end()) found->second = now;
+    const std::string& who = me->wire_->other().principal;
+    if (!me->parts_.access.rights_of(me->wire_->other(), now).read)
+      me->end_watches({EACCES, format("%s may not read pool %s any more", who.c_str(), now.name.c_str())}, now.id);
   });
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <peerlane/copy.hpp>
 #include <peerlane/store.hpp>
+#include <thread>
 
 #include "test/store/server/store_rig.hpp"
 #include "test/support/sim_fixture.hpp"
@@ -122,6 +123,83 @@ TEST_F(store_api, ManyKeysAtOnce) {
   const auto refused = store_->batch(mixed);
   EXPECT_EQ(refused.code(), EINVAL);
   EXPECT_NE(refused.error().message.find("item 1"), std::string::npos) << refused.error().message;
+}
+
+TEST_F(store_api, ChangesOfKeysAreTold) {
+  auto all = store_->watch(pool_);
+  ASSERT_TRUE(all) << all.error().message;
+  auto one = store_->watch_key(pool_, "b");
+  ASSERT_TRUE(one);
+  const bytes_t value(5, 7);
+  const auto a = store_->put(pool_, "a", value), b = store_->put(pool_, "b", value);
+  ASSERT_TRUE(a && b && store_->erase(pool_, "a"));
+  std::vector<peerlane::store_watch::event> told;
+  while (told.size() < 3) {
+    const auto some = all->next(10'000);
+    ASSERT_TRUE(some) << some.error().message;
+    told.insert(told.end(), some->begin(), some->end());
+  }
+  EXPECT_EQ(told[0].change, PEERLANE_CHANGE_PUT);
+  EXPECT_EQ(told[0].key, "a");
+  EXPECT_EQ(told[0].version, a->version);
+  EXPECT_EQ(told[0].value_size_bytes, 5u);
+  EXPECT_EQ(told[2].change, PEERLANE_CHANGE_ERASED);
+  EXPECT_EQ(told[2].version, a->version);
+  EXPECT_EQ(one->next(10'000)->at(0).version, b->version);
+  EXPECT_EQ(one->next(20).code(), ETIMEDOUT);
+  EXPECT_EQ(peerlane_store_close(store_->get()), EBUSY);  // a watch is open
+  EXPECT_NE(std::string(peerlane_store_last_error()).find("watch"), std::string::npos);
+}
+
+// A function that stops in the middle leaves the others to the next call; it may not close the watch that it is called for.
+TEST_F(store_api, WatchesThatAreNotUsedAsTheyShould) {
+  peerlane_store_watch_t watch = nullptr;
+  ASSERT_EQ(peerlane_store_watch_open(store_->get(), pool_, nullptr, &watch), 0);
+  const bytes_t value(1);
+  for (const char* key : {"a", "b", "c"}) ASSERT_TRUE(store_->put(pool_, key, value));
+  struct state {
+    peerlane_store_watch_t watch;
+    std::string keys;
+  } now{watch, {}};
+  const auto stop_at_b = [](void* context, const peerlane_watch_event* event) {
+    auto& mine = *static_cast<state*>(context);
+    EXPECT_EQ(peerlane_store_watch_close(mine.watch), EBUSY);
+    EXPECT_EQ(peerlane_store_watch_next(mine.watch, 0, nullptr, nullptr), EINVAL);
+    mine.keys.append(static_cast<const char*>(event->key), event->key_size_bytes);
+    return mine.keys.back() == 'b' ? 77 : 0;
+  };
+  while (now.keys.size() < 2) {
+    const int code = peerlane_store_watch_next(watch, 10'000, stop_at_b, &now);
+    ASSERT_TRUE(code == 0 || code == 77) << code;
+  }
+  while (now.keys.size() < 3) ASSERT_EQ(peerlane_store_watch_next(watch, 10'000, stop_at_b, &now), 0);
+  EXPECT_EQ(now.keys, "abc");
+  // Two threads: the second one is told; a close ends the wait of the first.
+  std::atomic<int> first{-1};
+  std::thread waits([&] {
+    int code = EBUSY;
+    while (code == EBUSY) code = peerlane_store_watch_next(watch, -1, stop_at_b, &now);
+    first = code;
+  });
+  int second = ETIMEDOUT;
+  while (second == ETIMEDOUT) second = peerlane_store_watch_next(watch, 0, stop_at_b, &now);
+  EXPECT_EQ(second, EBUSY);
+  EXPECT_EQ(peerlane_store_watch_close(watch), 0);
+  waits.join();
+  EXPECT_EQ(first, ECANCELED);
+  EXPECT_EQ(peerlane_store_watch_close(watch), EINVAL);
+  EXPECT_EQ(peerlane_store_watch_next(watch, 0, stop_at_b, &now), EINVAL);
+  EXPECT_EQ(peerlane_store_watch_open(store_->get(), pool_, nullptr, nullptr), EINVAL);
+  EXPECT_EQ(peerlane_store_watch_open(store_->get(), 4711, nullptr, &watch), ENXIO);
+  peerlane_watch_options options{};
+  options.struct_bytes = sizeof options;
+  options.is_key = 1;
+  EXPECT_EQ(peerlane_store_watch_open(store_->get(), pool_, &options, &watch), EINVAL);  // no key
+  options.prefix_size_bytes = 1;
+  EXPECT_EQ(peerlane_store_watch_open(store_->get(), pool_, &options, &watch), EINVAL);
+  const std::string long_key(4097, 'k');
+  options.prefix = long_key.data(), options.prefix_size_bytes = long_key.size();
+  EXPECT_EQ(peerlane_store_watch_open(store_->get(), pool_, &options, &watch), EINVAL);
 }
 
 TEST_F(store_api, ACacheForgetsByItself) {

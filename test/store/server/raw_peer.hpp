@@ -77,10 +77,11 @@ class raw_peer {
     const std::string rest = read(got->key_bytes + got->tail_bytes + got->body_bytes, timeout_ms);
     if (auto parts =
             store_protocol::decode_rest(*got, std::as_bytes(std::span(bytes += rest)).first(bytes.size() - got->body_bytes)))
-      last_text_ = parts->fields.text.value_or(std::string());
+      last_text_ = parts->fields.text.value_or(std::string()), last_token_ = parts->fields.token.value_or(0);
     return *got;
   }
   const std::string& text() const { return last_text_; }
+  std::uint64_t token() const { return last_token_; }
   bool is_cut_off(unsigned timeout_ms) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
     char piece[4096];
@@ -108,6 +109,7 @@ class raw_peer {
   }
   std::unique_ptr<store_client::byte_channel> wire_;
   std::string last_text_;
+  std::uint64_t last_token_ = 0;
 };
 
 template <class Condition>

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who watches which keys, and the changes that they have not taken yet.
+//
+//   engine (a lock held) --tell--> watch_hub --push--> queues of the watches that match --wake--> their sessions' threads
+//
+// A principal's queues hold as many bytes as its account allows. A queue that would go beyond is dropped as a whole and
+// counts what is lost, which its watcher is told. Thread-safe; lock order: engine, hub, a watch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store/engine/types.hpp"
+#include "store/protocol/watch.hpp"
+#include "store/server/accounts.hpp"
+#include "store/server/metrics.hpp"
+
+namespace pl::store_server {
+
+class key_watch {
+ public:
+  struct terms {
+    store::pool_id pool = 0;
+    std::string prefix;  // or the key
+    bool exact = false;
+    std::uint64_t most_bytes = 0;  // of the principal's changes that are queued
+    std::function<void()> wake;    // once for each arm(); on any thread; must not block
+  };
+  key_watch(terms given, const account_ref& principal, metrics& counters);
+  ~key_watch() { --counters_.watches; }
+  key_watch(const key_watch&) = delete;
+  key_watch& operator=(const key_watch&) = delete;
+
+  const terms& what() const noexcept { return terms_; }
+  void push(const store::key_change& one);
+  // Has wake() called when there is something to take: now, if there is.
+  void arm();
+  void disarm();
+  struct taken {
+    std::string body;        // events
+    bool more = false;       // others are queued
+    bool has_ended = false;  // the pool was deleted: nothing comes after these
+  };
+  // Up to `most` events, and about `most_bytes`.
+  taken take(std::uint64_t most, std::size_t most_bytes);
+
+ private:
+  static constexpr std::uint64_t kEventBytes = 64;  // that a queued event takes of memory beside its key
+
+  const terms terms_;
+  std::mutex lock_;
+  account_share counted_, queued_;  // queued_: with the lock held
+  metrics& counters_;
+  std::deque<store_protocol::watch_event> events_;
+  std::uint64_t bytes_ = 0, lost_ = 0;
+  bool armed_ = false, has_ended_ = false;
+};
+using watch_ref = std::shared_ptr<key_watch>;
+
+class watch_hub {
+ public:
+  explicit watch_hub(std::uint64_t first_token) : next_token_(first_token) {}
+  // As store::engine_options::on_change.
+  void tell(const store::key_change& one);
+  // The watch's token: no other one has it, of no connection and no run of a server.
+  std::uint64_t add(const watch_ref& one);
+  // Nothing is pushed to it any more.
+  void remove(const watch_ref& one);
+
+ private:
+  struct hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const noexcept { return std::hash<std::string_view>{}(text); }
+  };
+  using by_text = std::unordered_map<std::string, std::vector<watch_ref>, hash, std::equal_to<>>;
+  struct pool_watches {
+    by_text keys;                             // exact ones
+    std::map<std::size_t, by_text> prefixes;  // by length: a key is looked up by its beginnings of these lengths
+  };
+  std::atomic<std::uint64_t> count_{0};  // of watches: while there are none a change costs one load
+  std::shared_mutex lock_;
+  std::unordered_map<store::pool_id, pool_watches> pools_;
+  std::uint64_t next_token_;
+};
+
+}  // namespace pl::store_server
