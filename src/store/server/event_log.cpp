@@ -23,17 +23,33 @@ std::string json_quoted(std::string_view text) {
 }
 
 result<event_log> event_log::open(const std::string& path, level lowest) {
-  if (path.empty()) return event_log(STDERR_FILENO, false, lowest);
+  if (path.empty()) return event_log(STDERR_FILENO, {}, lowest);
+  const auto fd = open_file(path);
+  if (!fd) return fd.error();
+  return event_log(*fd, path, lowest);
+}
+
+result<int> event_log::open_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
   if (fd < 0) return failure{errno, format("log file %s: %s", path.c_str(), errno_text(errno).c_str())};
-  return event_log(fd, true, lowest);
+  return fd;
+}
+
+status event_log::reopen() {
+  if (path_.empty()) return {};
+  const auto fd = open_file(path_);
+  if (!fd) return fd.error();
+  const int code = ::dup3(*fd, fd_, O_CLOEXEC) < 0 ? errno : 0;
+  close(*fd);
+  if (code != 0) return failure{code, format("log file %s: %s", path_.c_str(), errno_text(code).c_str())};
+  return {};
 }
 
 event_log::event_log(event_log&& other) noexcept
-    : fd_(other.fd_), owned_(std::exchange(other.owned_, false)), lowest_(other.lowest_) {}
+    : fd_(other.fd_), path_(std::exchange(other.path_, {})), lowest_(other.lowest_) {}
 
 event_log::~event_log() {
-  if (owned_) close(fd_);
+  if (!path_.empty()) close(fd_);
 }
 
 bool event_log::may_warn(std::uint64_t& suppressed) {

@@ -26,13 +26,17 @@ class event_log {
 
   using field = std::pair<const char*, std::string>;
   void write(level severity, const char* event, std::initializer_list<field> fields);
+  // Goes on in the file that has the path now, for who moves the log aside; a line is in the one or the other. An error
+  // leaves the file that is open. Standard error: nothing.
+  status reopen();
 
  private:
-  event_log(int fd, bool owned, level lowest) : fd_(fd), owned_(owned), lowest_(lowest) {}
+  event_log(int fd, std::string path, level lowest) : fd_(fd), path_(std::move(path)), lowest_(lowest) {}
+  static result<int> open_file(const std::string& path);
   bool may_warn(std::uint64_t& suppressed);
   void write_line(level severity, const char* event, std::initializer_list<field> fields);
-  int fd_;
-  bool owned_;
+  int fd_;            // its number stays when the file is another one
+  std::string path_;  // empty: the file is not ours
   level lowest_;
   std::mutex lock_;  // of what follows
   std::uint64_t second_ = 0, suppressed_ = 0;

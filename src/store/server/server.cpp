@@ -481,6 +481,9 @@ void server::state::serve_scrape(tcp::socket peer) {
 
 // New connections use the new certificates; open ones keep theirs.
 void server::state::reload() {
+  if (const status opened = log.reopen(); !opened)
+    log.write(event_log::level::error, "log_not_reopened", {{"why", opened.error().message}});
+  else log.write(event_log::level::info, "log_reopened", {{"log", config.log.empty() ? "standard error" : config.log}});
   if (config.tls.certificate.empty()) return;
   auto made = make_tls_context(config.tls);
   if (made) tls = *std::move(made);

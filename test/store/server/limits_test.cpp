@@ -12,6 +12,7 @@
 #include "store/protocol/greeting.hpp"
 #include "store/server/access.hpp"
 #include "test/store/server/raw_peer.hpp"
+#include "test/store/server/store_rig.hpp"
 
 namespace pl::store_test {
 namespace {
@@ -223,6 +224,36 @@ TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 0; }));
   for (const int fd : {said[0], said[1], go[0], go[1]}) close(fd);
+}
+
+// Who rotates the log moves it aside and sends SIGHUP: the server goes on in a new file, and no line is lost.
+TEST(store_server, ALogThatWasMovedAsideIsBegunAnew) {
+  store_rig rig;
+  rig.start();
+  const auto lines_of = [](const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string moved = rig.config.log + ".1";
+  ASSERT_EQ(std::rename(rig.config.log.c_str(), moved.c_str()), 0);
+  const auto store = store_rig::open(rig.over_unix());
+  ASSERT_NE(store, nullptr);
+  EXPECT_FALSE(std::filesystem::exists(rig.config.log));
+  rig.server().reload();
+  EXPECT_TRUE(soon([&] { return lines_of(rig.config.log).find("\"log_reopened\"") != std::string::npos; }));
+  make_pool(*store, "afterwards");
+  EXPECT_TRUE(soon([&] { return lines_of(rig.config.log).find("\"afterwards\"") != std::string::npos; }));
+  EXPECT_NE(lines_of(moved).find("\"greeted\""), std::string::npos);
+  EXPECT_EQ(lines_of(moved).find("\"afterwards\""), std::string::npos);
+  // A folder that is gone: the file that is open stays in use, and says why.
+  const std::size_t descriptors = open_descriptors();
+  std::filesystem::remove(rig.config.log);
+  std::filesystem::create_directory(rig.config.log);
+  rig.server().reload();
+  make_pool(*store, "and then");
+  EXPECT_EQ(open_descriptors(), descriptors);
+  rig.stop();
+  std::filesystem::remove(rig.config.log);
 }
 
 TEST(store_server, ScrapesAndTheLogSayWhatHappened) {
