@@ -1,5 +1,7 @@
 """The compiled half of peerlane.store; use that."""
 
+from collections.abc import Sequence
+
 import peerlane._core
 
 
@@ -33,4 +35,20 @@ class Connection:
 
     def stat(self, pool: int, key: bytes) -> tuple[int, int, int, int, int]: ...
 
-    def find(self, pool: int, prefix: bytes | None, regex: str | None) -> list[tuple[bytes, int]]: ...
+    def batch(self, request: int, pool: int, items: Sequence[tuple[bytes, tuple[int, int, object], int, int]], durability: int, ttl_ms: int, is_atomic: bool) -> list[tuple[int, tuple[int, int, int, int, int]]]: ...
+
+    def scan(self, pool: int, prefix: bytes, regex: str | None, after: bytes, limit: int) -> list[tuple[bytes, int, int]]: ...
+
+    def erase_prefix(self, pool: int, prefix: bytes) -> int: ...
+
+    def watch(self, pool: int, prefix: bytes, is_key: bool) -> Watch: ...
+
+class Watch:
+    """What peerlane.store.Watch stands on."""
+
+    def next(self, timeout_ms: int) -> list[tuple[int, bytes, int, int, int]]: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def is_open(self) -> bool: ...

@@ -8,7 +8,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
-__all__ = ["After", "AnyArray", "Condition", "DeviceArray", "Direction", "Durability", "Eviction", "Finding", "MachineInfo", "MappingInfo", "OperationInfo", "Stream"]
+__all__ = ["After", "AnyArray", "ChangeKind", "Condition", "DeviceArray", "Direction", "Durability", "Eviction", "Finding", "MachineInfo", "MappingInfo", "OperationInfo", "Stream"]
 
 
 class _CudaArray(Protocol):
@@ -63,6 +63,7 @@ After: TypeAlias = Literal["auto"] | int | _TorchStream | _CupyStream | _CudaStr
 Direction = Literal["to_device", "to_host", "on_device"]
 Durability = Literal["volatile", "logged", "durable"]
 Condition = Literal["absent", "present"]
+ChangeKind = Literal["put", "erased", "evicted", "expired", "lost"]
 Eviction = Literal["s3-fifo", "lru"]
 
 

@@ -6,22 +6,29 @@
         pool.put("layer0", tensor)
         pool.get("layer0", tensor)
         reply = await pool.get_async("layer0", tensor)
+        pool.multi_put({"layer1": tensor, "layer2": other}, atomic=True)
+        for found in pool.scan("layer"):
+            print(found.key, found.value_bytes)
 
 A server of a cluster leads to all of them (docs/store-cluster.md). What each durability promises: include/peerlane/store.h. Calls may come from any thread, and let other Python threads run.
 """
 
+import asyncio
 import errno
 import os
-from collections.abc import Coroutine
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from . import _gpu, _core  # _gpu first: it is what the others run on
 from . import _html
 from ._arguments import number, seconds, text, truth
-from ._errors import Error
+from ._errors import Error, Timeout
 from ._operation import Operation
-from ._types import After, AnyArray, Condition, Durability, Eviction
+from ._types import After, AnyArray, ChangeKind, Condition, Durability, Eviction
 
 try:
     from . import _store
@@ -31,7 +38,7 @@ except ImportError as why:
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["CONDITIONS", "DURABILITIES", "Pool", "Reply", "Store"]  # open() would hide Python's: import it by name
+__all__ = ["CONDITIONS", "DURABILITIES", "Change", "FoundKey", "Pool", "Reply", "Store", "Watch"]  # open() would hide Python's: import it by name
 
 DURABILITIES: dict[str | None, int] = {None: 0, "volatile": 1, "logged": 2, "durable": 3}
 CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
@@ -39,6 +46,20 @@ EVICTIONS: dict[str | None, int] = {"s3-fifo": 0, "lru": 1}
 _IF_VERSION = 3
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
 _READS = 8  # of one value whose length others change meanwhile
+_PAGE = 1000  # keys that a scan asks for at a time
+_PUT, _GET, _ERASE, _EXISTS = 1, 2, 3, 4
+_NOTHING = (0, 0, None)  # memory of a request that moves no bytes
+_WHY = {errno.ENOENT: "there is no such key", errno.ENXIO: "there is no such pool any more", errno.EEXIST: "it is there already",
+        errno.ESTALE: "another version is there: read it and decide again", errno.EACCES: "not allowed: the pool's access list says who may",
+        errno.ENOSPC: "the store is full: erase values, or give it more room", errno.EDQUOT: "the pool's quota is used up",
+        errno.EROFS: "the store is read-only: its log says why", errno.EBADMSG: "the bytes are not those that were put",
+        errno.ECANCELED: "another item of the atomic batch failed, or the store was closed",
+        errno.ETIMEDOUT: "no answer in time: not known whether it was done", errno.ECONNRESET: "no connection: not known whether it was done"}
+
+_T = TypeVar("_T")
+# What multi_put() and multi_get() take: a dictionary by key, or pairs.
+ByKey: TypeAlias = Mapping[str, _T] | Mapping[bytes, _T] | Mapping[str | bytes, _T] | Iterable[tuple[str | bytes, _T]]
+Versions: TypeAlias = Mapping[str, int] | Mapping[bytes, int] | Mapping[str | bytes, int]
 
 
 @dataclass(frozen=True)
@@ -53,6 +74,103 @@ class Reply:
 
     def _repr_html_(self) -> str:
         return _html.rows("peerlane.store.Reply", vars(self))
+
+
+@dataclass(frozen=True)
+class FoundKey:
+    """A key that a scan met, with the length and version of its value."""
+
+    key: bytes
+    value_bytes: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a key. `kind`: "put"; "erased"; "evicted" and "expired", of a cache; or "lost": changes came before that are not known
+    any more (`lost` of them, 0: not known how many), so look at the keys anew. `version`: of a put the new one, else the one that went."""
+
+    kind: ChangeKind
+    key: bytes
+    version: int
+    value_bytes: int
+    lost: int = 0
+
+
+class Watch:
+    """The changes of a pool's keys, in the order of each key's; from Pool.watch(). Iterate over it with `for` or `async for`: it waits
+    for the next change and ends when it is closed. It outlives a lost connection and a restart of the server, and tells so by a change
+    "lost". One thread or task waits at a time. Usable as a context manager, of both kinds."""
+
+    _KINDS: dict[int, ChangeKind] = {1: "put", 2: "erased", 3: "evicted", 4: "expired", 16: "lost"}
+    _SLICE = 0.5  # seconds that a thread of an event loop's waits for
+
+    def __init__(self, watch: _store.Watch):
+        self._watch = watch
+        self._ready: deque[Change] = deque()  # also by a thread whose task was cancelled meanwhile
+        self._thread: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        return f"<peerlane.store.Watch {'open' if self._watch.is_open else 'closed'}>"
+
+    def next(self, timeout: float = -1) -> Change:
+        """The next change. `timeout` in seconds, negative: for ever; Timeout where none comes, and the watch goes on. Error with ENXIO: the
+        pool was deleted; ECONNRESET: the server was not reached for the store's timeout, call again; ECANCELED: it is closed."""
+        if not self._ready:
+            self._fetch(_milliseconds("timeout", timeout))
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Whoever waits is told. Any number of times."""
+        self._watch.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    def _fetch(self, timeout_ms: int) -> None:
+        for kind, key, version, size, lost in self._watch.next(timeout_ms):
+            self._ready.append(Change(self._KINDS.get(kind, "lost"), key, version, size, lost))
+
+    def __iter__(self) -> Iterator[Change]:
+        return self
+
+    def __next__(self) -> Change:
+        try:
+            return self.next()
+        except Error:
+            if self._watch.is_open:
+                raise
+            raise StopIteration from None
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._ready:
+            if not self._watch.is_open:
+                raise StopAsyncIteration
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "peerlane-watch")
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._fetch, int(self._SLICE * 1e3))
+            except Timeout:
+                pass
+            except Error:
+                if self._watch.is_open:
+                    raise
+                raise StopAsyncIteration from None
+        return self._ready.popleft()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> "Self":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
 
 
 def _told(version: int, value_bytes: int, moved_bytes: int, path: int, durability: int) -> Reply:
@@ -92,6 +210,26 @@ def _condition(condition: Condition | None, version: int | None) -> tuple[int, i
     if condition is not None:
         raise ValueError("condition and version: a version says already that the value is there; give one of them")
     return _IF_VERSION, number("version", version, 0, (1 << 64) - 1)
+
+
+def _failed(code: int, key: bytes) -> Error:
+    kind = Timeout if code == errno.ETIMEDOUT else Error
+    return kind(code, f"key {key!r}: {_WHY.get(code) or os.strerror(code)}")
+
+
+def _pairs(given: ByKey[_T]) -> list[tuple[bytes, _T]]:
+    pairs: Iterable[tuple[str | bytes, _T]] = given.items() if isinstance(given, Mapping) else given
+    return [(_key(key), value) for key, value in pairs]
+
+
+def _keys(given: Iterable[str | bytes]) -> list[bytes]:
+    if isinstance(given, (str, bytes, bytearray, memoryview)):  # whose elements would be taken for keys
+        raise TypeError(f"keys: one {type(given).__name__} is given, several keys are wanted: put it into a list")
+    return [_key(key) for key in given]
+
+
+async def _on_a_thread(call: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
 class Pool:
@@ -157,11 +295,193 @@ class Pool:
         """Version and length of a value; nothing is moved."""
         return _told(*self._store._connection.stat(self._number, _key(key)))
 
+    def exists(self, key: str | bytes) -> bool:
+        """Whether there is a value."""
+        return self.multi_exists([key])[0]
+
     def keys(self, prefix: str | bytes | None = None, *, regex: str | None = None) -> list[bytes]:
-        """In order; those that were there all the time, exactly once. `regex`: POSIX extended."""
-        begin = _key(prefix, "prefix") if prefix else None
+        """In order; those that were there all the time, exactly once. `regex`: POSIX extended. scan() asks a page at a time."""
+        return [found.key for found in self._page(prefix, regex, b"", 0)]
+
+    def scan(self, prefix: str | bytes | None = None, *, regex: str | None = None, after: str | bytes | None = None,
+             limit: int = 0) -> Iterator[FoundKey]:
+        """Keys in order, asked for a page at a time, with the lengths and versions of their values: those that begin with `prefix`, in
+        which `regex` (POSIX extended) is found, behind the key `after`, at most `limit` (0: all). Those that are there all the time come
+        exactly once."""
+        page = self._pages(prefix, regex, after, limit)
+        while found := page():
+            yield from found
+
+    async def scan_async(self, prefix: str | bytes | None = None, *, regex: str | None = None, after: str | bytes | None = None,
+                         limit: int = 0) -> AsyncIterator[FoundKey]:
+        """scan() for `async for`: pages are asked for on a thread of the event loop's executor."""
+        page = self._pages(prefix, regex, after, limit)
+        while found := await _on_a_thread(page):
+            for one in found:
+                yield one
+
+    def erase_prefix(self, prefix: str | bytes) -> int:
+        """Erases the keys that begin with `prefix` (at least one byte), and says how many there were. What is put meanwhile may stay."""
+        return self._store._connection.erase_prefix(self._number, _key(prefix, "prefix"))
+
+    async def erase_prefix_async(self, prefix: str | bytes) -> int:
+        """erase_prefix() on a thread of the event loop's executor."""
+        return await _on_a_thread(lambda: self.erase_prefix(prefix))
+
+    def multi_put(self, values: ByKey[AnyArray], *,
+                  durability: Durability | None = None, condition: Condition | None = None,
+                  versions: Versions | None = None, atomic: bool = False, after: After = "auto",
+                  ttl: float = 0) -> list[Reply | Error]:
+        """Puts many values by one call; short ones in host memory share frames. The answers are in the values' order: a Reply, or the
+        Error of that one. `versions`: keys that are put only where the value is still that version (ESTALE), beside the `condition`
+        of the other ones. `atomic`: all or none, by one record of the log: at most 4096 values and 4 MiB, host memory, not volatile,
+        not in a cluster; where one fails, its Error is raised and nothing has changed. The rest is as for put()."""
+        return self._puts(values, durability, condition, versions, atomic, after, ttl)()
+
+    def multi_get(self, arrays: ByKey[AnyArray], *,
+                  after: After = "auto") -> list[Reply | Error]:
+        """Writes many values into arrays by one call, each as get() does. The answers are in the arrays' order: a Reply, or the Error
+        of that one (ENOENT: no such key)."""
+        return self._gets(arrays, after)()
+
+    def multi_read(self, keys: Iterable[str | bytes]) -> list[memoryview | Error]:
+        """The whole values, in new host memory that one buffer holds: views of it in the keys' order, or the Error of a key."""
+        names = _keys(keys)
+        replies = self.multi_stat(names)
+        out: list[memoryview | Error] = [each if isinstance(each, Error) else memoryview(b"") for each in replies]
+        # Whose length others changed between the two questions is asked for again.
+        wanted = {i: each.value_bytes for i, each in enumerate(replies) if isinstance(each, Reply)}
+        for _ in range(_READS):
+            if not wanted:
+                return out
+            room, begin, views = memoryview(bytearray(sum(wanted.values()))), 0, {}
+            for i, size in wanted.items():
+                views[i], begin = room[begin:begin + size], begin + size
+            # No memory for no bytes: any will do.
+            got = self.multi_get([(names[i], view or bytearray(1)) for i, view in views.items()], after=None)
+            longer = {}
+            for (i, view), reply in zip(views.items(), got):
+                if isinstance(reply, Error):
+                    out[i] = reply
+                elif reply.value_bytes == len(view):
+                    out[i] = view
+                else:
+                    longer[i] = reply.value_bytes
+            wanted = longer
+        for i in wanted:
+            out[i] = Error(errno.EAGAIN, f"multi_read: others changed the length of {names[i]!r} {_READS} times meanwhile: call again")
+        return out
+
+    def multi_stat(self, keys: Iterable[str | bytes]) -> list[Reply | Error]:
+        """Version and length of many values, or the Error of a key (ENOENT: it is not there)."""
+        return self._batch(_EXISTS, _keys(keys))()
+
+    def multi_exists(self, keys: Iterable[str | bytes]) -> list[bool]:
+        """Which keys have values. What is no answer to that (EACCES, ETIMEDOUT) is raised."""
+        replies = self.multi_stat(keys)
+        for reply in replies:
+            if isinstance(reply, Error) and reply.errno != errno.ENOENT:
+                raise reply
+        return [isinstance(reply, Reply) for reply in replies]
+
+    def multi_erase(self, keys: Iterable[str | bytes], *, versions: Versions | None = None,
+                    atomic: bool = False) -> list[Reply | Error]:
+        """Erases many keys by one call: a Reply, or the Error of that one (ENOENT: it was not there), in the keys' order. `versions`,
+        `atomic`: as for multi_put()."""
+        return self._batch(_ERASE, _keys(keys), versions=versions, is_atomic=atomic)()
+
+    async def multi_put_async(self, values: ByKey[AnyArray], *,
+                              durability: Durability | None = None, condition: Condition | None = None,
+                              versions: Versions | None = None, atomic: bool = False, after: After = "auto",
+                              ttl: float = 0) -> list[Reply | Error]:
+        """multi_put() on a thread of the event loop's executor. A task that is cancelled leaves it to its end."""
+        return await _on_a_thread(self._puts(values, durability, condition, versions, atomic, after, ttl))
+
+    async def multi_get_async(self, arrays: ByKey[AnyArray], *,
+                              after: After = "auto") -> list[Reply | Error]:
+        """multi_get() on a thread of the event loop's executor. A task that is cancelled leaves it to its end."""
+        return await _on_a_thread(self._gets(arrays, after))
+
+    async def multi_read_async(self, keys: Iterable[str | bytes]) -> list[memoryview | Error]:
+        """multi_read() on a thread of the event loop's executor."""
+        names = _keys(keys)
+        return await _on_a_thread(lambda: self.multi_read(names))
+
+    async def multi_exists_async(self, keys: Iterable[str | bytes]) -> list[bool]:
+        """multi_exists() on a thread of the event loop's executor."""
+        names = _keys(keys)
+        return await _on_a_thread(lambda: self.multi_exists(names))
+
+    async def multi_erase_async(self, keys: Iterable[str | bytes], *, versions: Versions | None = None,
+                                atomic: bool = False) -> list[Reply | Error]:
+        """multi_erase() on a thread of the event loop's executor. A task that is cancelled leaves it to its end."""
+        return await _on_a_thread(self._batch(_ERASE, _keys(keys), versions=versions, is_atomic=atomic))
+
+    # The thread that calls looks at the arguments, whose streams may be its own; what is returned does the work on any thread.
+    def _puts(self, values: ByKey[AnyArray], durability: Durability | None, condition: Condition | None, versions: Versions | None,
+              atomic: bool, after: After, ttl: float) -> Callable[[], list[Reply | Error]]:
+        pairs = _pairs(values)
+        level = _number_of(durability, DURABILITIES, "durability")
+        runs = [_core.one_run(x, False, after) for _, x in pairs]
+        return self._batch(_PUT, [key for key, _ in pairs], runs, level, condition, versions, _milliseconds("ttl", ttl), atomic)
+
+    def _gets(self, arrays: ByKey[AnyArray], after: After) -> Callable[[], list[Reply | Error]]:
+        pairs = _pairs(arrays)
+        return self._batch(_GET, [key for key, _ in pairs], [_core.one_run(x, True, after) for _, x in pairs])
+
+    def _batch(self, request: int, keys: list[bytes], runs: list[tuple[int, int, object]] | None = None, level: int = 0,
+               condition: Condition | None = None, versions: Versions | None = None, ttl_ms: int = 0,
+               is_atomic: bool = False) -> Callable[[], list[Reply | Error]]:
+        terms = {_key(key): _condition(None, version) for key, version in (versions or {}).items()}
+        if unknown := terms.keys() - set(keys):
+            raise ValueError(f"versions: {sorted(unknown)[0]!r} is none of the keys of this call")
+        others = _condition(condition, None)
+        items = [(key, run, *terms.get(key, others)) for key, run in zip(keys, runs or [_NOTHING] * len(keys))]
+        is_whole = truth("atomic", is_atomic)
+
+        def run_all() -> list[Reply | Error]:
+            answers = self._store._connection.batch(request, self._number, items, level, ttl_ms, is_whole)
+            out: list[Reply | Error] = [_failed(code, key) if code else _told(*reply) for key, (code, reply) in zip(keys, answers)]
+            failures = [each for each in out if isinstance(each, Error)]
+            if is_whole and failures:  # the others say that they were not done
+                raise next((each for each in failures if each.errno != errno.ECANCELED), failures[0])
+            return out
+
+        return run_all
+
+    def _page(self, prefix: str | bytes | None, regex: str | None, after: bytes, limit: int) -> list[FoundKey]:
         pattern = None if regex is None else text("regex", regex)
-        return [key for key, _ in self._store._connection.find(self._number, begin, pattern)]
+        begin = _key(prefix, "prefix") if prefix else b""
+        return [FoundKey(*found) for found in self._store._connection.scan(self._number, begin, pattern, after, limit)]
+
+    def _pages(self, prefix: str | bytes | None, regex: str | None, after: str | bytes | None,
+               limit: int) -> Callable[[], list[FoundKey]]:
+        """A function whose calls give one page after the other; none is left after an empty one."""
+        last, left = _key(after, "after") if after else b"", number("limit", limit)
+        has_ended = False
+
+        def page() -> list[FoundKey]:
+            nonlocal last, left, has_ended
+            if has_ended:
+                return []
+            wanted = min(left, _PAGE) if limit else _PAGE
+            found = self._page(prefix, regex, last, wanted)
+            left -= len(found)
+            has_ended = len(found) < wanted or (limit != 0 and left == 0)
+            last = found[-1].key if found else last
+            return found
+
+        return page
+
+    def watch(self, prefix: str | bytes | None = None, *, key: str | bytes | None = None) -> Watch:
+        """The changes, from now on, of the keys that begin with `prefix` (None: of all), or of one `key`. What was put before is not told:
+        scan() for it afterwards. Error with EMFILE: as many watches as the server allows; ENOTSUP: a cluster."""
+        if prefix is not None and key is not None:
+            raise ValueError("prefix and key: a watch is of one key, or of those that begin alike; give one of them")
+        begin = b"" if prefix is None else _key(prefix, "prefix")
+        made = Watch(self._store._connection.watch(self._number, begin if key is None else _key(key), key is not None))
+        self._store._watches.add(made)
+        return made
 
     def sync(self) -> None:
         """Returns when everything that was acknowledged for the pool is durable."""
@@ -173,6 +493,7 @@ class Store:
 
     def __init__(self, connection: _store.Connection):
         self._connection = connection
+        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         return f"<peerlane.store.Store {'connected' if self._connection.is_open else 'closed'}>"
@@ -196,7 +517,9 @@ class Store:
         self._connection.delete_pool(text("name", name))
 
     def close(self) -> None:
-        """What is under way ends with ECANCELED. Any number of times."""
+        """What is under way ends with ECANCELED, and watches end. Any number of times."""
+        for watch in list(self._watches):
+            watch.close()
         self._connection.close()
 
     def __enter__(self) -> "Self":

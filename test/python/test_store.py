@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import subprocess
+import threading
 
 import numpy as np
 import peerlane
@@ -116,8 +117,9 @@ def test_versions_and_whole_values(server, numbers):
         pool.put("empty", b"")
         assert pool.read("empty") == b""
         assert pool.keys(regex="^em") == [b"empty"]
-        with pytest.raises(ValueError, match="zero byte"):
-            pool.keys(b"a\0b")
+        pool.put(b"a\0b1", b"")
+        assert pool.keys(b"a\0b") == [b"a\0b1"]  # searches look for any bytes
+        pool.erase(b"a\0b1")
         with pytest.raises(TypeError, match="key: int"):
             pool.put(5, b"")
         pool.erase("k", version=second.version)
@@ -142,6 +144,185 @@ def test_a_pool_that_is_a_cache(server):
         with pytest.raises(ValueError, match="cache_memory_bytes: -1"):
             store.create_pool("other", cache=True, cache_memory_bytes=-1)
         store.delete_pool("cache")
+
+
+def test_many_keys_by_one_call(server, numbers):
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("many", durability="logged")
+        arrays = {f"k{i:03}": testing.array(numbers + i) if i % 10 == 0 else numbers + i for i in range(300)}  # of the GPU, too
+        put = pool.multi_put(arrays)
+        assert len({reply.version for reply in put}) == 300 and {reply.durability for reply in put} == {"logged"}
+        back = {key: np.zeros(numbers.shape, np.float32) for key in [*arrays, "nothing"]}
+        got = pool.multi_get(back)
+        assert [reply.version for reply in got[:300]] == [reply.version for reply in put]
+        assert isinstance(got[300], peerlane.Error) and got[300].errno == errno.ENOENT and "b'nothing'" in str(got[300])
+        assert all(np.array_equal(back[f"k{i:03}"], numbers + i) for i in range(300))
+        assert pool.multi_exists(["k000", b"k299", "nothing"]) == [True, True, False] and pool.exists("k007") and not pool.exists("x")
+        stats = pool.multi_stat(["k000", "nothing"])
+        assert stats[0].version == put[0].version and stats[1].errno == errno.ENOENT
+        views = pool.multi_read(["k001", "nothing", "k002"])
+        assert np.array_equal(np.frombuffer(views[0], np.float32), (numbers + 1).ravel()) and views[1].errno == errno.ENOENT
+        assert views[0].obj is views[2].obj  # one buffer, of which these are parts
+        # Each has an outcome of its own.
+        versions = {"k000": put[0].version, b"k001": put[1].version + 10**6}
+        mixed = pool.multi_put([("k000", b"x"), ("k001", b"y"), ("new", b"z")], condition="absent", versions=versions)
+        assert isinstance(mixed[0], peerlane.store.Reply) and mixed[1].errno == errno.ESTALE and mixed[2].value_bytes == 1
+        assert [each.errno for each in pool.multi_put({"new": b"", "k000": b""}, condition="absent")] == [errno.EEXIST] * 2
+        erased = pool.multi_erase(["new", "nothing", "k000"], versions={"k000": mixed[0].version})
+        assert isinstance(erased[0], peerlane.store.Reply) and erased[1].errno == errno.ENOENT and not pool.exists("k000")
+        assert pool.multi_put({}) == [] and pool.multi_get([]) == [] and pool.multi_read([]) == []
+        all_or_nothing(pool)
+        wrong_lists(pool)
+        store.delete_pool("many")
+    with pytest.raises(ValueError, match="closed"):
+        pool.multi_exists(["k000"])
+
+
+def all_or_nothing(pool):
+    before = pool.multi_stat(["k010", "k011"])
+    with pytest.raises(peerlane.Error) as told:
+        pool.multi_put({"k010": b"1", "k011": b"2"}, versions={"k011": 1}, atomic=True)
+    assert told.value.errno == errno.ESTALE and "k011" in told.value.strerror
+    assert pool.multi_stat(["k010", "k011"]) == before
+    done = pool.multi_put({"k010": b"1", "k011": b"2"}, versions={"k011": before[1].version}, atomic=True)
+    assert bytes(pool.read("k010")) == b"1" and done[1].version > before[1].version
+    with pytest.raises(peerlane.Error) as told:
+        pool.multi_erase(["k010", "nothing"], atomic=True)
+    assert told.value.errno == errno.ENOENT and pool.exists("k010")
+    pool.multi_erase(["k010", "k011"], atomic=True)
+    assert pool.multi_exists(["k010", "k011"]) == [False, False]
+    with pytest.raises(peerlane.Error) as told:
+        pool.multi_put({"large": bytes(5 << 20)}, atomic=True)
+    assert told.value.errno == errno.EMSGSIZE
+
+
+def wrong_lists(pool):
+    with pytest.raises(TypeError, match="keys: one str is given"):
+        pool.multi_erase("k012")
+    with pytest.raises(ValueError, match="versions: b'other' is none of the keys"):
+        pool.multi_put({"k012": b""}, versions={"other": 1})
+    with pytest.raises(ValueError, match="version: -1"):
+        pool.multi_put({"k012": b""}, versions={"k012": -1})
+    with pytest.raises(ValueError, match="read-only"):
+        pool.multi_get({"k012": b"1234"})
+    with pytest.raises(TypeError, match="atomic: int"):
+        pool.multi_put({"k012": b""}, atomic=1)
+    with pytest.raises(TypeError, match="key: int"):
+        pool.multi_put([(5, b"")])
+
+
+def test_keys_in_order(server):
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("order", durability="volatile")
+        pool.multi_put({f"a{i:05}": bytes(i % 7) for i in range(2500)})
+        pool.multi_put({"b": b"", "c\0d": b"1"})
+        found = list(pool.scan("a"))  # three pages
+        assert [one.key for one in found] == [b"a%05d" % i for i in range(2500)]
+        assert all(one.value_bytes == i % 7 and one.version for i, one in enumerate(found))
+        assert [one.key for one in pool.scan("a", after="a02497")] == [b"a02498", b"a02499"]
+        assert [one.key for one in pool.scan(limit=2)] == [b"a00000", b"a00001"]
+        assert len(list(pool.scan("a", limit=1700))) == 1700 and len(list(pool.scan(limit=1000))) == 1000
+        assert [one.key for one in pool.scan(regex="^a0000[12]$")] == [b"a00001", b"a00002"]
+        assert [one.key for one in pool.scan("c\0")] == [b"c\0d"] and not list(pool.scan("none"))
+
+        async def pages():
+            return [one.key async for one in pool.scan_async("a", limit=1500)]
+
+        assert asyncio.run(pages()) == [b"a%05d" % i for i in range(1500)]
+        assert pool.erase_prefix("a00") == 1000 and pool.erase_prefix("a00") == 0
+        assert asyncio.run(pool.erase_prefix_async("a")) == 1500 and pool.keys() == [b"b", b"c\0d"]
+        with pytest.raises(peerlane.Error):
+            pool.erase_prefix("")
+        with pytest.raises(ValueError, match="limit: -1"):
+            next(pool.scan(limit=-1))
+        store.delete_pool("order")
+
+
+def test_many_keys_without_blocking_the_loop(server, numbers):
+    async def several(pool):
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0)
+        values = [{f"{part}-{i}": np.full(500, i, np.float32) for i in range(400)} for part in range(4)]
+        await asyncio.gather(*(pool.multi_put_async(part) for part in values))
+        back = [{key: np.zeros(500, np.float32) for key in part} for part in values]
+        await asyncio.gather(*(pool.multi_get_async(part) for part in back))
+        assert all(np.array_equal(part[key], values[i][key]) for i, part in enumerate(back) for key in part) and ticks > 1
+        views = await pool.multi_read_async(["0-0", "0-1"])
+        assert np.frombuffer(views[1], np.float32)[0] == 1
+        assert await pool.multi_exists_async(["0-0", "nothing"]) == [True, False]
+        erased = await pool.multi_erase_async(["0-0", "nothing"])
+        assert erased[0].version and erased[1].errno == errno.ENOENT
+        with pytest.raises(peerlane.Error) as told:
+            await pool.multi_put_async({"0-1": b""}, condition="absent", atomic=True)
+        assert told.value.errno == errno.EEXIST
+        ticking.cancel()
+
+    with peerlane.store.open(server) as store:
+        asyncio.run(several(store.create_pool("several", durability="logged")))
+        store.delete_pool("several")
+
+
+def test_changes_are_told(server):
+    with peerlane.store.open(server) as store, peerlane.store.open(server) as other:
+        pool = store.create_pool("watched", durability="volatile")
+        theirs = other.open_pool("watched")
+        with pool.watch("a") as watch, pool.watch(key="a2") as of_one:
+            first = theirs.put("a1", b"123")
+            theirs.put("b", b"")
+            second = theirs.put("a2", b"")
+            theirs.erase("a1")
+            told = [watch.next(10) for _ in range(3)]
+            assert [(one.kind, one.key, one.version, one.value_bytes) for one in told] == [
+                ("put", b"a1", first.version, 3), ("put", b"a2", second.version, 0), ("erased", b"a1", first.version, 0)]
+            assert of_one.next(10) == told[1]
+            with pytest.raises(peerlane.Timeout):
+                watch.next(0.05)
+            with pytest.raises(ValueError, match="one of them"):
+                pool.watch("a", key="b")
+            timer = threading.Timer(0.2, watch.close)
+            timer.start()
+            assert list(watch) == []  # it ends when it is closed
+            timer.join()
+            with pytest.raises(peerlane.Error) as closed:
+                watch.next()
+            assert closed.value.errno == errno.ECANCELED
+        asyncio.run(awaited(pool, theirs))
+        forgotten = pool.watch()
+    assert not forgotten._watch.is_open  # the store closed it
+    with peerlane.store.open(server) as store:
+        store.delete_pool("watched")
+
+
+async def awaited(pool, theirs):
+    seen = []
+
+    async def follow(watch):
+        async for change in watch:
+            seen.append(change.key)
+
+    async with pool.watch() as watch:
+        task = asyncio.create_task(follow(watch))
+        await asyncio.sleep(0.05)
+        for i in range(3):
+            await theirs.put_async(f"c{i}", b"")
+        while len(seen) < 3:
+            await asyncio.sleep(0.01)
+        task.cancel()  # what its thread takes meanwhile is not lost
+        theirs.put("c3", b"")
+        assert (await anext(aiter(watch))).key == b"c3"
+        task = asyncio.create_task(follow(watch))
+        await asyncio.sleep(0.05)
+        watch.close()
+        await asyncio.wait_for(task, 10)
+    assert seen == [b"c0", b"c1", b"c2"]
 
 
 def test_closing_ends_what_is_under_way(server):

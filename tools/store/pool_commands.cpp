@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/text.hpp"
+#include "store/engine/eviction.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
 

@@ -9,12 +9,17 @@ namespace pl::store_tools {
 int run_serve(const tools::invocation& call);
 int run_put(const tools::invocation& call);
 int run_get(const tools::invocation& call);
+int run_multi_put(const tools::invocation& call);
+int run_multi_get(const tools::invocation& call);
+int run_exists(const tools::invocation& call);
+int run_watch(const tools::invocation& call);
 int run_ls(const tools::invocation& call);
 int run_find(const tools::invocation& call);
 int run_stat(const tools::invocation& call);
 int run_rm(const tools::invocation& call);
 int run_pool(const tools::invocation& call);
 int run_sync(const tools::invocation& call);
+int run_top(const tools::invocation& call);
 int run_stats(const tools::invocation& call);
 int run_perf(const tools::invocation& call);
 int run_check(const tools::invocation& call);

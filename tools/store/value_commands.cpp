@@ -1,143 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store put, get, stat, rm: values and files.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cinttypes>
 #include <cstdio>
-#include <cstring>
 
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
-#include "tools/store/reach.hpp"
+#include "store/engine/eviction.hpp"
+#include "tools/store/files.hpp"
+#include "tools/store/open_store.hpp"
 #include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
-namespace {
 
 using tools::presence;
 using tools::tool_failure;
-
-// A file as memory; standard input and output are "-".
-class file_memory {
- public:
-  static file_memory read(const std::string& path) {
-    file_memory out;
-    const int fd = path == "-" ? dup(STDIN_FILENO) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(errno).c_str()));
-    struct stat about {};
-    if (fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size > 0) {
-      out.bytes_ = static_cast<std::size_t>(about.st_size);
-      void* address = mmap(nullptr, out.bytes_, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
-      if (address != MAP_FAILED) out.mapped_ = address;
-    }
-    const int code = out.mapped_ == nullptr ? out.read_text(fd) : 0;
-    close(fd);
-    // A directory, for one: what was read of it must not take the place of the value.
-    if (code != 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(code).c_str()));
-    return out;
-  }
-  file_memory(file_memory&& other) noexcept
-      : mapped_(std::exchange(other.mapped_, nullptr)), bytes_(other.bytes_), text_(std::move(other.text_)) {}
-  ~file_memory() {
-    if (mapped_ != nullptr) munmap(mapped_, bytes_);
-  }
-  const void* data() const { return mapped_ != nullptr ? mapped_ : text_.data(); }
-  std::size_t size() const { return bytes_; }
-
- private:
-  file_memory() = default;
-  // Of a pipe, to its end. 0 or an errno value.
-  int read_text(int fd) {
-    char piece[65536];
-    for (;;) {
-      const ssize_t got = ::read(fd, piece, sizeof piece);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return bytes_ = text_.size(), got < 0 ? errno : 0;
-      text_.append(piece, static_cast<std::size_t>(got));
-    }
-  }
-  void* mapped_ = nullptr;
-  std::size_t bytes_ = 0;
-  std::string text_;
-};
-
-void write_file(const std::string& path, std::string_view bytes) {
-  const int fd = path == "-" ? dup(STDOUT_FILENO) : open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(errno).c_str()));
-  while (!bytes.empty()) {
-    const auto done = ::write(fd, bytes.data(), bytes.size());
-    if (done <= 0) {
-      const int code = errno;
-      close(fd);
-      throw tool_failure(format("%s: %s", path.c_str(), errno_text(code).c_str()));
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(done));
-  }
-  close(fd);
-}
-
-// A pool of a store, or of the cluster that the store is one of.
-class open_store {
- public:
-  open_store(const reach_options& target, const std::string& pool, bool make_pool = false)
-      : store_(reach(target)), cluster_(cluster_of(target, *store_)) {
-    pool_ = cluster_ ? pool_of(*cluster_, pool, make_pool) : pool_of(*store_, pool, make_pool);
-  }
-  store_client::reply stat(const std::string& key) {
-    return cluster_ ? cluster_->stat(pool_, key) : store_->run(store_->make_plain(store_protocol::opcode::stat, pool_, key));
-  }
-  store_client::reply put(const std::string& key, const store_client::memory& source,
-                          const store_client::put_request& options) {
-    return cluster_ ? cluster_->put(pool_, key, source, options)
-                    : store_->run(store_->make_put(pool_, key, source, options));
-  }
-  store_client::reply get(const std::string& key, const store_client::memory& destination,
-                          const store_client::get_request& options) {
-    return cluster_ ? cluster_->get(pool_, key, destination, options)
-                    : store_->run(store_->make_get(pool_, key, destination, options));
-  }
-  // In their order.
-  std::vector<store_client::reply> erase(const std::vector<std::string>& keys) {
-    std::vector<store_client::reply> out;
-    if (cluster_) {
-      for (const auto& key : keys) out.push_back(cluster_->erase(pool_, key));
-      return out;
-    }
-    std::vector<store_client::operation_ptr> all;
-    for (const auto& key : keys) all.push_back(store_->make_erase(pool_, key, {}));
-    store_->start(all);
-    for (const auto& one : all) {
-      store_->wait(one);
-      out.push_back(one->got);
-    }
-    return out;
-  }
-
- private:
-  std::unique_ptr<store_client::client> store_;
-  std::unique_ptr<store_client::router> cluster_;
-  std::uint32_t pool_ = 0;
-};
-
-struct condition_options {
-  bool if_absent = false;
-  std::int64_t if_version = 0;
-  void add(tools::command_parser& parser) {
-    parser.flag("--if-absent", if_absent, "Only if there is no such key (EEXIST)");
-    parser.integer("--if-version", if_version, 0, INT64_MAX, "Only if this is the present version (ESTALE) [any]");
-  }
-  std::optional<store_protocol::precondition> get() const {
-    if (if_absent) return store_protocol::precondition{store_protocol::condition::if_absent, 0};
-    if (if_version != 0)
-      return store_protocol::precondition{store_protocol::condition::if_version, static_cast<std::uint64_t>(if_version)};
-    return std::nullopt;
-  }
-};
-
-}  // namespace
 
 int run_put(const tools::invocation& call) {
   reach_options target;
@@ -254,23 +130,31 @@ int run_stat(const tools::invocation& call) {
 
 int run_rm(const tools::invocation& call) {
   reach_options target;
-  std::string pool_name;
+  condition_options condition;
+  std::string pool_name, prefix;
   std::vector<std::string> keys;
-  bool force = false;
-  tools::command_parser parser(call, "Erases values");
+  bool force = false, is_atomic = false;
+  tools::command_parser parser(call, "Erases values: keys by name, or all that begin alike");
   parser.positional("POOL", presence::required, pool_name, "Pool");
-  parser.positional("KEY", presence::required, keys, "Keys");
+  parser.positional("KEY", presence::optional, keys, "Keys");
+  parser.text("--prefix", "PREFIX", prefix, "Erase the keys that begin so, and say how many there were");
   parser.flag("-f,--force", force, "Keys that are not there are no error");
+  parser.flag("--atomic", is_atomic, "All keys or none");
+  condition.add(parser, condition_options::of_erase);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  const auto all = open_store(target, pool_name).erase(keys);
-  int code = tools::kExitOk;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].status == 0 || (force && all[i].status == ENOENT)) continue;
-    std::fprintf(stderr, "%s: %s\n", keys[i].c_str(), all[i].text.c_str());
-    code = tools::kExitFailed;
+  if (keys.empty() == prefix.empty()) throw tool_failure("give keys, or --prefix PREFIX: peerlane store rm POOL KEY...");
+  open_store store(target, pool_name);
+  if (!prefix.empty()) {
+    if (is_atomic || condition.get()) throw tool_failure("--prefix: neither --atomic nor --if-version go with it");
+    const auto erased = store.erase_prefix(prefix);
+    std::printf("erased %s\n", plural(erased, "key").c_str());
+    return tools::kExitOk;
   }
-  return code;
+  std::vector<store_client::batch_entry> entries(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) entries[i].key = keys[i], entries[i].only = condition.get();
+  const auto all = store.batch(store_protocol::opcode::batch_erase, entries, is_atomic);
+  return report_failures(keys, all, force ? ENOENT : 0);
 }
 
 }  // namespace pl::store_tools

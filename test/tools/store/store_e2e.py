@@ -67,7 +67,7 @@ class Server:
 
 def usage():
     done = good("--help")
-    for name in ("serve", "put", "get", "ls", "find", "stat", "rm", "pool", "sync", "stats", "check", "repair", "backup", "restore",
+    for name in ("serve", "put", "get", "multi-put", "multi-get", "exists", "watch", "top", "ls", "find", "stat", "rm", "pool", "sync", "stats", "check", "repair", "backup", "restore",
                  "gpu-direct-demo", "perf"):
         check(f"\n  {name} " in done.out, name, done.out)
         check("Usage:" in good(name, "--help").out, name)
@@ -119,6 +119,124 @@ def files():
                 warnings = [json.loads(line) for line in file if '"level":"warn"' in line]
             check([(one["op"], "quota" in one["why"]) for one in warnings] == [("put", True)], warnings)
             check(run("ls", "models", **variables).code == 1)
+
+
+def many():
+    """Many files by one call, and what begins alike."""
+    with tempfile.TemporaryDirectory() as folder, Server(folder) as server:
+        where = {"PEERLANE_STORE": server.socket}
+        below, target = os.path.join(folder, "below"), os.path.join(folder, "target")
+        names = [f"layer{i}/part{j}" for i in range(20) for j in range(60)]
+        for number, name in enumerate(names):
+            os.makedirs(os.path.join(below, os.path.dirname(name)), exist_ok=True)
+            with open(os.path.join(below, name), "wb") as file:
+                file.write(os.urandom(number * 37 % 5000 if number % 100 else 300_000))
+        os.symlink("/etc/passwd", os.path.join(below, "link"))  # not followed
+        done = good("multi-put", "--make-pool", "models", "--from", below, "--prefix", "run1/", **where)
+        check("put 1200 values of " in done.out and "failed" not in done.out, done.out)
+        check(len(good("ls", "models", **where).out.split()) == 1200)
+        check("got 1200 values of " in good("multi-get", "models", "--prefix", "run1/", "--to", target, **where).out)
+        check(files_in(below) == {**{os.path.join(below, name): open(os.path.join(target, "run1", name), "rb").read() for name in names},
+                                  os.path.join(below, "link"): open("/etc/passwd", "rb").read()})
+        one, two = os.path.join(below, names[1]), os.path.join(below, names[2])
+        check("put 2 values of 111 bytes" in good("multi-put", "models", f"a={one}", f"b={two}", "--atomic", **where).out)
+        # Each has an outcome of its own; of all or none, none has.
+        done = run("multi-put", "models", f"a={one}", f"c={two}", "--if-absent", **where)
+        check(done.code == 1 and "put 1 value of 74 bytes, 1 failed" in done.out and done.err.startswith("a: "), done.out, done.err)
+        done = run("multi-put", "models", f"a={one}", f"d={two}", "--if-absent", "--atomic", **where)
+        check(done.code == 1 and "put 0 values of 0 bytes, 2 failed" in done.out, done.out, done.err)
+        done = run("exists", "models", "a", "d", "c", **where)
+        check(done.code == 1 and "a: yes, 37 bytes, version " in done.out and "d: no" in done.out, done.out)
+        check(good("exists", "models", "a", "c", "-q", **where).out == "")
+        done = run("multi-get", "models", "a", "none", "c", "--to", target, **where)
+        check(done.code == 1 and "got 2 values of 111 bytes, 1 failed" in done.out and done.err.startswith("none: "), done.out, done.err)
+        # A key does not lead out of the folder.
+        for key in ("../out", "/etc/out", "a/../../out", "b/"):
+            good("put", "models", key, one, **where)
+            done = run("multi-get", "models", key, "a", "--to", target, **where)
+            check(done.code == 1 and "no file below" in done.err and "got 1 value" in done.out, key, done.out, done.err)
+            good("rm", "models", key, **where)
+        check(not os.path.exists(os.path.join(folder, "out")))
+        version = good("stat", "models", "a", **where).out.split("version ")[1].split()[0]
+        check(run("rm", "models", "a", "--if-version", str(int(version) + 1), **where).code == 1)
+        good("rm", "models", "a", "--if-version", version, **where)
+        check(run("rm", "models", "b", "none", "--atomic", **where).code == 1)
+        good("exists", "models", "b", **where)
+        good("rm", "models", "b", "c", "--atomic", **where)
+        check("erased 60 keys" in good("rm", "models", "--prefix", "run1/layer7/", **where).out)
+        check("erased 1140 keys" in good("rm", "models", "--prefix", "run1/", **where).out)
+        check(good("ls", "models", **where).out == "")
+        for wrong, words in ((("multi-put", "models"), "KEY=FILE"), (("multi-put", "models", "a"), "KEY=FILE"), (("rm", "models"), "--prefix"),
+                             (("multi-get", "models", "a"), "--to"), (("multi-put", "models", "--from", folder + "/none"), "none")):
+            done = run(*wrong, **where)
+            check(done.code == 1 and words in done.err, wrong, done.err)
+
+
+def top():
+    """What a server does, while a benchmark runs."""
+    with tempfile.TemporaryDirectory() as folder, Server(folder) as server:
+        where = ("--socket", server.socket)
+        idle = good("top", "--once", "--interval-ms", "50", *where).out
+        check("connections 1 " in idle and "requests/s:" in idle and "pool " in idle, idle)
+        good("pool", "create", "blocks", "--cache", "--cache-memory", "16M", *where)
+        load = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "perf", "--test", "ycsb-b", "--server", server.socket, "--elements", "500",
+                                 "--value_length", "20000", "--durability", "volatile", "--cores", "1", "--duration", "20", "--pool_name", "busy"],
+                                env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            told = {}
+            end = time.monotonic() + 15
+            while not any(pool["hits_per_s"] > 0 for pool in told.get("pools", ())) and time.monotonic() < end:
+                told = json.loads(good("top", "--once", "--json", "--interval-ms", "300", *where).out)
+        finally:
+            load.kill()
+            load.wait()
+        busy = [pool for pool in told["pools"] if pool["hits_per_s"] > 0]
+        check(len(busy) == 1 and busy[0]["keys"] > 0 and 0 < busy[0]["hit_share"] <= 1 and busy[0]["kind"] == "durable", told)
+        check([pool["kind"] for pool in told["pools"] if pool["pool"] == "blocks"] == ["cache"], told)
+        check(told["value_bytes_out_per_s"] > 0 and told["operations_per_s"] and told["connections"] >= 2 and told["seconds"] >= 0.3, told)
+        # Renewed until it is interrupted.
+        renewed = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "top", "--json", "--interval-ms", "50", *where], env=environment(),
+                                   stdout=subprocess.PIPE, text=True)
+        lines = [json.loads(renewed.stdout.readline()) for _ in range(3)]
+        renewed.send_signal(signal.SIGTERM)
+        check(renewed.wait(10) == 0 and all(line["failed_per_s"] == 0 for line in lines), lines)
+        renewed.stdout.close()
+
+
+def watch():
+    """A line for each change, over a restart of the server."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "in")
+        with open(source, "wb") as file:
+            file.write(b"123")
+
+        def begin(*arguments):
+            process = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "watch", "models", *arguments, "--socket", server.socket],
+                                       env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            check("watching models/" in process.stderr.readline())
+            return process
+
+        with Server(folder) as server:
+            where = ("--socket", server.socket)
+            good("put", "--make-pool", "models", "before", source, *where)
+            watching, of_one, as_json = begin("a"), begin("--key", "ab", "--count", "1"), begin("--json", "--count", "3")
+            for key in ("ab", "b", "ac"):
+                good("put", "models", key, source, *where)
+            good("rm", "models", "ab", *where)
+            lines = [watching.stdout.readline().split() for _ in range(3)]
+            check([line[:2] for line in lines] == [["put", "ab"], ["put", "ac"], ["erased", "ab"]], lines)
+            check(lines[0][2:] == ["version", lines[2][3], "bytes", "3"], lines)
+            check(of_one.communicate(timeout=30)[0].split()[:2] == ["put", "ab"] and of_one.returncode == 0)
+            told = [json.loads(line) for line in as_json.communicate(timeout=30)[0].splitlines()]
+            check([(one["change"], one["key"], one["value_bytes"]) for one in told] == [("put", key, 3) for key in ("ab", "b", "ac")], told)
+            check("not both" in run("watch", "models", "a", "--key", "b", *where).err)
+            check(run("watch", "none", *where).code == 1)
+        with Server(folder) as server:
+            check("lost" in watching.stdout.readline())
+            good("put", "models", "ad", source, "--socket", server.socket)
+            check(watching.stdout.readline().split()[:2] == ["put", "ad"])
+            watching.send_signal(signal.SIGINT)
+            check(watching.wait(10) == 0, watching.returncode)
 
 
 def folder():

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of peerlane._store share: the connection, keys, memory, and what an operation tells.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <optional>
+#include <peerlane/store.hpp>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "arguments.hpp"
+#include "error.hpp"
+
+namespace nb = nanobind;
+
+namespace pl::py {
+
+// What a caller of Python says where the bytes lie: peerlane._core.one_run() has looked at the tensor.
+using run = std::tuple<std::uint64_t, std::uint64_t, nb::object>;  // address, size in bytes, what keeps the memory
+// version, value_bytes, moved_bytes, path, durability: numbers of <peerlane/store.h>.
+using reply = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint32_t>;
+
+inline reply reply_of(const peerlane::op_info& info) {
+  return {info.version, info.size_bytes, info.moved_bytes, info.path, info.durability};
+}
+
+// A key's bytes, kept while the GIL is not held.
+struct key_bytes {
+  explicit key_bytes(bytes_argument given) : owner(given.as("key")), text(owner.c_str(), owner.size()) {}
+  nb::bytes owner;
+  std::string_view text;
+};
+
+inline peerlane::buffer buffer_at(const run& memory) {
+  return peerlane_buffer{std::get<0>(memory), std::get<1>(memory), PEERLANE_MEMORY_ANY, 0};
+}
+
+class connection {
+ public:
+  connection(const std::optional<std::string>& socket, const std::optional<std::string>& endpoint,
+             const std::optional<std::tuple<std::string, std::string, std::string>>& tls, std::int64_t timeout_ms) {
+    auto options = peerlane::store::options();
+    if (socket) options.socket = socket->c_str();
+    if (endpoint) options.endpoint = endpoint->c_str();
+    if (tls) {
+      options.tls_certificate = std::get<0>(*tls).c_str();
+      options.tls_key = std::get<1>(*tls).c_str();
+      options.tls_authority = std::get<2>(*tls).c_str();
+    }
+    options.timeout_ms = timeout_ms;
+    const nb::gil_scoped_release waiting;
+    store_.emplace(value_of(peerlane::store::open(&options)));
+  }
+  ~connection() { (void)end(); }
+  connection(const connection&) = delete;
+  connection& operator=(const connection&) = delete;
+
+  void close() { must(end()); }
+  bool is_open() const noexcept { return store_.has_value(); }
+  const peerlane::store& store() const {
+    if (!store_) throw nb::value_error("the store is closed");
+    return *store_;
+  }
+
+ private:
+  peerlane::status end() {
+    if (!store_) return {};
+    const nb::gil_scoped_release waiting;  // copies under way are waited for
+    const auto outcome = store_->close();
+    store_.reset();
+    return outcome;
+  }
+  std::optional<peerlane::store> store_;
+};
+
+using self_t = nb::handle_t<connection>;
+inline const peerlane::store& store_of(self_t self) { return nb::inst_ptr<connection>(self)->store(); }
+
+// `call(store)` without the GIL; throws what it failed with.
+template <class Call>
+auto asked(self_t self, Call&& call) {
+  const auto& store = store_of(self);
+  auto outcome = [&] {
+    const nb::gil_scoped_release waiting;
+    return call(store);
+  }();
+  if constexpr (requires { *outcome; }) return value_of(std::move(outcome));
+  else must(outcome);
+}
+
+inline peerlane_put_options put_options(std::uint32_t durability, std::uint32_t condition, std::uint64_t version,
+                                        std::uint64_t ttl_ms = 0) {
+  auto options = peerlane::store::put_options();
+  options.durability = durability;
+  options.condition = condition;
+  options.expected_version = version;
+  options.ttl_ms = ttl_ms;
+  return options;
+}
+
+// store_batches.cpp: many keys by one call, keys a page at a time.
+void bind_batches(nb::class_<connection>& bound);
+// store_watch.cpp: changes of keys.
+void bind_watches(nb::module_& module, nb::class_<connection>& bound);
+
+}  // namespace pl::py

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files whose bytes are values. Their failures are tool_failures that name the file.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace pl::store_tools {
+
+// A file as memory; "-" is standard input.
+class file_memory {
+ public:
+  static file_memory read(const std::string& path);
+  file_memory(file_memory&& other) noexcept
+      : mapped_(std::exchange(other.mapped_, nullptr)), bytes_(other.bytes_), text_(std::move(other.text_)) {}
+  file_memory& operator=(file_memory&&) = delete;
+  ~file_memory();
+  const void* data() const { return mapped_ != nullptr ? mapped_ : text_.data(); }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  file_memory() = default;
+  // Of a pipe, to its end. 0 or an errno value.
+  int read_text(int fd);
+  void* mapped_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::string text_;
+};
+
+// "-" is standard output.
+void write_file(const std::string& path, std::string_view bytes);
+
+// The regular files below a folder, by their paths within it, in order. Links are not followed.
+std::vector<std::string> files_below(const std::string& folder);
+// Where the value of a key goes below a folder: "a/b" into a folder "a", which is made. Throws for a key that would lead out
+// of the folder, or that no file can have as its name.
+std::string file_of_key(const std::string& folder, const std::string& key);
+
+}  // namespace pl::store_tools
