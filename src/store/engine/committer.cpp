@@ -190,7 +190,7 @@ void committer::publish_volatile_names(group& commit_group) {
     const pool_ref pool = components_.known.find(pool_of(full));
     if (!pool) continue;
     std::lock_guard lock(pool->names_mutex);
-    pool->volatile_names.emplace(key_of(full));
+    pool->volatile_names.insert(key_of(full));
   }
 }
 
@@ -238,9 +238,8 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   if (key.before.exists && !key.now.exists) tell(change::erased, full, key.before.version);
   if (!pool || was_volatile == is_volatile) return;
   std::lock_guard names(pool->names_mutex);
-  if (is_volatile) pool->volatile_names.emplace(key_of(full));
-  else if (const auto name = pool->volatile_names.find(key_of(full)); name != pool->volatile_names.end())
-    pool->volatile_names.erase(name);
+  if (is_volatile) pool->volatile_names.insert(key_of(full));
+  else pool->volatile_names.erase(key_of(full));
 }
 
 void committer::forget_pool(const pool_ref& pool) {

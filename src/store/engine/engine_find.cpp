@@ -26,11 +26,11 @@ void add_names(pool_state& pool, std::string_view first_key, std::string_view pr
                found_keys& destination) {
   std::lock_guard lock(pool.names_mutex);
   std::size_t taken = 0;
-  for (auto name = pool.volatile_names.lower_bound(first_key); name != pool.volatile_names.end() && taken < limit;
-       ++name, ++taken) {
-    if (!std::string_view(*name).starts_with(prefix)) break;
-    destination.try_emplace(*name);
-  }
+  pool.volatile_names.visit(first_key, [&](std::string_view name) {
+    if (taken++ == limit || !name.starts_with(prefix)) return false;
+    destination.try_emplace(std::string(name));
+    return true;
+  });
 }
 
 }  // namespace

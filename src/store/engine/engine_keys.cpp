@@ -65,15 +65,13 @@ void engine::impl::forget_indexed(table::shard& shard, std::uint64_t limit) {
   constexpr int kMaxVisits = 1024;  // the visit holds the shard's lock
   std::vector<value_ref> gone;      // let go of behind the lock
   const std::lock_guard lock(shard.mutex);
-  auto next = shard.recent.end();
-  for (int visited = 0; visited < kMaxVisits && next != shard.recent.begin() && values->heap_bytes() > limit; ++visited) {
-    entry& one = **--next;
+  entry* next = shard.recent.last();
+  for (int visited = 0; visited < kMaxVisits && next != nullptr && values->heap_bytes() > limit; ++visited) {
+    entry& one = *std::exchange(next, next->newer);
     if (one.is_volatile || one.committing || one.loading || one.current.use_count() != 1) continue;
     gone.push_back(one.current);
-    const auto after = std::next(next);
     shard.set_current(one, nullptr);
     shard.drop_if_empty(one);
-    next = after;
   }
 }
 

@@ -232,7 +232,7 @@ result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const st
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
   destination.cache = source.cache, destination.expires_ns = source.expires_ns;
-  if (!source.owns_extents) destination.on_disk = source.on_disk;
+  if (!source.owns_extents) destination.on_disk = source.on_disk.get();
   auto pieces = destination.spans();
   const bool shares_block = source.length_bytes <= store::arena::kSlotBytes;
   const block_buffer apart(1);
@@ -360,7 +360,7 @@ result<pinned_value> engine::impl::pin(session_id session, const pool_state& poo
   }
   pinned_value made;
   made.info = stored->info();
-  made.segments = stored->segments;
+  made.segments = stored->segments.copy();
   made.pin = owners.add(session, std::move(stored));
   if (made.pin == 0) return failure{EBADF, "store: no such session"};
   count(state.gets);

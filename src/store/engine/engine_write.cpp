@@ -87,7 +87,7 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
   for (;;) {
     const std::uint64_t seen = memory->releases();
     if (auto pieces = memory->allocate(length_bytes, place)) {
-      made->segments = std::move(*pieces);
+      made->segments = *pieces;
       made->is_lasting = place.lasting;
       return made;
     }
@@ -123,12 +123,12 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
   {
     std::lock_guard lock(shard.mutex);
     auto& recent = shard.list_of(candidates == victims::small_lasting);
-    auto next = recent.end();
+    entry* next = recent.last();
     int skips = 0;
     std::uint64_t found = 0;
-    for (int visited = 0; visited < kMaxVisits && next != recent.begin() && evicted + found < std::max(bytes, kSpillBytes);
+    for (int visited = 0; visited < kMaxVisits && next != nullptr && evicted + found < std::max(bytes, kSpillBytes);
          ++visited) {
-      entry& key_entry = **--next;
+      entry& key_entry = *std::exchange(next, next->newer);
       // Values in use stay, and do not count as visited.
       const bool in_use = key_entry.committing || key_entry.loading || key_entry.current.use_count() != 1;
       if (in_use || (candidates == victims::lasting && !key_entry.current->is_lasting)) {
@@ -143,10 +143,8 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
       if (evicted + found >= bytes) break;  // values that need no write are not evicted in advance
       evicted += key_entry.current->length_bytes;
       gone.push_back(key_entry.current);
-      const auto after = std::next(next);
       shard.set_current(key_entry, nullptr);
       shard.drop_if_empty(key_entry);
-      next = after;
     }
   }
   for (const value_ref& stored : gone) {
@@ -300,7 +298,7 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
   op.made->level = durability::volatile_;
   if (now == nullptr) {
     std::lock_guard names(pool.names_mutex);
-    pool.volatile_names.emplace(key_of(op.full));
+    pool.volatile_names.insert(key_of(op.full));
   }
   entry& slot = key_entry != nullptr ? *key_entry : shard.add(op.full);
   shard.set_current(slot, op.made);

@@ -7,12 +7,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "store/engine/name_set.hpp"
 #include "store/engine/pool_cache.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/types.hpp"
@@ -65,12 +65,12 @@ struct pool_state {
   // The key was erased, or evicted: it is no name of memory alone any more.
   void forget_name(std::string_view key) {
     std::lock_guard lock(names_mutex);
-    if (const auto known = volatile_names.find(key); known != volatile_names.end()) volatile_names.erase(known);
+    volatile_names.erase(key);
   }
 
   // Keys whose truth is in memory alone, in order, for find().
   std::mutex names_mutex;
-  std::set<std::string, std::less<>> volatile_names;
+  name_set volatile_names;
 
  private:
   mutable std::mutex options_mutex_;

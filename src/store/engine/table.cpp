@@ -40,14 +40,13 @@ void table::shard::set_current(entry& key_entry, value_ref next) {
   const bool list_it = next && !next->cache && !next->segments.empty();
   const bool small = list_it && next->is_lasting && next->length_bytes <= arena::kSlotBytes;
   if (key_entry.listed && (!list_it || small != key_entry.listed_small)) {
-    list_of(key_entry.listed_small).erase(key_entry.recent);
+    list_of(key_entry.listed_small).remove(key_entry);
     key_entry.listed = false;
   }
   if (key_entry.listed) {
     touch(key_entry);
   } else if (list_it) {
-    auto& mine = list_of(small);
-    key_entry.recent = mine.insert(mine.begin(), &key_entry);
+    list_of(small).add(key_entry);
     key_entry.listed = true;
     key_entry.listed_small = small;
   }

@@ -15,7 +15,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,11 +42,30 @@ struct entry {
   value_ref current;         // null: see the index (or it is being loaded or committed for the first time)
   bool is_volatile = false;  // current is the truth, the index has no record
   bool committing = false;
+  bool listed = false, listed_small = false;  // in one of the shard's lists: current is in memory
   std::shared_ptr<load> loading;
-  const std::string* key = nullptr;    // of this entry, in the map
-  std::list<entry*>::iterator recent;  // in the shard's list, if current is in memory
-  bool listed = false, listed_small = false;
-  std::unique_ptr<cache_entry> cached;  // the pool is a cache, which then knows the value instead of the shard's lists
+  const std::string* key = nullptr;          // of this entry, in the map
+  entry *newer = nullptr, *older = nullptr;  // in that list
+  std::unique_ptr<cache_entry> cached;       // the pool is a cache, which then knows the value instead of the shard's lists
+};
+
+// Entries by their last use. They lie elsewhere, and are in one list at most.
+class recent_list {
+ public:
+  void add(entry& one) noexcept {  // as the newest
+    one.newer = nullptr;
+    one.older = first_;
+    (first_ != nullptr ? first_->newer : last_) = &one;
+    first_ = &one;
+  }
+  void remove(entry& one) noexcept {
+    (one.newer != nullptr ? one.newer->older : first_) = one.older;
+    (one.older != nullptr ? one.older->newer : last_) = one.newer;
+  }
+  entry* last() const noexcept { return last_; }  // the oldest; null: it is empty
+
+ private:
+  entry *first_ = nullptr, *last_ = nullptr;
 };
 
 class table {
@@ -73,9 +91,8 @@ class table {
     std::mutex mutex;
     std::atomic<std::uint64_t>* heap_bytes = nullptr;  // of all shards
     std::unordered_map<std::string, entry, hash, std::equal_to<>> entries;
-    std::list<entry*> recent;  // front: used last
-    std::list<entry*>
-        recent_small;  // of these those that are lasting and share a block: eviction takes them for their like alone
+    recent_list recent;
+    recent_list recent_small;  // those that are lasting and share a block: eviction takes them for their like alone
 
     // All with the mutex held.
     entry* find(std::string_view key) {
@@ -88,9 +105,11 @@ class table {
     void touch(entry& key_entry) {
       if (key_entry.cached) return key_entry.cached->owner->used(*key_entry.cached);
       auto& mine = list_of(key_entry.listed_small);
-      if (key_entry.listed) mine.splice(mine.begin(), mine, key_entry.recent);
+      if (!key_entry.listed) return;
+      mine.remove(key_entry);
+      mine.add(key_entry);
     }
-    std::list<entry*>& list_of(bool small) { return small ? recent_small : recent; }
+    recent_list& list_of(bool small) { return small ? recent_small : recent; }
     // Drops an entry that holds no state any more.
     void drop_if_empty(entry& key_entry);
   };

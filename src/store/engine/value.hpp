@@ -13,6 +13,7 @@
 #include "store/engine/arena.hpp"
 #include "store/engine/extents.hpp"
 #include "store/engine/pool_cache.hpp"
+#include "store/engine/segment_list.hpp"
 #include "store/engine/types.hpp"
 
 namespace pl::store {
@@ -21,7 +22,7 @@ struct value {
   value(arena& m, extents& d) : memory(m), space(d) {}
   ~value() {
     memory.release(segments, is_lasting);
-    if (owns_extents) space.release(std::move(on_disk));
+    if (owns_extents) space.release(on_disk.take());
   }
   value(const value&) = delete;
   value& operator=(const value&) = delete;
@@ -46,16 +47,16 @@ struct value {
 
   arena& memory;
   extents& space;
-  std::vector<segment> segments;  // in the arena; empty: on disk only
-  std::vector<segment> on_disk;   // whole blocks
-  bool owns_extents = false;      // else a record of the index does
-  bool is_lasting = false;        // its memory is counted so (arena.hpp)
+  segment_list segments;      // in the arena; empty: on disk only
+  rare_segments on_disk;      // whole blocks
+  bool owns_extents = false;  // else a record of the index does
+  bool is_lasting = false;    // its memory is counted so (arena.hpp)
+  durability level = durability::volatile_;
   version_t version = 0;
   std::uint64_t length_bytes = 0;
   std::uint32_t crc = 0;
   std::atomic<std::uint32_t> user_flags{0};
   std::int64_t written_unix_ns = 0;
-  durability level = durability::volatile_;
   std::shared_ptr<pool_cache> cache;  // of its pool, if that is one
   std::uint64_t expires_ns = 0;       // monotonic; 0: never
   // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.

@@ -117,7 +117,7 @@ result<std::vector<segment>> value_writer::extents_for(std::uint64_t offset, std
       return failure{ENOSPC, "store: the free space of the disk is too scattered for the value"};
     auto pieces = owner_.allocate_extents(more, 0, most - made_->on_disk.size());
     if (!pieces) return pieces;
-    made_->on_disk.insert(made_->on_disk.end(), pieces->begin(), pieces->end());
+    made_->on_disk.append(*pieces);
     taken_bytes += whole_blocks(more);
   }
   return part_of(made_->on_disk, offset, size);
