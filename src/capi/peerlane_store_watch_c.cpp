@@ -86,11 +86,11 @@ PL_EXPORT int peerlane_store_watch_open(peerlane_store_t store, peerlane_pool_t 
     if (options.prefix_size_bytes > pl::store_protocol::kMaxKeyBytes)
       return fail(EINVAL, "a key has at most 4096 bytes, and so has what it begins with");
     if (one->cluster) return fail(ENOTSUP, "the servers of a cluster have no watches: keys move between them");
-    watcher::target what;
-    what.pool = pool;
-    what.prefix = pl::key_of(options.prefix, options.prefix_size_bytes);
-    what.exact = options.is_key != 0;
-    auto made = watcher::open(*one->store, std::move(what));
+    watcher::target asked;
+    asked.pool = pool;
+    asked.prefix = pl::key_of(options.prefix, options.prefix_size_bytes);
+    asked.exact = options.is_key != 0;
+    auto made = watcher::open(*one->store, std::move(asked));
     if (!made) return fail(made.error());
     auto kept = std::make_shared<open_watch>();
     kept->owner = one;

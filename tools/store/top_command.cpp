@@ -63,7 +63,7 @@ std::string label_of(const std::string& name) {
 }
 
 struct sample {
-  clock::time_point when;
+  clock::time_point taken;
   numbers metrics;
   std::vector<store_protocol::pool_entry> pools;
 };
@@ -72,7 +72,7 @@ sample take_sample(store_client::client& store) {
   sample out;
   out.metrics = parse_metrics(must(store.run(store.make_plain(opcode::stats, 0, {}))).body);
   out.pools = tools::must(store.list_pools());
-  out.when = clock::now();
+  out.taken = clock::now();
   return out;
 }
 
@@ -97,8 +97,8 @@ struct report {
 
 report compare(const sample& before, const sample& now) {
   report out;
-  out.seconds = std::chrono::duration<double>(now.when - before.when).count();
-  const auto rate = [&](auto&& of) { return std::max(0.0, of(now.metrics) - of(before.metrics)) / out.seconds; };
+  out.seconds = std::chrono::duration<double>(now.taken - before.taken).count();
+  const auto rate = [&](auto&& count) { return std::max(0.0, count(now.metrics) - count(before.metrics)) / out.seconds; };
   const auto gauge = [&](const char* name) { return value_of(now.metrics, std::string("peerlane_store_") + name); };
   out.connections = gauge("connections");
   out.watches = gauge("watches");
@@ -214,9 +214,9 @@ int run_top(const tools::invocation& call) {
   const bool is_renewed = !once && !as_json && isatty(STDOUT_FILENO) != 0;
   for (sample before = take_sample(*store); sleep_for(interval_ms);) {
     sample now = take_sample(*store);
-    const report told = compare(before, now);
+    const report difference = compare(before, now);
     if (is_renewed) std::printf("\033[H\033[2J");
-    as_json ? print_json(told) : print_table(told);
+    as_json ? print_json(difference) : print_table(difference);
     if (std::fflush(stdout) != 0 || once) break;
     if (!as_json && !is_renewed) std::printf("\n");
     before = std::move(now);

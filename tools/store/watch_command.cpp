@@ -68,13 +68,13 @@ int run_watch(const tools::invocation& call) {
   std::signal(SIGTERM, on_signal);
   std::fprintf(stderr, "watching %s/%s\n", pool_name.c_str(), key.empty() ? prefix.c_str() : key.c_str());
   constexpr auto kLook = std::chrono::milliseconds(200);  // for a signal
-  for (std::int64_t told = 0; !g_ends;) {
+  for (std::int64_t printed = 0; !g_ends;) {
     const auto events = watch->next(store_client::clock::now() + kLook);
     // A server that starts again comes back; until then there is nothing to say.
     if (!events && events.code() == ECONNRESET) continue;
     for (const watch_event& one : tools::must(events)) {
       as_json ? print_json(one) : print_line(one);
-      if (++told == count) g_ends = true;
+      if (++printed == count) g_ends = true;
       if (g_ends) break;
     }
     if (std::fflush(stdout) != 0) break;  // nobody reads any more

@@ -26,8 +26,8 @@ bool must_begin_again(int code) {
 
 }  // namespace
 
-result<std::unique_ptr<watcher>> watcher::open(client& connection, target what) {
-  std::unique_ptr<watcher> made(new watcher(connection, std::move(what)));
+result<std::unique_ptr<watcher>> watcher::open(client& connection, target watched) {
+  std::unique_ptr<watcher> made(new watcher(connection, std::move(watched)));
   if ((connection.server_capabilities() & store_protocol::capability::watch) == 0)
     return failure{ENOTSUP, "the server knows no watches: it is of an earlier release"};
   const auto one = made->make_begin();
@@ -39,7 +39,7 @@ result<std::unique_ptr<watcher>> watcher::open(client& connection, target what) 
 
 watcher::~watcher() {
   if (token_ == 0) return;
-  const auto one = connection_.make_plain(opcode::watch_end, what_.pool, {}, kEndMs);
+  const auto one = connection_.make_plain(opcode::watch_end, target_.pool, {}, kEndMs);
   one->fields.token = token_;
   one->may_repeat = false;  // another connection does not know it
   connection_.start(one);
@@ -47,13 +47,13 @@ watcher::~watcher() {
 }
 
 operation_ptr watcher::make_begin() const {
-  auto one = connection_.make_plain(opcode::watch, what_.pool, what_.prefix);
-  if (what_.exact) one->head.flags |= store_protocol::flag::exact;
+  auto one = connection_.make_plain(opcode::watch, target_.pool, target_.prefix);
+  if (target_.exact) one->head.flags |= store_protocol::flag::exact;
   return one;
 }
 
 operation_ptr watcher::make_next() const {
-  auto one = connection_.make_plain(opcode::watch_next, what_.pool, {}, kWaitMs + kAnswerMs);
+  auto one = connection_.make_plain(opcode::watch_next, target_.pool, {}, kWaitMs + kAnswerMs);
   one->fields.token = token_;
   one->head.offset = kWaitMs;
   return one;

@@ -26,7 +26,7 @@ class watcher {
   };
   // Changes from when this returns on. ENOTSUP: the server is of an earlier release, or one of a cluster; EACCES: the pool
   // may not be read; EMFILE: the principal has as many as it may. `connection` outlives the watcher.
-  static result<std::unique_ptr<watcher>> open(client& connection, target what);
+  static result<std::unique_ptr<watcher>> open(client& connection, target watched);
   // Ends it at the server too, if that answers within a second.
   ~watcher();
   watcher(const watcher&) = delete;
@@ -40,7 +40,7 @@ class watcher {
   void stop() noexcept { stopped_ = true; }
 
  private:
-  watcher(client& connection, target what) : connection_(connection), what_(std::move(what)) {}
+  watcher(client& connection, target watched) : connection_(connection), target_(std::move(watched)) {}
   operation_ptr make_begin() const;
   operation_ptr make_next() const;
   status take_token(const operation& begun);
@@ -48,7 +48,7 @@ class watcher {
   bool wait(const operation_ptr& one, clock::time_point deadline);
 
   client& connection_;
-  const target what_;
+  const target target_;
   std::uint64_t token_ = 0;  // 0: it must be begun again
   operation_ptr asked_;      // its answer is to come, perhaps to a later call
   std::atomic<bool> stopped_{false};

@@ -53,13 +53,13 @@ name_set::block name_set::block::split() {
 bool name_set::insert(std::string_view name) {
   if (blocks_.empty()) blocks_.try_emplace(std::string());
   const auto mine = block_of(blocks_, name);
-  block& here = mine->second;
-  const std::size_t offset = here.lower_bound(name);
-  if (offset < here.used() && here.name_at(offset) == name) return false;
-  here.insert(offset, name);
+  block& target = mine->second;
+  const std::size_t offset = target.lower_bound(name);
+  if (offset < target.used() && target.name_at(offset) == name) return false;
+  target.insert(offset, name);
   ++count_;
-  if (here.used() <= kSplitBytes) return true;
-  block behind = here.split();
+  if (target.used() <= kSplitBytes) return true;
+  block behind = target.split();
   if (behind.used() == 0) return true;
   std::string separator(behind.name_at(0));
   blocks_.try_emplace(std::next(mine), std::move(separator), std::move(behind));
@@ -69,17 +69,17 @@ bool name_set::insert(std::string_view name) {
 bool name_set::erase(std::string_view name) {
   if (blocks_.empty()) return false;
   const auto mine = block_of(blocks_, name);
-  block& here = mine->second;
-  const std::size_t offset = here.lower_bound(name);
-  if (offset == here.used() || here.name_at(offset) != name) return false;
-  here.erase(offset);
+  block& target = mine->second;
+  const std::size_t offset = target.lower_bound(name);
+  if (offset == target.used() || target.name_at(offset) != name) return false;
+  target.erase(offset);
   --count_;
-  if (here.used() >= kMergeBytes) return true;
+  if (target.used() >= kMergeBytes) return true;
   const auto next = std::next(mine);
-  if (next != blocks_.end() && here.used() + next->second.used() <= kSplitBytes * 3 / 4) {
-    here.append(next->second);
+  if (next != blocks_.end() && target.used() + next->second.used() <= kSplitBytes * 3 / 4) {
+    target.append(next->second);
     blocks_.erase(next);
-  } else if (here.used() == 0 && mine != blocks_.begin()) {
+  } else if (target.used() == 0 && mine != blocks_.begin()) {
     blocks_.erase(mine);  // its names would be the block's before
   }
   return true;

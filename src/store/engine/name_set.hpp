@@ -63,9 +63,9 @@ class name_set {
     std::size_t lower_bound(std::string_view name) const noexcept {
       std::size_t offset = 0;
       while (offset < used_) {
-        const std::string_view here = name_at(offset);
-        if (here >= name) break;
-        offset = behind(offset, here);
+        const std::string_view present = name_at(offset);
+        if (present >= name) break;
+        offset = behind(offset, present);
       }
       return offset;
     }

@@ -222,9 +222,9 @@ void session::pool_set(const request_ptr& request, std::string name) {
 void session::policy_changed(const pool_policy& now) {
   asio::post(home_, [me = shared_from_this(), now] {
     if (const auto found = me->pools_.find(now.id); found != me->pools_.end()) found->second = now;
-    const std::string& who = me->wire_->other().principal;
+    const std::string& principal = me->wire_->other().principal;
     if (!me->parts_.access.rights_of(me->wire_->other(), now).read)
-      me->end_watches({EACCES, format("%s may not read pool %s any more", who.c_str(), now.name.c_str())}, now.id);
+      me->end_watches({EACCES, format("%s may not read pool %s any more", principal.c_str(), now.name.c_str())}, now.id);
   });
 }
 

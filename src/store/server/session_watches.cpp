@@ -50,22 +50,22 @@ void session::dispatch_watch(const request_ptr& request, std::string_view key) {
 }
 
 void session::begin_watch(const request_ptr& request, std::string_view prefix) {
-  const std::string& who = wire_->other().principal;
+  const std::string& name = wire_->other().principal;
   const auto pool = pools_.find(request->head.pool_id);
   if (pool == pools_.end())
     return answer(request,
                   {ENXIO, format("pool %u is not open on this connection: open it by its name", request->head.pool_id)});
   if (!parts_.access.rights_of(wire_->other(), pool->second).read)
-    return answer(request, {EACCES, format("%s may not read pool %s: its access list is \"%s\"", who.c_str(),
+    return answer(request, {EACCES, format("%s may not read pool %s: its access list is \"%s\"", name.c_str(),
                                            pool->second.name.c_str(), pool->second.access.c_str())});
   if (&parts_.values != &parts_.copies)
     return answer(request, {ENOTSUP, "the servers of a cluster have no watches: keys move between them"});
   const bool exact = (request->head.flags & flag::exact) != 0;
   if (exact && prefix.empty()) return answer(request, {EINVAL, "a watch of one key needs the key"});
-  const auto principal = parts_.principals.find(who);
+  const auto principal = parts_.principals.find(name);
   if (principal->watches.load() >= parts_.config.max_principal_watches)
     return answer(request, {EMFILE, format("%s has %llu watches: end some of them first (max_principal_watches)",
-                                           who.c_str(), static_cast<unsigned long long>(principal->watches.load()))});
+                                           name.c_str(), static_cast<unsigned long long>(principal->watches.load()))});
   const auto made = std::make_shared<watching>(home_);
   key_watch::terms terms;
   terms.pool = request->head.pool_id;

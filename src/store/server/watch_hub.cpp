@@ -108,18 +108,18 @@ std::uint64_t watch_hub::add(const watch_ref& one) {
 }
 
 void watch_hub::remove(const watch_ref& one) {
-  const auto& what = one->what();
+  const auto& target = one->what();
   const std::unique_lock hold(lock_);
-  const auto pool = pools_.find(what.pool);
+  const auto pool = pools_.find(target.pool);
   if (pool == pools_.end()) return;
-  const auto length = pool->second.prefixes.find(what.prefix.size());
-  if (!what.exact && length == pool->second.prefixes.end()) return;
-  by_text& table = what.exact ? pool->second.keys : length->second;
-  const auto list = table.find(what.prefix);
+  const auto length = pool->second.prefixes.find(target.prefix.size());
+  if (!target.exact && length == pool->second.prefixes.end()) return;
+  by_text& table = target.exact ? pool->second.keys : length->second;
+  const auto list = table.find(target.prefix);
   if (list == table.end()) return;
   count_ -= std::erase(list->second, one);
   if (list->second.empty()) table.erase(list);
-  if (!what.exact && table.empty()) pool->second.prefixes.erase(length);
+  if (!target.exact && table.empty()) pool->second.prefixes.erase(length);
   if (pool->second.keys.empty() && pool->second.prefixes.empty()) pools_.erase(pool);
 }
 

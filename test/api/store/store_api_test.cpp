@@ -133,18 +133,18 @@ TEST_F(store_api, ChangesOfKeysAreTold) {
   const bytes_t value(5, 7);
   const auto a = store_->put(pool_, "a", value), b = store_->put(pool_, "b", value);
   ASSERT_TRUE(a && b && store_->erase(pool_, "a"));
-  std::vector<peerlane::store_watch::event> told;
-  while (told.size() < 3) {
+  std::vector<peerlane::store_watch::event> events;
+  while (events.size() < 3) {
     const auto some = all->next(10'000);
     ASSERT_TRUE(some) << some.error().message;
-    told.insert(told.end(), some->begin(), some->end());
+    events.insert(events.end(), some->begin(), some->end());
   }
-  EXPECT_EQ(told[0].change, PEERLANE_CHANGE_PUT);
-  EXPECT_EQ(told[0].key, "a");
-  EXPECT_EQ(told[0].version, a->version);
-  EXPECT_EQ(told[0].value_size_bytes, 5u);
-  EXPECT_EQ(told[2].change, PEERLANE_CHANGE_ERASED);
-  EXPECT_EQ(told[2].version, a->version);
+  EXPECT_EQ(events[0].change, PEERLANE_CHANGE_PUT);
+  EXPECT_EQ(events[0].key, "a");
+  EXPECT_EQ(events[0].version, a->version);
+  EXPECT_EQ(events[0].value_size_bytes, 5u);
+  EXPECT_EQ(events[2].change, PEERLANE_CHANGE_ERASED);
+  EXPECT_EQ(events[2].version, a->version);
   EXPECT_EQ(one->next(10'000)->at(0).version, b->version);
   EXPECT_EQ(one->next(20).code(), ETIMEDOUT);
   EXPECT_EQ(peerlane_store_close(store_->get()), EBUSY);  // a watch is open

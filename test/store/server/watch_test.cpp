@@ -37,18 +37,18 @@ class Watches : public testing::Test {
     return made ? *std::move(made) : nullptr;
   }
   // Until `count` events are there, or nothing comes for a while.
-  static std::vector<watch_event> take(watcher& from, std::size_t count, int seconds = 10) {
+  static std::vector<watch_event> take(watcher& source, std::size_t count, int seconds = 10) {
     std::vector<watch_event> out;
     while (out.size() < count) {
-      const auto some = from.next(store_client::clock::now() + std::chrono::seconds(seconds));
+      const auto some = source.next(store_client::clock::now() + std::chrono::seconds(seconds));
       EXPECT_TRUE(some) << some.error().message;
       if (!some || some->empty()) break;
       out.insert(out.end(), some->begin(), some->end());
     }
     return out;
   }
-  static bool is_silent(watcher& from) {
-    const auto some = from.next(store_client::clock::now() + std::chrono::milliseconds(100));
+  static bool is_silent(watcher& source) {
+    const auto some = source.next(store_client::clock::now() + std::chrono::milliseconds(100));
     return some && some->empty();
   }
   std::uint64_t put_at(const std::string& key, std::size_t bytes, durability level = durability::volatile_) {
@@ -235,15 +235,15 @@ TEST_F(LimitedWatches, AnOverrunIsTold) {
   const auto all = watch(*store_, "");
   for (int i = 0; i < 1000; ++i) put_at("key" + std::to_string(i), 1);
   const auto version = put_at("last", 7);
-  std::uint64_t told = 0, lost = 0;
+  std::uint64_t received = 0, lost = 0;
   std::vector<watch_event> events;
-  while (told + lost < 1001) {
+  while (received + lost < 1001) {
     const auto some = take(*all, 1);
-    ASSERT_FALSE(some.empty()) << told << " told, " << lost << " lost";
-    for (const auto& each : some) each.kind == event_kind::lost ? lost += each.value_bytes : ++told;
+    ASSERT_FALSE(some.empty()) << received << " received, " << lost << " lost";
+    for (const auto& each : some) each.kind == event_kind::lost ? lost += each.value_bytes : ++received;
     events.insert(events.end(), some.begin(), some.end());
   }
-  EXPECT_EQ(told + lost, 1001u);
+  EXPECT_EQ(received + lost, 1001u);
   EXPECT_GT(lost, 500u);
   EXPECT_EQ(events.back(), (watch_event{event_kind::put, "last", version, 7}));
 }
