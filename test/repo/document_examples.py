@@ -298,7 +298,7 @@ class Checks:
         if text is None:
             return self.fail(example, f"there is no command `peerlane {name}`")
         self.count("command lines")
-        inner = re.match(r"\s+([a-z][a-z_]*)\b", rest)  # `peerlane p2p latency`: its options are told by `peerlane p2p latency -h`
+        inner = re.match(r"\s+([a-z][a-z_-]*)\b", rest)  # `peerlane p2p latency`: its options are told by `peerlane p2p latency -h`
         if inner and name in ("p2p", "async", "store"):
             text += self.help_of(f"{name} {inner.group(1)}") or ""
         unquoted = re.sub(r"\"[^\"]*\"|'[^']*'", " ", rest.split("|")[0].split(";")[0].split("&&")[0])

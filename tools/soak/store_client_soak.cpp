@@ -155,6 +155,11 @@ void store_client_soak::work() {
       pause_ms(run_, 20);
       continue;
     }
+    look_at_unknown_batches();
+    if (!unknown_batches_.empty()) {
+      pause_ms(run_, 10);
+      continue;
+    }
     key& one = keys_[random_() % keys_.size()];
     switch (random_() % 11) {
       case 0:

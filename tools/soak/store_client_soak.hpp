@@ -54,6 +54,7 @@ class store_client_soak {
       std::uint64_t change = 0;
     };
     std::vector<item> items;
+    unsigned tries = 0;  // to read all of it
   };
 
   bool reach(const std::string& socket, unsigned timeout_ms);
@@ -68,6 +69,8 @@ class store_client_soak {
   void get_batch();
   void erase_batch();
   void erase_prefix();
+  void look_at_unknown_batches();
+  bool read_all(const atomic_batch& group, std::size_t& done);
   void check_atomic_batches();
   static std::optional<state_number> state_shown(const key& one, const store_client::reply& answer,
                                                  const unsigned char* bytes);

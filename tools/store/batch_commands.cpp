@@ -167,7 +167,7 @@ int run_multi_put(const tools::invocation& call) {
   std::int64_t ttl_ms = 0;
   tools::command_parser parser(call, "Puts many files as values by one call, each with an outcome of its own");
   parser.positional("POOL", presence::required, pool_name, "Pool");
-  parser.positional("KEY=FILE", presence::optional, pairs, "Keys and their files");
+  parser.positional("PAIR", presence::optional, pairs, "A key and the file of its value: KEY=FILE");
   parser.text("--from", "DIR", folder, "Put every file below this folder; the key is its path within it");
   parser.text("--prefix", "PREFIX", prefix, "With --from: what stands before each path in its key");
   parser.flag("--atomic", is_atomic, "All values or none: at most 4096, of 4 MiB together; not volatile");
