@@ -201,12 +201,15 @@ void committer::publish(group& commit_group) {
     pool->indexed_bytes.store(counts.bytes);
   }
   for (const auto& [made, flags] : commit_group.flags) made->user_flags.store(flags, std::memory_order_relaxed);
+  is_publishing_.store(true, std::memory_order_relaxed);  // whoever sees a key's new state sees this, by its shard's lock
   for (auto& [full, key] : commit_group.keys) publish_key(full, key);
   for (const pool_ref& pool : commit_group.dropped) forget_pool(pool);
+  reach("commit.keys-published");
   for (auto& [request, outcome] : commit_group.outcomes) {
     const auto lock = components_.remembered.lock(request);
     components_.remembered.remember(request, std::move(outcome));
   }
+  is_publishing_.store(false, std::memory_order_release);
   if (commit_group.sync) components_.space.release(std::move(commit_group.freed));
   else components_.space.release_after_sync(std::move(commit_group.freed));
   reach("commit.published");

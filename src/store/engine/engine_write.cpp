@@ -232,14 +232,16 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   operation& op = unit.operations.front();
   if (op.type == operation::kind::put && unit.level != durability::volatile_) return false;
   std::unique_lock<std::mutex> once;
-  if (!unit.request.empty()) {
-    once = remembered->lock(unit.request);
-    const auto found = remembered->find(unit.request);
-    if (!found || *found) return false;  // the committer reports it
-  }
+  if (!unit.request.empty()) once = remembered->lock(unit.request);
   table::shard& shard = values->shard_of(op.full);
   value_ref old;  // let go of behind the lock
   std::lock_guard lock(shard.mutex);
+  if (once) {
+    // The same request, sent again over a new connection, may be in the committer's hands: it reports what it remembers.
+    if (commits->is_publishing()) return false;
+    const auto found = remembered->find(unit.request);
+    if (!found || *found) return false;
+  }
   entry* key_entry = shard.find(op.full);
   if (drop_if_expired(shard, key_entry, *unit.pool)) key_entry = nullptr;
   if (!truth_in_memory(key_entry, unit, op)) return false;

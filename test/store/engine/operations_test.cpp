@@ -219,6 +219,39 @@ TEST_F(Operations, ARepeatedRequestIsAnsweredNotApplied) {
   EXPECT_EQ(repeated, 4u);
 }
 
+// Between the moment in which a change can be seen and that in which its request is remembered: a client whose connection
+// broke sends it again, and must not hear that the key was not there.
+class OperationsMeanwhile : public StoreTest {
+ protected:
+  engine_options options() override {
+    auto made = StoreTest::options();
+    made.on_point = [this](std::string_view point) {
+      if (point == "commit.keys-published" && meanwhile_) std::exchange(meanwhile_, nullptr)();
+    };
+    return made;
+  }
+  std::function<void()> meanwhile_;
+};
+
+TEST_F(OperationsMeanwhile, ARepeatedRequestIsAnsweredNotApplied) {
+  const erase_options gone{.request = {9, 2}};
+  result<erase_result> again = failure{ENOENT, "not asked"};
+  std::thread repeats;
+  ASSERT_EQ(put("k", "first", {.level = durability::durable, .request = {9, 1}}), 0);
+  meanwhile_ = [&] {
+    repeats = std::thread([&] { again = store_->erase(pool_, "k", gone); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // without the mend it is answered by now
+  };
+  const auto once = store_->erase(pool_, "k", gone);
+  ASSERT_TRUE(once) << once.error().message;
+  ASSERT_TRUE(repeats.joinable());
+  repeats.join();
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->version, once->version);
+  EXPECT_EQ(read("k"), "errno 2");
+}
+
 TEST_F(Operations, RequestsOlderThanTheWindowAreRefused) {
   const pool_id quick = make_pool("quick", durability::volatile_);
   for (std::uint64_t i = 1; i <= kDedupeWindow + 1; ++i)

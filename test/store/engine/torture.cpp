@@ -36,9 +36,8 @@ constexpr std::size_t kPools = 2;  // durable and logged: both survive the proce
 constexpr const char* kPoolNames[kPools] = {"durable", "logged"};
 // Every point that the write path names; one that is never reached fails the run.
 constexpr const char* kPoints[] = {
-    "extent.before-write", "extent.written",   "extent.synced",    "put.extents-durable",
-    "commit.before-log",   "commit.after-log", "commit.published", "commit.before-acknowledge",
-    "commit.acknowledged"};
+    "extent.before-write", "extent.written",        "extent.synced",    "put.extents-durable",       "commit.before-log",
+    "commit.after-log",    "commit.keys-published", "commit.published", "commit.before-acknowledge", "commit.acknowledged"};
 
 struct key_history {
   std::atomic<std::uint64_t> begun{0};
