@@ -125,12 +125,12 @@ bool store_client_soak::read_all(const atomic_batch& group, std::size_t& done) {
 }
 
 // Before anything else changes their keys, so as soon as the store answers again. It may still be carrying a batch out: keys
-// that were read before and after that look like a part of it once, and not twice.
+// that were read before and after that pass like a part of it once, and not twice.
 void store_client_soak::look_at_unknown_batches() {
   constexpr unsigned kMaxTries = 100;
   std::erase_if(unknown_batches_, [&](atomic_batch& group) {
     std::size_t done = 0;
-    for (unsigned look = 0; look < 2; ++look) {
+    for (unsigned pass = 0; pass < 2; ++pass) {
       if (!read_all(group, done)) return ++group.tries == kMaxTries;
       if (done == 0 || done == group.items.size()) break;
       pause_ms(run_, 200);
