@@ -201,7 +201,6 @@ void committer::publish(group& commit_group) {
     pool->indexed_bytes.store(counts.bytes);
   }
   for (const auto& [made, flags] : commit_group.flags) made->user_flags.store(flags, std::memory_order_relaxed);
-  is_publishing_.store(true, std::memory_order_relaxed);  // whoever sees a key's new state sees this, by its shard's lock
   for (auto& [full, key] : commit_group.keys) publish_key(full, key);
   for (const pool_ref& pool : commit_group.dropped) forget_pool(pool);
   reach("commit.keys-published");
@@ -209,7 +208,11 @@ void committer::publish(group& commit_group) {
     const auto lock = components_.remembered.lock(request);
     components_.remembered.remember(request, std::move(outcome));
   }
-  is_publishing_.store(false, std::memory_order_release);
+  for (const auto& [full, key] : commit_group.keys) {
+    table::shard& shard = components_.memory.shard_of(full);
+    const std::lock_guard lock(shard.mutex);
+    shard.unremembered.clear();  // all of them are this group's
+  }
   if (commit_group.sync) components_.space.release(std::move(commit_group.freed));
   else components_.space.release_after_sync(std::move(commit_group.freed));
   reach("commit.published");
@@ -227,6 +230,7 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   value_ref old;
   table::shard& shard = components_.memory.shard_of(full);
   std::lock_guard lock(shard.mutex);
+  shard.unremembered.push_back(full);
   entry& key_entry = shard.need(full);
   old = key_entry.current;  // released after the lock
   key_entry.committing = false;

@@ -63,9 +63,6 @@ class committer {
     version_t now = next_version_.load(std::memory_order_relaxed);
     while (now < at_least && !next_version_.compare_exchange_weak(now, at_least, std::memory_order_relaxed)) {}
   }
-  // With the lock of a key's shard held: whether changes of keys can be seen here already whose requests are not remembered
-  // yet. Otherwise a request whose changes can be seen is remembered.
-  bool is_publishing() const noexcept { return is_publishing_.load(std::memory_order_acquire); }
   // Everything written so far is synced; space that waited for it is free. From any thread.
   status sync_log();
 
@@ -136,7 +133,6 @@ class committer {
   parts components_;
   std::atomic<version_t> next_version_;
   version_t ceiling_;
-  std::atomic<bool> is_publishing_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<unit_ref> queue_;

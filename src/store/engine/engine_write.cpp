@@ -238,7 +238,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   std::lock_guard lock(shard.mutex);
   if (once) {
     // The same request, sent again over a new connection, may be in the committer's hands: it reports what it remembers.
-    if (commits->is_publishing()) return false;
+    if (shard.is_unremembered(op.full)) return false;
     const auto found = remembered->find(unit.request);
     if (!found || *found) return false;
   }

@@ -10,6 +10,7 @@
 //               value replaces a newer one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -94,7 +95,14 @@ class table {
     recent_list recent;
     recent_list recent_small;  // those that are lasting and share a block: eviction takes them for their like alone
 
+    // Keys whose newest change can be seen here already, while the request behind it is not remembered yet
+    // (committer::publish).
+    std::vector<std::string_view> unremembered;
+
     // All with the mutex held.
+    bool is_unremembered(std::string_view key) const noexcept {
+      return std::find(unremembered.begin(), unremembered.end(), key) != unremembered.end();
+    }
     entry* find(std::string_view key) {
       const auto found = entries.find(key);
       return found == entries.end() ? nullptr : &found->second;
