@@ -278,6 +278,9 @@ TEST(revoke_read, stops_where_the_sender_takes_its_memory_back) {
 // A GPU whose link is slow has chunks of the ring before it when the window ends: their copies are waited for, and none
 // comes later.
 TEST(revoke_slow, a_chunk_that_a_gpu_still_copies_is_waited_for) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "it looks at memory on purpose while the simulated GPU writes it, which is a race to see";
+#endif
   constexpr std::size_t kBytes = 8u << 20;
   auto options = test_options();
   options.use_cma = options.use_ipc = false;
