@@ -19,9 +19,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "cuda/kernel_image.hpp"
+#include "bench/device_process.hpp"
 #include "device/session.hpp"
-#include "device_put_kernels_image.hpp"
 #include "measure/result_file.hpp"
 #include "measure/samples.hpp"
 
@@ -33,36 +32,13 @@ constexpr std::size_t kBytes = 64u << 20, kWordsBytes = 2u << 20;
 constexpr unsigned kBlocks = 16, kThreads = 128, kRounds = 2000;
 constexpr std::size_t kAnswers = 1u << 16;
 
-[[noreturn]] void give_up(const std::string& step) {
-  std::printf("FAILED (process %d): %s\n", static_cast<int>(getpid()), step.c_str());
-  std::fflush(stdout);
-  _exit(1);
-}
-void must(cu::result_t code, const char* step) {
-  if (code != cu::error_code::success) give_up(step + std::string(": ") + cu::error_text(**cu::driver(), code));
-}
-template <class T>
-T must(result<T> made, const char* step) {
-  if (!made) give_up(step + std::string(": ") + made.error().message);
-  return std::move(*made);
-}
-
 std::uint32_t word(std::size_t index) { return static_cast<std::uint32_t>(index * 2654435761u + 12345u); }
 
 // CUDA, the kernels and two rings, in either process.
-struct process {
-  const cu::driver_table& cuda = **cu::driver();
-  cu::context_t context = nullptr;
-  cu::module_t module = nullptr;
-  cu::stream_t stream = nullptr;
+struct process : device_process {
   std::unique_ptr<device::session> session;
 
   process() {
-    if (status ready = cu::initialize(cuda); !ready) give_up(ready.error().message);
-    must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
-    must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    module = must(cu::load_kernels(cuda, kernels::device_put_kernels()), "kernels");
-    must(cuda.cuStreamCreate(&stream, 1), "cuStreamCreate");
     device::session_options wanted;
     wanted.rings = 2;
     wanted.ring.timeout_ns = 2'000'000'000;
@@ -73,13 +49,6 @@ struct process {
     must(cuda.cuMemAlloc_v2(&out, bytes), "cuMemAlloc");
     must(cuda.cuMemsetD8_v2(out, 0xEE, bytes), "cuMemsetD8");
     return out;
-  }
-  template <class... Args>
-  void launch(const char* name, unsigned blocks, unsigned threads, Args... args) const {
-    cu::function_t function = nullptr;
-    must(cuda.cuModuleGetFunction(&function, module, name), name);
-    void* parameters[] = {&args...};
-    must(cuda.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr), name);
   }
   void finish() const { must(cuda.cuStreamSynchronize(stream), "kernels"); }
 };

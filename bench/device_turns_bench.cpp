@@ -23,9 +23,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "cuda/kernel_image.hpp"
+#include "bench/device_process.hpp"
 #include "device/session.hpp"
-#include "device_put_kernels_image.hpp"
 #include "measure/machine.hpp"
 #include "measure/result_file.hpp"
 
@@ -37,44 +36,14 @@ constexpr std::size_t kBytes = 1u << 20;
 constexpr unsigned kBurst = 2000, kSingle = 200;
 constexpr const char* kScenes[] = {"nothing", "kernel", "same", "other", "yields", "slice"};
 
-[[noreturn]] void give_up(const std::string& step) {
-  std::printf("FAILED (process %d): %s\n", static_cast<int>(getpid()), step.c_str());
-  std::fflush(stdout);
-  _exit(1);
-}
-void must(cu::result_t code, const char* step) {
-  if (code != cu::error_code::success) give_up(step + std::string(": ") + cu::error_text(**cu::driver(), code));
-}
-template <class T>
-T must(result<T> made, const char* step) {
-  if (!made) give_up(step + std::string(": ") + made.error().message);
-  return std::move(*made);
-}
-
 // CUDA and the kernels, in either process.
-struct process {
-  const cu::driver_table& cuda = **cu::driver();
-  cu::context_t context = nullptr;
-  cu::module_t module = nullptr;
-  cu::stream_t stream = nullptr;
+struct process : device_process {
   cu::device_ptr memory = 0;
 
   process() {
-    if (status ready = cu::initialize(cuda); !ready) give_up(ready.error().message);
-    must(cuda.cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
-    must(cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    module = must(cu::load_kernels(cuda, kernels::device_put_kernels()), "kernels");
-    must(cuda.cuStreamCreate(&stream, 1), "cuStreamCreate");
     must(cuda.cuMemAlloc_v2(&memory, 4 * kBytes), "cuMemAlloc");
     must(cuda.cuMemsetD8_v2(memory, 0, 4 * kBytes), "cuMemsetD8");
     must(cuda.cuCtxSynchronize(), "cuMemsetD8");
-  }
-  template <class... Args>
-  void launch(const char* name, Args... args) const {
-    cu::function_t function = nullptr;
-    must(cuda.cuModuleGetFunction(&function, module, name), name);
-    void* parameters[] = {&args...};
-    must(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), name);
   }
 };
 
@@ -93,7 +62,7 @@ device::session_options options_of(const std::string& scene) {
   for (char scene = 0; read(socket, &scene, 1) == 1;) {
     const std::string name = kScenes[static_cast<std::size_t>(scene)];
     std::unique_ptr<device::session> session;
-    if (name == "kernel") self.launch("busy", std::uint64_t{self.memory}, std::uint64_t{self.memory + 8});
+    if (name == "kernel") self.launch("busy", 1, 1, std::uint64_t{self.memory}, std::uint64_t{self.memory + 8});
     else if (name != "nothing") session = must(device::session::open(self.cuda, options_of(name)), "a ring");
     if (write(socket, &scene, 1) != 1 || read(socket, &scene, 1) != 1) break;
     const std::uint32_t end = 1;
@@ -142,7 +111,7 @@ class poster {
     if (write(socket_, &byte, 1) != 1 || read(socket_, &byte, 1) != 1) give_up("the other process is gone");
   }
   void find_clock() {
-    self_.launch("count_cycles", std::uint64_t{50'000'000}, std::uint64_t{self_.memory + 3 * kBytes});
+    self_.launch("count_cycles", 1, 1, std::uint64_t{50'000'000}, std::uint64_t{self_.memory + 3 * kBytes});
     must(self_.cuda.cuStreamSynchronize(self_.stream), "count_cycles");
     std::uint64_t counts[2] = {};
     must(self_.cuda.cuMemcpyDtoH_v2(counts, self_.memory + 3 * kBytes, sizeof counts), "cuMemcpyDtoH");
@@ -151,8 +120,8 @@ class poster {
   }
   std::vector<double> puts(unsigned rounds) {
     const std::uint64_t answers = self_.memory + 3 * kBytes;
-    self_.launch("time_puts", session_->ring(0).handle(), target_, source_, std::uint64_t{64}, words_, next_, rounds, 0u,
-                 answers);
+    self_.launch("time_puts", 1, 1, session_->ring(0).handle(), target_, source_, std::uint64_t{64}, words_, next_, rounds,
+                 0u, answers);
     must(self_.cuda.cuStreamSynchronize(self_.stream), "time_puts");
     next_ += rounds;
     std::vector<std::int64_t> cycles(rounds);

@@ -48,8 +48,7 @@ void resource_manager::add_channel(const object& made) {
   channels_.push_back({made.board, made.channel});
   if (has_engine_) return;
   try {
-    const blocked_signals blocked;
-    std::thread([self = shared_from_this()] { self->run_engine(); }).detach();
+    pl::start_thread([self = shared_from_this()] { self->run_engine(); }).detach();
     has_engine_ = true;
   } catch (const std::system_error&) {}  // the channel does not answer, as one of a GPU that hangs
 }

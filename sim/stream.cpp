@@ -14,10 +14,7 @@ constexpr std::chrono::milliseconds kWorkerLinger{100};
 
 }  // namespace
 
-void start_thread(std::function<void()> body) {
-  const blocked_signals blocked;
-  std::thread(std::move(body)).detach();
-}
+void start_thread(std::function<void()> body) { pl::start_thread(std::move(body)).detach(); }
 
 stream::ticket stream::submit(std::vector<dependency> after, action work, bool always) {
   const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/env.hpp"
+#include "base/fnv1a.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "copy/worker_pool.hpp"
@@ -34,12 +35,6 @@ std::string bus_id_of(const cu::driver_table& cuda, int device_ordinal) {
   std::string out = text;
   std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; });
   return out;
-}
-
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
 }
 
 std::string key_line(const std::string& key) { return "machine " + key; }
@@ -78,7 +73,7 @@ std::string calibration_path(const std::string& key) {
     if (home.empty()) return {};
     base = home + "/.cache";
   }
-  return format("%s/peerlane/calibration-%016llx.txt", base.c_str(), static_cast<unsigned long long>(hash_of(key)));
+  return format("%s/peerlane/calibration-%016llx.txt", base.c_str(), static_cast<unsigned long long>(fnv1a(key)));
 }
 
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/session.hpp"
 
-#include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -73,7 +73,10 @@ result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, con
   }
   made->stop_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made->stop_) return failure{errno, "no descriptor for the thread that refills rings: raise the limit of open files"};
+  if (made->source_) made->choose_engines();
   if (made->source_ && copy::is_on(options.wakeups, cuda.is_simulated)) made->open_events();
+  made->sleeps_for_.push_back({made->stop_.get(), POLLIN, 0});
+  for (const auto& one : made->events_) made->sleeps_for_.push_back({one->descriptor(), POLLIN, 0});
   if (status done = made->open_rings(); !done) return done.error();
   try {
     made->thread_ = start_thread([self = made.get()] { self->run(); });
@@ -140,12 +143,10 @@ status session::open_channel_ring(open_ring& made, unsigned engine) {
 status session::open_rings() {
   auto use = copy::context_use::enter(context_);
   if (!use) return use.error();
-  const std::vector<unsigned> engines = source_ ? quiet_engines() : std::vector<unsigned>();
-  if (source_) first_engine_ = engines[options_.first_engine % engines.size()];
   for (unsigned i = 0; i < options_.rings; ++i) {
     open_ring& made = rings_.emplace_back();
     if (source_) {
-      if (status done = open_channel_ring(made, engines[(options_.first_engine + i) % engines.size()]); !done) return done;
+      if (status done = open_channel_ring(made, engines_[i]); !done) return done;
       continue;
     }
     auto opened = proxy_ring::open(context_, options_.ring, [this](std::uint64_t address, std::uint64_t bytes) {
@@ -352,11 +353,15 @@ status session::remove_window(const peerlane_device_window& window) {
   return {};
 }
 
+void session::choose_engines() {
+  const auto quiet = quiet_engines();
+  for (unsigned i = 0; i < options_.rings; ++i) engines_.push_back(quiet[(options_.first_engine + i) % quiet.size()]);
+}
+
 // One for each engine that has a ring. All or none: a ring without one needs the short naps.
 void session::open_events() {
-  const auto engines = quiet_engines();
-  for (unsigned i = 0; i < std::min<std::size_t>(options_.rings, engines.size()); ++i) {
-    auto made = dma::completion_event::open(source_->addresses, engines[(options_.first_engine + i) % engines.size()]);
+  for (const unsigned engine : std::set(engines_.begin(), engines_.end())) {
+    auto made = dma::completion_event::open(source_->addresses, engine);
     if (!made) {
       PL_LOG(info, "the thread that refills rings looks at them again and again: %s", made.error().message.c_str());
       return events_.clear();
@@ -378,10 +383,8 @@ std::chrono::microseconds session::nap(std::uint64_t idle_ns) const {
 
 // Until an interrupt, the end, or the limit. Interrupts are forgotten before the rings are looked at again, so none is lost.
 void session::rest(std::chrono::microseconds limit) {
-  std::vector<pollfd> asked{{stop_.get(), POLLIN, 0}};
-  for (const auto& one : events_) asked.push_back({one->descriptor(), POLLIN, 0});
   const timespec nap{static_cast<time_t>(limit.count() / 1'000'000), static_cast<long>(limit.count() % 1'000'000 * 1000)};
-  if (ppoll(asked.data(), asked.size(), &nap, nullptr) > 0) interrupts_.fetch_add(1, std::memory_order_relaxed);
+  if (ppoll(sleeps_for_.data(), sleeps_for_.size(), &nap, nullptr) > 0) interrupts_.fetch_add(1, std::memory_order_relaxed);
   for (const auto& one : events_) one->clear();
 }
 

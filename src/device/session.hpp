@@ -12,6 +12,7 @@
 #pragma once
 
 #include <peerlane/device_types.h>
+#include <poll.h>
 
 #include <atomic>
 #include <chrono>
@@ -62,7 +63,7 @@ class session {
   unsigned ring_count() const noexcept { return static_cast<unsigned>(rings_.size()); }
   dma::kernel_ring& ring(unsigned index) const noexcept { return *rings_[index].queue; }
   // The copy engine of the first ring. Only of rings of DMA channels.
-  unsigned engine() const noexcept { return first_engine_; }
+  unsigned engine() const noexcept { return engines_.front(); }
   // Why the CPU carries out what kernels post; empty: DMA channels do.
   const std::string& why_proxy() const noexcept { return why_proxy_; }
 
@@ -121,6 +122,7 @@ class session {
   status bind_pages(open_window& made, std::uint64_t begin, std::uint64_t end, peerlane_device_window& out) const;
   std::multimap<std::uint64_t, open_window>::iterator find_open(const peerlane_device_window& window);
   bool is_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  void choose_engines();
   void open_events();
   std::chrono::microseconds nap(std::uint64_t idle_ns) const;
   void rest(std::chrono::microseconds limit);
@@ -133,13 +135,14 @@ class session {
   const copy::gpu_context context_;
   std::optional<copy::channel_source> source_;  // none: the proxy
   std::string why_proxy_;
-  unsigned first_engine_ = 0;
+  std::vector<unsigned> engines_;  // of each ring; of rings of DMA channels
   const session_options options_;
   std::vector<open_ring> rings_;
   mutable std::mutex mutex_;
   std::multimap<std::uint64_t, open_window> windows_;           // by the address of who carries out
   std::vector<std::unique_ptr<dma::completion_event>> events_;  // of the rings' engines; none: no interrupts
   unique_fd stop_;
+  std::vector<pollfd> sleeps_for_;  // `stop_` and the events
   std::atomic<bool> is_over_{false};
   std::atomic<std::uint64_t> rounds_{0}, interrupts_{0};
   std::thread thread_;

@@ -106,8 +106,7 @@ result<shared_host> shared_host::make(std::size_t size_bytes) {
 result<shared_host> shared_host::open(const shared_region& shared) {
   if (shared.memory != shared_region::kind::host) return refused("it is GPU memory");
   if (auto good = check_range(shared); !good) return good.error();
-  const int seals = fcntl(shared.fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+  if (!cannot_shrink(shared.fd.get()))
     return failure{EPROTO, "memory of another process is refused: its size is not sealed, so it could vanish while in use"};
   struct stat info {};
   if (fstat(shared.fd.get(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) < shared.offset + shared.size_bytes)

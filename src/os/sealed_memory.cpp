@@ -54,4 +54,9 @@ result<sealed_memory> sealed_memory::open(std::int32_t pid, std::int32_t fd, std
   return out;
 }
 
+bool cannot_shrink(int fd) noexcept {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
 }  // namespace pl

@@ -24,4 +24,7 @@ struct sealed_memory {
   static result<sealed_memory> open(std::int32_t pid, std::int32_t fd, std::uint64_t inode, std::uint64_t least_bytes);
 };
 
+// Whether nobody can shrink this file any more, which would end whoever touches the lost pages of a mapping.
+bool cannot_shrink(int fd) noexcept;
+
 }  // namespace pl

@@ -2,7 +2,6 @@
 // Windows that other processes give: forged ones, some thousand at random, and those of a process that is killed while
 // kernels write there; and segments that no kernel of ours has written. Each is refused or works; nothing is left behind,
 // and the session's own windows go on.
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -18,6 +17,7 @@
 #include "base/text.hpp"
 #include "dma/commands.hpp"
 #include "test/device/session_fixture.hpp"
+#include "test/support/descriptor_count.hpp"
 
 namespace {
 
@@ -26,14 +26,6 @@ using namespace pl::test;
 
 constexpr const char* kSocketVariable = "PL_TEST_SOCKET";
 constexpr std::uint64_t kPage = 4096, kGranule = 64u << 10, kMemfdBytes = 256u << 10;
-
-std::size_t open_descriptors() {
-  std::size_t out = 0;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++out;
-  closedir(folder);
-  return out;
-}
 
 // As dma/shared_region.cpp has it: a process of another release, or a hostile one, may send anything of this form.
 struct region_message {
@@ -176,7 +168,7 @@ TEST_P(hostile_window, WhatIsForgedIsRefusedOrIsMemory) {
   const char* const rounds_given = std::getenv("PL_FORGER_ROUNDS");
   const int rounds = rounds_given != nullptr ? std::atoi(rounds_given) : 1500;
   forger stranger(seed, *real);
-  const auto before = open_descriptors();
+  const auto before = test::open_descriptor_count();
   int taken = 0, refused = 0;
   for (int i = 0; i < rounds; ++i) {
     int sockets[2] = {};
@@ -203,7 +195,7 @@ TEST_P(hostile_window, WhatIsForgedIsRefusedOrIsMemory) {
     EXPECT_TRUE(session_->remove_window(*window)) << sent;
     if (HasFailure()) break;
   }
-  EXPECT_EQ(open_descriptors(), before) << "descriptors of strangers stay open";
+  EXPECT_EQ(test::open_descriptor_count(), before) << "descriptors of strangers stay open";
   EXPECT_GT(refused, rounds / 2);
   EXPECT_GT(taken, 0);
   EXPECT_TRUE(are_all(put(far_, 0, 64), 0));

@@ -10,16 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+
+#include "test/support/descriptor_count.hpp"
 
 namespace pl {
 namespace {
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
 
 class DescriptorMessage : public testing::Test {
  protected:
@@ -63,16 +58,16 @@ TEST_F(DescriptorMessage, ArrivesWithItsBytesAndIsCloseOnExec) {
 }
 
 TEST_F(DescriptorMessage, OfManyThatComeNoneStays) {
-  const std::size_t before = open_descriptors();
+  const int before = test::open_descriptor_count();
   for (const std::size_t count : {2u, 8u, 9u, 40u}) {
     send_many(count);
     const auto got = receive_with_descriptor(ends_[0], bytes_);
     EXPECT_EQ(got.bytes, 1);
     EXPECT_GE(got.descriptors, 2u) << count;
     EXPECT_EQ(got.has_lost_some, got.descriptors < count);
-    EXPECT_EQ(open_descriptors(), before + 1) << count;  // the last one
+    EXPECT_EQ(test::open_descriptor_count(), before + 1) << count;  // the last one
   }
-  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(test::open_descriptor_count(), before);
 }
 
 TEST_F(DescriptorMessage, AnEmptySocketAndAClosedOneSaySo) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "test/support/sim_fixture.hpp"
 
-#include <dirent.h>
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -117,14 +116,6 @@ std::vector<unsigned char> device_bytes(std::uint64_t pointer, std::size_t count
 
 void set_device_bytes(std::uint64_t pointer, const std::vector<unsigned char>& bytes) {
   must(simulated_cuda().cuMemcpyHtoD_v2(pointer, bytes.data(), bytes.size()), "cuMemcpyHtoD");
-}
-
-int open_descriptor_count() {
-  DIR* directory = opendir("/proc/self/fd");
-  int count = 0;
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count - 3;  // ".", "..", the directory itself
 }
 
 int mapping_count(const char* needle) {

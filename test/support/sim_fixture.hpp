@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/driver_table.hpp"
+#include "test/support/descriptor_count.hpp"
 
 namespace pl::test {
 
@@ -66,8 +67,6 @@ std::vector<unsigned char> random_bytes(std::size_t count, std::uint64_t seed);
 std::vector<unsigned char> device_bytes(std::uint64_t pointer, std::size_t count);
 void set_device_bytes(std::uint64_t pointer, const std::vector<unsigned char>& bytes);
 
-// Descriptors open in this process, for leak checks.
-int open_descriptor_count();
 // Lines of /proc/self/maps that mention `needle` ("" counts all).
 int mapping_count(const char* needle);
 

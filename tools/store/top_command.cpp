@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/text.hpp"
+#include "store/server/metrics.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
 
@@ -49,16 +50,6 @@ double sum_of(const numbers& all, const std::string& family, const std::string& 
   double out = 0;
   for (auto one = all.lower_bound(family + "{"); one != all.end() && one->first.starts_with(family + "{"); ++one)
     if (one->first.find(holds) != std::string::npos) out += one->second;
-  return out;
-}
-
-// A pool's name as the metrics write it.
-std::string label_of(const std::string& name) {
-  std::string out;
-  for (const char c : name) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c >= ' ' && c <= '~' ? c : '?';
-  }
   return out;
 }
 
@@ -126,7 +117,8 @@ report compare(const sample& before, const sample& now) {
     row.keys = pool.keys, row.bytes = pool.bytes, row.quota_bytes = pool.settings.size_bytes;
     const auto of_pool = [&](const char* name) {
       return rate([&](const numbers& all) {
-        return value_of(all, format("peerlane_store_pool_%s_total{pool=\"%s\"}", name, label_of(pool.name).c_str()));
+        return value_of(
+            all, format("peerlane_store_pool_%s_total{pool=\"%s\"}", name, store_server::metric_label(pool.name).c_str()));
       });
     };
     row.hits_per_s = of_pool("hits"), row.misses_per_s = of_pool("misses");

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -64,9 +65,36 @@ void copy_on_host(const pieces& rows, const std::byte* packed) {
       std::memcpy(reinterpret_cast<void*>(one.offset + static_cast<std::ptrdiff_t>(row * one.pitch)), packed, one.row_bytes);
 }
 
-struct chunk {
-  copy::completion copy;
-  std::uint64_t end = 0;
+// Copies of chunks, which end in their order. Each then moves a word of the slot to its chunk's end.
+class chunks_under_way {
+ public:
+  explicit chunks_under_way(std::atomic<std::uint64_t>& word) : word_(word) {}
+  bool empty() const noexcept { return chunks_.empty(); }
+  // Waits for the oldest one where there are enough then.
+  status add(copy::completion begun, std::uint64_t end) {
+    chunks_.push_back({std::move(begun), end});
+    return chunks_.size() == kUnderWay ? end_oldest() : status();
+  }
+  status end_oldest() {
+    auto oldest = std::move(chunks_.front());
+    chunks_.pop_front();
+    if (auto done = oldest.copy.wait(); !done) return done;
+    word_.store(oldest.end, std::memory_order_release);
+    return {};
+  }
+  status end_all() {
+    while (!chunks_.empty())
+      if (auto done = end_oldest(); !done) return done;
+    return {};
+  }
+
+ private:
+  struct chunk {
+    copy::completion copy;
+    std::uint64_t end = 0;
+  };
+  std::atomic<std::uint64_t>& word_;
+  std::deque<chunk> chunks_;
 };
 
 // ---- The sender's side
@@ -90,13 +118,9 @@ class sending {
       auto copy = begin_chunk(cursor_.next(static_cast<std::size_t>(room)), place(), false);
       if (!copy) return copy.error();
       begun_ += room;
-      under_way_.push_back({std::move(*copy), begun_});
-      if (under_way_.size() == kUnderWay)
-        if (auto done = end_oldest(); !done) return done;
+      if (auto done = under_way_.add(std::move(*copy), begun_); !done) return done;
     }
-    while (!under_way_.empty())
-      if (auto done = end_oldest(); !done) return done;
-    return {};
+    return under_way_.end_all();
   }
 
  private:
@@ -113,7 +137,7 @@ class sending {
     const std::uint64_t out = std::min(wanted, to_end);
     if (begun_ + out <= taken + size_) return stalled_since_ = 0, patience_.reset(), out;
     if (!under_way_.empty()) {
-      if (auto done = end_oldest(); !done) failed_ = done;
+      if (auto done = under_way_.end_oldest(); !done) failed_ = done;
       return 0;
     }
     wait_or_add_tail(taken);
@@ -137,21 +161,13 @@ class sending {
     patience_.wait();
   }
 
-  status end_oldest() {
-    auto oldest = std::move(under_way_.front());
-    under_way_.pop_front();
-    if (auto done = oldest.copy.wait(); !done) return done;
-    slot_.ready.store(oldest.end, std::memory_order_release);
-    return {};
-  }
-
   pipeline_peers& peers_;
   const outgoing_message& message_;
   message_slot& slot_;
   piece_cursor cursor_;
   const std::uint64_t size_;
   std::uint64_t device_ = 0;
-  std::deque<chunk> under_way_;
+  chunks_under_way under_way_{slot_.ready};
   std::uint64_t begun_ = 0, stalled_since_ = 0, last_taken_ = 0;
   std::shared_ptr<send_segment> tail_;
   std::uint64_t tail_from_ = 0;
@@ -184,12 +200,8 @@ class receiving {
       if (!n) return n.error();
       if (*n == 0) continue;
       if (auto done = take(*n); !done) return done;
-      if (under_way_.size() == kUnderWay)
-        if (auto done = end_oldest(); !done) return done;
     }
-    while (!under_way_.empty())
-      if (auto done = end_oldest(); !done) return done;
-    return {};
+    return under_way_.end_all();
   }
 
  private:
@@ -200,7 +212,7 @@ class receiving {
     const std::uint64_t ready = std::min(slot_.ready.load(std::memory_order_acquire), bytes_);
     if (ready <= begun_) {
       if (!under_way_.empty()) {
-        if (auto done = end_oldest(); !done) return done.error();
+        if (auto done = under_way_.end_oldest(); !done) return done.error();
         return std::uint64_t{0};
       }
       if (auto lives = look_at_sender(); !lives) return lives.error();
@@ -246,16 +258,7 @@ class receiving {
     }
     auto copy = begin_chunk(part, place_, true);
     if (!copy) return copy.error();
-    under_way_.push_back({std::move(*copy), begun_});
-    return {};
-  }
-
-  status end_oldest() {
-    auto oldest = std::move(under_way_.front());
-    under_way_.pop_front();
-    if (auto done = oldest.copy.wait(); !done) return done;
-    slot_.taken.store(oldest.end, std::memory_order_release);
-    return {};
+    return under_way_.add(std::move(*copy), begun_);
   }
 
   pipeline_peers& peers_;
@@ -265,7 +268,7 @@ class receiving {
   piece_cursor cursor_;
   const place_kind kind_;
   const std::uint64_t bytes_, size_;
-  std::deque<chunk> under_way_;
+  chunks_under_way under_way_{slot_.taken};
   std::uint64_t begun_ = 0, last_look_ = 0;
   std::byte* place_ = nullptr;
   std::shared_ptr<shared_segment> tail_;

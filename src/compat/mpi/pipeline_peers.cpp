@@ -7,7 +7,6 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +15,10 @@
 #include <cstring>
 
 #include "base/clock.hpp"
+#include "base/fnv1a.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "os/abstract_address.hpp"
 #include "os/descriptor_message.hpp"
 
 namespace pl::mpi {
@@ -29,27 +30,6 @@ constexpr int kBacklog = 512;
 constexpr unsigned kMaxAccepted = 4096;  // at one look: strangers that connect without end do not keep us here
 constexpr std::uint64_t kRetryNs = 1'000'000'000;
 constexpr unsigned kQuickTries = 8;
-
-struct address {
-  sockaddr_un name{};
-  socklen_t size = 0;
-};
-
-// In the abstract name space: ends with its process.
-address address_of(const std::string& name) {
-  address out;
-  out.name.sun_family = AF_UNIX;
-  const std::size_t bytes = std::min(name.size(), sizeof out.name.sun_path - 1);
-  std::memcpy(out.name.sun_path + 1, name.data(), bytes);
-  out.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
-  return out;
-}
-
-std::uint64_t hash_of(const std::string& text) {
-  std::uint64_t out = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : text) out = (out ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return out;
-}
 
 unique_fd make_socket() { return {real_device_io(), socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)}; }
 
@@ -79,15 +59,15 @@ bool sender::has_ended() const noexcept {
 }
 
 std::string pipeline_peers::socket_name(const std::string& job_key, int ranks, int rank) {
-  return format("peerlane-mpi/%u/%016llx/%d/%d", geteuid(), static_cast<unsigned long long>(hash_of(job_key)), ranks, rank);
+  return format("peerlane-mpi/%u/%016llx/%d/%d", geteuid(), static_cast<unsigned long long>(fnv1a(job_key)), ranks, rank);
 }
 
 result<std::unique_ptr<pipeline_peers>> pipeline_peers::open(const std::string& job_key, int rank, int ranks,
                                                              const options& wanted) {
   std::unique_ptr<pipeline_peers> made(new pipeline_peers(job_key, rank, ranks, wanted));
   made->listener_ = make_socket();
-  const auto own = address_of(socket_name(job_key, ranks, rank));
-  if (!made->listener_ || bind(made->listener_.get(), reinterpret_cast<const sockaddr*>(&own.name), own.size) != 0 ||
+  const abstract_address own(socket_name(job_key, ranks, rank));
+  if (!made->listener_ || bind(made->listener_.get(), own.get(), own.size) != 0 ||
       listen(made->listener_.get(), kBacklog) != 0)
     return failure{errno, format("a socket for large messages of this host: %s", std::strerror(errno))};
   return made;
@@ -98,9 +78,8 @@ result<std::unique_ptr<pipeline_peers>> pipeline_peers::open(const std::string& 
 std::shared_ptr<receiver> pipeline_peers::connect(int rank) {
   auto made = std::make_shared<receiver>();
   made->socket = make_socket();
-  const auto other = address_of(socket_name(job_key_, ranks_, rank));
-  if (!made->socket || ::connect(made->socket.get(), reinterpret_cast<const sockaddr*>(&other.name), other.size) != 0 ||
-      !own_peer(made->socket.get()))
+  const abstract_address other(socket_name(job_key_, ranks_, rank));
+  if (!made->socket || ::connect(made->socket.get(), other.get(), other.size) != 0 || !own_peer(made->socket.get()))
     return nullptr;
   auto file = sealed_memory::make("peerlane-mpi-slots", kSlotsBytes);
   if (!file || getrandom(made->nonce.data(), made->nonce.size(), 0) != static_cast<ssize_t>(made->nonce.size()))

@@ -9,11 +9,6 @@ using namespace pl::mpi;
 
 #if MPI_VERSION >= 4
 #undef PL_FUNCTIONS
-#undef PL_COUNT
-#undef PL_OFFSET
-#undef PL_MPI
-#undef PL_PMPI
-#undef PL_NAME
 #define PL_FUNCTIONS "point_to_point_mpi4.inc"
 #include "compat/mpi/both_counts.inc"
 #endif

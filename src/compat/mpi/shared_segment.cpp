@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compat/mpi/shared_segment.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "os/sealed_memory.hpp"
 
 namespace pl::mpi {
 
@@ -26,9 +26,7 @@ result<shared_segment> shared_segment::map(int fd, std::size_t bytes) {
 
 result<shared_segment> shared_segment::map_received(int fd, std::size_t bytes) {
   struct stat info {};
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (fstat(fd, &info) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || bytes == 0 ||
-      static_cast<std::uint64_t>(info.st_size) < bytes)
+  if (fstat(fd, &info) != 0 || !cannot_shrink(fd) || bytes == 0 || static_cast<std::uint64_t>(info.st_size) < bytes)
     return failure{EPROTO, "another process sent memory whose size it could still change, or that is too short"};
   return map(fd, bytes);
 }

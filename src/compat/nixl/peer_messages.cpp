@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "os/abstract_address.hpp"
 
 namespace pl::nixl {
 namespace {
@@ -56,15 +56,6 @@ status receive_all(int socket, char* bytes, std::size_t count, std::uint64_t end
     count -= static_cast<std::size_t>(got);
   }
   return {};
-}
-
-sockaddr_un place_of(const std::string& name, socklen_t& length) {
-  sockaddr_un out{};
-  out.sun_family = AF_UNIX;
-  const std::size_t count = std::min(name.size(), sizeof out.sun_path - 1);
-  std::memcpy(out.sun_path + 1, name.data(), count);  // the leading zero: abstract
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + count);
-  return out;
 }
 
 result<unique_fd> make_socket() {
@@ -210,9 +201,8 @@ result<address> address::parse(const std::string& text) {
 result<unique_fd> listen_at(const std::string& name) {
   auto made = make_socket();
   if (!made) return made;
-  socklen_t length = 0;
-  const sockaddr_un place = place_of(name, length);
-  if (bind(made->get(), reinterpret_cast<const sockaddr*>(&place), length) != 0 || listen(made->get(), 128) != 0)
+  const abstract_address place(name);
+  if (bind(made->get(), place.get(), place.size) != 0 || listen(made->get(), 128) != 0)
     return failure{errno, format("no socket for other agents: %s", errno_text(errno).c_str())};
   return made;
 }
@@ -229,9 +219,8 @@ result<unique_fd> connect_to(const std::string& name) {
   auto made = make_socket();
   if (!made) return made;
   limit_waits(made->get());
-  socklen_t length = 0;
-  const sockaddr_un place = place_of(name, length);
-  if (connect(made->get(), reinterpret_cast<const sockaddr*>(&place), length) != 0)
+  const abstract_address place(name);
+  if (connect(made->get(), place.get(), place.size) != 0)
     return failure{
         errno, format("the agent's socket is gone (%s): it has ended, or its metadata is old", errno_text(errno).c_str())};
   if (!peer_process(made->get()))

@@ -5,15 +5,14 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 
 #include "base/text.hpp"
+#include "os/abstract_address.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -122,11 +121,9 @@ endpoint local_endpoint(const std::string& key) {
   out.text = "this host's meeting point " + name;
   out.is_literal_loopback = true;
   endpoint::address address;
-  auto* local = reinterpret_cast<sockaddr_un*>(&address.storage);
-  local->sun_family = AF_UNIX;
-  const std::size_t length = std::min(name.size(), sizeof local->sun_path - 1);
-  std::memcpy(local->sun_path + 1, name.data(), length);
-  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+  const abstract_address local(name);
+  std::memcpy(&address.storage, &local.place, sizeof local.place);
+  address.length = local.size;
   out.addresses.push_back(address);
   return out;
 }

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/env.hpp"
+#include "base/fnv1a.hpp"
 #include "base/text.hpp"
 
 namespace pl::messaging {
@@ -75,11 +76,7 @@ launcher read_torchrun() {
 
 }  // namespace
 
-std::uint64_t launcher::job_number() const {
-  std::uint64_t hash = 14695981039346656037u;  // FNV-1a, the same in every build
-  for (const char c : job_key) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
+std::uint64_t launcher::job_number() const { return fnv1a(job_key); }
 
 int launcher::free_port() const { return 18000 + static_cast<int>(job_number() % 12000); }
 

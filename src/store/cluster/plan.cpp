@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/fnv1a.hpp"
+
 namespace pl::store_cluster {
 namespace {
 
@@ -13,8 +15,7 @@ using store_client::kUnits;
 
 // Must be the same on every server and in every release: it decides where values lie.
 std::uint64_t score(const std::string& name, unsigned unit) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char one : name) hash = (hash ^ static_cast<unsigned char>(one)) * 0x100000001b3;
+  std::uint64_t hash = fnv1a(name);
   hash += 0x9e3779b97f4a7c15 * (unit + 1);
   hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9;
   hash = (hash ^ hash >> 27) * 0x94d049bb133111eb;

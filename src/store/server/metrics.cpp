@@ -52,16 +52,6 @@ void engine_text(std::string& out, const store::engine_stats& engine) {
   gauge(out, "peerlane_store_full", "1 while puts find no room.", engine.full);
 }
 
-// A label's value: quoted as Prometheus wants it, other bytes than printable ones as '?'.
-std::string label(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c >= ' ' && c <= '~' ? c : '?';
-  }
-  return out;
-}
-
 // Families of the pools that have something to tell. Thousands of pools do not fit a frame: the list ends before.
 void pools_text(std::string& out, const std::vector<store::pool_info>& pools) {
   constexpr std::size_t kMaxBytes = std::size_t{2} << 20;
@@ -97,12 +87,22 @@ void pools_text(std::string& out, const std::vector<store::pool_info>& pools) {
       const std::uint64_t now = one.number(pool);
       if (now == 0 || out.size() > kMaxBytes) continue;
       if (!std::exchange(begun, true)) family(out, name.c_str(), one.type, one.help);
-      out += format("%s{pool=\"%s\"} %llu\n", name.c_str(), label(pool.name).c_str(), static_cast<unsigned long long>(now));
+      out += format("%s{pool=\"%s\"} %llu\n", name.c_str(), metric_label(pool.name).c_str(),
+                    static_cast<unsigned long long>(now));
     }
   }
 }
 
 }  // namespace
+
+std::string metric_label(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return out;
+}
 
 void metrics::operation(store_protocol::opcode op, int status, std::uint64_t ns) noexcept {
   auto& one = operations_[static_cast<std::size_t>(op)];
@@ -163,7 +163,8 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
   counter(out, "peerlane_store_ucx_refused_total", "UCX messages that named no transfer of a session, or broke its rules.",
           ucx_refused.load());
   family(out, "peerlane_store_gpu_direct", "gauge", "1: the server moves device memory of its clients itself.");
-  out += format("peerlane_store_gpu_direct{why_not=\"%s\"} %d\n", label(device_refusal).c_str(), device_refusal.empty());
+  out +=
+      format("peerlane_store_gpu_direct{why_not=\"%s\"} %d\n", metric_label(device_refusal).c_str(), device_refusal.empty());
   counter(out, "peerlane_store_gpu_direct_failed_total", "Transfers by the server's DMA channels that failed.",
           device_failures.load());
   gauge(out, "peerlane_store_watches", "Watches of keys.", watches.load());

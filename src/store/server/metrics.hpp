@@ -6,12 +6,16 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/engine/engine.hpp"
 #include "store/protocol/wire.hpp"
 
 namespace pl::store_server {
+
+// A label's value: quoted as Prometheus wants it, other bytes than printable ones as '?'.
+std::string metric_label(std::string_view text);
 
 class metrics {
  public:

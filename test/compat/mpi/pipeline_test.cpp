@@ -99,6 +99,13 @@ status receive_host_bytes(pipeline_peers& peers, const message_header& header, s
   return receive_rows(peers, *message, one_row(reinterpret_cast<std::uint64_t>(out.data()), out.size()), place_kind::host);
 }
 
+void expect_message(pipeline_peers& peers, const message_header& header, std::uint64_t seed) {
+  std::vector<unsigned char> got;
+  const auto done = receive_host_bytes(peers, header, got);
+  ASSERT_TRUE(done) << done.error().message;
+  EXPECT_EQ(got, test::random_bytes(kBytes, seed));
+}
+
 TEST(MpiPipeline, HandsAMessageOverThroughASmallerRing) {
   const auto job = own_job();
   auto peers = open_as(job, 0);
@@ -106,10 +113,7 @@ TEST(MpiPipeline, HandsAMessageOverThroughASmallerRing) {
   const auto header = sender.read_value<message_header>();
   EXPECT_EQ(peers->size_behind(1, header.slot, 5), kBytes);
   EXPECT_EQ(peers->size_behind(1, header.slot, 6), 0u) << "another tag";
-  std::vector<unsigned char> got;
-  const auto done = receive_host_bytes(*peers, header, got);
-  ASSERT_TRUE(done) << done.error().message;
-  EXPECT_EQ(got, test::random_bytes(kBytes, 1));
+  expect_message(*peers, header, 1);
   EXPECT_EQ(peers->size_behind(1, header.slot, 5), 0u) << "it has been received";
   EXPECT_EQ(sender.end(), 0);
 }
@@ -121,10 +125,7 @@ TEST(MpiPipeline, AMessageOutlivesItsSender) {
   child sender([&](int pipe) { return send_device_bytes(job, pipe, 2); });
   const auto header = sender.read_value<message_header>();
   ASSERT_EQ(sender.end(), 0) << "a sender waits for no receiver";
-  std::vector<unsigned char> got;
-  const auto done = receive_host_bytes(*peers, header, got);
-  ASSERT_TRUE(done) << done.error().message;
-  EXPECT_EQ(got, test::random_bytes(kBytes, 2));
+  expect_message(*peers, header, 2);
 }
 
 // Also if a process that the sender forked keeps its sockets open.
@@ -288,9 +289,7 @@ TEST(MpiPipeline, AHeaderOfNobodyIsAnError) {
   refused([](message_header& one) { one.nonce[3] ^= std::byte{1}; });
   refused([](message_header& one) { ++one.serial; });
   refused([](message_header& one) { ++one.bytes; });
-  const auto done = receive_host_bytes(*peers, header, got);
-  ASSERT_TRUE(done) << done.error().message;
-  EXPECT_EQ(got, test::random_bytes(kBytes, 4));
+  expect_message(*peers, header, 4);
 }
 
 // ---- Strangers --------------------------------------------------------------------------------------------------------
@@ -344,10 +343,7 @@ TEST(MpiPipeline, StrangersDoNotDisturb) {
   hello_as([](pipeline_hello& one) { one.bytes = ~std::uint64_t{0}; });
   hello_as([](pipeline_hello& one) { one.type = pipeline_hello::kind::segment; });
   child sender([&](int pipe) { return send_device_bytes(job, pipe, 5); });
-  std::vector<unsigned char> got;
-  const auto done = receive_host_bytes(*peers, sender.read_value<message_header>(), got);
-  ASSERT_TRUE(done) << done.error().message;
-  EXPECT_EQ(got, test::random_bytes(kBytes, 5));
+  expect_message(*peers, sender.read_value<message_header>(), 5);
   strangers.clear();
   EXPECT_EQ(sender.end(), 0);
   EXPECT_LE(test::open_descriptor_count(), before + 9) << "what strangers sent is closed";

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Agents that know the secret, and stop in the middle, or never stop: the others are served all the same.
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "test/compat/nixl/agent_fixture.hpp"
+#include "test/support/descriptor_count.hpp"
 
 namespace {
 
@@ -137,14 +137,6 @@ TEST_F(NixlHostileAgents, NotificationsThatNobodyTakesHaveALimit) {
 
 // ---- At random
 
-std::size_t open_descriptors() {
-  std::size_t out = 0;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++out;
-  closedir(folder);
-  return out;
-}
-
 // An agent that knows the secret, what is registered, and how messages look; and says anything.
 class chatterer {
  public:
@@ -245,13 +237,13 @@ TEST_F(NixlHostileAgents, WhatTheySayAtRandomHurtsNobody) {
   chatterer stranger(seed != nullptr ? static_cast<unsigned>(std::atoi(seed)) : 1,
                      {std::stoull(on_host.described.blob), on_host.described.address, std::stoull(on_device.described.blob),
                       device.pointer(), pieces, regions});
-  const auto before = open_descriptors();
+  const auto before = test::open_descriptor_count();
   for (int round = 0; round < (rounds != nullptr ? std::atoi(rounds) : 400); ++round) {
     stranger.talk(one);
     if (round % 50 != 49) continue;
     expect_service(one, "chatter");
-    EXPECT_TRUE(holds_soon([&] { return open_descriptors() <= before; }))
-        << open_descriptors() << " descriptors, " << before << " before";
+    EXPECT_TRUE(holds_soon([&] { return test::open_descriptor_count() <= before; }))
+        << test::open_descriptor_count() << " descriptors, " << before << " before";
     if (HasFailure()) break;
   }
   const auto is_as_before = [](unsigned char byte) { return byte == 7; };

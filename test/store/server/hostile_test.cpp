@@ -17,10 +17,10 @@ TEST(store_hostile, ConnectionsThatMappedLeaveNoDescriptorBehind) {
   const auto pool = make_pool(*store, "p");
   raw_peer(rig.over_unix(), pool, "p", true).leave();
   ASSERT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }));
-  const std::size_t before = open_descriptors();
+  const int before = test::open_descriptor_count();
   for (int i = 0; i < 200; ++i) raw_peer(rig.over_unix(), pool, "p", true).leave();
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }));
-  EXPECT_LE(open_descriptors(), before + 8);
+  EXPECT_LE(test::open_descriptor_count(), before + 8);
   // With grants they are kept, all of them by one descriptor.
   for (int i = 0; i < 50; ++i) {
     raw_peer one(rig.over_unix(), pool, "p", true);
@@ -36,7 +36,8 @@ TEST(store_hostile, ConnectionsThatMappedLeaveNoDescriptorBehind) {
   EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 51; }, 5))
       << rig.server().engine().stats().sessions;
   EXPECT_EQ(rig.server().engine().stats().grants, 50u);
-  EXPECT_TRUE(soon([&] { return open_descriptors() <= before + 8; })) << open_descriptors() << " of " << before;
+  EXPECT_TRUE(soon([&] { return test::open_descriptor_count() <= before + 8; }))
+      << test::open_descriptor_count() << " of " << before;
 }
 
 TEST(store_hostile, WhoHasNotGreetedHoldsNoMemory) {
@@ -358,12 +359,13 @@ TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
   rig.config.metrics = "127.0.0.1:0";
   rig.config.hello_timeout_s = 1;
   rig.start();
-  const std::size_t before = open_descriptors();
+  const int before = test::open_descriptor_count();
   std::vector<std::unique_ptr<raw_peer>> many;
   store_client::client_options metrics_options;
   metrics_options.server.endpoint = rig.server().metrics_endpoint();
   for (int i = 0; i < 100; ++i) many.push_back(std::make_unique<raw_peer>(metrics_options));
-  EXPECT_TRUE(soon([&] { return open_descriptors() <= before + many.size() + 40; })) << open_descriptors();
+  EXPECT_TRUE(soon([&] { return test::open_descriptor_count() <= before + static_cast<int>(many.size()) + 40; }))
+      << test::open_descriptor_count();
   for (const auto& one : many) EXPECT_TRUE(one->is_cut_off(5000));
 }
 

@@ -246,12 +246,12 @@ TEST(store_server, ALogThatWasMovedAsideIsBegunAnew) {
   EXPECT_NE(lines_of(moved).find("\"greeted\""), std::string::npos);
   EXPECT_EQ(lines_of(moved).find("\"afterwards\""), std::string::npos);
   // A folder that is gone: the file that is open stays in use, and says why.
-  const std::size_t descriptors = open_descriptors();
+  const int descriptors = test::open_descriptor_count();
   std::filesystem::remove(rig.config.log);
   std::filesystem::create_directory(rig.config.log);
   rig.server().reload();
   make_pool(*store, "and then");
-  EXPECT_EQ(open_descriptors(), descriptors);
+  EXPECT_EQ(test::open_descriptor_count(), descriptors);
   rig.stop();
   std::filesystem::remove(rig.config.log);
 }

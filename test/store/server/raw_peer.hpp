@@ -2,7 +2,6 @@
 // A connection that sends what it likes, and what the tests' process holds meanwhile.
 #pragma once
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/greeting.hpp"
 #include "test/store/server/store_rig.hpp"
+#include "test/support/descriptor_count.hpp"
 
 namespace pl::store_test {
 
@@ -143,14 +143,6 @@ inline std::string scraped(const std::string& endpoint) {
 inline std::uint64_t scraped_number(const std::string& text, const std::string& name) {
   const auto line = text.find("\n" + name + " ");
   return line == std::string::npos ? 0 : std::strtoull(text.c_str() + line + name.size() + 2, nullptr, 10);
-}
-
-inline std::size_t open_descriptors() {
-  std::size_t out = 0;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++out;
-  closedir(folder);
-  return out;
 }
 
 // Of this process, the server in it included.
