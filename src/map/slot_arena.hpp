@@ -10,6 +10,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -53,7 +54,7 @@ class slot_arena {
     if (base_ == nullptr) return nullptr;
     if (waiting_count_ > kQuarantine || (used_ == kSlots && waiting_count_ != 0)) {
       const std::uint32_t index = waiting_[first_waiting_];
-      first_waiting_ = (first_waiting_ + 1) % kSlots;
+      first_waiting_ = (first_waiting_ + 1) % ring_;
       --waiting_count_;
       return reinterpret_cast<T*>(base_ + sizeof(T) * index);
     }
@@ -64,14 +65,24 @@ class slot_arena {
   void give_back(T* slot) noexcept {
     const std::lock_guard lock(mutex_);
     const std::size_t offset = reinterpret_cast<std::uintptr_t>(slot) - reinterpret_cast<std::uintptr_t>(base_);
-    waiting_[(first_waiting_ + waiting_count_++) % kSlots] = static_cast<std::uint32_t>(offset / sizeof(T));
+    if (waiting_count_ == ring_) widen_ring();
+    waiting_[(first_waiting_ + waiting_count_++) % ring_] = static_cast<std::uint32_t>(offset / sizeof(T));
   }
 
  private:
+  static_assert(is_power_of_two(kSlots), "the ring of freed slots doubles up to their number");
+
+  // A ring of all slots would walk through all of its memory; this one keeps to what was needed at once.
+  void widen_ring() noexcept {
+    std::copy_n(waiting_, first_waiting_, waiting_ + ring_);
+    ring_ *= 2;
+  }
+
   char* base_ = nullptr;
   std::mutex mutex_;
   std::size_t used_ = 0;
   std::uint32_t* waiting_ = nullptr;  // ring of freed slots' numbers behind the slots: room for all of them
+  std::size_t ring_ = kSlots < 1024 ? kSlots : 1024;
   std::size_t first_waiting_ = 0, waiting_count_ = 0;
 };
 

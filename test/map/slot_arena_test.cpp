@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <set>
+#include <vector>
 
 namespace pl {
 namespace {
@@ -52,6 +53,17 @@ TEST(SlotArena, RunsOutAndRecovers) {
   EXPECT_EQ(arena.take(), nullptr);
   arena.give_back(last);
   EXPECT_EQ(arena.take(), last) << "a full arena does not insist on the quarantine";
+}
+
+TEST(SlotArena, KeepsTheOrderOfFreedSlotsWhenTheRingWidensInItsMiddle) {
+  slot_arena<slot, 4096, 8> arena;
+  std::vector<slot*> taken;
+  for (int i = 0; i < 3000; ++i) taken.push_back(arena.take());
+  for (int i = 0; i < 700; ++i) arena.give_back(taken[static_cast<std::size_t>(i)]);
+  for (int i = 0; i < 600; ++i)
+    ASSERT_EQ(arena.take(), taken[static_cast<std::size_t>(i)]);  // the ring starts at its 600th place
+  for (int i = 700; i < 3000; ++i) arena.give_back(taken[static_cast<std::size_t>(i)]);  // and is widened twice
+  for (int i = 600; i < 2900; ++i) ASSERT_EQ(arena.take(), taken[static_cast<std::size_t>(i)]) << i;
 }
 
 }  // namespace
