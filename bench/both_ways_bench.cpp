@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "bench/must.hpp"
 #include "both_ways_kernels_image.hpp"
 #include "cuda/kernel_image.hpp"
 #include "cuda/simulated_gpu.hpp"
@@ -70,22 +71,14 @@ class bench {
 };
 
 void bench::set_up() {
-  if (status ready = cu::initialize(cuda_); !ready) {
-    std::printf("FAILED: %s\n", ready.error().message.c_str());
-    std::exit(1);
-  }
+  need(cu::initialize(cuda_), "cuInit");
   must(cuda_.cuDevicePrimaryCtxRetain(&context_, 0), "cuDevicePrimaryCtxRetain");
   must(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
   int count = 0;
   must(cuda_.cuDeviceGetAttribute(&count, cu::device_attribute::multiprocessor_count, 0), "cuDeviceGetAttribute");
   multiprocessors_ = static_cast<unsigned>(std::max(1, count));
   if (cu::is_simulated_gpu(cuda_.library)) bytes_ = 64u << 10;
-  auto loaded = cu::load_kernels(cuda_, kernels::both_ways_kernels());
-  if (!loaded) {
-    std::printf("FAILED: kernels: %s\n", loaded.error().message.c_str());
-    std::exit(1);
-  }
-  module_ = *loaded;
+  module_ = need(cu::load_kernels(cuda_, kernels::both_ways_kernels()), "kernels");
   must(cuda_.cuStreamCreate(&stream_, 1), "cuStreamCreate");
   must(cuda_.cuEventCreate(&begin_, 0), "cuEventCreate");
   must(cuda_.cuEventCreate(&end_, 0), "cuEventCreate");

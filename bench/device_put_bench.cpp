@@ -22,6 +22,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "bench/matrix_product.hpp"
+#include "bench/must.hpp"
 #include "cuda/kernel_image.hpp"
 #include "device/session.hpp"
 #include "device_put_kernels_image.hpp"
@@ -119,18 +120,10 @@ class bench {
 };
 
 void bench::set_up() {
-  if (status ready = cu::initialize(cuda_); !ready) {
-    std::printf("FAILED: %s\n", ready.error().message.c_str());
-    std::exit(1);
-  }
+  need(cu::initialize(cuda_), "cuInit");
   must(cuda_.cuDevicePrimaryCtxRetain(&context_, 0), "cuDevicePrimaryCtxRetain");
   must(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
-  auto loaded = cu::load_kernels(cuda_, kernels::device_put_kernels());
-  if (!loaded) {
-    std::printf("FAILED: kernels: %s\n", loaded.error().message.c_str());
-    std::exit(1);
-  }
-  module_ = *loaded;
+  module_ = need(cu::load_kernels(cuda_, kernels::device_put_kernels()), "kernels");
   must(cuda_.cuStreamCreate(&stream_, 1), "cuStreamCreate");
   must(cuda_.cuStreamCreate(&other_, 1), "cuStreamCreate");
   must(cuda_.cuMemAlloc_v2(&device_, kBytes), "cuMemAlloc");

@@ -20,6 +20,7 @@ struct counts {
 struct bench : channel_bench {
   using channel_bench::channel_bench;
   void latency(unsigned engine, bool all_sizes);
+  std::vector<std::thread> start_load(const std::atomic<bool>& ends);
   void late(const candidate& one, unsigned count, bool is_loaded, double seconds);
   void torn(unsigned count, bool is_loaded, bool is_congruent, double seconds);
   void by_submission();
@@ -67,23 +68,29 @@ void bench::latency(unsigned engine, bool all_sizes) {
   }
 }
 
+// A copy engine in each direction that copies for ever, until `ends`.
+std::vector<std::thread> bench::start_load(const std::atomic<bool>& ends) {
+  std::vector<std::thread> load;
+  for (const bool to_host : {true, false})
+    load.emplace_back([this, to_host, &ends] {
+      auto queue =
+          need(dma::channel::open(space, {engines[to_host ? 0 : 1 % engines.size()], dma::ordering::none, 64}), "channel");
+      const std::uint64_t host_side = big_on_host() + kBigBytes + (to_host ? 0 : kLoadBytes),
+                          device_side = big_on_device() + kBigBytes + (to_host ? 0 : kLoadBytes);
+      while (!ends) {
+        const auto number =
+            need(queue->copy(to_host ? host_side : device_side, to_host ? device_side : host_side, 4u << 20), "load");
+        need(queue->wait(number, kGiveUpNs * 10), "load");
+      }
+    });
+  return load;
+}
+
 void bench::late(const candidate& one, unsigned count, bool is_loaded, double seconds) {
   std::vector<counts> seen(engines.size());
   std::atomic<bool> ends{false}, failed{false};
   std::vector<std::thread> running, load;
-  if (is_loaded)
-    for (const bool to_host : {true, false})
-      load.emplace_back([&, to_host] {
-        auto queue =
-            need(dma::channel::open(space, {engines[to_host ? 0 : 1 % engines.size()], dma::ordering::none, 64}), "channel");
-        const std::uint64_t host_side = big_on_host() + kBigBytes + (to_host ? 0 : kLoadBytes),
-                            device_side = big_on_device() + kBigBytes + (to_host ? 0 : kLoadBytes);
-        while (!ends) {
-          const auto number =
-              need(queue->copy(to_host ? host_side : device_side, to_host ? device_side : host_side, 4u << 20), "load");
-          need(queue->wait(number, kGiveUpNs * 10), "load");
-        }
-      });
+  if (is_loaded) load = start_load(ends);
   const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(seconds * 1e9);
   for (unsigned index = 0; index < count; ++index)
     running.emplace_back([&, index] {
@@ -151,19 +158,7 @@ void bench::torn(unsigned count, bool is_loaded, bool is_congruent, double secon
   std::atomic<std::uint64_t> checked{0}, bad{0}, stuck{0}, bad_lines{0};
   std::atomic<bool> ends{false};
   std::vector<std::thread> running, load;
-  if (is_loaded)
-    for (const bool to_host : {true, false})
-      load.emplace_back([&, to_host] {
-        auto queue =
-            need(dma::channel::open(space, {engines[to_host ? 0 : 1 % engines.size()], dma::ordering::none, 64}), "channel");
-        const std::uint64_t host_side = big_on_host() + kBigBytes + (to_host ? 0 : kLoadBytes),
-                            device_side = big_on_device() + kBigBytes + (to_host ? 0 : kLoadBytes);
-        while (!ends) {
-          const auto number =
-              need(queue->copy(to_host ? host_side : device_side, to_host ? device_side : host_side, 4u << 20), "load");
-          need(queue->wait(number, kGiveUpNs * 10), "load");
-        }
-      });
+  if (is_loaded) load = start_load(ends);
   const std::uint64_t end_ns = monotonic_ns() + static_cast<std::uint64_t>(seconds * 1e9);
   const marks mark;
   for (unsigned index = 0; index < count; ++index)

@@ -20,8 +20,8 @@
 #include <string>
 
 #include "base/clock.hpp"
+#include "bench/passing_io.hpp"
 #include "dma/channel.hpp"
-#include "os/device_io.hpp"
 
 namespace {
 
@@ -33,28 +33,21 @@ constexpr int kProcesses = 16, kMaxSteps = 400;
 constexpr useconds_t kKilledAfterUs = 700'000;  // all of them copy by then
 
 // The system's calls; the process kills itself instead of one of them.
-class deadly_io final : public device_io {
+class deadly_io final : public bench::passing_io {
  public:
   explicit deadly_io(int last) : left_(last) {}
-  int open(const char* path, int flags) override { return step(), real_.open(path, flags); }
-  int close(int fd) override { return real_.close(fd); }
-  int ioctl(int fd, unsigned long request, void* argument) override { return step(), real_.ioctl(fd, request, argument); }
+  int open(const char* path, int flags) override { return step(), passing_io::open(path, flags); }
+  int ioctl(int fd, unsigned long request, void* argument) override {
+    return step(), passing_io::ioctl(fd, request, argument);
+  }
   void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset) override {
-    step();
-    return real_.mmap(address, size_bytes, protection, flags, fd, offset);
+    return step(), passing_io::mmap(address, size_bytes, protection, flags, fd, offset);
   }
-  int munmap(void* address, std::size_t size_bytes) override { return real_.munmap(address, size_bytes); }
-  int madvise(void* address, std::size_t size_bytes, int advice) override {
-    return real_.madvise(address, size_bytes, advice);
-  }
-  void clear_event(int fd) override { real_.clear_event(fd); }
-  result<std::string> read_text(const char* path) override { return real_.read_text(path); }
 
  private:
   void step() {
     if (left_ >= 0 && left_-- == 0) kill(getpid(), SIGKILL);
   }
-  device_io& real_ = real_device_io();
   int left_;  // negative: for ever
 };
 

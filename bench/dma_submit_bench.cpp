@@ -10,6 +10,7 @@
 
 #include <deque>
 
+#include "bench/passing_io.hpp"
 #include "bench/raw_channel.hpp"
 #include "rm/rm_abi.hpp"
 
@@ -19,28 +20,14 @@ using namespace pl;
 using namespace pl::bench;
 
 // The system's calls; mappings of GPU memory are uncached while that is asked for.
-class uncached_io final : public device_io {
+class uncached_io final : public passing_io {
  public:
   bool is_uncached = false;
-  int open(const char* path, int flags) override { return real_.open(path, flags); }
-  int close(int fd) override { return real_.close(fd); }
   int ioctl(int fd, unsigned long request, void* argument) override {
     constexpr std::uint32_t kUncached = 1u << 23;  // NVOS33_FLAGS_CACHING_TYPE
     if (is_uncached && (request & 0xff) == rm::esc_map_memory) static_cast<rm::map_params*>(argument)->flags |= kUncached;
-    return real_.ioctl(fd, request, argument);
+    return passing_io::ioctl(fd, request, argument);
   }
-  void* mmap(void* address, std::size_t size_bytes, int protection, int flags, int fd, off_t offset) override {
-    return real_.mmap(address, size_bytes, protection, flags, fd, offset);
-  }
-  int munmap(void* address, std::size_t size_bytes) override { return real_.munmap(address, size_bytes); }
-  int madvise(void* address, std::size_t size_bytes, int advice) override {
-    return real_.madvise(address, size_bytes, advice);
-  }
-  void clear_event(int fd) override { real_.clear_event(fd); }
-  result<std::string> read_text(const char* path) override { return real_.read_text(path); }
-
- private:
-  device_io& real_ = real_device_io();
 };
 
 struct shape {

@@ -44,14 +44,12 @@ class binding_backend final : public backend {
   result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) override {
     auto plan = plan_pin(cuda_, request.range, request.granule_bytes, request.rule);
     if (!plan) return plan.error();
-    auto placements = space_->resolve(cuda_, *plan);
-    if (!placements) return placements.error();
-    if (placements->size() != 1) return failure{ENOTSUP, "the memory lies in several objects"};
-    rm_placement& only = placements->front();
-    if (only.length < plan->rounded.size_bytes) return failure{EIO, "libcuda named less memory than it was asked for"};
-    auto bound = addresses_->bind_share(only.object->memory(), only.offset, plan->rounded.size_bytes, &only.object->gpu());
+    auto found = space_->resolve_one(cuda_, *plan);
+    if (!found) return found.error();
+    const rm_object& object = *found->object;
+    auto bound = addresses_->bind_share(object.memory(), found->offset, plan->rounded.size_bytes, &object.gpu());
     if (!bound) return bound.error();
-    return std::unique_ptr<pinned_memory>(new bound_memory(*plan, std::move(only), *std::move(bound)));
+    return std::unique_ptr<pinned_memory>(new bound_memory(*plan, *std::move(found), *std::move(bound)));
   }
 
  private:

@@ -178,12 +178,10 @@ result<pin_plan> session::find_range(address_range range) const {
 result<session::bound_memory> session::bind_device(address_range range) const {
   auto plan = find_range(range);
   if (!plan) return plan.error();
-  auto placements = source_->space->resolve(*context_.cuda, *plan);
-  if (!placements) return placements.error();
-  if (placements->size() != 1)
-    return failure{ENOTSUP, "the memory lies in several objects of the driver: make a window of each"};
+  auto found = source_->space->resolve_one(*context_.cuda, *plan);
+  if (!found) return found.error();
   bound_memory out;
-  out.placement = std::move(placements->front());
+  out.placement = *std::move(found);
   const rm_object& object = *out.placement.object;
   auto bound =
       source_->addresses->bind_share(object.memory(), out.placement.offset, plan->rounded.size_bytes, &object.gpu());

@@ -144,11 +144,10 @@ status rm_space::map_scratch(const proof_context& context) {
   const address_range part{(*scratch)->pointer(), scratch_memory::kMappedBytes};  // anywhere in its page
   auto plan = plan_pin(*context.cuda, part, kHostPageBytes, range_rule::exact);
   if (!plan) return plan.error();
-  auto placements = resolve(*context.cuda, *plan);
-  if (!placements) return placements.error();
-  if (placements->size() != 1) return failure{ENOTSUP, "memory of our own lies in several objects: it cannot be a proof"};
-  rm_object& object = *placements->front().object;
-  auto mapping = object.map_own(placements->front().offset, plan->rounded.size_bytes, nullptr);
+  auto placement = resolve_one(*context.cuda, *plan);
+  if (!placement) return placement.error();
+  rm_object& object = *placement->object;
+  auto mapping = object.map_own(placement->offset, plan->rounded.size_bytes, nullptr);
   if (!mapping) return mapping.error();
   char* const first = static_cast<char*>(mapping->address) + (part.begin - plan->rounded.begin);
   auto outcome = (*scratch)->check({first, scratch_memory::kMappedBytes, arch::mapping_type::wc});
@@ -303,6 +302,17 @@ result<std::vector<rm_placement>> rm_space::resolve(const cu::driver_table& cuda
                  asked.error().message +
                      " (memory that another process made, opened by cuIpcOpenMemHandle, is mapped with its handle: "
                      "peerlane_map_ipc)"};
+}
+
+result<rm_placement> rm_space::resolve_one(const cu::driver_table& cuda, const pin_plan& plan) {
+  auto found = resolve(cuda, plan);
+  if (!found) return found.error();
+  if (found->size() != 1)
+    return failure{ENOTSUP,
+                   format("the memory lies in %zu objects of the driver: give each allocation by itself", found->size())};
+  if (found->front().length < plan.rounded.size_bytes)
+    return failure{EIO, "libcuda named less memory than it was asked for"};
+  return std::move(found->front());
 }
 
 }  // namespace pl

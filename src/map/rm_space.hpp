@@ -91,6 +91,8 @@ class rm_space : public std::enable_shared_from_this<rm_space> {
   // not report memory that another process made.
   result<std::vector<rm_placement>> resolve(const cu::driver_table& cuda, const pin_plan& plan,
                                             const cu::ipc_mem_handle_t* ipc_handle = nullptr);
+  // The same of a plan that one object holds wholly. ENOTSUP: several do.
+  result<rm_placement> resolve_one(const cu::driver_table& cuda, const pin_plan& plan);
 
   // Verifies this mapping method for the GPU on scratch memory: once, or each time with `again`. Threads that arrive while
   // a proof is running wait for that one. EIO if the mapping shows other memory; ETIMEDOUT if the GPU is busy: the

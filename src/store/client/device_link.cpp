@@ -56,17 +56,15 @@ class handing_backend final : public backend {
   result<std::unique_ptr<pinned_memory>> pin(const pin_request& request) override {
     auto plan = plan_pin(cuda_, request.range, request.granule_bytes, request.rule);
     if (!plan) return plan.error();
-    auto placements = space_->resolve(cuda_, *plan);
-    if (!placements) return placements.error();
-    if (placements->size() != 1) return failure{ENOTSUP, "the memory lies in several objects"};
-    const rm_placement& only = placements->front();
-    if (only.length < plan->rounded.size_bytes) return failure{EIO, "libcuda named less memory than it was asked for"};
-    auto fd = space_->client().export_object(only.object->gpu(), only.object->memory());
+    auto found = space_->resolve_one(cuda_, *plan);
+    if (!found) return found.error();
+    const rm::gpu& gpu = found->object->gpu();
+    auto fd = space_->client().export_object(gpu, found->object->memory());
     if (!fd) return fd.error();
     dma::shared_region region;
     region.fd = *std::move(fd);
-    region.gpu = only.object->gpu().pci;
-    region.offset = only.offset;
+    region.gpu = gpu.pci;
+    region.offset = found->offset;
     region.size_bytes = plan->rounded.size_bytes;
     auto number = link_->import(region);
     if (!number) return number.error();
