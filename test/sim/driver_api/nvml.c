@@ -47,7 +47,7 @@ nvmlReturn_t nvmlDeviceSetCpuAffinity(nvmlDevice_t device);
 nvmlReturn_t nvmlDeviceClearCpuAffinity(nvmlDevice_t device);
 #endif
 
-enum { kOk, kUninitialized, kInvalidArgument, kNotFound = 6, kInsufficientSize = 7 };
+static const nvmlReturn_t kOk = 0, kUninitialized = 1, kInvalidArgument = 2, kNotFound = 6, kInsufficientSize = 7;
 
 #define IS(code, call) check_result(__FILE__, __LINE__, #call, (CUresult)(code), (CUresult)(call))
 
