@@ -15,6 +15,7 @@ A server of a cluster leads to all of them (docs/store-cluster.md). What each du
 
 import asyncio
 import errno
+import math
 import os
 import weakref
 from collections import deque
@@ -197,6 +198,13 @@ def _milliseconds(role: str, given: float) -> int:
     return int(seconds(role, given) * 1e3)
 
 
+def _ttl(given: float) -> int:
+    """In milliseconds, which round up: 0 is no limit."""
+    if seconds("ttl", given) < 0:
+        raise ValueError(f"ttl: {given} s: give a number of seconds from 0 on, where 0 is no limit")
+    return math.ceil(given * 1e3)
+
+
 def _number_of(word: str | None, words: dict[str | None, int], role: str) -> int:
     try:
         return words[word]
@@ -218,7 +226,10 @@ def _failed(code: int, key: bytes) -> Error:
 
 
 def _pairs(given: ByKey[_T]) -> list[tuple[bytes, _T]]:
-    pairs: Iterable[tuple[str | bytes, _T]] = given.items() if isinstance(given, Mapping) else given
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"keys and values: {type(pair).__name__} is given, a dictionary or pairs (key, value) are wanted")
     return [(_key(key), value) for key, value in pairs]
 
 
@@ -247,14 +258,14 @@ class Pool:
         pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `version`: only where the value is still that
         one, else Error with ESTALE. `after`: as for peerlane.copy(). `ttl`: in a pool that is a cache, seconds after which the value is
         gone; 0: as the pool says."""
-        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _milliseconds("ttl", ttl))
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _ttl(ttl))
         name = _key(key)
         return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
 
     def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
                   version: int | None = None, after: After = "auto", ttl: float = 0) -> Operation:
         """put() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
-        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _milliseconds("ttl", ttl))
+        options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _ttl(ttl))
         name = _key(key)
         return self._store._connection.begin_put(self._number, name, _core.one_run(x, False, after), *options)
 
@@ -423,7 +434,7 @@ class Pool:
         pairs = _pairs(values)
         level = _number_of(durability, DURABILITIES, "durability")
         runs = [_core.one_run(x, False, after) for _, x in pairs]
-        return self._batch(_PUT, [key for key, _ in pairs], runs, level, condition, versions, _milliseconds("ttl", ttl), atomic)
+        return self._batch(_PUT, [key for key, _ in pairs], runs, level, condition, versions, _ttl(ttl), atomic)
 
     def _gets(self, arrays: ByKey[AnyArray], after: After) -> Callable[[], list[Reply | Error]]:
         pairs = _pairs(arrays)
@@ -503,7 +514,7 @@ class Store:
         """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3.
         `cache`: values are volatile, and leave when the pool's share is full or others need the room. Its share of memory (0: three
         quarters) and of the disk (0: none), seconds that a value lives (0: for ever), and which one leaves first."""
-        cached = (truth("cache", cache), cache_memory_bytes, cache_disk_bytes, _milliseconds("ttl", ttl),
+        cached = (truth("cache", cache), cache_memory_bytes, cache_disk_bytes, _ttl(ttl),
                   _number_of(eviction, EVICTIONS, "eviction"))
         level = _number_of(durability, DURABILITIES, "durability")
         return Pool(self, self._connection.create_pool(text("name", name), level, quota_bytes, copies, *cached))

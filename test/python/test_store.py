@@ -186,6 +186,7 @@ def all_or_nothing(pool):
     assert pool.multi_stat(["k010", "k011"]) == before
     done = pool.multi_put({"k010": b"1", "k011": b"2"}, versions={"k011": before[1].version}, atomic=True)
     assert bytes(pool.read("k010")) == b"1" and done[1].version > before[1].version
+    assert [(each.value_bytes, each.moved_bytes) for each in done] == [(1, 1), (1, 1)]
     with pytest.raises(peerlane.Error) as told:
         pool.multi_erase(["k010", "nothing"], atomic=True)
     assert told.value.errno == errno.ENOENT and pool.exists("k010")
@@ -209,6 +210,13 @@ def wrong_lists(pool):
         pool.multi_put({"k012": b""}, atomic=1)
     with pytest.raises(TypeError, match="key: int"):
         pool.multi_put([(5, b"")])
+    for one in ([1, 2], "ab", [("k012",)]):
+        with pytest.raises(TypeError, match="a dictionary or pairs"):
+            pool.multi_put(one)
+        with pytest.raises(TypeError, match="a dictionary or pairs"):
+            pool.multi_get(one)
+    with pytest.raises(ValueError, match="ttl: -1 s"):
+        pool.multi_put({"k012": b""}, ttl=-1)
 
 
 def test_keys_in_order(server):

@@ -208,6 +208,7 @@ void session::append_pinned(const store::pinned_value& value, std::uint64_t byte
 void session::batch_atomic(const request_ptr& request, const std::vector<batch_item>& items) {
   const bool puts = request->head.op == opcode::batch_put;
   std::vector<store::batch_operation> list;
+  std::vector<std::uint64_t> sizes;
   for (const batch_item& one : items) {
     if (const status admitted = parts_.values.admits(request->head.pool_id, one.key, true); !admitted)
       return answer(request, admitted.error());
@@ -215,25 +216,28 @@ void session::batch_atomic(const request_ptr& request, const std::vector<batch_i
     if (!puts && condition == store::condition::none) condition = store::condition::if_present;
     list.push_back({puts ? store::batch_operation::kind::put : store::batch_operation::kind::erase, one.key,
                     std::as_bytes(std::span(one.value)), condition, one.only.version, one.user_flags, one.ttl_ms});
+    sizes.push_back(one.value.size());  // of an erase none
   }
   const auto given = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, items.front().key));
   const store::batch_options options{given.level, true, given.request};
-  parts_.values.batch_async(request->head.pool_id, list, options,
-                            [me = shared_from_this(), request, count = items.size()](result<store::batch_result> done) {
-                              const auto work = std::make_shared<batch_work>(count);
-                              work->left = 1;
-                              if (done) {
-                                for (std::size_t i = 0; i < count && i < done->items.size(); ++i) {
-                                  const store::batch_item& one = done->items[i];
-                                  batch_outcome& reported = work->outcomes[i].reported;
-                                  reported.version = one.version, reported.reached = done->reached,
-                                  reported.repeated = done->repeated;
-                                  if (one.error != 0) work->fail(i, {one.error, one.message});
-                                }
-                                return me->batch_item_done(request, work);
-                              }
-                              me->run_on_home_thread([me, request, reason = done.error()] { me->answer(request, reason); });
-                            });
+  parts_.values.batch_async(
+      request->head.pool_id, list, options,
+      [me = shared_from_this(), request, puts, sizes = std::move(sizes)](result<store::batch_result> done) {
+        const auto work = std::make_shared<batch_work>(sizes.size());
+        work->left = 1;
+        if (done) {
+          for (std::size_t i = 0; i < sizes.size() && i < done->items.size(); ++i) {
+            const store::batch_item& one = done->items[i];
+            batch_outcome& reported = work->outcomes[i].reported;
+            reported.version = one.version, reported.reached = done->reached, reported.repeated = done->repeated,
+            reported.value_bytes = sizes[i];
+            if (one.error != 0) work->fail(i, {one.error, one.message});
+            else if (puts) me->parts_.counters.bytes(me->wire_->other().way, true, sizes[i]);
+          }
+          return me->batch_item_done(request, work);
+        }
+        me->run_on_home_thread([me, request, reason = done.error()] { me->answer(request, reason); });
+      });
 }
 
 // ---- Keys that begin alike ---------------------------------------------------------------------------------------------
