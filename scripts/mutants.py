@@ -6,7 +6,8 @@
 
 Statements of the product are changed in place, on a tree without changes in the files concerned; each file is put back whatever happens.
 A mutant is a whole statement, or an expression if its header says so, so many are built at once, each behind `PL_MUTANT=<number>`; one
-whose header ends with `alone` (a declaration) is built by itself. Each test runs without its mutant first and must pass. WORDs choose entries whose file, name, program or test
+whose header ends with `alone` (a declaration) is built by itself. Each test runs without its mutant first and must pass. A test is a filter of
+the named program, `FILE.py::NAME` of pytest, or `ctest:NAME`, where the program is what is built for it. WORDs choose entries whose file, name, program or test
 has one of them. FILE gets a line per mutant; lines of others in it stay. Exit code 1: a mutant survived, or an entry does not fit the code."""
 
 import argparse
@@ -104,6 +105,8 @@ def run(build, one, number):
     if "::" in one.test:  # Python
         command = [os.path.join(ROOT, ".venv", "bin", "python"), "-m", "pytest", "-q", "-x", "-c", os.path.join(ROOT, "pyproject.toml"),
                    os.path.join(ROOT, one.test)]
+    elif one.test.startswith("ctest:"):  # where more than one program takes part
+        command = ["ctest", "--test-dir", build, "--output-on-failure", "-R", f"^{re.escape(one.test[len('ctest:'):])}$"]
     else:
         programs = [path for path in glob.glob(os.path.join(build, "test", "**", one.program), recursive=True) if os.path.isfile(path)]
         if not programs:
@@ -122,7 +125,7 @@ def run(build, one, number):
             child.communicate()
             return False
     passed = child.returncode == 0
-    return passed if not passed or re.search(r"\[  PASSED  \] [1-9]|[1-9]\d* passed", said) else None
+    return passed if not passed or re.search(r"\[  PASSED  \] [1-9]|[1-9]\d* passed|0 tests failed out of [1-9]", said) else None
 
 
 def build_and_run(build, batch):
