@@ -15,14 +15,15 @@ import sys
 # Pointers of these are no buffers that MPI reads or writes in the call.
 EXEMPT = {
     r"\w+_(get_attr|set_attr|create_keyval)|Keyval_create|Attr_(get|put)": "attributes, in the caller's own memory",
-    r"Alloc_mem|Win_allocate(_shared)?|Win_shared_query|Buffer_detach": "an address that MPI returns",
+    r"Alloc_mem|Win_allocate(_shared)?|Win_shared_query|Buffer_detach|(Comm|Session)_detach_buffer": "an address that MPI returns",
     r"Free_mem|Win_detach|Get_address|Address": "an address, and not what lies there",
     r"Grequest_\w+|Register_datarep": "state of the caller's own functions",
     r"T_\w+": "the tool interface",
+    r"Stream_i?(send|recv)|\w+_enqueue|Info_set_hex": "MPICH's extensions outside of the standard (docs/mpi-shim.md)",
     r"File_\w+_end": "the buffer of the call that began it, which refuses device memory",
 }
 REFUSED = (r"Win_(create|attach)|R?(put|get|accumulate|get_accumulate)|Put|Get|Accumulate|Get_accumulate|Fetch_and_op"
-           r"|Compare_and_swap|P(send|recv)_init|File_\w+_begin")
+           r"|Compare_and_swap|P(send|recv)_init|File_\w+_begin|(Comm|Session)_attach_buffer")
 
 # An expression for each parameter, by its type without const and by its name.
 BY_TYPE = {
@@ -137,6 +138,9 @@ def expression(kind, name, is_const, scope):
     if name == "position":
         scope.append(f"{kind[:-1]} position = 0;")
         return "&position"
+    if kind == "MPI_Session":
+        scope += ["MPI_Session session;", "CHECK(MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &session) == 0);"]
+        return name
     if kind in BY_TYPE:
         return BY_TYPE[kind]
     for pattern, value in BY_NAME.items():
@@ -165,6 +169,8 @@ def call(full_name, name, arguments):
         after.append("CHECK(MPI_Bsend(device_in, 1, MPI_INT, MPI_PROC_NULL, 7, comm) == 0);")
         after.append("CHECK(MPI_Buffer_detach(&detached, &detached_bytes) == 0 && detached == device_out);")
         after.append("CHECK(detached_bytes == 4096 && PMPI_Buffer_attach(room, kRoom) == 0);")
+    if "session" in names:
+        after.append("CHECK(MPI_Session_finalize(&session) == 0);")
     refused = bool(re.fullmatch(REFUSED, plain))
     lines = [f'current = "{full_name}", alarm(20);', *scope, *before,
              f'report(current, {full_name}({", ".join(passed)}), {int(refused)});',
