@@ -234,7 +234,8 @@ def rule_mutants(tree):
             count = tree.files.get(found["file"], "").count(old)
             if count != 1:
                 yield Finding(page, line, "mutants", f"the diff fits {found['file']} {count} times, it must fit once")
-            for test in found["test"].split(":") if "::" not in found["test"] and "/" not in found["test"] else ():
+            is_of_googletest = not re.search(r"::|/|^ctest:", found["test"])
+            for test in found["test"].split(":") if is_of_googletest else ():
                 suite, _, name = test.strip("*").partition(".") if "." in test else ("", "", test.strip("*"))
                 if not re.search(r"TEST(_F|_P)?\(" + (suite or r"\w+") + ", " + (r"\w+" if name in ("*", "") else name) + r"\)", tests):
                     yield Finding(page, line, "mutants", f"there is no test {test} in test/")

@@ -68,46 +68,47 @@ INSTANTIATE_TEST_SUITE_P(every_pair, put_signal, testing::ValuesIn(all_pairs()),
 constexpr std::size_t kSizes[] = {0, 8, 4096, 70'001, 1'000'000};
 
 TEST_P(put_signal, shows_the_word_after_the_bytes) {
-  EXPECT_EQ(run([](const rank_context& ctx) {
-              target_window bytes, word;
-              CHECK_OK(bytes.open(ctx, GetParam().bytes, kWindow));
-              CHECK_OK(word.open(ctx, GetParam().word, 64));
-              auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
-              CHECK_OK(given);
-              std::size_t offset = 0;
-              std::uint64_t rounds = 0;
-              for (const bool is_device : {false, true})
-                for (const std::size_t size : kSizes) {
-                  ++rounds;
-                  const auto expected = test::random_bytes(size, rounds);
-                  if (ctx.rank == 1) {
-                    piece source(is_device, size);
-                    source.set(expected);
-                    const signal_word raised{given->exposed, 8, 1, signal_kind::add};
-                    auto put = ctx.messenger->put_signal(given->allocated, offset, source.all(), raised);
-                    CHECK_OK(put.wait(kPatience));
-                  } else {
-                    auto seen = ctx.messenger->wait_signal(word.key(), 8, rounds, kPatience);
-                    CHECK_OK(seen);
-                    CHECK(*seen == rounds || *seen <= 2 * std::size(kSizes));
-                    const auto now = bytes.bytes();
-                    CHECK(std::equal(expected.begin(), expected.end(), now.begin() + static_cast<std::ptrdiff_t>(offset)));
-                  }
-                  offset += size;
-                }
-              if (ctx.rank == 1) {  // not over earlier bytes, at which the target may not have looked yet
-                const std::uint64_t value = 5;
-                const signal_word raised{given->exposed, 16, 77, signal_kind::set};
-                CHECK_OK(ctx.messenger->put_signal(given->allocated, offset, host_buffer(&value, 8), raised).wait(kPatience));
-              } else {
-                auto seen = ctx.messenger->wait_signal(word.key(), 16, 77, kPatience);
-                CHECK_OK(seen);
-                CHECK(*seen == 77 && bytes.bytes()[offset] == 5);
-              }
-              CHECK_OK(ctx.messenger->barrier(kPatience));
-              return 0;
-            }),
-            0);
+  EXPECT_EQ(
+      run([](const rank_context& ctx) {
+        target_window bytes, word;
+        CHECK_OK(bytes.open(ctx, GetParam().bytes, kWindow));
+        CHECK_OK(word.open(ctx, GetParam().word, 64));
+        auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
+        CHECK_OK(given);
+        std::size_t offset = 0;
+        std::uint64_t rounds = 0;
+        for (const bool is_device : {false, true})
+          for (const std::size_t size : kSizes) {
+            ++rounds;
+            const auto expected = test::random_bytes(size, rounds);
+            if (ctx.rank == 1) {
+              piece source(is_device, size);
+              source.set(expected);
+              const signal_word raised{given->exposed, 8, 1, signal_kind::add};
+              auto put = ctx.messenger->put_signal(given->allocated, offset, source.all(), raised);
+              CHECK_OK(put.wait(kPatience));
+            } else {
+              auto seen = ctx.messenger->wait_signal(word.key(), 8, rounds, kPatience);
+              CHECK_OK(seen);
+              CHECK(*seen == rounds || *seen <= 2 * std::size(kSizes));
+              const auto now = bytes.bytes();
+              CHECK(std::equal(expected.begin(), expected.end(), now.begin() + static_cast<std::ptrdiff_t>(offset)));
+            }
+            offset += size;
+          }
+        if (ctx.rank == 1) {  // not over earlier bytes, at which the target may not have looked yet
+          const std::uint64_t value = 5;
+          const signal_word raised{given->exposed, 16, 77, signal_kind::set};
+          CHECK_OK(ctx.messenger->put_signal(given->allocated, offset, host_buffer(&value, 8), raised).wait(kPatience));
+        } else {
+          auto seen = ctx.messenger->wait_signal(word.key(), 16, 77, kPatience);
+          CHECK_OK(seen);
+          CHECK(*seen == 77 && bytes.bytes()[offset] == 5);
+        }
+        CHECK_OK(ctx.messenger->barrier(kPatience));
+        return 0;
+      }),
+      0);
 }
 
 TEST_P(put_signal, is_refused_with_the_bytes_unwritten) {

@@ -411,6 +411,13 @@ TEST_F(NixlBackend, MemoryOfAnEarlierAgentOfTheNameIsRefused) {
   one.engine->deregister_mem(own.own);
 }
 
+// GCC 12's AddressSanitizer does not release its locks in a child, and a thread of the agents may hold one at that moment.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int kForks = 4;
+#else
+constexpr int kForks = 1;
+#endif
+
 TEST_F(NixlBackend, AForkedChildEndsAndUsesNothingOfIt) {
   auto one = std::make_unique<agent>("one");
   const agent two("two");
@@ -420,17 +427,19 @@ TEST_F(NixlBackend, AForkedChildEndsAndUsesNothingOfIt) {
   ASSERT_EQ(two.add(theirs.pointer(), kBytes, abi::memory_type::vram, other), code::success);
   ASSERT_EQ(one->meet(two), code::success);
   abi::metadata* const remote = one->load(two, other);
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(20);
-    const bool refused = one->move(abi::direction::write, own, other, remote, "two") == code::not_allowed &&
-                         one->engine->gen_notif("two", "x") == code::not_allowed &&
-                         one->engine->deregister_mem(own.own) == code::not_allowed;
-    one.reset();
-    _exit(refused ? 0 : 1);
-  }
   int ended = -1;
-  ASSERT_EQ(waitpid(child, &ended, 0), child);
+  for (int left = kForks; left > 0 && ended != 0 && (ended == -1 || ended == SIGALRM); --left) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(10);
+      const bool refused = one->move(abi::direction::write, own, other, remote, "two") == code::not_allowed &&
+                           one->engine->gen_notif("two", "x") == code::not_allowed &&
+                           one->engine->deregister_mem(own.own) == code::not_allowed;
+      one.reset();
+      _exit(refused ? 0 : 1);
+    }
+    ASSERT_EQ(waitpid(child, &ended, 0), child);
+  }
   EXPECT_EQ(ended, 0);
   EXPECT_EQ(one->engine->connect("two"), code::success) << "the child has ended the parent's connection";
   EXPECT_EQ(one->move(abi::direction::write, own, other, remote, "two", "moved"), code::success);
