@@ -46,13 +46,15 @@ class open_store {
 
 struct condition_options {
   bool if_absent = false;
-  std::int64_t if_version = 0;
+  std::int64_t if_version = 0;  // 0: not given; versions begin at 1
   enum request { of_put, of_erase };
   void add(tools::command_parser& parser, request kind = of_put) {
     if (kind == of_put) parser.flag("--if-absent", if_absent, "Only if there is no such key (EEXIST)");
-    parser.integer("--if-version", if_version, 0, INT64_MAX, "Only if this is the present version (ESTALE) [any]");
+    parser.integer("--if-version", if_version, 1, INT64_MAX, "Only if this is the present version (ESTALE) [any]");
   }
   std::optional<store_protocol::precondition> get() const {
+    if (if_absent && if_version != 0)
+      throw tools::tool_failure("--if-absent and --if-version: a key that is absent has no version; give one of them");
     if (if_absent) return store_protocol::precondition{store_protocol::condition::if_absent, 0};
     if (if_version != 0)
       return store_protocol::precondition{store_protocol::condition::if_version, static_cast<std::uint64_t>(if_version)};

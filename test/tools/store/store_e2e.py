@@ -170,6 +170,11 @@ def many():
                              (("multi-get", "models", "a"), "--to"), (("multi-put", "models", "--from", folder + "/none"), "none")):
             done = run(*wrong, **where)
             check(done.code == 1 and words in done.err, wrong, done.err)
+        done = run("put", "models", "v", one, "--if-absent", "--if-version", "3", **where)
+        check(done.code == 1 and "give one of them" in done.err, done.err)
+        done = run("put", "models", "v", one, "--if-version", "0", **where)  # no value has it; it once meant "any"
+        check(done.code == 1 and "--if-version" in done.err, done.code, done.err)
+        check(run("exists", "models", "v", **where).code == 1)
 
 
 def top():
