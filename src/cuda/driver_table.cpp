@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/env.hpp"
+#include "base/load_library.hpp"
 #include "base/text.hpp"
 #include "cuda/gpu_probe.hpp"
 #include "cuda/simulated_gpu.hpp"
@@ -16,10 +17,11 @@ namespace {
 
 const driver_table* g_test_table = nullptr;
 
-failure no_library(const char* cause) {
+failure no_library(const failure& reason) {
+  if (reason.code != ENOENT) return reason;
   return {ENOSYS, format("libcuda.so.1 cannot be opened (%s): install the NVIDIA driver's user-space library, "
                          "or set PEERLANE_GPU=sim for the simulated GPU",
-                         cause != nullptr ? cause : "no reason given")};
+                         reason.message.c_str())};
 }
 
 // The library that the application has loaded, if it is what PEERLANE_GPU asks for.
@@ -53,9 +55,9 @@ result<void*> open_library() {
       return failure{ENODEV, format("no GPU answers (%s) and %s", probe.reason.c_str(), loaded.error().message.c_str())};
     }
   }
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) return no_library(dlerror());
-  return take_loaded(library, wanted.text);
+  const auto library = load_library("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  if (!library) return no_library(library.error());
+  return take_loaded(*library, wanted.text);
 }
 
 result<const driver_table*> open_driver() {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "base/env.hpp"
+#include "base/load_library.hpp"
 #include "base/text.hpp"
 
 namespace pl::cu {
@@ -65,9 +66,10 @@ result<void*> load_simulated_gpu() {
   for (const std::string& place : places) {
     if (access(place.c_str(), R_OK) != 0) continue;
     // By its resolved path: a relative path would become wrong when the program changes its folder.
-    if (void* const library = dlopen(real_path(place).c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
-    const char* const reason = dlerror();
-    return failure{ENODEV, format("the simulated GPU cannot be loaded: %s", reason != nullptr ? reason : place.c_str())};
+    auto library = load_library(real_path(place).c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library) return *library;
+    const int code = library.code() == ENOENT ? ENODEV : library.code();
+    return failure{code, format("the simulated GPU cannot be loaded: %s", library.error().message.c_str())};
   }
   const std::string first = places.empty() ? kName : places[0];
   const std::string second = places.size() > 1 ? places[1] : first;

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "base/env.hpp"
+#include "base/load_library.hpp"
 #include "base/text.hpp"
 
 namespace pl::ucx {
@@ -25,8 +26,10 @@ failure not_there(const char* reason) {
 
 result<std::unique_ptr<ucx_table>> load(const std::string& path) {
   // Local: an application may have another UCX of its own (an MPI's), whose symbols must not mix with these.
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return not_there(dlerror());
+  const auto loaded = load_library(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!loaded && loaded.code() != ENOENT) return loaded.error();
+  if (!loaded) return not_there(loaded.error().message.c_str());
+  void* const library = *loaded;
   auto table = std::make_unique<ucx_table>();
   const char* missing = nullptr;
 #define PL_UCX_LOAD(name)                                                       \

@@ -39,13 +39,24 @@ def skip(reason):
     sys.exit(SKIP)
 
 
+def is_ubuntu():
+    release = Path("/etc/os-release")
+    return release.exists() and re.search(r"^ID=\W?ubuntu\b", release.read_text(), re.MULTILINE) is not None
+
+
+def kernel_advice():
+    """How a kernel and its headers come to /boot here; no guest needs its initial ramdisk."""
+    names = "linux-image-generic linux-headers-generic" if is_ubuntu() else "linux-image-amd64 linux-headers-amd64"
+    return f"apt-get install {names}, with INITRD=No"
+
+
 def kernels_or_skip():
     missing = guest.missing_tools()
     if missing:
         skip(f"no guest can be started: missing {' '.join(missing)} (apt-get install --no-install-recommends {' '.join(missing)})")
     found = guest.installed_kernels()
     if not found:
-        skip("no kernel image with its headers in /boot (apt-get install linux-image-amd64 linux-headers-amd64, with INITRD=No)")
+        skip(f"no kernel image with its headers in /boot ({kernel_advice()})")
     return found
 
 
@@ -55,7 +66,8 @@ def choose(which):
         return found[0]
     if which == "newest":
         if len(found) < 2:
-            skip(f"only one kernel is installed ({found[0].release}): for a second one, apt-get install linux-headers-6.12-amd64")
+            second = "linux-image-generic-hwe-24.04" if is_ubuntu() else "linux-headers-6.12-amd64"
+            skip(f"only one kernel is installed ({found[0].release}): for a second one, apt-get install {second}")
         return found[-1]
     named = [kernel for kernel in found if kernel.release == which]
     return named[0] if named else skip(f"kernel {which} is not installed")
@@ -248,7 +260,7 @@ def run_sparse(options):
         skip("missing sparse (apt-get install --no-install-recommends sparse)")
     found = guest.installed_kernels()
     if not found:
-        skip("no kernel headers (apt-get install linux-image-amd64 linux-headers-amd64, with INITRD=No)")
+        skip(f"no kernel headers ({kernel_advice()})")
     cache = options.build / "kernel"
     good = True
     for kernel in dict.fromkeys((found[0], found[-1])):
