@@ -139,7 +139,9 @@ def expression(kind, name, is_const, scope):
         scope.append(f"{kind[:-1]} position = 0;")
         return "&position"
     if kind == "MPI_Session":
-        scope += ["MPI_Session session;", "CHECK(MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &session) == 0);"]
+        # MPICH 4.2 does not keep the error handler that it is given here.
+        scope += ["MPI_Session session;", "CHECK(MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &session) == 0);",
+                  "CHECK(MPI_Session_set_errhandler(session, MPI_ERRORS_RETURN) == 0);"]
         return name
     if kind in BY_TYPE:
         return BY_TYPE[kind]

@@ -164,13 +164,6 @@ def free_ports(count):
     return ports
 
 
-def no_control_groups():
-    """What slurmd takes for "do not look for any": from 23.02 on a word, before it the plugin that needs none at its start."""
-    said = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout
-    version = tuple(int(part) for part in re.findall(r"\d+", said)[:2])
-    return "disabled" if version >= (23, 2) else "cgroup/v1"
-
-
 class Slurm:
     """munged, slurmctld and slurmd of their own, on loopback, with the gate's scripts as packaging/slurm has them."""
 
@@ -211,8 +204,8 @@ NodeName={self.node} NodeAddr=127.0.0.1 CPUs=1 State=UNKNOWN
 PartitionName=all Nodes={self.node} Default=YES State=UP
 """
         (self.folder / "slurm.conf").write_text(settings)
-        # Nothing here needs control groups, which containers may not have; slurmd looks for them unless it is told.
-        (self.folder / "cgroup.conf").write_text(f"CgroupPlugin={no_control_groups()}\n")
+        # Nothing here needs control groups, which containers may not have; slurmd looks for them unless it is told which.
+        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.environment = os.environ | {"SLURM_CONF": f"{folder}/slurm.conf"}
 
     def gate(self, links, baseline, health_options=""):
