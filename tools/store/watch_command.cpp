@@ -21,14 +21,29 @@ using tools::presence;
 
 std::atomic<bool> g_ends{false};
 
+// A key may hold any byte; a line shall stay one, and say nothing to the terminal.
+std::string printable(const std::string& key) {
+  std::string out;
+  for (std::size_t i = 0; i < key.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(key[i]);
+    const bool begins_control = byte == 0xc2 && i + 1 < key.size() && static_cast<unsigned char>(key[i + 1]) < 0xa0;
+    if (byte == '\\') out += "\\\\";
+    else if (byte == '\n') out += "\\n";
+    else if (byte < 0x20 || byte == 0x7f || begins_control) out += format("\\x%02x", byte);
+    else out += key[i];
+  }
+  return out;
+}
+
 void print_line(const watch_event& one) {
   if (one.kind == event_kind::lost && one.value_bytes == 0)
     std::printf("lost: the connection was made anew; look at the keys again\n");
   else if (one.kind == event_kind::lost)
     std::printf("lost %" PRIu64 ": changes came faster than they were taken; look at the keys again\n", one.value_bytes);
   else if (one.kind == event_kind::put)
-    std::printf("put %s version %" PRIu64 " bytes %" PRIu64 "\n", one.key.c_str(), one.version, one.value_bytes);
-  else std::printf("%s %s version %" PRIu64 "\n", store_protocol::name_of(one.kind), one.key.c_str(), one.version);
+    std::printf("put %s version %" PRIu64 " bytes %" PRIu64 "\n", printable(one.key).c_str(), one.version, one.value_bytes);
+  else
+    std::printf("%s %s version %" PRIu64 "\n", store_protocol::name_of(one.kind), printable(one.key).c_str(), one.version);
 }
 
 void print_json(const watch_event& one) {

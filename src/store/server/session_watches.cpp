@@ -82,6 +82,11 @@ void session::begin_watch(const request_ptr& request, std::string_view prefix) {
   };
   made->watch = std::make_shared<key_watch>(std::move(terms), principal, parts_.counters);
   const auto token = parts_.watches.add(made->watch);
+  // Another connection may have deleted the pool, whose end is told only to those that watched it then.
+  if (const auto known = parts_.engine.pool(request->head.pool_id); !known) {
+    parts_.watches.remove(made->watch);
+    return answer(request, known.error());
+  }
   watches_.emplace(token, made);
   store_protocol::tail fields;
   fields.token = token;

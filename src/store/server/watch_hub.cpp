@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server/watch_hub.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace pl::store_server {
@@ -22,6 +23,12 @@ key_watch::key_watch(terms given, const account_ref& principal, metrics& counter
   ++counters_.watches;
 }
 
+// With the lock held. What others hold counts only beyond this queue's own part.
+bool key_watch::has_room(std::uint64_t more) const {
+  const std::uint64_t part = terms_.most_bytes / std::max<std::uint64_t>(counted_.all(), 1);
+  return bytes_ + more <= part || queued_.all() + more <= terms_.most_bytes;
+}
+
 void key_watch::push(const store::key_change& one) {
   bool wakes = false;
   {
@@ -29,7 +36,7 @@ void key_watch::push(const store::key_change& one) {
     const std::uint64_t more = kEventBytes + one.key.size();
     if (one.kind == store::change::pool_deleted) {
       has_ended_ = true;
-    } else if (queued_.all() + more > terms_.most_bytes) {
+    } else if (!has_room(more)) {
       lost_ += events_.size() + 1;
       counters_.watch_lost += events_.size() + 1;
       events_.clear();

@@ -3,8 +3,10 @@
 //
 //   engine (a lock held) --tell--> watch_hub --push--> queues of the watches that match --wake--> their sessions' threads
 //
-// A principal's queues hold as many bytes as its account allows. A queue that would go beyond is dropped as a whole and
-// counts what is lost, which its watcher is told. Thread-safe; lock order: engine, hub, a watch.
+// A principal's queues share what its account allows. A queue that would go beyond is dropped as a whole and counts what is
+// lost, which its watcher is told; one that holds less than its part of the whole is not, so that a watcher that takes
+// nothing costs the principal's other ones no change. Together they hold twice the limit at most. Thread-safe; lock order:
+// engine, hub, a watch.
 #pragma once
 
 #include <atomic>
@@ -56,6 +58,7 @@ class key_watch {
 
  private:
   static constexpr std::uint64_t kEventBytes = 64;  // that a queued event takes of memory beside its key
+  bool has_room(std::uint64_t more) const;
 
   const terms terms_;
   std::mutex lock_;

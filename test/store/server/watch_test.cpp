@@ -20,6 +20,10 @@ using store_protocol::event_kind;
 using store_protocol::opcode;
 using store_protocol::watch_event;
 
+std::string metrics_of(store_client::client& connection) {
+  return connection.run(connection.make_plain(opcode::stats, 0, {})).body;
+}
+
 class Watches : public testing::Test {
  protected:
   void begin(std::unique_ptr<store_client::client>& connection) {
@@ -182,6 +186,15 @@ TEST_F(Watches, TheDeletionOfThePoolEndsThem) {
   EXPECT_EQ(none.code(), ENXIO);
 }
 
+// A connection keeps the numbers of pools that others have deleted.
+TEST_F(Watches, APoolThatIsGoneIsNotWatched) {
+  const auto other = store_rig::open(rig_.over_unix());
+  ASSERT_TRUE(other->open_pool("pool"));
+  ASSERT_EQ(store_->run(store_->make_plain(opcode::pool_delete, 0, "pool")).status, 0);
+  EXPECT_EQ(watcher::open(*other, {pool_, "", false}).code(), ENXIO);
+  EXPECT_NE(metrics_of(*other).find("peerlane_store_watches 0\n"), std::string::npos);
+}
+
 TEST_F(Watches, AnOtherThreadStopsOne) {
   const auto all = watch(*store_, "");
   std::thread stops([&] {
@@ -273,6 +286,19 @@ TEST_F(LimitedWatches, RightsAreThoseOfThePool) {
   EXPECT_EQ(watcher::open(*tcp, {*tcp->open_pool("pool"), "", false}).code(), EACCES);
 }
 
+// A watcher that takes nothing fills no more than a share of what its principal's watches hold together.
+TEST_F(LimitedWatches, ASlowOneCostsTheOthersNothing) {
+  const auto slow = watch(*store_, "slow"), quick = watch(*store_, "quick");
+  for (int i = 0; i < 2; ++i) put_at("slow" + std::string(3990, 'k'), 1);  // of 8192 bytes 116 are left
+  const std::string key = "quick" + std::string(300, 'q');
+  for (int i = 0; i < 5; ++i) {
+    put_at(key, 1);
+    const auto some = take(*quick, 1);
+    ASSERT_EQ(some.size(), 1u);
+    EXPECT_EQ(some[0].kind, event_kind::put);
+  }
+}
+
 // ---- Clients that do not keep to the rules
 
 store_protocol::head request(opcode op, std::uint64_t id, std::uint32_t pool, std::uint64_t wait_ms = 0) {
@@ -288,10 +314,6 @@ store_protocol::tail with_token(std::uint64_t token) {
   store_protocol::tail out;
   out.token = token;
   return out;
-}
-
-std::string metrics_of(store_client::client& connection) {
-  return connection.run(connection.make_plain(opcode::stats, 0, {})).body;
 }
 
 TEST_F(LimitedWatches, TokensAreOfOneConnection) {

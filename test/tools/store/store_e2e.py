@@ -234,6 +234,10 @@ def watch():
             check(of_one.communicate(timeout=30)[0].split()[:2] == ["put", "ab"] and of_one.returncode == 0)
             told = [json.loads(line) for line in as_json.communicate(timeout=30)[0].splitlines()]
             check([(one["change"], one["key"], one["value_bytes"]) for one in told] == [("put", key, 3) for key in ("ab", "b", "ac")], told)
+            of_any = begin("forge", "--count", "1")
+            good("put", "models", "forge\n\x1b[2Jput b\\", source, *where)
+            line = of_any.communicate(timeout=30)[0]
+            check(line.startswith("put forge\\n\\x1b[2Jput b\\\\ version ") and line.count("\n") == 1, repr(line))
             check("not both" in run("watch", "models", "a", "--key", "b", *where).err)
             check(run("watch", "none", *where).code == 1)
         with Server(folder) as server:
