@@ -198,6 +198,19 @@ if [ "$tests" = yes ] && [[ $architecture = amd64 || $architecture = arm64 ]] &&
   fi
 fi
 
+# A test compiles the device header by NVRTC, which a toolkit of this machine brings, and PyPI's compiler does not.
+nvrtc_wheel=nvidia-cuda-nvrtc==13.0.88
+is_nvcc_from_pypi() { [ "$want_nvcc" = yes ] || [[ $(find_nvcc) == .venv/* ]]; }
+has_nvrtc() { compgen -G '.venv/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13' >/dev/null; }
+if [ "$tests" = yes ] && is_nvcc_from_pypi && ! has_nvrtc; then
+  echo "setup: fetching $nvrtc_wheel into .venv (some 200 MB on disk)"
+  if make_venv && fetch build/setup-nvrtc.log "$nvrtc_wheel"; then
+    installed_something
+  else
+    echo "setup: NVRTC's wheel could not be fetched; the test with it says so and is skipped" >&2
+  fi
+fi
+
 [ "$want_nvcc" = yes ] || exit 0
 # Kernels compiled by 13.0 run on every driver of the 580 series and later. Its parts name each other without a version,
 # so all of them are pinned.
