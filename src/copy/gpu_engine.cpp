@@ -48,7 +48,9 @@ gpu_engine::gpu_engine(const gpu_context& context, const options& wanted)
 result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context, backend& maps, const options& wanted) {
   if (wanted.lease_us < 20 || wanted.lease_us > 1'000'000)
     return failure{EINVAL, format("a lease of %u us: the GPU engine takes 20 to 1000000", wanted.lease_us)};
-  std::unique_ptr<gpu_engine> made(new gpu_engine(context, wanted));
+  options chosen = wanted;
+  if (chosen.patience_ms == 0) chosen.patience_ms = context.cuda->is_simulated ? 60'000 : 10'000;
+  std::unique_ptr<gpu_engine> made(new gpu_engine(context, chosen));
   auto scope = context_use::enter(context);
   if (!scope) return scope.error();
   auto module = cu::load_kernels(*context.cuda, kernels::gpu_engine());

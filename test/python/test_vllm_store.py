@@ -150,10 +150,13 @@ def test_a_store_that_ends_fails_jobs_and_hangs_none(module, tmp_path, caplog):
     assert "the cache goes on without" in caplog.text
     # It is back: once the pause is over it is asked again.
     process = serve(tmp_path, "--listen", "none")
-    tier.forget()
-    tier.tier._away_until = 0.0
-    tier.tier.submit_store(tier.job(4, [key(7)], [0]))
-    assert tier.finish(4)[4].success and tier.has([key(7)]) == [True]
+    for number in range(4, 34):  # a busy machine may need more than the store's time-out to connect again
+        tier.forget()
+        tier.tier._away_until = 0.0
+        tier.tier.submit_store(tier.job(number, [key(7)], [0]))
+        if tier.finish(number)[number].success:
+            break
+    assert tier.has([key(7)]) == [True]
     tier.tier.shutdown()
     process.terminate()
     process.wait(30)
