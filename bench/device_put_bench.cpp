@@ -75,7 +75,8 @@ class bench {
     std::printf("FAILED: %s: %s\n", step, cu::error_text(cuda_, code).c_str());
     std::exit(1);
   }
-  bool open(unsigned rings, bool yields = false, std::uint64_t timeout_ns = 2'000'000'000);
+  static constexpr std::uint64_t kTimeoutNs = 2'000'000'000;
+  bool open(unsigned rings, bool yields = false, std::uint64_t timeout_ns = kTimeoutNs, std::uint32_t slice_us = 0);
   template <class... Args>
   void launch(const char* name, unsigned blocks, unsigned threads, Args... args) {
     cu::function_t function = nullptr;
@@ -148,12 +149,13 @@ void bench::set_up() {
   std::printf("%.3f cycles a nanosecond\n", cycles_per_ns_);
 }
 
-bool bench::open(unsigned rings, bool yields, std::uint64_t timeout_ns) {
+bool bench::open(unsigned rings, bool yields, std::uint64_t timeout_ns, std::uint32_t slice_us) {
   session_.reset();
   device::session_options wanted;
   wanted.rings = rings;
   wanted.ring.yields = yields;
   wanted.ring.timeout_ns = timeout_ns;
+  wanted.ring.timeslice_us = slice_us;
   const std::uint64_t begin_ns = monotonic_ns();
   auto opened = device::session::open(cuda_, wanted);
   if (!opened) {
@@ -502,12 +504,13 @@ void bench::check_random() {
 void bench::time_company() {
   struct setting {
     unsigned rings;
-    bool yields;
+    std::uint32_t slice_us;
   };
-  for (const auto& [rings, yields] :
-       {setting{0, false}, {1, false}, {1, true}, {3, false}, {3, true}, {5, false}, {5, true}}) {
+  constexpr auto kDriver = dma::device_ring_options::kDriversTimeslice;
+  for (const auto& [rings, slice_us] :
+       {setting{0, kDriver}, {1, kDriver}, {1, 50}, {1, 10}, {1, 2}, {3, kDriver}, {3, 10}, {5, kDriver}, {5, 50}, {5, 10}, {5, 2}}) {
     session_.reset();
-    if (rings != 0 && !open(rings, yields)) continue;
+    if (rings != 0 && !open(rings, false, kTimeoutNs, slice_us)) continue;
     std::vector<double> to_host_ns, to_device_ns;
     for (int i = 0; i < 1000; ++i) {
       to_host_ns.push_back(time_once_ns([&] { cuda_.cuMemcpyDtoH_v2(host_, device_, 65536); }));
@@ -522,14 +525,14 @@ void bench::time_company() {
     const double idle_cores = (cpu_seconds() - cpu) / (static_cast<double>(monotonic_ns() - begin_ns) / 1e9);
     auto row = latency_fields(to_host_ns), device_row = latency_fields(to_device_ns);
     std::printf(
-        "%u idle rings%s: cuMemcpy of 64 KiB to the host %.2f us (p99 %.1f), to the device %.2f (p99 %.1f); 64 MiB %.1f "
+        "%u idle rings, slices of %u us: cuMemcpy of 64 KiB to the host %.2f us (p99 %.1f), to the device %.2f (p99 %.1f); 64 MiB %.1f "
         "GB/s; CPU %.2f %%\n",
-        rings, yields ? ", yielding" : "", row["latency_ns_p50"].get<double>() / 1e3,
+        rings, slice_us == kDriver ? 0 : slice_us, row["latency_ns_p50"].get<double>() / 1e3,
         row["latency_ns_p99"].get<double>() / 1e3, device_row["latency_ns_p50"].get<double>() / 1e3,
         device_row["latency_ns_p99"].get<double>() / 1e3, 8.0 * kBytes / big_ns, idle_cores * 100);
     row["kind"] = "company";
     row["rings"] = rings;
-    row["yields"] = yields;
+    row["timeslice_us"] = slice_us == kDriver ? 0 : slice_us;
     row["bandwidth_gb_per_s"] = 8.0 * kBytes / big_ns;
     row["to_device_ns_p50"] = device_row["latency_ns_p50"];
     row["to_device_ns_p99"] = device_row["latency_ns_p99"];

@@ -5,7 +5,7 @@
 //   same      has an idle ring on the same copy engine: turns of the engine
 //   other     has one on another engine
 //   yields    has one on the same engine that gives it away while it waits
-//   slice     has one on the same engine, with a time slice of 50 us
+//   slice N   has one on the same engine, and both have a time slice of N us
 // each with puts one after the other in one launch (a burst, which holds the engine) and with single puts 3 ms apart, as in
 // an exchange: only these must win the engine back each time. Turns of kernels slow `kernel` alone; turns of the engine slow
 // `same` alone; a thread of the host that sleeps slows all of them, `nothing` too.
@@ -34,7 +34,9 @@ using namespace pl;
 
 constexpr std::size_t kBytes = 1u << 20;
 constexpr unsigned kBurst = 2000, kSingle = 200;
-constexpr const char* kScenes[] = {"nothing", "kernel", "same", "other", "yields", "slice"};
+constexpr auto kDriversSlice = dma::device_ring_options::kDriversTimeslice;
+constexpr const char* kScenes[] = {"nothing",  "kernel",   "same",     "other",   "yields", "slice 200",
+                                     "slice 50", "slice 20", "slice 10", "slice 5", "slice 2", "slice 1"};
 
 // CUDA and the kernels, in either process.
 struct process : device_process {
@@ -52,7 +54,8 @@ device::session_options options_of(const std::string& scene) {
   wanted.backend = device::ring_backend::channels;
   wanted.first_engine = scene == "other" ? 1 : 0;
   wanted.ring.yields = scene == "yields";
-  wanted.ring.timeslice_us = scene == "slice" ? 50 : 0;
+  const bool is_slice = scene.starts_with("slice ");
+  wanted.ring.timeslice_us = is_slice ? static_cast<std::uint32_t>(std::stoul(scene.substr(6))) : kDriversSlice;
   return wanted;
 }
 
@@ -82,10 +85,7 @@ device::session_options options_of(const std::string& scene) {
 class poster {
  public:
   explicit poster(int socket) : socket_(socket) {
-    session_ = must(device::session::open(self_.cuda, options_of("nothing")), "opening a session");
-    source_ = must(session_->add_window(self_.memory, kBytes), "add_window");
-    target_ = must(session_->add_window(self_.memory + kBytes, kBytes), "add_window");
-    words_ = must(session_->add_window(self_.memory + 2 * kBytes, 4096), "add_window");
+    open("nothing");
     find_clock();
     machine_facts facts = describe_host();
     describe_gpu(facts, self_.cuda, 0);
@@ -93,20 +93,35 @@ class poster {
   }
 
   void measure(std::size_t scene) {
+    const std::string name = kScenes[scene];
+    if (name.starts_with("slice")) {
+      open(name);
+      report(name + " alone", "burst", puts(kBurst));
+    }
     tell(static_cast<char>(scene));
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    report(scene, "burst", puts(kBurst));
+    report(name, "burst", puts(kBurst));
     std::vector<double> single;
     for (unsigned i = 0; i < kSingle; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
       single.push_back(puts(1).front());
     }
-    report(scene, "single", single);
+    report(name, "single", single);
     tell(0);
   }
   result_file file{"device_turns_bench", {"device_turns_bench"}};
 
  private:
+  void open(const std::string& scene) {
+    session_.reset();
+    auto wanted = options_of(scene);
+    wanted.first_engine = 0;
+    wanted.ring.yields = false;
+    session_ = must(device::session::open(self_.cuda, wanted), "opening a session");
+    source_ = must(session_->add_window(self_.memory, kBytes), "add_window");
+    target_ = must(session_->add_window(self_.memory + kBytes, kBytes), "add_window");
+    words_ = must(session_->add_window(self_.memory + 2 * kBytes, 4096), "add_window");
+  }
   void tell(char byte) const {
     if (write(socket_, &byte, 1) != 1 || read(socket_, &byte, 1) != 1) give_up("the other process is gone");
   }
@@ -133,17 +148,17 @@ class poster {
     }
     return out;
   }
-  void report(std::size_t scene, const char* form, std::vector<double> us) {
+  void report(const std::string& scene, const char* form, std::vector<double> us) {
     std::sort(us.begin(), us.end());
     const double mean = std::accumulate(us.begin(), us.end(), 0.0) / static_cast<double>(us.size());
     const auto quantile = [&](double part) {
       return us[static_cast<std::size_t>(part * static_cast<double>(us.size() - 1))];
     };
-    std::printf("%-8s %-7s mean %9.2f us  p50 %9.2f  p99 %9.2f  longest %9.2f\n", kScenes[scene], form, mean, quantile(0.5),
+    std::printf("%-15s %-7s mean %9.2f us  p50 %9.2f  p99 %9.2f  longest %9.2f\n", scene.c_str(), form, mean, quantile(0.5),
                 quantile(0.99), us.back());
     std::fflush(stdout);
     file.add_row({{"kind", "turns"},
-                  {"other_process", kScenes[scene]},
+                  {"other_process", scene},
                   {"puts", form},
                   {"put_us_mean", mean},
                   {"put_us_p50", quantile(0.5)},

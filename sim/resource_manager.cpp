@@ -343,8 +343,11 @@ std::uint32_t resource_manager::control(const rm::control_params& params) {
     case rm::ctrl_group_schedule:
       return layout_ != nullptr && params.params_bytes == layout_->schedule_bytes ? std::uint32_t{rm::status_ok}
                                                                                   : bad_call(kBadParams);
-    case rm::ctrl_group_timeslice:  // its engines take turns by commands
-      return params.params_bytes == sizeof(rm::timeslice_params) ? std::uint32_t{rm::status_ok} : bad_call(kBadParams);
+    case rm::ctrl_group_timeslice:  // its engines take turns by commands, so that nothing changes
+      if (params.params_bytes != sizeof(rm::timeslice_params)) return bad_call(kBadParams);
+      if (refuses_timeslices_) return kBadArgument;
+      last_timeslice_us_ = static_cast<const rm::timeslice_params*>(block)->microseconds;
+      return rm::status_ok;
     default:
       return control_channel(params);
   }

@@ -77,6 +77,10 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   // notifier tells of it, and calls fail until `is_lost` is false.
   void lose_gpus(bool is_lost);
 
+  // The time slice that was asked for last; and a driver that knows none.
+  std::uint64_t last_timeslice_us() const { return last_timeslice_us_; }
+  void refuse_timeslices(bool is_on) { refuses_timeslices_ = is_on; }
+
   int live_objects();                                       // all but root objects
   int live_maps();                                          // GPU addresses in use
   int protocol_errors() const { return protocol_errors_; }  // calls that no correct client makes
@@ -124,6 +128,8 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::uint32_t unmap_dma(const rm::unmap_dma_head& head);
   std::uint32_t control(const rm::control_params& params);
   std::uint32_t control_channel(const rm::control_params& params);
+  std::atomic<std::uint64_t> last_timeslice_us_{0};
+  std::atomic<bool> refuses_timeslices_{false};
   std::uint32_t bad_call(std::uint32_t status) { return ++protocol_errors_, status; }
   // Objects, in resource_objects.cpp.
   std::uint32_t alloc(int control_fd, rm::alloc_params& params);

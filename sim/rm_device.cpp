@@ -112,6 +112,8 @@ ssize_t read_driver_text(const char* path, char* out, std::size_t room) {
 
 }  // namespace
 
+PL_SIM_EXPORT unsigned long long peerlaneSimLastTimeslice() { return manager().last_timeslice_us(); }
+PL_SIM_EXPORT void peerlaneSimRefuseTimeslices(int is_on) { manager().refuse_timeslices(is_on != 0); }
 PL_SIM_EXPORT void peerlaneSimLoseGpus(int is_lost) { manager().lose_gpus(is_lost != 0); }
 
 PL_SIM_EXPORT const rm::simulated_calls* peerlaneSimSystemCalls() {

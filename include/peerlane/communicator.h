@@ -424,6 +424,7 @@ struct peerlane_comm_statistics {
   uint64_t unexpected_bytes; /**< Held now. */
   uint64_t operations;       /**< Under way now. */
   uint64_t one_sided;        /**< Puts, gets and atomics that this process did without the target. */
+  uint64_t dma;              /**< Messages received by DMA channels. */
 };
 int peerlane_comm_get_statistics(peerlane_comm_t comm, struct peerlane_comm_statistics* statistics);
 

@@ -263,6 +263,8 @@ nb::typed<nb::dict, nb::str, int> statistics(self_t self) {
   out["unexpected"] = counters.unexpected;
   out["waiting_sends"] = counters.waiting_sends;
   out["operations"] = counters.operations;
+  out["one_sided"] = counters.one_sided;
+  out["dma"] = counters.dma;
   return out;
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Why a round trip of the dma executor takes 2 ms where two processes share one GPU: turns of the copy engine, turns of the processes'
 # kernels, or a thread that sleeps. First one process's puts beside another's idle ring or kernel (bench/device_turns_bench, which says what
-# each answer would mean), then the round trip itself: rings on one engine and on two, the ring's thread by the clock and by interrupts.
+# each answer would mean), then the round trip itself: rings with the driver's time slice, and with their own.
 # It builds nothing (device_turns_bench: -DPEERLANE_BENCH=ON). About 30 s.
 #   scripts/gpu/turns.sh <out folder of the build> <folder of device_turns_bench> <results folder>
 set -u
@@ -12,11 +12,9 @@ arguments out "bench=folder of device_turns_bench" results -- "$@"
 export LIMIT=60 TAIL=14
 
 step turns "$bench/device_turns_bench" "$results/turns.json"
-for spread in off on; do
-  for wakeups in off on; do
-    PEERLANE_DEVICE_SPREAD=$spread PEERLANE_DEVICE_WAKEUPS=$wakeups step "round_trip_spread_${spread}_wakeups_$wakeups" \
-      "$out/peerlane" async pingpong --gpus 0,0 --arms peer,dma -i 200 -s 8,64K --json "$results/round_trip_spread_${spread}_wakeups_$wakeups.json"
-  done
+for slice in 0 2; do
+  PEERLANE_DEVICE_TIMESLICE_US=$slice step "round_trip_slice_$slice" \
+    "$out/peerlane" async pingpong --gpus 0,0 --arms normal,peer,dma -i 200 -s 8,64K,1M --json "$results/round_trip_slice_$slice.json"
 done
 tidy_results "$results"
 echo "=== summary"
@@ -25,14 +23,14 @@ printf '%s\n' "${summary[@]}"
 import json, os, sys
 
 with open(os.path.join(sys.argv[1], "turns.json"), encoding="utf-8") as file:
-    single = {row["other_process"]: row["put_us_p50"] for row in json.load(file)["rows"] if row["puts"] == "single"}
+    single = {row["other_process"]: row["put_us_mean"] for row in json.load(file)["rows"] if row["puts"] == "single"}
 quiet = single["nothing"]
 slow = [scene for scene, us in single.items() if us > 10 * quiet]
-print(f"single puts, median: {quiet:.2f} us with nothing beside them; more than ten times that beside: {', '.join(slow) or 'nothing'}")
+print(f"single puts, mean: {quiet:.2f} us with nothing beside them; more than ten times that beside: {', '.join(slow) or 'nothing'}")
 if quiet > 100:
     print("slow without another process: a thread that sleeps, or the ring itself")
 elif "same" in slow and "other" not in slow:
-    print("turns of the copy engine: an idle ring holds it. Round trips must be quick with PEERLANE_DEVICE_SPREAD=on")
+    print("turns of the copy engine: an idle ring holds it. Round trips must be quick with short slices")
 elif "kernel" in slow:
     print("turns of the processes' kernels")
 else:

@@ -62,7 +62,7 @@ curve on_device same_gpu engine_copy 8 16384:3920 4194304:16253 16777216:72839
 curve on_device same_gpu dma_channel 1 64:4342 262144:7627 268435456:2842363
 curve on_device same_gpu copy_engine 1 64:10292 16777216:16962 268435456:189079
 curve on_device peer_gpu cpu_relay 1 64:1519 1024:1590 8192:9298 65536:72654
-curve on_device peer_gpu dma_channel 1 64:3100 268435456:683000
+curve on_device peer_gpu dma_channel 1 64:4750 65536:5100 1048576:7860 268435456:683000
 curve on_device peer_gpu copy_engine 1 64:7708 4194304:19366 268435456:686581
 )";
 

@@ -105,7 +105,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
     auto begun = begin_on_channel(list, inspected[0], goes_behind ? &wanted.after : nullptr);
     if (!begun && begun.code() != EAGAIN) return begun.error();
     if (begun) {
-      auto state = state_of(inspected[0].acting());
+      auto state = state_of(inspected[0].list_mover());
       if (state) made.state_ = *state;
       made.on_channel_.push_back(*std::move(begun));
       return made;

@@ -33,13 +33,16 @@ result<std::shared_ptr<gpu_queues>> gpu_queues::open(std::shared_ptr<rm_space> s
 }
 
 result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_short_one) {
-  const std::size_t index = (way == path::to_host ? 0u : 1u) + (is_short_one ? 0u : 2u);
+  const bool is_from_peer = way == path::from_peer;
+  const std::size_t index = is_from_peer ? 4u : (way == path::to_host ? 0u : 1u) + (is_short_one ? 0u : 2u);
   const std::lock_guard hold(mutex_);
   auto& slot = channels_[index];
   if (slot != nullptr) return slot;
   dma::channel_options options;
   options.engine = source_.engine_of(way == path::to_host, !is_short_one);
-  if (!is_short_one) options.memory_bytes = kListMemoryBytes;
+  // The memory was bound before: the engine is known.
+  if (is_from_peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
+  if (!is_short_one || is_from_peer) options.memory_bytes = kListMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();
   return slot = *std::move(opened);
@@ -62,6 +65,11 @@ result<gpu_queues::ticket> gpu_queues::submit(path way, std::span<const dma::blo
   // Without the flush bytes arrive behind their completion word, for the host too (docs/results/dma).
   return submit_one(way, is_short(blocks),
                     [&](dma::channel& channel) { return channel.copy_blocks(blocks, dma::ordering::none_flushed); });
+}
+
+result<gpu_queues::ticket> gpu_queues::submit_settled(path way, std::span<const dma::block> blocks) {
+  return submit_one(way, is_short(blocks),
+                    [&](dma::channel& channel) { return channel.copy_blocks(blocks, dma::ordering::none_settled); });
 }
 
 result<gpu_queues::ticket> gpu_queues::copy(path way, std::uint64_t destination, std::uint64_t source,

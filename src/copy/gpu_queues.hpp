@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The DMA channels of one GPU for memory that several processes reach (dma_memory.hpp): two in each direction, for short
-// requests and for long lists. No CUDA is needed. Thread-safe.
+// requests and for long lists, and one for what comes from other GPUs. No CUDA is needed. Thread-safe.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ namespace pl::copy {
 
 class gpu_queues {
  public:
-  enum class path : std::uint8_t { to_host, to_device };  // to_device: also on the device
+  // to_device: also on the device. from_peer: to the device from another GPU's memory that is bound here.
+  enum class path : std::uint8_t { to_host, to_device, from_peer };
 
   static result<std::shared_ptr<gpu_queues>> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
 
@@ -28,6 +29,8 @@ class gpu_queues {
   };
   // Blocks that do not overlap; complete when the ticket's number is done.
   result<ticket> submit(path way, std::span<const dma::block> blocks);
+  // The same to memory of this GPU alone, where a flush is not needed.
+  result<ticket> submit_settled(path way, std::span<const dma::block> blocks);
   // One block of any size, which a short request does not pay a flush for.
   result<ticket> copy(path way, std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes);
   result<std::shared_ptr<dma::channel>> channel_for(path way, bool is_short);
@@ -46,7 +49,7 @@ class gpu_queues {
   channel_source source_;
   const rm::pci_address pci_;
   std::mutex mutex_;
-  std::array<std::shared_ptr<dma::channel>, 4> channels_;
+  std::array<std::shared_ptr<dma::channel>, 5> channels_;
 };
 
 // The GPUs of this process, opened when memory of them first appears.

@@ -227,7 +227,7 @@ result<gpu_state*> planner::state_of(const cu::pointer_info& device) {
 
 result<gpu_state*> planner::state_for(sides& ends) {
   if (ends.state != nullptr) return ends.state;
-  auto found = state_of(ends.acting());
+  auto found = state_of(ends.device);
   if (found) ends.state = *found;
   return found;
 }
@@ -247,8 +247,17 @@ executor planner::find_executor(sides& ends) {
 dma_engine* planner::find_channels(sides& ends) {
   if (!uses_channels_) return nullptr;
   auto found = state_for(ends);
-  if (!found) return nullptr;
-  gpu_state& state = **found;
+  return found ? find_channels(**found) : nullptr;
+}
+
+// Of the GPU whose channel takes lists.
+dma_engine* planner::find_list_channels(const sides& ends) {
+  if (!uses_channels_) return nullptr;
+  auto found = state_of(ends.list_mover());
+  return found ? find_channels(**found) : nullptr;
+}
+
+dma_engine* planner::find_channels(gpu_state& state) {
   if (auto* const open = state.open_channels()) return open;
   if (state.are_channels_refused()) return nullptr;
   if (state.wanted_count.fetch_add(1, std::memory_order_relaxed) + 1 < kRequestsBeforeOpening) return nullptr;

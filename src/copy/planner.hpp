@@ -206,6 +206,8 @@ class planner {
   static dma_engine::sides sides_for_channel(const sides& ends);
   executor find_executor(sides& ends);
   dma_engine* find_channels(sides& ends);
+  dma_engine* find_channels(gpu_state& state);
+  dma_engine* find_list_channels(const sides& ends);
   bool engine_is_hot(sides& ends);
   result<dma_engine::operation> begin_on_channel(std::span<const transfer> list, sides ends,
                                                  const cu::stream_t* after = nullptr);

@@ -47,7 +47,7 @@ class planner::block_places {
   // For the channel: all blocks in memory of one context that it reaches.
   bool are_reachable() const {
     for (const sides& one : kinds_)
-      if (!is_for_channels(one.other) || !one.acts_as(kinds_[0])) return false;
+      if (!is_for_channels(one.other) || !one.is_listed_with(kinds_[0])) return false;
     return !kinds_.empty();
   }
   sides& first() { return kinds_[0]; }
@@ -221,7 +221,7 @@ status planner::add_of_one_kind(dma_engine::list& pieces, const block_list& list
 // EAGAIN: they go another way, and nothing is under way.
 result<dma_engine::operation> planner::list_on_channel(const block_list& list, block_places& places, bool is_urgent) {
   if (!places.are_reachable()) return failure{EAGAIN, "not for one DMA channel"};
-  auto state = state_for(places.first());
+  auto state = state_of(places.first().list_mover());
   if (!state) return failure{EAGAIN, state.error().message};
   auto channels = (*state)->channels();
   if (!channels) return failure{EAGAIN, channels.error().message};
@@ -258,7 +258,7 @@ result<completion> planner::begin_checked_list(const block_list& list, const asy
     auto begun = list_on_channel(list, places, wanted.is_urgent);
     if (begun) {
       made.owner_ = this;
-      if (auto state = state_of(places.first().acting())) made.state_ = *state;
+      if (auto state = state_of(places.first().list_mover())) made.state_ = *state;
       made.on_channel_.push_back(*std::move(begun));
       return made;
     }

@@ -172,9 +172,9 @@ result<dma_engine::operation> planner::blocks_on_channel(const block_transfer& b
                                                          bool is_urgent) {
   sides first = planes[0];
   for (const sides& ends : planes) {
-    if (!is_for_channels(ends.other) || !ends.acts_as(first)) return failure{EAGAIN, "not for one DMA channel"};
+    if (!is_for_channels(ends.other) || !ends.is_listed_with(first)) return failure{EAGAIN, "not for one DMA channel"};
   }
-  auto state = state_for(first);
+  auto state = state_of(first.list_mover());
   if (!state) return failure{EAGAIN, state.error().message};
   auto channels = (*state)->channels();
   if (!channels) return failure{EAGAIN, channels.error().message};
@@ -231,7 +231,7 @@ result<completion> planner::begin_blocks(const block_transfer& blocks, const asy
     auto begun = blocks_on_channel(blocks, planes, wanted.is_urgent);
     if (begun) {
       made.owner_ = this;
-      if (auto state = state_of(planes[0].acting())) made.state_ = *state;
+      if (auto state = state_of(planes[0].list_mover())) made.state_ = *state;
       made.on_channel_.push_back(*std::move(begun));
       return made;
     }

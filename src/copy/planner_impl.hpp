@@ -26,12 +26,15 @@ struct planner::sides {
   cu::pointer_info device;      // of the destination, for to_host of the source
   cu::pointer_info source;      // on_device only
   host_memory host;             // if other_is_known
-  gpu_state* state = nullptr;   // of `acting()`, once it was wanted
+  gpu_state* state = nullptr;   // of `device`, once it was wanted
 
-  // Whose GPU moves the data. Between two the source's, whose engines write to a peer sooner than the other's read from it.
-  const cu::pointer_info& acting() const { return other == other_side::peer_gpu ? source : device; }
-  bool acts_as(const sides& first) const {
-    return acting().context == first.acting().context && acting().device_ordinal == first.acting().device_ordinal;
+  // Whose channel moves data between two GPUs. One copy: the destination's, since what an engine writes to its own GPU needs
+  // no flush behind it (dma_engine.cpp), which costs more than to read from the peer. Lists: the source's, which write to a
+  // peer at a higher rate and flush once for all.
+  const cu::pointer_info& list_mover() const { return other == other_side::peer_gpu ? source : device; }
+  bool is_listed_with(const sides& first) const {
+    const auto &mine = list_mover(), &its = first.list_mover();
+    return mine.context == its.context && mine.device_ordinal == its.device_ordinal;
   }
 };
 

@@ -148,13 +148,12 @@ status planner::add_to_list(dma_engine::list& pieces, std::span<const transfer> 
                           ends.device.allocation.contains({device, transfer.row_bytes}) &&
                           known.contains({other, transfer.row_bytes});
     if (!is_known) {
-      const sides before = ends;
+      const sides before = ends;  // of the first, or of the one before
       ends = {};
       if (auto good = inspect(transfer, ends); !good) return good;
       inspect_other(transfer, ends);
       if (!is_for_channels(ends.other)) return failure{EAGAIN, "not for a DMA channel"};
-      if (before.state != nullptr && !ends.acts_as(before)) return failure{EAGAIN, "memory of several contexts"};
-      ends.state = before.state;
+      if (!ends.is_listed_with(before)) return failure{EAGAIN, "memory of several contexts"};
     }
     if (auto added = pieces.add(transfer, sides_for_channel(ends)); !added)
       return added.code() == ENOTSUP ? failure{EAGAIN, added.error().message} : added;
@@ -182,9 +181,9 @@ bool planner::is_for_channel_behind(std::span<const transfer> list, std::span<co
 // goes another way, and nothing is under way.
 result<dma_engine::operation> planner::begin_on_channel(std::span<const transfer> list, sides ends,
                                                         const cu::stream_t* after) {
-  auto* const channels = find_channels(ends);
-  if (channels == nullptr) return failure{EAGAIN, "no DMA channel is open"};
   inspect_other(list[0], ends);
+  auto* const channels = find_list_channels(ends);
+  if (channels == nullptr) return failure{EAGAIN, "no DMA channel is open"};
   if (!is_for_channels(ends.other)) return failure{EAGAIN, "not for a DMA channel"};
   dma_engine::list pieces(*channels, list[0].way, queue_for(ends.other, true));
   if (after != nullptr) pieces.gather();

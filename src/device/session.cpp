@@ -30,6 +30,7 @@ constexpr std::chrono::microseconds kProxyIdleNap(50), kProxyRestNap(1000);
 // With interrupts: how late a fault is seen, of which there is none.
 constexpr std::chrono::microseconds kWokenNap(dma::completion_event::kLookAgainNs / 1000), kWokenRestNap(100'000);
 constexpr std::uint64_t kIdleAfterNs = 50'000'000, kRestAfterNs = 1'000'000'000, kProxyIdleAfterNs = 1'000'000;
+constexpr long long kMaxTimesliceUs = 1'000'000;
 constexpr std::uint64_t kGranuleBytes = 64u << 10;  // of what is bound
 constexpr std::uint64_t kRingAlignment = 2u << 20;  // of BAR1's pages
 
@@ -133,6 +134,13 @@ status session::open_channel_ring(open_ring& made, unsigned engine) {
   made.placement = std::move(found->placement);
   dma::device_ring_options wanted = options_.ring;
   wanted.engine = engine;
+  // With the driver's slice each idle ring held up whoever shared its engine: puts of another process took a millisecond, and
+  // so did CUDA's copies between two GPUs (docs/results/device). A short one costs the ring nothing while it is alone.
+  if (wanted.timeslice_us == 0) {
+    const auto slice = env_read("PEERLANE_DEVICE_TIMESLICE_US").integer;
+    wanted.timeslice_us = slice > 0 && slice < kMaxTimesliceUs ? static_cast<std::uint32_t>(slice)
+                                                               : dma::device_ring_options::kDriversTimeslice;
+  }
   wanted.interrupts = std::any_of(events_.begin(), events_.end(), [&](const auto& one) { return one->engine() == engine; });
   auto opened = dma::device_ring::open(std::move(found->bound), begin, wanted);
   if (!opened) return opened.code() == EINVAL ? opened.error() : not_here(opened.error());

@@ -44,9 +44,8 @@ struct session_options {
   ring_backend backend = ring_backend::automatic;
   unsigned rings = 1;         // up to kMaxRings, on the GPU's copy engines in turn
   unsigned first_engine = 0;  // the place among them of the first ring's, so that processes need not share one
-  // The thread sleeps by a descriptor until the engine's interrupt. PEERLANE_DEVICE_WAKEUPS: on the simulated GPU only,
-  // unless asked for, since it was not run on hardware yet.
-  copy::trial wakeups = copy::trial_from_environment("PEERLANE_DEVICE_WAKEUPS", copy::trial::simulated);
+  // The thread sleeps by a descriptor until the engine's interrupt (PEERLANE_DEVICE_WAKEUPS).
+  copy::trial wakeups = copy::trial_from_environment("PEERLANE_DEVICE_WAKEUPS", copy::trial::always);
   dma::device_ring_options ring;
 };
 

@@ -70,9 +70,13 @@ status device_ring::set_up() {
 
   channel_options wanted;
   wanted.engine = options_.engine;
-  wanted.timeslice_us = options_.timeslice_us;
+  wanted.timeslice_us = options_.timeslice_us == device_ring_options::kDriversTimeslice ? 0 : options_.timeslice_us;
   wanted.ring_entries = 2 * options_.segments;
   auto opened = channel::open(memory_.space(), wanted);
+  if (!opened && wanted.timeslice_us != 0) {  // a driver that knows no time slices
+    wanted.timeslice_us = 0;
+    opened = channel::open(memory_.space(), wanted);
+  }
   if (!opened) return opened.error();
   queue_ = std::move(*opened);
 

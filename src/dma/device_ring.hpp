@@ -38,7 +38,9 @@ struct device_ring_options {
   std::uint32_t segments = 4096;  // posted and not done: a power of two, 64 to 4096
   // The engine serves other channels while kernels post nothing; it then reacts some microseconds later.
   bool yields = false;
-  // How long the ring holds its engine at most while another channel waits for it, microseconds; 0: the driver's choice.
+  // How long the ring holds its engine at most while another channel waits for it, microseconds. The driver's is a
+  // millisecond or two; 0: PEERLANE_DEVICE_TIMESLICE_US.
+  static constexpr std::uint32_t kDriversTimeslice = UINT32_MAX;
   std::uint32_t timeslice_us = 0;
   // The engine raises an interrupt (completion_event.hpp) each time that a quarter of the ring is done, so that whoever
   // calls refill() may sleep until then.

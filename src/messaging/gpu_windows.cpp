@@ -2,7 +2,6 @@
 #include "messaging/gpu_windows.hpp"
 
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,28 +13,8 @@
 #include "base/text.hpp"
 #include "map/device_range.hpp"
 
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438  // headers before Linux 5.6; one number for all machines
-#endif
-
 namespace pl::messaging {
 namespace {
-
-// The file that lists what a window lies in.
-struct listed_piece {
-  std::int32_t fd = -1;
-  std::uint32_t domain = 0, bus = 0, device = 0;
-  std::uint64_t begin = 0, size_bytes = 0;  // of the owner's addresses
-  std::uint64_t offset = 0;                 // in the driver's object
-};
-struct listed_window {
-  std::uint64_t pieces = 0;
-  listed_piece first[1];
-};
-constexpr std::uint64_t kMaxPieces = 4096;
-constexpr std::size_t list_bytes(std::uint64_t pieces) {
-  return offsetof(listed_window, first) + static_cast<std::size_t>(pieces) * sizeof(listed_piece);
-}
 
 // Puts of host memory up to here are stores of the CPU, at the rate at which it could copy to memory of the engine's alone.
 // What it loads, to get or out of GPU memory of its own, waits for the bus once up to a KiB, and for each KiB beyond.
@@ -48,88 +27,30 @@ constexpr std::size_t kParts = 4;
 constexpr std::uint64_t kMinPinnedBytes = 64u << 10;
 constexpr std::uint64_t kPatienceNs = 10'000'000'000;
 
-result<unique_fd> take_descriptor(int process, int fd) {
-  const int taken = static_cast<int>(syscall(SYS_pidfd_getfd, process, fd, 0));
-  if (taken >= 0) return unique_fd(real_device_io(), taken);
-  if (errno == EPERM)
-    return failure{EPERM,
-                   "the kernel does not let this process take the owner's descriptors: run both as one user, with "
-                   "kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE"};
-  return failure{errno, format("taking the owner's descriptor %d: %s", fd, errno_text(errno).c_str())};
-}
-
-result<std::vector<listed_piece>> read_list(const window_table::name& owner, const window_place& place) {
-  const auto list = sealed_memory::open(owner.pid, place.fd, place.inode, list_bytes(1));
-  if (!list) return list.error();
-  std::uint64_t count = 0;
-  const bool has_count = pread(list->fd.get(), &count, sizeof count, 0) == static_cast<ssize_t>(sizeof count);
-  if (!has_count || count == 0 || count > kMaxPieces || list->bytes < list_bytes(count))
-    return failure{EPROTO, "the owner's list of its window's memory is not one"};
-  std::vector<listed_piece> out(count);
-  const auto bytes = static_cast<ssize_t>(count * sizeof(listed_piece));
-  if (pread(list->fd.get(), out.data(), static_cast<std::size_t>(bytes), offsetof(listed_window, first)) != bytes)
-    return failure{EIO, "the owner's list of its window's memory could not be read"};
-  return out;
-}
-
 }  // namespace
 
 // ---- The owner
 
 result<window_place> gpu_windows::share(std::uint32_t id, const memory& range) {
-  auto plan = plan_pin(*context_.cuda, {range.address, range.bytes}, kHostPageBytes, range_rule::exact);
-  if (!plan) return plan.error();
-  auto space = gpus_.space();
+  auto space = context_.gpus.space();
   if (!space) return space.error();
-  auto placements = (*space)->resolve(*context_.cuda, *plan);
-  if (!placements) return placements.error();
-  if (placements->size() > kMaxPieces)
-    return failure{ENOTSUP, format("the window lies in %zu objects of the driver: at most %llu can be handed over",
-                                   placements->size(), static_cast<unsigned long long>(kMaxPieces))};
-  shared_window made;
-  std::vector<listed_piece> pieces;
-  std::uint64_t begin = plan->rounded.begin;
-  for (const rm_placement& one : *placements) {
-    const std::uint64_t length = std::min(one.length, plan->rounded.end() - begin);
-    if (length == 0) break;
-    auto fd = (*space)->client().export_object(one.object->gpu(), one.object->memory());
-    if (!fd) return fd.error();
-    const auto& pci = one.object->gpu().pci;
-    pieces.push_back({fd->get(), pci.domain, pci.bus, pci.device, begin, length, one.offset});
-    made.descriptors.push_back(*std::move(fd));
-    begin += length;
-  }
-  if (begin < plan->rounded.end()) return failure{EIO, "libcuda named less memory than it was asked for"};
-  auto list = sealed_memory::make("peerlane-gpu-window", list_bytes(pieces.size()));
-  if (!list) return list.error();
-  const std::uint64_t count = pieces.size();
-  const auto bytes = static_cast<ssize_t>(count * sizeof(listed_piece));
-  if (pwrite(list->fd.get(), &count, sizeof count, 0) != static_cast<ssize_t>(sizeof count) ||
-      pwrite(list->fd.get(), pieces.data(), static_cast<std::size_t>(bytes), offsetof(listed_window, first)) != bytes)
-    return failure{EIO, "the list of a window's memory could not be written"};
-  const window_place place{window_place::kind::device, list->fd.get(), list->inode, range.address, range.bytes};
-  made.list = *std::move(list);
-  shared_[id] = std::move(made);
+  auto made = handed_memory::make(**space, *context_.cuda, {range.address, range.bytes});
+  if (!made) return made.error();
+  const window_place place = made->place();
+  shared_.insert_or_assign(id, *std::move(made));
   return place;
 }
 
 // ---- A peer
 
 result<gpu_windows::imported> gpu_windows::open(const window_table::name& owner, const window_place& place) {
-  const auto pieces = read_list(owner, place);
+  auto pieces = fetch_handed_memory(owner.pid, place);
   if (!pieces) return pieces.error();
-  const unique_fd process(real_device_io(), static_cast<int>(syscall(SYS_pidfd_open, owner.pid, 0)));
-  if (!process) return failure{errno, format("the window's owner: %s", errno_text(errno).c_str())};
   std::vector<copy::shared_piece> extents;
+  for (const taken_piece& one : *pieces) extents.push_back({one.begin, one.region.size_bytes});
   std::vector<dma::shared_region> regions;
-  for (const listed_piece& one : *pieces) {
-    auto fd = take_descriptor(process.get(), one.fd);
-    if (!fd) return fd.error();
-    extents.push_back({one.begin, one.size_bytes});
-    regions.push_back(
-        {*std::move(fd), dma::shared_region::kind::device, {one.domain, one.bus, one.device}, one.offset, one.size_bytes});
-  }
-  auto opened = copy::dma_memory::import(gpus_, extents, regions);
+  for (taken_piece& one : *pieces) regions.push_back(std::move(one.region));
+  auto opened = copy::dma_memory::import(context_.gpus, extents, regions);
   if (opened && !(*opened)->contains(place.address, place.bytes))
     return failure{EPROTO, "the owner's list does not hold its window"};
   return opened;

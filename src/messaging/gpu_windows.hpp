@@ -7,10 +7,7 @@
 //   a sealed file that lists them             takes the descriptors (pidfd_getfd), imports the objects
 //                                             puts and gets: DMA channels, mapped stores
 //
-// The kernel lets a process take another's descriptors where it also lets it read its memory (one user, no Yama, or
-// CAP_SYS_PTRACE). Descriptors stay open until free(): what has a file's number is what the file lists.
-//
-// Owns: the descriptors of this process's windows, the channels of this process, and memory that data passes through.
+// Owns: the descriptors (handed_memory.hpp) of this process's windows, the channels of this process, and memory that data passes through.
 // Threads: the messenger's lock guards all calls. A move is done when its call returns.
 // Errors: of share() and open() say why a window is reached by messages.
 #pragma once
@@ -27,9 +24,9 @@
 #include "copy/dma_memory.hpp"
 #include "copy/gpu_queues.hpp"
 #include "dma/arrival_buffer.hpp"
+#include "messaging/handed_memory.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/window_table.hpp"
-#include "os/sealed_memory.hpp"
 
 namespace pl::messaging {
 
@@ -56,10 +53,6 @@ class gpu_windows {
   void refuse(std::string reason) { refusal_ = std::move(reason); }
 
  private:
-  struct shared_window {
-    std::vector<unique_fd> descriptors;
-    sealed_memory list;
-  };
   // Pinned memory for data of pageable memory, in parts of which several are under way.
   struct staging {
     ~staging();
@@ -90,9 +83,8 @@ class gpu_windows {
   status wait(route& way, const copy::gpu_queues::ticket& begun, std::uint64_t bytes);
 
   messenger_context& context_;
-  copy::gpu_table gpus_;
   std::map<const copy::gpu_queues*, route> routes_;
-  std::map<std::uint32_t, shared_window> shared_;
+  std::map<std::uint32_t, handed_memory> shared_;
   std::string refusal_;
 };
 

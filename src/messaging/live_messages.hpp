@@ -14,6 +14,7 @@ inline live_pair g_live_self{"messages.self.count", "messages.self.bytes"};
 inline live_pair g_live_eager{"messages.eager.count", "messages.eager.bytes"};
 inline live_pair g_live_shared_ring{"messages.shared_ring.count", "messages.shared_ring.bytes"};
 inline live_pair g_live_ipc{"messages.ipc.count", "messages.ipc.bytes"};
+inline live_pair g_live_dma{"messages.dma.count", "messages.dma.bytes"};
 inline live_pair g_live_network{"messages.network.count", "messages.network.bytes"};
 inline live_pair g_live_pulled{"messages.pulled.count", "messages.pulled.bytes"};
 

@@ -300,6 +300,7 @@ class messenger {
     std::uint64_t shared_ring = 0;
     std::uint64_t network_ring = 0;
     std::uint64_t ipc = 0;     // received
+    std::uint64_t dma = 0;     // received, by DMA channels
     std::uint64_t pulled = 0;  // received
     std::uint64_t ucx_direct = 0;
     std::uint64_t one_sided = 0;         // puts, gets and atomics without the target

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "copy/gpu_queues.hpp"
 #include "messaging/memory_access.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/request_state.hpp"
@@ -97,6 +98,7 @@ struct messenger_context {
   const messenger_options options;
   const int rank, size;
   const cu::driver_table* const cuda;  // null: host memory only
+  copy::gpu_table gpus;                // whose DMA channels windows and messages use
   std::unique_ptr<copy::planner> own_planner;
   memory_access buffers;
   thresholds limits;

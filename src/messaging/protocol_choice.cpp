@@ -76,6 +76,7 @@ std::string messenger::plan(int rank) const {
   const std::size_t device = core.channel_.eager_limit({.is_device = true, .device = {}}, remote);
   const std::size_t host = core.channel_.eager_limit({}, remote);
   const bool ipc = is_near && core.context_.options.use_ipc;
+  const bool has_channels = is_near && core.context_.options.use_channels && core.rendezvous_.dma_refusal().empty();
   const bool pull = is_near && core.rendezvous_.may_read(rank);
   const std::string chunks = format_size(is_near ? limits.ring_chunk_bytes : limits.network_chunk_bytes);
   const std::string by_ring =
@@ -98,7 +99,13 @@ std::string messenger::plan(int rank) const {
   out += line("device", "host", up_to(device).c_str(),
               core.context_.is_gpu_shared ? "eager, mapped loads only" : "eager, planned reads");
   for (const char* target : {"host", "device"}) {
-    if (*target == 'd') out += line("device", target, up_to(device).c_str(), "eager, mapped loads and stores");
+    if (*target == 'd') {
+      out += line("device", target, up_to(device).c_str(), "eager, mapped loads and stores");
+      if (has_channels) {
+        out += line("device", target, beyond(device).c_str(), "DMA channel of the receiver's GPU");
+        continue;
+      }
+    }
     if (!ipc) {
       out += line("device", target, beyond(device).c_str(), remote.can_take_gpu_pointers ? raw : by_ring.c_str());
       continue;
@@ -109,6 +116,8 @@ std::string messenger::plan(int rank) const {
     out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
                 *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");
   }
+  if (is_near && !core.rendezvous_.dma_refusal().empty())
+    out += "messages between GPUs: not by DMA channel: " + core.rendezvous_.dma_refusal() + "\n";
   if (is_near) {
     const std::string reason = core.direct_.gpu_refusal();
     out += reason.empty() ? "windows of GPU memory: DMA channels of the process that puts or gets\n"

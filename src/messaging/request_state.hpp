@@ -30,7 +30,7 @@ enum class operation_state : std::uint8_t {
 };
 
 // The transport of a rendezvous message.
-enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma };
+enum class transport_kind : std::uint8_t { none, shm, ucx, cuda_ipc, cma, dma };
 
 struct match_entry;
 struct messenger_context;

@@ -28,7 +28,7 @@ transport::transport(rendezvous& owner, bool awaits_ats)
       awaits_ats_(awaits_ats) {}
 
 rendezvous::rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch)
-    : context_(context), channel_(channel), cuda_ipc_(*this), cma_(*this, watch), shm_(*this), ucx_(*this) {}
+    : context_(context), channel_(channel), dma_(*this), cuda_ipc_(*this), cma_(*this, watch), shm_(*this), ucx_(*this) {}
 
 // The senders of messages that were never received have got `bye`.
 void rendezvous::close() {
@@ -44,7 +44,7 @@ void rendezvous::forget(int rank) {
 }
 
 std::span<transport* const> rendezvous::transports_to(int rank) const {
-  constexpr std::size_t kNear = 3;
+  constexpr std::size_t kNear = 4;
   const std::span<transport* const> all(all_);
   return context_.peer(rank).is_same_node ? all.first(kNear) : all.subspan(kNear);
 }

@@ -53,6 +53,8 @@ class rendezvous {
                      remote_data data);
   void on_checked(const peer_state& source, const frame& head);
   void on_check(const peer_state& source, const frame& head);
+  // Why the last message between GPUs of the node did not go by DMA channel; empty: none was refused.
+  const std::string& dma_refusal() const { return dma_.refusal(); }
   // Whether the receiver may read this peer's host memory (for people).
   bool may_read(int rank) const { return cma_.is_allowed(rank); }
 
@@ -93,11 +95,13 @@ class rendezvous {
   messenger_context& context_;
   packet_channel& channel_;
   std::size_t under_way_ = 0;  // what the transports have to advance
+  dma_rndv dma_;
   cuda_ipc_rndv cuda_ipc_;
   cma_rndv cma_;
   shm_ring_rndv shm_;
   ucx_rndv ucx_;
-  std::array<transport*, 4> all_{&cuda_ipc_, &cma_, &shm_, &ucx_};  // the first three on one node, the last between hosts
+  // The last between hosts, the others on one node.
+  std::array<transport*, 5> all_{&dma_, &cuda_ipc_, &cma_, &shm_, &ucx_};
 };
 
 }  // namespace pl::messaging

@@ -38,6 +38,12 @@ double ipc_cost(const message_costs& messages, const copy::cost_table& costs, st
   return messages.packet_ns + messages.handshake_ns + std::min(by_copy_engine, by_kernel);
 }
 
+// By a DMA channel of the receiver's GPU, from memory of `side`.
+double dma_cost(const message_costs& messages, const copy::cost_table& costs, copy::other_side side, std::size_t bytes) {
+  return messages.packet_ns + messages.handshake_ns +
+         costs.cost(copy::direction::on_device, side, {copy::method::dma_channel, 1}, bytes);
+}
+
 // While another process uses the same GPU: CPU loads and stores only.
 double by_cpu(const copy::cost_table& costs, copy::direction way, std::size_t bytes) {
   const auto method = way == copy::direction::to_host ? copy::method::cpu_load : copy::method::cpu_store;
@@ -109,9 +115,17 @@ thresholds thresholds::choose(const messenger_options& wanted, const copy::cost_
     const message_costs local_costs = near.value_or(message_costs{});
     out.eager_device = out.eager_device_network = crossing(
         [&](std::size_t n) { return eager_cost(local_costs, *costs, n) + kQueueNsPerByte * static_cast<double>(n); },
-        [&](std::size_t n) { return ipc_cost(local_costs, *costs, n); });
+        [&](std::size_t n) {
+          const double by_ipc = ipc_cost(local_costs, *costs, n);
+          if (!wanted.use_channels) return by_ipc;
+          return std::min(by_ipc, dma_cost(local_costs, *costs, copy::other_side::peer_gpu, n));
+        });
     out.eager_shared_gpu = crossing([&](std::size_t n) { return shared_eager_cost(local_costs, *costs, n); },
-                                    [&](std::size_t n) { return shared_ring_cost(local_costs, *costs, n); });
+                                    [&](std::size_t n) {
+                                      return wanted.use_channels
+                                                 ? dma_cost(local_costs, *costs, copy::other_side::same_gpu, n)
+                                                 : shared_ring_cost(local_costs, *costs, n);
+                                    });
     out.shared_gpu_cpu_limit = shared_cpu_limit(*costs);
     if (far)
       out.eager_device_network = crossing([&](std::size_t n) { return eager_cost(*far, *costs, n); },

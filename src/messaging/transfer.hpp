@@ -11,6 +11,7 @@
 #include "messaging/rndv_frame.hpp"
 #include "messaging/transport/cma_rndv.hpp"
 #include "messaging/transport/cuda_ipc_rndv.hpp"
+#include "messaging/transport/dma_rndv.hpp"
 #include "messaging/transport/shm_ring_rndv.hpp"
 #include "messaging/transport/ucx_rndv.hpp"
 
@@ -33,9 +34,10 @@ struct transfer_state {
   bool is_revoked = false;        // the caller has its memory back: what still moves bypasses it
   bool is_checked = false;        // all was read in the sender's memory, which must still confirm that it was the message
   std::uint64_t withdrawals = 0;  // the queue's count when the RTS was sent
+  std::shared_ptr<const handed_memory> handed;  // sender: stays until the receiver has answered
   // Receiver: UCX's handle of the message. The send ends when it is released, so it is kept to the end of the receive.
   remote_data data;
-  std::variant<std::monostate, cuda_ipc_transfer, cma_transfer, shm_ring_transfer, ucx_transfer> slice;
+  std::variant<std::monostate, dma_transfer, cuda_ipc_transfer, cma_transfer, shm_ring_transfer, ucx_transfer> slice;
 
   void fail(int reason, std::string sentence) {
     if (code != 0) return;

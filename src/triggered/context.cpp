@@ -146,10 +146,8 @@ status context::parts::find_sharer(messaging::bootstrap& bootstrap) {
   if (!all) return all.error();
   for (std::size_t rank = 0; rank < all->size(); ++rank)
     if (static_cast<int>(rank) != bootstrap.rank() && (*all)[rank].size() == sizeof mine &&
-        std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0) {
+        std::memcmp((*all)[rank].data(), &mine, sizeof mine) == 0)
       shares_gpu_with = static_cast<int>(rank);
-      if (static_cast<int>(rank) < bootstrap.rank()) ++place_on_gpu;
-    }
   return {};
 }
 
@@ -187,8 +185,7 @@ result<std::shared_ptr<dma_domain>> context::parts::open_dma() {
         for (const auto& one : windows)
           if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
         return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
-      },
-      place_on_gpu);
+      });
   if (!made) return made.error();
   return dma = std::move(*made);
 }

@@ -59,7 +59,6 @@ struct context::parts {
   // Collective. Which other rank uses this GPU.
   status find_sharer(messaging::bootstrap& bootstrap);
   int shares_gpu_with = -1;
-  unsigned place_on_gpu = 0;  // how many ranks before this one use it
   // Whether the streams of a channel may wait by a kernel if its options ask for it.
   bool may_wait_by_kernel() const noexcept { return why_no_wait_kernel().empty(); }
   std::string why_no_wait_kernel() const;  // empty: it may

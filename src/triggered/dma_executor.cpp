@@ -173,18 +173,13 @@ class dma_executor final : public executor {
 // ---- What channels share
 
 result<std::shared_ptr<dma_domain>> dma_domain::open(const copy::gpu_context& context, const dma_kernels& kernels,
-                                                     own_memory find, unsigned place) {
+                                                     own_memory find) {
   if (kernels.put == nullptr)
     return failure{ENOTSUP, "this build has no kernels, and a kernel posts the puts of the dma executor"};
   device::session_options wanted;
   wanted.device_ordinal = context.device_ordinal;
   wanted.backend = device::ring_backend::channels;
   wanted.ring.segments = kRingSegments;
-  // A ring that waits holds its engine for the scheduler's slice, a millisecond, and ranks of one GPU would wait for each
-  // other's so at every put. That is what the figures say, and was not seen apart yet (bench/device_turns_bench).
-  if (copy::is_on(copy::trial_from_environment("PEERLANE_DEVICE_SPREAD", copy::trial::simulated),
-                  context.cuda->is_simulated))
-    wanted.first_engine = place;
   auto opened = device::session::open(*context.cuda, wanted);
   if (!opened) return opened.error();
   std::shared_ptr<dma_domain> made(new dma_domain(context, kernels, std::move(*opened)));

@@ -33,9 +33,9 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   using own_memory = std::function<result<address_range>(std::uint32_t)>;
   static constexpr std::uint32_t kWords = 0;
 
-  // ENOTSUP: no DMA channels here, or no kernels in this build. `place`: ranks before this one that use its GPU.
+  // ENOTSUP: no DMA channels here, or no kernels in this build.
   static result<std::shared_ptr<dma_domain>> open(const copy::gpu_context& context, const dma_kernels& kernels,
-                                                  own_memory find, unsigned place);
+                                                  own_memory find);
 
   const memory_handover::name& own_name() const noexcept { return handover_->own_name(); }
   const peerlane_device_ring& ring() const noexcept { return session_->ring(0).handle(); }

@@ -121,7 +121,7 @@ class device_session : public testing::TestWithParam<device::ring_backend> {
   void* host_memory_ = nullptr;
   std::byte* host_ = nullptr;
   std::unique_ptr<device::session> session_;
-  copy::trial wakeups_ = copy::trial::simulated;
+  copy::trial wakeups_ = copy::trial::always;
   peerlane_device_window gpu_{}, far_{}, host_window_{};
 };
 

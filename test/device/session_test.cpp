@@ -5,7 +5,11 @@
 
 #include "test/device/session_fixture.hpp"
 
-extern "C" void peerlaneSimSetDisorder(unsigned long long seed, unsigned delay_us);
+extern "C" {
+void peerlaneSimSetDisorder(unsigned long long seed, unsigned delay_us);
+unsigned long long peerlaneSimLastTimeslice();
+void peerlaneSimRefuseTimeslices(int is_on);
+}
 
 namespace {
 
@@ -174,6 +178,19 @@ TEST_P(device_session, TheThreadIsWokenByTheEngineOrByTheClock) {
     EXPECT_EQ(session_->counts().interrupts != 0, is_woken && is_dma);
     session_.reset();
   }
+}
+
+// A ring that waits keeps its engine for as long as its time slice: a short one, so that others hardly wait.
+TEST_P(device_session, RingsHaveAShortTimeSlice) {
+  if (GetParam() != device::ring_backend::channels) GTEST_SKIP() << "the proxy has no channel";
+  open();
+  EXPECT_EQ(peerlaneSimLastTimeslice(), 2u);
+  session_.reset();
+  peerlaneSimRefuseTimeslices(1);  // a driver that knows none
+  open();
+  peerlaneSimRefuseTimeslices(0);
+  fill_device(device_, 4);
+  EXPECT_TRUE(are_all(run("put_pieces", 1, 1, ring(), host_window_, gpu_, std::uint64_t{4096}, std::uint64_t{1}), 0));
 }
 
 // What a kernel stores into host memory is held back until its fence: a put reads it all the same, under every seed.

@@ -37,6 +37,8 @@ struct way {
 };
 constexpr way kWays[] = {
     {"ipc", gpus::one_each, true, messenger_options::path_t::automatic},
+    {"dma", gpus::one_each, true, messenger_options::path_t::automatic},
+    {"dma_shared", gpus::shared, true, messenger_options::path_t::automatic},
     {"ring", gpus::one_each, false, messenger_options::path_t::automatic},
     {"shared", gpus::shared, true, messenger_options::path_t::automatic},
     {"network", gpus::one_each, true, messenger_options::path_t::network},
@@ -58,6 +60,7 @@ class death : public testing::TestWithParam<way> {
   messenger_options options() const {
     auto out = test_options();
     out.use_ipc = GetParam().use_ipc;
+    out.use_channels = std::string_view(GetParam().name).starts_with("dma");
     out.path = GetParam().path;
     out.use_cma = GetParam().use_cma;
     if (GetParam().by_rendezvous) out.rendezvous = messenger_options::rendezvous_t::always;

@@ -36,23 +36,38 @@ TEST(messages, host_only_needs_no_gpu) {
 }
 
 TEST(messages, two_gpus_on_one_node) {
-  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const rank_context& ctx) {
-                      if (const int line = exchange_all(ctx, true)) return line;
-                      const auto counts = ctx.messenger->counts();
-                      CHECK(counts.eager > 0 && counts.ipc > 0 && counts.operations == 0 && counts.unexpected_bytes == 0);
-                      return 0;
-                    }),
-            0);
+  for (const bool has_channels : {true, false}) {
+    auto options = test_options();
+    options.use_channels = has_channels;
+    EXPECT_EQ(run_job(2, gpus::one_each, options,
+                      [&](const rank_context& ctx) {
+                        if (const int line = exchange_all(ctx, true)) return line;
+                        const auto counts = ctx.messenger->counts();
+                        CHECK((counts.dma > 0) == has_channels && (has_channels || counts.ipc > 0));
+                        CHECK(counts.eager > 0 && counts.operations == 0 && counts.unexpected_bytes == 0);
+                        return 0;
+                      }),
+              0);
+  }
 }
 
 TEST(messages, two_processes_on_one_gpu) {
-  EXPECT_EQ(run_job(2, gpus::shared, test_options(), [](const rank_context& ctx) { return exchange_all(ctx, true); }), 0);
+  for (const bool has_channels : {true, false}) {
+    auto options = test_options();
+    options.use_channels = has_channels;
+    EXPECT_EQ(run_job(2, gpus::shared, options,
+                      [&](const rank_context& ctx) {
+                        if (const int line = exchange_all(ctx, true)) return line;
+                        CHECK((ctx.messenger->counts().dma > 0) == has_channels);
+                        return 0;
+                      }),
+              0);
+  }
 }
 
 TEST(messages, ring_where_ipc_is_impossible) {
   auto options = test_options();
-  options.use_ipc = false;
+  options.use_ipc = options.use_channels = false;
   EXPECT_EQ(run_job(2, gpus::one_each, options,
                     [](const rank_context& ctx) {
                       if (const int line = exchange_all(ctx, true)) return line;

@@ -15,6 +15,7 @@ struct way {
   messenger_options::path_t path;
 };
 constexpr way kWays[] = {{"ipc", true, messenger_options::path_t::automatic},
+                         {"dma", true, messenger_options::path_t::automatic},
                          {"ring", false, messenger_options::path_t::automatic},
                          {"network", true, messenger_options::path_t::network}};
 
@@ -45,6 +46,7 @@ int exchange(const rank_context& ctx, const kinds& memories, std::size_t bytes, 
 TEST_P(reuse, of_every_kind_of_memory) {
   auto options = test_options();
   options.use_ipc = GetParam().use_ipc;
+  options.use_channels = std::string_view(GetParam().name) == "dma";
   options.path = GetParam().path;
   EXPECT_EQ(run_job(2, gpus::one_each, options,
                     [](const rank_context& ctx) {

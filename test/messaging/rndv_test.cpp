@@ -30,16 +30,24 @@ int send_together(const rank_context& ctx, bool is_device, const std::vector<std
 
 // More than one list, lists of several messages, lists of one.
 TEST(bulk, copies_between_gpus_that_are_queued_together) {
-  EXPECT_EQ(run_job(2, gpus::one_each, test_options(),
-                    [](const rank_context& ctx) {
-                      std::vector<std::size_t> sizes(40, 50000);
-                      for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] += i * 8;
-                      sizes.insert(sizes.end(), {3u << 20, 100000, 2u << 20, 1u << 20});
-                      if (const int line = send_together(ctx, true, sizes)) return line;
-                      CHECK(ctx.messenger->counts().ipc == (ctx.rank == 1 ? sizes.size() : 0));
-                      return 0;
-                    }),
-            0);
+  for (const auto layout : {gpus::one_each, gpus::shared})
+    for (const bool has_channels : {true, false}) {
+      auto options = test_options();
+      options.use_channels = has_channels;
+      EXPECT_EQ(run_job(2, layout, options,
+                        [&](const rank_context& ctx) {
+                          std::vector<std::size_t> sizes(40, 50000);
+                          for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] += i * 8;
+                          sizes.insert(sizes.end(), {3u << 20, 100000, 2u << 20, 1u << 20});
+                          if (const int line = send_together(ctx, true, sizes)) return line;
+                          const auto counts = ctx.messenger->counts();
+                          const std::size_t all = ctx.rank == 1 ? sizes.size() : 0;
+                          CHECK(counts.dma == (has_channels ? all : 0));
+                          if (layout == gpus::one_each) CHECK(counts.ipc == (has_channels ? 0 : all));
+                          return 0;
+                        }),
+                0);
+    }
 }
 
 TEST(bulk, a_bad_buffer_fails_only_its_own_message) {
@@ -218,10 +226,13 @@ TEST_P(refused, a_message_half_read_starts_again) {
 }
 
 TEST(bulk, crossovers_follow_the_costs) {
-  const auto built_in = thresholds::choose({}, &copy::cost_table::built_in());
+  messenger_options without_channels;
+  without_channels.use_channels = false;
+  const auto built_in = thresholds::choose(without_channels, &copy::cost_table::built_in());
   EXPECT_EQ(built_in.eager_device, 4u << 10);  // measured on H200: beyond it, the resident kernel is quicker
   EXPECT_EQ(built_in.ipc_from, 4u << 10);
   EXPECT_EQ(built_in.eager_shared_gpu, 16u << 10) << "a ring of one chunk is no better";
+  EXPECT_EQ(thresholds::choose({}, &copy::cost_table::built_in()).eager_shared_gpu, 2u << 10) << "by DMA channel";
   EXPECT_EQ(built_in.shared_gpu_cpu_limit, 192u << 10) << "as measured with two processes on one H100";
   messenger_options wanted;
   wanted.ipc_threshold = 64 << 10;

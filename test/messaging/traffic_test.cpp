@@ -117,7 +117,7 @@ TEST_P(traffic, one_gpu_small_chunks) {
   const auto seed = static_cast<std::uint64_t>(GetParam()) + 100;
   auto options = test_options();
   options.chunk_bytes = 8192;
-  options.use_ipc = false;
+  options.use_ipc = options.use_channels = false;
   EXPECT_EQ(run_job(2, gpus::shared, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
 }
 

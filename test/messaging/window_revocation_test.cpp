@@ -27,6 +27,7 @@ constexpr way kWays[] = {
     {"network", true, messenger_options::path_t::network},
     {"rendezvous", true, messenger_options::path_t::network, false, true, true},
     {"ipc", true, messenger_options::path_t::automatic, true},
+    {"dma", true, messenger_options::path_t::automatic, true},
     {"device_ring", true, messenger_options::path_t::automatic, true, false},
     {"device_network", true, messenger_options::path_t::network, true},
 };
@@ -37,6 +38,7 @@ class revoke : public testing::TestWithParam<way> {
     auto options = test_options();
     options.use_cma = GetParam().use_cma;
     options.use_ipc = GetParam().use_ipc;
+    options.use_channels = std::string_view(GetParam().name) == "dma";
     options.path = GetParam().path;
     if (GetParam().by_rendezvous) options.rendezvous = messenger_options::rendezvous_t::always;
     return run_job(2, GetParam().is_device ? gpus::one_each : gpus::none, options, body);
@@ -283,7 +285,7 @@ TEST(revoke_slow, a_chunk_that_a_gpu_still_copies_is_waited_for) {
 #endif
   constexpr std::size_t kBytes = 8u << 20;
   auto options = test_options();
-  options.use_cma = options.use_ipc = false;
+  options.use_cma = options.use_ipc = options.use_channels = false;
   EXPECT_EQ(run_job(
                 2, gpus::one_each, options,
                 [](const rank_context& ctx) {

@@ -195,26 +195,6 @@ TEST(dma, a_ring_that_the_gpu_ends_is_an_error_of_both_ends) {
             0);
 }
 
-// A ring that waits holds its engine, so the ranks of one GPU take different ones.
-TEST(dma, ranks_that_share_a_gpu_use_different_engines) {
-  for (const char* variable : {"auto", "off"}) {
-    const with_variable spread("PEERLANE_DEVICE_SPREAD", variable);
-    EXPECT_EQ(run_streams(2, gpus::shared, {},
-                          [&](const rank_session& session) {
-                            two_ends ends;
-                            if (const int line = ends.open(session, options_for(executor_kind::dma))) return line;
-                            const std::string text = ends.peer_channel->diag(), begin = "its ring is on engine ";
-                            CHECK(text.find(begin) != std::string::npos);
-                            const char mine = text[text.find(begin) + begin.size()];
-                            const auto all = session.bootstrap->all_gather(std::as_bytes(std::span(&mine, 1)));
-                            CHECK_OK(all);
-                            CHECK(((*all)[0] != (*all)[1]) == (std::string(variable) == "auto"));
-                            return 0;
-                          }),
-              0);
-  }
-}
-
 // Memory is given to who knows the secret, and only what was asked for by its number.
 TEST(memory_handover, refuses_strangers_and_unknown_numbers) {
   auto made = memory_handover::open([](std::uint32_t number) -> result<handed_memory> {
