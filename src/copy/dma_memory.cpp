@@ -93,9 +93,9 @@ result<std::shared_ptr<dma_memory>> dma_memory::import(gpu_table& gpus, const st
 result<dma_memory::extent> dma_memory::find(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
   if (type_ == kind::host) return find_host(gpu, pointer);
   if (type_ != kind::device) return failure{ENOTSUP, "memory of another process"};
-  if (gpu != gpu_) return failure{ENOTSUP, "the two sides lie on different GPUs"};
   const bound_piece* const found = find_piece(pointer);
   if (found == nullptr) return failure{EINVAL, "bytes outside of the registered memory"};
+  if (gpu != gpu_) return find_on_peer(gpu, *found);
   return extent{found->begin, found->size_bytes, found->bound.address()};
 }
 
@@ -137,6 +137,26 @@ std::byte* dma_memory::find_mapping(std::uint64_t pointer, std::uint64_t size_by
   return static_cast<std::byte*>(found->second.address) + (offset - first);
 }
 
+// The same object in the other GPU's address space, where that GPU reaches it.
+result<dma_memory::extent> dma_memory::find_on_peer(const std::shared_ptr<gpu_queues>& gpu, const bound_piece& piece) {
+  const std::lock_guard hold(mutex_);
+  auto found = on_peers_.find({gpu.get(), &piece});
+  if (found == on_peers_.end()) {
+    auto bound =
+        gpu->addresses().bind_share(piece.bound.memory(), piece.bound.offset(), piece.size_bytes, &piece.bound.owner());
+    if (!bound)
+      return failure{bound.code() == EXDEV ? ENOTSUP : bound.code(),
+                     "memory of another GPU is not reached from this one: " + bound.error().message};
+    keep_alive(gpu);
+    found = on_peers_.emplace(std::pair{gpu.get(), &piece}, *std::move(bound)).first;
+  }
+  return extent{piece.begin, piece.size_bytes, found->second.address()};
+}
+
+void dma_memory::keep_alive(const std::shared_ptr<gpu_queues>& gpu) {
+  if (std::find(other_gpus_.begin(), other_gpus_.end(), gpu) == other_gpus_.end()) other_gpus_.push_back(gpu);
+}
+
 result<dma_memory::extent> dma_memory::find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer) {
   const std::uint64_t window = pointer / kHostWindowBytes * kHostWindowBytes;
   const std::lock_guard hold(mutex_);
@@ -148,7 +168,7 @@ result<dma_memory::extent> dma_memory::find_host(const std::shared_ptr<gpu_queue
     if (!bound)
       return failure{bound.code(), format("host memory of %s cannot be pinned for the GPU: %s",
                                           format_size(end - begin).c_str(), bound.error().message.c_str())};
-    if (std::find(host_gpus_.begin(), host_gpus_.end(), gpu) == host_gpus_.end()) host_gpus_.push_back(gpu);
+    keep_alive(gpu);
     found = host_.emplace(std::pair{gpu.get(), window}, bound_piece{begin, end - begin, {}, *std::move(bound)}).first;
   }
   return extent{found->second.begin, found->second.size_bytes, found->second.bound.address()};

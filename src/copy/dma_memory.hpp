@@ -2,8 +2,8 @@
 // Memory that several processes of a node reach by DMA channels of their own, as the channels of one GPU see it.
 //
 //   host, own         pinned and bound for a GPU when a transfer first needs it there
-//   device, own       bound when it is registered
-//   device, imported  another process's, by descriptor
+//   device, own       bound when it is registered; for another GPU when a transfer first needs it there
+//   device, imported  another process's, by descriptor; the same
 //   host, foreign     another process's: its owner's channels move it, or the CPU through the kernel (process_vm_readv)
 //
 // Shared by the transfers that use it: what is deregistered meanwhile ends with the last of them. Thread-safe.
@@ -78,6 +78,8 @@ class dma_memory {
   dma_memory(kind type, std::uint64_t address, std::uint64_t size_bytes);
   const bound_piece* find_piece(std::uint64_t pointer) const noexcept;
   result<extent> find_host(const std::shared_ptr<gpu_queues>& gpu, std::uint64_t pointer);
+  result<extent> find_on_peer(const std::shared_ptr<gpu_queues>& gpu, const bound_piece& piece);
+  void keep_alive(const std::shared_ptr<gpu_queues>& gpu);
 
   const kind type_;
   const std::uint64_t address_, size_bytes_;
@@ -89,8 +91,9 @@ class dma_memory {
   std::atomic<bool> mapping_failed_{false};
   std::mutex mutex_;
   std::map<std::pair<const bound_piece*, std::uint64_t>, rm::cpu_mapping> mappings_;  // by window of the driver's object
-  std::vector<std::shared_ptr<gpu_queues>> host_gpus_;                                // outlive what is bound there
+  std::vector<std::shared_ptr<gpu_queues>> other_gpus_;                               // outlive what is bound there
   std::map<std::pair<const gpu_queues*, std::uint64_t>, bound_piece> host_;           // by GPU and window
+  std::map<std::pair<const gpu_queues*, const bound_piece*>, dma::region> on_peers_;  // for other GPUs' engines
 };
 
 }  // namespace pl::copy

@@ -33,16 +33,16 @@ result<std::shared_ptr<gpu_queues>> gpu_queues::open(std::shared_ptr<rm_space> s
 }
 
 result<std::shared_ptr<dma::channel>> gpu_queues::channel_for(path way, bool is_short_one) {
-  const bool is_from_peer = way == path::from_peer;
-  const std::size_t index = is_from_peer ? 4u : (way == path::to_host ? 0u : 1u) + (is_short_one ? 0u : 2u);
+  const bool is_peer = way == path::from_peer || way == path::to_peer;
+  const std::size_t index = is_peer ? 4u : (way == path::to_host ? 0u : 1u) + (is_short_one ? 0u : 2u);
   const std::lock_guard hold(mutex_);
   auto& slot = channels_[index];
   if (slot != nullptr) return slot;
   dma::channel_options options;
   options.engine = source_.engine_of(way == path::to_host, !is_short_one);
   // The memory was bound before: the engine is known.
-  if (is_from_peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
-  if (!is_short_one || is_from_peer) options.memory_bytes = kListMemoryBytes;
+  if (is_peer) options.engine = source_.addresses->peer_engine().value_or(options.engine);
+  if (!is_short_one || is_peer) options.memory_bytes = kListMemoryBytes;
   auto opened = dma::channel::open(source_.addresses, options);
   if (!opened) return opened.error();
   return slot = *std::move(opened);
@@ -74,9 +74,10 @@ result<gpu_queues::ticket> gpu_queues::submit_settled(path way, std::span<const 
 
 result<gpu_queues::ticket> gpu_queues::copy(path way, std::uint64_t destination, std::uint64_t source,
                                             std::uint64_t size_bytes) {
-  return submit_one(way, size_bytes <= kShortBytes, [&](dma::channel& channel) {
-    return channel.copy(destination, source, size_bytes, dma::ordering::none_settled);
-  });
+  // A settled word comes before bytes that another GPU gets (docs/design/0009).
+  const auto order = way == path::to_peer ? dma::ordering::none_flushed : dma::ordering::none_settled;
+  return submit_one(way, size_bytes <= kShortBytes,
+                    [&](dma::channel& channel) { return channel.copy(destination, source, size_bytes, order); });
 }
 
 void gpu_queues::forget(const std::shared_ptr<dma::channel>& broken) noexcept {

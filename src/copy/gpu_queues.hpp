@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The DMA channels of one GPU for memory that several processes reach (dma_memory.hpp): two in each direction, for short
-// requests and for long lists, and one for what comes from other GPUs. No CUDA is needed. Thread-safe.
+// requests and for long lists, and one for what comes from other GPUs or goes
+// there. No CUDA is needed. Thread-safe.
 #pragma once
 
 #include <array>
@@ -18,8 +19,8 @@ namespace pl::copy {
 
 class gpu_queues {
  public:
-  // to_device: also on the device. from_peer: to the device from another GPU's memory that is bound here.
-  enum class path : std::uint8_t { to_host, to_device, from_peer };
+  // to_device: also on the device. from_peer, to_peer: between the device and another GPU's memory that is bound here.
+  enum class path : std::uint8_t { to_host, to_device, from_peer, to_peer };
 
   static result<std::shared_ptr<gpu_queues>> open(std::shared_ptr<rm_space> space, const rm::gpu& gpu);
 

@@ -102,13 +102,21 @@ std::optional<status> gpu_windows::move(copy::dma_memory& window, std::uint64_t 
     if (!asked) return status(asked.error());
     known.device = *asked;
   }
-  if (known.is_device && !is_of_gpu(*window.gpu(), known)) return std::nullopt;
-  route& way = route_of(window.gpu());
+  // The engine of the local memory's GPU, or else the window's.
+  auto engines = window.gpu();
+  if (known.is_device && !is_of_gpu(*engines, known)) {
+    auto own = context_.gpus.find(*context_.cuda, known.device.device_ordinal);
+    if (!own) return std::nullopt;
+    engines = *std::move(own);
+  }
+  route& way = route_of(engines);
   for (std::uint64_t done = 0; done < known.bytes;) {
-    const auto extent = window.find(window.gpu(), pointer + done);
+    const auto extent = window.find(engines, pointer + done);
+    if (!extent && done == 0 && extent.code() == ENOTSUP) return std::nullopt;
     if (!extent) return status(extent.error());
     const std::uint64_t inside = pointer + done - extent->begin;
-    const span remote{extent->address + inside, std::min({known.bytes - done, extent->size_bytes - inside, kSliceBytes})};
+    const span remote{extent->address + inside, std::min({known.bytes - done, extent->size_bytes - inside, kSliceBytes}),
+                      engines != window.gpu()};
     const auto moved = move_some(way, remote, known, done, is_put);
     if (!moved) return status(moved.error());
     done += *moved;
@@ -148,8 +156,11 @@ result<std::uint64_t> gpu_windows::copy_bound(route& way, const span& remote, co
                                               bool is_put, bool is_on_device) {
   using path = copy::gpu_queues::path;
   const std::uint64_t bytes = std::min(remote.bytes, local.size_bytes);
-  auto begun = way.queues->copy(is_put || is_on_device ? path::to_device : path::to_host,
-                                is_put ? remote.address : local.address, is_put ? local.address : remote.address, bytes);
+  const path there = remote.is_on_peer        ? is_put ? path::to_peer : path::from_peer
+                     : is_put || is_on_device ? path::to_device
+                                              : path::to_host;
+  auto begun =
+      way.queues->copy(there, is_put ? remote.address : local.address, is_put ? local.address : remote.address, bytes);
   if (!begun) return begun.error();
   if (auto done = wait(way, *begun, bytes); !done) return done.error();
   return bytes;

@@ -68,6 +68,7 @@ class gpu_windows {
   };
   struct span {
     std::uint64_t address = 0, bytes = 0;  // of the channels
+    bool is_on_peer = false;               // another GPU's than theirs
   };
 
   // Stores and loads through BAR1; empty: not this many bytes, or not mapped.

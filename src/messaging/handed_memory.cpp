@@ -104,12 +104,9 @@ result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const win
   for (const listed_piece& one : *pieces) {
     auto fd = take_descriptor(process.get(), one.fd);
     if (!fd) return fd.error();
-    out.push_back({one.begin,
-                   {*std::move(fd),
-                    dma::shared_region::kind::device,
-                    {one.domain, one.bus, one.device},
-                    one.offset,
-                    one.size_bytes}});
+    out.push_back(
+        {one.begin,
+         {*std::move(fd), dma::shared_region::kind::device, {one.domain, one.bus, one.device}, one.offset, one.size_bytes}});
   }
   return out;
 }

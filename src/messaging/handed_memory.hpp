@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory of this process that peers of the node import: descriptors of the driver's objects, and a sealed file that lists
-// them. A peer learns the file, takes it and the descriptors (pidfd_getfd), and binds the objects for its own channels.
+// GPU memory of this process that peers of the node import: descriptors of the driver's objects, and a sealed file that
+// lists them. A peer learns the file, takes it and the descriptors (pidfd_getfd), and binds the objects for its own
+// channels.
 //
 // The kernel lets a process take another's descriptors where it also lets it read its memory (one user, no Yama, or
 // CAP_SYS_PTRACE). Descriptors stay open as long as the object lives: what has a file's number is what the file lists.

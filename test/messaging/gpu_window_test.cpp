@@ -47,9 +47,10 @@ struct side {
   bool is_in_pieces;
 };
 constexpr side kSides[] = {
-    {"host_without_cuda", gpus::none, false, false},       {"host", gpus::shared, false, false},
-    {"host_of_another_gpu", gpus::one_each, false, false}, {"device", gpus::shared, true, false},
-    {"host_to_pieces", gpus::none, false, true},           {"device_to_pieces", gpus::shared, true, true},
+    {"host_without_cuda", gpus::none, false, false},        {"host", gpus::shared, false, false},
+    {"host_of_another_gpu", gpus::one_each, false, false},  {"device", gpus::shared, true, false},
+    {"device_of_another_gpu", gpus::one_each, true, false}, {"host_to_pieces", gpus::none, false, true},
+    {"device_to_pieces", gpus::shared, true, true},
 };
 
 class gpu_window : public testing::TestWithParam<side> {};

@@ -44,7 +44,10 @@ class revoke : public testing::TestWithParam<way> {
     return run_job(2, GetParam().is_device ? gpus::one_each : gpus::none, options, body);
   }
   // The peer reads and writes by itself: this process has no operation of it, and a word tells that it begins.
-  static bool is_direct() { return std::string_view(GetParam().name) == "pull"; }
+  static bool is_direct() {
+    const std::string_view name = GetParam().name;
+    return name == "pull" || name == "dma";
+  }
   static std::size_t bytes() { return GetParam().is_device ? kLarge / 8 : kLarge; }
 };
 INSTANTIATE_TEST_SUITE_P(every_way, revoke, testing::ValuesIn(kWays),

@@ -76,8 +76,12 @@ status copy_list::add(const side& destination, const side& source, std::uint64_t
   else if (copies_ == 1 && target_kind == kind::host && source_kind == kind::device && size_bytes <= kLoadedBytes)
     short_ = {source.in.get(), source.address, destination.address, nullptr, true, true};
   if (target_kind != kind::device && source_kind != kind::device) return add_by_cpu(destination, source, size_bytes, peer);
-  const std::shared_ptr<gpu_queues>& gpu = target_kind == kind::device ? destination.in->gpu() : source.in->gpu();
-  queued& queue = queue_for(gpu, target_kind == kind::device ? path::to_device : path::to_host);
+  // Between two GPUs the sender's engine works: lists are quicker so.
+  const bool is_between =
+      target_kind == kind::device && source_kind == kind::device && source.in->gpu() != destination.in->gpu();
+  const std::shared_ptr<gpu_queues>& gpu =
+      target_kind == kind::device && !is_between ? destination.in->gpu() : source.in->gpu();
+  queued& queue = queue_for(gpu, is_between ? path::to_peer : target_kind == kind::device ? path::to_device : path::to_host);
   queue.is_in_order = false;
   size_bytes_ += size_bytes;
   for (std::uint64_t done = 0; done < size_bytes;) {
@@ -129,7 +133,7 @@ bool copy_list::move_shortly() {
 
 // By their places in host memory (copy/block_order.hpp), once for all runs of the list.
 void copy_list::queued::put_in_order() {
-  if (is_in_order || blocks.empty()) return;
+  if (is_in_order || blocks.empty() || way == path::to_peer) return;
   is_in_order = true;
   const auto host_page = [this](std::size_t i) {
     return (way == path::to_host ? blocks[i].destination : blocks[i].source) / kHostPageBytes;

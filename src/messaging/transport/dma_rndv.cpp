@@ -13,6 +13,9 @@ namespace {
 
 // Of what is queued at once. Others follow while it moves.
 constexpr std::size_t kListMessages = 64;
+// CUDA's copies within a GPU use its multiprocessors, which move more than the engines; but a turn of the GPU's between two
+// processes comes before (two processes on one H100: 4 MiB 15 us against 151, windows of 256 MiB 502 GB/s against 731).
+constexpr std::uint64_t kMaxOnOneGpu = 128u << 20;
 constexpr unsigned kPollsBetweenLooks = 256;
 
 }  // namespace
@@ -153,6 +156,7 @@ bool dma_rndv::start_receive(operation& receive, const rts_body& rts) {
   slice.queues = way->queues.get();
   slice.source = import(receive.peer, rts, info->device_ordinal, *way);
   if (slice.source->pieces.empty()) return false;
+  if (!slice.source->is_on_peer && receive.moved > kMaxOnOneGpu && rts.has_ipc && context_.options.use_ipc) return false;
   for (std::uint64_t done = 0; done < receive.moved;) {
     const std::uint64_t pointer = receive.range.address + done;
     if (done != 0 && !(info = cu::find_device_memory(*context_.cuda, pointer))) return false;
@@ -198,9 +202,8 @@ status dma_rndv::submit_list(std::span<operation* const> list) {
     const auto& more = slice_of<dma_transfer>(*each).blocks;
     blocks.insert(blocks.end(), more.begin(), more.end());
   }
-  auto queued = blocks.size() == 1
-                    ? first.queues->copy(way, blocks[0].destination, blocks[0].source, blocks[0].size_bytes)
-                    : first.queues->submit_settled(way, blocks);
+  auto queued = blocks.size() == 1 ? first.queues->copy(way, blocks[0].destination, blocks[0].source, blocks[0].size_bytes)
+                                   : first.queues->submit_settled(way, blocks);
   if (!queued) return queued.error();
   for (operation* const each : list) slice_of<dma_transfer>(*each).queued = *queued;
   return {};

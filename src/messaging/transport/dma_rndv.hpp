@@ -73,7 +73,7 @@ class dma_rndv final : public transport {
     std::shared_ptr<const handed_memory> memory;  // null: it cannot be handed over
   };
   using handed_key = std::tuple<unsigned long long, unsigned long long, std::uint64_t>;  // buffer, block, begin
-  using import_key = std::tuple<int, std::uint64_t, int>;                               // rank, its number, our GPU
+  using import_key = std::tuple<int, std::uint64_t, int>;                                // rank, its number, our GPU
 
   void refuse(const char* what, const failure& reason);
   route* route_to(int device_ordinal);

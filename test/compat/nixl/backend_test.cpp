@@ -230,17 +230,55 @@ TEST_F(NixlBackend, WhatIsNotGpuMemoryIsRefused) {
   EXPECT_EQ(one.add(address(host), kBytes, abi::memory_type::file, out), code::not_supported);
 }
 
-TEST_F(NixlBackend, TwoGpusAreNotJoined) {
-  const agent one("one");
+// Own memory of two GPUs, and another agent's memory of another GPU than ours: both ways, every byte.
+TEST_F(NixlBackend, TwoGpusMoveBetweenTheirMemories) {
+  const agent one("one"), two("two");
+  ASSERT_EQ(one.meet(two), code::success);
   const device_buffer first(kBytes);
   const test::current_device second_device(1);
-  const device_buffer second(kBytes);
-  agent::registered own, other;
-  ASSERT_EQ(one.add(first.pointer(), kBytes, abi::memory_type::vram, own), code::success);
-  ASSERT_EQ(one.add(second.pointer(), kBytes, abi::memory_type::vram, other), code::success);
-  EXPECT_EQ(one.move(abi::direction::write, own, other, other.own, "one"), code::not_supported);
-  one.engine->deregister_mem(own.own);
-  one.engine->deregister_mem(other.own);
+  const device_buffer second(kBytes), third(kBytes);
+  agent::registered near, far, theirs;
+  ASSERT_EQ(one.add(first.pointer(), kBytes, abi::memory_type::vram, near), code::success);
+  ASSERT_EQ(one.add(second.pointer(), kBytes, abi::memory_type::vram, far), code::success);
+  ASSERT_EQ(two.add(third.pointer(), kBytes, abi::memory_type::vram, theirs), code::success);
+  abi::metadata* const remote = one.load(two, theirs);
+  const auto in_reverse = [](const std::vector<unsigned char>& bytes) {
+    std::vector<unsigned char> out;
+    for (std::size_t i = kCount; i-- > 0;)
+      out.insert(out.end(), bytes.begin() + static_cast<long>(i * kBlock),
+                 bytes.begin() + static_cast<long>((i + 1) * kBlock));
+    return out;
+  };
+  const auto bytes = test::random_bytes(kBytes, 3), others = test::random_bytes(kBytes, 4);
+  test::set_device_bytes(first.pointer(), bytes);
+  EXPECT_EQ(one.move(abi::direction::write, near, far, far.own, "one"), code::success);
+  EXPECT_EQ(test::device_bytes(second.pointer(), kBytes), in_reverse(bytes));
+  EXPECT_EQ(one.move(abi::direction::write, near, theirs, remote, "two"), code::success);
+  EXPECT_EQ(test::device_bytes(third.pointer(), kBytes), in_reverse(bytes));
+  test::set_device_bytes(third.pointer(), others);
+  EXPECT_EQ(one.move(abi::direction::read, near, theirs, remote, "two"), code::success);
+  EXPECT_EQ(test::device_bytes(first.pointer(), kBytes), in_reverse(others));
+  EXPECT_EQ(one.engine->unload_md(remote), code::success);
+  two.engine->deregister_mem(theirs.own);
+  one.engine->deregister_mem(near.own);
+  one.engine->deregister_mem(far.own);
+}
+
+TEST_F(NixlBackend, TwoGpusWithoutALinkAreNotJoined) {
+  ASSERT_EQ(setenv("PEERLANE_SIM_MODE", "no_peers", 1), 0);
+  {
+    const agent one("one");
+    const device_buffer first(kBytes);
+    const test::current_device second_device(1);
+    const device_buffer second(kBytes);
+    agent::registered own, other;
+    ASSERT_EQ(one.add(first.pointer(), kBytes, abi::memory_type::vram, own), code::success);
+    ASSERT_EQ(one.add(second.pointer(), kBytes, abi::memory_type::vram, other), code::success);
+    EXPECT_EQ(one.move(abi::direction::write, own, other, other.own, "one"), code::not_supported);
+    one.engine->deregister_mem(own.own);
+    one.engine->deregister_mem(other.own);
+  }
+  unsetenv("PEERLANE_SIM_MODE");
 }
 
 TEST_F(NixlBackend, AnAgentOfAnotherHostIsLeftToOtherBackends) {
