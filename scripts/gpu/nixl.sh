@@ -14,6 +14,9 @@ options=()
 TAIL=40 LIMIT=150 step peerlane env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --backend PEERLANE \
   "${options[@]}" --json "$results/peerlane.json"
 TAIL=40 LIMIT=60 step ucx python3 -u "$here/nixl_bench.py" --backend UCX --few "${options[@]}" --json "$results/ucx.json"
+if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -gt 1 ]; then
+  TAIL=20 LIMIT=60 step between env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --between 1 --json "$results/between.json"
+fi
 TAIL=12 LIMIT=90 step killed env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --killed 20
 
 echo "=== summary"

@@ -127,9 +127,12 @@ def result_file(rows):
 
 
 class Bench:
-    def __init__(self, backend, size_bytes):
+    def __init__(self, backend, size_bytes, other_gpu=None):
         self.backend, self.size_bytes = backend, size_bytes
-        self.target = subprocess.Popen([sys.executable, __file__, "--serve", backend, str(size_bytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # The other agent sees that GPU alone, as its number 0.
+        environment = dict(os.environ) if other_gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": str(other_gpu)}
+        self.target = subprocess.Popen([sys.executable, __file__, "--serve", backend, str(size_bytes)], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True, env=environment)
         use_gpu()
         self.agent = make_agent("initiator", backend)
         self.memories = {"host": Host(size_bytes), "pinned": Host(size_bytes, True), "device": Device(size_bytes)}
@@ -279,6 +282,7 @@ def main():
     options.add_argument("--json")
     options.add_argument("--quick", action="store_true", help="small sizes, for the simulated GPU")
     options.add_argument("--few", action="store_true", help="six cases, for a slow backend")
+    options.add_argument("--between", type=int, metavar="GPU", help="the other agent's memory is of this GPU; GPU to GPU only")
     options.add_argument("--killed", type=int, help="kill so many other agents in the middle, and nothing else")
     options.add_argument("--serve", nargs=2)
     given = options.parse_args()
@@ -287,8 +291,13 @@ def main():
     if given.serve:
         return serve(given.serve[0], int(given.serve[1]))
     size, rounds, short = (8 << 20, 2, 20) if given.quick else (256 << 20, 15, 20000)
-    bench = Bench(given.backend, size)
+    bench = Bench(given.backend, size, given.between)
     bench.file = given.json
+    if given.between is not None:
+        for way in ("WRITE", "READ"):
+            for block_bytes, count in ((64, 1), (4096, 1), (4096, 16384), (16384, 1024), (16384, 4096), (16384, 16384), (65536, 4096)):
+                bench.case(way, "device", "device", block_bytes, min(count, size // block_bytes), short if count == 1 else rounds)
+        return bench.finish()
     many = 100_000 if not given.quick else 10_000
     # The short ones first: large copies leave the processor's caches and clocks in another state.
     for way in ("WRITE", "READ"):

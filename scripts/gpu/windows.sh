@@ -33,8 +33,10 @@ p2p put_bw_one_gpu_DD put_bw --gpus 0,0 -m 64K:64M -i 20 -x 2 D D
 PEERLANE_LINK_CHANNELS=0 p2p put_latency_messages_one_gpu_HD put_latency --gpus 0,0 -m 8:1M -i 300 -x 50 --pct 50,99 H D
 PEERLANE_LINK_CHANNELS=0 p2p put_latency_messages_one_gpu_DD put_latency --gpus 0,0 -m 8:1M -i 300 -x 50 --pct 50,99 D D
 if [ "$gpus" -gt 1 ]; then
-  latencies two_gpus 0,1 H
-  p2p put_latency_two_gpus_DD put_latency --gpus 0,1 -m 8:1M -i 300 -x 50 --pct 50,99 D D
+  latencies two_gpus 0,1 H D
+  p2p put_bw_two_gpus_DD put_bw --gpus 0,1 -m 64K:64M -i 20 -x 2 D D
+  p2p get_bw_two_gpus_DD get_bw --gpus 0,1 -m 64K:64M -i 20 -x 2 D D
+  PEERLANE_LINK_CHANNELS=0 p2p put_latency_messages_two_gpus_DD put_latency --gpus 0,1 -m 8:1M -i 300 -x 50 --pct 50,99 D D
 fi
 
 echo "=== summary"

@@ -34,22 +34,22 @@ constexpr std::uint64_t kPatienceNs = 10'000'000'000;
 result<window_place> gpu_windows::share(std::uint32_t id, const memory& range) {
   auto space = context_.gpus.space();
   if (!space) return space.error();
-  auto made = handed_memory::make(**space, *context_.cuda, {range.address, range.bytes});
+  auto made = copy::handed_memory::make(**space, *context_.cuda, {range.address, range.bytes});
   if (!made) return made.error();
-  const window_place place = made->place();
+  const auto place = made->place();
   shared_.insert_or_assign(id, *std::move(made));
-  return place;
+  return window_place{window_place::kind::device, place.fd, place.inode, place.address, place.bytes};
 }
 
 // ---- A peer
 
 result<gpu_windows::imported> gpu_windows::open(const window_table::name& owner, const window_place& place) {
-  auto pieces = fetch_handed_memory(owner.pid, place);
+  auto pieces = copy::fetch_handed_memory(owner.pid, {place.fd, place.inode, place.address, place.bytes});
   if (!pieces) return pieces.error();
   std::vector<copy::shared_piece> extents;
-  for (const taken_piece& one : *pieces) extents.push_back({one.begin, one.region.size_bytes});
+  for (const copy::taken_piece& one : *pieces) extents.push_back({one.begin, one.region.size_bytes});
   std::vector<dma::shared_region> regions;
-  for (taken_piece& one : *pieces) regions.push_back(std::move(one.region));
+  for (copy::taken_piece& one : *pieces) regions.push_back(std::move(one.region));
   auto opened = copy::dma_memory::import(context_.gpus, extents, regions);
   if (opened && !(*opened)->contains(place.address, place.bytes))
     return failure{EPROTO, "the owner's list does not hold its window"};

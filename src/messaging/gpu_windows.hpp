@@ -7,9 +7,9 @@
 //   a sealed file that lists them             takes the descriptors (pidfd_getfd), imports the objects
 //                                             puts and gets: DMA channels, mapped stores
 //
-// Owns: the descriptors (handed_memory.hpp) of this process's windows, the channels of this process, and memory that data passes through.
-// Threads: the messenger's lock guards all calls. A move is done when its call returns.
-// Errors: of share() and open() say why a window is reached by messages.
+// Owns: the descriptors (handed_memory.hpp) of this process's windows, the channels of this process, and memory that data
+// passes through. Threads: the messenger's lock guards all calls. A move is done when its call returns. Errors: of share()
+// and open() say why a window is reached by messages.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 #include "copy/channel_memory.hpp"
 #include "copy/dma_memory.hpp"
 #include "copy/gpu_queues.hpp"
+#include "copy/handed_memory.hpp"
 #include "dma/arrival_buffer.hpp"
-#include "messaging/handed_memory.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/window_table.hpp"
 
@@ -85,7 +85,7 @@ class gpu_windows {
 
   messenger_context& context_;
   std::map<const copy::gpu_queues*, route> routes_;
-  std::map<std::uint32_t, handed_memory> shared_;
+  std::map<std::uint32_t, copy::handed_memory> shared_;
   std::string refusal_;
 };
 

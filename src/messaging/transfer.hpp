@@ -34,7 +34,7 @@ struct transfer_state {
   bool is_revoked = false;        // the caller has its memory back: what still moves bypasses it
   bool is_checked = false;        // all was read in the sender's memory, which must still confirm that it was the message
   std::uint64_t withdrawals = 0;  // the queue's count when the RTS was sent
-  std::shared_ptr<const handed_memory> handed;  // sender: stays until the receiver has answered
+  std::shared_ptr<const copy::handed_memory> handed;  // sender: stays until the receiver has answered
   // Receiver: UCX's handle of the message. The send ends when it is released, so it is kept to the end of the receive.
   remote_data data;
   std::variant<std::monostate, dma_transfer, cuda_ipc_transfer, cma_transfer, shm_ring_transfer, ucx_transfer> slice;

@@ -14,7 +14,7 @@
 namespace pl::triggered {
 namespace {
 
-constexpr std::uint32_t kRingSegments = 1024;
+constexpr std::uint32_t kRingSegments = 4096;
 
 class dma_executor final : public executor {
  public:

@@ -9,6 +9,7 @@
 
 #include "base/env.hpp"
 #include "base/log.hpp"
+#include "copy/patience.hpp"
 #include "copy/planner.hpp"
 #include "cuda/driver_table.hpp"
 #include "cuda/pointer.hpp"
@@ -24,6 +25,9 @@ struct devices {
   std::uint32_t epoch = 0;
   std::unique_ptr<copy::planner> planner;
   staging_pool pool;
+  copy::gpu_table gpus;
+  std::mutex exchange_mutex;
+  std::unique_ptr<copy::memory_exchange> memories;  // null: channels are not wanted
 };
 
 std::mutex g_mutex;
@@ -47,6 +51,8 @@ result<devices*> open_devices() {
   auto planner = copy::planner::open(**cuda, copy::planner::options_from_environment());
   if (!planner) return planner.error();
   made->planner = std::move(*planner);
+  if (copy::channel_use_from_environment() != copy::channel_use::never)
+    made->memories = std::make_unique<copy::memory_exchange>(*cuda, made->gpus);
   made->epoch = claim_process_epoch();
   g_devices.store(made.get(), std::memory_order_release);
   return made.release();
@@ -113,6 +119,30 @@ result<copy::completion> begin_copies(std::span<const copy::transfer> list) {
   auto open = open_devices();
   if (!open) return open.error();
   return (*open)->planner->begin(list, {});
+}
+
+std::optional<copy::memory_exchange::offer> hand_over(address_range bytes) {
+  auto open = open_devices();
+  const auto info = device_info(reinterpret_cast<const void*>(bytes.begin));
+  if (!open || (*open)->memories == nullptr || !info) return std::nullopt;
+  const std::lock_guard lock((*open)->exchange_mutex);
+  return (*open)->memories->hand_over(*info, bytes);
+}
+
+bool pull(const copy::memory_exchange::owner& from, std::uint64_t source, std::uint64_t destination, std::uint64_t bytes) {
+  auto open = open_devices();
+  const auto info = device_info(reinterpret_cast<const void*>(destination));
+  if (!open || (*open)->memories == nullptr || !info) return false;
+  const std::lock_guard lock((*open)->exchange_mutex);
+  const auto made = (*open)->memories->prepare(from, source, *info, destination, bytes);
+  if (!made) return false;
+  const auto queued = made->queues->submit_settled(made->path(), made->blocks);
+  if (!queued) return false;
+  auto done = queued->channel->wait(queued->number, copy::patience_ns(bytes));
+  if (done) return true;
+  queued->channel->stop();
+  made->queues->forget(queued->channel);
+  return false;
 }
 
 bool is_within_allocation(std::uint64_t device, std::size_t bytes) noexcept {

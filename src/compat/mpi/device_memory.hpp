@@ -10,6 +10,7 @@
 #include "compat/mpi/shared_segment.hpp"
 #include "compat/mpi/staging_pool.hpp"
 #include "copy/completion.hpp"
+#include "copy/memory_exchange.hpp"
 #include "copy/transfer.hpp"
 #include "cuda/pointer.hpp"
 
@@ -40,6 +41,12 @@ status copy_all(std::span<const copy::transfer> list, const cu::pointer_info* de
 
 // Begins them; their memory must stay until they have ended.
 result<copy::completion> begin_copies(std::span<const copy::transfer> list);
+
+// For another process of this host, to be read by its DMA channels (copy/memory_exchange.hpp). Empty: it cannot be, or
+// channels are not wanted.
+std::optional<copy::memory_exchange::offer> hand_over(address_range bytes);
+// Reads what another process has handed over into device memory of this one. False: it could not be, and nothing moves.
+bool pull(const copy::memory_exchange::owner& from, std::uint64_t source, std::uint64_t destination, std::uint64_t bytes);
 
 // Whether all of these bytes belong to one allocation of device memory.
 bool is_within_allocation(std::uint64_t device, std::size_t bytes) noexcept;

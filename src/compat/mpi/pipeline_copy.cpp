@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "compat/mpi/device_memory.hpp"
+#include "compat/mpi/direct_copy.hpp"
 #include "copy/completion.hpp"
 
 namespace pl::mpi {
@@ -196,6 +197,7 @@ class receiving {
   status run() {
     const std::uint64_t most = chunk_of(bytes_, size_);
     while (begun_ < bytes_) {
+      if (begun_ == 0 && kind_ == place_kind::device && receive_directly(message_, rows_)) return {};
       auto n = find_data(most);
       if (!n) return n.error();
       if (*n == 0) continue;
@@ -215,6 +217,7 @@ class receiving {
         if (auto done = under_way_.end_oldest(); !done) return done.error();
         return std::uint64_t{0};
       }
+      if (begun_ == 0 && kind_ == place_kind::host) refuse_direct(message_);
       if (auto lives = look_at_sender(); !lives) return lives.error();
       patience_.wait();
       return std::uint64_t{0};
@@ -278,6 +281,10 @@ class receiving {
 }  // namespace
 
 status send_rows(pipeline_peers& peers, const outgoing_message& message, const pieces& device_rows) {
+  if (send_directly(message, device_rows)) {
+    peers.end_writing(message);
+    return {};
+  }
   auto done = sending(peers, message, device_rows).run();
   if (!done) message.shared().is_failed.store(1, std::memory_order_release);
   peers.end_writing(message);

@@ -19,6 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "copy/handed_memory.hpp"
+
 namespace pl::mpi {
 
 // Eager in Open MPI's and MPICH's shared memory, and more than receives of small messages have room for: those need not look
@@ -43,7 +45,9 @@ struct message_header {
   std::uint64_t bytes = 0;   // of the message
 };
 
-// In memory that the sender makes for each receiver. Everything but `taken` and `is_done` is the sender's.
+enum class direct_state : std::uint32_t { none, offered, taken, done, refused, withdrawn };  // direct_copy.hpp
+
+// In memory that the sender makes for each receiver. Everything but `taken`, `is_done` and `direct` is the sender's.
 struct alignas(128) message_slot {
   std::atomic<std::uint32_t> is_used;
   std::atomic<std::uint32_t> is_done;    // the receiver needs it no more
@@ -57,14 +61,18 @@ struct alignas(128) message_slot {
   std::atomic<std::uint64_t> tail_from;  // this byte of the message and those behind it lie in the tail
   std::atomic<std::uint64_t> ready;      // bytes that may be read
   std::atomic<std::uint64_t> taken;      // bytes whose place in the ring is free again
+  std::atomic<direct_state> direct;
+  copy::handed_place direct_place;  // once it is offered
+  std::uint64_t direct_id, direct_pointer;
 };
-static_assert(sizeof(message_slot) == 128 && std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(sizeof(message_slot) == 128 && std::atomic<direct_state>::is_always_lock_free &&
+              std::atomic<std::uint64_t>::is_always_lock_free);
 
 inline constexpr std::uint64_t kNoTail = ~std::uint64_t{0};
 
 // What a sender writes into the connection, each with a descriptor.
 struct pipeline_hello {
-  enum class kind : std::uint32_t { slots = 0x534c4f54, segment = 0x53454730 };
+  enum class kind : std::uint32_t { slots = 0x534c4f32, segment = 0x53454730 };
   kind type = kind::slots;
   std::uint32_t segment = 0;
   std::uint64_t bytes = 0;

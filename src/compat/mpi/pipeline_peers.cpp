@@ -205,6 +205,7 @@ std::optional<outgoing_message> pipeline_peers::begin(int rank, int tag, std::ui
   slot.tail_from.store(kNoTail, std::memory_order_relaxed);
   slot.ready.store(0, std::memory_order_relaxed);
   slot.taken.store(0, std::memory_order_relaxed);
+  slot.direct.store(direct_state::none, std::memory_order_relaxed);
   slot.is_used.store(1, std::memory_order_release);
   peer->uses[free_slot] = {*ring, nullptr, true};
   return outgoing_message{std::move(peer), free_slot, std::move(*ring)};
@@ -267,6 +268,7 @@ void pipeline_peers::accept_one(unique_fd socket) {
   if (*process > 0) made->process = unique_fd(real_device_io(), static_cast<int>(syscall(SYS_pidfd_open, *process, 0)));
   made->nonce = hello.nonce;
   made->rank = hello.rank;
+  made->pid = static_cast<std::int32_t>(*process);
   made->slots_memory = std::move(*memory);
   const auto known = senders_.find(hello.rank);
   if (known != senders_.end() && !known->second->has_ended()) return;  // a rank is one process

@@ -43,7 +43,8 @@ struct receiver {
   std::array<use, kSlots> uses;
   std::vector<std::uint32_t> sent;  // segments that it has been given
   std::uint64_t serial = 0;
-  unsigned slots_tried = 0;  // those behind have never been used
+  unsigned slots_tried = 0;                                   // those behind have never been used
+  std::atomic<unsigned> direct_skips{0}, direct_failures{0};  // direct_copy.cpp
   bool is_lost = false;
   message_slot* slots() const noexcept { return reinterpret_cast<message_slot*>(slots_memory.data()); }
 };
@@ -52,7 +53,7 @@ struct receiver {
 struct sender {
   unique_fd socket, process;  // process: readable when it has ended; may be empty
   pipeline_nonce nonce{};
-  std::int32_t rank = -1;
+  std::int32_t rank = -1, pid = 0;  // pid: 0 if it has none here
   shared_segment slots_memory;
   std::map<std::uint32_t, std::shared_ptr<shared_segment>> segments;
   message_slot* slots() const noexcept { return reinterpret_cast<message_slot*>(slots_memory.data()); }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/clock.hpp"
+#include "compat/mpi/device_memory.hpp"
 #include "compat/mpi/pipeline_copy.hpp"
 #include "os/descriptor_message.hpp"
 #include "test/support/sim_fixture.hpp"
@@ -104,6 +105,127 @@ void expect_message(pipeline_peers& peers, const message_header& header, std::ui
   const auto done = receive_host_bytes(peers, header, got);
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(got, test::random_bytes(kBytes, seed));
+}
+
+// The message into device memory of this process; how its bytes came.
+struct device_receive {
+  status outcome;
+  direct_state way = direct_state::none;
+  std::vector<unsigned char> bytes;
+};
+
+device_receive receive_device_bytes(pipeline_peers& peers, const message_header& header, int device) {
+  test::simulated_cuda();
+  const test::current_device current(device);
+  const test::device_buffer data(header.bytes);
+  test::set_device_bytes(data.pointer(), std::vector<unsigned char>(header.bytes));
+  device_receive out;
+  auto message = peers.find(header);
+  if (!message) return out.outcome = message.error(), out;
+  out.outcome = receive_rows(peers, *message, one_row(data.pointer(), header.bytes), place_kind::device);
+  out.way = message->shared().direct.load();
+  out.bytes = test::device_bytes(data.pointer(), header.bytes);
+  return out;
+}
+
+// What the receiver's engine reads in the sender's memory, on the same GPU and on another one. CUDA is the children's alone.
+// An offer stands for 200 us, in which a busy machine may not run the receiver: then the next message has its turn.
+TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
+  for (const int device : {0, 1}) {
+    const auto job = own_job() + std::to_string(device);
+    child receiver([&](int pipe) {
+      auto peers = open_as(job, 0);
+      tell(pipe, 'r');
+      child sender([&](int inner) {
+        test::simulated_cuda();
+        const test::current_device current;
+        const test::device_buffer data(kBytes);
+        test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 5));
+        auto own = open_as(job, 1);
+        for (int i = 0; i < 200; ++i) {
+          auto message = begin_and_tell(*own, inner);
+          if (!message || !send_rows(*own, *message, one_row(data.pointer(), kBytes))) return 2;
+        }
+        return 0;
+      });
+      unsigned direct = 0;
+      for (int i = 0; i < 200; ++i) {
+        const auto got = receive_device_bytes(*peers, sender.read_value<message_header>(), device);
+        if (!got.outcome) return 10;
+        if (got.bytes != test::random_bytes(kBytes, 5)) return 12;
+        direct += got.way == direct_state::done;
+        if (direct == 3) return 0;
+      }
+      return 11;
+    });
+    EXPECT_EQ(receiver.read_value<char>(), 'r');
+    EXPECT_EQ(receiver.end(), 0) << "GPU " << device;
+  }
+}
+
+// The offer is taken back, and the message goes through the ring. The next ones make no offer for a while.
+TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) {
+  const auto job = own_job();
+  child receiver([&](int pipe) {
+    auto peers = open_as(job, 0);
+    tell(pipe, 'r');
+    child sender([&](int inner) {
+      test::simulated_cuda();
+      const test::current_device current;
+      const test::device_buffer data(kBytes);
+      test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 6));
+      auto own = open_as(job, 1);
+      for (int i = 0; i < 2; ++i) {
+        auto message = begin_and_tell(*own, inner);
+        if (!message || !send_rows(*own, *message, one_row(data.pointer(), kBytes))) return 2;
+      }
+      return 0;
+    });
+    for (const auto expected : {direct_state::withdrawn, direct_state::none}) {
+      const auto header = sender.read_value<message_header>();
+      usleep(30'000);
+      const auto got = receive_device_bytes(*peers, header, 0);
+      if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
+      if (got.bytes != test::random_bytes(kBytes, 6)) return 12;
+    }
+    return sender.end() == 0 ? 0 : 13;
+  });
+  EXPECT_EQ(receiver.read_value<char>(), 'r');
+  EXPECT_EQ(receiver.end(), 0);
+}
+
+// A sender that ends with its offer: an error, since its bytes are nowhere.
+TEST(MpiPipeline, AnOfferOfAProcessThatHasEndedIsAnError) {
+  const auto job = own_job();
+  child receiver([&](int pipe) {
+    auto peers = open_as(job, 0);
+    tell(pipe, 'r');
+    child sender([&](int inner) {
+      test::simulated_cuda();
+      const test::current_device current;
+      const test::device_buffer data(kBytes);
+      auto own = open_as(job, 1);
+      auto message = own->begin(0, 5, kBytes);
+      if (!message) return 2;
+      const auto offer = hand_over({data.pointer(), kBytes});
+      if (!offer) return 3;
+      message_slot& slot = message->shared();
+      slot.direct_place = offer->place;
+      slot.direct_id = offer->id;
+      slot.direct_pointer = data.pointer();
+      slot.direct.store(direct_state::offered);
+      tell(inner, own->header_of(*message));
+      pause();
+      return 0;
+    });
+    const auto header = sender.read_value<message_header>();
+    if (auto known = peers->find(header); !known) return 14;  // the connection is there
+    kill(sender.process(), SIGKILL);
+    sender.end();
+    return receive_device_bytes(*peers, header, 0).outcome.code() == EPIPE ? 0 : 15;
+  });
+  EXPECT_EQ(receiver.read_value<char>(), 'r');
+  EXPECT_EQ(receiver.end(), 0);
 }
 
 TEST(MpiPipeline, HandsAMessageOverThroughASmallerRing) {

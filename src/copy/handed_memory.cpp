@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messaging/handed_memory.hpp"
+#include "copy/handed_memory.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 #define SYS_pidfd_getfd 438  // headers before Linux 5.6; one number for all machines
 #endif
 
-namespace pl::messaging {
+namespace pl::copy {
 namespace {
 
 // The file that lists what the memory lies in.
@@ -45,7 +45,7 @@ result<unique_fd> take_descriptor(int process, int fd) {
   return failure{errno, format("taking the owner's descriptor %d: %s", fd, errno_text(errno).c_str())};
 }
 
-result<std::vector<listed_piece>> read_list(std::int32_t pid, const window_place& place) {
+result<std::vector<listed_piece>> read_list(std::int32_t pid, const handed_place& place) {
   const auto list = sealed_memory::open(pid, place.fd, place.inode, list_bytes(1));
   if (!list) return list.error();
   std::uint64_t count = 0;
@@ -90,12 +90,12 @@ result<handed_memory> handed_memory::make(rm_space& space, const cu::driver_tabl
   if (pwrite(list->fd.get(), &count, sizeof count, 0) != static_cast<ssize_t>(sizeof count) ||
       pwrite(list->fd.get(), pieces.data(), static_cast<std::size_t>(bytes), offsetof(listed_memory, first)) != bytes)
     return failure{EIO, "the list of GPU memory for other processes could not be written"};
-  made.place_ = {window_place::kind::device, list->fd.get(), list->inode, range.begin, range.size_bytes};
+  made.place_ = {list->fd.get(), list->inode, range.begin, range.size_bytes};
   made.list_ = *std::move(list);
   return made;
 }
 
-result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const window_place& place) {
+result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const handed_place& place) {
   const auto pieces = read_list(pid, place);
   if (!pieces) return pieces.error();
   const unique_fd process(real_device_io(), static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -111,4 +111,4 @@ result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const win
   return out;
 }
 
-}  // namespace pl::messaging
+}  // namespace pl::copy

@@ -15,22 +15,27 @@
 #include "cuda/driver_table.hpp"
 #include "dma/shared_region.hpp"
 #include "map/rm_space.hpp"
-#include "messaging/window_table.hpp"
 #include "os/sealed_memory.hpp"
 
-namespace pl::messaging {
+namespace pl::copy {
+
+// What a peer has to learn of it. Plain bytes, for messages.
+struct handed_place {
+  std::int32_t fd = -1;  // of the owner
+  std::uint64_t inode = 0;
+  std::uint64_t address = 0, bytes = 0;  // the owner's
+};
 
 class handed_memory {
  public:
   // ENOTSUP: it lies in too many objects, or no descriptors can be had; EINVAL: not GPU memory of this process.
   static result<handed_memory> make(rm_space& space, const cu::driver_table& cuda, address_range range);
-  // What a peer has to learn.
-  window_place place() const noexcept { return place_; }
+  handed_place place() const noexcept { return place_; }
 
  private:
   std::vector<unique_fd> descriptors_;
   sealed_memory list_;
-  window_place place_;
+  handed_place place_;
 };
 
 // A piece of it at a peer: `begin` is the owner's address.
@@ -39,6 +44,6 @@ struct taken_piece {
   dma::shared_region region;
 };
 // Of process `pid`. They stay whatever the owner does.
-result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const window_place& place);
+result<std::vector<taken_piece>> fetch_handed_memory(std::int32_t pid, const handed_place& place);
 
-}  // namespace pl::messaging
+}  // namespace pl::copy

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/mpi/direct_copy.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "arch/mmio.hpp"
+#include "base/clock.hpp"
+#include "compat/mpi/device_memory.hpp"
+
+namespace pl::mpi {
+namespace {
+
+constexpr std::uint64_t kOfferedNs = 200'000;  // the time that 1 MiB takes through the ring
+constexpr std::uint64_t kLifeNs = 2'000'000;   // between two looks at whether the receiver lives
+constexpr unsigned kMostSkipped = 1024;        // messages without an offer, after several in vain
+constexpr unsigned kPollsAwake = 2000;
+
+bool is_dense(const pieces& rows) { return rows.size() == 1 && rows[0].rows == 1; }
+
+bool exchange(message_slot& slot, direct_state expected, direct_state next) noexcept {
+  return slot.direct.compare_exchange_strong(expected, next, std::memory_order_acq_rel);
+}
+
+void relax(unsigned polls) {
+  if (polls < kPollsAwake) arch::relax();
+  else sched_yield();
+}
+
+// Of the senders' threads, which the receiver's words do not concern.
+bool skips_this_one(receiver& peer) noexcept {
+  unsigned left = peer.direct_skips.load(std::memory_order_relaxed);
+  while (left != 0 && !peer.direct_skips.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {}
+  return left != 0;
+}
+
+void note(receiver& peer, bool was_taken) noexcept {
+  const unsigned failed = was_taken ? 0 : std::min(peer.direct_failures.load(std::memory_order_relaxed) + 1, 8u);
+  peer.direct_failures.store(failed, std::memory_order_relaxed);
+  peer.direct_skips.store(failed == 0 ? 0 : std::min(4u << failed, kMostSkipped), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+bool send_directly(const outgoing_message& message, const pieces& device_rows) {
+  if (!is_dense(device_rows) || skips_this_one(*message.peer)) return false;
+  message_slot& slot = message.shared();
+  const auto pointer = static_cast<std::uint64_t>(device_rows[0].offset);
+  const auto offer = hand_over({pointer, slot.bytes});
+  if (!offer) return note(*message.peer, false), false;
+  slot.direct_place = offer->place;
+  slot.direct_id = offer->id;
+  slot.direct_pointer = pointer;
+  slot.direct.store(direct_state::offered, std::memory_order_release);
+  const std::uint64_t begin_ns = monotonic_ns();
+  std::uint64_t looked_ns = begin_ns;
+  for (unsigned polls = 0;; ++polls) {
+    const auto now = slot.direct.load(std::memory_order_acquire);
+    if (now == direct_state::done) return note(*message.peer, true), true;
+    if (now == direct_state::refused) return note(*message.peer, false), false;
+    if (slot.is_done.load(std::memory_order_acquire) != 0) return true;  // it is not wanted
+    const std::uint64_t now_ns = monotonic_ns();
+    if (now == direct_state::offered && now_ns - begin_ns > kOfferedNs &&
+        exchange(slot, direct_state::offered, direct_state::withdrawn))
+      return note(*message.peer, false), false;
+    if (now_ns - looked_ns > kLifeNs) {
+      looked_ns = now_ns;
+      if (!pipeline_peers::has_receiver(message)) return true;
+    }
+    relax(polls);
+  }
+}
+
+bool receive_directly(const incoming_message& message, const pieces& device_rows) {
+  message_slot& slot = message.shared();
+  if (slot.direct.load(std::memory_order_acquire) != direct_state::offered) return false;
+  if (!is_dense(device_rows) || message.origin->pid <= 0) return refuse_direct(message), false;
+  if (!exchange(slot, direct_state::offered, direct_state::taken)) return false;
+  const copy::memory_exchange::owner from{message.origin->rank, message.origin->pid, slot.direct_id, slot.direct_place};
+  const bool is_there = pull(from, slot.direct_pointer, static_cast<std::uint64_t>(device_rows[0].offset), slot.bytes);
+  slot.direct.store(is_there ? direct_state::done : direct_state::refused, std::memory_order_release);
+  return is_there;
+}
+
+void refuse_direct(const incoming_message& message) noexcept {
+  exchange(message.shared(), direct_state::offered, direct_state::refused);
+}
+
+}  // namespace pl::mpi
