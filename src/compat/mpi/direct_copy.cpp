@@ -17,6 +17,8 @@ constexpr std::uint64_t kLifeNs = 2'000'000;   // between two looks at whether t
 constexpr unsigned kMostSkipped = 1024;        // messages without an offer, after several in vain
 constexpr unsigned kPollsAwake = 2000;
 
+std::uint64_t g_offered_ns = kOfferedNs;
+
 bool is_dense(const pieces& rows) { return rows.size() == 1 && rows[0].rows == 1; }
 
 bool exchange(message_slot& slot, direct_state expected, direct_state next) noexcept {
@@ -43,6 +45,8 @@ void note(receiver& peer, bool was_taken) noexcept {
 
 }  // namespace
 
+void set_offer_patience_for_tests(std::uint64_t ns) noexcept { g_offered_ns = ns != 0 ? ns : kOfferedNs; }
+
 bool send_directly(const outgoing_message& message, const pieces& device_rows) {
   if (!is_dense(device_rows) || skips_this_one(*message.peer)) return false;
   message_slot& slot = message.shared();
@@ -61,7 +65,7 @@ bool send_directly(const outgoing_message& message, const pieces& device_rows) {
     if (now == direct_state::refused) return note(*message.peer, false), false;
     if (slot.is_done.load(std::memory_order_acquire) != 0) return true;  // it is not wanted
     const std::uint64_t now_ns = monotonic_ns();
-    if (now == direct_state::offered && now_ns - begin_ns > kOfferedNs &&
+    if (now == direct_state::offered && now_ns - begin_ns > g_offered_ns &&
         exchange(slot, direct_state::offered, direct_state::withdrawn))
       return note(*message.peer, false), false;
     if (now_ns - looked_ns > kLifeNs) {

@@ -18,6 +18,9 @@ namespace pl::mpi {
 // True: the receiver has all bytes, or wants none, or has ended. False: they go through the ring.
 bool send_directly(const outgoing_message& message, const pieces& device_rows);
 
+// How long an offer stands; 0: as in programs. Before the first message.
+void set_offer_patience_for_tests(std::uint64_t ns) noexcept;
+
 // Ends an offer that is there: true if the bytes are at `device_rows`. False: they come through the ring.
 bool receive_directly(const incoming_message& message, const pieces& device_rows);
 // Of a receive into memory that no engine is asked for.

@@ -14,6 +14,7 @@
 
 #include "base/clock.hpp"
 #include "compat/mpi/device_memory.hpp"
+#include "compat/mpi/direct_copy.hpp"
 #include "compat/mpi/pipeline_copy.hpp"
 #include "os/descriptor_message.hpp"
 #include "test/support/sim_fixture.hpp"
@@ -129,7 +130,6 @@ device_receive receive_device_bytes(pipeline_peers& peers, const message_header&
 }
 
 // What the receiver's engine reads in the sender's memory, on the same GPU and on another one. CUDA is the children's alone.
-// An offer stands for 200 us, in which a busy machine may not run the receiver: then the next message has its turn.
 TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
   for (const int device : {0, 1}) {
     const auto job = own_job() + std::to_string(device);
@@ -142,21 +142,24 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
         const test::device_buffer data(kBytes);
         test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 5));
         auto own = open_as(job, 1);
-        for (int i = 0; i < 200; ++i) {
+        set_offer_patience_for_tests(20'000'000'000);
+        for (int i = 0; i < 3; ++i) {
           auto message = begin_and_tell(*own, inner);
           if (!message || !send_rows(*own, *message, one_row(data.pointer(), kBytes))) return 2;
         }
         return 0;
       });
-      unsigned direct = 0;
-      for (int i = 0; i < 200; ++i) {
-        const auto got = receive_device_bytes(*peers, sender.read_value<message_header>(), device);
-        if (!got.outcome) return 10;
-        if (got.bytes != test::random_bytes(kBytes, 5)) return 12;
-        direct += got.way == direct_state::done;
-        if (direct == 3) return 0;
+      test::simulated_cuda();
+      const test::current_device current(device);
+      const test::device_buffer into(kBytes);
+      for (int i = 0; i < 3; ++i) {
+        test::set_device_bytes(into.pointer(), std::vector<unsigned char>(kBytes));
+        auto message = peers->find(sender.read_value<message_header>());
+        if (!message || !receive_rows(*peers, *message, one_row(into.pointer(), kBytes), place_kind::device)) return 10;
+        if (message->shared().direct.load() != direct_state::done) return 11;
+        if (test::device_bytes(into.pointer(), kBytes) != test::random_bytes(kBytes, 5)) return 12;
       }
-      return 11;
+      return sender.end() == 0 ? 0 : 13;
     });
     EXPECT_EQ(receiver.read_value<char>(), 'r');
     EXPECT_EQ(receiver.end(), 0) << "GPU " << device;
@@ -183,7 +186,9 @@ TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) {
     });
     for (const auto expected : {direct_state::withdrawn, direct_state::none}) {
       const auto header = sender.read_value<message_header>();
-      usleep(30'000);
+      const auto message = peers->find(header);
+      if (!message) return 19;
+      while (expected == direct_state::withdrawn && message->shared().direct.load() != expected) usleep(1000);
       const auto got = receive_device_bytes(*peers, header, 0);
       if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
       if (got.bytes != test::random_bytes(kBytes, 6)) return 12;
