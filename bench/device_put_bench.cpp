@@ -507,8 +507,17 @@ void bench::time_company() {
     std::uint32_t slice_us;
   };
   constexpr auto kDriver = dma::device_ring_options::kDriversTimeslice;
-  for (const auto& [rings, slice_us] :
-       {setting{0, kDriver}, {1, kDriver}, {1, 50}, {1, 10}, {1, 2}, {3, kDriver}, {3, 10}, {5, kDriver}, {5, 50}, {5, 10}, {5, 2}}) {
+  for (const auto& [rings, slice_us] : {setting{0, kDriver},
+                                        {1, kDriver},
+                                        {1, 50},
+                                        {1, 10},
+                                        {1, 2},
+                                        {3, kDriver},
+                                        {3, 10},
+                                        {5, kDriver},
+                                        {5, 50},
+                                        {5, 10},
+                                        {5, 2}}) {
     session_.reset();
     if (rings != 0 && !open(rings, false, kTimeoutNs, slice_us)) continue;
     std::vector<double> to_host_ns, to_device_ns;
@@ -525,7 +534,8 @@ void bench::time_company() {
     const double idle_cores = (cpu_seconds() - cpu) / (static_cast<double>(monotonic_ns() - begin_ns) / 1e9);
     auto row = latency_fields(to_host_ns), device_row = latency_fields(to_device_ns);
     std::printf(
-        "%u idle rings, slices of %u us: cuMemcpy of 64 KiB to the host %.2f us (p99 %.1f), to the device %.2f (p99 %.1f); 64 MiB %.1f "
+        "%u idle rings, slices of %u us: cuMemcpy of 64 KiB to the host %.2f us (p99 %.1f), to the device %.2f (p99 %.1f); "
+        "64 MiB %.1f "
         "GB/s; CPU %.2f %%\n",
         rings, slice_us == kDriver ? 0 : slice_us, row["latency_ns_p50"].get<double>() / 1e3,
         row["latency_ns_p99"].get<double>() / 1e3, device_row["latency_ns_p50"].get<double>() / 1e3,

@@ -35,8 +35,8 @@ using namespace pl;
 constexpr std::size_t kBytes = 1u << 20;
 constexpr unsigned kBurst = 2000, kSingle = 200;
 constexpr auto kDriversSlice = dma::device_ring_options::kDriversTimeslice;
-constexpr const char* kScenes[] = {"nothing",  "kernel",   "same",     "other",   "yields", "slice 200",
-                                     "slice 50", "slice 20", "slice 10", "slice 5", "slice 2", "slice 1"};
+constexpr const char* kScenes[] = {"nothing",  "kernel",   "same",     "other",   "yields",  "slice 200",
+                                   "slice 50", "slice 20", "slice 10", "slice 5", "slice 2", "slice 1"};
 
 // CUDA and the kernels, in either process.
 struct process : device_process {

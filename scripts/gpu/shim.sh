@@ -25,7 +25,7 @@ find_nccl
 if [ -n "$PEERLANE_NCCL_LIBRARY" ] && [ "$gpus" -gt 1 ]; then arms=$arms,nccl; fi
 
 # Two ranks that poll want two CPUs, and get their environment from here: mpirun on one machine hands it on.
-ranks=(mpirun -n 2 --oversubscribe -x "LD_PRELOAD=$out/libpeerlane-mpi-ompi.so")
+ranks=(mpirun -n 2 --oversubscribe -x PEERLANE_COPY_ENGINE -x "LD_PRELOAD=$out/libpeerlane-mpi-ompi.so")
 p2p() { # name, benchmark, options...
   local name=$1 benchmark=$2
   shift 2
@@ -36,6 +36,13 @@ p2p shim_latency latency --via shim -m 1:1M -i 1000 -x 100 --pct 50,99 D D
 p2p shim_check latency --via shim -m 1:4M -i 20 -x 2 -c D D
 p2p arms_latency latency --via "$arms" -m 8:4M -i 300 -x 50 --pct 50 D D
 p2p arms_bandwidth bw --via "$arms" -m 8:4M -i 20 -x 2 -W 16 D D
+# Large messages by the pipeline, and read directly by the receiver's copy engine where they may be.
+export PEERLANE_MPI_PIPELINE=256M PEERLANE_MPI_PIPELINE_FROM=8K
+p2p pipelined_latency latency --via ours,shim -m 4K:64M -i 200 -x 20 --pct 50,99 D D
+p2p pipelined_bandwidth bw --via ours,shim -m 4K:16M -i 20 -x 2 -W 16 D D
+p2p pipelined_check latency --via shim -m 4K:16M -i 20 -x 2 -c D D
+PEERLANE_COPY_ENGINE=kernel p2p pipelined_without_channels latency --via shim -m 4K:16M -i 50 -x 5 D D
+unset PEERLANE_MPI_PIPELINE PEERLANE_MPI_PIPELINE_FROM
 export TAIL=60
 # What this machine's Python has: CuPy, or else PyTorch; on the simulated GPU its own memory.
 examples=("$here/mpi_examples.py")

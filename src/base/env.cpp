@@ -33,9 +33,10 @@ constexpr std::array kVariables = {
     env_variable{"PEERLANE_DEVICE_RINGS", env_type::choice, "", "auto", "auto|dma|proxy",
                  "what carries out the transfers that kernels start: a DMA channel, or a thread of the host by CUDA's "
                  "copies; auto: the channel where it can be had"},
-    env_variable{"PEERLANE_DEVICE_TIMESLICE_US", env_type::integer, "microseconds", "2", "",
-                 "how long a ring of kernels that waits keeps its copy engine from other channels; 0: as the driver has it, a "
-                 "millisecond or two"},
+    env_variable{
+        "PEERLANE_DEVICE_TIMESLICE_US", env_type::integer, "microseconds", "2", "",
+        "how long a ring of kernels that waits keeps its copy engine from other channels; 0: as the driver has it, a "
+        "millisecond or two"},
     env_variable{"PEERLANE_DEVICE_WAKEUPS", env_type::choice, "", "auto", "auto|on|off",
                  "the thread that refills the rings of kernels sleeps until the copy engine's interrupt, not for a fixed "
                  "time; auto: on"},

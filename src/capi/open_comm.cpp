@@ -312,10 +312,19 @@ PL_EXPORT int peerlane_comm_get_statistics(peerlane_comm_t comm, struct peerlane
     return fail(EINVAL, "statistics->struct_bytes is not sizeof(struct peerlane_comm_statistics)");
   return with_comm(comm, [&](open_comm& communicator) {
     const auto now = communicator.messenger->counts();
-    const peerlane_comm_statistics out{
-        statistics->struct_bytes, now.eager,      now.self,          now.shared_ring,      now.network_ring, now.ipc,
-        now.ucx_direct,           now.unexpected, now.waiting_sends, now.unexpected_bytes, now.operations,   now.one_sided,
-        now.dma};
+    const peerlane_comm_statistics out{statistics->struct_bytes,
+                                       now.eager,
+                                       now.self,
+                                       now.shared_ring,
+                                       now.network_ring,
+                                       now.ipc,
+                                       now.ucx_direct,
+                                       now.unexpected,
+                                       now.waiting_sends,
+                                       now.unexpected_bytes,
+                                       now.operations,
+                                       now.one_sided,
+                                       now.dma};
     std::memcpy(statistics, &out, std::min(statistics->struct_bytes, sizeof out));
     return 0;
   });

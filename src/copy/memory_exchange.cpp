@@ -8,8 +8,8 @@
 
 namespace pl::copy {
 
-void memory_exchange::refuse(const char* what, const failure& reason) {
-  refusal_ = std::string(what) + ": " + reason.message;
+void memory_exchange::refuse(const char* subject, const failure& reason) {
+  refusal_ = std::string(subject) + ": " + reason.message;
   PL_LOG(debug, "GPU memory between processes by DMA channel: %s", refusal_.c_str());
 }
 
@@ -68,8 +68,8 @@ memory_exchange::route* memory_exchange::route_to(int device_ordinal) {
   return way.queues != nullptr ? &way : nullptr;
 }
 
-std::shared_ptr<imported_memory> memory_exchange::import(const owner& from, int device_ordinal, const route& way) {
-  const import_key key{from.rank, from.id, device_ordinal};
+std::shared_ptr<imported_memory> memory_exchange::import(const owner& exporter, int device_ordinal, const route& way) {
+  const import_key key{exporter.rank, exporter.id, device_ordinal};
   if (const auto known = imported_.find(key); known != imported_.end()) {
     known->second->last_use = ++uses_;
     return known->second;
@@ -80,7 +80,7 @@ std::shared_ptr<imported_memory> memory_exchange::import(const owner& from, int 
     }));
   auto made = std::make_shared<imported_memory>();
   made->last_use = ++uses_;
-  auto pieces = fetch_handed_memory(from.pid, from.place);
+  auto pieces = fetch_handed_memory(exporter.pid, exporter.place);
   if (!pieces) refuse("another process's memory", pieces.error());
   for (std::size_t i = 0; pieces && i < pieces->size(); ++i) {
     const taken_piece& one = (*pieces)[i];
@@ -121,14 +121,14 @@ bool memory_exchange::add_blocks(pull& made, std::uint64_t source, std::uint64_t
   return true;
 }
 
-std::optional<memory_exchange::pull> memory_exchange::prepare(const owner& from, std::uint64_t source,
+std::optional<memory_exchange::pull> memory_exchange::prepare(const owner& exporter, std::uint64_t source,
                                                               const cu::pointer_info& target, std::uint64_t destination,
                                                               std::uint64_t bytes) {
   route* const way = route_to(target.device_ordinal);
   if (way == nullptr) return std::nullopt;
   pull made;
   made.queues = way->queues;
-  made.source = import(from, target.device_ordinal, *way);
+  made.source = import(exporter, target.device_ordinal, *way);
   if (made.source->pieces.empty()) return std::nullopt;
   for (std::uint64_t done = 0; done < bytes;) {
     auto info = std::optional(target);

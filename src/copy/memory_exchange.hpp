@@ -65,7 +65,7 @@ class memory_exchange {
     gpu_queues::path path() const { return source->is_on_peer ? gpu_queues::path::from_peer : gpu_queues::path::to_device; }
   };
   // `source`: the owner's address. `target`: the driver's word on `destination`.
-  std::optional<pull> prepare(const owner& from, std::uint64_t source, const cu::pointer_info& target,
+  std::optional<pull> prepare(const owner& exporter, std::uint64_t source, const cu::pointer_info& target,
                               std::uint64_t destination, std::uint64_t bytes);
   void forget(int rank);
 
@@ -86,10 +86,10 @@ class memory_exchange {
   using handed_key = std::tuple<unsigned long long, unsigned long long, std::uint64_t>;  // buffer, block, begin
   using import_key = std::tuple<int, std::uint64_t, int>;                                // rank, its number, our GPU
 
-  void refuse(const char* what, const failure& reason);
+  void refuse(const char* subject, const failure& reason);
   route* route_to(int device_ordinal);
   void make_room_for_handed();
-  std::shared_ptr<imported_memory> import(const owner& from, int device_ordinal, const route& way);
+  std::shared_ptr<imported_memory> import(const owner& exporter, int device_ordinal, const route& way);
   static bool add_blocks(pull& made, std::uint64_t source, std::uint64_t bytes);
 
   const cu::driver_table* const cuda_;

@@ -33,8 +33,8 @@ struct planner::sides {
   // peer at a higher rate and flush once for all.
   const cu::pointer_info& list_mover() const { return other == other_side::peer_gpu ? source : device; }
   bool is_listed_with(const sides& first) const {
-    const auto &mine = list_mover(), &its = first.list_mover();
-    return mine.context == its.context && mine.device_ordinal == its.device_ordinal;
+    const auto &mover = list_mover(), &first_mover = first.list_mover();
+    return mover.context == first_mover.context && mover.device_ordinal == first_mover.device_ordinal;
   }
 };
 

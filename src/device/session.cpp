@@ -134,8 +134,8 @@ status session::open_channel_ring(open_ring& made, unsigned engine) {
   made.placement = std::move(found->placement);
   dma::device_ring_options wanted = options_.ring;
   wanted.engine = engine;
-  // With the driver's slice each idle ring held up whoever shared its engine: puts of another process took a millisecond, and
-  // so did CUDA's copies between two GPUs (docs/results/device). A short one costs the ring nothing while it is alone.
+  // With the driver's slice each idle ring held up whoever shared its engine: puts of another process took a millisecond,
+  // and so did CUDA's copies between two GPUs (docs/results/device). A short one costs the ring nothing while it is alone.
   if (wanted.timeslice_us == 0) {
     const auto slice = env_read("PEERLANE_DEVICE_TIMESLICE_US").integer;
     wanted.timeslice_us = slice > 0 && slice < kMaxTimesliceUs ? static_cast<std::uint32_t>(slice)

@@ -156,11 +156,11 @@ result<std::uint64_t> gpu_windows::copy_bound(route& way, const span& remote, co
                                               bool is_put, bool is_on_device) {
   using path = copy::gpu_queues::path;
   const std::uint64_t bytes = std::min(remote.bytes, local.size_bytes);
-  const path there = remote.is_on_peer        ? is_put ? path::to_peer : path::from_peer
-                     : is_put || is_on_device ? path::to_device
-                                              : path::to_host;
+  const path direction = remote.is_on_peer        ? is_put ? path::to_peer : path::from_peer
+                         : is_put || is_on_device ? path::to_device
+                                                  : path::to_host;
   auto begun =
-      way.queues->copy(there, is_put ? remote.address : local.address, is_put ? local.address : remote.address, bytes);
+      way.queues->copy(direction, is_put ? remote.address : local.address, is_put ? local.address : remote.address, bytes);
   if (!begun) return begun.error();
   if (auto done = wait(way, *begun, bytes); !done) return done.error();
   return bytes;

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "cuda/driver_table.hpp"
 #include "copy/handed_memory.hpp"
+#include "cuda/driver_table.hpp"
 #include "messaging/request_state.hpp"
 #include "messaging/transport/shm_ring.hpp"
 
@@ -27,7 +27,7 @@ struct rts_body {
   std::uint64_t ipc_offset = 0;   // of the message in it
   cu::ipc_mem_handle_t ipc{};
   std::uint64_t handed_id = 0;  // dma: which of the sender's handed memories has the message; 0: none
-  copy::handed_place handed;          // dma: where a peer finds it
+  copy::handed_place handed;    // dma: where a peer finds it
   std::uint64_t pointer = 0;    // dma: of the message, the sender's address
   shm_ring::name ring;
 };

@@ -177,15 +177,13 @@ result<flag_writer> context::parts::writer_to(const memory_key& key, cu::device_
 result<std::shared_ptr<dma_domain>> context::parts::open_dma() {
   const std::lock_guard lock(mutex);
   if (dma != nullptr) return dma;
-  auto made = dma_domain::open(
-      gpu, post_kernels,
-      [this](std::uint32_t window) -> result<address_range> {
-        if (window == dma_domain::kWords) return address_range{words->allocation(), words->size_bytes()};
-        const std::lock_guard hold(mutex);
-        for (const auto& one : windows)
-          if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
-        return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
-      });
+  auto made = dma_domain::open(gpu, post_kernels, [this](std::uint32_t window) -> result<address_range> {
+    if (window == dma_domain::kWords) return address_range{words->allocation(), words->size_bytes()};
+    const std::lock_guard hold(mutex);
+    for (const auto& one : windows)
+      if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
+    return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
+  });
   if (!made) return made.error();
   return dma = std::move(*made);
 }

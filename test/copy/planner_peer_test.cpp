@@ -164,6 +164,11 @@ TEST_F(PlannerPeer, FreedMemoryOfTheOtherGpu) {
     EXPECT_EQ(cuda_.cuMemGetInfo_v2(&now, &all), cu::error_code::success);
     return now;
   };
+  {
+    guarded_device first(kBytes, 0, 1);  // opens the channel of that GPU, which has memory of its own
+    ASSERT_TRUE(planner_->copy_by(kChannel, {direction::on_device, first.address(), near.address(), kBytes}));
+  }
+  planner_->trim();
   const std::size_t before = free_on_one();
   for (unsigned round = 0; round < 5; ++round) {
     const auto data = test::random_bytes(kBytes, round);

@@ -67,14 +67,14 @@ def send_every_way(rank, rendezvous):
         told = m.statistics()
         for pid in pids:
             lines, first = shown(seen[pid])
-            for way, size in (("eager", SMALL), ("pulled", LARGE), ("ipc", LARGE), ("shared_ring", LARGE), ("self", SMALL)):
+            for way, size in (("eager", SMALL), ("pulled", LARGE), ("dma", LARGE), ("shared_ring", LARGE), ("self", SMALL)):
                 count, volume, rate, speed = lines["messages", way]
                 assert int(count) == seen[pid].values[f"messages.{way}.count"] >= 1, way
                 assert seen[pid].values[f"messages.{way}.bytes"] >= size and volume.endswith(" B" if size == SMALL else "MB"), way
                 assert seen[pid].rates[f"messages.{way}.bytes"] > 0 and rate.endswith("/s") and speed.endswith("/s"), way
             assert seen[pid].values["messages.jobs"] == 1 and f"({pid})" in first
         mine_seen = seen[os.getpid()].values
-        for way in ("eager", "self", "ipc", "shared_ring"):
+        for way in ("eager", "self", "dma", "shared_ring"):
             assert mine_seen[f"messages.{way}.count"] == told[way], way
         m.barrier(60)
     assert look()[0][os.getpid()].values["messages.jobs"] == 0

@@ -185,6 +185,9 @@ class mpi_world {
   explicit mpi_world(bool through_preload) {
     abi.resolve(opened().handle);
     call = resolve_functions<H>(through_preload ? RTLD_DEFAULT : opened().handle);
+    // A preloaded library sees MPI begin and end, whoever is first to use it here.
+    resolve_function(RTLD_DEFAULT, "MPI_Init", call.Init);
+    resolve_function(RTLD_DEFAULT, "MPI_Finalize", call.Finalize);
     if (through_preload && reinterpret_cast<void*>(call.Send) == dlsym(opened().handle, "MPI_Send"))
       throw tool_failure(format("no MPI shim is loaded: start with LD_PRELOAD=libpeerlane-mpi-%s.so, or use --via mpi",
                                 opened().is_open_mpi ? "ompi" : "mpich"));

@@ -129,12 +129,13 @@ std::optional<copy::memory_exchange::offer> hand_over(address_range bytes) {
   return (*open)->memories->hand_over(*info, bytes);
 }
 
-bool pull(const copy::memory_exchange::owner& from, std::uint64_t source, std::uint64_t destination, std::uint64_t bytes) {
+bool pull(const copy::memory_exchange::owner& exporter, std::uint64_t source, std::uint64_t destination,
+          std::uint64_t bytes) {
   auto open = open_devices();
   const auto info = device_info(reinterpret_cast<const void*>(destination));
   if (!open || (*open)->memories == nullptr || !info) return false;
   const std::lock_guard lock((*open)->exchange_mutex);
-  const auto made = (*open)->memories->prepare(from, source, *info, destination, bytes);
+  const auto made = (*open)->memories->prepare(exporter, source, *info, destination, bytes);
   if (!made) return false;
   const auto queued = made->queues->submit_settled(made->path(), made->blocks);
   if (!queued) return false;

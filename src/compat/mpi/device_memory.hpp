@@ -46,7 +46,8 @@ result<copy::completion> begin_copies(std::span<const copy::transfer> list);
 // channels are not wanted.
 std::optional<copy::memory_exchange::offer> hand_over(address_range bytes);
 // Reads what another process has handed over into device memory of this one. False: it could not be, and nothing moves.
-bool pull(const copy::memory_exchange::owner& from, std::uint64_t source, std::uint64_t destination, std::uint64_t bytes);
+bool pull(const copy::memory_exchange::owner& exporter, std::uint64_t source, std::uint64_t destination,
+          std::uint64_t bytes);
 
 // Whether all of these bytes belong to one allocation of device memory.
 bool is_within_allocation(std::uint64_t device, std::size_t bytes) noexcept;

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t kOfferedNs = 200'000;  // the time that 1 MiB takes through the ring
 constexpr std::uint64_t kLifeNs = 2'000'000;   // between two looks at whether the receiver lives
-constexpr unsigned kMostSkipped = 1024;        // messages without an offer, after several in vain
-constexpr unsigned kPollsAwake = 2000;
+constexpr unsigned kMaxSkipped = 1024;        // messages without an offer, after several in vain
+constexpr unsigned kPollsAwake = 200;
 
 std::uint64_t g_offered_ns = kOfferedNs;
 
@@ -40,7 +40,7 @@ bool skips_this_one(receiver& peer) noexcept {
 void note(receiver& peer, bool was_taken) noexcept {
   const unsigned failed = was_taken ? 0 : std::min(peer.direct_failures.load(std::memory_order_relaxed) + 1, 8u);
   peer.direct_failures.store(failed, std::memory_order_relaxed);
-  peer.direct_skips.store(failed == 0 ? 0 : std::min(4u << failed, kMostSkipped), std::memory_order_relaxed);
+  peer.direct_skips.store(failed == 0 ? 0 : std::min(4u << failed, kMaxSkipped), std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -81,8 +81,8 @@ bool receive_directly(const incoming_message& message, const pieces& device_rows
   if (slot.direct.load(std::memory_order_acquire) != direct_state::offered) return false;
   if (!is_dense(device_rows) || message.origin->pid <= 0) return refuse_direct(message), false;
   if (!exchange(slot, direct_state::offered, direct_state::taken)) return false;
-  const copy::memory_exchange::owner from{message.origin->rank, message.origin->pid, slot.direct_id, slot.direct_place};
-  const bool is_there = pull(from, slot.direct_pointer, static_cast<std::uint64_t>(device_rows[0].offset), slot.bytes);
+  const copy::memory_exchange::owner exporter{message.origin->rank, message.origin->pid, slot.direct_id, slot.direct_place};
+  const bool is_there = pull(exporter, slot.direct_pointer, static_cast<std::uint64_t>(device_rows[0].offset), slot.bytes);
   slot.direct.store(is_there ? direct_state::done : direct_state::refused, std::memory_order_release);
   return is_there;
 }

@@ -88,6 +88,37 @@ int end_one(completing& held, std::size_t index, const MPI_Request* now, MPI_Sta
 
 std::size_t size_of(int n) { return n > 0 ? static_cast<std::size_t>(n) : 0; }
 
+// Each as it ends, not all at the end: a sender waits for its message to be taken, and sends the next one then.
+int wait_one_by_one(completing& held, int n, MPI_Request* list, MPI_Status* status) {
+  const std::size_t all = size_of(n);
+  std::vector<int> indices(all), codes(all, MPI_SUCCESS);
+  std::vector<MPI_Status> ended(all);
+  std::vector<bool> has_ended(all);
+  bool has_failed = false;
+  for (;;) {
+    int count = 0;
+    const int code = PMPI_Waitsome(n, list, &count, indices.data(), ended.data());
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) return held.sort_out(list), code;
+    if (count == kNone) break;
+    for (std::size_t i = 0; i < size_of(count); ++i) {
+      const auto index = size_of(indices[i]);
+      has_ended[index] = true;
+      codes[index] = code == MPI_SUCCESS ? MPI_SUCCESS : ended[i].MPI_ERROR;
+      if (codes[index] != MPI_SUCCESS) held.fail(index);
+      else codes[index] = held.end(index, ended[i]);
+      has_failed |= codes[index] != MPI_SUCCESS;
+      status[index] = ended[i];
+    }
+  }
+  for (std::size_t i = 0; i < all; ++i) {
+    MPI_Request none = request_null();
+    if (!has_ended[i]) PMPI_Wait(&none, &status[i]);  // the empty status
+  }
+  if (!has_failed) return MPI_SUCCESS;
+  for (std::size_t i = 0; i < all; ++i) status[i].MPI_ERROR = codes[i];
+  return raise_on_world(MPI_ERR_IN_STATUS);
+}
+
 }  // namespace
 
 int MPI_Wait(MPI_Request* request, MPI_Status* wanted) {
@@ -134,6 +165,7 @@ int MPI_Waitall(int n, MPI_Request* list, MPI_Status* wanted) {
   completing held(size_of(n), list);
   if (!held.is_concerned()) return PMPI_Waitall(n, list, wanted);
   statuses_of_call status(size_of(n), wanted);
+  if (pipeline_is_on()) return wait_one_by_one(held, n, list, status.get());
   const int code = PMPI_Waitall(n, list, status.get());
   return end_all(held, size_of(n), list, status.get(), code);
 }

@@ -36,8 +36,8 @@ bool dma_rndv::start_receive(operation& receive, const rts_body& rts) {
   const auto info = receive.range.device.device_ordinal >= 0 ? std::optional(receive.range.device)
                                                              : cu::find_device_memory(*context_.cuda, receive.range.address);
   if (!info) return false;
-  const copy::memory_exchange::owner from{receive.peer, context_.peer(receive.peer).pid, rts.handed_id, rts.handed};
-  auto pull = memories_.prepare(from, rts.pointer, *info, receive.range.address, receive.moved);
+  const copy::memory_exchange::owner exporter{receive.peer, context_.peer(receive.peer).pid, rts.handed_id, rts.handed};
+  auto pull = memories_.prepare(exporter, rts.pointer, *info, receive.range.address, receive.moved);
   if (!pull) return false;
   if (!pull->source->is_on_peer && receive.moved > kMaxOnOneGpu && rts.has_ipc && context_.options.use_ipc) return false;
   receive.transfer->slice = dma_transfer{*std::move(pull), {}};

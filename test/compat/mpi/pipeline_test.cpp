@@ -151,13 +151,14 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
       });
       test::simulated_cuda();
       const test::current_device current(device);
-      const test::device_buffer into(kBytes);
+      const test::device_buffer destination(kBytes);
       for (int i = 0; i < 3; ++i) {
-        test::set_device_bytes(into.pointer(), std::vector<unsigned char>(kBytes));
+        test::set_device_bytes(destination.pointer(), std::vector<unsigned char>(kBytes));
         auto message = peers->find(sender.read_value<message_header>());
-        if (!message || !receive_rows(*peers, *message, one_row(into.pointer(), kBytes), place_kind::device)) return 10;
+        if (!message || !receive_rows(*peers, *message, one_row(destination.pointer(), kBytes), place_kind::device))
+          return 10;
         if (message->shared().direct.load() != direct_state::done) return 11;
-        if (test::device_bytes(into.pointer(), kBytes) != test::random_bytes(kBytes, 5)) return 12;
+        if (test::device_bytes(destination.pointer(), kBytes) != test::random_bytes(kBytes, 5)) return 12;
       }
       return sender.end() == 0 ? 0 : 13;
     });
