@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kOfferedNs = 200'000;  // the time that 1 MiB takes through the ring
 constexpr std::uint64_t kLifeNs = 2'000'000;   // between two looks at whether the receiver lives
-constexpr unsigned kMaxSkipped = 1024;        // messages without an offer, after several in vain
+constexpr unsigned kMaxSkipped = 256;          // messages without an offer, after several in vain
 constexpr unsigned kPollsAwake = 200;
 
 std::uint64_t g_offered_ns = kOfferedNs;
@@ -40,7 +40,7 @@ bool skips_this_one(receiver& peer) noexcept {
 void note(receiver& peer, bool was_taken) noexcept {
   const unsigned failed = was_taken ? 0 : std::min(peer.direct_failures.load(std::memory_order_relaxed) + 1, 8u);
   peer.direct_failures.store(failed, std::memory_order_relaxed);
-  peer.direct_skips.store(failed == 0 ? 0 : std::min(4u << failed, kMaxSkipped), std::memory_order_relaxed);
+  peer.direct_skips.store(failed == 0 ? 0 : std::min(1u << failed, kMaxSkipped), std::memory_order_relaxed);
 }
 
 }  // namespace
