@@ -40,8 +40,8 @@ result<unique_fd> take_descriptor(int process, int fd) {
   if (taken >= 0) return unique_fd(real_device_io(), taken);
   if (errno == EPERM)
     return failure{EPERM,
-                   "the kernel does not let this process take the owner's descriptors: run both as one user, with "
-                   "kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE"};
+                   "the kernel does not let this process take the owner's descriptors: run both as one user, started by "
+                   "one launcher, or with kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE"};
   return failure{errno, format("taking the owner's descriptor %d: %s", fd, errno_text(errno).c_str())};
 }
 

@@ -3,8 +3,9 @@
 // lists them. A peer learns the file, takes it and the descriptors (pidfd_getfd), and binds the objects for its own
 // channels.
 //
-// The kernel lets a process take another's descriptors where it also lets it read its memory (one user, no Yama, or
-// CAP_SYS_PTRACE). Descriptors stay open as long as the object lives: what has a file's number is what the file lists.
+// The kernel lets a process take another's descriptors where it also lets it read its memory (one user; with Yama, one
+// launcher, os/launcher_siblings.hpp; or CAP_SYS_PTRACE). Descriptors stay open as long as the object lives: what has a
+// file's number is what the file lists.
 //
 // Threads: each object by one thread at a time. Errors: errno values; EPERM has a sentence that says what to do.
 #pragma once

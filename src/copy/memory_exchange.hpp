@@ -73,7 +73,8 @@ class memory_exchange {
   const std::string& refusal() const noexcept { return refusal_; }
 
  private:
-  static constexpr std::size_t kMaxImported = 32, kMaxHanded = 256;
+  static constexpr std::size_t kMaxImported = 32;
+  static constexpr std::size_t kMaxHanded = 64;  // each has two descriptors or more
   // The channels of a GPU of this process, and its memory as they see it.
   struct route {
     std::shared_ptr<gpu_queues> queues;  // null: there are none

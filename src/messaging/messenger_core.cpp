@@ -5,6 +5,7 @@
 
 #include "base/text.hpp"
 #include "messaging/peer_introduction.hpp"
+#include "os/launcher_siblings.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -30,6 +31,7 @@ status messenger_core::open(bootstrap& group) {
   if (auto done = context_.open_memory(); !done) return done;
   rendezvous_.open();
   if (context_.size > 1) {
+    if (context_.options.use_cma || context_.options.use_channels) let_launcher_siblings_in();
     const auto introduced = introduce_peers(group, context_, channel_, watch_, direct_);
     if (!introduced) return introduced.error();
     do_all_calibrate_ = *introduced;

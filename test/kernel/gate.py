@@ -5,6 +5,7 @@
     gate.py ... suite WHICH       the whole suite; WHICH: oldest, newest, or a kernel's release
     gate.py ... mutations         the suite must fail when known mistakes are put into the driver
     gate.py ... flavours          open and closed NVIDIA drivers, of several branches: what loads, what is refused, and how
+    gate.py ... yama              messages of an ordinary user's processes with Yama's ptrace_scope at 1
     gate.py ... verbs one|two     messages over soft-RoCE in one guest, or between two
     gate.py ... figures FOLDER    messages over soft-RoCE in one guest, ours beside UCX alone: JSON and text files there
     gate.py ... verbs store       the store's UCX transport over soft-RoCE in one guest
@@ -334,6 +335,32 @@ def run_figures(options):
     return report("figures over verbs", run, guest.judge(run), log)
 
 
+# ---- Yama --------------------------------------------------------------------------------------------------------------
+
+# As Ubuntu has it: processes of one user may not read each other's memory, but where the read one names the reader.
+YAMA = """
+echo 1 >/proc/sys/kernel/yama/ptrace_scope
+step yama [ "$(cat /proc/sys/kernel/yama/ptrace_scope)" = 1 ]
+mkdir -p /etc /tmp /dev/shm; chmod 1777 /tmp /dev/shm
+echo 'user:x:1000:1000::/tmp:/bin/sh' >/etc/passwd; echo 'user:x:1000:' >/etc/group
+export PEERLANE_SIM_LOG=off HOME=/tmp
+as_user() { program=$1; shift; start-stop-daemon -S -c 1000:1000 -x $program -- "$@"; }
+step host_memory_in_place as_user {link_test} --gtest_color=no --gtest_filter='bulk.host_memory_is_read_in_place'
+step gpu_memory_by_channel as_user {link_test} --gtest_color=no --gtest_filter='messages.two_gpus_on_one_node'
+"""
+
+
+def run_yama(options):
+    kernel = choose("oldest")
+    cache = options.build / "kernel"
+    log = cache / f"yama-{kernel.release}.log"
+    programs = [options.link_test, options.simulator, *(verbs.LIBRARIES / name for name in verbs.OPENED)]
+    files = {str(path): path for path in programs} | guest.library_closure(programs)
+    script = YAMA.replace("{link_test}", str(options.link_test))
+    run = guest.boot(kernel, files, script, cache, log, bar_mib=0, memory_mib=1024, timeout_s=200)
+    return report(f"Yama, on {kernel.release}", run, guest.judge(run), log)
+
+
 # ---- Debug kernel ------------------------------------------------------------------------------------------------------
 
 LEAK_SCAN = """
@@ -378,6 +405,9 @@ def main():
     arm64 = commands.add_parser("arm64")
     arm64.add_argument("folder", type=absolute)
     arm64.set_defaults(run=run_arm64)
+    yama = commands.add_parser("yama")
+    yama.add_argument("--link-test", type=absolute, required=True, help="the messages' test program")
+    yama.set_defaults(run=run_yama)
     over_verbs = commands.add_parser("verbs")
     over_verbs.add_argument("guests", choices=("one", "two", "store"))
     over_verbs.add_argument("--peerlane", type=absolute, required=True, help="the program")

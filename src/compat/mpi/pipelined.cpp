@@ -8,6 +8,7 @@
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "compat/mpi/job_key.hpp"
+#include "os/launcher_siblings.hpp"
 
 namespace pl::mpi {
 
@@ -121,6 +122,7 @@ void begin_pipeline() {
   own().smallest = std::max(static_cast<std::size_t>(env_read("PEERLANE_MPI_PIPELINE_FROM").integer), kLeastPipelined);
   const auto ring = std::max<std::size_t>(static_cast<std::size_t>(env_read("PEERLANE_MPI_PIPELINE_RING").integer), 65536);
   PMPI_Comm_group(comm_world(), &own().world);
+  let_launcher_siblings_in();  // who reads device memory directly
   auto made = pipeline_peers::open(own().job_key, own().rank, ranks, {budget, std::min(ring, budget)});
   if (!made) {
     PL_LOG(warn, "peerlane-mpi: large messages are not pipelined: %s", made.error().message.c_str());

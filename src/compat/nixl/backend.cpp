@@ -11,6 +11,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "os/launcher_siblings.hpp"
 
 namespace pl::nixl {
 namespace {
@@ -77,6 +78,7 @@ backend::request::~request() {
 
 backend::backend(const abi::engine_options& options)
     : engine(options), process_(::getpid()), gpus_(std::make_shared<gpu_table>()), mover_(std::make_shared<cpu_mover>()) {
+  let_launcher_siblings_in();  // who moves between host memories
   auto server = peer_server::open(gpus_, mover_);
   if (server) server_ = *std::move(server);
   else {

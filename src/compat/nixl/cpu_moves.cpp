@@ -25,7 +25,7 @@ failure foreign_failure(int code, pid_t peer) {
   if (code == EPERM)
     return {EPERM,
             format("the kernel does not let this process reach the host memory of process %d: run both as one user, with "
-                   "kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE, or use GPU memory on one side",
+                   "one launcher or kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE, or use GPU memory on one side",
                    static_cast<int>(peer))};
   return {code, format("host memory of process %d cannot be reached: %s", static_cast<int>(peer), errno_text(code).c_str())};
 }
