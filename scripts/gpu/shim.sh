@@ -24,6 +24,7 @@ fi
 find_nccl
 if [ -n "$PEERLANE_NCCL_LIBRARY" ] && [ "$gpus" -gt 1 ]; then arms=$arms,nccl; fi
 
+export PEERLANE_COPY_ENGINE=${PEERLANE_COPY_ENGINE:-auto}
 # Two ranks that poll want two CPUs, and get their environment from here: mpirun on one machine hands it on.
 ranks=(mpirun -n 2 --oversubscribe -x PEERLANE_COPY_ENGINE -x "LD_PRELOAD=$out/libpeerlane-mpi-ompi.so")
 p2p() { # name, benchmark, options...
