@@ -53,6 +53,7 @@ def send_every_way(rank, rendezvous):
     with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
         pids = [int.from_bytes(each, "little") for each in m.all_gather(os.getpid().to_bytes(8, "little"))]
         _, before = look()
+        m.barrier(60)  # what the other rank counts comes behind this rank's first look
         host = lambda size, value: np.full(size, value, np.uint8)  # noqa: E731
         gpu = lambda size, value: testing.array(host(size, value), device=rank)  # noqa: E731
         exchange(m, peer, [host(SMALL, 1 + rank), host(LARGE, 1 + rank), gpu(LARGE, 1 + rank), host(LARGE, 1 + rank)],
