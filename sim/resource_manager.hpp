@@ -128,8 +128,6 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::uint32_t unmap_dma(const rm::unmap_dma_head& head);
   std::uint32_t control(const rm::control_params& params);
   std::uint32_t control_channel(const rm::control_params& params);
-  std::atomic<std::uint64_t> last_timeslice_us_{0};
-  std::atomic<bool> refuses_timeslices_{false};
   std::uint32_t bad_call(std::uint32_t status) { return ++protocol_errors_, status; }
   // Objects, in resource_objects.cpp.
   std::uint32_t alloc(int control_fd, rm::alloc_params& params);
@@ -181,6 +179,8 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   std::uint64_t pipelined_ = 0;  // of channels that have ended
   bool has_engine_ = false, is_over_ = false, is_lost_ = false;
   std::atomic<int> protocol_errors_{0};
+  std::atomic<std::uint64_t> last_timeslice_us_{0};
+  std::atomic<bool> refuses_timeslices_{false};
 };
 
 }  // namespace pl::sim

@@ -25,10 +25,8 @@ constexpr std::uint32_t kHelperTimesliceUs = 50;
 constexpr auto kOrder = dma::ordering::none_settled;
 
 // To another GPU a settled word is not enough: on two H200 it was seen in host memory before the copy's last bytes were
-// there. Lists may write to either GPU.
-dma::ordering order_of_list(dma_engine::queue_kind kind) noexcept {
-  return kind == dma_engine::queue_kind::peer ? dma::ordering::none_flushed : kOrder;
-}
+// there.
+dma::ordering order_of(bool writes_to_peer) noexcept { return writes_to_peer ? dma::ordering::none_flushed : kOrder; }
 
 unsigned index_of(direction way, dma_engine::queue_kind kind) {
   using queue_kind = dma_engine::queue_kind;
@@ -158,9 +156,8 @@ result<dma_engine::operation> dma_engine::begin(const transfer& transfer, const 
     if (destination->size_bytes == transfer.row_bytes && source->size_bytes == transfer.row_bytes) {
       const queue_kind kind = kind_of(ends);
       const bool writes_to_peer = kind == queue_kind::peer && ends.device->device_ordinal != context_.device_ordinal;
-      const auto order = writes_to_peer ? dma::ordering::none_flushed : kOrder;
       auto queued = submit(transfer.way, kind, [&](dma::channel& channel) {
-        return channel.copy(destination->address, source->address, transfer.row_bytes, order);
+        return channel.copy(destination->address, source->address, transfer.row_bytes, order_of(writes_to_peer));
       });
       if (!queued) return queued.error();
       made.owner_ = this;
@@ -544,7 +541,8 @@ bool dma_engine::list::give_to_helper() {
 status dma_engine::list::flush(bool is_last) {
   most_words_ = std::min(most_words_ * 2, kMaxWords);
   const dma::list_writer unended = commands_;  // another channel gives it another end
-  const auto order = is_last ? order_of_list(kind_) : dma::ordering::none;
+  const bool may_write_to_peer = kind_ == queue_kind::peer;
+  const auto order = is_last ? order_of(may_write_to_peer) : dma::ordering::none;
   const auto give = [&](dma::channel& channel) {
     commands_ = unended;
     return channel.copy_blocks(commands_, order);

@@ -55,8 +55,7 @@ result<gpu_queues::ticket> gpu_queues::submit_one(path way, bool is_short_one, G
     if (!channel) return channel.error();
     auto number = give(**channel);
     if (number) return ticket{*std::move(channel), *number};
-    (*channel)->stop();  // a part may be queued
-    forget(*channel);
+    drop(*channel);  // a part may be queued
     if (is_again) return number.error();
   }
 }
@@ -78,6 +77,11 @@ result<gpu_queues::ticket> gpu_queues::copy(path way, std::uint64_t destination,
   const auto order = way == path::to_peer ? dma::ordering::none_flushed : dma::ordering::none_settled;
   return submit_one(way, size_bytes <= kShortBytes,
                     [&](dma::channel& channel) { return channel.copy(destination, source, size_bytes, order); });
+}
+
+void gpu_queues::drop(const std::shared_ptr<dma::channel>& broken) noexcept {
+  broken->stop();
+  forget(broken);
 }
 
 void gpu_queues::forget(const std::shared_ptr<dma::channel>& broken) noexcept {

@@ -35,7 +35,9 @@ class gpu_queues {
   // One block of any size, which a short request does not pay a flush for.
   result<ticket> copy(path way, std::uint64_t destination, std::uint64_t source, std::uint64_t size_bytes);
   result<std::shared_ptr<dma::channel>> channel_for(path way, bool is_short);
-  // A channel that has failed is replaced at the next submit.
+  // Stops a channel that has failed or does not answer: then it touches no memory any more. The next submit opens another.
+  void drop(const std::shared_ptr<dma::channel>& broken) noexcept;
+  // The same for a channel that others may still wait for, which is not stopped.
   void forget(const std::shared_ptr<dma::channel>& broken) noexcept;
 
   const rm::pci_address& pci() const noexcept { return pci_; }

@@ -170,8 +170,7 @@ status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std:
   constexpr std::uint64_t kSlowestBytesPerUs = 100;
   auto done = begun.channel->wait(begun.number, kPatienceNs + bytes / kSlowestBytesPerUs * 1000);
   if (done) return done;
-  begun.channel->stop();
-  way.queues->forget(begun.channel);
+  way.queues->drop(begun.channel);
   return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
 }
 

@@ -141,8 +141,7 @@ bool pull(const copy::memory_exchange::owner& exporter, std::uint64_t source, st
   if (!queued) return false;
   auto done = queued->channel->wait(queued->number, copy::patience_ns(bytes));
   if (done) return true;
-  queued->channel->stop();
-  made->queues->forget(queued->channel);
+  made->queues->drop(queued->channel);
   return false;
 }
 

@@ -186,8 +186,7 @@ result<bool> copy_list::test() {
       if (!fault && monotonic_ns() - begun_ns_ > patience_ns())
         fault = failure{ETIMEDOUT, "the copy engine does not end the copies"};
       if (!fault) return false;
-      channel->stop();
-      one.gpu->forget(one.begun.channel);
+      one.gpu->drop(one.begun.channel);
       end();
       return *fault;
     }
@@ -205,10 +204,7 @@ result<bool> copy_list::test() {
 void copy_list::end() noexcept {
   for (queued& one : queues_) {
     if (one.begun.channel == nullptr) continue;
-    if (!one.begun.channel->wait(one.begun.number, patience_ns())) {
-      one.begun.channel->stop();
-      one.gpu->forget(one.begun.channel);
-    }
+    if (!one.begun.channel->wait(one.begun.number, patience_ns())) one.gpu->drop(one.begun.channel);
     one.begun = {};
   }
   if (cpu_run_ != nullptr) {

@@ -100,8 +100,7 @@ void dma_rndv::look_for_failures() {
     if (!reason && watches_[channel].is_stalled(channel->completed(), copy::patience_ns(op->transfer->wanted)))
       reason = failure{ETIMEDOUT, "the GPU's copy engine does not answer"};
     if (!reason) continue;
-    channel->stop();
-    slice.pull.queues->forget(slice.queued.channel);
+    slice.pull.queues->drop(slice.queued.channel);
     op->transfer->fail(reason->code, "the DMA channel of a message: " + reason->message);
   }
 }

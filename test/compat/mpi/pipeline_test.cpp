@@ -10,6 +10,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "base/clock.hpp"
@@ -129,109 +130,105 @@ device_receive receive_device_bytes(pipeline_peers& peers, const message_header&
   return out;
 }
 
-// What the receiver's engine reads in the sender's memory, on the same GPU and on another one. CUDA is the children's alone.
+// Rank 0 in a process of its own, which forks rank 1: CUDA is the children's alone. Each body gets its own rank's peers.
+using sender_body = std::function<int(pipeline_peers&, int pipe)>;
+using receiver_body = std::function<int(pipeline_peers&, child& sender)>;
+void expect_job_of_children(const std::string& job, const sender_body& send, const receiver_body& receive) {
+  child receiver([&](int pipe) {
+    auto peers = open_as(job, 0);
+    tell(pipe, 'r');
+    child sender([&](int inner) {
+      test::simulated_cuda();
+      const test::current_device current;
+      auto own = open_as(job, 1);
+      return send(*own, inner);
+    });
+    return receive(*peers, sender);
+  });
+  EXPECT_EQ(receiver.read_value<char>(), 'r');
+  EXPECT_EQ(receiver.end(), 0);
+}
+
+// What the receiver's engine reads in the sender's memory, on the same GPU and on another one.
 TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
+  const auto send = [](pipeline_peers& own, int pipe) {
+    const test::device_buffer data(kBytes);
+    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 5));
+    set_offer_patience_for_tests(20'000'000'000);
+    for (int i = 0; i < 3; ++i) {
+      auto message = begin_and_tell(own, pipe);
+      if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
+    }
+    return 0;
+  };
   for (const int device : {0, 1}) {
-    const auto job = own_job() + std::to_string(device);
-    child receiver([&](int pipe) {
-      auto peers = open_as(job, 0);
-      tell(pipe, 'r');
-      child sender([&](int inner) {
-        test::simulated_cuda();
-        const test::current_device current;
-        const test::device_buffer data(kBytes);
-        test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 5));
-        auto own = open_as(job, 1);
-        set_offer_patience_for_tests(20'000'000'000);
-        for (int i = 0; i < 3; ++i) {
-          auto message = begin_and_tell(*own, inner);
-          if (!message || !send_rows(*own, *message, one_row(data.pointer(), kBytes))) return 2;
-        }
-        return 0;
-      });
+    SCOPED_TRACE("GPU " + std::to_string(device));
+    expect_job_of_children(own_job() + std::to_string(device), send, [&](pipeline_peers& peers, child& sender) {
       test::simulated_cuda();
       const test::current_device current(device);
       const test::device_buffer destination(kBytes);
       for (int i = 0; i < 3; ++i) {
         test::set_device_bytes(destination.pointer(), std::vector<unsigned char>(kBytes));
-        auto message = peers->find(sender.read_value<message_header>());
-        if (!message || !receive_rows(*peers, *message, one_row(destination.pointer(), kBytes), place_kind::device))
+        auto message = peers.find(sender.read_value<message_header>());
+        if (!message || !receive_rows(peers, *message, one_row(destination.pointer(), kBytes), place_kind::device))
           return 10;
         if (message->shared().direct.load() != direct_state::done) return 11;
         if (test::device_bytes(destination.pointer(), kBytes) != test::random_bytes(kBytes, 5)) return 12;
       }
       return sender.end() == 0 ? 0 : 13;
     });
-    EXPECT_EQ(receiver.read_value<char>(), 'r');
-    EXPECT_EQ(receiver.end(), 0) << "GPU " << device;
   }
 }
 
 // The offer is taken back, and the message goes through the ring. The next ones make no offer for a while.
 TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) {
-  const auto job = own_job();
-  child receiver([&](int pipe) {
-    auto peers = open_as(job, 0);
-    tell(pipe, 'r');
-    child sender([&](int inner) {
-      test::simulated_cuda();
-      const test::current_device current;
-      const test::device_buffer data(kBytes);
-      test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 6));
-      auto own = open_as(job, 1);
-      for (int i = 0; i < 2; ++i) {
-        auto message = begin_and_tell(*own, inner);
-        if (!message || !send_rows(*own, *message, one_row(data.pointer(), kBytes))) return 2;
-      }
-      return 0;
-    });
+  const auto send = [](pipeline_peers& own, int pipe) {
+    const test::device_buffer data(kBytes);
+    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 6));
+    for (int i = 0; i < 2; ++i) {
+      auto message = begin_and_tell(own, pipe);
+      if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
+    }
+    return 0;
+  };
+  expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
     for (const auto expected : {direct_state::withdrawn, direct_state::none}) {
       const auto header = sender.read_value<message_header>();
-      const auto message = peers->find(header);
+      const auto message = peers.find(header);
       if (!message) return 19;
       while (expected == direct_state::withdrawn && message->shared().direct.load() != expected) usleep(1000);
-      const auto got = receive_device_bytes(*peers, header, 0);
+      const auto got = receive_device_bytes(peers, header, 0);
       if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
       if (got.bytes != test::random_bytes(kBytes, 6)) return 12;
     }
     return sender.end() == 0 ? 0 : 13;
   });
-  EXPECT_EQ(receiver.read_value<char>(), 'r');
-  EXPECT_EQ(receiver.end(), 0);
 }
 
 // A sender that ends with its offer: an error, since its bytes are nowhere.
 TEST(MpiPipeline, AnOfferOfAProcessThatHasEndedIsAnError) {
-  const auto job = own_job();
-  child receiver([&](int pipe) {
-    auto peers = open_as(job, 0);
-    tell(pipe, 'r');
-    child sender([&](int inner) {
-      test::simulated_cuda();
-      const test::current_device current;
-      const test::device_buffer data(kBytes);
-      auto own = open_as(job, 1);
-      auto message = own->begin(0, 5, kBytes);
-      if (!message) return 2;
-      const auto offer = hand_over({data.pointer(), kBytes});
-      if (!offer) return 3;
-      message_slot& slot = message->shared();
-      slot.direct_place = offer->place;
-      slot.direct_id = offer->id;
-      slot.direct_pointer = data.pointer();
-      slot.direct.store(direct_state::offered);
-      tell(inner, own->header_of(*message));
-      pause();
-      return 0;
-    });
+  const auto send = [](pipeline_peers& own, int pipe) {
+    const test::device_buffer data(kBytes);
+    auto message = own.begin(0, 5, kBytes);
+    if (!message) return 2;
+    const auto offer = hand_over({data.pointer(), kBytes});
+    if (!offer) return 3;
+    message_slot& slot = message->shared();
+    slot.direct_place = offer->place;
+    slot.direct_id = offer->id;
+    slot.direct_pointer = data.pointer();
+    slot.direct.store(direct_state::offered);
+    tell(pipe, own.header_of(*message));
+    pause();
+    return 0;
+  };
+  expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
     const auto header = sender.read_value<message_header>();
-    if (auto known = peers->find(header); !known) return 14;  // the connection is there
+    if (auto known = peers.find(header); !known) return 14;  // the connection is there
     kill(sender.process(), SIGKILL);
     sender.end();
-    return receive_device_bytes(*peers, header, 0).outcome.code() == EPIPE ? 0 : 15;
+    return receive_device_bytes(peers, header, 0).outcome.code() == EPIPE ? 0 : 15;
   });
-  EXPECT_EQ(receiver.read_value<char>(), 'r');
-  EXPECT_EQ(receiver.end(), 0);
 }
 
 TEST(MpiPipeline, HandsAMessageOverThroughASmallerRing) {
