@@ -25,8 +25,9 @@
  * even; float16 and bfloat16 overflow to infinity, the 8-bit ones (OCP e4m3, e5m2) saturate. Integers wrap. Minimum and
  * maximum are NaN if one of their operands is.
  *
- * GPU memory. Bytes move straight between GPU memories where messages do. Reductions are combined by the CPU in host memory,
- * to which the source is copied first.
+ * GPU memory. Bytes move straight between GPU memories where messages do. Long reductions are combined by kernels of the GPU
+ * that has source and destination, others by the CPU in host memory, to which the source is copied first. Nothing is ordered
+ * with streams: what wrote the source has ended. <peerlane/stream_collectives.h> has collectives that streams execute.
  *
  * Failure. A collective that fails anywhere ends with an error at every rank that has not completed it, and so does whatever
  * else is under way: collectives are stopped. Until peerlane_comm_restore_collectives() each call returns that error.

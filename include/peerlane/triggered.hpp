@@ -13,6 +13,7 @@
 // instead. A context must outlive the objects that were made from it.
 #pragma once
 
+#include <peerlane/stream_collectives.h>
 #include <peerlane/triggered.h>
 
 #include <chrono>
@@ -131,6 +132,40 @@ class channel : public detail::owned_object<peerlane_channel_close> {
   }
 };
 
+// Collectives that streams execute. close() is collective and frees their memory; dropping them leaves it to the context's
+// end. Everything queued has ended before either.
+class stream_collectives : public detail::owned_object<peerlane_stream_collectives_release> {
+ public:
+  using owned_number::owned_number;
+
+  status all_reduce(void* stream, const_buffer source, buffer destination, peerlane_element type,
+                    peerlane_reduction reduction) const {
+    return peerlane::detail::to_status(
+        peerlane_stream_all_reduce(owner_, number_, stream, source, destination, type, reduction));
+  }
+  status reduce_scatter(void* stream, const_buffer source, buffer destination, peerlane_element type,
+                        peerlane_reduction reduction) const {
+    return peerlane::detail::to_status(
+        peerlane_stream_reduce_scatter(owner_, number_, stream, source, destination, type, reduction));
+  }
+  status all_gather(void* stream, const_buffer source, buffer destination) const {
+    return peerlane::detail::to_status(peerlane_stream_all_gather(owner_, number_, stream, source, destination));
+  }
+  status all_to_all(void* stream, const_buffer source, buffer destination) const {
+    return peerlane::detail::to_status(peerlane_stream_all_to_all(owner_, number_, stream, source, destination));
+  }
+  status barrier(void* stream) const {
+    return peerlane::detail::to_status(peerlane_stream_barrier(owner_, number_, stream));
+  }
+  status state() const { return peerlane::detail::to_status(peerlane_stream_collectives_state(owner_, number_)); }
+  status cancel(int code = 0) const {
+    return peerlane::detail::to_status(peerlane_stream_collectives_cancel(owner_, number_, code));
+  }
+  status close() {
+    return peerlane::detail::to_status(peerlane_stream_collectives_close(owner_, std::exchange(number_, 0)));
+  }
+};
+
 // One process's part, for one GPU.
 class context : public peerlane::detail::owned_handle<peerlane_triggered_t, peerlane_triggered_close> {
  public:
@@ -144,6 +179,11 @@ class context : public peerlane::detail::owned_handle<peerlane_triggered_t, peer
   }
   static peerlane_triggered_options options() noexcept {
     peerlane_triggered_options out{};
+    out.struct_bytes = sizeof out;
+    return out;
+  }
+  static peerlane_stream_collectives_options collectives_options() noexcept {
+    peerlane_stream_collectives_options out{};
     out.struct_bytes = sizeof out;
     return out;
   }
@@ -192,6 +232,11 @@ class context : public peerlane::detail::owned_handle<peerlane_triggered_t, peer
   }
   result<batch> begin_batch(void* stream) const {
     return made<batch>([&](std::uint64_t* out) { return peerlane_batch_begin(handle_, stream, out); });
+  }
+  // Collective.
+  result<stream_collectives> open_collectives(const peerlane_stream_collectives_options* options = nullptr) const {
+    return made<stream_collectives>(
+        [&](std::uint64_t* out) { return peerlane_stream_collectives_open(handle_, options, out); });
   }
   result<std::string> diag() const {
     return peerlane::detail::whole_text([&](char* text, std::size_t capacity, std::size_t* needed) {

@@ -225,6 +225,42 @@ class Communicator:
 
     def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float) -> None: ...
 
+    def ibroadcast(self, x: peerlane._types.AnyArray, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
+        """Begins to give the root's tensor to all."""
+
+    def igather(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        Begins to collect the tensors of all ranks at the root, in `out` there, by rank.
+        """
+
+    def iscatter(self, x: peerlane._types.AnyArray | None, out: peerlane._types.AnyArray, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        Begins to give each rank its block of the root's x, into `out`. Other ranks than the root give None for x.
+        """
+
+    def iall_gather(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        Begins to collect the tensors of all ranks at every rank, in `out`, by rank.
+        """
+
+    def iall_to_all(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, *, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        Begins to give each rank its block of every rank's x. Without `out` in place.
+        """
+
+    def ireduce(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, op: peerlane._types.Reduction = 'sum', root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        Begins to combine the elements of all ranks at the root, in `out` there, or in x.
+        """
+
+    def iall_reduce(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, op: peerlane._types.Reduction = 'sum', *, after: peerlane._types.After = 'auto') -> Operation:
+        """Begins to combine the elements of all ranks, in `out`, or in x."""
+
+    def ireduce_scatter(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray, op: peerlane._types.Reduction = 'sum', *, after: peerlane._types.After = 'auto') -> Operation:
+        """
+        Begins to combine the elements of all ranks; each gets its block of them, all of one size, in `out`.
+        """
+
     def close(self) -> None:
         """
         Leaves the job; what is under way ends with an error. Any number of times.
@@ -369,6 +405,44 @@ class Channel:
     def diag(self) -> str:
         """What the channel waits for, in lines for people."""
 
+class StreamCollectives:
+    """
+    Collectives that streams carry out. Every rank queues the same calls in the same order, on one stream; what a stream
+    works on must stay until it has come past (PyTorch: x.record_stream). Calls may be captured in graphs.
+    """
+
+    def all_reduce(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray | None = None, op: peerlane._types.Reduction = 'sum') -> None:
+        """Combines the elements of all ranks, in `out`, or in x."""
+
+    def reduce_scatter(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray, op: peerlane._types.Reduction = 'sum') -> None:
+        """
+        Combines the elements of all ranks; each gets its block of them in `out`.
+        """
+
+    def all_gather(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray) -> None:
+        """Collects x of all ranks in `out`, by rank."""
+
+    def all_to_all(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray) -> None:
+        """Gives each rank its block of every rank's x."""
+
+    def barrier(self, stream: peerlane._types.Stream) -> None:
+        """
+        What is behind it on the stream begins once the streams of all ranks have come to it.
+        """
+
+    def check(self) -> None:
+        """
+        Throws the reason for which the collectives are stopped, if they are. Does not wait.
+        """
+
+    def cancel(self) -> None:
+        """Stops them: kernels that wait here give up."""
+
+    def close(self) -> None:
+        """
+        Frees their memory; collective, once everything queued has ended. Any number of times.
+        """
+
 class StreamContext:
     """What peerlane.triggered.open() returns."""
 
@@ -399,6 +473,11 @@ class StreamContext:
         """
         This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was
         released; 0: no such wait.
+        """
+
+    def open_collectives(self) -> StreamCollectives:
+        """
+        Collectives between all ranks that streams carry out; collective. They end before the context.
         """
 
     def all_gather(self, mine: bytes) -> list[bytes]:

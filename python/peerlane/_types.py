@@ -8,7 +8,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
-__all__ = ["After", "AnyArray", "ChangeKind", "Condition", "DeviceArray", "Direction", "Durability", "Eviction", "Finding", "MachineInfo", "MappingInfo", "OperationInfo", "Stream"]
+__all__ = ["After", "AnyArray", "ChangeKind", "Condition", "DeviceArray", "Direction", "Durability", "Eviction", "Finding", "MachineInfo", "MappingInfo", "OperationInfo", "Reduction", "Stream"]
 
 
 class _CudaArray(Protocol):
@@ -65,6 +65,7 @@ Durability = Literal["volatile", "logged", "durable"]
 Condition = Literal["absent", "present"]
 ChangeKind = Literal["put", "erased", "evicted", "expired", "lost"]
 Eviction = Literal["s3-fifo", "lru"]
+Reduction = Literal["sum", "product", "minimum", "maximum"]
 
 
 class MappingInfo(TypedDict, total=False):

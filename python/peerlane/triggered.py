@@ -20,9 +20,10 @@ from .communicator import _place
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Channel", "RemoteWindow", "StreamContext", "StreamWindow"]  # open() would hide Python's: import it by name
+__all__ = ["Channel", "RemoteWindow", "StreamCollectives", "StreamContext", "StreamWindow"]  # open() would hide Python's: import it by name
 
 Channel, StreamWindow, RemoteWindow = _core.Channel, _core.StreamWindow, _core.RemoteWindow
+StreamCollectives = _core.StreamCollectives
 
 
 class StreamContext(_core.StreamContext):

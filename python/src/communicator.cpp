@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "arguments.hpp"
+#include "collectives.hpp"
 #include "device_span.hpp"
 #include "operation.hpp"
 #include "stream_order.hpp"
@@ -20,35 +21,6 @@
 
 namespace pl::py {
 namespace {
-
-// A process's rank in a communicator. Threads: any; calls that can wait release the GIL.
-class communicator {
- public:
-  communicator(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s) {
-    auto options = peerlane::communicator::options();
-    options.rendezvous = rendezvous.empty() ? nullptr : rendezvous.c_str();
-    options.rank = rank;
-    options.size = size;
-    options.host_only = host_only ? 1 : 0;
-    options.open_timeout_ms = static_cast<std::int64_t>(std::ceil(std::max(1.0, open_timeout_s) * 1000));
-    const nb::gil_scoped_release waiting;
-    link_ = value_of(peerlane::communicator::open(&options));
-  }
-  ~communicator() { close(); }
-  communicator(const communicator&) = delete;
-  communicator& operator=(const communicator&) = delete;
-  void close() {
-    const nb::gil_scoped_release waiting;
-    link_.reset();
-  }
-  const peerlane::communicator& link() const {
-    if (link_.get() == nullptr) throw nb::value_error("the communicator is closed");
-    return link_;
-  }
-
- private:
-  peerlane::communicator link_;
-};
 
 class window {
  public:
@@ -80,14 +52,6 @@ peerlane::window_key key_of(const bytes_argument& argument) {
   if (given.size() != sizeof out) throw nb::value_error("this is no window's key");
   std::memcpy(&out, given.c_str(), sizeof out);
   return out;
-}
-
-// What was queued for the tensor must be over before a CPU or another process touches it.
-tensor settled(nb::handle object, bool is_written, nb::handle after) {
-  tensor view = describe(object, "the message's tensor");
-  must_be_one_run(view, is_written);
-  wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&view)}));
-  return view;
 }
 
 using self_t = nb::handle_t<communicator>;
@@ -270,6 +234,13 @@ nb::typed<nb::dict, nb::str, int> statistics(self_t self) {
 
 }  // namespace
 
+tensor settled(nb::handle object, bool is_written, nb::handle after) {
+  tensor view = describe(object, "the message's tensor");
+  must_be_one_run(view, is_written);
+  wait_for(busy_streams(after, std::array{static_cast<const tensor*>(&view)}));
+  return view;
+}
+
 void bind_communicator(nb::module_& module) {
   module.attr("ANY_SOURCE") = peerlane::any_source;
   module.attr("WHOLE_TAG") = peerlane::whole_tag;
@@ -279,8 +250,10 @@ void bind_communicator(nb::module_& module) {
            "Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of "
            "times.");
   const auto any = nb::arg("after").none() = "auto";
-  nb::class_<communicator>(module, "Communicator", nb::is_weak_referenceable(), "What peerlane.communicator.open() returns.")
-      .def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
+  nb::class_<communicator> type(module, "Communicator", nb::is_weak_referenceable(),
+                                "What peerlane.communicator.open() returns.");
+  bind_collectives(type);
+  type.def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
            nb::arg("host_only"), nb::arg("open_timeout"))
       .def("close", &communicator::close, "Leaves the job; what is under way ends with an error. Any number of times.")
       .def_prop_ro(

@@ -11,6 +11,7 @@
 #include <peerlane/triggered.hpp>
 
 #include "arguments.hpp"
+#include "collectives.hpp"
 #include "device_span.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
@@ -95,6 +96,15 @@ std::unique_ptr<channel> connect(self_t self, integer_argument peer, integer_arg
   options.depth = depth.as<std::uint32_t>("depth");
   return std::unique_ptr<channel>(new channel{
       nb::borrow(self), value_of(context_of(self).connect(peer.as<int>("peer"), id.as<std::uint32_t>("id"), &options))});
+}
+
+std::unique_ptr<stream_collectives> open_collectives(self_t self) {
+  const auto& context = context_of(self);
+  auto opened = [&] {
+    const nb::gil_scoped_release waiting;
+    return value_of(context.open_collectives());
+  }();
+  return std::unique_ptr<stream_collectives>(new stream_collectives{nb::borrow(self), std::move(opened)});
 }
 
 nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
@@ -229,6 +239,7 @@ void bind_channel(nb::module_& module) {
 
 void bind_triggered(nb::module_& module) {
   bind_channel(module);
+  bind_stream_collectives(module);
   nb::class_<stream_context>(module, "StreamContext", nb::is_weak_referenceable(), "What peerlane.triggered.open() returns.")
       .def(nb::init<const std::string&, int, int, std::optional<int>, bool, double>(), nb::arg("rendezvous"),
            nb::arg("rank"), nb::arg("size"), nb::arg("device").none(), nb::arg("economy"), nb::arg("wait_timeout"))
@@ -246,6 +257,8 @@ void bind_triggered(nb::module_& module) {
            nb::sig("def connect(self, peer: int, id: int, depth: int = 0) -> Channel"),
            "This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was\n"
            "released; 0: no such wait.")
+      .def("open_collectives", &open_collectives,
+           "Collectives between all ranks that streams carry out; collective. They end before the context.")
       .def("all_gather", &all_gather, nb::arg("mine").none(), nb::sig("def all_gather(self, mine: bytes) -> list[bytes]"),
            "The bytes of every rank, by rank; all of one length. For setting up.")
       .def(

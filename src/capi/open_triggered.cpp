@@ -62,6 +62,7 @@ result<std::unique_ptr<open_triggered>> open_with(const peerlane_triggered_optio
 }  // namespace
 
 open_triggered::~open_triggered() {
+  collectives.clear();
   channels.clear();
   batches.clear();
   exposed.clear();

@@ -10,6 +10,7 @@
 #include "capi/capi_call.hpp"
 #include "capi/open_table.hpp"
 #include "capi/slot_table.hpp"
+#include "collectives/stream_collectives.hpp"
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "triggered/context.hpp"
 #include "triggered/mem_ops.hpp"
@@ -22,6 +23,7 @@ struct open_triggered {
   std::unique_ptr<messaging::bootstrap> bootstrap;
   std::unique_ptr<triggered::context> context;
   // End before the context.
+  slot_table<std::unique_ptr<collectives::stream_collectives>> collectives;
   slot_table<std::unique_ptr<triggered::channel>> channels;
   slot_table<std::unique_ptr<triggered::mem_ops>> batches;
   slot_table<std::unique_ptr<triggered::window_key>> exposed;
@@ -42,6 +44,8 @@ inline std::chrono::milliseconds limit_of(std::int64_t timeout_ms) noexcept {
   constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
   return timeout_ms < 0 ? kForEver : std::min(kForEver, std::chrono::milliseconds(timeout_ms));
 }
+
+inline cu::stream_t cuda_stream(void* given) noexcept { return static_cast<cu::stream_t>(given); }
 
 // Common entry of the calls of a context: with_open() of `act(open_triggered&)`.
 template <class Act>

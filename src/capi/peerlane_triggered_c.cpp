@@ -4,6 +4,7 @@
 
 namespace {
 
+using pl::cuda_stream;
 using pl::fail;
 using pl::kNullPointer;
 using pl::open_triggered;
@@ -32,8 +33,6 @@ struct packed_key {
 };
 static_assert(sizeof(packed_key) <= sizeof(peerlane_triggered_key));
 static_assert(std::is_trivially_copyable_v<packed_key>);
-
-pl::cu::stream_t cuda_stream(void* given) { return static_cast<pl::cu::stream_t>(given); }
 
 // Stores the object and returns its number.
 template <class Object>

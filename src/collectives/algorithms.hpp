@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedules of one rank for each collective and algorithm. `bytes` are one rank's block. Memory of reductions is the
-// host's. Where source and destination may be the same memory, a function says so.
+// The schedules of one rank for each collective and algorithm. `bytes` are one rank's block. Memory of reductions is of one
+// kind; a GPU's has a combiner. Where source and destination may be the same memory, a function says so.
 //
 // The order in which a reduction combines the ranks' contributions depends on the algorithm, the ranks and the count alone;
 // every rank that gets a result gets the same one.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/element.hpp"
 
+#include <array>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 

@@ -132,6 +132,7 @@ bool executor::run_step(running& one, const step& next, bool polls) {
       std::memcpy(next.out.pointer(), next.first.pointer(), next.amount);
       return true;
     case step::kind_t::combine:
+      if (next.out.is_device()) return combine_on_device(one, next);
       combine(next.type, next.op, next.first.pointer(), next.second.pointer(), next.out.pointer(), next.amount);
       return true;
     case step::kind_t::send:
@@ -144,6 +145,23 @@ bool executor::run_step(running& one, const step& next, bool polls) {
   one.requests.push_back(is_send ? messages_.isend(next.peer, memory, tag, tag_space::collective)
                                  : messages_.irecv(next.peer, memory, tag, kWholeTag, tag_space::collective));
   one.wanted.push_back(is_send ? kIsSend : next.amount);
+  return true;
+}
+
+// False: the GPU is at it. A failure ends the collective.
+bool executor::combine_on_device(running& one, const step& next) {
+  auto* const combiner = one.steps.combiner();
+  result<bool> has_ended = false;
+  if (one.combination == 0) {
+    const auto begun =
+        combiner->begin(next.type, next.op, next.first.address, next.second.address, next.out.address, next.amount);
+    if (begun) one.combination = *begun;
+    else has_ended = begun.error();
+  }
+  if (has_ended) has_ended = combiner->has_ended(one.combination);
+  if (has_ended && !*has_ended) return false;
+  one.combination = 0;
+  if (!has_ended) stop(has_ended.code(), format("%s: %s", name_of(one.kind), has_ended.error().message.c_str()));
   return true;
 }
 
@@ -269,6 +287,7 @@ void executor::recycle(running& one) {
   one.wanted.clear();
   one.steps.clear();
   one.next = 0;
+  one.combination = 0;
   one.settled = 0;
   one.has_ended = false;
   one.outcome = {};

@@ -8,8 +8,9 @@
 // `destination` as this rank's block of `source`; reduce, all_reduce and all_to_all take one memory for both. Other overlaps
 // are refused.
 //
-// Device memory: bytes move by messages between device memories. Reductions are combined by the CPU: the source goes to host
-// memory first, the result back last.
+// Device memory: bytes move by messages between device memories. Long reductions are combined by kernels of the GPU that has
+// both sides' memory; short ones, and those that no kernel can do, by the CPU: the source goes to host memory first, the
+// result back last.
 //
 // Failure: where a collective fails (a rank is gone, counts differ, or its operation is dropped before its end), every
 // collective that is under way ends with an error, here and at all other ranks, and none can begin: the collectives are
@@ -31,6 +32,7 @@
 
 #include "collectives/algorithm_table.hpp"
 #include "collectives/algorithms.hpp"
+#include "collectives/device_combiner.hpp"
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "messaging/messenger.hpp"
 
@@ -116,6 +118,13 @@ class executor {
   status check_root(int root) const;
   algorithm choose(collective kind, std::size_t bytes, bool is_device) const;
 
+  // The combiner of the GPU that has both buffers' memory; null: the CPU combines.
+  device_combiner* combiner_for(place source, place destination, std::size_t bytes, std::size_t width);
+  // A reduction between `input` and `output`, which `plan` schedules on memory of one kind.
+  template <class Plan>
+  result<operation> begin_reduction(collective kind, std::pair<place, place> memory, std::size_t source_bytes,
+                                    std::size_t result_bytes, const summation& terms, Plan&& plan);
+
   // A collective with an empty schedule; not begun yet.
   result<running*> prepare(collective kind);
   operation begin(running& one);
@@ -125,6 +134,7 @@ class executor {
   // ---- Under the lock
   bool advance(running& one, bool polls);
   bool run_step(running& one, const step& next, bool polls);
+  bool combine_on_device(running& one, const step& next);
   bool finish(running& one, bool polls);
   bool check_message(running& one, std::uint32_t token, bool polls);
   bool advance_all(const running* polled);
@@ -139,10 +149,12 @@ class executor {
   const own_place own_;
   algorithm_table table_;
   mutable std::mutex mutex_;
-  std::vector<running*> pending_;  // in the order of their begins
+  std::vector<std::unique_ptr<device_combiner>> combiners_;  // of each GPU that was used; outlives the schedules
+  std::vector<running*> pending_;                            // in the order of their begins
   std::vector<std::unique_ptr<running>> all_;
   std::vector<running*> free_;
   std::optional<failure> stopped_;
+  bool has_no_combiner_ = false;  // not in this build, or not with this driver
   std::vector<messaging::request> notices_;
   struct notice_t {
     std::int32_t code = 0, rank = 0;

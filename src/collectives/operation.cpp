@@ -2,9 +2,12 @@
 // The collectives as calls: arguments checked, memory located, an algorithm chosen and its schedule made.
 #include <algorithm>
 
+#include "base/log.hpp"
 #include "base/text.hpp"
 #include "collectives/executor.hpp"
+#include "collectives/overlap.hpp"
 #include "collectives/running.hpp"
+#include "cuda/pointer.hpp"
 
 namespace pl::collectives {
 namespace {
@@ -12,16 +15,9 @@ namespace {
 using messaging::buffer;
 using messaging::memory_kind;
 
-bool overlaps(std::uint64_t first, std::size_t first_bytes, std::uint64_t second, std::size_t second_bytes) noexcept {
-  return first_bytes != 0 && second_bytes != 0 && first < second + second_bytes && second < first + first_bytes;
-}
 bool overlaps(const buffer& first, const buffer& second) noexcept {
-  return overlaps(first.address, first.bytes, second.address, second.bytes);
+  return collectives::overlaps(first.address, first.bytes, second.address, second.bytes);
 }
-
-const failure kOverlap{EINVAL,
-                       "source and destination overlap: give separate memory, or exactly the place that the collective's "
-                       "in-place form names"};
 
 // Whole elements, the same number in both.
 status check_elements(const buffer& source, std::size_t destination_bytes, const summation& terms) {
@@ -116,7 +112,7 @@ result<operation> executor::begin_move(collective kind, const buffer& source, co
   const bool is_scatter = kind == collective::scatter;
   const place whole = is_scatter ? input : output, block = is_scatter ? output : input;
   const bool is_in_place = block == whole + static_cast<std::size_t>(own_.rank) * bytes;
-  if (!is_in_place && overlaps(source, destination)) return kOverlap;
+  if (!is_in_place && overlaps(source, destination)) return overlap_failure();
   auto one = prepare(kind);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
@@ -146,6 +142,64 @@ result<operation> executor::all_gather(const buffer& source, const buffer& desti
   return begin_move(collective::all_gather, source, destination, 0, source.bytes);
 }
 
+device_combiner* executor::combiner_for(place source, place destination, std::size_t bytes, std::size_t width) {
+  // Up to here the CPU is quicker with the copies in and out than a kernel with its start. Where processes share a GPU, it
+  // has to turn from one to the other for each kernel: 0.3 ms on an H200.
+  const std::size_t max_cpu_bytes = messages_.is_gpu_shared() ? 4 << 20 : 32 << 10;
+  const bool is_one_kind = source.is_device() && (destination.is_device() || destination.address == 0);
+  if (!is_one_kind || bytes <= max_cpu_bytes || (source.address | destination.address) % width != 0) return nullptr;
+  const auto cuda = cu::driver();
+  if (!cuda) return nullptr;
+  const auto found = cu::find_device_memory(**cuda, source.address);
+  if (!found) return nullptr;
+  if (destination.address != 0) {
+    const auto other = cu::find_device_memory(**cuda, destination.address);
+    if (!other || other->device_ordinal != found->device_ordinal) return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : combiners_)
+    if (each->device_ordinal() == found->device_ordinal) return each.get();
+  if (has_no_combiner_) return nullptr;
+  const auto gpu = copy::find_context(**cuda, found->device_ordinal, found->context);
+  auto made = gpu ? device_combiner::open(*gpu) : result<std::unique_ptr<device_combiner>>(gpu.error());
+  if (!made) {
+    PL_LOG(warn, "collectives: reductions of GPU memory go through the CPU: %s", made.error().message.c_str());
+    has_no_combiner_ = true;
+    return nullptr;
+  }
+  return combiners_.emplace_back(*std::move(made)).get();
+}
+
+template <class Plan>
+result<operation> executor::begin_reduction(collective kind, std::pair<place, place> memory, std::size_t source_bytes,
+                                            std::size_t result_bytes, const summation& terms, Plan&& plan) {
+  auto [input, output] = memory;
+  auto* const combiner = combiner_for(input, output, source_bytes, size_of(terms.type));
+  auto one = prepare(kind);
+  if (!one) return std::move(one).error();
+  auto& steps = (*one)->steps;
+  place target = output;
+  std::unique_lock lock(mutex_);  // of the combiner
+  if (combiner != nullptr) {
+    steps.use_device(combiner);
+  } else {
+    if (input.is_device()) input = steps.copy_of(own_.rank, input, source_bytes);
+    if (output.is_device()) target = steps.scratch(result_bytes);
+  }
+  plan(steps, input, target);
+  if (!steps.problem()) {
+    const auto reason = steps.problem().error();
+    recycle(**one);
+    return reason;
+  }
+  lock.unlock();
+  if (target != output && result_bytes != 0) {
+    steps.wait_all();
+    steps.copy(own_.rank, output, target, result_bytes);
+  }
+  return begin(**one);
+}
+
 result<operation> executor::reduce(const buffer& source, const buffer& destination, summation terms, int root) {
   if (auto done = check_root(root); !done) return std::move(done).error();
   const bool is_root = own_.rank == root;
@@ -154,19 +208,14 @@ result<operation> executor::reduce(const buffer& source, const buffer& destinati
   auto memory = locate(source, is_root ? destination : buffer{});
   if (!memory) return std::move(memory).error();
   auto [input, output] = *memory;
-  if (is_root && input != output && overlaps(source, destination)) return kOverlap;
-  auto one = prepare(collective::reduce);
-  if (!one) return std::move(one).error();
-  auto& steps = (*one)->steps;
-  if (input.is_device()) input = steps.copy_of(own_.rank, input, source.bytes);
-  const place result = output.is_device() ? steps.scratch(source.bytes) : output;
-  plan_reduce(steps, own_, table_.choose(collective::reduce, own_.size, source.bytes), terms, input, result,
-              source.bytes / size_of(terms.type), root);
-  if (is_root && result != output) {
-    steps.wait_all();
-    steps.copy(own_.rank, output, result, source.bytes);
-  }
-  return begin(**one);
+  if (is_root && input != output && overlaps(source, destination)) return overlap_failure();
+  // Elsewhere than at the root there is no result; its place is one of the source's kind.
+  if (!is_root) output = {0, input.kind};
+  return begin_reduction(collective::reduce, {input, output}, source.bytes, is_root ? source.bytes : 0, terms,
+                         [&](schedule& steps, place operand, place result) {
+                           plan_reduce(steps, own_, table_.choose(collective::reduce, own_.size, source.bytes), terms,
+                                       operand, result, source.bytes / size_of(terms.type), root);
+                         });
 }
 
 result<operation> executor::all_reduce(const buffer& source, const buffer& destination, summation terms) {
@@ -174,19 +223,12 @@ result<operation> executor::all_reduce(const buffer& source, const buffer& desti
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
   auto [input, output] = *memory;
-  if (input != output && overlaps(source, destination)) return kOverlap;
-  auto one = prepare(collective::all_reduce);
-  if (!one) return std::move(one).error();
-  auto& steps = (*one)->steps;
-  if (input.is_device()) input = steps.copy_of(own_.rank, input, source.bytes);
-  const place result = output.is_device() ? steps.scratch(source.bytes) : output;
-  plan_all_reduce(steps, own_, table_.choose(collective::all_reduce, own_.size, source.bytes), terms, input, result,
-                  source.bytes / size_of(terms.type));
-  if (result != output) {
-    steps.wait_all();
-    steps.copy(own_.rank, output, result, source.bytes);
-  }
-  return begin(**one);
+  if (input != output && overlaps(source, destination)) return overlap_failure();
+  return begin_reduction(collective::all_reduce, *memory, source.bytes, source.bytes, terms,
+                         [&](schedule& steps, place operand, place result) {
+                           plan_all_reduce(steps, own_, table_.choose(collective::all_reduce, own_.size, source.bytes),
+                                           terms, operand, result, source.bytes / size_of(terms.type));
+                         });
 }
 
 result<operation> executor::reduce_scatter(const buffer& source, const buffer& destination,
@@ -209,15 +251,11 @@ result<operation> executor::reduce_scatter(const buffer& source, const buffer& d
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
   auto [input, output] = *memory;
-  if (output != input + before * width && overlaps(source, destination)) return kOverlap;
-  auto one = prepare(collective::reduce_scatter);
-  if (!one) return std::move(one).error();
-  auto& steps = (*one)->steps;
-  if (input.is_device()) input = steps.copy_of(own_.rank, input, source.bytes);
-  const place result = output.is_device() ? steps.scratch(destination.bytes) : output;
-  plan_reduce_scatter(steps, own_, terms, input, result, counts);
-  if (result != output) steps.copy(own_.rank, output, result, destination.bytes);
-  return begin(**one);
+  if (output != input + before * width && overlaps(source, destination)) return overlap_failure();
+  return begin_reduction(collective::reduce_scatter, *memory, source.bytes, destination.bytes, terms,
+                         [&](schedule& steps, place operand, place result) {
+                           plan_reduce_scatter(steps, own_, terms, operand, result, counts);
+                         });
 }
 
 result<operation> executor::all_to_all(const buffer& source, const buffer& destination) {
@@ -231,7 +269,7 @@ result<operation> executor::all_to_all(const buffer& source, const buffer& desti
   if (!memory) return std::move(memory).error();
   auto [input, output] = *memory;
   const bool is_in_place = input == output && source.bytes != 0;
-  if (!is_in_place && overlaps(source, destination)) return kOverlap;
+  if (!is_in_place && overlaps(source, destination)) return overlap_failure();
   auto one = prepare(collective::all_to_all);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;
@@ -260,7 +298,7 @@ result<operation> executor::all_to_all_v(const buffer& source, const blocks& sen
   if (!memory) return std::move(memory).error();
   auto [input, output] = *memory;
   const bool is_in_place = input == output && source.bytes == destination.bytes && source.bytes != 0;
-  if (!is_in_place && overlaps(source, destination)) return kOverlap;
+  if (!is_in_place && overlaps(source, destination)) return overlap_failure();
   auto one = prepare(collective::all_to_all_v);
   if (!one) return std::move(one).error();
   auto& steps = (*one)->steps;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The collectives that combine elements. Large blocks go in segments, so that a segment is combined while it is in the cache
-// and the next one is on its way.
+// The collectives that combine elements. Large blocks go in segments, so that a segment is combined while the next one is on
+// its way, and, if the CPU does it, while it is in the cache.
 #include <algorithm>
 
 #include "collectives/algorithms.hpp"
@@ -8,9 +8,11 @@
 namespace pl::collectives {
 namespace {
 
-constexpr std::size_t kSegmentBytes = 256 << 10;
-
-std::size_t segment_elements(const summation& terms) noexcept { return kSegmentBytes / size_of(terms.type); }
+// By the length of the blocks, the same at every rank. Long ones have segments for which a GPU's kernel is worth its start.
+std::size_t segment_elements(const summation& terms, std::size_t block_elements) noexcept {
+  constexpr std::size_t kShortest = 256 << 10, kLongest = 4 << 20, kSegmentsOfBlock = 4;
+  return std::clamp(terms.bytes(block_elements) / kSegmentsOfBlock, kShortest, kLongest) / size_of(terms.type);
+}
 
 // Elements of block `index` when `count` are divided among `parts`; all blocks but the first ones are one shorter.
 struct element_division {
@@ -26,7 +28,8 @@ struct element_division {
 // Two halves of scratch memory in turns: a message arrives in one while the other one is combined.
 class alternating_scratch {
  public:
-  alternating_scratch(schedule& out, std::size_t bytes) : halves_{out.scratch(bytes), out.scratch(bytes)} {}
+  alternating_scratch(schedule& out, std::size_t bytes, messaging::memory_kind kind)
+      : halves_{out.scratch(bytes, kind), out.scratch(bytes, kind)} {}
   place operator[](std::size_t index) const noexcept { return halves_[index % 2]; }
 
  private:
@@ -46,8 +49,8 @@ void binomial_reduce(schedule& out, own_place own, summation terms, place source
     }
     if (node + distance >= own.size) continue;
     if (received.address == 0) {
-      received = out.scratch(bytes);
-      if (node != 0) target = out.scratch(bytes);
+      received = out.scratch(bytes, source.kind);
+      if (node != 0) target = out.scratch(bytes, source.kind);
     }
     out.wait(out.receive(own.after(distance), received, bytes));
     out.combine(terms.type, terms.op, held, received, target, count);
@@ -66,7 +69,7 @@ void ring_reduce(schedule& out, own_place own, summation terms, place source, pl
     std::size_t begin = 0, length = 0;
   };
   const element_division blocks{count, own.size};
-  const std::size_t most = segment_elements(terms);
+  const std::size_t most = segment_elements(terms, count / static_cast<std::size_t>(own.size));
   const auto each_segment = [&](int block, auto&& body) {
     for (std::size_t begin = blocks.begin(block), end = blocks.begin(block + 1); begin < end; begin += most)
       body(begin, std::min(most, end - begin));
@@ -76,7 +79,7 @@ void ring_reduce(schedule& out, own_place own, summation terms, place source, pl
     each_segment(own.before(round + 1), [&](std::size_t begin, std::size_t length) {
       arriving.push_back({round, begin, length});
     });
-  const alternating_scratch received(out, terms.bytes(std::min(most, blocks.length(0))));
+  const alternating_scratch received(out, terms.bytes(std::min(most, blocks.length(0))), source.kind);
   std::vector<schedule::token> tokens(arriving.size());
   const auto post = [&](std::size_t i) {
     if (i < arriving.size()) tokens[i] = out.receive(own.before(1), received[i], terms.bytes(arriving[i].length));
@@ -100,7 +103,7 @@ void ring_all_reduce(schedule& out, own_place own, summation terms, place source
   ring_reduce(out, own, terms, source, destination, count, true);
   // The block of the last round has left already; the others go on as they come.
   const element_division blocks{count, own.size};
-  const std::size_t most = segment_elements(terms);
+  const std::size_t most = segment_elements(terms, count / static_cast<std::size_t>(own.size));
   for (int round = 0; round + 1 < own.size; ++round) {
     const int block = own.before(round);
     for (std::size_t begin = blocks.begin(block), end = blocks.begin(block + 1); begin < end; begin += most) {
@@ -118,7 +121,7 @@ void ring_all_reduce(schedule& out, own_place own, summation terms, place source
 void ring_gather_reduce(schedule& out, own_place own, summation terms, place source, place destination, std::size_t count,
                         int root) {
   const element_division blocks{count, own.size};
-  const place held = own.rank == root ? destination : out.scratch(terms.bytes(count));
+  const place held = own.rank == root ? destination : out.scratch(terms.bytes(count), source.kind);
   ring_reduce(out, own, terms, source, held, count, false);
   if (own.rank != root) {
     const int block = own.after(1);
@@ -155,7 +158,7 @@ void recursive_all_reduce(schedule& out, own_place own, summation terms, place s
     out.receive(own.rank - 1, destination, bytes);
     return;
   }
-  const place received = out.scratch(bytes);
+  const place received = out.scratch(bytes, source.kind);
   place held = source;
   if (node < fold.pairs) {
     out.wait(out.receive(own.rank + 1, received, bytes));
@@ -199,7 +202,7 @@ void plan_reduce_scatter(schedule& out, own_place own, summation terms, place so
     int peer = 0;
     std::size_t begin = 0, length = 0;
   };
-  const std::size_t most = segment_elements(terms);
+  const std::size_t most = segment_elements(terms, *std::max_element(counts.begin(), counts.end()));
   std::vector<std::size_t> begins(counts.size());
   for (std::size_t i = 1; i < counts.size(); ++i) begins[i] = begins[i - 1] + counts[i - 1];
   const auto mine = static_cast<std::size_t>(own.rank);
@@ -208,7 +211,7 @@ void plan_reduce_scatter(schedule& out, own_place own, summation terms, place so
   for (int i = 1; i < own.size; ++i)
     for (std::size_t begin = 0; begin < count; begin += most)
       arriving.push_back({own.before(i), begin, std::min(most, count - begin)});
-  const alternating_scratch received(out, terms.bytes(std::min(most, count)));
+  const alternating_scratch received(out, terms.bytes(std::min(most, count)), source.kind);
   std::vector<schedule::token> tokens(arriving.size());
   const auto post = [&](std::size_t i) {
     if (i < arriving.size()) tokens[i] = out.receive(arriving[i].peer, received[i], terms.bytes(arriving[i].length));

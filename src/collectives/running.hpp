@@ -19,6 +19,7 @@ struct running {
   std::vector<messaging::request> requests;  // by token
   std::vector<std::size_t> wanted;           // bytes of the message, by token; SIZE_MAX: a send
   std::size_t next = 0;                      // step
+  device_combiner::ticket combination = 0;   // of the step that is next, by a GPU; 0: not begun
   std::uint32_t settled = 0;                 // messages from the first on that have ended
   bool has_ended = false;
   status outcome;

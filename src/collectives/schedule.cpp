@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/schedule.hpp"
 
+#include <algorithm>
+
 namespace pl::collectives {
 
 void schedule::copy(int self, place destination, place source, std::size_t bytes) {
@@ -26,8 +28,14 @@ void schedule::combine(element type, reduction op, place first, place second, pl
                     .out = out});
 }
 
-place schedule::scratch(std::size_t bytes) {
+place schedule::scratch(std::size_t bytes, messaging::memory_kind kind) {
   constexpr std::size_t kAlignment = 64;
+  if (kind == messaging::memory_kind::device) {
+    const auto taken = combiner_->take(std::max(bytes, kAlignment));
+    if (!taken) return problem_ = taken.error(), place{};
+    device_blocks_.push_back(*taken);
+    return {*taken, kind};
+  }
   const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (kept_ == nullptr) kept_ = std::make_unique_for_overwrite<std::byte[]>(kKeptBytes);
   if (rounded <= kKeptBytes - kept_used_) {
@@ -52,6 +60,10 @@ void schedule::clear() noexcept {
   messages_ = 0;
   kept_used_ = 0;
   blocks_.clear();
+  for (const auto each : device_blocks_) combiner_->give_back(each);
+  device_blocks_.clear();
+  combiner_ = nullptr;
+  problem_ = {};
 }
 
 }  // namespace pl::collectives

@@ -5,8 +5,8 @@
 //
 // Messages between two ranks match in the order of their steps: both sides' schedules list them in the same order.
 //
-// Owns: the scratch memory of its collective. Threads: one at a time. Errors: none; whoever runs it reports those of
-// messages.
+// Owns: the scratch memory of its collective, but for a GPU's, which its combiner owns. Threads: one at a time. Errors:
+// none; whoever runs it reports those of messages.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/device_combiner.hpp"
 #include "collectives/element.hpp"
 #include "messaging/messenger.hpp"
 
@@ -56,10 +57,14 @@ class schedule {
   }
   // Complete when the next step runs. Memory of a GPU is copied by a message to oneself, which `self` says.
   void copy(int self, place destination, place source, std::size_t bytes);
-  // Of host memory.
+  // Of memory of one kind; a GPU's lies at multiples of the element's size.
   void combine(element type, reduction op, place first, place second, place out, std::size_t count);
-  // Host memory until the schedule is cleared, aligned for every element.
-  place scratch(std::size_t bytes);
+  // Memory until the schedule is cleared, aligned for every element. A GPU's is its combiner's (use_device); where that has
+  // none left, problem() says so and the schedule is of no use.
+  place scratch(std::size_t bytes, messaging::memory_kind kind = messaging::memory_kind::host);
+  void use_device(device_combiner* combiner) noexcept { combiner_ = combiner; }
+  device_combiner* combiner() const noexcept { return combiner_; }
+  const status& problem() const noexcept { return problem_; }
   // Such memory with a copy of `source`: complete when the next step runs.
   place copy_of(int self, place source, std::size_t bytes);
 
@@ -79,6 +84,9 @@ class schedule {
   std::unique_ptr<std::byte[]> kept_;
   std::size_t kept_used_ = 0;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  device_combiner* combiner_ = nullptr;
+  std::vector<std::uint64_t> device_blocks_;
+  status problem_;
 };
 
 }  // namespace pl::collectives

@@ -16,8 +16,11 @@
 
 // ---- GPU ------------------------------------------------------------------------------------------------------------
 #define PL_KERNEL extern "C" __global__
+#define PL_BOUND_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)  // of blocks of at most so many
 #define PL_EXPORT_KERNEL(name)
 #define PL_DEVICE __device__ __forceinline__
+#define PL_RARE_DEVICE __device__ __noinline__  // of rare cases, which need not be in the code of every caller
+#define PL_NO_UNROLL _Pragma("unroll 1")        // before a loop
 
 namespace pl::dev {
 
@@ -209,7 +212,10 @@ PL_DEVICE T atomic_add(T* p, T value) {
 #include "cuda/kernel_host.hpp"
 
 #define PL_KERNEL static
+#define PL_BOUND_KERNEL(threads) static void
 #define PL_DEVICE inline
+#define PL_RARE_DEVICE inline
+#define PL_NO_UNROLL
 
 namespace pl::dev {
 

@@ -590,6 +590,11 @@ status messenger::peer_state(int rank) const {
   return {};
 }
 
+bool messenger::is_gpu_shared() const {
+  const std::lock_guard lock(core_->mutex_);
+  return core_->context_.is_gpu_shared;
+}
+
 bool messenger::is_same_node(int peer) const {
   return peer == rank() || (peer >= 0 && peer < size() && core_->context_.peer(peer).is_same_node);
 }

@@ -290,6 +290,8 @@ class messenger {
   status barrier(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
   // EINVAL no such rank, ECONNRESET dead, else success.
   status peer_state(int peer) const;
+  // Whether another process of this host uses this one's GPU, as far as its messages have told.
+  bool is_gpu_shared() const;
   bool is_same_node(int peer) const;
   // The transports to this peer and the sizes from which they are used, as text for people (--show-plan).
   std::string plan(int peer) const;

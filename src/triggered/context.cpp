@@ -108,8 +108,11 @@ context::parts::~parts() {
   importer.reset();
   dma.reset();
   words.reset();
-  if (module == nullptr || !gpu.is_alive()) return;
-  if (auto use = copy::context_use::enter(gpu)) static_cast<void>(gpu.cuda->cuModuleUnload(module));
+  if (!gpu.is_alive()) return;
+  auto use = copy::context_use::enter(gpu);
+  if (!use) return;
+  if (module != nullptr) static_cast<void>(gpu.cuda->cuModuleUnload(module));
+  for (const auto memory : retired) static_cast<void>(gpu.cuda->cuMemFree_v2(memory));
 }
 
 // Loaded now: at the first launch the driver might wait for the device, and with it for a stream that waits for us.
@@ -274,6 +277,16 @@ result<remote_window> context::import(const window_key& key) {
   if (opened) out.address = *opened;
   else if (opened.code() != ENOTSUP) return opened.error();
   return out;
+}
+
+const copy::gpu_context& context::gpu() const noexcept { return parts_->gpu; }
+std::chrono::nanoseconds context::wait_timeout() const noexcept { return parts_->options.wait_timeout; }
+memory_importer& context::importer() noexcept { return *parts_->importer; }
+status context::peer_state(int peer) const { return parts_->messages->peer_state(peer); }
+
+void context::retire(cu::device_ptr memory) {
+  const std::lock_guard lock(parts_->mutex);
+  parts_->retired.push_back(memory);
 }
 
 // ---- Channels

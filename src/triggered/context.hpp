@@ -76,6 +76,15 @@ class context {
   // A peer's window. Its address is 0 where this GPU cannot reach it; proxy channels can still put into it.
   result<remote_window> import(const window_key& key);
 
+  // ---- For who exchanges memory and words by itself, as collectives on streams do
+  const copy::gpu_context& gpu() const noexcept;
+  std::chrono::nanoseconds wait_timeout() const noexcept;
+  memory_importer& importer() noexcept;
+  // Memory that peers may still have open: freed with the context.
+  void retire(cu::device_ptr memory);
+  // Not 0 once the peer is gone. Looks for nothing itself.
+  status peer_state(int peer) const;
+
   // The end of channel `id` towards `peer` (which may be this very process and context only if id differs per direction: an
   // end cannot be its own peer). Both sides call it with the same id; an id may be used again once both have closed it.
   result<std::unique_ptr<channel>> connect(int peer, std::uint32_t id, const channel_options& wanted = {});

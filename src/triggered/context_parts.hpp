@@ -48,6 +48,7 @@ struct context::parts {
   std::mutex mutex;  // of what follows, and of words->take / give_back
   std::uint32_t next_window = 1;
   std::vector<window_key> windows;
+  std::vector<cu::device_ptr> retired;
   std::set<const channel*> channels;
   std::map<std::string, flag_writer> writers;                       // by the peer GPU's uuid: result of its self-test
   std::map<std::pair<int, std::uint32_t>, std::uint32_t> connects;  // of each peer and id, so far

@@ -72,6 +72,14 @@ result<cu::device_ptr> memory_importer::open(const memory_key& key) {
   return open_exported(key);
 }
 
+void memory_importer::close(const memory_key& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = open_.find(place{key.owner.low, key.owner.high, key.buffer_id});
+  if (found == open_.end()) return;
+  if (auto use = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuIpcCloseMemHandle(found->second));
+  open_.erase(found);
+}
+
 // Another context of this process: the same addresses, once the GPUs may reach each other.
 result<cu::device_ptr> memory_importer::open_here(const memory_key& key) {
   if (key.device_ordinal == context_.device_ordinal) return key.address;

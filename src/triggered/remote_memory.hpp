@@ -35,8 +35,8 @@ struct memory_key {
 // for this process only.
 result<memory_key> export_memory(const copy::gpu_context& context, cu::device_ptr pointer, std::size_t bytes);
 
-// Open memory of other processes. An allocation is opened once and stays open until this object ends: the owner must not
-// free it before. Thread-safe.
+// Open memory of other processes. An allocation is opened once and stays open until this object ends or close() is called:
+// the owner must not free it before. Thread-safe.
 class memory_importer {
  public:
   explicit memory_importer(const copy::gpu_context& context) : context_(context) {}
@@ -46,6 +46,8 @@ class memory_importer {
 
   // The address at which this context's GPU reaches the memory. ENOTSUP with the reason if it cannot.
   result<cu::device_ptr> open(const memory_key& key);
+  // The whole allocation: for an owner who gave it one key.
+  void close(const memory_key& key);
 
  private:
   result<cu::device_ptr> open_here(const memory_key& key);

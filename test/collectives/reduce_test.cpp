@@ -1,77 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every reduction, of every type and operation, by every algorithm, against the sum over the ranks: 1 to 5 ranks, in place
-// and not. The values are such that every type holds every partial result exactly, so that the order does not matter.
-#include "collectives/small_float.hpp"
+// and not.
+#include "test/collectives/element_values.hpp"
 #include "test/collectives/ranks.hpp"
 
 namespace pl::collectives {
 namespace {
-
-// Contribution of a rank: -1, 0, 1 (or 0, 1) for sums, minimum and maximum; 1 and 2 for products.
-int value_of(summation terms, int rank, std::size_t i) {
-  const auto mixed = (i * 2654435761u + static_cast<std::size_t>(rank) * 40503u) >> 3;
-  if (terms.op == reduction::product) return 1 + static_cast<int>(mixed % 2);
-  const bool is_unsigned = terms.type >= element::uint8 && terms.type <= element::uint64;
-  return static_cast<int>(mixed % 3) - (is_unsigned ? 0 : 1);
-}
-
-int combined(summation terms, int size, std::size_t i) {
-  int out = value_of(terms, 0, i);
-  for (int rank = 1; rank < size; ++rank) {
-    const int next = value_of(terms, rank, i);
-    out = terms.op == reduction::sum       ? out + next
-          : terms.op == reduction::product ? out * next
-          : terms.op == reduction::minimum ? std::min(out, next)
-                                           : std::max(out, next);
-  }
-  return out;
-}
-
-template <class T>
-void write(std::vector<unsigned char>& out, std::size_t i, T value) {
-  std::memcpy(out.data() + i * sizeof value, &value, sizeof value);
-}
-
-void write_as(std::vector<unsigned char>& out, element type, std::size_t i, int value) {
-  const auto real = static_cast<float>(value);
-  switch (type) {
-    case element::int8:
-    case element::uint8:
-      return write(out, i, static_cast<std::int8_t>(value));
-    case element::int16:
-    case element::uint16:
-      return write(out, i, static_cast<std::int16_t>(value));
-    case element::int32:
-    case element::uint32:
-      return write(out, i, value);
-    case element::int64:
-    case element::uint64:
-      return write(out, i, std::int64_t{value});
-    case element::float32:
-      return write(out, i, real);
-    case element::float64:
-      return write(out, i, static_cast<double>(value));
-    case element::float16:
-      return write(out, i, static_cast<std::uint16_t>(float16_format::encode(real)));
-    case element::bfloat16:
-      return write(out, i, static_cast<std::uint16_t>(bfloat16_format::encode(real)));
-    case element::float8_e4m3:
-      return write(out, i, static_cast<std::uint8_t>(e4m3_format::encode(real)));
-    case element::float8_e5m2:
-      return write(out, i, static_cast<std::uint8_t>(e5m2_format::encode(real)));
-  }
-}
-
-std::vector<unsigned char> contribution(summation terms, int rank, std::size_t count) {
-  std::vector<unsigned char> out(terms.bytes(count));
-  for (std::size_t i = 0; i < count; ++i) write_as(out, terms.type, i, value_of(terms, rank, i));
-  return out;
-}
-std::vector<unsigned char> expected(summation terms, int size, std::size_t begin, std::size_t count) {
-  std::vector<unsigned char> out(terms.bytes(count));
-  for (std::size_t i = 0; i < count; ++i) write_as(out, terms.type, i, combined(terms, size, begin + i));
-  return out;
-}
 
 struct memory_case {
   const char* name;
@@ -94,8 +28,8 @@ class reductions : public testing::TestWithParam<memory_case> {
                                 for (const std::size_t count : kCounts)
                                   if (const int line = body(job, terms, count, is_in_place))
                                     return tell(terms, count, is_in_place), line;
-                                // Large ones for one type of each width.
-                                if (terms.op == reduction::sum && terms.type <= element::int64)
+                                // Large ones for one type of each width, and for all where a GPU combines them.
+                                if (terms.op == reduction::sum && (job.has_gpu || terms.type <= element::int64))
                                   if (const int line = body(job, terms, 150001, is_in_place))
                                     return tell(terms, 150001, is_in_place), line;
                               }

@@ -40,6 +40,43 @@ def exchange(rank, rendezvous):
         m.barrier()
 
 
+def collectives(rank, rendezvous):
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
+        host = [lambda values: values, lambda x: x]
+        gpu = [lambda values: testing.array(values, device=rank), lambda x: x.get()]
+        for make, read in (host, gpu):
+            x, out = make(np.arange(10, dtype=np.float32) + rank), make(np.zeros(10, np.float32))
+            m.iall_reduce(x, out).wait(30)
+            assert (read(out) == 2 * np.arange(10) + 1).all()
+            m.iall_reduce(x, op="maximum").wait(30)  # in place
+            assert (read(x) == np.arange(10) + 1).all()
+            m.ireduce(x, out if rank == 1 else None, "product", root=1).wait(30)
+            assert rank == 0 or (read(out) == (np.arange(10) + 1) ** 2).all()
+            half = make(np.zeros(5, np.float32))
+            m.ireduce_scatter(x, half).wait(30)
+            assert (read(half) == 2 * (np.arange(5) + 5 * rank + 1)).all()
+            m.iall_gather(half, out).wait(30)
+            assert (read(out) == 2 * (np.arange(10) + 1)).all()
+            m.igather(half, out if rank == 0 else None).wait(30)
+            m.iscatter(out if rank == 0 else None, half).wait(30)
+            assert (read(half) == 2 * (np.arange(5) + 5 * rank + 1)).all()
+            m.ibroadcast(half, root=1).wait(30)
+            assert (read(half) == 2 * (np.arange(5) + 6)).all()
+            m.iall_to_all(x, out).wait(30)
+            assert (read(out)[:5] == np.arange(5) + 5 * rank + 1).all() and (read(out)[5:] == read(out)[:5]).all()
+        with pytest.raises(ValueError, match="none of sum"):
+            m.iall_reduce(x, op="average")
+        with pytest.raises(TypeError, match="cannot be reduced"):
+            m.iall_reduce(np.zeros(4, np.complex64))
+        with pytest.raises(peerlane.Error):
+            m.iall_gather(half, half)
+        m.barrier(30)
+
+
+def test_collectives(tmp_path):
+    job.run(collectives, tmp_path)
+
+
 def refusals(m, peer):
     with pytest.raises(peerlane.Timeout) as told:
         m.recv(peer, np.zeros(1), tag=999, timeout=0.01)

@@ -47,3 +47,44 @@ def ping_pong(rank, rendezvous):
 
 def test_triggered(tmp_path):
     job.run(ping_pong, tmp_path)
+
+
+def collectives(rank, rendezvous):
+    testing.driver().enter(rank)
+    stream = testing.Stream(rank)
+    with triggered.open(rendezvous=rendezvous, rank=rank, size=2, device=rank) as s:
+        all = s.open_collectives()
+        for dtype in (np.float32, np.float16, np.int64):
+            x = testing.array(np.arange(600, dtype=dtype) + rank, device=rank)
+            out = testing.zeros(600, dtype, device=rank)
+            block = testing.zeros(300, dtype, device=rank)
+            all.all_reduce(stream, x, out)
+            all.reduce_scatter(stream, x, block, op="minimum")
+            stream.synchronize()
+            assert (out.get() == 2 * np.arange(600) + 1).all()
+            assert (block.get() == np.arange(300) + 300 * rank).all()
+            all.all_gather(stream, block, out)
+            stream.synchronize()
+            assert (out.get() == np.arange(600)).all()
+            all.all_to_all(stream, x, out)
+            stream.synchronize()
+            assert (out.get() == np.concatenate([np.arange(300) + 300 * rank, np.arange(300) + 300 * rank + 1])).all()
+            all.all_reduce(stream, x)  # in place
+            all.barrier(stream)
+            stream.synchronize()
+            assert (x.get() == 2 * np.arange(600) + 1).all()
+        with pytest.raises(ValueError, match="none of sum"):
+            all.all_reduce(stream, x, op="average")
+        with pytest.raises(TypeError, match="elements of type"):
+            all.all_reduce(stream, x, testing.zeros(600, np.float32, device=rank))
+        with pytest.raises(peerlane.Error):
+            all.all_reduce(stream, np.zeros(4, np.float32))  # host memory
+        all.check()
+        all.close()
+        all.close()
+        with pytest.raises(peerlane.Error, match="not live"):
+            all.check()
+
+
+def test_collectives(tmp_path):
+    job.run(collectives, tmp_path)

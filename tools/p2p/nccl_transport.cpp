@@ -1,75 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/p2p/nccl_transport.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
 
-#include "base/env.hpp"
 #include "base/text.hpp"
 #include "tools/common/tool.hpp"
+#include "tools/p2p/nccl_library.hpp"
 
 namespace pl::p2p {
 namespace {
 
 using tools::tool_failure;
 
-constexpr int kInvalidUsage = 5;  // ncclResult_t
-constexpr int kBytes = 1;         // ncclUint8
 constexpr unsigned kPollsPerErrorCheck = 1024;
-
-struct nccl_communicator;
-
-// Passed by value, as NCCL's header has it.
-struct nccl_id {
-  char bytes[128];
-};
-
-struct nccl_table {
-  int (*GetVersion)(int* version);
-  int (*GetUniqueId)(nccl_id* id);
-  int (*CommInitRank)(nccl_communicator** comm, int ranks, nccl_id id, int rank);
-  int (*CommDestroy)(nccl_communicator* comm);
-  int (*CommGetAsyncError)(nccl_communicator* comm, int* error);
-  int (*GroupStart)();
-  int (*GroupEnd)();
-  int (*Send)(const void* data, std::size_t count, int type, int peer, nccl_communicator* comm, cu::stream_t stream);
-  int (*Recv)(void* data, std::size_t count, int type, int peer, nccl_communicator* comm, cu::stream_t stream);
-  const char* (*GetErrorString)(int code);
-};
-
-tool_failure not_there(const char* reason) {
-  return tool_failure(
-      format("NCCL cannot be used: %s. Install it (PyPI: nvidia-nccl-cu13; PyTorch for GPUs brings one in "
-             "nvidia/nccl/lib), or name its libnccl.so.2 in PEERLANE_NCCL_LIBRARY",
-             reason));
-}
-
-template <class Function>
-void resolve(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw not_there(format("the library has no %s: 2.7 or later is needed", name).c_str());
-}
-
-nccl_table load_nccl() {
-  const std::string named = env_read("PEERLANE_NCCL_LIBRARY").text;
-  void* library = dlopen(named.empty() ? "libnccl.so.2" : named.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw not_there(dlerror());
-  nccl_table out{};
-  resolve(library, "ncclGetVersion", out.GetVersion);
-  resolve(library, "ncclGetUniqueId", out.GetUniqueId);
-  resolve(library, "ncclCommInitRank", out.CommInitRank);
-  resolve(library, "ncclCommDestroy", out.CommDestroy);
-  resolve(library, "ncclCommGetAsyncError", out.CommGetAsyncError);
-  resolve(library, "ncclGroupStart", out.GroupStart);
-  resolve(library, "ncclGroupEnd", out.GroupEnd);
-  resolve(library, "ncclSend", out.Send);
-  resolve(library, "ncclRecv", out.Recv);
-  resolve(library, "ncclGetErrorString", out.GetErrorString);
-  return out;
-}
 
 class nccl_transport : public transport {
  public:
@@ -81,7 +26,7 @@ class nccl_transport : public transport {
         stream_(gpu),
         rank_(group.rank()),
         size_(group.size()) {
-    check(nccl_.CommInitRank(&communicator_, size_, agreed_id(), rank_), "ncclCommInitRank");
+    check(nccl_.CommInitRank(&communicator_, size_, agree_on_nccl_id(nccl_, group), rank_), "ncclCommInitRank");
   }
   ~nccl_transport() override {
     // Closing waits for the other ranks. A failing rank must not wait: the process ends.
@@ -137,19 +82,7 @@ class nccl_transport : public transport {
     bool sends;
   };
 
-  nccl_id agreed_id() {
-    nccl_id id{};
-    if (rank_ == 0) check(nccl_.GetUniqueId(&id), "ncclGetUniqueId");
-    const auto all = tools::must(bootstrap_.all_gather(std::as_bytes(std::span(&id, 1))));
-    std::memcpy(&id, all[0].data(), sizeof id);
-    return id;
-  }
-
-  void check(int code, const char* action) const {
-    if (code == 0) return;
-    throw tool_failure(format("%s failed: %s%s", action, nccl_.GetErrorString(code),
-                              code == kInvalidUsage ? " (NCCL wants a GPU of its own for each process)" : ""));
-  }
+  void check(int code, const char* action) const { nccl_.check(code, action); }
 
   request keep(const operation& one) {
     if (one.kind == memory_kind::host) throw tool_failure("NCCL takes no host memory: name D or MD for both sides");
@@ -161,8 +94,9 @@ class nccl_transport : public transport {
     if (pending_.empty()) return;
     check(nccl_.GroupStart(), "ncclGroupStart");
     for (const auto& one : pending_) {
-      if (one.sends) check(nccl_.Send(one.data, one.size_bytes, kBytes, one.peer, communicator_, stream_.get()), "ncclSend");
-      else check(nccl_.Recv(one.data, one.size_bytes, kBytes, one.peer, communicator_, stream_.get()), "ncclRecv");
+      if (one.sends)
+        check(nccl_.Send(one.data, one.size_bytes, nccl_type::uint8, one.peer, communicator_, stream_.get()), "ncclSend");
+      else check(nccl_.Recv(one.data, one.size_bytes, nccl_type::uint8, one.peer, communicator_, stream_.get()), "ncclRecv");
     }
     pending_.clear();
     check(nccl_.GroupEnd(), "ncclGroupEnd");

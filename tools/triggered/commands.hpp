@@ -14,6 +14,7 @@ int run_stopped_command(const tools::invocation& call);
 int run_stuck_command(const tools::invocation& call);
 int run_poke_command(const tools::invocation& call);
 int run_cost_command(const tools::invocation& call);
+int run_collectives_command(const tools::invocation& call);
 int run_kernel_put_command(const tools::invocation& call);
 
 }  // namespace pl::async

@@ -12,6 +12,8 @@ constexpr tools::subcommand kBenchmarks[] = {
     {"stencil", "5-point Jacobi over blocks, the halos exchanged in streams, fields checked", run_stencil_command},
     {"multigrid", "Poisson by V-cycles over blocks, the halos of each level exchanged in streams, fields checked",
      run_multigrid_command},
+    {"collectives", "all-reduce and its kin in streams and graphs, beside NCCL, every result checked",
+     run_collectives_command},
     {"stopped", "an exchange that goes on while both of its processes are stopped", run_stopped_command},
     {"stuck", "streams stuck on purpose, and the time until cancel has released them", run_stuck_command},
     {"poke", "words between a CPU and the front end of its GPU: latency and rate", run_poke_command},

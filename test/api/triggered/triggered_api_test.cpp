@@ -265,5 +265,41 @@ int misuse(const rank_session& session) {
 }
 TEST(triggered_api, misuse_is_answered_and_changes_nothing) { EXPECT_EQ(run_streams(misuse), 0); }
 
+// Every collective, and the refusals that are the interface's own.
+int collectives(const rank_session& session) {
+  auto options = triggered::context::collectives_options();
+  options.blocks = 4;
+  options.chunk_size_bytes = 4096;
+  auto all = session.job.open_collectives(&options);
+  CHECK(all);
+  const device_words values, result;
+  const auto rank = static_cast<std::uint64_t>(session.job.rank());
+  for (std::size_t i = 0; i < kWords; ++i) values.set(i, 1000 * rank + i);
+  const auto whole = values.first(kWords), half = values.first(kWords / 2);
+  CHECK(all->all_reduce(session.stream, whole, result.first(kWords), PEERLANE_UINT64, PEERLANE_SUM));
+  CHECK(cuStreamSynchronize(session.stream) == 0 && result.get(7) == 1014);
+  CHECK(all->reduce_scatter(session.stream, whole, result.first(kWords / 2), PEERLANE_UINT64, PEERLANE_MAXIMUM));
+  CHECK(cuStreamSynchronize(session.stream) == 0 && result.get(3) == 1003 + rank * kWords / 2);
+  CHECK(all->all_gather(session.stream, half, result.first(kWords)));
+  CHECK(cuStreamSynchronize(session.stream) == 0 && result.get(5) == 5 && result.get(kWords / 2 + 5) == 1005);
+  CHECK(all->all_to_all(session.stream, whole, result.first(kWords)));
+  CHECK(cuStreamSynchronize(session.stream) == 0);
+  CHECK(result.get(2) == 2 + rank * kWords / 2 && result.get(kWords / 2 + 2) == 1002 + rank * kWords / 2);
+  CHECK(all->barrier(session.stream));
+  std::uint64_t host[4] = {};
+  CHECK(all->all_reduce(session.stream, std::span(host), whole, PEERLANE_UINT64, PEERLANE_SUM).code() == EINVAL);
+  CHECK(all->all_reduce(session.stream, half, whole, PEERLANE_UINT64, PEERLANE_SUM).code() == EINVAL);
+  CHECK(all->all_gather(session.stream, whole, whole).code() == EINVAL);
+  CHECK(all->all_reduce(session.stream, whole, whole, static_cast<peerlane_element>(15), PEERLANE_SUM).code() == EINVAL);
+  CHECK(all->state());
+  CHECK(cuStreamSynchronize(session.stream) == 0);
+  CHECK(all->close());
+  CHECK(all->state().code() == EINVAL);
+  options.blocks = 1000;
+  CHECK(session.job.open_collectives(&options).code() == EINVAL);
+  return 0;
+}
+TEST(triggered_api, collectives_on_streams) { EXPECT_EQ(run_streams(collectives), 0); }
+
 }  // namespace
 }  // namespace peerlane::test

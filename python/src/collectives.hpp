@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives of communicators, and of streams.
+#pragma once
+
+#include <peerlane/triggered.hpp>
+
+#include "communicator.hpp"
+
+namespace pl::py {
+
+void bind_collectives(nb::class_<communicator>& type);
+
+// Collectives that streams execute, of a stream context, which they keep.
+struct stream_collectives {
+  nb::object context;
+  peerlane::triggered::stream_collectives all;
+  ~stream_collectives() {
+    const nb::gil_scoped_release waiting;
+    all.reset();
+  }
+};
+void bind_stream_collectives(nb::module_& module);
+
+}  // namespace pl::py
