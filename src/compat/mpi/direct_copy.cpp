@@ -12,7 +12,8 @@
 namespace pl::mpi {
 namespace {
 
-constexpr std::uint64_t kOfferedNs = 200'000;  // the time that 1 MiB takes through the ring
+constexpr std::uint64_t kOfferedNs = 200'000;  // at least: the time that 3 MiB take through the ring
+constexpr std::uint64_t kRingBytesOfNs = 15;   // about: GB/s
 constexpr std::uint64_t kLifeNs = 2'000'000;   // between two looks at whether the receiver lives
 constexpr unsigned kMaxSkipped = 256;          // messages without an offer, after several in vain
 constexpr unsigned kPollsAwake = 200;
@@ -37,10 +38,25 @@ bool skips_this_one(receiver& peer) noexcept {
   return left != 0;
 }
 
+// One offer in vain says nothing of a receiver that has taken some: it was busy.
 void note(receiver& peer, bool was_taken) noexcept {
+  if (was_taken) peer.has_taken_directly.store(true, std::memory_order_relaxed);
   const unsigned failed = was_taken ? 0 : std::min(peer.direct_failures.load(std::memory_order_relaxed) + 1, 8u);
   peer.direct_failures.store(failed, std::memory_order_relaxed);
-  peer.direct_skips.store(failed == 0 ? 0 : std::min(1u << failed, kMaxSkipped), std::memory_order_relaxed);
+  const unsigned tolerated = peer.has_taken_directly.load(std::memory_order_relaxed) ? 1 : 0;
+  peer.direct_skips.store(failed <= tolerated ? 0 : std::min(1u << failed, kMaxSkipped), std::memory_order_relaxed);
+}
+
+// Changes as the receiver works on messages that were sent before this one.
+std::uint64_t work_of(const receiver& peer) noexcept {
+  std::uint64_t out = 0;
+  for (unsigned i = 0; i < kSlots; ++i) {
+    const message_slot& slot = peer.slots()[i];
+    if (slot.is_used.load(std::memory_order_relaxed) == 0) continue;
+    out += slot.taken.load(std::memory_order_relaxed) + slot.is_done.load(std::memory_order_relaxed) +
+           static_cast<std::uint64_t>(slot.direct.load(std::memory_order_relaxed));
+  }
+  return out;
 }
 
 }  // namespace
@@ -57,17 +73,19 @@ bool send_directly(const outgoing_message& message, const pieces& device_rows) {
   slot.direct_id = offer->id;
   slot.direct_pointer = pointer;
   slot.direct.store(direct_state::offered, std::memory_order_release);
-  const std::uint64_t begin_ns = monotonic_ns();
-  std::uint64_t looked_ns = begin_ns;
+  const std::uint64_t patience_ns = std::max(g_offered_ns, slot.bytes / kRingBytesOfNs);
+  std::uint64_t begin_ns = monotonic_ns(), looked_ns = begin_ns, work = work_of(*message.peer);
   for (unsigned polls = 0;; ++polls) {
     const auto now = slot.direct.load(std::memory_order_acquire);
     if (now == direct_state::done) return note(*message.peer, true), true;
     if (now == direct_state::refused) return note(*message.peer, false), false;
     if (slot.is_done.load(std::memory_order_acquire) != 0) return true;  // it is not wanted
     const std::uint64_t now_ns = monotonic_ns();
-    if (now == direct_state::offered && now_ns - begin_ns > g_offered_ns &&
-        exchange(slot, direct_state::offered, direct_state::withdrawn))
-      return note(*message.peer, false), false;
+    if (now == direct_state::offered && now_ns - begin_ns > patience_ns) {
+      const std::uint64_t work_now = work_of(*message.peer);
+      if (work_now != work) begin_ns = now_ns, work = work_now;  // it comes to this one in its turn
+      else if (exchange(slot, direct_state::offered, direct_state::withdrawn)) return note(*message.peer, false), false;
+    }
     if (now_ns - looked_ns > kLifeNs) {
       looked_ns = now_ns;
       if (!pipeline_peers::has_receiver(message)) return true;

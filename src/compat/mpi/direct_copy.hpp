@@ -6,8 +6,9 @@
 //   receiver  offered -> taken -> done        it has read them; or -> refused: through the ring
 //   sender    offered -> withdrawn            the receiver did not come soon: through the ring
 //
-// A send waits for its receiver here, as a large one of MPI's does, but only for kOfferedNs before it goes the other way:
-// the receiver may itself be sending. After an offer in vain the next messages to this receiver make none.
+// A send waits for its receiver here, as a large one of MPI's does, as long as the receiver works on earlier messages of
+// this sender, and kOfferedNs longer; then it goes the other way, for the receiver may itself be sending. After offers in
+// vain the next messages to this receiver make none.
 #pragma once
 
 #include "compat/mpi/pieces.hpp"

@@ -44,7 +44,8 @@ struct receiver {
   std::vector<std::uint32_t> sent;  // segments that it has been given
   std::uint64_t serial = 0;
   unsigned slots_tried = 0;                                   // those behind have never been used
-  std::atomic<unsigned> direct_skips{0}, direct_failures{0};  // direct_copy.cpp
+  std::atomic<unsigned> direct_skips{0}, direct_failures{0};  // direct_copy.cpp, as this
+  std::atomic<bool> has_taken_directly{false};
   bool is_lost = false;
   message_slot* slots() const noexcept { return reinterpret_cast<message_slot*>(slots_memory.data()); }
 };

@@ -133,6 +133,8 @@ void begin_pipeline() {
 
 void end_pipeline() noexcept { delete detail::g_pipeline.exchange(nullptr, std::memory_order_acq_rel); }
 
+bool is_header_expected(std::size_t bytes) noexcept { return pipeline_is_on() && bytes >= own().smallest; }
+
 // ---- Sending ----------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<pipelined_send> pipelined_send::begin(const staged& data, int destination, int tag, MPI_Comm comm) {

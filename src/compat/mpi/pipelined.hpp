@@ -31,6 +31,9 @@ bool may_get_header(Count count, MPI_Datatype type) {
   return PMPI_Type_size_x(type, &size) == MPI_SUCCESS && size * count >= static_cast<MPI_Count>(kHeaderBytes);
 }
 
+// Whether a message of this size most likely comes as a header.
+bool is_header_expected(std::size_t bytes) noexcept;
+
 // What MPI is told to receive where a header may come.
 inline MPI_Datatype receive_type(MPI_Datatype type) {
 #ifdef OPEN_MPI

@@ -70,6 +70,13 @@ int begin_send(const void* buffer, Count count, MPI_Datatype type, int destinati
   });
 }
 
+// A stand-in for what a receive gets.
+template <class Count>
+int attach_receive(staged& target, void* buffer, Count count, MPI_Datatype type) {
+  const int code = target.describe(buffer, count, type);
+  return code == MPI_SUCCESS ? target.make_stand_in(is_header_expected(target.bytes())) : code;
+}
+
 // A receive into host memory that may get a header: `call` gets the request that MPI makes.
 template <class Call>
 int begin_host_receive(MPI_Comm comm, std::unique_ptr<host_target> target, bool is_persistent, MPI_Request* request,
@@ -100,7 +107,7 @@ int begin_receive(void* buffer, Count count, MPI_Datatype type, int source, int 
     made->operation = record::kind::receive;
     made->is_persistent = Persistent;
     made->is_active = !Persistent;
-    if (int code = made->receive.attach(buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
+    if (int code = attach_receive(made->receive, buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
     if (Persistent) made->receive.forget_device();
     const int code = Pmpi(made->receive.pointer(), count, receive_type(type), source, tag, comm, request);
     if (code == MPI_SUCCESS) requests().put(*request, std::move(made));
@@ -132,7 +139,7 @@ int receive(void* buffer, Count count, MPI_Datatype type, int source, int tag, M
   return guarded(comm, [&] {
     staged data;
     status_of_call status(wanted);
-    if (int code = data.attach(buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
+    if (int code = attach_receive(data, buffer, count, type); code != MPI_SUCCESS) return raise(comm, code);
     if (int code = Pmpi(data.pointer(), count, receive_type(type), source, tag, comm, status.get()); code != MPI_SUCCESS)
       return code;
     return unless(finish_receive(data, *status.get()), comm);
@@ -152,7 +159,7 @@ int receive_matched(void* buffer, Count count, MPI_Datatype type, MPI_Message* m
   return guarded(comm_world(), [&] {
     staged data;
     status_of_call status(wanted);
-    if (int code = data.attach(buffer, count, type); code != MPI_SUCCESS) return raise(comm_world(), code);
+    if (int code = attach_receive(data, buffer, count, type); code != MPI_SUCCESS) return raise(comm_world(), code);
     if (int code = Pmpi(data.pointer(), count, receive_type(type), message, status.get()); code != MPI_SUCCESS) return code;
     return unless(finish_receive(data, *status.get()), comm_world());
   });
@@ -170,7 +177,7 @@ int begin_receive_matched(void* buffer, Count count, MPI_Datatype type, MPI_Mess
   return guarded(comm_world(), [&] {
     auto made = std::make_unique<record>();
     made->operation = record::kind::receive;
-    if (int code = made->receive.attach(buffer, count, type); code != MPI_SUCCESS) return raise(comm_world(), code);
+    if (int code = attach_receive(made->receive, buffer, count, type); code != MPI_SUCCESS) return raise(comm_world(), code);
     const int code = Pmpi(made->receive.pointer(), count, receive_type(type), message, request);
     if (code == MPI_SUCCESS) requests().put(*request, std::move(made));
     return code;

@@ -107,7 +107,7 @@ int staged::take(const void* buffer, pieces&& runs) {
   return MPI_SUCCESS;
 }
 
-int staged::make_stand_in() {
+int staged::make_stand_in(bool is_header_expected) {
   if (runs_.empty()) return MPI_SUCCESS;
   std::ptrdiff_t begin = runs_[0].offset, end = begin;
   for (const auto& one : runs_) {
@@ -115,7 +115,7 @@ int staged::make_stand_in() {
     end = std::max(end, end_of(one));
   }
   const auto span = static_cast<std::size_t>(end - begin);
-  const bool sparse = span >= kSparseFrom && span / kSparseRatio > bytes_;
+  const bool sparse = span >= kSparseFrom && (is_header_expected || span / kSparseRatio > bytes_);
   // The low bits of the address stay, for MPI libraries that compute with aligned types.
   const auto misfit = static_cast<std::size_t>(begin) % 64;
   auto memory = take_staging(static_cast<std::uint64_t>(runs_[0].offset), span + misfit, sparse);

@@ -50,7 +50,8 @@ class staged {
     const part one{0, count, type};
     return describe(buffer, {&one, 1});
   }
-  int make_stand_in();
+  // `is_header_expected`: of a large one most likely the first page alone is touched.
+  int make_stand_in(bool is_header_expected = false);
   // Makes the stand-in if `buffer` is device memory and the parts hold any byte.
   int attach(const void* buffer, std::span<const part> parts) {
     const int code = describe(buffer, parts);

@@ -205,6 +205,59 @@ TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) {
   });
 }
 
+// A receiver that has taken an offer before is offered the next message, too.
+TEST(MpiPipeline, OneOfferInVainToABusyReceiverEndsNothing) {
+  const auto send = [](pipeline_peers& own, int pipe) {
+    const test::device_buffer data(kBytes);
+    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 7));
+    set_offer_patience_for_tests(1'000'000'000);
+    for (int i = 0; i < 3; ++i) {
+      auto message = begin_and_tell(own, pipe);
+      if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
+    }
+    return 0;
+  };
+  expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
+    test::simulated_cuda();
+    for (const auto expected : {direct_state::done, direct_state::withdrawn, direct_state::done}) {
+      const auto header = sender.read_value<message_header>();
+      const auto message = peers.find(header);
+      if (!message) return 19;
+      while (expected == direct_state::withdrawn && message->shared().direct.load() != expected) usleep(1000);
+      const auto got = receive_device_bytes(peers, header, 0);
+      if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
+      if (got.bytes != test::random_bytes(kBytes, 7)) return 12;
+    }
+    return sender.end() == 0 ? 0 : 13;
+  });
+}
+
+// The receiver works on a message that was sent before: the offer of the next one stands until its turn.
+TEST(MpiPipeline, AnOfferStandsWhileItsReceiverTakesEarlierMessages) {
+  const auto send = [](pipeline_peers& own, int pipe) {
+    const test::device_buffer data(kBytes);
+    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 8));
+    auto earlier = begin_and_tell(own, pipe);
+    if (!earlier) return 1;
+    set_offer_patience_for_tests(100'000'000);
+    auto message = begin_and_tell(own, pipe);
+    return message && send_rows(own, *message, one_row(data.pointer(), kBytes)) ? 0 : 2;
+  };
+  expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
+    test::simulated_cuda();
+    const auto earlier = peers.find(sender.read_value<message_header>());
+    const auto header = sender.read_value<message_header>();
+    if (!earlier) return 18;
+    for (int i = 1; i <= 60; ++i) {  // six times the patience of the offer
+      usleep(10'000);
+      earlier->shared().taken.store(static_cast<std::uint64_t>(i));
+    }
+    const auto got = receive_device_bytes(peers, header, 0);
+    if (!got.outcome || got.way != direct_state::done) return 20 + static_cast<int>(got.way);
+    return sender.end() == 0 ? 0 : 13;
+  });
+}
+
 // A sender that ends with its offer: an error, since its bytes are nowhere.
 TEST(MpiPipeline, AnOfferOfAProcessThatHasEndedIsAnError) {
   const auto send = [](pipeline_peers& own, int pipe) {
