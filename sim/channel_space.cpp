@@ -64,6 +64,22 @@ bool move_host_bytes(std::byte* host, void* local, std::size_t count, direction 
   return true;
 }
 
+// Each word once, as an engine does. memcpy writes four bytes as two stores of the same four: who has seen the first one and
+// set the word back would then find it set again.
+void store_once(std::byte* target, const void* in, std::size_t count) {
+  constexpr std::size_t kSmall = 64;
+  const auto is_aligned = reinterpret_cast<std::uintptr_t>(target) % sizeof(std::uint32_t) == 0;
+  if (count > kSmall || count % sizeof(std::uint32_t) != 0 || !is_aligned) {
+    std::memcpy(target, in, count);
+    return;
+  }
+  for (std::size_t done = 0; done < count; done += sizeof(std::uint32_t)) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, static_cast<const std::byte*>(in) + done, sizeof word);
+    __atomic_store_n(reinterpret_cast<std::uint32_t*>(target + done), word, __ATOMIC_RELEASE);
+  }
+}
+
 }  // namespace
 
 bool channel_memory::read(std::uint64_t offset, void* out, std::size_t count) const {
@@ -77,7 +93,7 @@ bool channel_memory::write(std::uint64_t offset, const void* in, std::size_t cou
   if (!is_inside(offset, count)) return false;
   if (is_host() || kAlwaysThroughKernel)
     return move_host_bytes(bytes_ + offset, const_cast<void*>(in), count, direction::out);
-  std::memcpy(bytes_ + offset, in, count);
+  store_once(bytes_ + offset, in, count);
   return true;
 }
 
@@ -148,8 +164,8 @@ bool channel_space::is_free(std::uint64_t begin, std::uint64_t end) const {
 }
 
 // Addresses are taken in turn, so that one that was given back stays a fault for long.
-std::uint64_t channel_space::map(channel_memory_ref memory, std::uint32_t handle, std::uint64_t offset,
-                                 std::uint64_t length) {
+std::uint64_t channel_space::map(channel_memory_ref memory, std::uint32_t handle, std::uint64_t offset, std::uint64_t length,
+                                 bool is_peer) {
   const std::uint64_t span = span_of(length);
   if (span > kAddressEnd - kLowestAddress) return 0;
   std::uint64_t address = next_;
@@ -164,7 +180,7 @@ std::uint64_t channel_space::map(channel_memory_ref memory, std::uint32_t handle
     address = base + span_of(last.length);
   }
   next_ = address + span;
-  maps_[address] = {std::move(memory), handle, offset, length};
+  maps_[address] = {std::move(memory), handle, offset, length, is_peer};
   return address;
 }
 
@@ -180,6 +196,12 @@ const channel_space::mapping* channel_space::find(std::uint64_t address, std::ui
   if (inside > found->second.length || count > found->second.length - inside) return nullptr;
   offset = found->second.offset + inside;
   return &found->second;
+}
+
+bool channel_space::is_peer(std::uint64_t address) const {
+  std::uint64_t offset = 0;
+  const mapping* const found = find(address, 1, offset);
+  return found != nullptr && found->is_peer;
 }
 
 bool channel_space::contains(std::uint64_t address, std::uint64_t count) const {

@@ -58,8 +58,9 @@ class channel_space {
   // Spaces begin at addresses of their own, so that an address of one faults in the other.
   explicit channel_space(unsigned number);
 
-  // 0: there is no room.
-  std::uint64_t map(channel_memory_ref memory, std::uint32_t handle, std::uint64_t offset, std::uint64_t length);
+  // 0: there is no room. `is_peer`: the memory is another board's.
+  std::uint64_t map(channel_memory_ref memory, std::uint32_t handle, std::uint64_t offset, std::uint64_t length,
+                    bool is_peer = false);
   bool unmap(std::uint64_t address) { return maps_.erase(address) != 0; }
   // Drops whatever shows the memory object of this handle, and says how many mappings that were.
   std::size_t unmap_all(std::uint32_t handle);
@@ -67,6 +68,7 @@ class channel_space {
 
   // False or nothing: there is no memory at that address, or not so much.
   bool contains(std::uint64_t address, std::uint64_t count) const;
+  bool is_peer(std::uint64_t address) const;
   bool read(std::uint64_t address, void* out, std::size_t count) const;
   bool write(std::uint64_t address, const void* in, std::size_t count) const;
   std::optional<std::uint32_t> load_word(std::uint64_t address) const;
@@ -77,6 +79,7 @@ class channel_space {
     channel_memory_ref memory;
     std::uint32_t handle;
     std::uint64_t offset, length;
+    bool is_peer;
   };
   const mapping* find(std::uint64_t address, std::uint64_t count, std::uint64_t& offset) const;
   bool is_free(std::uint64_t begin, std::uint64_t end) const;

@@ -177,7 +177,7 @@ copy_channel::outcome copy_channel::set_host_method(std::uint32_t method, std::u
       raise();
       return outcome::done;
     case host_method::kWaitForIdle:
-      complete_all();
+      arrive_all();
       return outcome::done;
     case host_method::kExecute:
       return use_semaphore(value);
@@ -200,7 +200,7 @@ copy_channel::outcome copy_channel::use_semaphore(std::uint32_t execute) {
     return outcome::done;
   }
   if (operation == host_method::kRelease) {
-    if ((execute & host_method::kWithoutWait) == 0) complete_all();
+    if ((execute & host_method::kWithoutWait) == 0) arrive_all();
     if (!is_dead() && !settings_.space->store_word(address, payload)) end(mmu_fault, address);
     return outcome::done;
   }
@@ -227,7 +227,7 @@ void copy_channel::launch(std::uint32_t flags) {
   const std::uint32_t kind = flags & launch_bits::kTransfer;
   if ((flags & ~launch_bits::kKnown) != 0 || kind == launch_bits::kTransfer) return end(bad_command);
   if (kind == dma::launch::kPipelined) ++pipelined_;
-  if (kind == dma::launch::kNotPipelined) complete_all();
+  if (kind == dma::launch::kNotPipelined) settle();
   if (is_dead()) return;
   if (kind != dma::launch::kNone && begin_transfer(flags)) return;  // step() moves it
   if (!is_dead()) finish_launch(flags);
@@ -276,14 +276,16 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
   if (now.is_fill) {
     for (std::uint64_t i = 0; i < count; i += sizeof now.pattern)
       std::memcpy(&one.bytes[i], &now.pattern, std::min<std::uint64_t>(count - i, sizeof now.pattern));
-  } else if (!settings_.space->read(source, one.bytes.data(), count)) {
-    return end(mmu_fault, source);
+  } else {
+    if (!late_.empty() && settings_.space->is_peer(source)) arrive_all();  // what it reads there it has written
+    if (!settings_.space->read(source, one.bytes.data(), count)) return end(mmu_fault, source);
   }
   if (!settings_.space->contains(one.address, count)) return end(mmu_fault, one.address);
+  if (is_late(one.address, count)) arrive_all();  // two writes of one place keep their order
   pending_.push_back(std::move(one));
   pending_bytes_ += count;
   budget_bytes -= std::min(budget_bytes, count + kCommandBudget);
-  if (pending_bytes_ > kMaxPendingBytes) complete_all();
+  if (pending_bytes_ > kMaxPendingBytes) arrive_all();
   if (is_dead()) return;
   if (now.offset += count; now.offset < now.row_bytes) return;
   now.offset = 0;
@@ -294,7 +296,7 @@ void copy_channel::advance_transfer(std::uint64_t& budget_bytes) {
 }
 
 void copy_channel::finish_launch(std::uint32_t flags) {
-  if ((flags & dma::launch::kFlush) != 0) complete_all();
+  if ((flags & dma::launch::kFlush) != 0) arrive_all();
   if (is_dead()) return;
   if ((flags & dma::launch::kReleaseWord) != 0) {
     const std::uint64_t address = copy_address(dma::method::kSemaphoreAddressHigh);
@@ -337,8 +339,36 @@ void copy_channel::overtake() {
 
 // Nothing is left to execute: whether all has arrived. Late bytes keep the engine awake until they are due.
 bool copy_channel::is_idle() {
-  if (!pending_.empty() && monotonic_ns() < late_until_ns_) return false;
-  return !complete_all();
+  const bool are_late = !pending_.empty() || !late_.empty();
+  if (are_late && monotonic_ns() < late_until_ns_) return false;
+  arrive_all();
+  return !are_late;
+}
+
+// A transfer that is not pipelined begins when those before it have ended. What these wrote to another board has left this
+// one, and may still be on its way there.
+void copy_channel::settle() {
+  constexpr std::uint64_t kLateNs = 3'000'000;
+  if (settings_.random(4) == 3) {
+    const auto stays = [&](const pending_write& one) { return one.word || !settings_.space->is_peer(one.address); };
+    const auto first_late = std::stable_partition(pending_.begin(), pending_.end(), stays);
+    if (first_late != pending_.end()) late_until_ns_ = monotonic_ns() + kLateNs;
+    std::move(first_late, pending_.end(), std::back_inserter(late_));
+    pending_.erase(first_late, pending_.end());
+  }
+  complete_all();
+}
+
+bool copy_channel::is_late(std::uint64_t address, std::uint64_t count) const {
+  return std::any_of(late_.begin(), late_.end(), [&](const pending_write& one) {
+    return address < one.address + one.bytes.size() && one.address < address + count;
+  });
+}
+
+void copy_channel::arrive_all() {
+  for (auto& one : std::exchange(late_, {}))
+    if (!is_dead()) arrive(one);
+  complete_all();
 }
 
 bool copy_channel::complete_all() {

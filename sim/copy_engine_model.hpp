@@ -8,6 +8,8 @@
 //     of earlier operations included;
 //   - writes of copies that may overlap arrive in any order (with a seed), and a completion word behind all writes that were
 //     launched before it if a flush stands before it; without one it may overtake them by some microseconds (with a seed);
+//   - what was written to another board's memory may arrive some milliseconds late (with a seed), also behind words that are
+//     transfers of their own; a flush ends that, and a wait for the engine to be idle;
 //   - a wrong address or a malformed command ends this channel and no other, with a record in its error notifier.
 // What the model does not know (block-linear layouts, other remappings) ends the channel too: it never guesses.
 //
@@ -102,6 +104,9 @@ class copy_channel {
   void finish_launch(std::uint32_t flags);
   void complete_some();
   bool complete_all();
+  void arrive_all();
+  bool is_late(std::uint64_t address, std::uint64_t count) const;
+  void settle();
   void overtake();
   bool is_idle();
   void complete(std::size_t count);
@@ -131,6 +136,7 @@ class copy_channel {
   std::uint32_t copy_[0x800] = {};  // of the copy class
   std::optional<transfer> active_;
   std::vector<pending_write> pending_;
+  std::vector<pending_write> late_;  // to other boards; in their order
   std::uint64_t pending_bytes_ = 0, pending_words_ = 0;
   std::vector<std::vector<std::byte>> spare_;  // buffers of writes that have arrived
   std::uint64_t pipelined_ = 0;

@@ -274,7 +274,7 @@ std::uint32_t resource_manager::map_dma(std::byte* block) {
   if (head.length == 0 || head.offset > memory->memory->size_bytes() ||
       head.length > memory->memory->size_bytes() - head.offset)
     return rm::status_invalid_limit;
-  const std::uint64_t address = range->space->map(memory->memory, head.memory, head.offset, head.length);
+  const std::uint64_t address = range->space->map(memory->memory, head.memory, head.offset, head.length, is_peer);
   if (address == 0) return rm::status_no_memory;
   std::memcpy(block + layout_->map_dma_address, &address, sizeof address);
   return rm::status_ok;
