@@ -19,23 +19,24 @@ constexpr std::uint32_t kRingSegments = 4096;
 class dma_executor final : public executor {
  public:
   dma_executor(const copy::gpu_context& context, std::shared_ptr<dma_domain> domain, std::shared_ptr<channel_core> core,
-               const memory_handover::name& owner, std::uint64_t their_words, std::chrono::milliseconds limit)
+               const memory_handover::name& owner, dma_domain::window their_words, std::chrono::milliseconds limit)
       : context_(context),
         domain_(std::move(domain)),
         core_(std::move(core)),
         owner_(owner),
-        theirs_(their_words),
+        theirs_(their_words.address),
+        place_of_theirs_(their_words.place),
         limit_(limit) {}
 
   executor_kind kind() const noexcept override { return executor_kind::dma; }
   bool can_be_captured() const noexcept override { return true; }
 
   status put(cu::stream_t stream, const put_request& request) override {
-    std::uint64_t destination = 0;
+    dma_domain::window destination{0, place_of_theirs_};
     if (request.bytes != 0) {
       auto found = domain_->find_window(owner_, request.window->id, limit_);
       if (!found) return found.error();
-      destination = *found + request.offset;
+      destination = {found->address + request.offset, found->place};
     }
     auto sources = find_sources(request);
     if (!sources) return sources.error();
@@ -48,7 +49,7 @@ class dma_executor final : public executor {
   }
 
   status acknowledge(cu::stream_t stream, std::uint64_t sequence) override {
-    if (auto done = launch(stream, {}, theirs_ + offsetof(gpu_words, ack), sequence); !done) return done;
+    if (auto done = launch(stream, of_words(), theirs_ + offsetof(gpu_words, ack), sequence); !done) return done;
     // Tells a closing channel that its streams write nothing more.
     return mem_ops(*context_.cuda, stream).write64(host_word(offsetof(host_words, consumed)), sequence).submit();
   }
@@ -57,11 +58,12 @@ class dma_executor final : public executor {
     // Before the peer may set it again.
     mem_ops ops(*context_.cuda, stream);
     if (auto done = ops.write64(ours() + slot_offset(offsetof(gpu_words, graph_flag), slot), 0).submit(); !done) return done;
-    return launch(stream, {}, theirs_ + slot_offset(offsetof(gpu_words, graph_ack), slot), 1);
+    return launch(stream, of_words(), theirs_ + slot_offset(offsetof(gpu_words, graph_ack), slot), 1);
   }
 
   status acknowledge_counted(cu::stream_t stream) override {
-    return launch_counted(stream, {}, offsetof(gpu_words, graph_releases), theirs_ + offsetof(gpu_words, graph_released), 0);
+    return launch_counted(stream, of_words(), offsetof(gpu_words, graph_releases),
+                          theirs_ + offsetof(gpu_words, graph_released), 0);
   }
 
   std::string report() const override {
@@ -72,12 +74,16 @@ class dma_executor final : public executor {
 
  private:
   struct transfer {
-    std::uint64_t destination = 0, source = 0, bytes = 0;
+    dma_domain::window destination;
+    std::uint64_t source = 0, bytes = 0;
   };
   using source_list = std::vector<copy::channel_memory::piece>;
 
   cu::device_ptr ours() const noexcept { return core_->words->gpu(core_->index); }
   cu::device_ptr host_word(std::size_t offset) const noexcept { return core_->words->host_on_gpu(core_->index) + offset; }
+
+  // A transfer of no bytes, whose word is one of the peer's.
+  transfer of_words() const noexcept { return {{0, place_of_theirs_}, 0, 0}; }
 
   // The memory may lie in several objects of the driver.
   result<source_list> find_sources(const put_request& request) {
@@ -90,13 +96,14 @@ class dma_executor final : public executor {
     return out;
   }
 
-  status queue_put(cu::stream_t stream, const put_request& request, std::uint64_t destination, const source_list& sources) {
+  status queue_put(cu::stream_t stream, const put_request& request, const dma_domain::window& destination,
+                   const source_list& sources) {
     const bool is_captured = request.slot >= 0;
     mem_ops ops(*context_.cuda, stream);
     wait_for_room(ops, request, ours(), host_word(0));
     if (auto done = ops.submit(); !done) return done;
     transfer part{destination, 0, 0};
-    for (std::size_t i = 0; i + 1 < sources.size(); ++i, part.destination += part.bytes) {
+    for (std::size_t i = 0; i + 1 < sources.size(); ++i, part.destination.address += part.bytes) {
       part.source = sources[i].address;
       part.bytes = sources[i].size_bytes;
       if (auto done = launch(stream, part, 0, 0); !done) return done;
@@ -110,12 +117,12 @@ class dma_executor final : public executor {
   }
 
   // All but the last piece wait for nothing and count nothing; the first one waits for the release.
-  status queue_counted(cu::stream_t stream, const put_request& request, std::uint64_t destination,
+  status queue_counted(cu::stream_t stream, const put_request& request, const dma_domain::window& destination,
                        const source_list& sources) {
     constexpr auto kCounter = offsetof(gpu_words, graph_puts);
     transfer part{destination, 0, 0};
     std::uint64_t depth = request.depth;
-    for (std::size_t i = 0; i + 1 < sources.size(); ++i, part.destination += part.bytes, depth = 0) {
+    for (std::size_t i = 0; i + 1 < sources.size(); ++i, part.destination.address += part.bytes, depth = 0) {
       part.source = sources[i].address;
       part.bytes = sources[i].size_bytes;
       if (auto done = launch_counted(stream, part, kCounter, 0, depth); !done) return done;
@@ -131,8 +138,17 @@ class dma_executor final : public executor {
     std::uint64_t counter_at = ours() + counter, released = ours() + offsetof(gpu_words, graph_released),
                   reached = host_word(offsetof(host_words, graph_put_reached)),
                   error = host_word(offsetof(host_words, executor_error));
-    void* parameters[] = {&ring, &part.destination, &part.source, &part.bytes, &counter_at,
-                          &flag, &released,         &depth,       &reached,    &error};
+    void* parameters[] = {&ring,
+                          &part.destination.address,
+                          &part.destination.place,
+                          &part.source,
+                          &part.bytes,
+                          &counter_at,
+                          &flag,
+                          &released,
+                          &depth,
+                          &reached,
+                          &error};
     const auto rc =
         context_.cuda->cuLaunchKernel(domain_->counted_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success)
@@ -152,7 +168,8 @@ class dma_executor final : public executor {
   status launch(cu::stream_t stream, transfer part, std::uint64_t flag, std::uint64_t value) {
     auto ring = domain_->ring();
     auto error = host_word(offsetof(host_words, executor_error));
-    void* parameters[] = {&ring, &part.destination, &part.source, &part.bytes, &flag, &value, &error};
+    void* parameters[] = {
+        &ring, &part.destination.address, &part.destination.place, &part.source, &part.bytes, &flag, &value, &error};
     const auto rc = context_.cuda->cuLaunchKernel(domain_->kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
     if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "launch of the kernel that posts puts");
     return {};
@@ -162,7 +179,8 @@ class dma_executor final : public executor {
   const std::shared_ptr<dma_domain> domain_;
   const std::shared_ptr<channel_core> core_;
   const memory_handover::name owner_;
-  const std::uint64_t theirs_;
+  const std::uint64_t theirs_;  // the copy engine's address of the peer's words
+  const std::uint32_t place_of_theirs_;
   const std::chrono::milliseconds limit_;
   std::deque<std::pair<std::uint64_t, copy::channel_memory::piece>> queued_;  // by sequence
   std::map<std::uint64_t, copy::channel_memory::piece> captured_;             // by address
@@ -211,16 +229,16 @@ std::string dma_domain::activity() const {
                 now.sleeps_by_descriptor ? "" : ", of which there are none");
 }
 
-result<std::uint64_t> dma_domain::find_window(const memory_handover::name& owner, std::uint32_t window,
-                                              std::chrono::milliseconds limit) {
+result<dma_domain::window> dma_domain::find_window(const memory_handover::name& owner, std::uint32_t number,
+                                                   std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
-  const std::pair key{owner.place, window};
+  const std::pair key{owner.place, number};
   if (const auto found = windows_.find(key); found != windows_.end()) return found->second;
-  auto memory = memory_handover::fetch(owner, window, limit);
+  auto memory = memory_handover::fetch(owner, number, limit);
   if (!memory) return memory.error();
   auto made = session_->add_shared(memory->region);
   if (!made) return failure{made.code() == ENODEV || made.code() == EXDEV ? ENOTSUP : made.code(), made.error().message};
-  return windows_.emplace(key, made->dma + memory->offset).first->second;
+  return windows_.emplace(key, window{made->dma + memory->offset, made->is_outside}).first->second;
 }
 
 result<copy::channel_memory::piece> dma_domain::find_source(cu::device_ptr source, std::uint64_t bytes) {
@@ -235,9 +253,9 @@ result<std::unique_ptr<executor>> make_dma_executor(const copy::gpu_context& con
                                                     std::chrono::milliseconds limit) {
   auto words = domain->find_window(theirs.owner, dma_domain::kWords, limit);
   if (!words) return words.error();
-  const std::uint64_t their_words = *words + std::uint64_t{theirs.word_index} * sizeof(gpu_words);
+  words->address += std::uint64_t{theirs.word_index} * sizeof(gpu_words);
   core->explain_error = [domain] { return domain->why_ended(); };
-  return std::unique_ptr<executor>(new dma_executor(context, std::move(domain), core, theirs.owner, their_words, limit));
+  return std::unique_ptr<executor>(new dma_executor(context, std::move(domain), core, theirs.owner, *words, limit));
 }
 
 }  // namespace pl::triggered

@@ -46,10 +46,14 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   // How often its thread has looked, for people.
   std::string activity() const;
 
-  // The copy engine's address of a window of another process, which is asked for it once. ENOTSUP: this GPU's copy engines
-  // do not reach it.
-  result<std::uint64_t> find_window(const memory_handover::name& owner, std::uint32_t window,
-                                    std::chrono::milliseconds limit);
+  // A window of another process as the copy engine has it. `place`: enum peerlane_device_place; what goes to another GPU has
+  // to be flushed before its signal.
+  struct window {
+    std::uint64_t address = 0;
+    std::uint32_t place = 0;
+  };
+  // The other process is asked for it once. ENOTSUP: this GPU's copy engines do not reach it.
+  result<window> find_window(const memory_handover::name& owner, std::uint32_t window, std::chrono::milliseconds limit);
   // Of memory of this process. It stays bound while the piece lives.
   result<copy::channel_memory::piece> find_source(cu::device_ptr source, std::uint64_t bytes);
 
@@ -62,8 +66,8 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   const std::unique_ptr<device::session> session_;
   std::unique_ptr<copy::channel_memory> sources_;
   std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint64_t> windows_;  // of others, by owner and number
-  std::unique_ptr<memory_handover> handover_;                                 // ends first: its thread uses the others
+  std::map<std::pair<std::uint64_t, std::uint32_t>, window> windows_;  // of others, by owner and number
+  std::unique_ptr<memory_handover> handover_;                          // ends first: its thread uses the others
 };
 
 // How a process offers the executor to its peer. Plain bytes.

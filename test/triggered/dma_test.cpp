@@ -47,6 +47,41 @@ TEST(dma, between_two_gpus_it_works_or_says_why_not) {
             0);
 }
 
+// What an engine has written to another GPU arrives some time after its word there, unless a flush stands between (and so it
+// does on two H200): each put's bytes must be there behind its signal all the same.
+int bytes_before_signals(const rank_session& session) {
+  constexpr unsigned kRounds = 40;
+  two_ends ends;
+  auto options = options_for(executor_kind::dma);
+  options.depth = 1;
+  if (const int line = ends.open(session, options)) return line;
+  const test::device_buffer used{kRounds * kBytes};
+  for (unsigned round = 0; round < kRounds; ++round) {
+    const bool is_sender = round % 2 == static_cast<unsigned>(session.rank);
+    if (is_sender) {
+      test::set_device_bytes(ends.send_buffer.pointer(), test::random_bytes(kBytes, round));
+      CHECK_OK(ends.peer_channel->put_signal(session.stream, ends.peer_window, 0, ends.send_buffer.pointer(), kBytes));
+      CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+      continue;
+    }
+    const auto number = ends.peer_channel->wait_signal(session.stream);
+    CHECK_OK(number);
+    CHECK(cuda().cuMemcpyDtoDAsync_v2(used.pointer() + round * kBytes, ends.receive_buffer.pointer(), kBytes,
+                                      session.stream) == 0);
+    CHECK_OK(ends.peer_channel->release(session.stream, *number));
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+  }
+  for (unsigned round = 0; round < kRounds; ++round)
+    if (round % 2 != static_cast<unsigned>(session.rank))
+      CHECK(test::device_bytes(used.pointer() + round * kBytes, kBytes) == test::random_bytes(kBytes, round));
+  CHECK_OK(session.bootstrap->barrier());
+  return 0;
+}
+TEST(dma, bytes_are_on_the_other_gpu_before_their_signal) {
+  const with_variable seed("PEERLANE_SIM_SEED", "7");
+  EXPECT_EQ(run_streams(2, gpus::one_each, {}, bytes_before_signals), 0);
+}
+
 TEST(dma, ends_that_ask_for_different_executors) {
   EXPECT_EQ(run_streams(2, gpus::shared, {},
                         [](const rank_session& session) {
@@ -155,10 +190,10 @@ void break_second_post(cu::driver_table& table) {
   table.cuLaunchKernel = [](cu::function_t kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned block_y,
                             unsigned bz, unsigned shared, cu::stream_t stream, void** parameters, void** extra) {
     static std::uint64_t nowhere = 0x10'0000;
-    void* changed[7];
+    void* changed[8];
     if (bx == 1 && ++g_posts == 2) {
-      std::copy(parameters, parameters + 7, changed);
-      changed[2] = &nowhere;
+      std::copy(parameters, parameters + 8, changed);
+      changed[3] = &nowhere;
       parameters = changed;
     }
     return cuda().cuLaunchKernel(kernel, gx, gy, gz, bx, block_y, bz, shared, stream, parameters, extra);

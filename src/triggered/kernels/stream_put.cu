@@ -44,13 +44,13 @@ PL_DEVICE std::uint64_t count_on(std::uint64_t counter) {
   return number;
 }
 
-// A put by the copy engine, whose addresses these are. Returns when the source may be used again. An error goes to the word
-// at `error`.
-PL_DEVICE void post_put(const peerlane_device_ring& ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
-                        std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
+// A put by the copy engine, whose addresses these are; `place`: where the destination is (enum peerlane_device_place; 0 for
+// memory of this GPU). Returns when the source may be used again. An error goes to the word at `error`.
+PL_DEVICE void post_put(const peerlane_device_ring& ring, std::uint64_t dst, std::uint32_t place, std::uint64_t src,
+                        std::uint64_t bytes, std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
   namespace pd = peerlane::device;
   constexpr std::uint64_t kPieceBytes = 1ull << 30;
-  const peerlane_device_window target{0, dst, bytes, 0, 0}, origin{0, src, bytes, 0, 0}, word{0, flag, 8, 0, 0};
+  const peerlane_device_window target{0, dst, bytes, place, 0}, origin{0, src, bytes, 0, 0}, word{0, flag, 8, place, 0};
   std::uint64_t done = 0;
   long long ticket = 0;
   for (; bytes - done > kPieceBytes && ticket >= 0; done += kPieceBytes)
@@ -132,22 +132,22 @@ PL_KERNEL void stream_wait_counted(std::uint64_t counter, std::uint64_t word, st
 // at `flag` (0: none). Its upper half is 0 for the first 2^32 values and written behind the lower one later: until it is
 // there the word is too small, and nobody goes on too early. Returns when the source may be used again. An error goes to
 // the word at `error`.
-PL_KERNEL void stream_dma_put(peerlane_device_ring ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
-                              std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
-  post_put(ring, dst, src, bytes, flag, value, error);
+PL_KERNEL void stream_dma_put(peerlane_device_ring ring, std::uint64_t dst, std::uint32_t place, std::uint64_t src,
+                              std::uint64_t bytes, std::uint64_t flag, std::uint64_t value, std::uint64_t error) {
+  post_put(ring, dst, place, src, bytes, flag, value, error);
 }
 
 // One thread: the same of a graph, with a value that it counts itself, as stream_put_counted does. Without a flag only the
 // bytes and the wait.
-PL_KERNEL void stream_dma_put_counted(peerlane_device_ring ring, std::uint64_t dst, std::uint64_t src, std::uint64_t bytes,
-                                      std::uint64_t counter, std::uint64_t flag, std::uint64_t ack, std::uint64_t depth,
-                                      std::uint64_t reached, std::uint64_t error) {
+PL_KERNEL void stream_dma_put_counted(peerlane_device_ring ring, std::uint64_t dst, std::uint32_t place, std::uint64_t src,
+                                      std::uint64_t bytes, std::uint64_t counter, std::uint64_t flag, std::uint64_t ack,
+                                      std::uint64_t depth, std::uint64_t reached, std::uint64_t error) {
   if (depth != 0) {
     const std::uint64_t number = load_relaxed<std::uint64_t>(counter) + 1;
     store_relaxed<std::uint64_t>(reached, number);
     poll_until(ack, number - depth);
   }
-  post_put(ring, dst, src, bytes, flag, flag != 0 ? count_on(counter) : 0, error);
+  post_put(ring, dst, place, src, bytes, flag, flag != 0 ? count_on(counter) : 0, error);
 }
 
 PL_EXPORT_KERNEL(stream_put)
