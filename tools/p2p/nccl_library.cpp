@@ -33,7 +33,7 @@ void resolve(void* library, const char* name, Function& function) {
 
 }  // namespace
 
-nccl_table load_nccl() {
+nccl_table load_nccl(bool has_collectives) {
   const std::string named = env_read("PEERLANE_NCCL_LIBRARY").text;
   void* library = dlopen(named.empty() ? "libnccl.so.2" : named.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw not_there(dlerror());
@@ -47,10 +47,12 @@ nccl_table load_nccl() {
   resolve(library, "ncclGroupEnd", out.GroupEnd);
   resolve(library, "ncclSend", out.Send);
   resolve(library, "ncclRecv", out.Recv);
-  resolve(library, "ncclAllReduce", out.AllReduce);
-  resolve(library, "ncclReduceScatter", out.ReduceScatter);
-  resolve(library, "ncclAllGather", out.AllGather);
   resolve(library, "ncclGetErrorString", out.GetErrorString);
+  if (has_collectives) {
+    resolve(library, "ncclAllReduce", out.AllReduce);
+    resolve(library, "ncclReduceScatter", out.ReduceScatter);
+    resolve(library, "ncclAllGather", out.AllGather);
+  }
   return out;
 }
 

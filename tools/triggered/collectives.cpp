@@ -24,7 +24,7 @@ constexpr collectives::reduction kSum = collectives::reduction::sum;
 constexpr std::size_t kManyBytes = 1 << 20;
 
 struct nccl_ranks {
-  nccl_ranks(station& session) : nccl(p2p::load_nccl()) {
+  nccl_ranks(station& session) : nccl(p2p::load_nccl(true)) {
     const auto id = p2p::agree_on_nccl_id(nccl, session.bootstrap());
     nccl.check(nccl.CommInitRank(&communicator, session.bootstrap().size(), id, session.rank()), "ncclCommInitRank");
   }
@@ -80,7 +80,8 @@ class collectives_bench {
       std::printf("# %s of %s between %zu ranks, us (median of %d turns), and GB/s of the size\n", name_of(kind),
                   collectives::name_of(plan_.type), ranks_, plan_.repeats);
       std::printf("%12s %10s %10s %10s %10s %10s %8s\n", "bytes", "graph", "p99", "GB/s", "stream", "NCCL graph", "ratio");
-      for (const auto size : plan_.sizes) one_size(kind, size);
+      for (const auto size : plan_.sizes)
+        if (kind == kind_t::all_reduce || block_of(size) != 0) one_size(kind, size);
     }
     session_.synchronize();
     nccl_.reset();
@@ -97,7 +98,10 @@ class collectives_bench {
     std::vector<double> in_graph_ns, in_stream_ns;
   };
 
-  std::size_t block_of(std::size_t size) const { return size / ranks_ / kGranule * kGranule; }
+  std::size_t block_of(std::size_t size) const {
+    const std::size_t width = collectives::size_of(plan_.type);
+    return size / ranks_ / width * width;
+  }
 
   status queue_ours(kind_t kind, std::size_t size) {
     const auto stream = session_.stream();
@@ -251,7 +255,6 @@ class collectives_bench {
     std::fflush(stdout);
   }
 
-  static constexpr std::size_t kGranule = 8;
   station& session_;
   const collectives_plan plan_;
   result_file* const file_;
