@@ -26,11 +26,11 @@ collectives() { # name, options...
   step "$name" "$program" async collectives "$@" --json "$results/$name.json"
 }
 
-driven driven_allreduce_one_gpu 0,0 allreduce -m 1K:64M -i 30 -x 5
-driven driven_reduce_scatter_one_gpu 0,0 reduce_scatter -m 1K:64M -i 30 -x 5
+driven driven_allreduce_one_gpu 0,0 allreduce -m 1K:16M -i 20 -x 3
+driven driven_reduce_scatter_one_gpu 0,0 reduce_scatter -m 1K:16M -i 20 -x 3
 if [ "$gpus" -gt 1 ]; then
-  driven driven_allreduce_two_gpus 0,1 allreduce -m 1K:128M -i 50 -x 5
-  driven driven_reduce_scatter_two_gpus 0,1 reduce_scatter -m 1K:128M -i 50 -x 5
+  driven driven_allreduce_two_gpus 0,1 allreduce -m 1K:64M -i 20 -x 3
+  driven driven_reduce_scatter_two_gpus 0,1 reduce_scatter -m 1K:64M -i 20 -x 3
 fi
 if [ "$gpus" -lt 2 ]; then
   collectives one_gpu -n 2 --gpus 0 -s 8,1K,64K,1M -r 5 -i 2
