@@ -3,6 +3,8 @@
 // captured and not, on memory that begins and ends anywhere; and what happens when a rank does not come.
 #include "collectives/stream_collectives.hpp"
 
+#include <array>
+
 #include "test/collectives/element_values.hpp"
 #include "test/triggered/stream_job.hpp"
 
@@ -318,6 +320,50 @@ TEST(stream_collectives, a_rank_that_does_not_come_is_a_time_out) {
                                            session, size, [](auto&) { return 0; }, ETIMEDOUT);
                                      }),
               0);
+}
+
+// Calls that do not fit together: each rank waits for what the other one does not send, and nothing beyond it is written.
+TEST(stream_collectives, sizes_that_differ_are_a_time_out_at_both) {
+  for (const auto& [first, second] : {std::pair<std::size_t, std::size_t>{64, 128}, {64, 65536}, {8192, 65536}})
+    EXPECT_EQ(triggered::run_streams(2, gpus::one_each, {},
+                                     [&, sizes = std::array{first, second}](const rank_session& session) {
+                                       auto opened =
+                                           stream_collectives::open(*session.streams, *session.bootstrap, impatient());
+                                       CHECK_OK(opened);
+                                       const auto size = sizes[static_cast<std::size_t>(session.rank)];
+                                       const guarded_buffer memory(size, 0);
+                                       CHECK_OK((*opened)->all_reduce(session.stream, memory.pointer(), memory.pointer(),
+                                                                      size, {element::int32, reduction::sum}));
+                                       CHECK(cuda().cuStreamSynchronize(session.stream) == 0 && memory.is_whole());
+                                       // A rank that asks for less may have got what it asked for.
+                                       const auto state = (*opened)->state();
+                                       CHECK(session.rank == 0 || state.code() == ETIMEDOUT);
+                                       CHECK_OK((*opened)->close());
+                                       return 0;
+                                     }),
+              0);
+}
+
+TEST(stream_collectives, dropped_without_the_others_the_memory_stays_for_them) {
+  EXPECT_EQ(triggered::run_streams(2, gpus::one_each, {},
+                                   [](const rank_session& session) {
+                                     auto opened = stream_collectives::open(*session.streams, *session.bootstrap, tiny());
+                                     CHECK_OK(opened);
+                                     constexpr summation kTerms{element::int32, reduction::sum};
+                                     if (const int line = all_reduces(session, **opened, kTerms, true)) return line;
+                                     if (session.rank == 1) opened->reset();
+                                     CHECK_OK(session.bootstrap->barrier());
+                                     if (session.rank == 0) {  // its kernel writes into the region of the other one
+                                       const test::device_buffer memory(64);
+                                       CHECK_OK((*opened)->all_reduce(session.stream, memory.pointer(), memory.pointer(), 64,
+                                                                      kTerms));
+                                       (*opened)->cancel(EINTR);
+                                       CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+                                     }
+                                     CHECK_OK(session.bootstrap->barrier());
+                                     return 0;
+                                   }),
+            0);
 }
 
 TEST(stream_collectives, cancel_ends_a_wait) {
