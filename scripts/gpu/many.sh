@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What needs two GPUs or more: DMA channels between GPUs and kernels that answer each other (with the folder of the benches, built with
+# What needs two GPUs or more: clients of one store on two GPUs, DMA channels between GPUs and kernels that answer each other (with the folder of the benches, built with
 # -DPEERLANE_BENCH=ON), every link, messages of several pairs at once, streams on grids, all devices in shuffled order.
 # No build here: it takes the folder that `make build` leaves, and optionally a folder with a UCX that knows CUDA. Results (JSON and
 # text) go to the folder given. STEPS: names of steps, with spaces; others are left out.
@@ -54,6 +54,32 @@ for one in $(seq 0 $((gpus - 2))); do
     chosen "pingpong_${one}_$other" "$program" async pingpong --gpus "$one,$other" -i 2000 -s 128 --json "$results/pingpong_${one}_$other.json"
   done
 done
+# One server, and clients on GPU 0 and GPU 1: each alone, then both at once.
+store_clients() {
+  local data server gpu rc=0 running=()
+  data=$(mktemp -d)
+  "$program" store serve --data "$data/store" --arena 2G --chunk 256M --spin-us 50 >"$data/said" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    grep -q store.sock "$data/said" && break
+    sleep 0.1
+  done
+  store_client() { # GPU, name
+    timeout 50 "$program" store gpu-direct-demo --server "$data/store/store.sock" --require-path gpu-direct --gpu "$1" --pool "gpu$1" --rounds 60 \
+      --json "$results/store_$2.json" >"$results/store_$2.txt" 2>&1
+  }
+  for gpu in 0 1; do store_client $gpu "gpu${gpu}_alone" || rc=1; done
+  for gpu in 0 1; do
+    store_client $gpu "gpu${gpu}_of_two" &
+    running+=($!)
+  done
+  for gpu in 0 1; do wait "${running[$gpu]}" || rc=1; done
+  grep -H "Throughput" "$results"/store_gpu*.txt
+  kill "$server" && wait "$server"
+  rm -rf "$data"
+  return $rc
+}
+chosen store_clients store_clients
 chosen latency "$program" p2p latency --via $via --launch fork -n 2 --gpus 0,1 -m 8:4M -i 500 -x 50 D D --json "$results/latency.json"
 chosen bw "$program" p2p bw --via $via --launch fork -n 2 --gpus 0,1 -m 1K:16M -i 20 -x 5 D D --json "$results/bw.json"
 chosen stencil_2x1 "$program" async stencil --grid 2x1 --gpus 0,1 --arms normal,peer,peer-kernel,proxy -n 64,256,1024,4096 -i 300 -r 3 \

@@ -28,7 +28,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 struct demo_options {
   tools::common_options common;
   reach_options target;
-  std::string server, level = "volatile", device;
+  std::string server, level = "volatile", device, pool = "gpuPool";
   std::uint64_t bytes = 128u << 20;
   std::int64_t rounds = 10, values = 1, patience_s = 30, debug = 0;
   std::uint64_t all_bytes() const { return bytes * static_cast<std::uint64_t>(values); }
@@ -58,7 +58,7 @@ class demo {
         store_(reach(options.target, &*copies, &gpu.cuda())) {
     mine_ = tools::must(store_->classify(buffer_.get(), options.all_bytes()));
     for (std::int64_t i = 0; i < options.values; ++i) keys_.push_back(format("key0/%lld", static_cast<long long>(i)));
-    pool_ = pool_of(*store_, "gpuPool", true);
+    pool_ = pool_of(*store_, options.pool, true);
   }
 
   void run(result_file& results) {
@@ -247,6 +247,7 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   parser.size("--size", options.bytes, "Bytes of the buffer");
   parser.integer("--values", options.values, 1, 1 << 20, "So many values of that size, put and got by one call each");
   parser.integer("--rounds", options.rounds, 1, 100'000, "Timed puts, and gets");
+  parser.text("--pool", "NAME", options.pool, "Pool of the values; clients that run at once want one each");
   parser.text("--durability", "volatile|logged|durable", options.level,
               "What the puts survive: volatile, logged, durable [volatile]");
   add(parser, options.target);
