@@ -148,7 +148,7 @@ status stream_collectives::load_kernels() {
 status stream_collectives::make_region(const shape& agreed) {
   const auto ranks = static_cast<std::uint64_t>(size_);
   threads_ = static_cast<unsigned>(agreed.threads);
-  const std::uint64_t inbox_words = std::uint64_t{threads_} * 4;
+  const std::uint64_t inbox_words = std::uint64_t{threads_} * 2;
   small_bytes_ = std::min(agreed.small_bytes, inbox_words * agreed.blocks * 8);
   common_.rank = static_cast<std::uint32_t>(rank_);
   common_.size = static_cast<std::uint32_t>(size_);

@@ -23,7 +23,6 @@ namespace {
 
 constexpr unsigned kPollsBetweenLooks = 4096;
 constexpr std::uint64_t kTimedOut = 110;  // ETIMEDOUT
-constexpr unsigned kWordsTogether = 4;    // of a thread that are waited for at once
 
 PL_DEVICE std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
 
@@ -84,22 +83,12 @@ struct small_launch {
   PL_DEVICE void send(const stream_job& job, unsigned owner, std::uint64_t index, std::uint64_t word) const {
     store_vec16(inbox(job, owner, job.rank, index), vec16{word, mark});
   }
-  // Words index, index + stride ... below `last`, so many as `words` has, once all of them are there.
-  template <unsigned kWords>
-  PL_DEVICE bool receive(const stream_job& job, unsigned source, std::uint64_t index, std::uint64_t (&words)[kWords]) const {
-    const std::uint64_t stride = block_dim_x();
+  PL_DEVICE bool receive(const stream_job& job, unsigned source, std::uint64_t index, std::uint64_t& word) const {
+    const std::uint64_t address = inbox(job, job.rank, source, index);
     std::uint64_t begin_ns = 0;
     for (unsigned polls = 1;; ++polls) {
-      bool are_there = true;
-      vec16 found[kWords];
-      for (unsigned u = 0; u < kWords; ++u)
-        if (index + u * stride < last) found[u] = load_vec16(inbox(job, job.rank, source, index + u * stride));
-      for (unsigned u = 0; u < kWords; ++u) {
-        if (index + u * stride >= last) continue;
-        are_there = are_there && found[u].high == mark;
-        words[u] = found[u].low;
-      }
-      if (are_there) return true;
+      const vec16 found = load_vec16(address);
+      if (found.high == mark) return word = found.low, true;
       let_others_run();
       if (polls % kPollsBetweenLooks == 0 && must_stop(job, begin_ns)) return false;
     }
@@ -121,27 +110,18 @@ PL_DEVICE void reduce_small(const stream_job& job) {
       launch.send(job, peer, i, load_word<bits>(job, job.source + peer * job.source_stride, i));
     });
   bool is_good = true;
-  const std::uint64_t stride = block_dim_x();
   PL_NO_UNROLL
-  for (std::uint64_t i = launch.first + thread_x(); i < launch.last && is_good; i += kWordsTogether * stride) {
-    word_values<Numbers> sum[kWordsTogether];
+  for (std::uint64_t i = launch.first + thread_x(); i < launch.last && is_good; i += block_dim_x()) {
+    word_values<Numbers> sum;
     PL_NO_UNROLL
     for (unsigned rank = 0; rank < job.size && is_good; ++rank) {
-      std::uint64_t words[kWordsTogether] = {};
-      if (rank == job.rank) {
-        for (unsigned u = 0; u < kWordsTogether; ++u)
-          if (i + u * stride < launch.last)
-            words[u] = load_word<bits>(job, job.source + rank * job.source_stride, i + u * stride);
-      } else {
-        is_good = launch.receive(job, rank, i, words);
-      }
-      for (unsigned u = 0; u < kWordsTogether; ++u) {
-        if (rank == 0) sum[u].set(words[u]);
-        else sum[u].combine(job.op, words[u]);
-      }
+      std::uint64_t word = 0;
+      if (rank == job.rank) word = load_word<bits>(job, job.source + rank * job.source_stride, i);
+      else is_good = launch.receive(job, rank, i, word);
+      if (rank == 0) sum.set(word);
+      else sum.combine(job.op, word);
     }
-    for (unsigned u = 0; u < kWordsTogether; ++u)
-      if (is_good && i + u * stride < launch.last) store_word<bits>(job, job.destination, i + u * stride, sum[u].word());
+    if (is_good) store_word<bits>(job, job.destination, i, sum.word());
   }
   launch.end();
 }
@@ -161,16 +141,12 @@ PL_DEVICE void move_small(const stream_job& job) {
                                load_word<std::uint8_t>(job, job.source + job.rank * job.source_stride, i));
   }
   bool is_good = true;
-  const std::uint64_t stride = block_dim_x();
   PL_NO_UNROLL
-  for (std::uint64_t i = launch.first + thread_x(); i < launch.last && is_good; i += kWordsTogether * stride)
+  for (std::uint64_t i = launch.first + thread_x(); i < launch.last && is_good; i += block_dim_x())
     for_peers(job, [&](unsigned peer) {
-      std::uint64_t words[kWordsTogether] = {};
-      is_good = is_good && launch.receive(job, peer, i, words);
-      if (!is_good || !has_data) return;
-      for (unsigned u = 0; u < kWordsTogether; ++u)
-        if (i + u * stride < launch.last)
-          store_word<std::uint8_t>(job, job.destination + peer * job.destination_stride, i + u * stride, words[u]);
+      std::uint64_t word = 0;
+      is_good = is_good && launch.receive(job, peer, i, word);
+      if (is_good && has_data) store_word<std::uint8_t>(job, job.destination + peer * job.destination_stride, i, word);
     });
   launch.end();
 }
