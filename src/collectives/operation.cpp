@@ -143,11 +143,13 @@ result<operation> executor::all_gather(const buffer& source, const buffer& desti
 }
 
 device_combiner* executor::combiner_for(place source, place destination, std::size_t bytes, std::size_t width) {
-  // Up to here the CPU is quicker with the copies in and out than a kernel with its start. Where processes share a GPU, it
-  // has to turn from one to the other for each kernel: 0.3 ms on an H200.
-  const std::size_t max_cpu_bytes = messages_.is_gpu_shared() ? 1 << 20 : 32 << 10;
   const bool is_one_kind = source.is_device() && (destination.is_device() || destination.address == 0);
-  if (!is_one_kind || bytes <= max_cpu_bytes || (source.address | destination.address) % width != 0) return nullptr;
+  if (!is_one_kind || (source.address | destination.address) % width != 0) return nullptr;
+  // Up to here the CPU is quicker with the copies in and out than a kernel with its start. Where processes share a GPU, it
+  // has to turn from one to the other for each kernel: 0.3 ms on an H200. That question takes the messenger's lock, so it
+  // comes last.
+  constexpr std::size_t kMaxCpuBytes = 32 << 10, kMaxCpuBytesOfSharedGpu = 1 << 20;
+  if (bytes <= kMaxCpuBytes || (bytes <= kMaxCpuBytesOfSharedGpu && messages_.is_gpu_shared())) return nullptr;
   const auto cuda = cu::driver();
   if (!cuda) return nullptr;
   const auto found = cu::find_device_memory(**cuda, source.address);

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/checked_math.hpp"
 #include "base/text.hpp"
 #include "collectives/overlap.hpp"
 #include "cuda/kernel_image.hpp"
@@ -25,6 +26,13 @@ constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t divisor) no
   return (value + divisor - 1) / divisor;
 }
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept { return divide_up(value, unit) * unit; }
+
+// The bytes of one block of each rank.
+result<std::size_t> whole_of(std::size_t block, int ranks) {
+  const auto bytes = checked_mul(block, static_cast<std::uint64_t>(ranks));
+  if (!bytes) return failure{EINVAL, "the blocks are more than any memory has"};
+  return *bytes;
+}
 
 // What each rank tells the others at the opening. Plain bytes; a rank that failed says so.
 template <class Value>
@@ -249,14 +257,15 @@ status stream_collectives::all_reduce(cu::stream_t stream, std::uint64_t source,
 
 status stream_collectives::reduce_scatter(cu::stream_t stream, std::uint64_t source, std::uint64_t destination,
                                           std::size_t block, summation terms) {
-  const std::size_t width = size_of(terms.type), whole = block * static_cast<std::size_t>(size_);
+  const std::size_t width = size_of(terms.type);
   if (block % width != 0)
     return failure{EINVAL, format("%zu bytes are no whole number of %s elements", block, name_of(terms.type))};
-  if (block > SIZE_MAX / static_cast<std::size_t>(size_)) return failure{EINVAL, "the blocks are more than any memory has"};
+  const auto whole = whole_of(block, size_);
+  if (!whole) return whole.error();
   if (block == 0) return state();
-  if (auto done = check_memory(source, whole, width); !done) return done;
+  if (auto done = check_memory(source, *whole, width); !done) return done;
   if (auto done = check_memory(destination, block, width); !done) return done;
-  if (destination != source + static_cast<std::size_t>(rank_) * block && overlaps(source, whole, destination, block))
+  if (destination != source + static_cast<std::size_t>(rank_) * block && overlaps(source, *whole, destination, block))
     return overlap_failure();
   if (size_ == 1) return copy_alone(stream, source, destination, block);
   auto job = job_of(kStreamReduceScatter, source, destination, block);
@@ -268,12 +277,12 @@ status stream_collectives::reduce_scatter(cu::stream_t stream, std::uint64_t sou
 
 status stream_collectives::all_gather(cu::stream_t stream, std::uint64_t source, std::uint64_t destination,
                                       std::size_t block) {
-  const std::size_t whole = block * static_cast<std::size_t>(size_);
-  if (block > SIZE_MAX / static_cast<std::size_t>(size_)) return failure{EINVAL, "the blocks are more than any memory has"};
+  const auto whole = whole_of(block, size_);
+  if (!whole) return whole.error();
   if (block == 0) return state();
   if (auto done = check_memory(source, block, 1); !done) return done;
-  if (auto done = check_memory(destination, whole, 1); !done) return done;
-  if (source != destination + static_cast<std::size_t>(rank_) * block && overlaps(source, block, destination, whole))
+  if (auto done = check_memory(destination, *whole, 1); !done) return done;
+  if (source != destination + static_cast<std::size_t>(rank_) * block && overlaps(source, block, destination, *whole))
     return overlap_failure();
   if (size_ == 1) return copy_alone(stream, source, destination, block);
   auto job = job_of(kStreamAllGather, source, destination, block);
@@ -283,12 +292,12 @@ status stream_collectives::all_gather(cu::stream_t stream, std::uint64_t source,
 
 status stream_collectives::all_to_all(cu::stream_t stream, std::uint64_t source, std::uint64_t destination,
                                       std::size_t block) {
-  const std::size_t whole = block * static_cast<std::size_t>(size_);
-  if (block > SIZE_MAX / static_cast<std::size_t>(size_)) return failure{EINVAL, "the blocks are more than any memory has"};
+  const auto whole = whole_of(block, size_);
+  if (!whole) return whole.error();
   if (block == 0) return state();
-  if (auto done = check_memory(source, whole, 1); !done) return done;
-  if (auto done = check_memory(destination, whole, 1); !done) return done;
-  if (overlaps(source, whole, destination, whole))
+  if (auto done = check_memory(source, *whole, 1); !done) return done;
+  if (auto done = check_memory(destination, *whole, 1); !done) return done;
+  if (overlaps(source, *whole, destination, *whole))
     return failure{EINVAL, "source and destination overlap: an all-to-all on a stream needs separate memory"};
   if (size_ == 1) return copy_alone(stream, source, destination, block);
   auto job = job_of(kStreamAllToAll, source, destination, block);

@@ -229,12 +229,12 @@ std::string dma_domain::activity() const {
                 now.sleeps_by_descriptor ? "" : ", of which there are none");
 }
 
-result<dma_domain::window> dma_domain::find_window(const memory_handover::name& owner, std::uint32_t number,
+result<dma_domain::window> dma_domain::find_window(const memory_handover::name& owner, std::uint32_t id,
                                                    std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
-  const std::pair key{owner.place, number};
+  const std::pair key{owner.place, id};
   if (const auto found = windows_.find(key); found != windows_.end()) return found->second;
-  auto memory = memory_handover::fetch(owner, number, limit);
+  auto memory = memory_handover::fetch(owner, id, limit);
   if (!memory) return memory.error();
   auto made = session_->add_shared(memory->region);
   if (!made) return failure{made.code() == ENODEV || made.code() == EXDEV ? ENOTSUP : made.code(), made.error().message};

@@ -53,7 +53,7 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
     std::uint32_t place = 0;
   };
   // The other process is asked for it once. ENOTSUP: this GPU's copy engines do not reach it.
-  result<window> find_window(const memory_handover::name& owner, std::uint32_t window, std::chrono::milliseconds limit);
+  result<window> find_window(const memory_handover::name& owner, std::uint32_t id, std::chrono::milliseconds limit);
   // Of memory of this process. It stays bound while the piece lives.
   result<copy::channel_memory::piece> find_source(cu::device_ptr source, std::uint64_t bytes);
 

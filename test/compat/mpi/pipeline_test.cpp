@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "compat/mpi/device_memory.hpp"
@@ -180,56 +181,40 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
   }
 }
 
-// The offer is taken back, and the message goes through the ring. The next ones make no offer for a while.
-TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) {
-  const auto send = [](pipeline_peers& own, int pipe) {
+// One message for each of these ways, sent one after the other. The receiver lets an offer lapse where its message is to be
+// withdrawn. patience_ns 0: the offers wait as long as they do outside tests.
+void expect_ways(unsigned seed, std::uint64_t patience_ns, const std::vector<direct_state>& ways) {
+  const auto send = [&](pipeline_peers& own, int pipe) {
     const test::device_buffer data(kBytes);
-    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 6));
-    for (int i = 0; i < 2; ++i) {
+    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, seed));
+    if (patience_ns != 0) set_offer_patience_for_tests(patience_ns);
+    for (std::size_t i = 0; i < ways.size(); ++i) {
       auto message = begin_and_tell(own, pipe);
       if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
     }
     return 0;
   };
-  expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
-    for (const auto expected : {direct_state::withdrawn, direct_state::none}) {
+  expect_job_of_children(own_job(), send, [&](pipeline_peers& peers, child& sender) {
+    test::simulated_cuda();
+    for (const auto expected : ways) {
       const auto header = sender.read_value<message_header>();
       const auto message = peers.find(header);
       if (!message) return 19;
       while (expected == direct_state::withdrawn && message->shared().direct.load() != expected) usleep(1000);
       const auto got = receive_device_bytes(peers, header, 0);
       if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
-      if (got.bytes != test::random_bytes(kBytes, 6)) return 12;
+      if (got.bytes != test::random_bytes(kBytes, seed)) return 12;
     }
     return sender.end() == 0 ? 0 : 13;
   });
 }
 
+// The offer is taken back, and the message goes through the ring. The next ones make no offer for a while.
+TEST(MpiPipeline, AnOfferThatNobodyTakesIsWithdrawn) { expect_ways(6, 0, {direct_state::withdrawn, direct_state::none}); }
+
 // A receiver that has taken an offer before is offered the next message, too.
 TEST(MpiPipeline, OneOfferInVainToABusyReceiverEndsNothing) {
-  const auto send = [](pipeline_peers& own, int pipe) {
-    const test::device_buffer data(kBytes);
-    test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 7));
-    set_offer_patience_for_tests(1'000'000'000);
-    for (int i = 0; i < 3; ++i) {
-      auto message = begin_and_tell(own, pipe);
-      if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
-    }
-    return 0;
-  };
-  expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
-    test::simulated_cuda();
-    for (const auto expected : {direct_state::done, direct_state::withdrawn, direct_state::done}) {
-      const auto header = sender.read_value<message_header>();
-      const auto message = peers.find(header);
-      if (!message) return 19;
-      while (expected == direct_state::withdrawn && message->shared().direct.load() != expected) usleep(1000);
-      const auto got = receive_device_bytes(peers, header, 0);
-      if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
-      if (got.bytes != test::random_bytes(kBytes, 7)) return 12;
-    }
-    return sender.end() == 0 ? 0 : 13;
-  });
+  expect_ways(7, 1'000'000'000, {direct_state::done, direct_state::withdrawn, direct_state::done});
 }
 
 // The receiver works on a message that was sent before: the offer of the next one stands until its turn.
