@@ -42,18 +42,5 @@ PL_DEVICE void combine_all(unsigned op, std::uint64_t first, std::uint64_t secon
     combine_all<type##_numbers>(op, first, second, out, bytes);                                                         \
   }                                                                                                                     \
   PL_EXPORT_KERNEL(combine_##type)
-PL_COMBINATION(int8)
-PL_COMBINATION(int16)
-PL_COMBINATION(int32)
-PL_COMBINATION(int64)
-PL_COMBINATION(uint8)
-PL_COMBINATION(uint16)
-PL_COMBINATION(uint32)
-PL_COMBINATION(uint64)
-PL_COMBINATION(float16)
-PL_COMBINATION(bfloat16)
-PL_COMBINATION(float32)
-PL_COMBINATION(float64)
-PL_COMBINATION(float8_e4m3)
-PL_COMBINATION(float8_e5m2)
+PL_FOR_EACH_ELEMENT(PL_COMBINATION)
 #undef PL_COMBINATION

@@ -173,3 +173,20 @@ PL_DEVICE void store_part(bool is_aligned, std::uint64_t address, std::uint64_t 
 }
 
 }  // namespace pl::collectives
+
+// PL_DEFINE(name) for each type of element, whose numbers are name_numbers.
+#define PL_FOR_EACH_ELEMENT(PL_DEFINE) \
+  PL_DEFINE(int8)                      \
+  PL_DEFINE(int16)                     \
+  PL_DEFINE(int32)                     \
+  PL_DEFINE(int64)                     \
+  PL_DEFINE(uint8)                     \
+  PL_DEFINE(uint16)                    \
+  PL_DEFINE(uint32)                    \
+  PL_DEFINE(uint64)                    \
+  PL_DEFINE(float16)                   \
+  PL_DEFINE(bfloat16)                  \
+  PL_DEFINE(float32)                   \
+  PL_DEFINE(float64)                   \
+  PL_DEFINE(float8_e4m3)               \
+  PL_DEFINE(float8_e5m2)
