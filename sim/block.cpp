@@ -20,6 +20,7 @@ namespace {
 constexpr unsigned kPatientRounds = 2000;  // fruitless rounds before a polling block starts to sleep
 constexpr long kIdleSleepNs = 20'000;
 constexpr std::size_t kCachedTranslations = 4;
+constexpr std::size_t kPolledWords = 8;        // a thread that loads only these polls
 constexpr std::size_t kSharedAlignment = 128;  // a GPU's begins at 0 of its own address space
 
 class block_runner {
@@ -42,6 +43,14 @@ class block_runner {
     fiber stack;
     sim_abi::thread_ids ids{};
     state now = state::ended;
+    std::uint64_t loaded[kPolledWords] = {};  // addresses
+    std::size_t next_loaded = 0;
+    bool loads_something_new(std::uint64_t address) noexcept {
+      for (const std::uint64_t each : loaded)
+        if (each == address) return false;
+      loaded[next_loaded++ % kPolledWords] = address;
+      return true;
+    }
   };
 
   static void thread_main(void* runner);
@@ -205,7 +214,9 @@ const reach& block_runner::find(std::uint64_t address, std::size_t bytes, bool i
   // Accesses are powers of two, and a division by a variable would cost as much as all the rest here.
   if ((address & (bytes - 1)) != 0) [[unlikely]]
     fault(code::misaligned_address, address, "misaligned access");
-  has_progress_ |= is_write;
+  // What reads on through memory does not poll, and must not give its CPU away for it: where other threads want that, a
+  // yield costs a whole time slice (Linux 6.18), and a kernel would take seconds to read 256 KiB.
+  if (is_write || current_->loads_something_new(address)) has_progress_ = true;
   auto& space = address_space::instance();
   const std::uint64_t generation = space.generation();
   if (generation != cache_generation_) {

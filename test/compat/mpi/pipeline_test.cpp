@@ -85,6 +85,15 @@ std::optional<outgoing_message> begin_and_tell(pipeline_peers& peers, int pipe) 
   return message;
 }
 
+// Also tells how the bytes went. Only the sender can: once the receiver needs the message no more, its words are the next
+// one's.
+bool send_and_tell_way(pipeline_peers& peers, int pipe, const pieces& rows) {
+  auto message = begin_and_tell(peers, pipe);
+  if (!message || !send_rows(peers, *message, rows)) return false;
+  tell(pipe, message->shared().direct.load());
+  return true;
+}
+
 int send_device_bytes(const std::string& job, int pipe, std::uint64_t seed) {
   test::simulated_cuda();
   const test::current_device current;
@@ -110,10 +119,9 @@ void expect_message(pipeline_peers& peers, const message_header& header, std::ui
   EXPECT_EQ(got, test::random_bytes(kBytes, seed));
 }
 
-// The message into device memory of this process; how its bytes came.
+// The message into device memory of this process.
 struct device_receive {
   status outcome;
-  direct_state way = direct_state::none;
   std::vector<unsigned char> bytes;
 };
 
@@ -126,7 +134,6 @@ device_receive receive_device_bytes(pipeline_peers& peers, const message_header&
   auto message = peers.find(header);
   if (!message) return out.outcome = message.error(), out;
   out.outcome = receive_rows(peers, *message, one_row(data.pointer(), header.bytes), place_kind::device);
-  out.way = message->shared().direct.load();
   out.bytes = test::device_bytes(data.pointer(), header.bytes);
   return out;
 }
@@ -156,10 +163,8 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
     const test::device_buffer data(kBytes);
     test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, 5));
     set_offer_patience_for_tests(20'000'000'000);
-    for (int i = 0; i < 3; ++i) {
-      auto message = begin_and_tell(own, pipe);
-      if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
-    }
+    for (int i = 0; i < 3; ++i)
+      if (!send_and_tell_way(own, pipe, one_row(data.pointer(), kBytes))) return 2;
     return 0;
   };
   for (const int device : {0, 1}) {
@@ -173,7 +178,7 @@ TEST(MpiPipeline, ReadsDeviceMemoryWhereItIs) {
         auto message = peers.find(sender.read_value<message_header>());
         if (!message || !receive_rows(peers, *message, one_row(destination.pointer(), kBytes), place_kind::device))
           return 10;
-        if (message->shared().direct.load() != direct_state::done) return 11;
+        if (sender.read_value<direct_state>() != direct_state::done) return 11;
         if (test::device_bytes(destination.pointer(), kBytes) != test::random_bytes(kBytes, 5)) return 12;
       }
       return sender.end() == 0 ? 0 : 13;
@@ -188,10 +193,8 @@ void expect_ways(unsigned seed, std::uint64_t patience_ns, const std::vector<dir
     const test::device_buffer data(kBytes);
     test::set_device_bytes(data.pointer(), test::random_bytes(kBytes, seed));
     if (patience_ns != 0) set_offer_patience_for_tests(patience_ns);
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      auto message = begin_and_tell(own, pipe);
-      if (!message || !send_rows(own, *message, one_row(data.pointer(), kBytes))) return 2;
-    }
+    for (std::size_t i = 0; i < ways.size(); ++i)
+      if (!send_and_tell_way(own, pipe, one_row(data.pointer(), kBytes))) return 2;
     return 0;
   };
   expect_job_of_children(own_job(), send, [&](pipeline_peers& peers, child& sender) {
@@ -202,7 +205,8 @@ void expect_ways(unsigned seed, std::uint64_t patience_ns, const std::vector<dir
       if (!message) return 19;
       while (expected == direct_state::withdrawn && message->shared().direct.load() != expected) usleep(1000);
       const auto got = receive_device_bytes(peers, header, 0);
-      if (!got.outcome || got.way != expected) return 20 + static_cast<int>(got.way);
+      const auto way = sender.read_value<direct_state>();
+      if (!got.outcome || way != expected) return 20 + static_cast<int>(way);
       if (got.bytes != test::random_bytes(kBytes, seed)) return 12;
     }
     return sender.end() == 0 ? 0 : 13;
@@ -225,8 +229,7 @@ TEST(MpiPipeline, AnOfferStandsWhileItsReceiverTakesEarlierMessages) {
     auto earlier = begin_and_tell(own, pipe);
     if (!earlier) return 1;
     set_offer_patience_for_tests(100'000'000);
-    auto message = begin_and_tell(own, pipe);
-    return message && send_rows(own, *message, one_row(data.pointer(), kBytes)) ? 0 : 2;
+    return send_and_tell_way(own, pipe, one_row(data.pointer(), kBytes)) ? 0 : 2;
   };
   expect_job_of_children(own_job(), send, [](pipeline_peers& peers, child& sender) {
     test::simulated_cuda();
@@ -238,7 +241,8 @@ TEST(MpiPipeline, AnOfferStandsWhileItsReceiverTakesEarlierMessages) {
       earlier->shared().taken.store(static_cast<std::uint64_t>(i));
     }
     const auto got = receive_device_bytes(peers, header, 0);
-    if (!got.outcome || got.way != direct_state::done) return 20 + static_cast<int>(got.way);
+    const auto way = sender.read_value<direct_state>();
+    if (!got.outcome || way != direct_state::done) return 20 + static_cast<int>(way);
     return sender.end() == 0 ? 0 : 13;
   });
 }
