@@ -34,8 +34,9 @@ status device_combiner::load() {
   module_ = *loaded;
   for (unsigned i = 0; i < kElements; ++i) {
     const std::string name = std::string("combine_") + name_of(static_cast<element>(i));
-    if (const auto rc = cuda.cuModuleGetFunction(&kernels_[i], module_, name.c_str()); rc != cu::error_code::success)
-      return cu::make_error(cuda, rc, "the kernel " + name);
+    const auto found = cu::find_kernel(cuda, module_, name.c_str());
+    if (!found) return found.error();
+    kernels_[i] = *found;
   }
   if (const auto rc = cuda.cuStreamCreate(&stream_, cu::stream_flag::non_blocking); rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "a stream for reductions");

@@ -136,8 +136,9 @@ status stream_collectives::load_kernels() {
   if (!loaded) return loaded.error();
   module_ = *loaded;
   const auto find = [&](cu::function_t& function, const std::string& name) -> status {
-    const auto rc = gpu_.cuda->cuModuleGetFunction(&function, module_, name.c_str());
-    if (rc != cu::error_code::success) return cu::make_error(*gpu_.cuda, rc, "the kernel " + name);
+    const auto found = cu::find_kernel(*gpu_.cuda, module_, name.c_str());
+    if (!found) return found.error();
+    function = *found;
     return {};
   };
   if (auto done = find(move_small_, "stream_move_small"); !done) return done;

@@ -2,6 +2,7 @@
 #include "cuda/kernel_image.hpp"
 
 #include <cerrno>
+#include <string>
 
 namespace pl::cu {
 
@@ -18,6 +19,13 @@ result<module_t> load_kernels(const driver_table& cuda, const kernel_image& imag
   if (const result_t rc = cuda.cuModuleLoadData(&module, wanted); rc != error_code::success)
     return make_error(cuda, rc, "loading Peerlane's kernels");
   return module;
+}
+
+result<function_t> find_kernel(const driver_table& cuda, module_t module, const char* name) {
+  function_t function = nullptr;
+  if (const result_t rc = cuda.cuModuleGetFunction(&function, module, name); rc != error_code::success)
+    return make_error(cuda, rc, std::string("the kernel ") + name);
+  return function;
 }
 
 }  // namespace pl::cu

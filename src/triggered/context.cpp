@@ -135,9 +135,11 @@ status context::parts::load_kernel() {
                 {&methods.counted_wait, "stream_wait_counted"},
                 {&post_kernels.put, "stream_dma_put"},
                 {&post_kernels.counted_put, "stream_dma_put_counted"}};
-  for (const auto& one : wanted)
-    if (const auto rc = gpu.cuda->cuModuleGetFunction(one.function, module, one.name); rc != cu::error_code::success)
-      return cu::make_error(*gpu.cuda, rc, "the kernel " + std::string(one.name));
+  for (const auto& one : wanted) {
+    const auto found = cu::find_kernel(*gpu.cuda, module, one.name);
+    if (!found) return found.error();
+    *one.function = *found;
+  }
   return {};
 }
 
