@@ -110,6 +110,29 @@ TEST_F(Kernels, APollingKernelIsAnsweredByTheCpu) {
   CU_OK(cuCtxSynchronize());
 }
 
+// Where other threads want the CPU, a block that gave it away between its loads would take seconds to read 256 KiB.
+TEST_F(Kernels, WhoReadsThroughMemoryKeepsItsCpuAndWhoPollsGivesItAway) {
+  constexpr std::uint64_t kWords = 20'000;
+  for (const unsigned threads : {1u, 16u}) {
+    const device_ptr sum = allocate(4), words = allocate(4 * kWords);
+    CU_OK(cuMemsetD32_v2(sum, 0, 1));
+    CU_OK(cuMemsetD32_v2(words, 3, kWords));
+    const auto before = peerlaneSimIdleRounds();
+    CU_OK(launch("sum_words", 1, threads, 0, sum, words, kWords));
+    std::uint32_t got = 0;
+    CU_OK(cuMemcpyDtoH_v2(&got, sum, 4));
+    EXPECT_EQ(got, 3 * kWords);
+    EXPECT_LT(peerlaneSimIdleRounds() - before, 10u) << threads << " threads";
+  }
+  void* flag = nullptr;
+  CU_OK(cuMemHostAlloc(&flag, 4096, 0));
+  const auto before = peerlaneSimIdleRounds();
+  CU_OK(launch("spin_for_ever", 1, 2, 0, reinterpret_cast<device_ptr>(flag)));
+  while (peerlaneSimIdleRounds() - before < 100) std::this_thread::yield();
+  __atomic_store_n(static_cast<std::uint32_t*>(flag), 1u, __ATOMIC_RELEASE);
+  CU_OK(cuCtxSynchronize());
+}
+
 TEST_F(Kernels, APollingKernelSeesDeviceMemoryWrittenThroughAnExport) {
   const device_ptr flag = allocate(4u << 20);
   exported_range view(flag, 4096, 0);

@@ -19,6 +19,7 @@ PL_CUDA_DRIVER_FUNCTIONS(PL_DECLARE)
 #undef PL_DECLARE
 int peerlaneSimVersion();
 unsigned long long peerlaneSimQueueWaits();
+unsigned long long peerlaneSimIdleRounds();
 void peerlaneSimFail(const char* call, int nth, int code);
 int peerlaneSimObjectFd(unsigned client, unsigned object);
 unsigned long long peerlaneSimObjectBytes(unsigned client, unsigned object);

@@ -37,6 +37,14 @@ PL_KERNEL void copy_vectors(void* destination, const void* source, std::uint64_t
 }
 PL_EXPORT_KERNEL(copy_vectors)
 
+// The sum of n words: many loads, one store.
+PL_KERNEL void sum_words(std::uint64_t out, std::uint64_t words, std::uint64_t n) {
+  std::uint32_t sum = 0;
+  for (std::uint64_t i = thread_x(); i < n; i += block_dim_x()) sum += load_relaxed<std::uint32_t>(words + 4 * i);
+  atomic_add<std::uint32_t>(out, sum);
+}
+PL_EXPORT_KERNEL(sum_words)
+
 PL_KERNEL void write_word(std::uint64_t address, std::uint64_t value) { store_relaxed<std::uint64_t>(address, value); }
 PL_EXPORT_KERNEL(write_word)
 
