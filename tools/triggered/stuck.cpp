@@ -15,7 +15,9 @@
 namespace pl::async {
 namespace {
 
-constexpr std::uint64_t kSettledNs = 20'000'000;  // without another stream at its wait, none will come
+// Without another stream at its wait for so long, none will come. The simulated GPU's streams are threads, which a busy
+// machine keeps waiting.
+constexpr std::uint64_t kSettledNs = 20'000'000, kSettledSimulatedNs = 300'000'000;
 constexpr std::uint64_t kReleaseLimitNs = 10'000'000'000;
 
 struct turn {
@@ -34,9 +36,10 @@ int count_standing(const channels& channel) {
 
 // Streams share the hardware's queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default), so perhaps not all can come to their
 // waits.
-int wait_until_settled(const channels& channel) {
+int wait_until_settled(const channels& channel, bool is_simulated) {
+  const std::uint64_t settled_ns = is_simulated ? kSettledSimulatedNs : kSettledNs;
   int standing = 0;
-  for (auto settled_since = monotonic_ns(); monotonic_ns() - settled_since < kSettledNs;) {
+  for (auto settled_since = monotonic_ns(); monotonic_ns() - settled_since < settled_ns;) {
     const int now = count_standing(channel);
     if (now == static_cast<int>(channel.size())) return now;
     if (now != standing) settled_since = monotonic_ns();
@@ -51,7 +54,7 @@ turn release_all(const station& session, const channels& channel,
   turn out;
   for (std::size_t i = 0; i < channel.size(); ++i)
     static_cast<void>(tools::must(channel[i]->wait_signal(streams[i]->get())));
-  out.standing = wait_until_settled(channel);
+  out.standing = wait_until_settled(channel, session.cuda().is_simulated);
   for (const auto& stream : streams)
     if (session.cuda().cuStreamQuery(stream->get()) == cu::error_code::success)
       throw tools::tool_failure("a stream went past a wait for which nobody had signalled");
