@@ -78,8 +78,7 @@ class block_runner {
   unsigned alive_ = 0;
   unsigned waiting_ = 0;
   cuda_thread* current_ = nullptr;
-  bool has_progress_ = false;    // something but polling happened
-  bool looks_at_loads_ = false;  // there was nothing but loads for some rounds: are they of new words?
+  bool has_progress_ = false;  // something but polling happened
   unsigned idle_rounds_ = 0;
   unsigned polls_ = 0;
   std::vector<std::uint64_t> shared_;
@@ -104,7 +103,6 @@ void block_runner::prepare(std::uint64_t index) {
   const launch& w = *work_;
   count_ = alive_ = w.threads_per_block();
   waiting_ = idle_rounds_ = polls_ = 0;
-  looks_at_loads_ = false;
   shared_.assign((w.shared_bytes + kSharedAlignment) / sizeof(std::uint64_t) + 1, 0);
   const auto first = reinterpret_cast<std::uintptr_t>(shared_.data());
   void* const shared = reinterpret_cast<void*>((first + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment);
@@ -171,13 +169,9 @@ void block_runner::release_barrier() {
 void block_runner::relax() {
   if (has_progress_) {
     idle_rounds_ = 0;
-    looks_at_loads_ = false;
     return;
   }
-  if (++idle_rounds_ <= kRoundsBeforeLook) {
-    looks_at_loads_ = idle_rounds_ == kRoundsBeforeLook;
-    return;
-  }
+  if (++idle_rounds_ <= kRoundsBeforeLook) return;
   g_idle_rounds.fetch_add(1, std::memory_order_relaxed);
   if (idle_rounds_ < kPatientRounds) {
     sched_yield();
@@ -228,7 +222,7 @@ const reach& block_runner::find(std::uint64_t address, std::size_t bytes, bool i
     fault(code::misaligned_address, address, "misaligned access");
   // What reads on through memory does not poll, and must not give its CPU away for it: where other threads want that, a
   // yield costs a whole time slice (Linux 6.18), and a kernel would take seconds to read 256 KiB.
-  if (is_write || (looks_at_loads_ && current_->loads_something_new(address))) has_progress_ = true;
+  if (is_write || (idle_rounds_ >= kRoundsBeforeLook && current_->loads_something_new(address))) has_progress_ = true;
   auto& space = address_space::instance();
   const std::uint64_t generation = space.generation();
   if (generation != cache_generation_) {
