@@ -2,9 +2,6 @@
 // Memory at the GPU addresses that DMA channels use. A client of the resource manager makes such address spaces and puts
 // memory into them; nothing of CUDA's own addresses is in there.
 //
-// Host memory is reached through the kernel (process_vm_readv), so pages that the program has unmapped are a fault of the
-// channel and not a crash of the program.
-//
 // Not thread-safe: the resource manager's lock covers it.
 #pragma once
 
@@ -19,7 +16,9 @@ namespace pl::sim {
 // What a GPU address or a CPU mapping shows. Device memory is a file that anybody may map; host memory is the caller's.
 class channel_memory {
  public:
-  channel_memory(std::byte* bytes, std::uint64_t size_bytes, int fd) : bytes_(bytes), size_bytes_(size_bytes), fd_(fd) {}
+  // `pinned`: another mapping of host memory, which stays mapped (sim/host_memory.hpp).
+  channel_memory(std::byte* bytes, std::uint64_t size_bytes, int fd, std::byte* pinned = nullptr)
+      : bytes_(bytes), pinned_(pinned), size_bytes_(size_bytes), fd_(fd) {}
   virtual ~channel_memory() = default;
   channel_memory(const channel_memory&) = delete;
   channel_memory& operator=(const channel_memory&) = delete;
@@ -39,9 +38,12 @@ class channel_memory {
   bool is_inside(std::uint64_t offset, std::uint64_t count) const {
     return offset <= size_bytes_ && count <= size_bytes_ - offset;
   }
+  bool may_be_gone() const { return is_host() && pinned_ == nullptr; }
+  std::byte* place(std::uint64_t offset) const { return (pinned_ != nullptr ? pinned_ : bytes_) + offset; }
   bool can_reach(std::uint64_t offset) const;
 
   std::byte* bytes_;
+  std::byte* pinned_;
   std::uint64_t size_bytes_;
   int fd_;
 };

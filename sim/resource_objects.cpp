@@ -7,16 +7,11 @@
 #include <iterator>
 #include <set>
 
+#include "sim/host_memory.hpp"
 #include "sim/resource_calls.hpp"
 
 namespace pl::sim {
 namespace {
-
-// Memory of this process. It is not pinned: pages that go away are a fault of the channel that reaches for them.
-class host_memory final : public channel_memory {
- public:
-  host_memory(std::byte* bytes, std::uint64_t size_bytes) : channel_memory(bytes, size_bytes, -1) {}
-};
 
 // ENOMEM for a range with holes.
 bool is_mapped(std::uint64_t address, std::uint64_t size_bytes) {
@@ -203,7 +198,7 @@ std::uint32_t resource_manager::alloc_host(const rm::host_memory_params& params)
   made.parent = params.parent;
   made.object_class = params.object_class;
   made.board = device->board;
-  made.memory = std::make_shared<host_memory>(reinterpret_cast<std::byte*>(params.address), size_bytes);
+  made.memory = pin_host_memory(reinterpret_cast<std::byte*>(params.address), size_bytes);
   clients_[params.root].objects[params.object] = std::move(made);
   return rm::status_ok;
 }

@@ -106,8 +106,8 @@ struct arrival_buffer::polled_read {
 
 namespace {
 
-result<std::byte*> make_pages(std::size_t bytes) {
-  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+result<std::byte*> make_pages(std::size_t bytes, int sharing) {
+  void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) return failure{errno, "no memory for copies by DMA channel: " + errno_text(errno)};
   madvise(pages, bytes, MADV_DONTFORK);
   madvise(pages, bytes, MADV_HUGEPAGE);
@@ -120,7 +120,8 @@ result<std::byte*> make_pages(std::size_t bytes) {
 result<std::unique_ptr<arrival_buffer>> arrival_buffer::open(std::shared_ptr<address_space> space) {
   std::unique_ptr<arrival_buffer> made(new arrival_buffer);
   made->space_ = std::move(space);
-  auto pages = make_pages(kPolledBytes);
+  // Shared, since the simulated engine writes whole words into such memory alone.
+  auto pages = make_pages(kPolledBytes, MAP_SHARED);
   if (!pages) return pages.error();
   made->memory_ = *pages;
   made->sentinel_ = random_word();
@@ -134,7 +135,7 @@ result<std::unique_ptr<arrival_buffer>> arrival_buffer::open(std::shared_ptr<add
 
 status arrival_buffer::open_ring() {
   if (ring_ == nullptr) {
-    auto pages = make_pages(kRingBytes);
+    auto pages = make_pages(kRingBytes, MAP_PRIVATE);
     if (!pages) return pages.error();
     ring_ = *pages;
   }

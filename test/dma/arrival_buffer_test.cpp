@@ -87,6 +87,27 @@ TEST(arrival_buffer, BringsEveryByteWhateverTheOrder) {
   }
 }
 
+// The kernel's copies can be interrupted within a word; those of an engine are not.
+TEST(arrival_buffer, ItsWordsAreWrittenWholeByTheSimulatedEngine) {
+  fake_engine io;
+  test::channel_setting rig(io);
+  const auto queue = rig.open();
+  constexpr std::size_t kBytes = 1u << 20;
+  auto* const pages =
+      static_cast<std::uint64_t*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  auto bound = rig.space->bind_host(pages, kBytes);
+  ASSERT_TRUE(bound) << bound.error().message;
+  auto* const words = reinterpret_cast<std::uint64_t*>(rig.host);
+  for (std::size_t i = 0; i < kBytes / sizeof *words; ++i) words[i] = i * 0x0101'0101'0101'0101;
+  ASSERT_TRUE(queue->wait(*queue->copy(rig.device_at(0), rig.host_at(0), kBytes), kTimeoutNs));
+  ASSERT_TRUE(queue->wait(*queue->copy(bound->address(), rig.device_at(0), kBytes), kTimeoutNs));
+  EXPECT_EQ(std::memcmp(pages, words, kBytes), 0);
+  munmap(pages, kBytes);  // pinned pages stay
+  EXPECT_TRUE(queue->wait(*queue->copy(bound->address(), rig.device_at(0), kBytes), kTimeoutNs));
+  EXPECT_TRUE(queue->wait(*queue->copy(rig.device_at(0), bound->address(), kBytes), kTimeoutNs));
+}
+
 // What lay in the buffer before comes back as data: among it the sentinel itself.
 TEST(arrival_buffer, DataThatIsTheSentinelArrivesToo) {
   fake_engine io;
