@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/test.sh [PRESET...]: builds these presets (release, which users run, if none is named) and runs every test of each. All of
-# them run even if one fails; the last line counts all. Environment: JOBS, CTEST_ARGS (for example "-R Env").
+# them run even if one fails; the last line counts all. Environment: JOBS, CTEST_ARGS (for example "-R Env"), and TEST_END_S: seconds
+# of `date +%s` when other presets than release should have ended. Each then runs in quarters, every fourth test in turn, as long as
+# there is time for another; what was left out is said and counted as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
@@ -29,21 +31,61 @@ prefix_for() {
 # What passed is counted, not listed: the log of a green run is short enough to be read.
 show() { grep -vE '^ +Start +[0-9]+: | +Passed +[0-9.]+ sec$' || true; }
 
+# time_for SECONDS: whether so much is left.
+time_for() { [ -z "${TEST_END_S:-}" ] || [ $(($(date +%s) + $1)) -le "$TEST_END_S" ]; }
+
+# Tests of quarters $2 to 4 of preset $1.
+tests_left() {
+  local quarter count=0
+  for quarter in $(seq "$2" 4); do
+    # shellcheck disable=SC2086 # CTEST_ARGS is a list of words
+    count=$((count + $(ctest --preset "$1" -N -I "$quarter,,4" ${CTEST_ARGS:-} | sed -n 's/^Total Tests: //p')))
+  done
+  echo "$count"
+}
+
+# run_tests REPORT MORE...: of $preset. A test that fails is run once more, with its first output kept: machines are shared and some
+# tests wait for others. One that then passes is named at the end.
+run_tests() {
+  local report=$PWD/build/$preset/$1
+  shift
+  # shellcheck disable=SC2086 # prefix and CTEST_ARGS are lists of words
+  $prefix ctest --preset "$preset" -j "$jobs" --repeat until-pass:2 --output-junit "$report" "$@" ${CTEST_ARGS:-} 2>&1 |
+    tee -a "build/$preset/ctest.log" | show || failed=1
+  reports+=("$preset=$report")
+}
+
+run_quarters() {
+  local quarter began took=0 left
+  for quarter in 1 2 3 4; do
+    if ! time_for "$took"; then
+      left=$(tests_left "$preset" "$quarter")
+      echo "$left" >"build/$preset/tests-left"
+      echo "test: NOT RUN: $left tests of $preset (TEST_END_S has come)"
+      return
+    fi
+    began=$SECONDS
+    run_tests "junit-$quarter.xml" -I "$quarter,,4"
+    took=$((SECONDS - began))
+  done
+}
+
+build_s=0
 for preset in "${presets[@]}"; do
   echo "== $preset"
   if ! prefix=$(prefix_for "$preset"); then
     echo "test: NOT RUN: $preset (ThreadSanitizer cannot place its memory on this kernel: lower vm.mmap_rnd_bits to 28)"
     continue
   fi
+  if [ "$preset" != release ] && ! time_for "$build_s"; then
+    echo "test: NOT RUN: $preset (TEST_END_S would come while it is built)"
+    continue
+  fi
+  began=$SECONDS
   scripts/build.sh "$preset" --tests
-  report=$PWD/build/$preset/junit.xml
-  rm -f "$report"
-  # A test that fails is run once more, with its first output kept: machines are shared and some tests wait for others. One that
-  # then passes is named at the end.
-  # shellcheck disable=SC2086 # prefix and CTEST_ARGS are lists of words
-  $prefix ctest --preset "$preset" -j "$jobs" --repeat until-pass:2 --output-junit "$report" ${CTEST_ARGS:-} 2>&1 |
-    tee "build/$preset/ctest.log" | show || failed=1
-  reports+=("$preset=$report")
+  build_s=$((SECONDS - began))
+  rm -f "build/$preset/"junit*.xml "build/$preset/tests-left" "build/$preset/ctest.log"
+  if [ "$preset" = release ] || [ -z "${TEST_END_S:-}" ]; then run_tests junit.xml; else run_quarters; fi
 done
 
 python3 scripts/test_summary.py "${reports[@]}" || failed=1

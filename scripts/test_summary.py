@@ -4,7 +4,8 @@
 
     scripts/test_summary.py PRESET=REPORT.xml...      exit 1 if a test failed, a report is missing, or nothing ran
 
-Beside a report, ctest.log (if there is one) tells which tests passed at their second try only: they are named too.
+Beside a report, ctest.log (if there is one) tells which tests passed at their second try only: they are named too; and
+tests-left how many tests of the preset were not begun.
 """
 
 import re
@@ -47,15 +48,22 @@ def second_tries(preset, log, failures):
 
 
 def main(arguments):
-    counts, failures, skips, unchecked, retried = Counter(), [], Counter(), set(), []
+    counts, failures, skips, unchecked, folders = Counter(), [], Counter(), set(), {}
     for argument in arguments:
         preset, _, path = argument.partition("=")
         if Path(path).is_file():
             add_report(preset, path, counts, failures, skips, unchecked)
-            retried += second_tries(preset, Path(path).with_name("ctest.log"), failures)
+            folders[preset] = Path(path).parent
         else:
             counts["failed"] += 1
             failures.append(f"{preset}: no report was written: ctest did not run")
+    retried = []
+    for preset, folder in folders.items():
+        retried += second_tries(preset, folder / "ctest.log", failures)
+        if (folder / "tests-left").is_file():
+            left = int((folder / "tests-left").read_text())
+            counts["skipped"] += left
+            skips[f"{preset}: no time was left for it (TEST_END_S)"] += left
     for name in failures[:MAX_NAMED]:
         print(f"failed: {name}")
     if len(failures) > MAX_NAMED:

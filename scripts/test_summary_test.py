@@ -48,6 +48,17 @@ class Summary(unittest.TestCase):
         case = '<testcase name="lint" status="run"><system-out>lint: NOT CHECKED: layout\nlint: 3 files</system-out></testcase>'
         self.assertEqual(run(case, case), (0, ["not checked: layout", "2 passed, 0 failed, 0 skipped"]))
 
+    def test_what_no_time_was_left_for_is_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for quarter in (1, 2):
+                (Path(folder) / f"junit-{quarter}.xml").write_text(f"<testsuite>{PASSED}</testsuite>")
+            (Path(folder) / "tests-left").write_text("7\n")
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                code = test_summary.main([f"p={folder}/junit-1.xml", f"p={folder}/junit-2.xml"])
+        self.assertEqual((code, output.getvalue().split("\n")[:2]),
+                         (0, ["skipped: 7 x p: no time was left for it (TEST_END_S)", "2 passed, 0 failed, 7 skipped"]))
+
     def test_second_tries_are_named(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "junit.xml").write_text(f"<testsuite>{PASSED}{FAILED}</testsuite>")

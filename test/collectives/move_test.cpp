@@ -10,13 +10,7 @@ namespace {
 
 constexpr std::size_t kSizes[] = {0, 1, 7, 1000, 70001};
 
-struct memory_case {
-  const char* name;
-  int size;
-  gpus layout;
-};
-
-class moves : public testing::TestWithParam<memory_case> {
+class moves : public testing::TestWithParam<ranks_case> {
  protected:
   // Once for each size, and each place of the source and the destination.
   void check(collective kind, const std::function<int(const rank_of_job&, std::size_t, bool is_in_place)>& body) {
@@ -34,10 +28,10 @@ class moves : public testing::TestWithParam<memory_case> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(ranks, moves,
-                         testing::Values(memory_case{"host_1", 1, gpus::none}, memory_case{"host_2", 2, gpus::none},
-                                         memory_case{"host_3", 3, gpus::none}, memory_case{"host_4", 4, gpus::none},
-                                         memory_case{"host_5", 5, gpus::none}, memory_case{"device_2", 2, gpus::one_each},
-                                         memory_case{"device_3", 3, gpus::shared}),
+                         testing::Values(ranks_case{"host_1", 1, gpus::none}, ranks_case{"host_2", 2, gpus::none},
+                                         ranks_case{"host_3", 3, gpus::none}, ranks_case{"host_4", 4, gpus::none},
+                                         ranks_case{"host_5", 5, gpus::none}, ranks_case{"device_2", 2, gpus::one_each},
+                                         ranks_case{"device_3", 3, gpus::shared}),
                          [](const auto& values) { return std::string(values.param.name); });
 
 std::vector<unsigned char> blocks_from_all(int size, int destination, std::size_t bytes) {

@@ -19,6 +19,13 @@ struct rank_of_job {
   bool has_gpu = false;
 };
 
+// What a test runs with, by name.
+struct ranks_case {
+  const char* name;
+  int size;
+  gpus layout;
+};
+
 // Processes that do not answer 0. `killed` may die by a signal.
 inline int run_ranks(int size, gpus layout, const std::function<int(const rank_of_job&)>& body, int killed = -1) {
   return messaging::run_job(

@@ -7,13 +7,7 @@
 namespace pl::collectives {
 namespace {
 
-struct memory_case {
-  const char* name;
-  int size;
-  gpus layout;
-};
-
-class reductions : public testing::TestWithParam<memory_case> {
+class reductions : public testing::TestWithParam<ranks_case> {
  protected:
   void check(collective kind, const std::function<int(const rank_of_job&, summation, std::size_t, bool)>& body) {
     // 70001 elements of 8 bytes, by the ring with 2 ranks, are blocks of more than a segment.
@@ -47,10 +41,10 @@ class reductions : public testing::TestWithParam<memory_case> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(ranks, reductions,
-                         testing::Values(memory_case{"host_1", 1, gpus::none}, memory_case{"host_2", 2, gpus::none},
-                                         memory_case{"host_3", 3, gpus::none}, memory_case{"host_4", 4, gpus::none},
-                                         memory_case{"host_5", 5, gpus::none}, memory_case{"device_2", 2, gpus::one_each},
-                                         memory_case{"device_3", 3, gpus::shared}),
+                         testing::Values(ranks_case{"host_1", 1, gpus::none}, ranks_case{"host_2", 2, gpus::none},
+                                         ranks_case{"host_3", 3, gpus::none}, ranks_case{"host_4", 4, gpus::none},
+                                         ranks_case{"host_5", 5, gpus::none}, ranks_case{"device_2", 2, gpus::one_each},
+                                         ranks_case{"device_3", 3, gpus::shared}),
                          [](const auto& values) { return std::string(values.param.name); });
 
 TEST_P(reductions, reduce) {

@@ -18,7 +18,7 @@ namespace {
 
 // ---- What is refused
 
-struct request {
+struct paged_request {
   std::vector<std::uint64_t> target{0x10000, 0x20000}, origin{0x30000, 0x40000};
   std::vector<std::int64_t> to_indices{3, 1, 7}, from_indices{0, 2, 2};
   block_transfer blocks;
@@ -41,7 +41,7 @@ std::string reason_of(const block_transfer& blocks) {
 }
 
 TEST(BlockTransfer, SensibleRequestsAreAccepted) {
-  request asked;
+  paged_request asked;
   EXPECT_EQ(reason_of(asked.build()), "");
   asked.build().destination.indices = {};
   EXPECT_EQ(reason_of(asked.blocks), "") << "blocks 0, 1, 2";
@@ -55,18 +55,18 @@ TEST(BlockTransfer, SensibleRequestsAreAccepted) {
 
 TEST(BlockTransfer, EachMistakeIsNamedWithItsPlace) {
   const auto expect = [](const char* part, auto change) {
-    request asked;
+    paged_request asked;
     asked.build();
     change(asked);
     const std::string reason = reason_of(asked.blocks);
     EXPECT_NE(reason.find(part), std::string::npos) << part << " / " << reason;
   };
-  expect("index 1 of the source is 8; its planes hold blocks 0 to 7", [](request& r) { r.from_indices[1] = 8; });
-  expect("index 2 of the destination is -1", [](request& r) { r.to_indices[2] = -1; });
-  expect("index 2 of the destination: block 3 is written twice", [](request& r) { r.to_indices[2] = 3; });
-  expect("stride of 255 bytes is shorter", [](request& r) { r.blocks.source.stride_bytes = 255; });
-  expect("hold no block of 256", [](request& r) { r.blocks.source.plane_bytes = 255; });
-  expect("9 blocks are asked for, a plane of the source holds 8", [](request& r) {
+  expect("index 1 of the source is 8; its planes hold blocks 0 to 7", [](paged_request& r) { r.from_indices[1] = 8; });
+  expect("index 2 of the destination is -1", [](paged_request& r) { r.to_indices[2] = -1; });
+  expect("index 2 of the destination: block 3 is written twice", [](paged_request& r) { r.to_indices[2] = 3; });
+  expect("stride of 255 bytes is shorter", [](paged_request& r) { r.blocks.source.stride_bytes = 255; });
+  expect("hold no block of 256", [](paged_request& r) { r.blocks.source.plane_bytes = 255; });
+  expect("9 blocks are asked for, a plane of the source holds 8", [](paged_request& r) {
     r.blocks.source.indices = {};
     r.to_indices.assign(9, 0);
     std::iota(r.to_indices.begin(), r.to_indices.end(), 0);
@@ -74,21 +74,21 @@ TEST(BlockTransfer, EachMistakeIsNamedWithItsPlace) {
     r.blocks.destination.indices = block_indices(r.to_indices.data());
     r.blocks.count = 9;
   });
-  expect("the destination has 2 planes, the source 1", [](request& r) {
+  expect("the destination has 2 planes, the source 1", [](paged_request& r) {
     r.origin.pop_back();
     r.blocks.source.planes = r.origin;
   });
-  expect("plane 1 of the source: 0x0", [](request& r) { r.origin[1] = 0; });
-  expect("share bytes", [](request& r) { r.target[1] = r.target[0] + 0x80; });
-  expect("share bytes", [](request& r) { r.target[1] = r.target[0]; });
-  expect("share bytes", [](request& r) { r.target[1] = r.target[0] + 512; });
-  expect("is no address", [](request& r) { r.target[1] = UINT64_MAX - 100; });
+  expect("plane 1 of the source: 0x0", [](paged_request& r) { r.origin[1] = 0; });
+  expect("share bytes", [](paged_request& r) { r.target[1] = r.target[0] + 0x80; });
+  expect("share bytes", [](paged_request& r) { r.target[1] = r.target[0]; });
+  expect("share bytes", [](paged_request& r) { r.target[1] = r.target[0] + 512; });
+  expect("is no address", [](paged_request& r) { r.target[1] = UINT64_MAX - 100; });
 }
 
 // A few of very many blocks: what is noted of them follows their number (a bit for each block would be 128 GiB).
 TEST(BlockTransfer, LargeIndicesTakeNoMemory) {
   std::vector<std::int64_t> written = {std::int64_t{1} << 40, 3, 5}, read = {7, 8, 9};
-  request asked;
+  paged_request asked;
   asked.target = asked.origin = {0x10000};
   block_transfer& blocks = asked.build(direction::on_device);
   const std::uint64_t plane_bytes = std::uint64_t{1} << 50;
@@ -130,7 +130,7 @@ TEST(BlockTransfer, ABlockThatIsWrittenTwiceIsFoundInPoolsOfEverySize) {
 }
 
 TEST(BlockTransfer, BlocksThatAreReadAndWrittenAreRefused) {
-  request asked;
+  paged_request asked;
   asked.target = asked.origin = {0x10000};
   asked.to_indices = {3, 1, 7};
   asked.from_indices = {0, 2, 4};

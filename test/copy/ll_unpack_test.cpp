@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint32_t kFlag = 0x8000'0007u;  // the sign bit too: comparisons must be of bits
 constexpr std::uint32_t kOldFlag = 0x8000'0006u;
-constexpr unsigned char kCanary = 0xC5;
-constexpr std::size_t kMargin = 128;
+constexpr unsigned char kUnpackCanary = 0xC5;
+constexpr std::size_t kUnpackMargin = 128;
 
 // What a GPU does: one store of 8 bytes, data and flag.
 void publish_half(void* lines, std::size_t half, std::uint32_t data, std::uint32_t flag) {
@@ -57,14 +57,14 @@ class line_memory {
 class destination {
  public:
   destination(std::size_t bytes, std::size_t offset)
-      : bytes_(bytes), offset_(kMargin + offset), memory_(bytes + offset + 2 * kMargin, kCanary) {}
+      : bytes_(bytes), offset_(kUnpackMargin + offset), memory_(bytes + offset + 2 * kUnpackMargin, kUnpackCanary) {}
   void* get() { return memory_.data() + offset_; }
 
   // [begin, end) is the data, every other byte untouched. Empty: all right.
   std::string check(std::size_t begin, std::size_t end) const {
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       const bool is_data = i >= offset_ + begin && i < offset_ + end;
-      if (memory_[i] != (is_data ? data_byte(i - offset_) : kCanary))
+      if (memory_[i] != (is_data ? data_byte(i - offset_) : kUnpackCanary))
         return "byte " + std::to_string(static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(offset_)) + " of " +
                std::to_string(bytes_) + (is_data ? " is wrong" : " was written");
     }

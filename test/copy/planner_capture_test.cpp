@@ -6,7 +6,7 @@
 namespace pl::copy {
 namespace {
 
-constexpr std::size_t kBytes = 50'000;
+constexpr std::size_t kCaptureBytes = 50'000;
 
 class PlannerCapture : public planner_fixture {
  protected:
@@ -43,17 +43,17 @@ class PlannerCapture : public planner_fixture {
 };
 
 TEST_F(PlannerCapture, EachLaunchMakesTheCopiesAnew) {
-  guarded_device first(kBytes, 3), second(kBytes, 1);
-  guarded_host source(context_of(0), kBytes, 5), target(context_of(0), kBytes, 7);
-  const std::size_t half = kBytes / 2;
-  const auto graph = make_graph_of({{direction::to_device, first.address(), source.address(), kBytes},
+  guarded_device first(kCaptureBytes, 3), second(kCaptureBytes, 1);
+  guarded_host source(context_of(0), kCaptureBytes, 5), target(context_of(0), kCaptureBytes, 7);
+  const std::size_t half = kCaptureBytes / 2;
+  const auto graph = make_graph_of({{direction::to_device, first.address(), source.address(), kCaptureBytes},
                                     {direction::on_device, second.address(), first.address(), half},
                                     {direction::on_device, second.address() + half, first.address() + half, half, 1},
-                                    {direction::to_host, target.address(), second.address(), kBytes}});
-  target.set(bytes_t(kBytes, 0));
-  EXPECT_EQ(target.get(), bytes_t(kBytes, 0)) << "nothing happens before the launch";
+                                    {direction::to_host, target.address(), second.address(), kCaptureBytes}});
+  target.set(bytes_t(kCaptureBytes, 0));
+  EXPECT_EQ(target.get(), bytes_t(kCaptureBytes, 0)) << "nothing happens before the launch";
   for (unsigned turn = 0; turn < 200; ++turn) {
-    const auto data = test::random_bytes(kBytes, turn);
+    const auto data = test::random_bytes(kCaptureBytes, turn);
     source.set(data);
     launch(graph);
     ASSERT_EQ(target.get(), data) << turn;
@@ -77,22 +77,22 @@ TEST_F(PlannerCapture, RowsAreNodesToo) {
 
 // Two graphs in turns, and between them copies by channel of the same memory, ordered by their ends.
 TEST_F(PlannerCapture, GraphsAndChannelsTakeTurns) {
-  guarded_device device(kBytes, 3);
-  guarded_host first(context_of(0), kBytes, 5), second(context_of(0), kBytes, 7);
-  const auto in = make_graph_of({{direction::to_device, device.address(), first.address(), kBytes}});
-  const auto out = make_graph_of({{direction::to_host, second.address(), device.address(), kBytes}});
+  guarded_device device(kCaptureBytes, 3);
+  guarded_host first(context_of(0), kCaptureBytes, 5), second(context_of(0), kCaptureBytes, 7);
+  const auto in = make_graph_of({{direction::to_device, device.address(), first.address(), kCaptureBytes}});
+  const auto out = make_graph_of({{direction::to_host, second.address(), device.address(), kCaptureBytes}});
   const auto before = taken(method::dma_channel);
   for (unsigned turn = 0; turn < 60; ++turn) {
-    const auto data = test::random_bytes(kBytes, turn);
+    const auto data = test::random_bytes(kCaptureBytes, turn);
     first.set(data);
     if (turn % 2 == 0) {  // graph, then the channel behind the graph's stream
       ASSERT_EQ(cuda_.cuGraphLaunch(in, stream_), 0);
-      const transfer read{direction::to_host, second.address(), device.address(), kBytes};
+      const transfer read{direction::to_host, second.address(), device.address(), kCaptureBytes};
       auto begun = planner_->begin(std::span(&read, 1), {true, stream_});
       ASSERT_TRUE(begun) << begun.error().message;
       ASSERT_TRUE(begun->wait());
     } else {  // the channel, then a graph whose launch waits for it
-      const transfer write{direction::to_device, device.address(), first.address(), kBytes};
+      const transfer write{direction::to_device, device.address(), first.address(), kCaptureBytes};
       auto begun = planner_->begin(std::span(&write, 1), {});
       ASSERT_TRUE(begun) << begun.error().message;
       ASSERT_TRUE(begun->make_wait(stream_));
@@ -107,15 +107,15 @@ TEST_F(PlannerCapture, GraphsAndChannelsTakeTurns) {
 
 // A graph that is never launched, and one that goes while a channel waits for the stream that it was launched in.
 TEST_F(PlannerCapture, GraphsThatGoLeaveNothingBehind) {
-  const copy_case never(direction::to_host, other_side::pinned, kBytes),
-      armed(direction::to_host, other_side::pinned, kBytes);
+  const copy_case never(direction::to_host, other_side::pinned, kCaptureBytes),
+      armed(direction::to_host, other_side::pinned, kCaptureBytes);
   EXPECT_EQ(cuda_.cuGraphExecDestroy(make_graph_of({never.to_transfer()})), 0);
 
-  guarded_device device(kBytes, 3);
-  guarded_host host(context_of(0), kBytes, 5);
-  const auto data = test::random_bytes(kBytes, 9);
+  guarded_device device(kCaptureBytes, 3);
+  guarded_host host(context_of(0), kCaptureBytes, 5);
+  const auto data = test::random_bytes(kCaptureBytes, 9);
   device.set(data);
-  const auto graph = make_graph_of({{direction::to_host, host.address(), device.address(), kBytes}});
+  const auto graph = make_graph_of({{direction::to_host, host.address(), device.address(), kCaptureBytes}});
   gate held;
   ASSERT_EQ(cuda_.cuGraphLaunch(graph, held.stream()), 0);
   const auto transfer = armed.to_transfer();
@@ -131,8 +131,8 @@ TEST_F(PlannerCapture, GraphsThatGoLeaveNothingBehind) {
 }
 
 TEST_F(PlannerCapture, WhatAGraphCannotHoldIsRefusedAndTheCaptureStaysWhole) {
-  const copy_case pinned(direction::to_host, other_side::pinned, kBytes),
-      pageable(direction::to_host, other_side::pageable, kBytes);
+  const copy_case pinned(direction::to_host, other_side::pinned, kCaptureBytes),
+      pageable(direction::to_host, other_side::pageable, kCaptureBytes);
   const std::vector<transfer> one{pinned.to_transfer()}, two{pinned.to_transfer(), pageable.to_transfer()};
   EXPECT_EQ(planner_->capture(one, stream_).code(), EINVAL) << "no capture";
   auto wrong = one;

@@ -19,7 +19,7 @@ namespace {
 
 using namespace pl;
 using test::fake_engine;
-constexpr std::uint64_t kTimeoutNs = test::kChannelTimeoutNs;
+using test::kTimeoutNs;
 
 // Random bytes in the host's and the GPU's memory of a setting.
 std::vector<std::byte> put_random(test::channel_setting& rig, dma::channel& queue, std::size_t bytes) {

@@ -14,7 +14,7 @@
 
 namespace pl::test {
 
-constexpr std::uint64_t kChannelTimeoutNs = 20'000'000'000;
+constexpr std::uint64_t kTimeoutNs = 20'000'000'000;
 constexpr std::size_t kChannelBytes = 4u << 20;
 
 // One client with an address space, host memory and GPU memory in it.

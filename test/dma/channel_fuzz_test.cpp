@@ -16,7 +16,7 @@ namespace {
 using namespace pl;
 using test::fake_engine;
 
-constexpr std::uint64_t kTimeoutNs = 60'000'000'000;
+constexpr std::uint64_t kFuzzTimeoutNs = 60'000'000'000;
 constexpr std::size_t kBytes = 1u << 20;
 constexpr std::size_t kPage = 4096;
 // So many go round the ring often, and round the room for commands (2 MiB) more than once.
@@ -208,7 +208,7 @@ class fuzzed_channel {
   bool is_done() {
     open_gate();
     remember(queue_->flush());
-    const status done = queue_->wait(last_, kTimeoutNs);
+    const status done = queue_->wait(last_, kFuzzTimeoutNs);
     EXPECT_TRUE(done) << done.error().message;
     return done.ok();
   }

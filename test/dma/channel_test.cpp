@@ -17,7 +17,7 @@ namespace {
 using namespace pl;
 using test::fake_engine;
 
-constexpr std::uint64_t kTimeoutNs = test::kChannelTimeoutNs;
+using test::kTimeoutNs;
 using setting = test::channel_setting;
 
 void expect_done(dma::channel& queue, const result<dma::sequence>& number) {

@@ -21,7 +21,7 @@ using namespace pl;
 using test::fake_engine;
 using setting = test::channel_setting;
 
-constexpr std::uint64_t kTimeoutNs = test::kChannelTimeoutNs;
+using test::kTimeoutNs;
 constexpr int kTimeoutMs = 20'000;
 
 std::unique_ptr<dma::completion_event> open_event(setting& rig, unsigned engine = 2) {

@@ -14,7 +14,7 @@ namespace {
 using namespace pl;
 using test::fake_engine;
 using test::kChannelBytes;
-using test::kChannelTimeoutNs;
+using test::kTimeoutNs;
 
 constexpr std::size_t kHalf = kChannelBytes / 2;
 constexpr std::uint64_t kShortNs = 30'000'000;
@@ -69,7 +69,7 @@ class PeerChannel : public testing::Test {
   }
   static status copy(side& one, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes) {
     const auto number = one.queue->copy(destination, source, bytes);
-    return number ? one.queue->wait(*number, kChannelTimeoutNs) : status(number.error());
+    return number ? one.queue->wait(*number, kTimeoutNs) : status(number.error());
   }
 
   fake_engine io;
@@ -106,7 +106,7 @@ TEST_F(PeerChannel, ListsFillsAndWords) {
   for (std::size_t i = 0; i < 64; ++i)
     blocks.push_back({peer.address() + (i * 37 % 64) * 16384, near.memory.bound.address() + i * 16384, 16384});
   const auto list = near.queue->copy_blocks(blocks);
-  ASSERT_TRUE(list && near.queue->wait(*list, kChannelTimeoutNs));
+  ASSERT_TRUE(list && near.queue->wait(*list, kTimeoutNs));
   for (std::size_t i = 0; i < 64; ++i) EXPECT_TRUE(has(far, (i * 37 % 64) * 16384, 16384, 5, i * 16384)) << i;
 
   ASSERT_TRUE(near.queue->fill(peer.address() + kHalf, 0x5a5a5a5a, 4096));
@@ -115,7 +115,7 @@ TEST_F(PeerChannel, ListsFillsAndWords) {
   // The other GPU's channel goes on when the word is there.
   ASSERT_TRUE(far.queue->acquire(far.memory.bound.address() + kHalf + 4096, 9));
   const auto seen = far.queue->copy(far.host_region.address(), far.memory.bound.address() + kHalf, 4100);
-  ASSERT_TRUE(seen && far.queue->wait(*seen, kChannelTimeoutNs));
+  ASSERT_TRUE(seen && far.queue->wait(*seen, kTimeoutNs));
   EXPECT_EQ(host[0], std::byte{0x5a});
   EXPECT_EQ(host[4095], std::byte{0x5a});
   EXPECT_EQ(host[4096], std::byte{9});
@@ -133,7 +133,7 @@ TEST_F(PeerChannel, AnUnmappedPeerAddressIsAFault) {
   for (const std::uint64_t wrong : {gone, far.memory.bound.address(), gone + kChannelBytes}) {
     const auto number = near.queue->copy(wrong, near.memory.bound.address(), 64);
     ASSERT_TRUE(number);
-    EXPECT_EQ(near.queue->wait(*number, kChannelTimeoutNs).code(), EIO);
+    EXPECT_EQ(near.queue->wait(*number, kTimeoutNs).code(), EIO);
     near.queue = std::move(*dma::channel::open(near.space, {}));
   }
   EXPECT_TRUE(has(far, 0, kChannelBytes, 3, 0)) << "nothing was written";

@@ -11,23 +11,23 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::size_t kWindow = 4u << 20;
-constexpr std::uint64_t kWord = kWindow - 64;
+constexpr std::size_t kDirectWindow = 4u << 20;
+constexpr std::uint64_t kWord = kDirectWindow - 64;
 
 bool is_zero(const std::byte* data, std::size_t bytes) {
   return std::all_of(data, data + bytes, [](std::byte each) { return each == std::byte{0}; });
 }
 
 int reach_a_stopped_target(const rank_context& ctx, bool is_device) {
-  auto allocated = ctx.messenger->allocate(kWindow);
+  auto allocated = ctx.messenger->allocate(kDirectWindow);
   CHECK_OK(allocated);
-  CHECK(is_zero(allocated->data(), kWindow));
-  std::vector<std::byte> plain(kWindow);
+  CHECK(is_zero(allocated->data(), kDirectWindow));
+  std::vector<std::byte> plain(kDirectWindow);
   auto exposed = ctx.messenger->expose(host_buffer(plain.data(), plain.size()));
   CHECK_OK(exposed);
   const int line = with_stopped_rank_0(ctx, {allocated->key(), exposed->key(), getpid()}, [&](const invitation& given) {
     for (const auto& key : {given.allocated, given.exposed})
-      if (const int failed = put_and_get(ctx, key, kWindow, is_device)) return failed;
+      if (const int failed = put_and_get(ctx, key, kDirectWindow, is_device)) return failed;
     const auto counted = ctx.messenger->counts().one_sided;
     std::uint64_t before = 1;
     for (std::uint64_t i = 0; i < 3; ++i) {
@@ -68,9 +68,9 @@ TEST(direct_window, a_stopped_target_is_read_and_written_from_gpu_memory) {
 TEST(direct_window, an_ended_window_of_a_stopped_target_is_refused) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {
-                      auto allocated = ctx.messenger->allocate(kWindow);
+                      auto allocated = ctx.messenger->allocate(kDirectWindow);
                       CHECK_OK(allocated);
-                      std::vector<std::byte> plain(kWindow);
+                      std::vector<std::byte> plain(kDirectWindow);
                       auto exposed = ctx.messenger->expose(host_buffer(plain.data(), plain.size()));
                       CHECK_OK(exposed);
                       const invitation mine{allocated->key(), exposed->key(), getpid()};
@@ -128,7 +128,7 @@ TEST(direct_window, atomics_of_processes_and_of_the_owners_threads_count_every_o
 TEST(direct_window, a_target_that_became_another_program_is_not_written) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {
-                      std::vector<std::byte> plain(kWindow);
+                      std::vector<std::byte> plain(kDirectWindow);
                       auto exposed = ctx.messenger->expose(host_buffer(plain.data(), plain.size()));
                       CHECK_OK(exposed);
                       auto given = of_rank_0(ctx, {{}, exposed->key(), getpid()});
@@ -156,7 +156,7 @@ TEST(direct_window, nothing_is_written_behind_the_end_of_a_window) {
       run_job(2, gpus::none, test_options(),
               [](const rank_context& ctx) {
                 constexpr int kRounds = 200;
-                std::vector<std::byte> plain(kWindow);
+                std::vector<std::byte> plain(kDirectWindow);
                 for (int round = 0; round < kRounds; ++round) {
                   std::fill(plain.begin(), plain.end(), std::byte{0});
                   auto exposed = ctx.messenger->expose(host_buffer(plain.data(), plain.size()));
@@ -171,7 +171,7 @@ TEST(direct_window, nothing_is_written_behind_the_end_of_a_window) {
                     usleep(200);
                     CHECK(is_zero(plain.data(), plain.size()));
                   } else {
-                    const std::vector<std::byte> ones(kWindow, std::byte{1});
+                    const std::vector<std::byte> ones(kDirectWindow, std::byte{1});
                     int code = 0;
                     while (code == 0)
                       code = ctx.messenger->put(given->exposed, 0, host_buffer(ones.data(), ones.size())).outcome().code();
@@ -188,10 +188,10 @@ TEST(direct_window, nothing_is_written_behind_the_end_of_a_window) {
 TEST(direct_window, a_key_that_says_more_than_there_is_reaches_nothing_more) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {
-                      std::vector<std::byte> plain(2 * kWindow);
-                      auto exposed = ctx.messenger->expose(host_buffer(plain.data(), kWindow));
+                      std::vector<std::byte> plain(2 * kDirectWindow);
+                      auto exposed = ctx.messenger->expose(host_buffer(plain.data(), kDirectWindow));
                       CHECK_OK(exposed);
-                      auto allocated = ctx.messenger->allocate(kWindow);
+                      auto allocated = ctx.messenger->allocate(kDirectWindow);
                       CHECK_OK(allocated);
                       auto given = of_rank_0(ctx, {allocated->key(), exposed->key(), getpid()});
                       CHECK_OK(given);
@@ -199,7 +199,8 @@ TEST(direct_window, a_key_that_says_more_than_there_is_reaches_nothing_more) {
                         std::vector<std::byte> ones(8, std::byte{1});
                         for (auto key : {given->exposed, given->allocated}) {
                           key.bytes = std::uint64_t{1} << 62;
-                          for (const std::uint64_t offset : {kWindow - 4, kWindow, kWindow + 4096, std::size_t{1} << 61}) {
+                          for (const std::uint64_t offset :
+                               {kDirectWindow - 4, kDirectWindow, kDirectWindow + 4096, std::size_t{1} << 61}) {
                             const auto eight = host_buffer(ones.data(), ones.size());
                             CHECK(ctx.messenger->put(key, offset, eight).wait(kPatience).code() == EINVAL);
                             CHECK(ctx.messenger->get(key, offset, eight).wait(kPatience).code() == EINVAL);
@@ -224,7 +225,7 @@ TEST(direct_window, a_window_that_ended_frees_its_memory_at_the_peers_too) {
                         return count;
                       };
                       for (int round = 0; round < 40; ++round) {
-                        auto allocated = ctx.messenger->allocate(kWindow);
+                        auto allocated = ctx.messenger->allocate(kDirectWindow);
                         CHECK_OK(allocated);
                         auto given = of_rank_0(ctx, {allocated->key(), {}, getpid()});
                         CHECK_OK(given);

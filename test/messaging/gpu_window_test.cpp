@@ -11,15 +11,15 @@ namespace pl::messaging {
 namespace {
 
 constexpr std::size_t kPieceBytes = 2u << 20;
-constexpr std::size_t kWindow = 2 * kPieceBytes;
+constexpr std::size_t kGpuWindow = 2 * kPieceBytes;
 
 // Device memory of one object of the driver, or of two.
 class window_memory {
  public:
   explicit window_memory(bool is_in_pieces) {
     if (is_in_pieces) pieces_.emplace(std::vector<std::size_t>{kPieceBytes, kPieceBytes});
-    else whole_.emplace(kWindow);
-    test::set_device_bytes(address(), std::vector<unsigned char>(kWindow));
+    else whole_.emplace(kGpuWindow);
+    test::set_device_bytes(address(), std::vector<unsigned char>(kGpuWindow));
   }
   std::uint64_t address() const { return whole_ ? whole_->pointer() : pieces_->pointer(); }
 
@@ -64,18 +64,18 @@ TEST_P(gpu_window, a_stopped_target_is_read_and_written) {
                       window exposed;
                       if (ctx.rank == 0) {
                         memory.emplace(GetParam().is_in_pieces);
-                        auto made = ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                        auto made = ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                         CHECK_OK(made);
                         exposed = *std::move(made);
                       }
                       const invitation mine{{}, exposed.key(), getpid()};
                       const int line = with_stopped_rank_0(ctx, mine, [&](const invitation& given) {
-                        return put_and_get(ctx, given.exposed, kWindow, GetParam().is_device);
+                        return put_and_get(ctx, given.exposed, kGpuWindow, GetParam().is_device);
                       });
                       if (line != 0) return line;
                       CHECK_OK(ctx.messenger->barrier(kPatience));
                       if (ctx.rank == 0) {
-                        const auto bytes = test::device_bytes(memory->address(), kWindow);
+                        const auto bytes = test::device_bytes(memory->address(), kGpuWindow);
                         const auto first = test::random_bytes(64, 64 + 7), second = test::random_bytes(4096, 4096 + 7);
                         CHECK(bytes[0] == 0 && bytes[2] == 0);
                         CHECK(std::equal(first.begin(), first.end(), bytes.begin() + 4));
@@ -95,8 +95,8 @@ TEST(gpu_window, ended_at_a_stopped_target_refuses_puts_and_gets) {
                       window used, unused;
                       if (ctx.rank == 0) {
                         memory.emplace(false);
-                        used = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
-                        unused = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                        used = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
+                        unused = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                       }
                       const invitation mine{used.key(), unused.key(), getpid()};
                       auto given = of_rank_0(ctx, mine);
@@ -132,12 +132,12 @@ TEST_P(gpu_window, is_not_written_behind_its_end) {
                       constexpr int kRounds = 20;
                       std::optional<window_memory> memory;
                       if (ctx.rank == 0) memory.emplace(GetParam().is_in_pieces);
-                      const std::vector<unsigned char> zeros(kWindow), ones(kWindow, 1);
+                      const std::vector<unsigned char> zeros(kGpuWindow), ones(kGpuWindow, 1);
                       for (int round = 0; round < kRounds; ++round) {
                         window exposed;
                         if (ctx.rank == 0) {
                           test::set_device_bytes(memory->address(), zeros);
-                          exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                          exposed = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                         }
                         auto given = of_rank_0(ctx, {{}, exposed.key(), getpid()});
                         CHECK_OK(given);
@@ -146,9 +146,9 @@ TEST_P(gpu_window, is_not_written_behind_its_end) {
                           CHECK_OK(exposed.close());
                           test::set_device_bytes(memory->address(), zeros);
                           usleep(200);
-                          CHECK(test::device_bytes(memory->address(), kWindow) == zeros);
+                          CHECK(test::device_bytes(memory->address(), kGpuWindow) == zeros);
                         } else {
-                          piece source(GetParam().is_device, kWindow);
+                          piece source(GetParam().is_device, kGpuWindow);
                           source.set(ones);
                           int code = 0;
                           while (code == 0) code = ctx.messenger->put(given->exposed, 0, source.all()).outcome().code();
@@ -207,7 +207,7 @@ TEST(gpu_window, of_a_killed_target_ends_puts_and_gives_its_memory_back) {
                   window exposed;
                   if (ctx.rank == 0) {
                     memory.emplace(false);
-                    exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                    exposed = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                   }
                   auto given = of_rank_0(ctx, {{}, exposed.key(), getpid()});
                   CHECK_OK(given);
@@ -237,20 +237,20 @@ TEST(gpu_window, outlives_a_peer_that_is_killed_while_it_puts) {
                   window exposed;
                   if (ctx.rank == 0) {
                     memory.emplace(false);
-                    exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                    exposed = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                   }
                   auto given = of_rank_0(ctx, {{}, exposed.key(), getpid()});
                   CHECK_OK(given);
                   if (ctx.rank == 1) {
-                    const std::vector<unsigned char> ones(kWindow, 1);
+                    const std::vector<unsigned char> ones(kGpuWindow, 1);
                     std::thread([] { usleep(20'000), raise(SIGKILL); }).detach();
                     for (;;) static_cast<void>(ctx.messenger->put(given->exposed, 0, host_buffer(ones.data(), ones.size())));
                   }
                   while (ctx.messenger->peer_state(1)) ctx.messenger->progress();
                   CHECK_OK(exposed.close());
-                  const std::vector<unsigned char> twos(kWindow, 2);
+                  const std::vector<unsigned char> twos(kGpuWindow, 2);
                   test::set_device_bytes(memory->address(), twos);
-                  CHECK(test::device_bytes(memory->address(), kWindow) == twos);
+                  CHECK(test::device_bytes(memory->address(), kGpuWindow) == twos);
                   return 0;
                 },
                 1),
@@ -266,7 +266,7 @@ TEST(gpu_window, of_a_process_that_forks_is_still_its_own) {
                       pid_t child = -1;
                       if (ctx.rank == 0) {
                         memory.emplace(false);
-                        exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                        exposed = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                         child = fork();
                         if (child == 0)
                           _exit(ctx.messenger->expose(device_buffer(memory->address(), 64)).code() == EACCES ? 0 : 1);
@@ -296,7 +296,7 @@ TEST(gpu_window, of_a_target_that_became_another_program_is_not_opened) {
                       window exposed;
                       if (ctx.rank == 0) {
                         memory.emplace(false);
-                        exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+                        exposed = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
                       }
                       auto given = of_rank_0(ctx, {{}, exposed.key(), getpid()});
                       CHECK_OK(given);
@@ -321,7 +321,7 @@ int put_by_messages(const rank_context& ctx, const char* reason_at_the_peer, con
   window exposed;
   if (ctx.rank == 0) {
     memory.emplace(false);
-    exposed = *ctx.messenger->expose(device_buffer(memory->address(), kWindow));
+    exposed = *ctx.messenger->expose(device_buffer(memory->address(), kGpuWindow));
   }
   auto given = of_rank_0(ctx, {{}, exposed.key(), getpid()});
   CHECK_OK(given);
@@ -371,7 +371,7 @@ TEST(gpu_window, is_refused_where_its_list_does_not_tell_the_truth) {
                          CHECK_OK(context.open_memory());
                          gpu_windows windows(context);
                          const window_memory memory(false);
-                         auto range = context.buffers.inspect(device_buffer(memory.address(), kWindow));
+                         auto range = context.buffers.inspect(device_buffer(memory.address(), kGpuWindow));
                          CHECK_OK(range);
                          const auto place = windows.share(1, *range);
                          CHECK_OK(place);

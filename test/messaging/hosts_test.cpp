@@ -21,7 +21,7 @@ constexpr int kMessages = 16;
 constexpr std::size_t kMaxBytes = 64u << 20;
 constexpr int kMessages = 40;
 #endif
-constexpr auto kInTime = 10s;  // generous for a loaded machine: it takes some milliseconds
+constexpr auto kHostsInTime = 10s;  // generous for a loaded machine: it takes some milliseconds
 
 struct message {
   std::uint64_t tag;
@@ -64,7 +64,7 @@ int check(expected& one) {
 }
 
 // Receives are posted one by one, each before or after its message has come: it gets the first of those that fit.
-int talk(const rank_context& ctx, std::uint64_t seed) {
+int talk_at_random(const rank_context& ctx, std::uint64_t seed) {
   const int peer = 1 - ctx.rank;
   const auto outgoing = messages_of(seed, ctx.rank), incoming = messages_of(seed, peer);
   std::mt19937_64 random(seed * 7 + static_cast<unsigned>(ctx.rank));
@@ -128,10 +128,11 @@ TEST_P(lossy_hosts, lose_no_message) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
   SCOPED_TRACE("seed " + std::to_string(seed));
   if (const auto reason = join({seed, 100, 600, 0.005}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
-  EXPECT_EQ(
-      run(gpus::one_each,
-          [&](const rank_context& ctx) { return ctx.messenger->is_same_node(1 - ctx.rank) ? __LINE__ : talk(ctx, seed); }),
-      0);
+  EXPECT_EQ(run(gpus::one_each,
+                [&](const rank_context& ctx) {
+                  return ctx.messenger->is_same_node(1 - ctx.rank) ? __LINE__ : talk_at_random(ctx, seed);
+                }),
+            0);
 }
 
 int open_sockets() {
@@ -180,14 +181,14 @@ int outlive(const rank_context& ctx, const std::function<void()>& stop_peer, con
   CHECK(ctx.messenger->barrier(20ms).code() == ETIMEDOUT);
   CHECK(pending.flood.back().wait(20ms).code() == ETIMEDOUT);
   kill_peer();
-  for (auto& each : pending.all) CHECK(each.wait(kInTime).code() == ECONNRESET);
+  for (auto& each : pending.all) CHECK(each.wait(kHostsInTime).code() == ECONNRESET);
   for (auto& each : pending.flood) {
-    const auto done = each.wait(kInTime);
+    const auto done = each.wait(kHostsInTime);
     CHECK(done.ok() || done.code() == ECONNRESET);  // what had left had ended
   }
-  CHECK(pending.flood.back().wait(kInTime).code() == ECONNRESET);
-  CHECK(moved.wait(kInTime).code() == ECONNRESET);
-  CHECK(ctx.messenger->peer_state(1).code() == ECONNRESET && ctx.messenger->barrier(kInTime).code() == ECONNRESET);
+  CHECK(pending.flood.back().wait(kHostsInTime).code() == ECONNRESET);
+  CHECK(moved.wait(kHostsInTime).code() == ECONNRESET);
+  CHECK(ctx.messenger->peer_state(1).code() == ECONNRESET && ctx.messenger->barrier(kHostsInTime).code() == ECONNRESET);
   pending.all.clear();
   pending.flood.clear();
   moved = {};
@@ -271,7 +272,7 @@ TEST_F(hosts, rails_without_a_route_are_an_error) {
                   piece data(false, 64);
                   auto sent = ctx.messenger->isend(1 - ctx.rank, data.all(), 1);
                   auto received = ctx.messenger->irecv(1 - ctx.rank, data.all(), 1);
-                  const auto done = received.wait(kInTime);
+                  const auto done = received.wait(kHostsInTime);
                   if (done.code() != ECONNRESET) std::fprintf(stderr, "got %d\n", done.code());
                   CHECK(done.code() == ECONNRESET);
                   CHECK(ctx.messenger->peer_state(1 - ctx.rank).code() == ECONNRESET);

@@ -7,7 +7,7 @@ namespace {
 
 enum class window_of { allocated, host, device };
 constexpr const char* kNames[] = {"allocated", "host", "device"};
-constexpr std::size_t kWindow = 3u << 20;
+constexpr std::size_t kSignalWindow = 3u << 20;
 
 struct pair_of_windows {
   window_of bytes, word;
@@ -65,20 +65,20 @@ INSTANTIATE_TEST_SUITE_P(every_pair, put_signal, testing::ValuesIn(all_pairs()),
          (values.param.is_network ? "_network" : "");
 });
 
-constexpr std::size_t kSizes[] = {0, 8, 4096, 70'001, 1'000'000};
+constexpr std::size_t kSignalSizes[] = {0, 8, 4096, 70'001, 1'000'000};
 
 TEST_P(put_signal, shows_the_word_after_the_bytes) {
   EXPECT_EQ(
       run([](const rank_context& ctx) {
         target_window bytes, word;
-        CHECK_OK(bytes.open(ctx, GetParam().bytes, kWindow));
+        CHECK_OK(bytes.open(ctx, GetParam().bytes, kSignalWindow));
         CHECK_OK(word.open(ctx, GetParam().word, 64));
         auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
         CHECK_OK(given);
         std::size_t offset = 0;
         std::uint64_t rounds = 0;
         for (const bool is_device : {false, true})
-          for (const std::size_t size : kSizes) {
+          for (const std::size_t size : kSignalSizes) {
             ++rounds;
             const auto expected = test::random_bytes(size, rounds);
             if (ctx.rank == 1) {
@@ -90,7 +90,7 @@ TEST_P(put_signal, shows_the_word_after_the_bytes) {
             } else {
               auto seen = ctx.messenger->wait_signal(word.key(), 8, rounds, kPatience);
               CHECK_OK(seen);
-              CHECK(*seen == rounds || *seen <= 2 * std::size(kSizes));
+              CHECK(*seen == rounds || *seen <= 2 * std::size(kSignalSizes));
               const auto now = bytes.bytes();
               CHECK(std::equal(expected.begin(), expected.end(), now.begin() + static_cast<std::ptrdiff_t>(offset)));
             }
@@ -154,13 +154,13 @@ TEST(put_signal, needs_nothing_of_a_stopped_target) {
   EXPECT_EQ(run_job(2, gpus::shared, test_options(),
                     [](const rank_context& ctx) {
                       target_window bytes, word;
-                      CHECK_OK(bytes.open(ctx, window_of::device, kWindow));
+                      CHECK_OK(bytes.open(ctx, window_of::device, kSignalWindow));
                       CHECK_OK(word.open(ctx, window_of::allocated, 64));
                       const invitation mine{bytes.key(), word.key(), getpid()};
                       const auto sent = test::random_bytes(70'001, 3);
                       const int line = with_stopped_rank_0(ctx, mine, [&](const invitation& given) {
                         const signal_word counted{given.exposed, 0, 3, signal_kind::add};
-                        const signal_word stored{given.allocated, kWindow - 8, 9, signal_kind::set};
+                        const signal_word stored{given.allocated, kSignalWindow - 8, 9, signal_kind::set};
                         for (const auto& raised : {counted, stored}) {
                           auto put =
                               ctx.messenger->put_signal(given.allocated, 0, host_buffer(sent.data(), sent.size()), raised);
@@ -172,7 +172,7 @@ TEST(put_signal, needs_nothing_of_a_stopped_target) {
                       if (line != 0) return line;
                       if (ctx.rank == 0) {
                         CHECK_OK(ctx.messenger->wait_signal(word.key(), 0, 3, 0ms));
-                        CHECK_OK(ctx.messenger->wait_signal(bytes.key(), kWindow - 8, 9, 0ms));
+                        CHECK_OK(ctx.messenger->wait_signal(bytes.key(), kSignalWindow - 8, 9, 0ms));
                         const auto now = bytes.bytes();
                         CHECK(std::equal(sent.begin(), sent.end(), now.begin()));
                       }
@@ -189,7 +189,7 @@ TEST(put_signal, that_is_given_up_frees_its_memory_and_raises_nothing) {
   EXPECT_EQ(run_job(2, gpus::none, options,
                     [](const rank_context& ctx) {
                       target_window bytes, word;
-                      CHECK_OK(bytes.open(ctx, window_of::host, kWindow));
+                      CHECK_OK(bytes.open(ctx, window_of::host, kSignalWindow));
                       CHECK_OK(word.open(ctx, window_of::allocated, 64));
                       const invitation mine{bytes.key(), word.key(), getpid()};
                       const int line = with_stopped_rank_0(ctx, mine, [&](const invitation& given) {
@@ -224,7 +224,7 @@ TEST(put_signal, to_a_killed_target_ends) {
                 2, gpus::none, options,
                 [](const rank_context& ctx) {
                   target_window bytes, word;
-                  CHECK_OK(bytes.open(ctx, window_of::host, kWindow));
+                  CHECK_OK(bytes.open(ctx, window_of::host, kSignalWindow));
                   CHECK_OK(word.open(ctx, window_of::allocated, 64));
                   auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
                   CHECK_OK(given);

@@ -9,18 +9,18 @@
 namespace pl::messaging {
 namespace {
 
-struct way {
+struct reuse_way {
   const char* name;
   bool use_ipc;
   messenger_options::path_t path;
 };
-constexpr way kWays[] = {{"ipc", true, messenger_options::path_t::automatic},
-                         {"dma", true, messenger_options::path_t::automatic},
-                         {"ring", false, messenger_options::path_t::automatic},
-                         {"network", true, messenger_options::path_t::network}};
+constexpr reuse_way kReuseWays[] = {{"ipc", true, messenger_options::path_t::automatic},
+                                    {"dma", true, messenger_options::path_t::automatic},
+                                    {"ring", false, messenger_options::path_t::automatic},
+                                    {"network", true, messenger_options::path_t::network}};
 
-class reuse : public testing::TestWithParam<way> {};
-INSTANTIATE_TEST_SUITE_P(every_way, reuse, testing::ValuesIn(kWays),
+class reuse : public testing::TestWithParam<reuse_way> {};
+INSTANTIATE_TEST_SUITE_P(every_way, reuse, testing::ValuesIn(kReuseWays),
                          [](const auto& values) { return std::string(values.param.name); });
 
 struct kinds {

@@ -5,7 +5,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::size_t kWindow = 1 << 20;
+constexpr std::size_t kRmaWindow = 1 << 20;
 
 // Everyone's window on the other one.
 result<window::key_t> swap_keys(const rank_context& ctx, const window& mine) {
@@ -17,7 +17,7 @@ result<window::key_t> swap_keys(const rank_context& ctx, const window& mine) {
 }
 
 int put_and_get(const rank_context& ctx, bool is_device, bool is_window_device) {
-  piece exposed(is_window_device, kWindow);
+  piece exposed(is_window_device, kRmaWindow);
   auto mine = ctx.messenger->expose(exposed.all());
   CHECK_OK(mine);
   auto theirs = swap_keys(ctx, *mine);
@@ -35,7 +35,7 @@ int put_and_get(const rank_context& ctx, bool is_device, bool is_window_device) 
     offset += bytes;
   }
   CHECK_OK(ctx.messenger->flush(1 - ctx.rank, kPatience));
-  CHECK(ctx.messenger->put(*theirs, kWindow - 4, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
+  CHECK(ctx.messenger->put(*theirs, kRmaWindow - 4, exposed.part(0, 8)).wait(kPatience).code() == EINVAL);
   CHECK_OK(ctx.messenger->barrier(kPatience));
   // A window that has ended, or never was, is refused at its origin.
   *mine = {};

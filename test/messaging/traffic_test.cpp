@@ -57,7 +57,7 @@ int check(expected& one, int source) {
 }
 
 // Sends the whole list in order, a few at a time, while receives are posted: exact tags, or by a mask that takes any tag.
-int talk(const rank_context& ctx, std::uint64_t seed, const volume& load = {}) {
+int talk_in_volume(const rank_context& ctx, std::uint64_t seed, const volume& load = {}) {
   const int peer = 1 - ctx.rank;
   const auto outgoing = messages_of(seed, ctx.rank, peer, load);
   auto incoming = messages_of(seed, peer, ctx.rank, load);
@@ -110,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(seeds, traffic, testing::Range(1, 4));
 
 TEST_P(traffic, two_gpus) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
-  EXPECT_EQ(run_job(2, gpus::one_each, test_options(), [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, test_options(), [&](const rank_context& ctx) { return talk_in_volume(ctx, seed); }),
+            0);
 }
 
 TEST_P(traffic, one_gpu_small_chunks) {
@@ -118,7 +119,7 @@ TEST_P(traffic, one_gpu_small_chunks) {
   auto options = test_options();
   options.chunk_bytes = 8192;
   options.use_ipc = options.use_channels = false;
-  EXPECT_EQ(run_job(2, gpus::shared, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::shared, options, [&](const rank_context& ctx) { return talk_in_volume(ctx, seed); }), 0);
 }
 
 TEST_P(traffic, network) {
@@ -126,7 +127,7 @@ TEST_P(traffic, network) {
   auto options = test_options();
   options.path = messenger_options::path_t::network;
   options.chunk_bytes = 64 << 10;
-  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk_in_volume(ctx, seed); }), 0);
 }
 
 // Messages from host memory by UCX's rendezvous, as where it has RDMA: in place, and in parts to GPU memory and where the
@@ -137,9 +138,10 @@ TEST_P(traffic, rendezvous) {
   options.path = messenger_options::path_t::network;
   options.rendezvous = messenger_options::rendezvous_t::always;
   options.chunk_bytes = 64 << 10;
-  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk(ctx, seed); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk_in_volume(ctx, seed); }), 0);
   const volume large{.messages = 20, .most = 26};
-  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk(ctx, seed, large); }), 0);
+  EXPECT_EQ(run_job(2, gpus::one_each, options, [&](const rank_context& ctx) { return talk_in_volume(ctx, seed, large); }),
+            0);
 }
 
 }  // namespace

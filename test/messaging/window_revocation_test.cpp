@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kLarge = 192u << 20;  // moves for longer than a look at everything
 constexpr unsigned char kAfter = 0xee;      // what its owner writes once the memory is its own again
 
-struct way {
+struct revocation_way {
   const char* name;
   bool use_cma = true;
   messenger_options::path_t path = messenger_options::path_t::automatic;
@@ -21,7 +21,7 @@ struct way {
   bool use_ipc = true;
   bool by_rendezvous = false;
 };
-constexpr way kWays[] = {
+constexpr revocation_way kRevocationWays[] = {
     {"pull"},
     {"ring", false},
     {"network", true, messenger_options::path_t::network},
@@ -32,7 +32,7 @@ constexpr way kWays[] = {
     {"device_network", true, messenger_options::path_t::network, true},
 };
 
-class revoke : public testing::TestWithParam<way> {
+class revoke : public testing::TestWithParam<revocation_way> {
  protected:
   static int run(const std::function<int(const rank_context&)>& body) {
     auto options = test_options();
@@ -50,7 +50,7 @@ class revoke : public testing::TestWithParam<way> {
   }
   static std::size_t bytes() { return GetParam().is_device ? kLarge / 8 : kLarge; }
 };
-INSTANTIATE_TEST_SUITE_P(every_way, revoke, testing::ValuesIn(kWays),
+INSTANTIATE_TEST_SUITE_P(every_way, revoke, testing::ValuesIn(kRevocationWays),
                          [](const auto& values) { return std::string(values.param.name); });
 
 result<window::key_t> key_of_0(const rank_context& ctx, const window& mine) {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t kObjectNotFound = 0x57, kInvalidLimit = 0x2e, kInvalidParent = 0x36, kInUse = 0x17,
                         kBadArgument = 0x1f;
 
-int fail_with(int code) {
+int fail_call(int code) {
   errno = code;
   return -1;
 }
@@ -45,15 +45,15 @@ bool fake_rm::owned(rm::handle root) const {
 
 int fake_rm::open(const char* path, int) {
   const std::lock_guard lock(mutex_);
-  if (options_.no_driver) return fail_with(ENOENT);
+  if (options_.no_driver) return fail_call(ENOENT);
   device_node fresh;
   if (std::strcmp(path, "/dev/nvidiactl") == 0) {
-    if (options_.deny_control_node) return fail_with(EACCES);
+    if (options_.deny_control_node) return fail_call(EACCES);
   } else if (std::sscanf(path, "/dev/nvidia%d", &fresh.minor) == 1) {
-    if (fresh.minor >= options_.gpus) return fail_with(ENOENT);
-    if (options_.deny_device_nodes) return fail_with(EACCES);
+    if (fresh.minor >= options_.gpus) return fail_call(ENOENT);
+    if (options_.deny_device_nodes) return fail_call(EACCES);
   } else {
-    return fail_with(ENOENT);
+    return fail_call(ENOENT);
   }
   const int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (fd >= 0) nodes_[fd] = fresh;
@@ -74,7 +74,7 @@ int fake_rm::close(int fd) {
 int fake_rm::ioctl(int fd, unsigned long request, void* argument) {
   const std::lock_guard lock(mutex_);
   const auto found = nodes_.find(fd);
-  if (found == nodes_.end() || ((request >> 8) & 0xff) != 'F') return fail_with(ENOTTY);
+  if (found == nodes_.end() || ((request >> 8) & 0xff) != 'F') return fail_call(ENOTTY);
   const unsigned number = request & 0xff;
   const std::size_t bytes = (request >> 16) & 0x3fff;
   const auto is = [&](unsigned wanted, std::size_t size) {
@@ -83,13 +83,13 @@ int fake_rm::ioctl(int fd, unsigned long request, void* argument) {
     return bytes == size;
   };
   if (number == rm::esc_register_fd) {
-    if (found->second.minor < 0) return fail_with(EINVAL);
+    if (found->second.minor < 0) return fail_call(EINVAL);
     found->second.registered = nodes_.count(static_cast<rm::register_fd_params*>(argument)->control_fd) != 0;
-    return found->second.registered ? 0 : fail_with(EINVAL);
+    return found->second.registered ? 0 : fail_call(EINVAL);
   }
   if (found->second.minor >= 0) {  // everything else goes to the control node
     ++protocol_errors_;
-    return fail_with(EINVAL);
+    return fail_call(EINVAL);
   }
   if (is(rm::esc_alloc, sizeof(rm::alloc_params))) {
     auto& p = *static_cast<rm::alloc_params*>(argument);
@@ -116,7 +116,7 @@ int fake_rm::ioctl(int fd, unsigned long request, void* argument) {
   } else if (number == rm::esc_card_info) {
     list_cards(static_cast<rm::card_info*>(argument), bytes / sizeof(rm::card_info));
   } else {
-    return fail_with(EINVAL);
+    return fail_call(EINVAL);
   }
   return 0;
 }

@@ -60,7 +60,7 @@ int exchange_sizes(const rank_session& session, proxy_ends& ends) {
   return 0;
 }
 
-int ping_pong(const rank_session& session) {
+int ping_pong_by_proxy(const rank_session& session) {
   proxy_ends ends;
   if (const int line = ends.open(session)) return line;
   if (const int line = exchange_sizes(session, ends)) return line;
@@ -68,21 +68,23 @@ int ping_pong(const rank_session& session) {
   return 0;
 }
 
-TEST(proxy, ping_pong_between_two_gpus) { EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong), 0); }
-TEST(proxy, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {}, ping_pong), 0); }
-TEST(proxy, ping_pong_as_between_two_nodes) { EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong), 0); }
+TEST(proxy, ping_pong_between_two_gpus) { EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong_by_proxy), 0); }
+TEST(proxy, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {}, ping_pong_by_proxy), 0); }
+TEST(proxy, ping_pong_as_between_two_nodes) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong_by_proxy), 0);
+}
 TEST(proxy, ping_pong_without_spread_kernels_in_small_chunks) {
   const with_variable chunk("PEERLANE_STREAM_CHUNK", "20000"), spread("PEERLANE_STREAM_SPREAD", "0");
-  EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong), 0);
-  EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong), 0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong_by_proxy), 0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong_by_proxy), 0);
 }
-TEST(proxy, ping_pong_in_economy_mode) { EXPECT_EQ(run_streams(2, gpus::one_each, economy(), ping_pong), 0); }
+TEST(proxy, ping_pong_in_economy_mode) { EXPECT_EQ(run_streams(2, gpus::one_each, economy(), ping_pong_by_proxy), 0); }
 
 #if !defined(__SANITIZE_THREAD__)  // late stores of 6 MiB take longer than the processes wait for each other there
 TEST(proxy, ping_pong_with_late_stores) {
   setenv("PEERLANE_SIM_DELAY", "200", 1);  // read by the children, which are the first to touch the simulator
   setenv("PEERLANE_SIM_SEED", "7", 1);
-  EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong), 0);
+  EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong_by_proxy), 0);
   unsetenv("PEERLANE_SIM_DELAY");
   unsetenv("PEERLANE_SIM_SEED");
 }

@@ -12,7 +12,7 @@ namespace {
 
 using store_client::router;
 
-class store_cluster : public testing::Test {
+class cluster_servers : public testing::Test {
  protected:
   void SetUp() override {
     if (!etcd_is_there()) GTEST_SKIP() << kNoEtcd;
@@ -26,7 +26,7 @@ store_client::reply put(router& cluster, std::uint32_t pool, const std::string& 
 }
 
 store_client::cluster_map store_cluster_map(cluster_rig& rig) {
-  const auto now = pl::store_cluster::read_view(rig.etcd().client(), "default");
+  const auto now = store_cluster::read_view(rig.etcd().client(), "default");
   return now ? now->map : store_client::cluster_map{};
 }
 
@@ -38,7 +38,7 @@ std::string read_back(router& cluster, std::uint32_t pool, const std::string& ke
   return out == wanted ? "" : key + " has other bytes";
 }
 
-TEST_F(store_cluster, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
+TEST_F(cluster_servers, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
   cluster_rig rig;
   for (const char* name : {"a", "b", "c"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b", "c"}));
@@ -87,7 +87,7 @@ TEST_F(store_cluster, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
   EXPECT_EQ(forger->run(forged).status, EREMOTE);
 }
 
-TEST_F(store_cluster, NothingIsLostWhileServersComeAndGo) {
+TEST_F(cluster_servers, NothingIsLostWhileServersComeAndGo) {
   cluster_rig rig;
   rig.start("a");
   const auto first = rig.open();
@@ -139,7 +139,7 @@ TEST_F(store_cluster, NothingIsLostWhileServersComeAndGo) {
   }
 }
 
-TEST_F(store_cluster, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
+TEST_F(cluster_servers, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -175,7 +175,7 @@ TEST_F(store_cluster, ADamagedValueIsTakenFromAnotherCopyAndHealed) {
   other.close_session(owner);
 }
 
-TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
+TEST_F(cluster_servers, APutThatWasUndoneIsDoneWhenItComesAgain) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -211,7 +211,7 @@ TEST_F(store_cluster, APutThatWasUndoneIsDoneWhenItComesAgain) {
 }
 
 // A client whose answers were lost asks again, and other servers have the keys by then, which were filled since.
-TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSince) {
+TEST_F(cluster_servers, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSince) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -296,7 +296,7 @@ TEST_F(store_cluster, ARequestThatComesAgainIsAnsweredByAServerThatWasFilledSinc
 
 // A server that is still filled has been told of a put that the server which tells it then loses: when the next one fills
 // it, it forgets that, or it would answer as done what nobody has.
-TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
+TEST_F(cluster_servers, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -308,7 +308,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
   std::string key;
   for (int i = 0; key.empty(); ++i) {
     const std::string one = "key" + std::to_string(i);
-    if (pl::store_cluster::wanted_on(with_c, store_client::unit_of(2, one)).front() == "c") key = one;
+    if (store_cluster::wanted_on(with_c, store_client::unit_of(2, one)).front() == "c") key = one;
   }
   const unsigned unit = store_client::unit_of(2, key);
   const std::string first = store_cluster_map(rig).units[unit].copies.front(), other = first == "a" ? "b" : "a";
@@ -366,7 +366,7 @@ TEST_F(store_cluster, WhatACopyWasToldAndWhatWasUndoneSinceIsForgotten) {
 }
 
 // Changes that a primary sent on one connection before it began to fill the copy on another one.
-TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
+TEST_F(cluster_servers, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));
@@ -387,10 +387,10 @@ TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   };
   EXPECT_EQ(send(*earlier, value).status, 0);
   EXPECT_EQ(send(*later, value).status, 0);
-  pl::store_cluster::unit_set units;
+  store_cluster::unit_set units;
   units.set(unit);
   const auto page = later->make_plain(store_protocol::opcode::sync_keys, *later->open_pool("p"), {}, 5000);
-  page->fields.prefix = pl::store_cluster::to_bytes(units);
+  page->fields.prefix = store_cluster::to_bytes(units);
   page->fields.after = "";
   page->fields.copy = terms;
   const auto begun = later->run(page);
@@ -406,7 +406,7 @@ TEST_F(store_cluster, WhatWasSentBeforeACopyWasFilledIsRefusedBehindThat) {
   EXPECT_EQ(earlier->run(gone).status, ECONNABORTED);
 }
 
-TEST_F(store_cluster, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
+TEST_F(cluster_servers, WithoutEtcdNobodyServesAndAfterwardsAllIsThere) {
   cluster_rig rig;
   for (const char* name : {"a", "b"}) rig.start(name);
   ASSERT_TRUE(rig.settled({"a", "b"}));

@@ -36,7 +36,7 @@ class Cache : public StoreTest {
   // By several keys "0", "1", ... of one pool.
   void fill(pool_id pool, int first, int end, std::size_t size) {
     for (int i = first; i < end; ++i) {
-      const auto done = store_->put(pool, std::to_string(i), pattern(size, static_cast<std::uint64_t>(i)));
+      const auto done = store_->put(pool, std::to_string(i), pattern_bytes(size, static_cast<std::uint64_t>(i)));
       ASSERT_TRUE(done) << i << ": " << done.error().message;
     }
   }
@@ -46,7 +46,7 @@ class Cache : public StoreTest {
     for (int i = 0; i < end; ++i) {
       const std::string got = read(*store_, pool, std::to_string(i));
       if (got == "errno 2") continue;
-      EXPECT_EQ(got, text(pattern(size, static_cast<std::uint64_t>(i)))) << i;
+      EXPECT_EQ(got, text(pattern_bytes(size, static_cast<std::uint64_t>(i)))) << i;
       ++found;
     }
     return found;
@@ -94,14 +94,14 @@ TEST_F(Cache, FullOfCacheTheStoreRefusesNobody) {
   fill(cache, 4000, 4200, kLarge);
   for (int i = 0; i < 100; ++i) {
     const std::string key = std::to_string(i);
-    ASSERT_EQ(put(key, text(pattern(kLarge, static_cast<std::uint64_t>(i)))), 0) << i;
-    ASSERT_EQ(put("small" + key, text(pattern(kSmall, static_cast<std::uint64_t>(i)))), 0) << i;
-    ASSERT_TRUE(store_->put(other, key, pattern(50'000, 1))) << i;
+    ASSERT_EQ(put(key, text(pattern_bytes(kLarge, static_cast<std::uint64_t>(i)))), 0) << i;
+    ASSERT_EQ(put("small" + key, text(pattern_bytes(kSmall, static_cast<std::uint64_t>(i)))), 0) << i;
+    ASSERT_TRUE(store_->put(other, key, pattern_bytes(50'000, 1))) << i;
     fill(cache, 5000 + i, 5001 + i, kLarge);
   }
   for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(read(std::to_string(i)), text(pattern(kLarge, static_cast<std::uint64_t>(i))));
-    EXPECT_EQ(read(*store_, other, std::to_string(i)), text(pattern(50'000, 1)));
+    EXPECT_EQ(read(std::to_string(i)), text(pattern_bytes(kLarge, static_cast<std::uint64_t>(i))));
+    EXPECT_EQ(read(*store_, other, std::to_string(i)), text(pattern_bytes(50'000, 1)));
   }
   EXPECT_GT(info(cache).counts.evicted, 0u);
   expect_sound();
@@ -119,7 +119,7 @@ TEST_F(Cache, PinnedValuesStayAndSoDoTheirKeys) {
   }
   fill(pool, 100, 300, kLarge);
   for (int i = 0; i < 10; ++i) {
-    const bytes expected = pattern(kLarge, static_cast<std::uint64_t>(i));
+    const bytes expected = pattern_bytes(kLarge, static_cast<std::uint64_t>(i));
     std::size_t offset = 0;
     for (const segment& piece : pins[static_cast<std::size_t>(i)].segments) {
       EXPECT_EQ(std::memcmp(store_->arena().base + piece.offset_bytes, expected.data() + offset, piece.size_bytes), 0) << i;
@@ -220,14 +220,14 @@ TEST_F(CacheOnAFullDisk, GivesItsShareToDurableValues) {
   EXPECT_LT(info(cache_).counts.disk_bytes, 5 * kMiB);
   // What is not the cache's stays, and a disk that is full of that is full.
   int code = 0;
-  for (int i = 120; code == 0 && i < 400; ++i) code = store_->put(pool_, std::to_string(i), pattern(kLarge, 1)).code();
+  for (int i = 120; code == 0 && i < 400; ++i) code = store_->put(pool_, std::to_string(i), pattern_bytes(kLarge, 1)).code();
   EXPECT_EQ(code, ENOSPC);
   EXPECT_EQ(present(pool_, 120, kLarge), 120);
 }
 
 TEST_F(CacheOnAFullDisk, GivesItsShareToValuesLongerThanMemory) {
   fill_the_disk();
-  const bytes whole = pattern(9 * kMiB, 5);
+  const bytes whole = pattern_bytes(9 * kMiB, 5);
   const auto done = store_->put(pool_, "long", whole);
   ASSERT_TRUE(done) << done.error().message;
   bytes got(whole.size());
@@ -257,7 +257,7 @@ TEST_F(Cache, KeepsItsQuotasByEvicting) {
 TEST_F(Cache, RefusesWhatNoCacheCanKeep) {
   const pool_id pool = make_cache("cache", {.memory_bytes = 2 * kMiB});
   EXPECT_EQ(store_->put(pool, "k", as_bytes("v"), {.level = durability::durable}).code(), EINVAL);
-  EXPECT_EQ(store_->put(pool, "k", pattern(3 * kMiB, 1)).code(), EFBIG);
+  EXPECT_EQ(store_->put(pool, "k", pattern_bytes(3 * kMiB, 1)).code(), EFBIG);
   EXPECT_EQ(store_->put(pool_, "k", as_bytes("v"), {.ttl_ms = 1}).code(), EINVAL);
   EXPECT_EQ(store_->put(pool, "k", as_bytes("v"), {.ttl_ms = kMaxTtlMs + 1}).code(), EINVAL);
   terms_["durable"] = {};
@@ -326,7 +326,7 @@ TEST_F(Cache, HoldsUnderConcurrency) {
           case 2: {
             put_options settings;
             settings.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-            const auto done = store_->put(pool, key, pattern(size, number), settings);
+            const auto done = store_->put(pool, key, pattern_bytes(size, number), settings);
             if (!done) fail(done.error().message);
             break;
           }
@@ -341,7 +341,8 @@ TEST_F(Cache, HoldsUnderConcurrency) {
           default: {
             const auto got = store_->get(pool, key, room);
             if (!got && got.code() != ENOENT) fail(got.error().message);
-            if (got && (got->copied_bytes != size || std::memcmp(room.data(), pattern(size, number).data(), size) != 0))
+            if (got &&
+                (got->copied_bytes != size || std::memcmp(room.data(), pattern_bytes(size, number).data(), size) != 0))
               fail("other bytes");
           }
         }

@@ -60,7 +60,7 @@ class Damage : public StoreTest {
   static std::string value_for(int key, int turn) {
     const std::size_t size =
         key % 5 == 0 ? kLarge + static_cast<std::size_t>(key) : 300 + static_cast<std::size_t>(key) * 30;
-    const bytes made = pattern(size, static_cast<std::uint64_t>(turn * 1000 + key));
+    const bytes made = pattern_bytes(size, static_cast<std::uint64_t>(turn * 1000 + key));
     return text(made);
   }
   oracle live(engine& store, pool_id pool) {
@@ -389,7 +389,7 @@ class LostExtents : public Damage {
 
 TEST_F(LostExtents, AMissingFileCostsItsValuesAlone) {
   for (int i = 0; i < 30; ++i)
-    ASSERT_TRUE(store_->put(pool_, "key" + std::to_string(i), pattern(kLarge, static_cast<unsigned>(i))));
+    ASSERT_TRUE(store_->put(pool_, "key" + std::to_string(i), pattern_bytes(kLarge, static_cast<unsigned>(i))));
   store_.reset();
   ASSERT_GE(files(".extents").size(), 3u);
   fs::remove(data() + "/extents/000001.extents");
@@ -400,7 +400,7 @@ TEST_F(LostExtents, AMissingFileCostsItsValuesAlone) {
     bytes out(kLarge);
     const auto got = store_->get(pool_, key, out);
     if (got) {
-      EXPECT_TRUE(out == pattern(kLarge, static_cast<unsigned>(i))) << key;
+      EXPECT_TRUE(out == pattern_bytes(kLarge, static_cast<unsigned>(i))) << key;
       continue;
     }
     EXPECT_EQ(got.code(), EBADMSG) << got.error().message;
@@ -421,18 +421,18 @@ TEST_F(LostExtents, AMissingFileCostsItsValuesAlone) {
   }
   // New values lie elsewhere, the lost ones can be put again or erased, and then its number is used again.
   for (int i = 0; i < 40; ++i)
-    ASSERT_TRUE(store_->put(pool_, "new" + std::to_string(i), pattern(kLarge, static_cast<unsigned>(100 + i))));
+    ASSERT_TRUE(store_->put(pool_, "new" + std::to_string(i), pattern_bytes(kLarge, static_cast<unsigned>(100 + i))));
   EXPECT_FALSE(fs::exists(data() + "/extents/000001.extents"));
-  ASSERT_TRUE(store_->put(pool_, lost[0], pattern(kLarge, 77)));
+  ASSERT_TRUE(store_->put(pool_, lost[0], pattern_bytes(kLarge, 77)));
   for (std::size_t i = 1; i < lost.size(); ++i) ASSERT_TRUE(store_->erase(pool_, lost[i]));
   expect_sound();
   for (int i = 0; i < 30; ++i)
-    ASSERT_TRUE(store_->put(pool_, "more" + std::to_string(i), pattern(kLarge, static_cast<unsigned>(200 + i))));
+    ASSERT_TRUE(store_->put(pool_, "more" + std::to_string(i), pattern_bytes(kLarge, static_cast<unsigned>(200 + i))));
   EXPECT_TRUE(fs::exists(data() + "/extents/000001.extents"));
   reopen();
-  EXPECT_TRUE(read(lost[0]) == text(pattern(kLarge, 77)));
+  EXPECT_TRUE(read(lost[0]) == text(pattern_bytes(kLarge, 77)));
   for (int i = 0; i < 40; ++i)
-    EXPECT_TRUE(read("new" + std::to_string(i)) == text(pattern(kLarge, static_cast<unsigned>(100 + i))));
+    EXPECT_TRUE(read("new" + std::to_string(i)) == text(pattern_bytes(kLarge, static_cast<unsigned>(100 + i))));
   expect_sound();
 }
 
@@ -449,9 +449,9 @@ TEST_F(LostExtents, AFileThatIsCutOffCostsWhatWasBehindTheCut) {
       const auto got = store_->get(pool_, "key5", out);
       ASSERT_EQ(got.code(), EBADMSG);
       EXPECT_NE(got.error().message.find("was cut off at 300000 bytes"), std::string::npos) << got.error().message;
-      EXPECT_TRUE(store_->put(pool_, "key5", pattern(kLarge, 5)));
+      EXPECT_TRUE(store_->put(pool_, "key5", pattern_bytes(kLarge, 5)));
     }
-    EXPECT_TRUE(read("key5") == text(pattern(kLarge, 5)));
+    EXPECT_TRUE(read("key5") == text(pattern_bytes(kLarge, 5)));
     store_.reset();
   }
 }

@@ -61,7 +61,7 @@ class SystemDisk : public ::testing::TestWithParam<staging> {
 TEST_P(SystemDisk, WritesWhatItIsGiven) {
   const auto memory = memory_of(kBytes);
   for (const std::size_t max_bytes : {kBytes, std::size_t{3} << 20, std::size_t{5} * kBlockBytes}) {
-    const bytes expected = pattern(kBytes, max_bytes);
+    const bytes expected = pattern_bytes(kBytes, max_bytes);
     std::memcpy(memory.get(), expected.data(), kBytes);
     ASSERT_TRUE(files_->write(cut(memory.get(), max_bytes)));
     expect_on_disk(expected);  // and a read in between, which uses the same ring
@@ -95,7 +95,7 @@ TEST_P(SystemDisk, WritesBlocksAsTheyCome) {
   const auto memory = memory_of(kBytes);
   for (const std::size_t max_bytes : {std::size_t{1} << 20, std::size_t{3} << 20}) {
     std::memset(memory.get(), 0xee, kBytes);
-    const bytes expected = pattern(kBytes, 77 + max_bytes);
+    const bytes expected = pattern_bytes(kBytes, 77 + max_bytes);
     const auto blocks = cut(memory.get(), max_bytes);
     {
       slow_gate gate(blocks, expected);

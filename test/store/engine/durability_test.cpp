@@ -29,7 +29,7 @@ TEST_F(Durability, ALevelThatTheEngineDoesNotGiveIsRefusedByEveryCall) {
     const auto answer = store_->put(pool_, "key", as_bytes("other"), {.level = level});
     EXPECT_EQ(answer.code(), code);
     EXPECT_NE(answer.error().message.find("volatile, logged or durable"), std::string::npos) << answer.error().message;
-    EXPECT_EQ(store_->put(pool_, "key", pattern(20 << 20, 1), {.level = level}).code(), code);  // longer than memory
+    EXPECT_EQ(store_->put(pool_, "key", pattern_bytes(20 << 20, 1), {.level = level}).code(), code);  // longer than memory
     std::promise<int> asynchronous;
     store_->put_async(pool_, "key", as_bytes("other"), {.level = level},
                       [&asynchronous](result<put_result> answered) { asynchronous.set_value(answered.code()); });

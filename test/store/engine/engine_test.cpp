@@ -20,13 +20,13 @@ using Engine = StoreTest;
 TEST_F(Engine, ValuesOfEverySizeComeBackAlsoAfterRestart) {
   const std::size_t sizes[] = {0, 1, 63, 64, 65, 2048, 2049, 4096, 32767, 32768, 32769, 100'000, 5'000'000};
   for (const std::size_t size : sizes) {
-    const bytes value = pattern(size, 1);
+    const bytes value = pattern_bytes(size, 1);
     const auto done = store_->put(pool_, std::to_string(size), value);
     ASSERT_TRUE(done) << done.error().message;
     EXPECT_EQ(done->reached, durability::durable);
   }
   for (int round = 0; round < 2; ++round) {
-    for (const std::size_t size : sizes) EXPECT_TRUE(read(std::to_string(size)) == text(pattern(size, 1))) << size;
+    for (const std::size_t size : sizes) EXPECT_TRUE(read(std::to_string(size)) == text(pattern_bytes(size, 1))) << size;
     expect_sound();
     reopen();
   }
@@ -34,7 +34,7 @@ TEST_F(Engine, ValuesOfEverySizeComeBackAlsoAfterRestart) {
 }
 
 TEST_F(Engine, ARangeOfAValue) {
-  const bytes value = pattern(kLarge, 2);
+  const bytes value = pattern_bytes(kLarge, 2);
   ASSERT_TRUE(store_->put(pool_, "k", value));
   bytes out(1000);
   const auto got = store_->get(pool_, "k", out, {.offset_bytes = 99'500});
@@ -89,7 +89,7 @@ TEST_F(Engine, VolatileValuesLiveAsLongAsTheProcess) {
 
 // One truth for a key: a volatile put takes the durable value's place for good.
 TEST_F(Engine, AVolatilePutReplacesADurableOne) {
-  ASSERT_TRUE(store_->put(pool_, "k", pattern(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "k", pattern_bytes(kLarge, 1)));
   ASSERT_EQ(put("k", "new", {.level = durability::volatile_}), 0);
   EXPECT_EQ(read("k"), "new");
   ASSERT_TRUE(store_->sync(pool_));
@@ -116,12 +116,12 @@ TEST_F(Engine, FlagsStayWithTheVersion) {
 }
 
 TEST_F(Engine, ReadersKeepTheirVersion) {
-  const bytes old = pattern(kLarge, 1);
+  const bytes old = pattern_bytes(kLarge, 1);
   ASSERT_TRUE(store_->put(pool_, "k", old));
   const session_id session = store_->open_session();
   const auto pinned = store_->lookup(session, pool_, "k");
   ASSERT_TRUE(pinned);
-  ASSERT_TRUE(store_->put(pool_, "k", pattern(kLarge, 2)));
+  ASSERT_TRUE(store_->put(pool_, "k", pattern_bytes(kLarge, 2)));
   ASSERT_TRUE(store_->erase(pool_, "k"));
   const std::byte* memory = store_->arena().base + pinned->segments[0].offset_bytes;
   EXPECT_EQ(std::memcmp(memory, old.data(), old.size()), 0);
@@ -133,7 +133,7 @@ TEST_F(Engine, ReadersKeepTheirVersion) {
 
 TEST_F(Engine, AGrantBecomesAValueOnCommitOnly) {
   const session_id session = store_->open_session();
-  const bytes value = pattern(kLarge, 3);
+  const bytes value = pattern_bytes(kLarge, 3);
   const auto given = store_->begin_put(session, pool_, "k", value.size());
   ASSERT_TRUE(given);
   ASSERT_EQ(given->segments.size(), 1u);
@@ -181,7 +181,7 @@ class EarlyWrites : public StoreTest {
   commit_options with_checksum(durability level = durability::pool_default) const {
     return {.put = {.level = level}, .take_crc = true, .crc32c = arch::crc32c(value_.data(), value_.size())};
   }
-  const bytes value_ = pattern(kBytes, 5);
+  const bytes value_ = pattern_bytes(kBytes, 5);
   session_id session_ = 0;
   grant_id grant_ = 0;
   std::byte* memory_ = nullptr;
@@ -278,7 +278,7 @@ TEST_F(Engine, AWritersChecksumIsCompared) {
 TEST_F(Engine, ASessionsEndGivesEverythingBack) {
   const session_id session = store_->open_session();
   ASSERT_TRUE(store_->begin_put(session, pool_, "a", 1'000'000));
-  ASSERT_TRUE(store_->put(pool_, "b", pattern(1'000'000, 1)));
+  ASSERT_TRUE(store_->put(pool_, "b", pattern_bytes(1'000'000, 1)));
   ASSERT_TRUE(store_->lookup(session, pool_, "b"));
   ASSERT_TRUE(store_->erase(pool_, "b"));
   EXPECT_GT(store_->stats().arena_used_bytes, 2'000'000u);
@@ -315,13 +315,13 @@ TEST_F(Engine, MoreThanTheArenaHoldsIsEvictedToDisk) {
   const pool_id quick = make_pool("quick", durability::volatile_);
   constexpr int kValues = 40;  // of 1 MB, the arena has 16 MiB
   for (int i = 0; i < kValues; ++i) {
-    ASSERT_TRUE(store_->put(pool_, std::to_string(i), pattern(1'000'000, static_cast<std::uint64_t>(i))));
-    const auto quickly = store_->put(quick, std::to_string(i), pattern(500'000, static_cast<std::uint64_t>(i)));
+    ASSERT_TRUE(store_->put(pool_, std::to_string(i), pattern_bytes(1'000'000, static_cast<std::uint64_t>(i))));
+    const auto quickly = store_->put(quick, std::to_string(i), pattern_bytes(500'000, static_cast<std::uint64_t>(i)));
     ASSERT_TRUE(quickly) << quickly.error().message;
   }
   for (int i = 0; i < kValues; ++i) {
-    EXPECT_TRUE(read(std::to_string(i)) == text(pattern(1'000'000, static_cast<std::uint64_t>(i)))) << i;
-    EXPECT_TRUE(read(*store_, quick, std::to_string(i)) == text(pattern(500'000, static_cast<std::uint64_t>(i)))) << i;
+    EXPECT_TRUE(read(std::to_string(i)) == text(pattern_bytes(1'000'000, static_cast<std::uint64_t>(i)))) << i;
+    EXPECT_TRUE(read(*store_, quick, std::to_string(i)) == text(pattern_bytes(500'000, static_cast<std::uint64_t>(i)))) << i;
   }
   EXPECT_GT(store_->stats().spilled_bytes, 0u);
   EXPECT_GT(store_->stats().misses, 0u);
@@ -369,13 +369,14 @@ TEST_F(Engine, SmallValuesThatLeaveMemoryAreWrittenTogether) {
   const pool_id quick = store.create_pool("quick", quickly)->id;
   constexpr std::uint64_t kValues = 6000;  // of 4 KiB, the arena has 16 MiB
   const auto key = [](std::uint64_t i) { return std::to_string(i); };
-  for (std::uint64_t i = 0; i < kValues; ++i) ASSERT_TRUE(store.put(quick, key(i), pattern(4096, i)));
+  for (std::uint64_t i = 0; i < kValues; ++i) ASSERT_TRUE(store.put(quick, key(i), pattern_bytes(4096, i)));
   const auto now = store.stats();
   ASSERT_GE(now.evictions, kValues - 4096);
   EXPECT_LE(files.writes * 8, now.evictions);
   constexpr std::uint64_t kStay = 4096 * 7 / 8;  // what volatile values may take
   EXPECT_LE(now.evictions, kValues - kStay + 64) << "more went than had to";
-  for (std::uint64_t i = 0; i < kValues; i += 7) EXPECT_TRUE(read(store, quick, key(i)) == text(pattern(4096, i))) << i;
+  for (std::uint64_t i = 0; i < kValues; i += 7)
+    EXPECT_TRUE(read(store, quick, key(i)) == text(pattern_bytes(4096, i))) << i;
 }
 
 // They share blocks in memory, each has one of its own on disk: what comes back must not touch its neighbours.
@@ -385,13 +386,13 @@ TEST_F(Engine, ValuesThatShareABlockComeBackFromDisk) {
   constexpr std::uint64_t kValues = 16'000;  // of 1 KiB: half of the arena is theirs
   const auto key = [](std::uint64_t i) { return std::to_string(i); };
   for (std::uint64_t i = 0; i < kValues; ++i) {
-    const auto done = store_->put(quick, key(i), pattern(size(i), i));
+    const auto done = store_->put(quick, key(i), pattern_bytes(size(i), i));
     ASSERT_TRUE(done) << i << ": " << done.error().message;
   }
   ASSERT_GT(store_->stats().spilled_bytes, 0u);
   for (int round = 0; round < 2; ++round)
     for (std::uint64_t i = 0; i < kValues; ++i)
-      ASSERT_EQ(read(*store_, quick, key(i)), text(pattern(size(i), i))) << i << " in round " << round;
+      ASSERT_EQ(read(*store_, quick, key(i)), text(pattern_bytes(size(i), i))) << i << " in round " << round;
   EXPECT_EQ(store_->read_only_reason(), "");
 }
 
@@ -404,7 +405,7 @@ TEST_F(Engine, LongValuesComeBackWhole) {
   for (std::size_t t = 0; t < 2; ++t) {
     putting.emplace_back([&, t] {
       for (std::size_t i = t; i < std::size(sizes); i += 2) {
-        const bytes content = pattern(sizes[i], i);
+        const bytes content = pattern_bytes(sizes[i], i);
         put_options settings;
         settings.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
         if (i % 3 == 0) settings.known_crc = arch::crc32c(content.data(), content.size());
@@ -418,7 +419,7 @@ TEST_F(Engine, LongValuesComeBackWhole) {
   for (std::thread& one : putting) one.join();
   reopen();
   for (std::size_t i = 0; i < std::size(sizes); ++i)
-    EXPECT_TRUE(read(std::to_string(i)) == text(pattern(sizes[i], i))) << sizes[i];
+    EXPECT_TRUE(read(std::to_string(i)) == text(pattern_bytes(sizes[i], i))) << sizes[i];
   const auto report = store_->check(true);
   ASSERT_TRUE(report);
   EXPECT_TRUE(report->problems.empty());

@@ -73,31 +73,31 @@ TEST_F(Faults, AnErrorOfTheDiskMakesItReadOnlyUntilReopened) {
   } cases[] = {{"write", ".extents", kLarge}, {"write", ".extents", kLong}, {"sync", ".extents", kLong},
                {"sync", ".extents", kLarge},  {"write", ".log", kSmall},    {"sync", ".log", kSmall}};
   for (const auto& test_case : cases) {
-    ASSERT_TRUE(store_->put(pool_, "before", pattern(test_case.size, 1)));
+    ASSERT_TRUE(store_->put(pool_, "before", pattern_bytes(test_case.size, 1)));
     fail(test_case.operation, test_case.path, EIO);
-    const auto failed = store_->put(pool_, "failed", pattern(test_case.size, 2));
+    const auto failed = store_->put(pool_, "failed", pattern_bytes(test_case.size, 2));
     ASSERT_EQ(failed.code(), EIO) << test_case.operation << test_case.path;
     heal();  // it is not tried again, although it would work
     EXPECT_EQ(put("later", "value"), EROFS);
     EXPECT_EQ(store_->erase(pool_, "before").code(), EROFS);
     EXPECT_EQ(store_->create_pool("another", {}).code(), EROFS);
-    EXPECT_TRUE(read("before") == text(pattern(test_case.size, 1)));
+    EXPECT_TRUE(read("before") == text(pattern_bytes(test_case.size, 1)));
     EXPECT_EQ(read("failed"), "errno 2");
     EXPECT_FALSE(store_->read_only_reason().empty());
     EXPECT_TRUE(store_->stats().read_only);
     reopen();
-    EXPECT_TRUE(read("before") == text(pattern(test_case.size, 1)));
+    EXPECT_TRUE(read("before") == text(pattern_bytes(test_case.size, 1)));
     EXPECT_EQ(put("later", "value"), 0);
     expect_sound();
   }
 }
 
 TEST_F(Faults, AFullIndexDiskIsFullNotBroken) {
-  ASSERT_TRUE(store_->put(pool_, "before", pattern(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "before", pattern_bytes(kLarge, 1)));
   fail("write", ".log", ENOSPC);
   EXPECT_EQ(put("small", "value"), ENOSPC);
-  EXPECT_EQ(store_->put(pool_, "large", pattern(kLarge, 2)).code(), ENOSPC);
-  EXPECT_TRUE(read("before") == text(pattern(kLarge, 1)));
+  EXPECT_EQ(store_->put(pool_, "large", pattern_bytes(kLarge, 2)).code(), ENOSPC);
+  EXPECT_TRUE(read("before") == text(pattern_bytes(kLarge, 1)));
   EXPECT_TRUE(store_->read_only_reason().empty());
   EXPECT_EQ(store_->pool(pool_)->keys, 1u);
   heal();
@@ -108,11 +108,11 @@ TEST_F(Faults, AFullIndexDiskIsFullNotBroken) {
     if (code != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(code, 0);
-  EXPECT_TRUE(store_->put(pool_, "large", pattern(kLarge, 3)));
+  EXPECT_TRUE(store_->put(pool_, "large", pattern_bytes(kLarge, 3)));
   EXPECT_EQ(store_->pool(pool_)->keys, 3u);
   reopen();
   EXPECT_EQ(read("small"), "value");
-  EXPECT_TRUE(read("large") == text(pattern(kLarge, 3)));
+  EXPECT_TRUE(read("large") == text(pattern_bytes(kLarge, 3)));
   expect_sound();
 }
 
@@ -186,16 +186,16 @@ TEST_F(Faults, BelowTheReservePutsAreRefusedAndErasesAreNot) {
 
 TEST_F(Faults, NoExtentFileMeansFull) {
   fail("allocate", ".extents", ENOSPC);
-  EXPECT_EQ(store_->put(pool_, "large", pattern(kLarge, 1)).code(), ENOSPC);
-  EXPECT_EQ(store_->put(pool_, "long", pattern(kLong, 1)).code(), ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "large", pattern_bytes(kLarge, 1)).code(), ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "long", pattern_bytes(kLong, 1)).code(), ENOSPC);
   EXPECT_EQ(store_->stats().arena_used_bytes, 0u);
   EXPECT_EQ(put("small", "value"), 0);
   heal();
-  EXPECT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
+  EXPECT_TRUE(store_->put(pool_, "large", pattern_bytes(kLarge, 1)));
 }
 
 TEST_F(Faults, AnUnreadableValueIsNamedAndTheRestServed) {
-  ASSERT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "large", pattern_bytes(kLarge, 1)));
   ASSERT_EQ(put("small", "value"), 0);
   reopen();
   fail("read", "extents", EIO);
@@ -207,12 +207,12 @@ TEST_F(Faults, AnUnreadableValueIsNamedAndTheRestServed) {
   EXPECT_EQ(read("small"), "value");
   EXPECT_EQ(put("more", "value"), 0);
   heal();
-  EXPECT_TRUE(read("large") == text(pattern(kLarge, 1)));
+  EXPECT_TRUE(read("large") == text(pattern_bytes(kLarge, 1)));
 }
 
 TEST_F(Faults, AFlippedBitIsNamed) {
-  ASSERT_TRUE(store_->put(pool_, "good", pattern(kLarge, 1)));
-  ASSERT_TRUE(store_->put(pool_, "bad", pattern(kLarge, 2)));
+  ASSERT_TRUE(store_->put(pool_, "good", pattern_bytes(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "bad", pattern_bytes(kLarge, 2)));
   store_.reset();
   const std::string path = folder_.path() + "/data/extents/000000.extents";
   const int file = ::open(path.c_str(), O_RDWR);
@@ -229,18 +229,18 @@ TEST_F(Faults, AFlippedBitIsNamed) {
   ASSERT_EQ(got.code(), EBADMSG);
   EXPECT_NE(got.error().message.find("key 'bad'"), std::string::npos) << got.error().message;
   EXPECT_NE(got.error().message.find("extent file 000000 at 102400"), std::string::npos) << got.error().message;
-  EXPECT_TRUE(read("good") == text(pattern(kLarge, 1)));
+  EXPECT_TRUE(read("good") == text(pattern_bytes(kLarge, 1)));
   const auto report = store_->check(true);
   ASSERT_TRUE(report);
   ASSERT_EQ(report->problems.size(), 1u);
   EXPECT_NE(report->problems[0].find("key 'bad'"), std::string::npos);
   // The damaged version can be replaced.
-  EXPECT_TRUE(store_->put(pool_, "bad", pattern(kLarge, 3)));
-  EXPECT_TRUE(read("bad") == text(pattern(kLarge, 3)));
+  EXPECT_TRUE(store_->put(pool_, "bad", pattern_bytes(kLarge, 3)));
+  EXPECT_TRUE(read("bad") == text(pattern_bytes(kLarge, 3)));
 }
 
 TEST_F(Faults, RecordsThatContradictEachOtherStopTheStart) {
-  ASSERT_TRUE(store_->put(pool_, "a", pattern(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "a", pattern_bytes(kLarge, 1)));
   store_.reset();
   const struct {
     std::vector<segment> pieces;
@@ -266,11 +266,11 @@ TEST_F(Faults, RecordsThatContradictEachOtherStopTheStart) {
   ASSERT_TRUE((*records)->write(batch, true));
   records->reset();
   open();
-  EXPECT_TRUE(read("a") == text(pattern(kLarge, 1)));
+  EXPECT_TRUE(read("a") == text(pattern_bytes(kLarge, 1)));
 }
 
 TEST_F(Faults, AFullDiskIsServedToReadersOnly) {
-  ASSERT_TRUE(store_->put(pool_, "large", pattern(kLarge, 1)));
+  ASSERT_TRUE(store_->put(pool_, "large", pattern_bytes(kLarge, 1)));
   ASSERT_EQ(put("small", "value"), 0);
   disk_.free = 0;
   store_.reset();  // a stop without room loses nothing either
@@ -282,7 +282,7 @@ TEST_F(Faults, AFullDiskIsServedToReadersOnly) {
   auto opened = engine::open(reading);
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(read(**opened, pool_, "small"), "value");
-  EXPECT_TRUE(read(**opened, pool_, "large") == text(pattern(kLarge, 1)));
+  EXPECT_TRUE(read(**opened, pool_, "large") == text(pattern_bytes(kLarge, 1)));
   EXPECT_EQ((*opened)->put(pool_, "more", as_bytes("value")).code(), EROFS);
   auto second = engine::open(reading);  // readers do not keep each other out, and writers do
   EXPECT_TRUE(second) << second.error().message;
@@ -313,13 +313,13 @@ TEST_F(Faults, SizesFollowASmallDisk) {
     ASSERT_TRUE(opened) << opened.error().message;
     const auto pool = (*opened)->create_pool("pool", {});
     ASSERT_TRUE(pool);
-    ASSERT_TRUE((*opened)->put(pool->id, "large", pattern(kLarge, 1))) << test_case.disk_bytes;
+    ASSERT_TRUE((*opened)->put(pool->id, "large", pattern_bytes(kLarge, 1))) << test_case.disk_bytes;
     EXPECT_EQ(std::filesystem::file_size(folder_.path() + "/data/extents/000000.extents"), test_case.file_bytes);
     // Below a twentieth, or 256 MiB, no further file is made.
     disk_.free = std::min(test_case.disk_bytes / 20, std::uint64_t{256} << 20) + test_case.file_bytes - 1;
     int code = 0;
     for (int i = 0; i < 70 && code == 0 && test_case.file_bytes <= (64u << 20); ++i)
-      code = (*opened)->put(pool->id, std::to_string(i), pattern(1 << 20, 1), {.level = durability::logged}).code();
+      code = (*opened)->put(pool->id, std::to_string(i), pattern_bytes(1 << 20, 1), {.level = durability::logged}).code();
     if (test_case.file_bytes <= (64u << 20)) { EXPECT_EQ(code, ENOSPC); }
   }
 }
@@ -347,7 +347,7 @@ TEST_F(Faults, NoFileOfTheIndexThatMeetsAFullDiskEndsTheProcess) {
 TEST_F(Faults, NoDamageOfAnUnstoppedStoreWithTablesIsSilent) {
   constexpr int kKeys = 150;
   std::vector<std::string> values;
-  for (int key = 0; key < kKeys; ++key) values.push_back(text(pattern(30'000, static_cast<std::uint64_t>(key))));
+  for (int key = 0; key < kKeys; ++key) values.push_back(text(pattern_bytes(30'000, static_cast<std::uint64_t>(key))));
   const auto value_for = [&](int key) -> const std::string& { return values[static_cast<std::size_t>(key)]; };
   disk_.total = std::uint64_t{64} << 20;  // small tables
   reopen();

@@ -60,7 +60,7 @@ class Manifest : public ::testing::Test {
  protected:
   static constexpr int kKeys = 40;
   static std::string value_for(int turn) {
-    const bytes made = pattern(3000 + static_cast<std::size_t>(turn % 7) * 100, static_cast<std::uint64_t>(turn));
+    const bytes made = pattern_bytes(3000 + static_cast<std::size_t>(turn % 7) * 100, static_cast<std::uint64_t>(turn));
     return {reinterpret_cast<const char*>(made.data()), made.size()};
   }
 

@@ -43,15 +43,15 @@ TEST_F(Operations, QuotasHoldAndRefuseOnlyWhatExceedsThem) {
     const auto made = store_->create_pool(name_of(level), settings);
     ASSERT_TRUE(made);
     const pool_id pool = made->id;
-    EXPECT_EQ(store_->put(pool, "a", pattern(900, 1)).code(), 0);
-    EXPECT_EQ(store_->put(pool, "b", pattern(101, 1)).code(), EDQUOT);
-    EXPECT_EQ(store_->put(pool, "a", pattern(1000, 1)).code(), 0);
-    EXPECT_EQ(store_->put(pool, "a", pattern(10, 1)).code(), 0);
-    EXPECT_EQ(store_->put(pool, "b", pattern(10, 1)).code(), 0);
-    EXPECT_EQ(store_->put(pool, "c", pattern(10, 1)).code(), 0);
-    EXPECT_EQ(store_->put(pool, "d", pattern(10, 1)).code(), EDQUOT);
+    EXPECT_EQ(store_->put(pool, "a", pattern_bytes(900, 1)).code(), 0);
+    EXPECT_EQ(store_->put(pool, "b", pattern_bytes(101, 1)).code(), EDQUOT);
+    EXPECT_EQ(store_->put(pool, "a", pattern_bytes(1000, 1)).code(), 0);
+    EXPECT_EQ(store_->put(pool, "a", pattern_bytes(10, 1)).code(), 0);
+    EXPECT_EQ(store_->put(pool, "b", pattern_bytes(10, 1)).code(), 0);
+    EXPECT_EQ(store_->put(pool, "c", pattern_bytes(10, 1)).code(), 0);
+    EXPECT_EQ(store_->put(pool, "d", pattern_bytes(10, 1)).code(), EDQUOT);
     EXPECT_EQ(store_->erase(pool, "b").code(), 0);
-    EXPECT_EQ(store_->put(pool, "d", pattern(980, 1)).code(), 0);
+    EXPECT_EQ(store_->put(pool, "d", pattern_bytes(980, 1)).code(), 0);
     EXPECT_EQ(store_->pool(pool)->keys, 3u);
     EXPECT_EQ(store_->pool(pool)->bytes, 1000u);
   }
@@ -65,7 +65,7 @@ TEST_F(Operations, PagesAreThoseOfASortedList) {
     const std::size_t size = static_cast<std::size_t>(i % 50 + 1);
     put_options settings;
     settings.level = i % 2 == 0 ? durability::volatile_ : durability::logged;
-    ASSERT_TRUE(store_->put(pool_, key, pattern(size, 1), settings));
+    ASSERT_TRUE(store_->put(pool_, key, pattern_bytes(size, 1), settings));
     all[key] = size;
   }
   struct search {
@@ -116,8 +116,8 @@ TEST_F(Operations, PagesAreThoseOfASortedList) {
 TEST_F(Operations, ADeletedPoolLeavesNothing) {
   const pool_id other = make_pool("other", durability::durable);
   for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(store_->put(other, std::to_string(i), pattern(i % 2 == 0 ? kSmall : kLarge, 1)));
-    ASSERT_TRUE(store_->put(other, "v" + std::to_string(i), pattern(kSmall, 1), {.level = durability::volatile_}));
+    ASSERT_TRUE(store_->put(other, std::to_string(i), pattern_bytes(i % 2 == 0 ? kSmall : kLarge, 1)));
+    ASSERT_TRUE(store_->put(other, "v" + std::to_string(i), pattern_bytes(kSmall, 1), {.level = durability::volatile_}));
   }
   ASSERT_EQ(put("kept", "value"), 0);
   EXPECT_TRUE(store_->delete_pool(other));
@@ -165,7 +165,7 @@ TEST_F(Operations, FindPagesThroughIndexAndMemory) {
 }
 
 TEST_F(Operations, ABatchsItemsAreIndependentUnlessAtomic) {
-  const bytes large = pattern(kLarge, 1);
+  const bytes large = pattern_bytes(kLarge, 1);
   ASSERT_EQ(put("there", "old"), 0);
   std::vector<batch_operation> some(4);
   some[0].key = "a", some[0].value = as_bytes("1");
@@ -495,7 +495,7 @@ TEST_F(Operations, ReadersNeverSeeAMixture) {
   constexpr std::uint64_t kVersions = 60;
   std::atomic<bool> stop{false};
   std::atomic<int> wrong{0};
-  ASSERT_TRUE(store_->put(pool_, "k", pattern(kLarge, 0)));
+  ASSERT_TRUE(store_->put(pool_, "k", pattern_bytes(kLarge, 0)));
   std::thread reader([&] {
     bytes out(kLarge);
     version_t last = 0;
@@ -506,7 +506,7 @@ TEST_F(Operations, ReadersNeverSeeAMixture) {
     }
   });
   for (std::uint64_t i = 1; i < kVersions; ++i)
-    ASSERT_TRUE(store_->put(pool_, "k", pattern(kLarge, i), {.level = static_cast<durability>(1 + i % 3)}));
+    ASSERT_TRUE(store_->put(pool_, "k", pattern_bytes(kLarge, i), {.level = static_cast<durability>(1 + i % 3)}));
   stop = true;
   reader.join();
   EXPECT_EQ(wrong, 0);
@@ -565,7 +565,7 @@ TEST_P(Model, AgreesWithAMap) {
       }
       default: {
         const std::size_t size = random() % 3 == 0 ? random() % 300'000 : random() % 9000;
-        const bytes value = pattern(size, ++contents);
+        const bytes value = pattern_bytes(size, ++contents);
         const auto precondition = static_cast<condition>(random() % 3);
         const int expected = precondition == condition::if_absent && modelled != model.end()    ? EEXIST
                              : precondition == condition::if_present && modelled == model.end() ? ENOENT

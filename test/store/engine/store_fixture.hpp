@@ -23,7 +23,7 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
 }
 
 // Reproducible contents: another seed differs in every block.
-inline bytes pattern(std::size_t size, std::uint64_t seed) {
+inline bytes pattern_bytes(std::size_t size, std::uint64_t seed) {
   bytes made(size);
   std::mt19937_64 random(seed * 2654435761u + size);
   std::size_t offset = 0;

@@ -32,7 +32,7 @@ class StoreFolder : public StoreTest {
   static std::string name_of_key(int key) { return "key" + std::to_string(key); }
   static std::string value_for(int key) {
     const std::size_t size = key == 39 ? (9u << 20) + 5 : key % 4 == 0 ? kLarge : kSmall;
-    const bytes made = pattern(size, static_cast<std::uint64_t>(key));
+    const bytes made = pattern_bytes(size, static_cast<std::uint64_t>(key));
     return text(made);
   }
   static void fill(engine& store, pool_id pool) {

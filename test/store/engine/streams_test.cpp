@@ -18,7 +18,7 @@ constexpr std::uint64_t kLong = (std::uint64_t{21} << 20) + 12'345;  // the aren
 class Streams : public StoreTest {
  protected:
   result<put_result> put_long(std::string_view key, std::uint64_t seed, const put_options& settings = {}) {
-    return store_->put(pool_, key, pattern(kLong, seed), settings);
+    return store_->put(pool_, key, pattern_bytes(kLong, seed), settings);
   }
   // [offset, offset + length) by get().
   std::string part(std::string_view key, std::uint64_t offset, std::uint64_t length, bool verify = false) {
@@ -40,7 +40,7 @@ class Streams : public StoreTest {
 };
 
 TEST_F(Streams, PutGetEraseAndAreThereAfterARestart) {
-  const std::string expected = text(pattern(kLong, 1));
+  const std::string expected = text(pattern_bytes(kLong, 1));
   const auto done = put_long("k", 1);
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(done->reached, durability::durable);
@@ -68,14 +68,14 @@ TEST_F(Streams, PutGetEraseAndAreThereAfterARestart) {
 
 TEST_F(Streams, VolatileOnesGoWithTheProcess) {
   const pool_id quick = make_pool("quick", durability::volatile_);
-  const auto done = store_->put(quick, "k", pattern(kLong, 2));
+  const auto done = store_->put(quick, "k", pattern_bytes(kLong, 2));
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(done->reached, durability::volatile_);
-  EXPECT_TRUE(read(*store_, quick, "k") == text(pattern(kLong, 2)));
+  EXPECT_TRUE(read(*store_, quick, "k") == text(pattern_bytes(kLong, 2)));
   ASSERT_TRUE(store_->put(quick, "k", as_bytes("short")));
   EXPECT_EQ(read(*store_, quick, "k"), "short");
   EXPECT_EQ(store_->stats().disk_used_bytes, 0u);
-  ASSERT_TRUE(store_->put(quick, "k", pattern(kLong, 3)));
+  ASSERT_TRUE(store_->put(quick, "k", pattern_bytes(kLong, 3)));
   reopen();
   EXPECT_EQ(read(*store_, quick, "k"), "errno " + std::to_string(ENOENT));
   EXPECT_EQ(store_->stats().disk_used_bytes, 0u);
@@ -94,7 +94,7 @@ TEST_F(Streams, AReaderKeepsItsVersion) {
     if (window->empty()) break;
     seen.append(reinterpret_cast<const char*>(window->data()), window->size());
   }
-  EXPECT_TRUE(seen == text(pattern(kLong, 1)));
+  EXPECT_TRUE(seen == text(pattern_bytes(kLong, 1)));
   const std::uint64_t used = store_->stats().disk_used_bytes;
   reader->reset();
   EXPECT_LT(store_->stats().disk_used_bytes, used);
@@ -123,7 +123,7 @@ TEST_F(Streams, ConditionsAndRepetitionsHoldAsForOthers) {
   const auto again = put_long("k", 3, {.request = {7, 1}});
   ASSERT_TRUE(again);
   EXPECT_TRUE(again->repeated);
-  EXPECT_TRUE(read("k") == text(pattern(kLong, 1)));
+  EXPECT_TRUE(read("k") == text(pattern_bytes(kLong, 1)));
   expect_sound();
   // Both of the others have given their space back, once what they were asked by is gone.
   EXPECT_TRUE(store_->close());
@@ -158,10 +158,10 @@ TEST_F(Streams, AnAnnouncedValueDoesNotHoldTheDisk) {
   open.clear();
   EXPECT_EQ(store_->stats().disk_used_bytes, 0u);
   // What comes finds its place, behind what lies there in pieces.
-  for (int i = 0; i < 40; ++i) ASSERT_TRUE(store_->put(pool_, std::to_string(i), pattern(3'000'000, 1)));
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(store_->put(pool_, std::to_string(i), pattern_bytes(3'000'000, 1)));
   for (int i = 0; i < 40; i += 2) ASSERT_TRUE(store_->erase(pool_, std::to_string(i)));
   constexpr std::uint64_t kWritten = (std::uint64_t{150} << 20) + 4321;
-  const auto value = pattern(kWritten, 5);
+  const auto value = pattern_bytes(kWritten, 5);
   const auto done = store_->put(pool_, "long", value);
   ASSERT_TRUE(done) << done.error().message;
   for (int round = 0; round < 2; ++round) {

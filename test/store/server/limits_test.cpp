@@ -20,16 +20,6 @@ namespace {
 using store_protocol::durability;
 using store_protocol::opcode;
 
-template <class Condition>
-bool comes_true(const Condition& condition) {
-  const auto limit = store_client::clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (store_client::clock::now() > limit) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
 TEST(store_access, Lists) {
   EXPECT_TRUE(store_server::check_access_list("uid:5=r,cert:spiffe://a/b=c=rwa,*=r"));
   for (const char* bad : {"uid:5", "uid:5=", "uid:5=x", "bob=r", "=r", ",", "uid:5=r,,"})
@@ -64,7 +54,7 @@ TEST(store_access, PoolsHoldToTheirLists) {
   change->fields.settings = settings;
   ASSERT_EQ(admin->run(change).status, 0);
   bytes_t room(1);
-  EXPECT_TRUE(comes_true([&] { return other->run(other->make_get(pool, "k", memory_of(room), {})).status == EACCES; }));
+  EXPECT_TRUE(soon([&] { return other->run(other->make_get(pool, "k", memory_of(room), {})).status == EACCES; }));
   EXPECT_EQ(other->open_pool("readable").code(), EACCES);
 }
 
@@ -147,7 +137,7 @@ TEST(store_limits, WhatIsNoRequestEndsTheConnectionAndNothingElse) {
     (void)(*wire)->read(answer, sizeof answer).ok();
   }
   EXPECT_EQ(put(*store, pool, "k", random_value(100'000, 1)).status, 0);
-  EXPECT_TRUE(comes_true([&] { return rig.server().engine().stats().sessions == 1; }));
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().sessions == 1; }));
 }
 
 TEST(store_limits, ASlowReaderHoldsNobodyUp) {
@@ -176,7 +166,7 @@ TEST(store_limits, ASlowReaderHoldsNobodyUp) {
   EXPECT_EQ(get(*store, pool, "k", value.size()), value);
   EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
   wire->reset();
-  EXPECT_TRUE(comes_true([&] { return rig.server().engine().stats().pins == 0; }));
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().pins == 0; }));
 }
 
 // In a child process: maps the arena, takes a grant, and lives until it is killed.
@@ -213,16 +203,16 @@ TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
   ASSERT_EQ(read(said[0], &word, 1), 1);
   EXPECT_EQ(word, 'x');
   auto& engine = rig.server().engine();
-  EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 1; }));
+  EXPECT_TRUE(soon([&] { return engine.stats().grants == 1; }));
   ASSERT_EQ(write(go[1], "x", 1), 1);
   // Its connection is gone, but it may still write where it was granted.
-  EXPECT_TRUE(comes_true([&] {
+  EXPECT_TRUE(soon([&] {
     return store->run(store->make_plain(opcode::stats, 0, {})).body.find("peerlane_store_orphans 1") != std::string::npos;
   }));
   EXPECT_EQ(engine.stats().grants, 1u);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  EXPECT_TRUE(comes_true([&] { return engine.stats().grants == 0; }));
+  EXPECT_TRUE(soon([&] { return engine.stats().grants == 0; }));
   for (const int fd : {said[0], said[1], go[0], go[1]}) close(fd);
 }
 

@@ -10,6 +10,7 @@
 #include "store/protocol/byte_ring.hpp"
 #include "store/protocol/greeting.hpp"
 #include "store/server/ring_poller.hpp"
+#include "test/store/server/raw_peer.hpp"
 #include "test/store/server/store_rig.hpp"
 
 namespace pl::store_test {
@@ -18,16 +19,6 @@ namespace {
 using store_protocol::durability;
 using store_protocol::opcode;
 using namespace std::chrono_literals;
-
-template <class Condition>
-bool comes_true(const Condition& condition) {
-  const auto limit = store_client::clock::now() + 10s;
-  while (!condition()) {
-    if (store_client::clock::now() > limit) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 class store_rings : public testing::Test {
  protected:
@@ -105,7 +96,7 @@ TEST_F(store_rings, MoreConnectionsThanRingsStayWithTheirSockets) {
   EXPECT_GE(counted("peerlane_store_rings_total"), static_cast<long>(store_server::ring_poller::kMaxMembers));
   // Those that go leave their place.
   all.clear();
-  EXPECT_TRUE(comes_true([&] { return counted("peerlane_store_connections") <= 1; }));
+  EXPECT_TRUE(soon([&] { return counted("peerlane_store_connections") <= 1; }));
   const long before = counted("peerlane_store_rings_total");
   const auto late = store_rig::open(rig.over_unix());
   EXPECT_EQ(counted("peerlane_store_rings_total"), before + 1);
@@ -136,7 +127,7 @@ TEST_F(store_rings, AProcessThatIsKilledLeavesNothing) {
     close(ready[0]);
     close(ready[1]);
   }
-  EXPECT_TRUE(comes_true([&] { return counted("peerlane_store_connections") == before; }));
+  EXPECT_TRUE(soon([&] { return counted("peerlane_store_connections") == before; }));
   EXPECT_EQ(put(*store, pool, "k", {1}).status, 0);
 }
 
@@ -159,7 +150,7 @@ TEST_F(store_rings, WhatWasAskedBeforeTheEndIsDone) {
     const auto sent = (*wire)->write({&piece, 1});
     ASSERT_TRUE(sent && *sent == frame.size());
     wire->reset();
-    EXPECT_TRUE(comes_true([&] { return store->open_pool("pool" + std::to_string(i)).ok(); }));
+    EXPECT_TRUE(soon([&] { return store->open_pool("pool" + std::to_string(i)).ok(); }));
   }
 }
 
@@ -216,7 +207,7 @@ TEST_F(store_rings, AClientThatTakesNothingIsLetGo) {
   const iovec piece{frame.data(), frame.size()};
   const auto sent = (*wire)->write({&piece, 1});
   ASSERT_TRUE(sent && *sent == frame.size());
-  EXPECT_TRUE(comes_true([&] { return counted("peerlane_store_stalled_total") == 1; }));
+  EXPECT_TRUE(soon([&] { return counted("peerlane_store_stalled_total") == 1; }));
   EXPECT_EQ(get(*store, pool, "k", 60'000), random_value(60'000, 1));
 }
 

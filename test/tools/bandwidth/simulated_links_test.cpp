@@ -14,7 +14,7 @@
 namespace pl::bandwidth::test {
 namespace {
 
-constexpr std::uint64_t kBytes = 4u << 20;
+constexpr std::uint64_t kLinkBytes = 4u << 20;
 
 class SimulatedLinks : public testing::Test {
  protected:
@@ -28,7 +28,7 @@ class SimulatedLinks : public testing::Test {
       GTEST_SKIP() << "another case of this process has opened the simulated GPU without rates";
   }
 
-  verdict measure(const place& source, const place& destination, std::uint64_t bytes = kBytes) {
+  verdict measure(const place& source, const place& destination, std::uint64_t bytes = kLinkBytes) {
     const executor executor{executor_kind::ce, 0, 0};
     const auto bound = machine_->transfer(source, destination, executor, bytes);
     auto settings = quick();
