@@ -5,6 +5,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
+#include "messaging/bootstrap/launcher_meeting.hpp"
 #include "messaging/bootstrap/local_bootstrap.hpp"
 #include "messaging/bootstrap/socket_star.hpp"
 #include "messaging/bootstrap/star_exchange.hpp"
@@ -33,22 +34,22 @@ result<std::unique_ptr<bootstrap>> introduced(std::unique_ptr<star_exchange> sta
   return std::unique_ptr<bootstrap>(std::move(star));
 }
 
-result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, endpoint rendezvous,
+result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher_meeting place,
                                               const bootstrap_options& options) {
   meeting settings;
-  settings.rendezvous = std::move(rendezvous);
+  settings.rendezvous = std::move(place.rendezvous);
+  settings.secret = std::move(place.secret);
   settings.rank = plan.rank;
   settings.size = plan.size;
   // Ranks that an earlier run has left behind look for the same place.
   if (plan.is_launched && plan.launched_by.is_key_global) settings.job = plan.launched_by.job_number();
   settings.timeout_s = options.timeout_s;
   settings.report = options.report;
-  auto channel = meet(settings);
+  auto channel = meet(settings, std::move(place.listener));
   if (!channel) return std::move(channel).error();
   return introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
 }
 
-// Of the launcher alone: the ranks of one host know one key, Slurm tells the hosts, and torchrun the first one.
 result<endpoint> place_of(const launcher& launched_by) {
   if (launched_by.ranks_here == launched_by.size) return local_endpoint(launched_by.job_key);
   if (!launched_by.first_host.empty())
@@ -58,6 +59,23 @@ result<endpoint> place_of(const launcher& launched_by) {
                                 "PEERLANE_LINK_RENDEZVOUS=HOST:PORT for all, a free port of rank 0's host, or "
                                 "PEERLANE_LINK_RENDEZVOUS=file:FOLDER of a shared file system",
                                 launched_by.name.c_str())};
+}
+
+// The ranks of one host know one key. Of several hosts, the launcher's store tells where rank 0 is, or Slurm tells the hosts
+// and torchrun the first one.
+result<launcher_meeting> meeting_of(const meeting_plan& plan, unsigned timeout_s) {
+  launcher_meeting out;
+  std::string why_no_store;
+  const bool has_one_host = plan.launched_by.ranks_here == plan.launched_by.size;
+  if (plan.rendezvous.empty() && !has_one_host && pmix_store::is_offered()) {
+    auto arranged = arrange_meeting(plan.rank, timeout_s);
+    if (arranged || arranged.code() != ENOSYS) return arranged;
+    why_no_store = "; PMIx would tell it: " + arranged.error().message;
+  }
+  auto place = plan.rendezvous.empty() ? place_of(plan.launched_by) : parse_endpoint(plan.rendezvous);
+  if (!place) return failure{place.code(), place.error().message + why_no_store};
+  out.rendezvous = *std::move(place);
+  return out;
 }
 
 int number_of(const char* name, int otherwise) {
@@ -106,9 +124,9 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
     if (plan->is_launched && plan->launched_by.is_key_global) folder += "/" + std::to_string(plan->launched_by.job_number());
     return file_bootstrap(folder, plan->rank, plan->size, std::chrono::seconds(options.timeout_s));
   }
-  auto rendezvous = plan->rendezvous.empty() ? place_of(plan->launched_by) : parse_endpoint(plan->rendezvous);
-  if (!rendezvous) return std::move(rendezvous).error();
-  return by_sockets(*plan, *std::move(rendezvous), options);
+  auto place = meeting_of(*plan, options.timeout_s);
+  if (!place) return std::move(place).error();
+  return by_sockets(*plan, *std::move(place), options);
 }
 
 }  // namespace pl::messaging

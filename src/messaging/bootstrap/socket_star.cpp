@@ -132,7 +132,7 @@ std::optional<channel_event> socket_channel::receive(unsigned timeout_ms) {
 class host_side {
  public:
   host_side(const meeting& settings, std::string secret) : settings_(settings), secret_(std::move(secret)) {}
-  result<std::unique_ptr<star_channel>> gather();
+  result<std::unique_ptr<star_channel>> gather(unique_fd listener);
 
  private:
   struct visitor {
@@ -295,9 +295,12 @@ status host_side::look_after_members() {
   return {};
 }
 
-result<std::unique_ptr<star_channel>> host_side::gather() {
-  auto listener = listen_at(settings_.rendezvous, settings_.size + static_cast<int>(kMaxVisitors));
-  if (!listener) return listener.error();
+result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
+  if (!listener) {
+    auto made = listen_at(settings_.rendezvous, settings_.size + static_cast<int>(kMaxVisitors));
+    if (!made) return made.error();
+    listener = *std::move(made);
+  }
   const std::uint64_t begin = monotonic_ns();
   bool has_reported = false;
   while (!is_complete()) {
@@ -310,11 +313,11 @@ result<std::unique_ptr<star_channel>> host_side::gather() {
       report(settings_, format("rank 0 waits at %s for rank %s (up to %u s)", settings_.rendezvous.text.c_str(),
                                missing().c_str(), settings_.timeout_s));
     has_reported |= waited > kQuietMs * std::uint64_t{1'000'000};
-    std::vector<pollfd> waiting = {{listener->get(), POLLIN, 0}};
+    std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
     for (const auto& candidate : visitors_) waiting.push_back({candidate.stream.fd(), POLLIN, 0});
     for (const auto& [rank, one] : members_) waiting.push_back({one.stream.fd(), POLLIN, 0});
     poll(waiting.data(), waiting.size(), kRetryMs);
-    accept_all(listener->get());
+    accept_all(listener.get());
     if (auto fine = look_after_visitors(); !fine) return fine.error();
     if (auto fine = look_after_members(); !fine) return fine.error();
   }
@@ -416,11 +419,13 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
 }  // namespace
 
 // Without a secret only processes of this user on this machine meet, whatever the address: the kernel tells whose they are.
-result<std::unique_ptr<star_channel>> meet(const meeting& settings) {
+result<std::unique_ptr<star_channel>> meet(const meeting& settings, unique_fd listener) {
   const bool is_local = settings.rendezvous.addresses.front().family() == AF_UNIX;
   auto secret = is_local ? result<std::string>(std::string()) : read_secret();
   if (!secret) return std::move(secret).error();
-  return settings.rank == 0 ? host_side(settings, *std::move(secret)).gather() : join(settings, *secret);
+  if (!is_local && secret->empty()) *secret = settings.secret;
+  if (settings.rank != 0) return join(settings, *secret);
+  return host_side(settings, *std::move(secret)).gather(std::move(listener));
 }
 
 }  // namespace pl::messaging

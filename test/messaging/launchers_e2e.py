@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that the real mpirun of Open MPI starts on several hosts: they find each other by PMIx alone. The hosts are this machine
+under other names (UTS namespaces), which is all that mpirun and Peerlane tell hosts by.
+
+usage: launchers_e2e.py CHILD CASE        one function below for each case; CMakeLists.txt lists them
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+CHILD = ""
+SKIPPED = 77
+LIMIT_S = 100
+LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "MV2_")
+# mpirun calls it as it would ssh: the host's name, then words for a shell there.
+AGENT = """#!/bin/sh
+host=$1
+shift
+exec unshare --uts sh -c "hostname $host; $*"
+"""
+
+
+def environment(**more):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PEERLANE_", *LAUNCHERS))}
+    return {**kept, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **more}
+
+
+def check(condition, *facts):
+    if not condition:
+        raise AssertionError(" | ".join(str(fact) for fact in facts))
+
+
+def can_have_hosts():
+    return subprocess.run(["unshare", "--uts", "hostname", "peerlane-a"], capture_output=True, check=False).returncode == 0
+
+
+def mpirun(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", **more):
+    program = shutil.which("mpirun.openmpi")
+    if program is None:
+        print("SKIPPED: mpirun.openmpi is not installed (apt-get install openmpi-bin)")
+        sys.exit(SKIPPED)
+    if not can_have_hosts():
+        print("SKIPPED: unshare --uts is refused (root is needed)")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        agent = os.path.join(folder, "agent")
+        with open(agent, "w", encoding="utf-8") as file:
+            file.write(AGENT)
+        os.chmod(agent, 0o755)
+        return subprocess.run([program, "--host", hosts, "-mca", "plm_rsh_agent", agent, "-n", str(ranks), CHILD, *arguments],
+                              env=environment(**more), text=True, capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def met(done, *lines):
+    check(done.returncode == 0, done.stdout, done.stderr)
+    check(sorted(done.stdout.split("\n")[:-1]) == sorted(lines), done.stdout, done.stderr)
+
+
+def several_hosts():
+    met(mpirun("1", "30"), *["met 0 10 20"] * 3)
+
+
+def each_meeting_is_its_own():
+    met(mpirun("3", "30"), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3, *["met 2 12 22"] * 3)
+
+
+def a_rank_that_does_not_come():
+    done = mpirun("1", "4", "2")
+    check(done.returncode != 0, done.stdout)
+    check("these did not come to port" in done.stderr and "within 4 s: 2" in done.stderr, done.stderr)
+
+
+def rank_0_does_not_come():
+    done = mpirun("1", "4", "0")
+    check(done.returncode != 0, done.stdout)
+    check("rank 0 has told the launcher nothing for 4 s" in done.stderr, done.stderr)
+
+
+def a_secret_of_the_users_counts():
+    with tempfile.TemporaryDirectory() as folder:
+        secret = os.path.join(folder, "secret")
+        with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+            file.write("0123456789abcdef0123456789abcdef\n")
+        met(mpirun("1", "30", PEERLANE_LINK_SECRET_FILE=secret), *["met 0 10 20"] * 3)
+        os.chmod(secret, 0o644)
+        done = mpirun("1", "30", PEERLANE_LINK_SECRET_FILE=secret)
+        check(done.returncode != 0 and "chmod 600" in done.stderr, done.stderr)
+
+
+def beside_mpi():
+    for order in ("mpi-before", "mpi-after"):
+        met(mpirun("2", "30", "-1", order), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3)
+
+
+def a_forked_child_ends():
+    met(mpirun("2", "30", "-1", "fork"), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3)
+
+
+def main():
+    global CHILD
+    CHILD = os.path.abspath(sys.argv[1])
+    cases = (several_hosts, each_meeting_is_its_own, a_rank_that_does_not_come, rank_0_does_not_come, a_secret_of_the_users_counts,
+             beside_mpi, a_forked_child_ends)
+    {case.__name__: case for case in cases}[sys.argv[2]]()
+
+
+if __name__ == "__main__":
+    main()
