@@ -105,7 +105,8 @@ static inline void peerlane_op_info_clear(struct peerlane_op_info* info) {
 }
 
 /**
- * @brief Says whether the operation has ended, without blocking, and makes progress on its owner.
+ * @brief Says whether the operation has ended, without blocking, and makes progress on its owner. While another thread is in
+ * the function of peerlane_op_then() it goes on.
  *
  * @param op    emptied if it has ended.
  * @param done  becomes 1 if it has ended, whatever its outcome, else 0. Not written for an operation that is not live.

@@ -217,6 +217,7 @@ void operation::record(nb::handle event) {
 }
 
 int operation::descriptor() {
+  const nb::gil_scoped_release waiting;  // who has the mutex may be in a function that needs the GIL
   const std::lock_guard alone(mutex_);
   if (has_ended()) throw error(EINVAL, "the operation has ended: there is nothing to sleep for");
   return value_of(peerlane::descriptor(begun_));

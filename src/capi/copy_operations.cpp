@@ -28,8 +28,8 @@ int with_copy(const peerlane_op_t* op, Act&& act) try {
 }
 PL_NO_EXCEPTIONS
 
-std::optional<status> poll(pending_copy& one) {
-  if (one.watched != nullptr) return one.watched->poll();
+std::optional<status> poll(pending_copy& one, pl::watched_copy::patience allowed) {
+  if (one.watched != nullptr) return one.watched->poll(allowed);
   const auto state = one.copies.test();
   if (state && !*state) return std::nullopt;
   return state ? status{} : status(state.error());
@@ -47,7 +47,7 @@ int end(peerlane_op_t& op, const status& outcome, peerlane_op_info* info) {
 
 int test_copy(peerlane_op_t* op, int* done, peerlane_op_info* info) {
   return with_copy(op, [&](pending_copy& one) {
-    const auto outcome = poll(one);
+    const auto outcome = poll(one, pl::watched_copy::patience::none);
     *done = outcome ? 1 : 0;
     return outcome ? end(*op, *outcome, info) : 0;
   });
@@ -58,7 +58,7 @@ int wait_copy(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info* info
     if (timeout_ms < 0 && one.watched == nullptr) return end(*op, one.copies.wait(), info);
     const pl::time_limit limit(timeout_ms);
     for (pl::poll_pause idle;; idle.pause()) {
-      if (const auto outcome = poll(one)) return end(*op, *outcome, info);
+      if (const auto outcome = poll(one, pl::watched_copy::patience::for_function)) return end(*op, *outcome, info);
       if (limit.has_passed()) return fail(ETIMEDOUT, "the copies have not ended yet; they go on");
     }
   });

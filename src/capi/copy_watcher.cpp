@@ -13,7 +13,7 @@ constexpr timespec kLookPause{0, 50'000};
 
 }  // namespace
 
-std::optional<status> watched_copy::poll() {
+std::optional<status> watched_copy::poll(patience allowed) {
   status outcome;
   {
     const std::lock_guard lock(mutex_);
@@ -24,6 +24,7 @@ std::optional<status> watched_copy::poll() {
     }
     outcome = *ended_;
   }
+  if (allowed == patience::none && function_->is_running()) return std::nullopt;
   function_->call(copy_info(outcome.code(), size_bytes_));
   return outcome;
 }
@@ -63,7 +64,7 @@ void copy_watcher::run() {
     lock.unlock();
     std::vector<std::shared_ptr<watched_copy>> ended;
     for (const auto& one : list)
-      if (one->poll()) ended.push_back(one);
+      if (one->poll(watched_copy::patience::none)) ended.push_back(one);
     if (ended.empty()) nanosleep(&kLookPause, nullptr);
     lock.lock();
     std::erase_if(watched_, [&](const auto& one) { return std::find(ended.begin(), ended.end(), one) != ended.end(); });

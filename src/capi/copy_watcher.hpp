@@ -22,8 +22,9 @@ class watched_copy {
  public:
   watched_copy(copy::completion&& copies, std::uint64_t size_bytes, end_function_ptr function)
       : copies_(std::move(copies)), size_bytes_(size_bytes), function_(std::move(function)) {}
-  // The outcome once they have ended; the function has returned by then.
-  std::optional<status> poll();
+  // The outcome once they have ended and the function has returned. Where another thread is in it, this one waits or not.
+  enum class patience : bool { none, for_function };
+  std::optional<status> poll(patience allowed);
   // For an owner that could not be watched.
   copy::completion take_back() noexcept { return std::move(copies_); }
   // Of make_wait and record: `act(completion&)` unless they have ended.

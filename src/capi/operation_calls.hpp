@@ -25,6 +25,8 @@ class end_function {
     has_returned_.store(true);
     has_returned_.notify_all();
   }
+  // A test does not wait for it: the operation has not ended then, as far as its owner is told.
+  bool is_running() const noexcept { return is_taken_.load() && !has_returned_.load(); }
 
  private:
   peerlane_op_function_t function_;

@@ -314,6 +314,34 @@ TEST_F(held_copies, AFunctionHasReturnedBeforeTheWaitDoes) {
   }
 }
 
+// Who tests may hold a lock that the function wants, such as Python's.
+TEST_F(held_copies, ATestDoesNotWaitForAFunctionInAnotherThread) {
+  struct meeting {
+    std::atomic<bool> has_begun{false}, may_return{false};
+  } place;
+  copy::gate held;
+  auto op = begin(held, 3000);
+  ASSERT_EQ(peerlane_op_then(
+                &op,
+                [](void* context, const peerlane_op_info*) {
+                  auto& shared = *static_cast<meeting*>(context);
+                  shared.has_begun = true;
+                  shared.has_begun.notify_all();
+                  shared.may_return.wait(false);
+                },
+                &place),
+            0);
+  held.open();
+  place.has_begun.wait(false);
+  int done = 1;
+  ASSERT_EQ(peerlane_op_test(&op, &done, nullptr), 0);
+  EXPECT_EQ(done, 0) << "it has not returned";
+  EXPECT_FALSE(peerlane_op_is_empty(&op));
+  place.may_return = true;
+  place.may_return.notify_all();
+  EXPECT_EQ(peerlane_op_wait(&op, 20'000, nullptr), 0) << peerlane_last_error();
+}
+
 TEST_F(peerlane_copies, HandlesThatAreNone) {
   char byte = 0;
   for (auto* const bogus : {reinterpret_cast<peerlane_copier_t>(0x10), static_cast<peerlane_copier_t>(nullptr),

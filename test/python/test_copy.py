@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import mmap
 import threading
+import time
 
 import numpy as np
 import peerlane
@@ -227,6 +228,26 @@ def test_asyncio_goes_on_while_a_copy_is_stuck():
         await end
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+@pytest.mark.parametrize("wait", (peerlane.wait_all, peerlane.wait_any))
+def test_waits_for_several_let_a_function_have_the_interpreter(wait):
+    begun, ended = threading.Event(), []
+
+    def function(error):
+        begun.set()
+        time.sleep(0.05)  # another thread has the GIL meanwhile, and waits with it
+        ended.append(error)
+
+    stream = testing.Stream()
+    x = testing.zeros(1 << 16, np.uint8, stream=stream)
+    gate = block(stream)
+    end = peerlane.copy_async(np.empty(1 << 16, np.uint8), x)
+    end.then(function)
+    peerlane.map(gate).write(0, 1)
+    assert begun.wait(20)
+    wait([end])
+    assert ended == [0]
 
 
 def test_a_dropped_completion_keeps_the_memory():
