@@ -41,7 +41,9 @@ TEST(launcher_meeting, WithoutALauncherThereIsNoStore) {
   EXPECT_FALSE(pmix_store::is_offered());
   setenv("PMIX_NAMESPACE", "a job that nobody started", 1);
   EXPECT_TRUE(pmix_store::is_offered());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // libpmix leaks, and comes uninstrumented
   EXPECT_EQ(pmix_store::open().code(), ENOSYS);
+#endif
   unsetenv("PMIX_NAMESPACE");
 }
 
