@@ -27,7 +27,6 @@ template <class IsOver>
 void wait_until(IsOver&& is_over) {
   using clock = std::chrono::steady_clock;
   const nb::gil_scoped_release waiting;  // also for the first look: it may wait for a function that needs the GIL
-  if (is_over()) return;
   const auto begin = clock::now();
   auto last_check = begin;
   while (!is_over()) {

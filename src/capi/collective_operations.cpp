@@ -47,7 +47,7 @@ int end(open_comm& communicator, peerlane_op_t& op, peerlane_op_info* info) {
 
 int test_collective(peerlane_op_t* op, int* done, peerlane_op_info* info) {
   return with_collective(op, [&](open_comm& communicator, pending_collective& one) {
-    *done = one.operation.test() && !(one.function != nullptr && one.function->is_running()) ? 1 : 0;
+    *done = one.operation.test() && !is_in_function(one.function) ? 1 : 0;
     const int code = *done != 0 ? end(communicator, *op, info) : 0;
     call_end_functions(communicator);
     return code;

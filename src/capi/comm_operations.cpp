@@ -35,12 +35,11 @@ end_function_ptr stop_watching(open_comm& communicator, std::uint64_t number) {
   return function;
 }
 
-// Whether another thread is in the operation's function.
-bool is_in_function(open_comm& communicator, std::uint64_t number) {
+bool is_in_function_of(open_comm& communicator, std::uint64_t number) {
   const std::lock_guard lock(communicator.watched_mutex);
   const auto found = std::find_if(communicator.watched.begin(), communicator.watched.end(),
                                   [&](const watched_message& each) { return each.number == number; });
-  return found->function->is_running();
+  return is_in_function(found->function);
 }
 
 // Ends an operation that has ended: its number is dead. The outcome is the caller's answer.
@@ -92,7 +91,7 @@ int with_message(const peerlane_op_t* op, Act&& act) {
 
 int test_message(peerlane_op_t* op, int* done, peerlane_op_info* info) {
   return with_message(op, [&](open_comm& communicator, pending_message& one) {
-    *done = one.request.test() && !(one.has_function && is_in_function(communicator, op->number)) ? 1 : 0;
+    *done = one.request.test() && !(one.has_function && is_in_function_of(communicator, op->number)) ? 1 : 0;
     const int code = *done != 0 ? end(communicator, one, *op, info) : 0;
     call_end_functions(communicator);
     return code;

@@ -24,7 +24,7 @@ std::optional<status> watched_copy::poll(patience allowed) {
     }
     outcome = *ended_;
   }
-  if (allowed == patience::none && function_->is_running()) return std::nullopt;
+  if (allowed == patience::none && is_in_function(function_)) return std::nullopt;
   function_->call(copy_info(outcome.code(), size_bytes_));
   return outcome;
 }

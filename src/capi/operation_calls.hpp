@@ -25,7 +25,6 @@ class end_function {
     has_returned_.store(true);
     has_returned_.notify_all();
   }
-  // A test does not wait for it: the operation has not ended then, as far as its owner is told.
   bool is_running() const noexcept { return is_taken_.load() && !has_returned_.load(); }
 
  private:
@@ -34,6 +33,12 @@ class end_function {
   std::atomic<bool> is_taken_{false}, has_returned_{false};
 };
 using end_function_ptr = std::shared_ptr<end_function>;
+
+// Whether a thread is in the operation's function, if it has one. A test does not wait for it: as far as its owner is told,
+// the operation has not ended then.
+inline bool is_in_function(const end_function_ptr& function) noexcept {
+  return function != nullptr && function->is_running();
+}
 
 // The rest of a limit that several waits share; negative: none.
 class time_limit {

@@ -31,7 +31,7 @@ int end(open_store& opened, peerlane_op_t& op, peerlane_op_info* out) {
 
 int test_request(peerlane_op_t* op, int* done, peerlane_op_info* info) {
   return with_request(op, [&](open_store& opened, pending_request& one) {
-    const bool has_ended = opened.test(one) && !(one.function != nullptr && one.function->is_running());
+    const bool has_ended = opened.test(one) && !is_in_function(one.function);
     *done = has_ended ? 1 : 0;
     return has_ended ? end(opened, *op, info) : 0;
   });
