@@ -56,7 +56,11 @@ messenger_options messenger_options::from_environment() {
   out.rails = first_set({"PEERLANE_LINK_RAILS"}).text;
   out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
   if (env_read("MV2_RAIL_SHARING_POLICY").text == "FIXED_MAPPING") out.fixed_rail = true;
-  if (out.rails.empty() && !(out.rails = rails_from_environment()).empty()) out.fixed_rail = true;
+  if (out.rails.empty()) {
+    auto foreign = rails_from_environment();
+    out.rails = std::move(foreign.devices);
+    out.fixed_rail = out.fixed_rail || foreign.is_one_each;
+  }
   out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
   out.progress_thread = env_read("PEERLANE_LINK_PROGRESS_THREAD").integer != 0;
   out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
