@@ -89,7 +89,7 @@ std::string messenger::plan(int rank) const {
 
   std::string out = format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
                            core.context_.is_gpu_shared ? ", GPU shared with another process" : "",
-                           is_near ? "shared memory" : core.channel_.fabric()->version().c_str(), limits.origin.c_str());
+                           is_near ? "shared memory" : core.channel_.fabric()->description(rank).c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
   const bool is_rendezvous = !is_near && core.rendezvous_.moves_in_place(rank, {});
