@@ -119,6 +119,11 @@ std::string two_hosts::make_rail(int rail, std::size_t rank, unsigned mbit_per_s
 
 bool two_hosts::cut_rail(int rail) { return run(format("ip link set rail%d down", rail)); }
 
+// No packet fits a bucket of ten bytes.
+bool two_hosts::silence_rail(int rail) {
+  return run(format("tc qdisc replace dev rail%d root tbf rate 8bit burst 10 latency 1ms", rail));
+}
+
 std::uint64_t two_hosts::bytes_sent_by(int rail) {
   std::uint64_t bytes = 0;
   std::ifstream(format("/sys/class/net/rail%d/statistics/tx_bytes", rail)) >> bytes;

@@ -30,6 +30,8 @@ class two_hosts {
   std::string make_rails(unsigned mbit_per_s);
   // Switches this host's end of a rail off: the other end loses its link too. A process that has entered.
   static bool cut_rail(int rail);
+  // The same without a word: what this host sends by it is dropped, and its link stays up.
+  static bool silence_rail(int rail);
   // What this host has sent by it since it was made, in bytes.
   static std::uint64_t bytes_sent_by(int rail);
   // For a child before it opens anything: it is on host `rank` from here on, for UCX and for messages. False: it is not.
