@@ -115,6 +115,8 @@ constexpr std::array kVariables = {
                  "UCX's net devices for messages: mlx5_0:1,mlx5_1:1; empty: all"},
     env_variable{"PEERLANE_LINK_FIXED_RAIL", env_type::boolean, "", "0", "",
                  "1: each process uses one of PEERLANE_LINK_RAILS, by its rank on the node"},
+    env_variable{"PEERLANE_LINK_RAIL_FAILOVER", env_type::choice, "", "auto", "auto|off|on",
+                 "messages go on by the other rails where one fails; auto: where all are network interfaces, without RDMA"},
     env_variable{"PEERLANE_LINK_STRIPE_THRESHOLD", env_type::size_bytes, "bytes", "0", "",
                  "messages are spread over rails in parts of at least this; 0: UCX's own"},
     env_variable{"PEERLANE_LINK_PEER_TIMEOUT_MS", env_type::integer, "ms", "0", "",

@@ -189,16 +189,18 @@ struct messenger_options {
     automatic,
     never,
     always
-  } rendezvous = rendezvous_t::automatic;     // automatic: where UCX has RDMA
-  std::size_t eager_limit = 0;                // messages up to here travel with their header; at most 32 KiB
-  std::size_t gdr_send_limit = 0;             // device memory is read by CPU loads up to here
-  std::size_t gdr_receive_limit = 0;          // device memory is written by CPU stores up to here
-  std::size_t ipc_threshold = 0;              // device to device on one node: CUDA IPC from here up
-  std::size_t chunk_bytes = 0;                // of the rings of pinned memory
-  std::size_t unexpected_bytes = 0;           // limit of one peer's unexpected messages; beyond it, the peer's sends wait
-  std::string rails;                          // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
-  bool fixed_rail = false;                    // each process uses one of `rails`, by its rank on the node
-  std::size_t stripe_threshold = 0;           // messages are spread over rails from here up
+  } rendezvous = rendezvous_t::automatic;  // automatic: where UCX has RDMA
+  std::size_t eager_limit = 0;             // messages up to here travel with their header; at most 32 KiB
+  std::size_t gdr_send_limit = 0;          // device memory is read by CPU loads up to here
+  std::size_t gdr_receive_limit = 0;       // device memory is written by CPU stores up to here
+  std::size_t ipc_threshold = 0;           // device to device on one node: CUDA IPC from here up
+  std::size_t chunk_bytes = 0;             // of the rings of pinned memory
+  std::size_t unexpected_bytes = 0;        // limit of one peer's unexpected messages; beyond it, the peer's sends wait
+  std::string rails;                       // UCX's net devices, "mlx5_0:1,mlx5_1:1"; empty: all
+  bool fixed_rail = false;                 // each process uses one of `rails`, by its rank on the node
+  std::size_t stripe_threshold = 0;        // messages are spread over rails from here up
+  // Several `rails` make up for each other, without RDMA's own transfers. automatic: where none is an adapter for RDMA.
+  enum class rail_failover_t { automatic, never, always } rail_failover = rail_failover_t::automatic;
   std::chrono::milliseconds peer_timeout{0};  // silence of a host after which it counts as dead
 
   // The PEERLANE_LINK_* variables and their MVAPICH2 and Open MPI names.

@@ -31,9 +31,14 @@ std::string one_of(const std::vector<std::string>& rails, int rank_on_node) {
   return rails.empty() ? std::string() : rails[static_cast<std::size_t>(rank_on_node) % rails.size()];
 }
 
-// UCX spreads messages over adapters for RDMA (mlx5_0:1) by itself, without a copy.
-bool are_interfaces(const std::vector<std::string>& rails) {
-  return std::all_of(rails.begin(), rails.end(), [](const auto& each) { return each.find(':') == std::string::npos; });
+// UCX spreads messages over adapters for RDMA (mlx5_0:1) by itself, without a copy, so only who asks for it gets a rail set
+// of those.
+bool is_adapter(const std::string& device) { return device.find(':') != std::string::npos; }
+
+bool must_be_set(const messenger_options& options, const std::vector<std::string>& rails) {
+  using choice = messenger_options::rail_failover_t;
+  if (rails.size() < 2 || options.fixed_rail || options.rail_failover == choice::never) return false;
+  return options.rail_failover == choice::always || std::none_of(rails.begin(), rails.end(), is_adapter);
 }
 
 }  // namespace
@@ -67,7 +72,7 @@ status packet_channel::open_fabric(int rank_on_node) {
   wanted.rails = options.fixed_rail ? one_of(rails, rank_on_node) : options.rails;
   wanted.stripe_threshold = options.stripe_threshold;
   wanted.keepalive_ms = options.peer_timeout.count();
-  if (rails.size() > 1 && !options.fixed_rail && are_interfaces(rails)) return open_rails(wanted, rails);
+  if (must_be_set(options, rails)) return open_rails(wanted, rails);
   // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
   wanted.has_rdma = ucx::has_rdma_device();
   wanted.gpu_lanes = options.use_ucx_gpu_lanes && context_.cuda != nullptr && wanted.has_rdma;

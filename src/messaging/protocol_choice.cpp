@@ -62,6 +62,9 @@ messenger_options messenger_options::from_environment() {
     out.fixed_rail = out.fixed_rail || foreign.is_one_each;
   }
   out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
+  const auto failover = env_read("PEERLANE_LINK_RAIL_FAILOVER").text;
+  if (failover == "off") out.rail_failover = rail_failover_t::never;
+  if (failover == "on") out.rail_failover = rail_failover_t::always;
   out.progress_thread = env_read("PEERLANE_LINK_PROGRESS_THREAD").integer != 0;
   out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
   out.peer_timeout = std::chrono::milliseconds(env_read("PEERLANE_LINK_PEER_TIMEOUT_MS").integer);
@@ -87,9 +90,10 @@ std::string messenger::plan(int rank) const {
       (is_near ? "ring of pinned chunks in shared memory, " : "ring of pinned chunks over UCX, ") + chunks;
   const char* const raw = "GPU pointers to UCX (RDMA lanes)";
 
-  std::string out = format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
-                           core.context_.is_gpu_shared ? ", GPU shared with another process" : "",
-                           is_near ? "shared memory" : core.channel_.fabric()->description(rank).c_str(), limits.origin.c_str());
+  std::string out =
+      format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
+             core.context_.is_gpu_shared ? ", GPU shared with another process" : "",
+             is_near ? "shared memory" : core.channel_.fabric()->description(rank).c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
   const bool is_rendezvous = !is_near && core.rendezvous_.moves_in_place(rank, {});

@@ -99,7 +99,7 @@ def guest_files(kernel, guests, cache, programs, simulator):
     for path in modules_in_order(kernel, (*RXE, *CARD[guests])):
         name = f"/modules/{stem(path)}.ko"
         files[name] = unpacked_module(kernel, path, cache)
-        load.append(f"insmod {name}")
+        load.append(f"insmod {name}" + (" numdummies=2" if stem(path) == "dummy" else ""))
     return files, "\n".join(load)
 
 
@@ -130,6 +130,17 @@ over_verbs gpu_windows {peerlane} p2p bibw D D {large}
 over_verbs deaths {link_test} --gtest_color=no --gtest_filter='every_way/death.ends_what_waits/network:every_way/death.leaves_the_others_alone/network:every_way/death.at_any_moment/host_network'
 over_verbs random_traffic {link_test} --gtest_color=no --gtest_filter='seeds/traffic.network/0'
 over_verbs flood {link_test} --gtest_color=no --gtest_filter='flood.over_the_network'
+ifconfig dummy1 10.0.1.1 up
+step second_verbs rdma link add rxe1 type rxe netdev dummy1
+export PEERLANE_LINK_RAILS=rxe0:1,rxe1:1 PEERLANE_LINK_RAIL_FAILOVER=on PEERLANE_LOG=warn
+packets_of_second() {{ cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts; }}
+over_verbs rails {peerlane} p2p bw H H {large}
+step rails.through_second [ $(packets_of_second) -gt 200 ]
+before=$(packets_of_second)
+{peerlane} p2p bw H H -m 262144:262144 -i 60 -x 1 -u 1 -W 8 -c &
+while [ $(packets_of_second) -lt $((before + 500)) ]; do sleep 0.1; done
+ifconfig dummy1 down
+over_verbs rail_cut wait $!
 """
 # Two machines: rank 0 on the first. Last, the second one's process is killed while messages go on.
 TWO_FIRST = """

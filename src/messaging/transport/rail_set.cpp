@@ -22,7 +22,7 @@ constexpr std::size_t kMaxPart = 252u << 10;     // fits one packet of every UCX
 constexpr std::size_t kDueBytes = 64u << 10;     // then an acknowledgement does not wait
 constexpr std::uint64_t kDueNs = 200'000;        // nor longer than this
 constexpr std::uint64_t kGraceNs = 200'000'000;  // for what UCX should end when a connection closes
-constexpr std::uint64_t kSleepNs = 100'000'000;   // between two looks at rails, for a process that sleeps
+constexpr std::uint64_t kSleepNs = 100'000'000;  // between two looks at rails, for a process that sleeps
 constexpr std::size_t kMaxCancelled = 1024;
 
 void append(byte_string& out, const void* data, std::size_t bytes) {
@@ -58,6 +58,7 @@ status rail_set::start(const ucx_fabric::options& wanted, int ranks) {
     auto one = wanted;
     one.rails = devices_[i];
     one.gpu_lanes = false;
+    one.has_rdma = devices_[i].find(':') != std::string::npos;
     one.stripe_threshold = 0;
     auto opened = ucx_fabric::open(one, ranks, *ends_.back());
     if (!opened) return failure{opened.code(), format("rail %s: %s", devices_[i].c_str(), opened.error().message.c_str())};
