@@ -353,8 +353,12 @@ void packet_channel::on_remote(const frame& head, remote_data data) {
 }
 
 void packet_channel::accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
-  if (is_leaving_ || head.source >= context_.peers.size()) return;
+  if (head.source >= context_.peers.size()) return;
   auto& source = context_.peers[head.source];
+  if (is_leaving_) {
+    source.has_left = source.has_left || head.kind == frame_kind::bye;  // its connections end now, which is no failure
+    return;
+  }
   if (source.is_dead) return;
   const auto ahead = static_cast<std::int32_t>(head.sequence - source.received);
   if (ahead < 0) return;

@@ -115,6 +115,7 @@ class packet_channel final : public network::listener {
   void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
   void on_remote(const frame& head, remote_data data) override;
   void on_lost(int rank, const char* reason) override;
+  bool has_left(int rank) const override { return context_.peer(rank).has_left; }
   status open_rails(const ucx_fabric::options& wanted, const std::vector<std::string>& rails);
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void accept_early(peer_state& source);

@@ -181,6 +181,10 @@ TEST(process, names_of_other_stacks) {
   const auto limits = thresholds::choose(options, nullptr);
   EXPECT_EQ(limits.eager_device, 2048u);
   EXPECT_EQ(limits.ring_chunk_bytes, 64u << 10);
+  for (const char* name :
+       {"MV2_CUDA_BLOCK_SIZE", "MV2_GDRCOPY_LIMIT", "PEERLANE_LINK_GDR_SEND_LIMIT", "OMPI_MCA_btl_smcuda_use_cuda_ipc",
+        "MV2_RAIL_SHARING_POLICY", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"})
+    unsetenv(name);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ int stream(const rank_context& ctx, std::size_t bytes, std::size_t count) {
 int measure(const rank_context& ctx, std::size_t bytes, double* result) {
   CHECK(stream(ctx, bytes, 2 * kWindow) == 0);
   CHECK_OK(ctx.messenger->barrier(kPatience));
-  const std::size_t count = (24u << 20) / bytes;
+  const std::size_t count = std::max<std::size_t>((24u << 20) / bytes, kWindow);
   const auto begin = monotonic_ns();
   CHECK(stream(ctx, bytes, count) == 0);
   CHECK_OK(ctx.messenger->barrier(kPatience));

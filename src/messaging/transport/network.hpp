@@ -115,6 +115,8 @@ class network {
     // The frame of a packet `in_place`.
     virtual void on_remote(const frame& head, remote_data data) = 0;
     virtual void on_lost(int rank, const char* reason) = 0;
+    // The peer has said that it leaves, so its connections end.
+    virtual bool has_left(int) const { return false; }
     // A message of send_on_rail().
     virtual void on_rail(const rail_head&, const std::byte*, std::size_t) {}
 

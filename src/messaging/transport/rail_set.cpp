@@ -141,9 +141,9 @@ bool rail_set::arm() {
   send_due(true);
   if (!failing_.empty() || draining_ != 0) return false;
   const bool must_look = !lingering_.empty() || has_outstanding();
-  itimerspec when{};
-  if (must_look) when.it_value.tv_nsec = kSleepNs;
-  if (timer_) timerfd_settime(timer_.get(), 0, &when, nullptr);
+  itimerspec timeout{};
+  if (must_look) timeout.it_value.tv_nsec = kSleepNs;
+  if (timer_) timerfd_settime(timer_.get(), 0, &timeout, nullptr);
   return std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->arm(); });
 }
 
@@ -397,9 +397,11 @@ void rail_set::close(int rank, bool at_once) {
   if (may_wait && !remote.is_draining) ++draining_, remote.is_draining = true;
   if (may_wait) return;
   if (std::exchange(remote.is_draining, false)) --draining_;
-  if (const auto rail = remote.first_rail(); rail && !at_once && remote.due_since_ns != 0)
-    send_control(rank, *rail, kPacketsAcknowledged, remote.arrived.next());
-  for (auto& rail : rails_) rail->close(rank, at_once);
+  // A peer that leaves waits for the acknowledgement of its last word.
+  const auto rail = remote.first_rail();
+  const bool is_awaited = rail && remote.due_since_ns != 0 && (!at_once || handler_->has_left(rank));
+  if (is_awaited) send_control(rank, *rail, kPacketsAcknowledged, remote.arrived.next());
+  for (auto& each : rails_) each->close(rank, at_once && !is_awaited);
   end_all(rank);
 }
 

@@ -24,7 +24,9 @@ constexpr std::uint64_t kSilentNs = 1'000'000'000;  // one so old makes us ping 
 constexpr std::uint64_t kPingNs = 250'000'000;      // between two pings by a rail
 constexpr std::uint64_t kApartNs = 500'000'000;     // between the pings whose answers count
 
-std::string state_file(const std::string& device) { return "/sys/class/net/" + device + "/carrier"; }
+constexpr const char* kLinkFile = "/carrier";  // lint:allow(text) the kernel's name
+
+std::string state_file(const std::string& device) { return "/sys/class/net/" + device + kLinkFile; }
 
 }  // namespace
 
@@ -58,9 +60,9 @@ void rail_set::watch_rail(int rank, unsigned rail, std::uint64_t now) {
   auto& state = peer(rank).rails[rail];
   const auto oldest = peer(rank).oldest_ns(rail);
   if (oldest == 0) return state.silent.end();
-  const auto since = std::max(oldest, state.heard_ns);
-  if (now - since >= kLinkNs && is_link_down(rail)) failing_.push_back({rank, rail, "its link is down"});
-  else if (now - since >= kSilentNs) ping_others(rank, rail, now);
+  const auto last_sign_ns = std::max(oldest, state.heard_ns);
+  if (now - last_sign_ns >= kLinkNs && is_link_down(rail)) failing_.push_back({rank, rail, "its link is down"});
+  else if (now - last_sign_ns >= kSilentNs) ping_others(rank, rail, now);
 }
 
 void rail_set::ping_others(int rank, unsigned silent, std::uint64_t now) {
@@ -88,7 +90,7 @@ void rail_set::fail_rail(const failing_rail& failed) {
   if (!std::exchange(remote.rails[failed.rail].is_up, false)) return;
   rails_[failed.rail]->close(failed.rank, true);
   const auto other = remote.first_rail();
-  if (!other) return handler_->on_lost(failed.rank, failed.reason.c_str());
+  if (!other || handler_->has_left(failed.rank)) return handler_->on_lost(failed.rank, failed.reason.c_str());
   PL_LOG(warn, "rail %s to rank %d has failed (%s): its messages go by %s", devices_[failed.rail].c_str(), failed.rank,
          failed.reason.c_str(), devices_[*other].c_str());
   send_control(failed.rank, *other, kRailDown, failed.rail);
