@@ -128,7 +128,7 @@ std::vector<client::batch_frame> client::make_frames(opcode op, std::uint32_t po
 // Frames of the values in device memory that the store moves itself, each of one handed-over memory.
 void client::add_device_frames(std::span<const batch_entry> entries, std::size_t first, std::vector<batch_frame>& out) {
   if ((server_capabilities() & capability::device_batches) == 0) return;
-  std::unordered_map<std::uint32_t, std::size_t> filling;  // frame by memory
+  std::unordered_map<std::uint32_t, std::size_t> open_frames;  // frame by memory
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const batch_entry& one = entries[i];
     if (one.alone || !one.buffer.device || one.buffer.bytes > kMaxBatchedDeviceBytes || !has_good_key(one)) continue;
@@ -141,7 +141,7 @@ void client::add_device_frames(std::span<const batch_entry> entries, std::size_t
              frame.body.size() + bytes > store_protocol::kMaxBodyBytes ||
              frame.device_bytes + one.buffer.bytes > kDeviceFrameBytes;
     };
-    const auto [found, is_new] = filling.try_emplace(handed.use.memory, out.size());
+    const auto [found, is_new] = open_frames.try_emplace(handed.use.memory, out.size());
     if (is_new || is_full(out[found->second])) {
       found->second = out.size();
       batch_frame& begun = out.emplace_back();
@@ -183,8 +183,8 @@ void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry
     reported.result.reached = one.reached;
     reported.result.repeated = one.repeated;
     const memory& buffer = entries[frame.items[i]].buffer;
-    const std::uint64_t there = frame.is_device() ? one.value_bytes : one.value.size();
-    const std::uint64_t bytes = one.status == 0 ? std::min<std::uint64_t>(there, buffer.bytes) : 0;
+    const std::uint64_t value_bytes = frame.is_device() ? one.value_bytes : one.value.size();
+    const std::uint64_t bytes = one.status == 0 ? std::min<std::uint64_t>(value_bytes, buffer.bytes) : 0;
     reported.result.way = frame.is_device() ? store_protocol::path::gpu_direct : socket_way;
     if (bytes != 0 && !frame.is_device()) std::memcpy(reinterpret_cast<void*>(buffer.address), one.value.data(), bytes);
     reported.moved_bytes = frame.operation->head.op == opcode::batch_put && one.status == 0 ? buffer.bytes : bytes;

@@ -223,9 +223,9 @@ TEST_F(store_gpu_direct_batch, ABrokenConnectionRepeatsNothing) {
 TEST_F(store_gpu_direct_batch, AnEarlierServerGetsThemOneByOne) {
   start_and_open();
   EXPECT_NE(store_->server_capabilities() & store_protocol::capability::device_batches, 0u);
-  auto without = options();
-  without.gpu_direct = false;
-  store_ = store_rig::open(without);
+  auto refusing = options();
+  refusing.gpu_direct = false;
+  store_ = store_rig::open(refusing);
   pool_ = *store_->open_pool("p");
   constexpr std::size_t kBytes = 8192, kCount = 100;
   const test::device_buffer source(kCount * kBytes);
