@@ -8,6 +8,7 @@
 #include "base/env.hpp"
 #include "base/text.hpp"
 #include "messaging/messenger_core.hpp"
+#include "messaging/transport/rail_set.hpp"
 #include "ucx/rdma_device.hpp"
 
 namespace pl::messaging {
@@ -15,15 +16,24 @@ namespace {
 
 constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
 
-// The rail of a process that uses a single one: ranks of the node take them in turn.
-std::string one_of(const std::string& rails, int rank_on_node) {
+std::vector<std::string> devices_in(const std::string& rails) {
   std::vector<std::string> each;
   for (std::size_t begin = 0; begin < rails.size();) {
     const auto comma = std::min(rails.find(',', begin), rails.size());
     each.push_back(rails.substr(begin, comma - begin));
     begin = comma + 1;
   }
-  return each.empty() ? std::string() : each[static_cast<std::size_t>(rank_on_node) % each.size()];
+  return each;
+}
+
+// The rail of a process that uses a single one: ranks of the node take them in turn.
+std::string one_of(const std::vector<std::string>& rails, int rank_on_node) {
+  return rails.empty() ? std::string() : rails[static_cast<std::size_t>(rank_on_node) % rails.size()];
+}
+
+// UCX spreads messages over adapters for RDMA (mlx5_0:1) by itself, without a copy.
+bool are_interfaces(const std::vector<std::string>& rails) {
+  return std::all_of(rails.begin(), rails.end(), [](const auto& each) { return each.find(':') == std::string::npos; });
 }
 
 }  // namespace
@@ -53,13 +63,22 @@ status packet_channel::open_fabric(int rank_on_node) {
   const auto& options = context_.options;
   ucx_fabric::options wanted;
   wanted.library = options.ucx_library.empty() ? env_read("PEERLANE_UCX_LIBRARY").text : options.ucx_library;
-  wanted.rails = options.fixed_rail ? one_of(options.rails, rank_on_node) : options.rails;
+  const auto rails = devices_in(options.rails);
+  wanted.rails = options.fixed_rail ? one_of(rails, rank_on_node) : options.rails;
   wanted.stripe_threshold = options.stripe_threshold;
   wanted.keepalive_ms = options.peer_timeout.count();
+  if (rails.size() > 1 && !options.fixed_rail && are_interfaces(rails)) return open_rails(wanted, rails);
   // UCX's CUDA modules cost 0.8 s at start, and pay where a NIC reads and writes GPU memory.
   wanted.has_rdma = ucx::has_rdma_device();
   wanted.gpu_lanes = options.use_ucx_gpu_lanes && context_.cuda != nullptr && wanted.has_rdma;
   auto made = ucx_fabric::open(wanted, context_.size, *this);
+  if (!made) return std::move(made).error();
+  fabric_ = *std::move(made);
+  return {};
+}
+
+status packet_channel::open_rails(const ucx_fabric::options& wanted, const std::vector<std::string>& rails) {
+  auto made = rail_set::open(wanted, rails, context_.size, context_.rank, *this);
   if (!made) return std::move(made).error();
   fabric_ = *std::move(made);
   return {};

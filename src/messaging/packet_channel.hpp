@@ -30,7 +30,7 @@ struct control_packet : packet {
   control_packet* next = nullptr;
 };
 
-class packet_channel final : public ucx_fabric::listener {
+class packet_channel final : public network::listener {
  public:
   // `receiver`: its dispatch() gets every frame.
   packet_channel(messenger_context& context, peer_watch& watch, messenger_core& receiver)
@@ -49,7 +49,7 @@ class packet_channel final : public ucx_fabric::listener {
   // Closes every queue and connection. The memory of parts that UCX still had must live until then.
   void close_all();
   // Null: every peer is on this node.
-  ucx_fabric* fabric() const noexcept { return fabric_.get(); }
+  network* fabric() const noexcept { return fabric_.get(); }
   bool has_remote_peers() const noexcept { return queue_peers_.size() + 1 < context_.peers.size(); }
   bool has_local_peers() const noexcept { return !queue_peers_.empty(); }
 
@@ -115,6 +115,7 @@ class packet_channel final : public ucx_fabric::listener {
   void on_plain(const void* head, std::size_t head_bytes, const std::byte* payload, std::size_t bytes) override;
   void on_remote(const frame& head, remote_data data) override;
   void on_lost(int rank, const char* reason) override;
+  status open_rails(const ucx_fabric::options& wanted, const std::vector<std::string>& rails);
   void accept(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void accept_early(peer_state& source);
   bool push(peer_state& destination, packet& outgoing);
@@ -129,7 +130,7 @@ class packet_channel final : public ucx_fabric::listener {
   messenger_context& context_;
   peer_watch& watch_;
   messenger_core& receiver_;
-  std::unique_ptr<ucx_fabric> fabric_;
+  std::unique_ptr<network> fabric_;
   std::optional<shm_queue_set> send_queues_;
   std::vector<int> queue_peers_;
   bool has_rung_in_vain_ = false;

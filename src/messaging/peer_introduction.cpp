@@ -20,6 +20,7 @@ struct introduction {
   std::uint8_t has_light_barrier = 0;
   std::uint8_t has_gpu_lanes = 0;
   std::uint8_t wants_calibration = 0;
+  std::uint8_t rails = 0;
   port_list ports{};  // of UCX
 };
 
@@ -80,6 +81,9 @@ status accept_introduction(messenger_context& context, packet_channel& channel, 
                    format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
                           "the same user, or set PEERLANE_LINK_PATH=network",
                           context.rank, rank)};
+  if (!remote.is_same_node && received.rails != mine.rails)
+    return failure{EINVAL, format("ranks %d and %zu use %u and %u rails: name as many for both (PEERLANE_LINK_RAILS)",
+                                  context.rank, rank, mine.rails, received.rails)};
   remote.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && received.has_gpu_lanes != 0 && !remote.is_same_node;
   if (!remote.is_same_node)
     channel.fabric()->set_peer(
@@ -115,7 +119,10 @@ result<bool> introduce_peers(bootstrap& group, messenger_context& context, packe
   const auto* const fabric = channel.fabric();
   mine.is_ready = opened ? 1 : 0;
   mine.has_gpu_lanes = fabric != nullptr && fabric->has_gpu_lanes();
-  if (fabric != nullptr) mine.ports = fabric->ports();
+  if (fabric != nullptr) {
+    mine.ports = fabric->ports();
+    mine.rails = static_cast<std::uint8_t>(fabric->rails());
+  }
   byte_string whole(bytes_of(mine).begin(), bytes_of(mine).end());
   for (const auto& each : context.peers) whole.push_back(std::byte{each.is_same_node});
   if (fabric != nullptr) whole.insert(whole.end(), fabric->address().begin(), fabric->address().end());

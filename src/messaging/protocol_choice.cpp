@@ -56,7 +56,11 @@ messenger_options messenger_options::from_environment() {
   out.rails = first_set({"PEERLANE_LINK_RAILS"}).text;
   out.fixed_rail = env_read("PEERLANE_LINK_FIXED_RAIL").integer != 0;
   if (env_read("MV2_RAIL_SHARING_POLICY").text == "FIXED_MAPPING") out.fixed_rail = true;
-  if (out.rails.empty() && !(out.rails = rails_from_environment()).empty()) out.fixed_rail = true;
+  if (out.rails.empty()) {
+    auto foreign = rails_from_environment();
+    out.rails = std::move(foreign.devices);
+    out.fixed_rail = out.fixed_rail || foreign.is_one_each;
+  }
   out.stripe_threshold = size_from({"PEERLANE_LINK_STRIPE_THRESHOLD", "MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD"});
   out.progress_thread = env_read("PEERLANE_LINK_PROGRESS_THREAD").integer != 0;
   out.calibrate = env_read("PEERLANE_LINK_CALIBRATE").integer != 0;
@@ -85,7 +89,7 @@ std::string messenger::plan(int rank) const {
 
   std::string out = format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
                            core.context_.is_gpu_shared ? ", GPU shared with another process" : "",
-                           is_near ? "shared memory" : core.channel_.fabric()->version().c_str(), limits.origin.c_str());
+                           is_near ? "shared memory" : core.channel_.fabric()->description(rank).c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
   const bool is_rendezvous = !is_near && core.rendezvous_.moves_in_place(rank, {});

@@ -90,23 +90,65 @@ TEST(foreign_settings, rails_of_mvapich) {
   for (const char* other : {"", "BUNCH", "0:1:0:1", "mlx5_0:BUNCH"}) EXPECT_EQ(rails_of_mapping(other), "") << other;
 }
 
-TEST(foreign_settings, what_is_not_followed_is_told) {
+// One variable of another stack, with the adapter mlx5_0 in this machine and no other.
+struct rail_case {
+  const char* name;
+  const char* value;
+  const char* devices;  // it acts
+  bool is_one_each;
+  const char* refusal;  // it does not: the line has its name, its value and this
+};
+
+constexpr rail_case kRailCases[] = {
+    {"MV2_PROCESS_TO_RAIL_MAPPING", "mlx5_0", "mlx5_0:1", true, nullptr},
+    {"MV2_PROCESS_TO_RAIL_MAPPING", "mlx5_0:mlx5_1", "", false, "lacks an adapter"},
+    {"MV2_PROCESS_TO_RAIL_MAPPING", "BUNCH", "", false, "names of adapters only"},
+    {"MV2_IBA_HCA", "mlx5_0", "mlx5_0:1", false, nullptr},
+    {"MV2_IBA_HCA", "mlx5_0:mlx5_1", "", false, "lacks an adapter"},
+    {"MV2_IBA_HCA", "0:1", "", false, "names of adapters only"},
+    {"MV2_RAIL_SHARING_POLICY", "USE_FIRST", "", false, nullptr},
+    {"MV2_RAIL_SHARING_POLICY", "ROUND_ROBIN", "", false, "small messages take the first rail"},
+    {"MV2_RAIL_SHARING_POLICY", "FIXED_MAPPING", "", false, "no rails are named"},
+    {"MV2_RAIL_SHARING_POLICY", "ANY_OTHER", "", false, "none of USE_FIRST"},
+    {"MV2_NUM_HCAS", "2", "", false, "PEERLANE_LINK_RAILS"},
+    {"MV2_NUM_PORTS", "2", "", false, "PEERLANE_LINK_RAILS"},
+    {"MV2_SM_SCHEDULING", "USE_FIRST", "", false, "MV2_RAIL_SHARING_POLICY"},
+    {"MV2_GPUDIRECT_LIMIT", "8192", "", false, "PEERLANE_LINK_GPU_LANES=0"},
+    {"OMPI_MCA_btl_openib_if_include", "mlx5_0:2", "mlx5_0:2", false, nullptr},
+    {"OMPI_MCA_btl_openib_if_include", "mlx5_0,mlx5_1:1", "", false, "lacks an adapter"},
+    {"OMPI_MCA_btl_openib_if_exclude", "mlx5_0", "", false, "PEERLANE_LINK_RAILS"},
+    {"OMPI_MCA_btl_tcp_if_include", "eth0", "", false, "PEERLANE_LINK_RAILS"},
+    {"OMPI_MCA_btl_tcp_if_exclude", "lo", "", false, "PEERLANE_LINK_RAILS"},
+};
+
+TEST(foreign_settings, each_rail_variable_acts_or_is_refused_by_name) {
   const std::string folder = ::testing::TempDir() + "adapters_" + std::to_string(getpid());
   std::filesystem::create_directories(folder + "/mlx5_0");
   EXPECT_TRUE(unused_settings(folder).empty());
-  setenv("MV2_PROCESS_TO_RAIL_MAPPING", "mlx5_0", 1);
-  EXPECT_EQ(rails_from_environment(folder), "mlx5_0:1");
-  EXPECT_TRUE(unused_settings(folder).empty());
-  setenv("MV2_PROCESS_TO_RAIL_MAPPING", "mlx5_0:mlx5_1", 1);
-  EXPECT_EQ(rails_from_environment(folder), "");
-  setenv("MV2_GPUDIRECT_LIMIT", "8192", 1);
-  const auto lines = unused_settings(folder);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_NE(lines[0].find("lacks an adapter"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[1].find("PEERLANE_LINK_GPU_LANES=0"), std::string::npos) << lines[1];
-  unsetenv("MV2_PROCESS_TO_RAIL_MAPPING");
-  unsetenv("MV2_GPUDIRECT_LIMIT");
+  for (const auto& one : kRailCases) {
+    SCOPED_TRACE(std::string(one.name) + "=" + one.value);
+    setenv(one.name, one.value, 1);
+    const auto rails = rails_from_environment(folder);
+    EXPECT_EQ(rails.devices, one.devices);
+    EXPECT_EQ(rails.is_one_each, one.is_one_each);
+    const auto lines = unused_settings(folder);
+    EXPECT_EQ(lines.size(), one.refusal == nullptr ? 0u : 1u);
+    for (const auto& line : lines) {
+      EXPECT_TRUE(line.starts_with(std::string(one.name) + "=" + one.value + " is not used: ")) << line;
+      EXPECT_NE(line.find(one.refusal), std::string::npos) << line;
+      EXPECT_EQ(line.find('\n'), std::string::npos);
+    }
+    unsetenv(one.name);
+  }
   std::filesystem::remove_all(folder);
+}
+
+TEST(foreign_settings, own_rails_win) {
+  setenv("PEERLANE_LINK_RAILS", "eth0,eth1", 1);
+  setenv("MV2_IBA_HCA", "mlx5_7", 1);
+  setenv("MV2_RAIL_SHARING_POLICY", "FIXED_MAPPING", 1);
+  EXPECT_TRUE(unused_settings("/nonexistent").empty());
+  for (const char* name : {"PEERLANE_LINK_RAILS", "MV2_IBA_HCA", "MV2_RAIL_SHARING_POLICY"}) unsetenv(name);
 }
 
 TEST(foreign_settings, ucx_may_forbid_adapters_gpu_memory) {

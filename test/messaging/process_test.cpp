@@ -171,11 +171,13 @@ TEST(process, names_of_other_stacks) {
   setenv("PEERLANE_LINK_GDR_SEND_LIMIT", "2048", 1);
   setenv("OMPI_MCA_btl_smcuda_use_cuda_ipc", "0", 1);
   setenv("MV2_RAIL_SHARING_POLICY", "FIXED_MAPPING", 1);
+  setenv("MV2_RAIL_SHARING_LARGE_MSG_THRESHOLD", "32K", 1);
   const auto options = messenger_options::from_environment();
   EXPECT_EQ(options.chunk_bytes, 64u << 10);
   EXPECT_EQ(options.gdr_send_limit, 2048u);
   EXPECT_FALSE(options.use_ipc);
   EXPECT_TRUE(options.fixed_rail);
+  EXPECT_EQ(options.stripe_threshold, 32u << 10);
   const auto limits = thresholds::choose(options, nullptr);
   EXPECT_EQ(limits.eager_device, 2048u);
   EXPECT_EQ(limits.ring_chunk_bytes, 64u << 10);

@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <random>
 #include <vector>
@@ -31,6 +33,8 @@ constexpr int kPacketBytes = 16000;       // large ones keep the wire's process 
 constexpr std::size_t kMaxQueued = 2000;  // then the wire drops, as a switch does
 
 std::string refused(const char* step) { return format("%s: %s", step, errno_text(errno).c_str()); }
+
+bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
 // The interface of this namespace: up, with an address of its host.
 std::string make_interface(unique_fd& cable, std::size_t rank) {
@@ -59,22 +63,71 @@ std::string make_interface(unique_fd& cable, std::size_t rank) {
 
 }  // namespace
 
-std::string two_hosts::make_host(std::size_t rank) {
-  if (unshare(CLONE_NEWNET) != 0) return refused("a network namespace (root is needed)");
-  network_[rank] = unique_fd(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
-  if (!network_[rank]) return refused("opening the network namespace");
-  return make_interface(cable_[rank], rank);
+std::string two_hosts::make_hosts(const std::function<std::string(std::size_t)>& make_one) {
+  const unique_fd own(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+  std::string reason = own ? "" : refused("opening the network namespace");
+  for (std::size_t rank = 0; rank < 2 && reason.empty(); ++rank) {
+    if (unshare(CLONE_NEWNET) != 0) reason = refused("a network namespace (root is needed)");
+    network_[rank] = unique_fd(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+    if (!network_[rank] && reason.empty()) reason = refused("opening the network namespace");
+    if (reason.empty()) reason = make_one(rank);
+  }
+  if (own && setns(own.get(), CLONE_NEWNET) != 0 && reason.empty()) return refused("going back to the network namespace");
+  return reason;
 }
 
 std::string two_hosts::make(const wire& between) {
-  const unique_fd own(real_device_io(), open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
-  std::string reason = own ? "" : refused("opening the network namespace");
-  for (std::size_t rank = 0; rank < 2 && reason.empty(); ++rank) reason = make_host(rank);
-  if (own && setns(own.get(), CLONE_NEWNET) != 0 && reason.empty()) return refused("going back to the network namespace");
+  std::string reason = make_hosts([&](std::size_t rank) { return make_interface(cable_[rank], rank); });
   if (!reason.empty()) return reason;
   relay_ = fork();
   if (relay_ == 0) relay(between);
   return relay_ > 0 ? "" : refused("fork");
+}
+
+std::string two_hosts::make_rails(unsigned mbit_per_s) {
+  for (const char* program : {"ip", "tc"})
+    if (!run(format("command -v %s", program))) return format("%s is missing: apt-get install iproute2", program);
+  return make_hosts([&](std::size_t rank) {
+    std::string reason;
+    for (int rail = 0; rail < 2 && reason.empty(); ++rail) reason = make_rail(rail, rank, mbit_per_s);
+    return reason;
+  });
+}
+
+// The second host makes the wire, when both namespaces are there.
+std::string two_hosts::make_rail(int rail, std::size_t rank, unsigned mbit_per_s) const {
+  if (rank == 0) return {};
+  const std::string name = format("rail%d", rail);
+  const std::string first = format("nsenter --net=/proc/%d/fd/%d ", getpid(), network_[0].get());
+  if (!run(format("ip link add %s type veth peer name %s netns /proc/%d/fd/%d", name.c_str(), name.c_str(), getpid(),
+                  network_[0].get())))
+    return "a pair of veth interfaces cannot be made";
+  for (const std::size_t host : {0, 1}) {
+    const std::string inside = host == 0 ? first : "";
+    if (!run(inside + format("ip addr add 10.77.%d.%zu/24 dev %s", rail, host + 1, name.c_str())) ||
+        !run(inside + format("ip link set %s up", name.c_str())))
+      return "an interface cannot be switched on";
+    if (!run(inside + format("tc qdisc add dev %s root tbf rate %umbit burst 256k latency 20ms", name.c_str(), mbit_per_s)))
+      return "the kernel has no tbf to shape an interface (CONFIG_NET_SCH_TBF)";
+  }
+  // The kernel says so within a second, and UCX passes over interfaces of which it does not.
+  for (const std::string& inside : {first, std::string()})
+    for (int i = 0; i < 100 && !run(inside + format("ip link show %s | grep -q 'state UP'", name.c_str())); ++i)
+      usleep(20'000);
+  return {};
+}
+
+bool two_hosts::cut_rail(int rail) { return run(format("ip link set rail%d down", rail)); }
+
+// No packet fits a bucket of ten bytes.
+bool two_hosts::silence_rail(int rail) {
+  return run(format("tc qdisc replace dev rail%d root tbf rate 8bit burst 10 latency 1ms", rail));
+}
+
+std::uint64_t two_hosts::bytes_sent_by(int rail) {
+  std::uint64_t bytes = 0;
+  std::ifstream(format("/sys/class/net/rail%d/statistics/tx_bytes", rail)) >> bytes;
+  return bytes;
 }
 
 two_hosts::~two_hosts() {

@@ -12,10 +12,10 @@
 namespace pl::messaging {
 namespace {
 
-std::vector<std::string> adapters_of(const std::string& mapping) {
+std::vector<std::string> split(const std::string& list, char separator) {
   std::vector<std::string> out;
-  std::istringstream words(mapping);
-  for (std::string word; std::getline(words, word, ':');) out.push_back(word);
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, separator);) out.push_back(word);
   return out;
 }
 
@@ -26,27 +26,95 @@ bool is_adapter_name(const std::string& word) {
          });
 }
 
-bool has_all(const std::string& folder, const std::vector<std::string>& adapters) {
-  std::error_code ignored;
-  return std::all_of(adapters.begin(), adapters.end(),
-                     [&](const std::string& one) { return std::filesystem::exists(folder + "/" + one, ignored); });
+bool is_port(const std::string& word) {
+  return !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-}  // namespace
+// "mlx5_0" or "mlx5_0:2" as UCX writes it; empty: it is neither.
+std::string device_named(const std::string& word) {
+  const auto colon = std::min(word.find(':'), word.size());
+  const std::string adapter = word.substr(0, colon), port = colon == word.size() ? "1" : word.substr(colon + 1);
+  return is_adapter_name(adapter) && is_port(port) ? adapter + ":" + port : std::string();
+}
 
-std::string rails_of_mapping(const std::string& mapping) {
+std::string devices_of(const std::string& list, char separator) {
   std::string out;
-  for (const auto& one : adapters_of(mapping)) {
-    if (!is_adapter_name(one)) return {};
-    out += (out.empty() ? "" : ",") + one + ":1";
+  for (const auto& word : split(list, separator)) {
+    const std::string device = device_named(word);
+    if (device.empty()) return {};
+    out += (out.empty() ? "" : ",") + device;
   }
   return out;
 }
 
-std::string rails_from_environment(const std::string& adapters) {
-  const auto mapping = env_read("MV2_PROCESS_TO_RAIL_MAPPING");
-  if (!mapping.is_set || !has_all(adapters, adapters_of(mapping.text))) return {};
-  return rails_of_mapping(mapping.text);
+bool has_all(const std::string& folder, const std::string& devices) {
+  std::error_code ignored;
+  const auto each = split(devices, ',');
+  return std::all_of(each.begin(), each.end(), [&](const std::string& one) {
+    return std::filesystem::exists(folder + "/" + one.substr(0, one.find(':')), ignored);
+  });
+}
+
+// The variables of other stacks that name rails, in the order in which they count.
+struct rail_variable {
+  const char* name;
+  char separator;
+  bool is_one_each;  // each rank of the node has one of the list
+};
+constexpr rail_variable kRailVariables[] = {
+    {"MV2_PROCESS_TO_RAIL_MAPPING", ':', true}, {"MV2_IBA_HCA", ':', false}, {"OMPI_MCA_btl_openib_if_include", ',', false}};
+
+// Variables that messages never follow, and what to do.
+struct refused_variable {
+  const char* name;
+  const char* reason;
+};
+constexpr refused_variable kRefused[] = {
+    {"MV2_GPUDIRECT_LIMIT",
+     "UCX chooses by size itself; PEERLANE_LINK_GPU_LANES=0 keeps adapters away from GPU memory at every size"},
+    {"MV2_NUM_HCAS", "rails are named, not counted; PEERLANE_LINK_RAILS names them"},
+    {"MV2_NUM_PORTS", "rails are named, not counted; PEERLANE_LINK_RAILS names each port: mlx5_0:1,mlx5_0:2"},
+    {"MV2_SM_SCHEDULING", "it is the old name of MV2_RAIL_SHARING_POLICY; set that"},
+    {"OMPI_MCA_btl_openib_if_exclude", "rails are named, not left out; PEERLANE_LINK_RAILS names them"},
+    {"OMPI_MCA_btl_tcp_if_include", "it names interfaces for Open MPI's own TCP only; PEERLANE_LINK_RAILS names rails"},
+    {"OMPI_MCA_btl_tcp_if_exclude", "it names interfaces for Open MPI's own TCP only; PEERLANE_LINK_RAILS names rails"}};
+
+std::string refusal(const char* name, const std::string& text, const char* reason) {
+  return format("%s=%s is not used: %s", name, text.c_str(), reason);
+}
+
+// Empty: the variable is not set, or it acts.
+std::string refusal_of_rails(const rail_variable& variable, const std::string& adapters) {
+  const auto given = env_read(variable.name);
+  if (!given.is_set) return {};
+  const std::string devices = devices_of(given.text, variable.separator);
+  const bool is_used = !devices.empty() && has_all(adapters, devices);
+  if (is_used) return {};
+  return refusal(variable.name, given.text,
+                 devices.empty() ? "messages take the names of adapters only; PEERLANE_LINK_RAILS names adapters"
+                                 : "this machine lacks an adapter of it; PEERLANE_LINK_RAILS names adapters");
+}
+
+std::string refusal_of_policy(bool has_rails) {
+  const auto given = env_read("MV2_RAIL_SHARING_POLICY");
+  if (!given.is_set || given.text == "USE_FIRST") return {};
+  const char* reason = "it is none of USE_FIRST and FIXED_MAPPING";
+  if (given.text == "ROUND_ROBIN") reason = "small messages take the first rail, large ones all; USE_FIRST says that";
+  if (given.text == "FIXED_MAPPING") reason = "no rails are named; PEERLANE_LINK_RAILS names them";
+  return given.text == "FIXED_MAPPING" && has_rails ? std::string() : refusal("MV2_RAIL_SHARING_POLICY", given.text, reason);
+}
+
+}  // namespace
+
+std::string rails_of_mapping(const std::string& mapping) { return devices_of(mapping, ':'); }
+
+foreign_rails rails_from_environment(const std::string& adapters) {
+  for (const auto& variable : kRailVariables) {
+    const auto given = env_read(variable.name);
+    const std::string devices = given.is_set ? devices_of(given.text, variable.separator) : std::string();
+    if (!devices.empty() && has_all(adapters, devices)) return {devices, variable.is_one_each};
+  }
+  return {};
 }
 
 bool forbids_gpu_rdma() {
@@ -56,19 +124,15 @@ bool forbids_gpu_rdma() {
 
 std::vector<std::string> unused_settings(const std::string& adapters) {
   std::vector<std::string> out;
-  const auto mapping = env_read("MV2_PROCESS_TO_RAIL_MAPPING");
+  const auto add = [&](std::string line) {
+    if (!line.empty()) out.push_back(std::move(line));
+  };
   const bool has_own_rails = env_read("PEERLANE_LINK_RAILS").is_set;
-  if (mapping.is_set && !has_own_rails && rails_from_environment(adapters).empty()) {
-    const bool is_missing = !rails_of_mapping(mapping.text).empty();
-    out.push_back(format("MV2_PROCESS_TO_RAIL_MAPPING=%s is not used: %s; PEERLANE_LINK_RAILS names adapters",
-                         mapping.text.c_str(),
-                         is_missing ? "this machine lacks an adapter of it" : "messages take the names of adapters only"));
-  }
-  if (const auto limit = env_read("MV2_GPUDIRECT_LIMIT"); limit.is_set)
-    out.push_back(
-        format("MV2_GPUDIRECT_LIMIT=%s is not used: UCX chooses by size itself; PEERLANE_LINK_GPU_LANES=0 keeps "
-               "adapters away from GPU memory at every size",
-               limit.text.c_str()));
+  if (!has_own_rails)
+    for (const auto& variable : kRailVariables) add(refusal_of_rails(variable, adapters));
+  add(refusal_of_policy(has_own_rails || !rails_from_environment(adapters).devices.empty()));
+  for (const auto& [name, reason] : kRefused)
+    if (const auto given = env_read(name); given.is_set) add(refusal(name, given.text, reason));
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variables of MVAPICH2 and UCX that `peerlane topo` recommends and that env_read does not map to a PEERLANE_* variable:
-// their meaning for messages, and those that messages do not support. Any thread; the environment is read at each call.
+// Variables of MVAPICH2, Open MPI and UCX that env_read does not map to a PEERLANE_* variable: their meaning for messages,
+// and those that messages do not support. Any thread; the environment is read at each call.
 #pragma once
 
 #include <string>
@@ -12,8 +12,14 @@ namespace pl::messaging {
 // turn. Empty for MVAPICH2's other ways to write it (numbers, BUNCH, SCATTER).
 std::string rails_of_mapping(const std::string& mapping);
 
-// The same from the environment; empty too where this machine lacks an adapter of the list. `adapters` is sysfs's folder.
-std::string rails_from_environment(const std::string& adapters = "/sys/class/infiniband");
+struct foreign_rails {
+  std::string devices;       // as PEERLANE_LINK_RAILS; empty: no variable names rails that this machine has
+  bool is_one_each = false;  // each rank of the node has one of them
+};
+
+// From MV2_PROCESS_TO_RAIL_MAPPING, MV2_IBA_HCA=mlx5_0:mlx5_1 or OMPI_MCA_btl_openib_if_include=mlx5_0:1,mlx5_1: the first
+// that names adapters of this machine. `adapters` is sysfs's folder.
+foreign_rails rails_from_environment(const std::string& adapters = "/sys/class/infiniband");
 
 // UCX_IB_GPU_DIRECT_RDMA=n: adapters are not to touch GPU memory.
 bool forbids_gpu_rdma();

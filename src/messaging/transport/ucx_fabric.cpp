@@ -15,7 +15,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr unsigned kPacketId = 0, kPlainId = 1, kRtsId = 2;
+constexpr unsigned kPacketId = 0, kPlainId = 1, kRtsId = 2, kRailId = 3;
 // Over TCP UCX writes scattered data to the socket piece by piece. Below this size one copy and one write are faster.
 constexpr std::size_t kPackedBelow = 4096;
 
@@ -150,6 +150,7 @@ status ucx_fabric::start(const options& wanted) {
   if (auto done = set_handler(kPacketId, &ucx_fabric::on_message); !done) return done;
   if (auto done = set_handler(kPlainId, &ucx_fabric::on_plain); !done) return done;
   if (auto done = set_handler(kRtsId, &ucx_fabric::on_rts); !done) return done;
+  if (auto done = set_handler(kRailId, &ucx_fabric::on_rail); !done) return done;
 
   static const ucp_generic_dt_ops_t kPacketType = {
       [](void*, const void* buffer, size_t) { return const_cast<void*>(buffer); },
@@ -308,6 +309,41 @@ ucs_status_t ucx_fabric::on_plain(void* self, const void* head, size_t head_byte
   return UCS_OK;
 }
 
+// ---- Messages of a rail
+
+void ucx_fabric::send_on_rail(int rank, rail_message& outgoing) {
+  auto& destination = peers_[static_cast<std::size_t>(rank)];
+  outgoing.ucx = ucx_;
+  if (connect(destination) != UCS_OK) return outgoing.done(outgoing);
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  params.cb.send = &ucx_fabric::on_rail_sent;
+  params.user_data = &outgoing;
+  params.flags = UCP_AM_SEND_FLAG_EAGER | UCP_AM_SEND_FLAG_REPLY;
+  params.memory_type = UCS_MEMORY_TYPE_HOST;
+  void* const request = ucx_->ucp_am_send_nbx(destination.endpoint, kRailId, &outgoing.head, sizeof outgoing.head,
+                                              outgoing.data, outgoing.bytes, &params);
+  // A failure is the endpoint's, which on_error() reports.
+  if (request == nullptr || UCS_PTR_IS_ERR(request)) outgoing.done(outgoing);
+}
+
+void ucx_fabric::on_rail_sent(void* request, ucs_status_t, void* user) {
+  auto& outgoing = *static_cast<rail_message*>(user);
+  outgoing.ucx->ucp_request_free(request);
+  outgoing.done(outgoing);
+}
+
+ucs_status_t ucx_fabric::on_rail(void* self, const void* raw_head, size_t head_bytes, void* data, size_t bytes,
+                                 const ucp_am_recv_param_t* params) {
+  rail_head head;
+  if (head_bytes != sizeof head || (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
+  std::memcpy(&head, raw_head, sizeof head);
+  if (!static_cast<ucx_fabric*>(self)->is_from(head.source, params)) return UCS_OK;
+  static_cast<ucx_fabric*>(self)->handler_->on_rail(head, static_cast<const std::byte*>(data), bytes);
+  return UCS_OK;
+}
+
 // ---- Messages that wait at their sender
 
 ucs_status_t ucx_fabric::on_rts(void* self, const void* head, size_t head_bytes, void* data, size_t,
@@ -390,7 +426,7 @@ void ucx_fabric::on_tagged_sent(void* request, ucs_status_t code, void* user) {
   part.done(part, sending_code(code), 0);
 }
 
-void ucx_fabric::receive_tagged(std::uint64_t tag, void* destination, std::size_t bytes, bool is_gpu_memory,
+void ucx_fabric::receive_tagged(int, std::uint64_t tag, void* destination, std::size_t bytes, bool is_gpu_memory,
                                 ucx_part& part) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |

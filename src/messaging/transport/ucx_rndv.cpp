@@ -65,7 +65,7 @@ bool ucx_rndv::must_poll() const {
 
 bool ucx_rndv::moves_in_place(int rank, const memory& source) const {
   using choice = messenger_options::rendezvous_t;
-  if (source.is_device) return false;
+  if (source.is_device || !channel_.fabric()->can_send_in_place()) return false;
   const auto wanted = context_.options.rendezvous;
   return wanted == choice::always || (wanted == choice::automatic && channel_.fabric()->has_rdma_lane(rank));
 }
@@ -246,7 +246,7 @@ void ucx_rndv::post_part(operation& op, tagged_part& part) {
   part.is_scratch = false;
   void* const destination = part.chunk != nullptr ? part.chunk : copy::host_pointer(op.range.address + part.offset);
   const std::uint64_t tag = slice.first_tag + part.offset / slice.chunk;
-  channel_.fabric()->receive_tagged(tag, destination, part.bytes, slice.is_raw_gpu, part);
+  channel_.fabric()->receive_tagged(op.peer, tag, destination, part.bytes, slice.is_raw_gpu, part);
 }
 
 // Receives a part whose memory was taken back: UCX drops the bytes that do not fit into the scratch buffer.
@@ -256,7 +256,7 @@ void ucx_rndv::post_scratch(operation& op, tagged_part& part) {
   part.is_busy = part.is_scratch = true;
   part.is_arrived = false;
   const std::uint64_t tag = slice.first_tag + part.offset / slice.chunk;
-  channel_.fabric()->receive_tagged(tag, slice.scratch.data(), slice.scratch.size(), false, part);
+  channel_.fabric()->receive_tagged(op.peer, tag, slice.scratch.data(), slice.scratch.size(), false, part);
 }
 
 void ucx_rndv::advance_receive(operation& op) {
