@@ -146,8 +146,32 @@ int peerlane_comm_close(peerlane_comm_t comm);
 int peerlane_comm_rank(peerlane_comm_t comm);
 int peerlane_comm_size(peerlane_comm_t comm);
 
-/** @return 0: alive; ECONNRESET: that process is dead or has closed; EINVAL: no such rank. */
+/** @return 0: alive; ECONNRESET: that process is dead or has closed (the sentence says how that was noticed); EINVAL: no
+ * such rank. */
 int peerlane_comm_peer_state(peerlane_comm_t comm, int peer);
+
+/** How a process was noticed to be gone: peerlane_op_info::tag of peerlane_comm_await_failure(). */
+enum peerlane_failure {
+  PEERLANE_FAILURE_LOST = 0,   /**< Its process has ended, or it answers nothing any more. */
+  PEERLANE_FAILURE_CLOSED = 1, /**< It closed its communicator. */
+};
+
+/**
+ * @brief Begins to wait for the failure of a process of the job.
+ *
+ * The operation ends with 0 when a process is gone, also one that was before this call. Its info has that process's rank in
+ * `source` and enum peerlane_failure in `tag`. Each process is told once, to the operation that was begun first; begin
+ * another one for the next. With peerlane_op_then() a function is called, within calls on the communicator as for every
+ * operation. It can be cancelled or released at any time.
+ *
+ * A process of this node that ends is noticed within some milliseconds of calls on the communicator (its descriptor, or a
+ * progress thread, wakes who sleeps); one of another host when its connection breaks, or after options.peer_timeout_ms of
+ * silence. A process that is stopped has not failed.
+ *
+ * @param op  begins.
+ * @return 0; EINVAL: op is NULL; EAGAIN: 4 million operations are not ended.
+ */
+int peerlane_comm_await_failure(peerlane_comm_t comm, peerlane_op_t* op);
 
 /** @param same  becomes 1 if the peer is on this process's node, else 0. */
 int peerlane_comm_is_same_node(peerlane_comm_t comm, int peer, int* same);

@@ -151,6 +151,10 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   int rank() const noexcept { return peerlane_comm_rank(handle_); }
   int size() const noexcept { return peerlane_comm_size(handle_); }
   status peer_state(int peer) const { return detail::to_status(peerlane_comm_peer_state(handle_, peer)); }
+  // Ends when a process of the job is gone: its info has the rank in `source`, and a peerlane_failure in `tag`.
+  result<operation> await_failure() const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_await_failure(handle_, out); });
+  }
   result<bool> is_same_node(int peer) const {
     int same = 0;
     if (const int code = peerlane_comm_is_same_node(handle_, peer, &same)) return failure{code, peerlane_last_error()};

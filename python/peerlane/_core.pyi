@@ -204,6 +204,10 @@ class HostPoolBase:
 
 ANY_SOURCE: int = -1
 
+FAILURE_LOST: int = 0
+
+FAILURE_CLOSED: int = 1
+
 WHOLE_TAG: int = 18446744073709551615
 
 class Window:
@@ -341,6 +345,11 @@ class Communicator:
 
     def peer_is_alive(self, peer: int) -> bool:
         """Whether nothing says that the process has ended."""
+
+    def await_failure(self) -> Operation:
+        """
+        Ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each is told once, also one that was gone before.
+        """
 
     def plan(self, peer: int) -> str:
         """Which way messages take, from which size; lines for people."""

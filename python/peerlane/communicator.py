@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from ._operation import Operation
 
-__all__ = ["ANY_SOURCE", "Communicator", "WHOLE_TAG", "Window"]  # open() would hide Python's: import it by name
+__all__ = ["ANY_SOURCE", "Communicator", "FAILURE_CLOSED", "FAILURE_LOST", "WHOLE_TAG", "Window"]  # open() would hide Python's: import it by name
 
 Window = _core.Window
 ANY_SOURCE, WHOLE_TAG = _core.ANY_SOURCE, _core.WHOLE_TAG
+FAILURE_LOST, FAILURE_CLOSED = _core.FAILURE_LOST, _core.FAILURE_CLOSED  # of Communicator.await_failure
 _MAX_INT = (1 << 31) - 1
 
 

@@ -96,6 +96,11 @@ std::unique_ptr<operation> irecv(self_t self, integer_argument source, nb::handl
   return operation_of(self, x, view, begin_receive(self, view, source, tag, mask));
 }
 
+std::unique_ptr<operation> await_failure(self_t self) {
+  return std::make_unique<operation>(value_of(link_of(self).await_failure()), nb::borrow(self), nb::none(), nb::none(),
+                                     operation::kind::message);
+}
+
 // The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
 // late: the caller may use the memory.
 peerlane::op_info end_blocking(peerlane::operation& begun, std::chrono::milliseconds limit) {
@@ -243,6 +248,8 @@ tensor settled(nb::handle object, bool is_written, nb::handle after) {
 
 void bind_communicator(nb::module_& module) {
   module.attr("ANY_SOURCE") = peerlane::any_source;
+  module.attr("FAILURE_LOST") = static_cast<int>(PEERLANE_FAILURE_LOST);
+  module.attr("FAILURE_CLOSED") = static_cast<int>(PEERLANE_FAILURE_CLOSED);
   module.attr("WHOLE_TAG") = peerlane::whole_tag;
   nb::class_<window>(module, "Window", "Memory that other processes may put to and get from, until it is closed or dropped.")
       .def_prop_ro("key", &window::key, "Bytes for the others: send them by any way.")
@@ -337,6 +344,10 @@ void bind_communicator(nb::module_& module) {
           [](self_t self, integer_argument peer) { return link_of(self).peer_state(peer.as<int>("peer")).code() == 0; },
           nb::arg("peer").none(), nb::sig("def peer_is_alive(self, peer: int) -> bool"),
           "Whether nothing says that the process has ended.")
+      .def("await_failure", &await_failure, nb::sig("def await_failure(self) -> Operation"),
+           "Ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each is told once, also one "
+           "that "
+           "was gone before.")
       .def(
           "plan", [](self_t self, integer_argument peer) { return value_of(link_of(self).plan(peer.as<int>("peer"))); },
           nb::arg("peer").none(), nb::sig("def plan(self, peer: int) -> str"),

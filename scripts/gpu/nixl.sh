@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The NIXL backend on a real GPU, two agents of one GPU: rates of scattered blocks, a 64-byte transfer, 10^5 descriptors, every case
-# byte-checked; the same by the UCX backend of NIXL's wheel; one agent that is killed in the middle. No build and no network here.
+# byte-checked; the same by the UCX backend of NIXL's wheel; with two GPUs transfers between them and a cache handed over; one agent that is killed in the middle. No build and no network here.
 #   scripts/gpu/nixl.sh <folder that pack_nixl.sh made> <out folder of the build> <results folder>
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
@@ -16,6 +16,8 @@ TAIL=40 LIMIT=150 step peerlane env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/n
 TAIL=40 LIMIT=60 step ucx python3 -u "$here/nixl_bench.py" --backend UCX --few "${options[@]}" --json "$results/ucx.json"
 if [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -gt 1 ]; then
   TAIL=20 LIMIT=60 step between env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --between 1 --json "$results/between.json"
+  TAIL=2 LIMIT=100 step prefill_decode env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/prefill_decode.py" --decode-gpu 1 --json "$results/prefill_decode.json"
+  TAIL=2 LIMIT=100 step prefill_decode_ucx python3 "$here/prefill_decode.py" --decode-gpu 1 --backend UCX --rounds 3 --json "$results/prefill_decode_ucx.json"
 fi
 TAIL=12 LIMIT=90 step killed env NIXL_PLUGIN_DIR="$out/nixl" python3 "$here/nixl_bench.py" --killed 20
 

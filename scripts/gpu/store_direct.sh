@@ -50,7 +50,7 @@ for turn in 1 2 3; do
     demo "$how" "4K_$turn" --size 4K --rounds 3000
     demo "$how" "64K_$turn" --size 64K --rounds 1000
     demo "$how" "1M_$turn" --size 1M --rounds 300
-    demo "$how" "many_16K_$turn" --size 16K --values 4096 --rounds 10
+    for size in 4K 16K 64K; do demo "$how" "many_${size}_$turn" --size "$size" --values 4096 --rounds 20; done
     [ "$turn" = 1 ] || demo "$how" "128M_$turn" --size 128M --rounds 20
   done
 done
@@ -63,7 +63,7 @@ import json, os, sys
 
 folder = sys.argv[1]
 print(f"{'values':<12} {'way':<4} {'turn':>4}  {'by the store: us p50, p99':>28} {'GB/s':>7}  {'by the client: us p50, p99':>28} {'GB/s':>7}  of link")
-for name in ("4K", "64K", "1M", "many_16K", "128M"):
+for name in ("4K", "64K", "1M", "many_4K", "many_16K", "many_64K", "128M"):
     for way in ("put", "get"):
         for turn in (1, 2, 3):
             cells, link = [], 0

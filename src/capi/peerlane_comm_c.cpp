@@ -64,6 +64,13 @@ PL_EXPORT int peerlane_comm_irecv(peerlane_comm_t comm, int source, struct peerl
   });
 }
 
+PL_EXPORT int peerlane_comm_await_failure(peerlane_comm_t comm, peerlane_op_t* op) {
+  if (op == nullptr) return fail(EINVAL, kNullPointer);
+  return with_comm(comm, [&](open_comm& communicator) {
+    return pl::keep(comm, communicator, communicator.messenger->await_failure(), 0, op);
+  });
+}
+
 PL_EXPORT int peerlane_comm_send(peerlane_comm_t comm, int peer, struct peerlane_buffer source, uint64_t tag,
                                  int64_t timeout_ms) {
   return with_buffer(comm, source, [&](open_comm& communicator, const messaging::buffer& data) {

@@ -21,7 +21,7 @@ std::optional<status> dissemination_barrier::advance() {
       has_sent_ = true;
     }
     if (context_.peer(source_rank).barriers >= number_ && channel_.barrier_frames() == 0) continue;
-    if (context_.peer(source_rank).is_dead) return status(failure{ECONNRESET, format("rank %d is gone", source_rank)});
+    if (context_.peer(source_rank).is_dead) return status(failure{ECONNRESET, context_.peer(source_rank).loss});
     return std::nullopt;
   }
   is_open_ = false;

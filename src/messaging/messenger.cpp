@@ -99,7 +99,7 @@ void messenger_core::reclaim_memory(operation& op) {
   bool is_silent = false;
   {
     const std::lock_guard lock(mutex_);
-    static_cast<void>(messages_.cancel(op));
+    static_cast<void>(cancel(op));
     if (op.has_ended()) return;
     peer_rank = op.peer;
     is_silent = context_.peer(peer_rank).unanswered_state == context_.peer(peer_rank).liveness();
@@ -252,7 +252,7 @@ status request::cancel() {
   auto& core = *owner_->core_;
   if (core.context_.is_foreign_process()) return kForeign;
   const std::lock_guard lock(core.mutex_);
-  return core.messages_.cancel(*op_);
+  return core.cancel(*op_);
 }
 
 // The operation has ended, so nobody else writes it any more.
@@ -393,6 +393,10 @@ request messenger::isend(int destination_rank, const buffer& data, std::uint64_t
   if (core_->messages_.send_at_once(destination_rank, data, tag, space))
     return request(this, {core_->context_.rank, tag, data.bytes});
   return request(this, &core_->messages_.isend(destination_rank, data, tag, space));
+}
+request messenger::await_failure() {
+  PL_LINK_ENTER(failure);
+  return request(this, &core_->failures_.begin());
 }
 request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask, tag_space space) {
   PL_LINK_ENTER(receive);

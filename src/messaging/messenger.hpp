@@ -170,6 +170,12 @@ struct signal_word {
   signal_kind kind = signal_kind::add;
 };
 
+// How this process noticed that another one is gone.
+enum class failure_kind : std::uint8_t {
+  lost,    // it has ended, or answers nothing any more
+  closed,  // it closed its messenger
+};
+
 enum class atomic_op : std::uint8_t { add, bit_and, bit_or, bit_xor, swap, compare_swap };
 
 // Sizes from which another protocol or transport is used; 0 keeps the plan's value. From options or PEERLANE_LINK_*.
@@ -290,7 +296,10 @@ class messenger {
   // ECONNRESET: a process died. By messages, not by the bootstrap. After ETIMEDOUT the next call goes on with the same
   // barrier.
   status barrier(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
-  // EINVAL no such rank, ECONNRESET dead, else success.
+  // Ends well when another process of the job is gone, also one that was before: info().source is its rank, info().tag a
+  // failure_kind. Each is told once, to the request that was made first. It can be cancelled at any time.
+  request await_failure();
+  // EINVAL no such rank, ECONNRESET dead (the sentence says how it was noticed), else success.
   status peer_state(int peer) const;
   // Whether another process of this host uses this one's GPU, as far as its messages have told.
   bool is_gpu_shared() const;

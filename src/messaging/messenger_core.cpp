@@ -23,6 +23,7 @@ messenger_core::messenger_core(const cu::driver_table* cuda, const messenger_opt
       direct_(context_),
       windows_(context_, channel_, rendezvous_, direct_),
       barrier_(context_, channel_, watch_),
+      failures_(context_),
       revocation_(context_, channel_, rendezvous_, messages_) {}
 
 // ---- Opening, and the end
@@ -175,10 +176,18 @@ void messenger_core::mark_lost(int rank, const std::string& reason) {
   remote.is_dead = true;
   watch_.remove(rank);
   channel_.close(remote);
-  fail_operations(rank, format("rank %d %s", rank, reason.c_str()));
+  remote.loss = format("rank %d %s", rank, reason.c_str());
+  fail_operations(rank, remote.loss);
+  failures_.report(rank, remote.has_left ? failure_kind::closed : failure_kind::lost);
   rendezvous_.forget(rank);
   direct_.forget(rank);
   remote.early.clear();
+}
+
+status messenger_core::cancel(operation& op) {
+  if (op.kind != operation_kind::failure) return messages_.cancel(op);
+  failures_.cancel(op);
+  return {};
 }
 
 void messenger_core::fail_operations(int rank, const std::string& reason) {

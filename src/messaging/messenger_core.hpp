@@ -5,7 +5,7 @@
 //   packet_channel       frames in order, shm queues, UCX           tagged_messages     send, receive, matching, cancel
 //   rendezvous           RTS, RTR, ATS, and the transports          direct_windows      windows of this node, without their
 //   owner remote_access        windows: put, get, atomics                 memory_revocation   memory that its owner takes
-//   back dissemination_barrier
+//   back dissemination_barrier                              failure_reports     who asks is told of lost peers
 //
 // A part uses the parts that its constructor takes, which stand before it here. Only packet_channel calls back: dispatch().
 // Owns all parts. Threads: one lock guards all of it.
@@ -17,6 +17,7 @@
 
 #include "messaging/barrier.hpp"
 #include "messaging/direct_windows.hpp"
+#include "messaging/failure_reports.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/messenger_context.hpp"
 #include "messaging/packet_channel.hpp"
@@ -56,6 +57,8 @@ struct messenger_core {
   status wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep = true);
   template <class Done>
   status sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns);
+  // With the lock held; request::cancel says how it answers.
+  status cancel(operation& op);
   // Waits, for a bounded time, until no transport uses the operation's memory any more.
   void reclaim_memory(operation& op);
   // The same of a signal whose put is under way; false: there is none.
@@ -70,6 +73,7 @@ struct messenger_core {
   direct_windows direct_;
   remote_access windows_;
   dissemination_barrier barrier_;
+  failure_reports failures_;
   memory_revocation revocation_;
   bool do_all_calibrate_ = false;  // every process of the job asks for it
   std::optional<progress_thread> thread_;

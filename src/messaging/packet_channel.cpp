@@ -113,7 +113,10 @@ void packet_channel::leave() {
          ((fabric_ != nullptr && fabric_->is_closing()) || std::any_of(peers.begin(), peers.end(), is_unsent))) {
     if (fabric_ != nullptr) fabric_->progress(), fabric_->reap_closed();
     advance_queues();
-    for (const int rank : watch_.collect()) context_.peer(rank).is_dead = true;
+    for (const int rank : watch_.collect()) {
+      context_.peer(rank).is_dead = true;
+      context_.peer(rank).loss = format("rank %d has ended: its process is gone", rank);
+    }
   }
 }
 

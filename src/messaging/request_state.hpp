@@ -18,8 +18,8 @@
 
 namespace pl::messaging {
 
-// deposit: the target's side of a put. reply: the target's side of a get.
-enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply };
+// deposit: the target's side of a put. reply: the target's side of a get. failure: of failure_reports.
+enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply, failure };
 
 enum class operation_state : std::uint8_t {
   idle,     // in the pool

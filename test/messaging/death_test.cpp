@@ -179,6 +179,35 @@ TEST_P(death, leaves_the_others_alone) {
             0);
 }
 
+TEST_P(death, who_asks_is_told_once) {
+  EXPECT_EQ(run(3,
+                [&](const rank_context& ctx) {
+                  auto first = ctx.messenger->await_failure(), second = ctx.messenger->await_failure();
+                  auto dropped = std::make_unique<request>(ctx.messenger->await_failure());
+                  auto cancelled = ctx.messenger->await_failure();
+                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  if (ctx.rank == 2) return raise(SIGKILL);
+                  // No message is under way with it.
+                  CHECK_OK(first.wait(kInTime));
+                  CHECK(first.info().source == 2 && first.info().tag == static_cast<std::uint64_t>(failure_kind::lost));
+                  const auto state = ctx.messenger->peer_state(2);
+                  CHECK(state.code() == ECONNRESET && state.error().message.find("rank 2 ") == 0);
+                  CHECK(second.wait(20ms).code() == ETIMEDOUT);
+                  dropped.reset();
+                  CHECK_OK(cancelled.cancel());
+                  CHECK(cancelled.outcome().code() == ECANCELED);
+                  CHECK_OK(ctx.messenger->send(1 - ctx.rank, {}, 1, kPatience));
+                  CHECK_OK(ctx.messenger->recv(1 - ctx.rank, {}, 1, kWholeTag, kPatience));
+                  if (ctx.rank == 1) return 0;  // closes
+                  CHECK_OK(second.wait(kPatience));
+                  CHECK(second.info().source == 1 && second.info().tag == static_cast<std::uint64_t>(failure_kind::closed));
+                  CHECK(ctx.messenger->await_failure().wait(20ms).code() == ETIMEDOUT);
+                  CHECK(ctx.messenger->counts().operations == 3);  // those whose requests still live
+                  return 0;
+                }),
+            0);
+}
+
 TEST(leaving, is_told_and_loses_nothing) {
   EXPECT_EQ(run_job(2, gpus::none, test_options(),
                     [](const rank_context& ctx) {
@@ -190,6 +219,8 @@ TEST(leaving, is_told_and_loses_nothing) {
                       }
                       auto never = ctx.messenger->irecv(1, data.all(), 6);
                       CHECK(is_lost(never));
+                      auto late = ctx.messenger->await_failure();  // tells what was before
+                      CHECK(late.has_ended() && late.info().source == 1);
                       CHECK_OK(ctx.messenger->recv(1, data.all(), 5, kWholeTag, kPatience));
                       CHECK(data.get(64) == test::random_bytes(64, 1));
                       return 0;

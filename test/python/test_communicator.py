@@ -40,6 +40,26 @@ def exchange(rank, rendezvous):
         m.barrier()
 
 
+def failures(rank, rendezvous):
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
+        told = []
+        first, second = m.await_failure(), m.await_failure()
+        second.then(told.append)
+        m.barrier(30)
+        if rank == 1:
+            return
+
+        async def next_failure():
+            return await first
+
+        assert asyncio.run(asyncio.wait_for(next_failure(), 30)) == (1, communicator.FAILURE_CLOSED, 0)
+        assert not m.peer_is_alive(1) and not second.done() and not told
+        second.cancel()
+        with pytest.raises(peerlane.Error):
+            second.wait(30)
+        assert told == [errno.ECANCELED]
+
+
 def collectives(rank, rendezvous):
     with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
         host = [lambda values: values, lambda x: x]
@@ -71,6 +91,10 @@ def collectives(rank, rendezvous):
         with pytest.raises(peerlane.Error):
             m.iall_gather(half, half)
         m.barrier(30)
+
+
+def test_failures_are_told(tmp_path):
+    job.run(failures, tmp_path)
 
 
 def test_collectives(tmp_path):

@@ -83,9 +83,17 @@ std::uint64_t checksum_pool::copy_bytes(std::uint64_t left) noexcept {
   return std::clamp(left / 2 / kShortestCopy * kShortestCopy, kShortestCopy, kLongestCopy);
 }
 
+std::size_t checksum_pool::thread_count() {
+  const std::lock_guard hold(lock_);
+  return threads_.size();
+}
+
 void checksum_pool::sum(value_part& part) {
-  part.crc = part.destination == nullptr ? arch::crc32c(part.source, part.bytes)
-                                         : arch::crc32c_copy(part.destination, part.source, part.bytes, 0, part.past_cache);
+  if (part.task) part.task();
+  else
+    part.crc = part.destination == nullptr
+                   ? arch::crc32c(part.source, part.bytes)
+                   : arch::crc32c_copy(part.destination, part.source, part.bytes, 0, part.past_cache);
   part.summed.store(true, std::memory_order_release);
 }
 

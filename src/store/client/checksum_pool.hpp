@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads that compute the checksums of a value's parts while later parts still arrive from the GPU: one core reads about
-// 12 GB/s, the link delivers more than 50. They also copy and sum parts between host memories.
+// 12 GB/s, the link delivers more than 50. They also copy and sum parts between host memories, and share out the work on
+// the values of a batch.
 #pragma once
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -25,6 +27,7 @@ struct value_part {
   std::size_t bytes = 0;
   std::byte* destination = nullptr;  // if set, summing copies the bytes there (crc32c_copy)
   bool past_cache = false;
+  std::function<void()> task;  // if set, this is done, and nothing is summed; it throws nothing
   std::shared_ptr<copy::completion> copied;
   bool given = false;
   std::uint32_t crc = 0;
@@ -50,6 +53,8 @@ class checksum_pool {
   void give(std::span<const std::shared_ptr<value_part>> parts);
   // Sums one waiting part in the calling thread. False: no part waits.
   bool help();
+  // How many threads there are. 0: none yet.
+  std::size_t thread_count();
 
   // The size of the next copy of a value with `left` bytes to go. Long copies are cheap, because the link idles for 4 to
   // 10 us between two. The last copies are short, because the checksum is ready only when the last part is summed; sizes

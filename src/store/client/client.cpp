@@ -139,7 +139,7 @@ operation_ptr client::make_put(std::uint32_t pool, std::string_view key, const m
   if (options.ttl_ms)
     if (const status able = needs(store_protocol::capability::cache, "time to live"); !able)
       return failed(one, able.code(), able.error().message);
-  one->fields.request_number = {client_id_, next_sequence_++};
+  one->fields.request_number = {client_id_, options.number != 0 ? options.number : next_sequence_++};
   const auto way = one->handed.owner != nullptr
                        ? store_protocol::path::gpu_direct
                        : path_for(source.bytes, arena_ != nullptr && !arena_->read_only(), options.offset.has_value(), true);

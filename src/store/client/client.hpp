@@ -43,6 +43,7 @@ struct put_request {
   std::optional<std::uint64_t> offset;  // only this part of the value changes
   std::optional<std::uint64_t> ttl_ms;  // into a pool that is a cache: gone after so long
   std::optional<std::uint32_t> crc;     // of the value; the store refuses others (EBADMSG)
+  std::uint64_t number = 0;             // of an earlier request of this client that may have been applied; 0: a new one
   stream_order order;                   // device memory: read after the stream's work so far
   int timeout_ms = -1;                  // -1: the client's
 };
@@ -96,14 +97,16 @@ class client {
   operation_ptr make_plain(store_protocol::opcode op, std::uint32_t pool, std::string_view key, int timeout_ms = -1);
   operation_ptr make_find(std::uint32_t pool, const key_search& search, int timeout_ms = -1);
   // Gets, puts, erases or asks for (opcode::batch_get ... batch_erase) many keys. Values of up to kMaxBatchedBytes share
-  // frames, of which as many are sent as are needed; the others, those in GPU memory, and those that find no room go one by
-  // one. The answers are in the entries' order, each with a status of its own.
+  // frames, of which as many are sent as are needed, and so do those in GPU memory (up to kMaxBatchedDeviceBytes) that the
+  // store moves itself; the others, and those that find no room, go one by one. The answers are in the entries' order, each
+  // with a status of its own.
   // Atomic: one frame, EMSGSIZE if it is too small; ENOTSUP: no batch of this server.
   std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                const batch_settings& settings = {});
   // Erases the keys that begin so; `result.value_bytes` of the answer says how many there were.
   reply erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms = -1);
   static constexpr std::uint64_t kMaxBatchedBytes = 64 << 10;
+  static constexpr std::uint64_t kMaxBatchedDeviceBytes = 1 << 20;
 
   // Several at once share system calls.
   void start(std::span<const operation_ptr> list);
@@ -160,12 +163,21 @@ class client {
   void wake_background();
   void background();
   struct batch_frame;
+  struct alone_item {
+    std::size_t entry = 0;
+    std::uint64_t number = 0;  // put_request::number
+  };
   std::vector<batch_frame> make_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
-                                       const batch_settings& settings);
-  operation_ptr make_alone(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, int timeout_ms);
-  void run_frames(store_protocol::opcode op, std::span<const batch_frame> frames);
+                                       std::size_t first, const batch_settings& settings);
+  void add_device_frames(std::span<const batch_entry> entries, std::size_t first, std::vector<batch_frame>& out);
+  operation_ptr make_alone(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, std::uint64_t number,
+                           int timeout_ms);
+  std::vector<reply> run_atomic(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
+                                const batch_settings& settings);
+  void run_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
+                  const batch_settings& settings, std::vector<bool>& is_answered, std::vector<reply>& out);
   void run_alone(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
-                 std::span<const std::size_t> items, const batch_settings& settings, std::vector<reply>& out);
+                 std::span<const alone_item> items, const batch_settings& settings, std::vector<reply>& out);
   void take_outcomes(const batch_frame& frame, std::span<const batch_entry> entries, std::vector<reply>& out);
   status needs(std::uint64_t capability, const char* name) const;
   status copy_out(const memory& source, std::uint64_t skip, void* destination, std::uint64_t bytes,

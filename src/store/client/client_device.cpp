@@ -3,6 +3,7 @@
 //
 //   first use of an allocation   handed over by descriptor (device_link.hpp)
 //   put, get                     one request, one answer; the store's DMA channel works in between
+//   batches                      the same for many values of one allocation (client_batch.cpp)
 //
 // What the store cannot do so (it answers ENOTSUP) takes the path that it would have taken without this.
 #include <sys/socket.h>
@@ -96,6 +97,8 @@ void client::device_refused(const operation_ptr& one) {
   const bool is_put = one->method == kind::put_device;
   leave_device(*one, true);
   one->handed = {};
+  if (one->method == kind::batch_device)  // its items go one by one
+    return finish(one, ENOTSUP, "the store does not move this memory any more");
   const bool may_map = !is_put || (arena_ != nullptr && !arena_->read_only());
   if (arena_ != nullptr && may_map) {
     one->method = is_put ? kind::put_shm : kind::get_shm;

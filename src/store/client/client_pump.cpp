@@ -49,8 +49,7 @@ void client::submit(const operation_ptr& one) {
   asked_[one->head.request_id] = one;
   if (!wire_) return;  // sent again after a reconnect
   if (one->method == operation::kind::put_ucx || one->method == operation::kind::get_ucx) return submit_by_ucx(one);
-  const bool by_device = one->method == operation::kind::put_device || one->method == operation::kind::get_device;
-  if (by_device && !submit_by_device(one)) return;
+  if (one->goes_by_device() && !submit_by_device(one)) return;
   auto op = one->head.op;
   if (one->method == operation::kind::put_shm) {
     op = opcode::alloc;
@@ -391,6 +390,7 @@ void client::take_answer_to(const operation_ptr& one, const store_protocol::head
     case operation::kind::put_streamed:
       got.moved_bytes = one->mine.bytes;
       break;
+    case operation::kind::batch_device:
     case operation::kind::plain:
       got.moved_bytes = body_of(*one).size();
       got.body = body;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "copy/mapping_cache.hpp"
@@ -76,6 +77,17 @@ class device_memories {
 
 // An operation's memory in the store's hands.
 struct handed_memory {
+  handed_memory() = default;
+  handed_memory(handed_memory&&) = default;
+  // The use ends before its owner may.
+  handed_memory& operator=(handed_memory&& other) noexcept {
+    use = std::move(other.use);
+    owner = std::move(other.owner);
+    has_slot = std::exchange(other.has_slot, false);
+    return *this;
+  }
+  ~handed_memory() = default;
+
   std::shared_ptr<device_memories> owner;  // null: it goes another way
   device_memories::use use;
   bool has_slot = false;

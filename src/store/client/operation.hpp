@@ -47,7 +47,18 @@ struct stream_order {
 
 class operation {
  public:
-  enum class kind { plain, put_streamed, get_streamed, put_shm, get_shm, put_ucx, get_ucx, put_device, get_device };
+  enum class kind {
+    plain,
+    put_streamed,
+    get_streamed,
+    put_shm,
+    get_shm,
+    put_ucx,
+    get_ucx,
+    put_device,
+    get_device,
+    batch_device
+  };
   enum class stage {
     asked,    // a frame is (or will be) with the server
     to_copy,  // shm: the extents are known
@@ -77,7 +88,7 @@ class operation {
   stream_transfer_ptr ucx_transfer;  // put_ucx, get_ucx: from when its bytes may move
   bool ucx_answered = false;         // get_ucx: how many they are is known; put_ucx: the commit is asked for
   std::uint64_t ucx_bytes = 0;       // get_ucx: that many
-  handed_memory handed;              // put_device, get_device: until the operation ends
+  handed_memory handed;              // ..._device: until the operation ends
   std::vector<store_protocol::extent> extents;
   copy::completion copies;                        // get
   std::deque<std::shared_ptr<value_part>> parts;  // put, or host memory: copied one by one and summed; gone once in `sum`
@@ -94,6 +105,9 @@ class operation {
   // ---- the result; valid once done
   reply got;
   bool done() const noexcept { return phase == stage::done; }
+  bool goes_by_device() const noexcept {
+    return method == kind::put_device || method == kind::get_device || method == kind::batch_device;
+  }
   bool is_patch() const noexcept { return (head.flags & store_protocol::flag::patch) != 0; }
 };
 using operation_ptr = std::shared_ptr<operation>;

@@ -174,7 +174,8 @@ std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, pl
   // Bytes behind the value belong to earlier values and would go to disk with it.
   segment& last = pieces->back();
   const std::uint64_t excess = whole - size_bytes;
-  std::memset(info_.base + last.offset_bytes + last.size_bytes - excess, 0, excess);
+  // (A memset of no bytes is a masked store, which takes 0.4 us where the page is not there yet.)
+  if (excess > 0) std::memset(info_.base + last.offset_bytes + last.size_bytes - excess, 0, excess);
   last.size_bytes -= excess;
   return pieces;
 }

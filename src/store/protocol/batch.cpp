@@ -15,7 +15,7 @@ failure cut_off(const char* list) {
 
 }  // namespace
 
-void append(std::string& body, const batch_item& one) {
+void append(std::string& body, const batch_item& one, batch_memory memory) {
   append_le(body, static_cast<std::uint16_t>(one.key.size()));
   append_le(body, static_cast<std::uint8_t>(one.only.kind));
   append_le(body, one.only.version);
@@ -23,6 +23,7 @@ void append(std::string& body, const batch_item& one) {
   append_le(body, one.ttl_ms);
   append_le(body, one.room);
   append_le(body, static_cast<std::uint32_t>(one.value.size()));
+  if (memory == batch_memory::device) append_le(body, one.offset);
   body += one.key;
   body += one.value;
 }
@@ -41,7 +42,7 @@ void append(std::string& body, const batch_outcome& one) {
   body += one.value;
 }
 
-result<std::vector<batch_item>> decode_batch(std::string_view body) {
+result<std::vector<batch_item>> decode_batch(std::string_view body, batch_memory memory) {
   std::vector<batch_item> out;
   for (byte_reader reader(body); !reader.at_end();) {
     if (out.size() == kMaxBatchItems)
@@ -54,9 +55,11 @@ result<std::vector<batch_item>> decode_batch(std::string_view body) {
     one.ttl_ms = reader.number<std::uint64_t>();
     one.room = reader.number<std::uint64_t>();
     const auto value_bytes = reader.number<std::uint32_t>();
+    if (memory == batch_memory::device) one.offset = reader.number<std::uint64_t>();
     one.key = reader.take(key_bytes);
     one.value = reader.take(value_bytes);
-    if (!reader.ok() || kind > static_cast<std::uint8_t>(condition::if_version)) return cut_off("requests");
+    const bool has_bytes = memory == batch_memory::device && value_bytes != 0;
+    if (!reader.ok() || has_bytes || kind > static_cast<std::uint8_t>(condition::if_version)) return cut_off("requests");
     one.only.kind = static_cast<condition>(kind);
     out.push_back(one);
   }

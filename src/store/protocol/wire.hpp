@@ -200,14 +200,15 @@ struct hello {
   bool operator==(const hello&) const = default;
 };
 namespace capability {
-inline constexpr std::uint64_t shm = 1;            // may attach the arena
-inline constexpr std::uint64_t sync_requests = 2;  // knows the operation
-inline constexpr std::uint64_t rings = 4;          // the same
-inline constexpr std::uint64_t arrived = 8;        // the same
-inline constexpr std::uint64_t batches = 32;       // knows batch_get to erase_prefix
-inline constexpr std::uint64_t cache = 16;         // has pools that are caches, and values with a time to live
-inline constexpr std::uint64_t device = 64;        // knows device_link
-inline constexpr std::uint64_t watch = 128;        // knows watch to watch_end
+inline constexpr std::uint64_t shm = 1;               // may attach the arena
+inline constexpr std::uint64_t sync_requests = 2;     // knows the operation
+inline constexpr std::uint64_t rings = 4;             // the same
+inline constexpr std::uint64_t arrived = 8;           // the same
+inline constexpr std::uint64_t batches = 32;          // knows batch_get to erase_prefix
+inline constexpr std::uint64_t cache = 16;            // has pools that are caches, and values with a time to live
+inline constexpr std::uint64_t device = 64;           // knows device_link
+inline constexpr std::uint64_t watch = 128;           // knows watch to watch_end
+inline constexpr std::uint64_t device_batches = 256;  // batch_get and batch_put know flag::device
 }  // namespace capability
 
 // One end of a UCX transport, in both greetings; the server's only where there shall be a UCX transport.

@@ -130,12 +130,19 @@ void device_gpu::drop(const std::shared_ptr<dma::channel>& broken) noexcept {
 
 // ---- Transfers of one thread ---------------------------------------------------------------------------------------------
 
-void device_queue::add(job one) {
+void device_queue::be_polled() {
   if (!std::exchange(is_polled_, true)) poller_->add(this);
+}
+
+void device_queue::add(job one) {
+  be_polled();
   gathered_.push_back(std::move(one));
 }
 
-void device_queue::watch(std::function<bool()> check) { watched_.push_back(std::move(check)); }
+void device_queue::watch(std::function<bool()> check) {
+  be_polled();
+  watched_.push_back(std::move(check));
+}
 
 void device_queue::flush() {
   while (!gathered_.empty()) {
@@ -200,8 +207,10 @@ std::size_t device_queue::poll() {
     ++did;
   }
   for (std::size_t i = 0; i < watched_.size();) {
-    if (!watched_[i]()) {
-      ++i;
+    auto check = std::move(watched_[i]);  // it may watch for more
+    const bool is_over = check();
+    if (!is_over) {
+      watched_[i++] = std::move(check);
       continue;
     }
     watched_.erase(watched_.begin() + static_cast<std::ptrdiff_t>(i));

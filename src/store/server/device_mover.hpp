@@ -103,6 +103,7 @@ class device_queue final : public ring_poller::member {
     std::vector<std::function<void(const status&)>> ended;
   };
   bool is_idle() const noexcept { return gathered_.empty() && under_way_.empty() && watched_.empty(); }
+  void be_polled();
   void submit(std::vector<job>& list);
   static std::optional<status> outcome_of(submitted& one);
 

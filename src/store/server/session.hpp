@@ -36,6 +36,7 @@ namespace pl::store_server {
 
 class session;
 class watch_hub;
+struct device_claim;
 }  // namespace pl::store_server
 namespace pl::store_client {
 class checksum_pool;
@@ -281,9 +282,13 @@ class session : public std::enable_shared_from_this<session> {
   using device_transfer_ptr = std::shared_ptr<device_transfer>;
   void link_device(const request_ptr& request);
   void unlink_device();
+  // Finds the memory that the request names. ENOTSUP: it is none of this connection's.
+  status name_device_memory(const pending_request& request, device_claim& claim) const;
   result<device_transfer_ptr> make_device_transfer(const request_ptr& request, std::string_view key);
-  void bind_for_device(const device_transfer_ptr& one, void (session::*next)(const device_transfer_ptr&));
-  void refuse_device(const device_transfer_ptr& one);
+  // Calls `next` on this thread once these parts of the arena are bound for the GPU; it gets the reason if one cannot be.
+  template <class Next>
+  void bind_for_device(const std::shared_ptr<device_gpu>& gpu, const std::vector<store::segment>& pieces, Next next);
+  void refuse_device(const request_ptr& request, const failure& reason);
   void put_from_device(const request_ptr& request, std::string_view key);
   void abort_device_put(const device_transfer_ptr& one);
   void fetch_from_device(const device_transfer_ptr& one);
@@ -292,6 +297,24 @@ class session : public std::enable_shared_from_this<session> {
   void send_to_device(const request_ptr& request, const store::pinned_value& value);
   void write_to_device(const device_transfer_ptr& one);
   void device_get_ended(const device_transfer_ptr& one);
+
+  // ---- session_device_batches.cpp: the same for many values of one frame
+  struct device_batch;
+  using device_batch_ptr = std::shared_ptr<device_batch>;
+  void dispatch_device_batch(const request_ptr& request, const pool_policy& pool, std::string_view body);
+  void put_device_batch(const device_batch_ptr& one);
+  void fetch_device_batch(const device_batch_ptr& one);
+  void share_out(const device_batch_ptr& one, std::function<void(std::size_t)> work, std::function<void()> next);
+  void sum_device_item(device_batch& one, std::size_t i) const;
+  void commit_device_item(const device_batch_ptr& one, std::size_t i);
+  void found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found);
+  void commit_device_batch(const device_batch_ptr& one);
+  void end_device_item(const device_batch_ptr& one);
+  void abort_device_batch(const device_batch_ptr& one);
+  void get_device_batch(const device_batch_ptr& one);
+  void device_batch_found(const device_batch_ptr& one);
+  void write_device_batch(const device_batch_ptr& one);
+  void end_device_batch(const device_batch_ptr& one);
 
   // ---- session_watches.cpp
   struct watching;

@@ -7,6 +7,7 @@
 
 #include "base/text.hpp"
 #include "store/protocol/batch.hpp"
+#include "store/server/batch_work.hpp"
 #include "store/server/session.hpp"
 
 namespace pl::store_server {
@@ -21,42 +22,6 @@ bool changes(opcode op) { return op == opcode::batch_put || op == opcode::batch_
 
 }  // namespace
 
-// Outcomes come on any thread, each into a place of its own; the last one sends the answer.
-struct session::batch_work {
-  explicit batch_work(std::size_t count) : outcomes(count), left(count) {}
-  struct one_outcome {
-    batch_outcome reported;
-    std::string text, value;
-  };
-  // Of the answer's frame: for texts, and for all but texts and values of the longest batch.
-  static constexpr std::size_t kTextBytes = 128u << 10;
-  static constexpr std::size_t kOtherBytes =
-      kTextBytes + store_protocol::kMaxBatchItems * store_protocol::kBatchOutcomeBytes;
-  static_assert(kOtherBytes < store_protocol::kMaxBodyBytes / 4);
-  std::vector<one_outcome> outcomes;
-  std::atomic<std::size_t> left;
-  std::atomic<std::int64_t> room{0};  // for values in the answer
-
-  void fail(std::size_t i, const failure& reason) {
-    constexpr std::size_t kMaxTextBytes = 300;  // thousands of them share a frame
-    outcomes[i].reported.status = reason.code;
-    outcomes[i].text = reason.message.substr(0, kMaxTextBytes);
-  }
-  std::string body() {
-    std::string out;
-    std::size_t text_room = kTextBytes;  // beyond it an item has its number alone
-    for (one_outcome& one : outcomes) {
-      one.reported.value = one.value;
-      if (one.text.size() <= text_room) {
-        one.reported.text = one.text;
-        text_room -= one.text.size();
-      }
-      store_protocol::append(out, one.reported);
-    }
-    return out;
-  }
-};
-
 void session::dispatch_batch(const request_ptr& request, const pool_policy& pool, std::string_view key,
                              std::string_view body) {
   const opcode op = request->head.op;
@@ -68,6 +33,7 @@ void session::dispatch_batch(const request_ptr& request, const pool_policy& pool
                                   writes ? "write" : "read", pool.name.c_str(), pool.access.c_str())});
   if (request->fields.copy) return answer(request, {EPROTO, "copies do not come in batches"});
   if (op == opcode::erase_prefix) return erase_prefix(request, std::string(key));
+  if ((request->head.flags & flag::device) != 0) return dispatch_device_batch(request, pool, body);
   const auto items = store_protocol::decode_batch(body);
   if (!items) return answer(request, items.error());
   const bool atomic = (request->head.flags & flag::atomic) != 0;
@@ -101,8 +67,6 @@ void session::batch_item_done(const request_ptr& request, const std::shared_ptr<
   run_on_home_thread([me = shared_from_this(), request, work] { me->answer(request, status{}, {}, work->body()); });
 }
 
-namespace {
-
 store::put_options options_of_item(const store_protocol::tail& fields, const batch_item& one, std::size_t number,
                                    std::uint16_t request_group) {
   store::put_options out = put_options_of(fields, request_group);
@@ -113,8 +77,6 @@ store::put_options options_of_item(const store_protocol::tail& fields, const bat
   if (out.request.client != 0) out.request.sequence += number;
   return out;
 }
-
-}  // namespace
 
 void session::batch_put(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
                         const batch_item& one) {

@@ -10,6 +10,7 @@
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
 #include "store/client/checksum_pool.hpp"
+#include "store/server/device_claim.hpp"
 #include "store/server/session.hpp"
 
 namespace pl::store_server {
@@ -19,62 +20,15 @@ namespace flag = store_protocol::flag;
 using store_client::value_part;
 using store_protocol::path;
 
-constexpr std::uint64_t kUnsummedBytes = 256 << 10;  // up to here the engine sums, as for clients that copy by themselves
 constexpr std::uint64_t kSmallestPart = 128 << 10;
 constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;  // like clients that copy it themselves
-
-// Pages there go back to the system while the store runs, so they cannot stay pinned for a GPU.
-const failure kApart{ENOTSUP, "the value does not lie in memory that is shared, which alone is pinned for GPUs"};
-
-// Walks the pieces of the arena that a value lies in.
-class segment_walk {
- public:
-  segment_walk(const std::vector<store::segment>& segments, std::uint64_t skip) : segments_(segments) { pass(skip); }
-  // Calls `take` with offset and length of each piece of the next `bytes`.
-  template <class Take>
-  void next(std::uint64_t bytes, const Take& take) {
-    while (bytes > 0 && index_ < segments_.size()) {
-      const auto& one = segments_[index_];
-      const std::uint64_t part = std::min(bytes, one.size_bytes - done_);
-      if (part > 0) take(one.offset_bytes + done_, part);
-      bytes -= part;
-      pass(part);
-    }
-  }
-
- private:
-  void pass(std::uint64_t bytes) {
-    done_ += bytes;
-    for (; index_ < segments_.size() && done_ >= segments_[index_].size_bytes; ++index_)
-      done_ -= segments_[index_].size_bytes;
-  }
-  const std::vector<store::segment>& segments_;
-  std::size_t index_ = 0;
-  std::uint64_t done_ = 0;
-};
 
 }  // namespace
 
 // What the client's memory is used for. The word ends with it at the latest.
-struct session::device_transfer {
-  device_transfer() = default;
-  device_transfer(const device_transfer&) = delete;
-  device_transfer& operator=(const device_transfer&) = delete;
-  ~device_transfer() { end_memory(); }
-  bool claim() {
-    has_claimed = imports->slots().claim(part.slot, part.ticket);
-    return has_claimed;
-  }
-  void end_memory() {
-    if (std::exchange(has_claimed, false)) imports->slots().end(part.slot, part.ticket);
-  }
-
+struct session::device_transfer : device_claim {
   request_ptr request;
   std::string key;
-  store_protocol::device_part part;
-  std::shared_ptr<device_imports> imports;
-  std::shared_ptr<device_memory> memory;
-  bool has_claimed = false;
   std::vector<store::segment> segments;
   std::uint64_t skip = 0, bytes = 0;  // of the value
 
@@ -115,55 +69,42 @@ void session::unlink_device() {
   imports_.reset();
 }
 
-// EINVAL: not memory that this connection has handed over, or not within it.
-result<std::shared_ptr<session::device_transfer>> session::make_device_transfer(const request_ptr& request,
-                                                                                std::string_view key) {
-  const auto& asked = request->fields.device;
+status session::name_device_memory(const pending_request& request, device_claim& claim) const {
+  const auto& asked = request.fields.device;
   if (!asked) return failure{EPROTO, "a request for device memory does not name it"};
   if (imports_ == nullptr || transfers_here == nullptr)
     return failure{ENOTSUP, "this connection has handed over no device memory"};
-  auto made = std::make_shared<device_transfer>();
-  made->memory = imports_->find(asked->memory);
-  const std::uint64_t size = made->memory != nullptr ? made->memory->bound.size_bytes() : 0;
+  claim.memory = imports_->find(asked->memory);
+  const std::uint64_t size = claim.memory != nullptr ? claim.memory->bound.size_bytes() : 0;
   if (size == 0) return failure{ENOTSUP, format("device memory %u is not one of this connection's", asked->memory)};
-  if (asked->slot >= store_protocol::kDeviceSlots || asked->offset > size ||
-      request->head.value_bytes > size - asked->offset)
+  if (asked->slot >= store_protocol::kDeviceSlots || asked->offset > size || request.head.value_bytes > size - asked->offset)
     return failure{EINVAL, format("%llu bytes from %llu on lie outside of device memory %u, which has %llu",
-                                  static_cast<unsigned long long>(request->head.value_bytes),
+                                  static_cast<unsigned long long>(request.head.value_bytes),
                                   static_cast<unsigned long long>(asked->offset), asked->memory,
                                   static_cast<unsigned long long>(size))};
+  claim.part = *asked;
+  claim.imports = imports_;
+  return {};
+}
+
+result<std::shared_ptr<session::device_transfer>> session::make_device_transfer(const request_ptr& request,
+                                                                                std::string_view key) {
+  auto made = std::make_shared<device_transfer>();
+  if (const status found = name_device_memory(*request, *made); !found) return found.error();
   made->request = request;
   made->key = key;
-  made->part = *asked;
-  made->imports = imports_;
   return made;
 }
 
-// Runs `next` once the arena's part is bound for the GPU.
-void session::bind_for_device(const device_transfer_ptr& one, void (session::*next)(const device_transfer_ptr&)) {
-  const auto& gpu = one->memory->gpu;
-  const bool is_bound = std::all_of(one->segments.begin(), one->segments.end(), [&](const store::segment& each) {
-    return gpu->is_bound(each.offset_bytes, each.size_bytes);
-  });
-  if (is_bound) return (this->*next)(one);
-  parts_.blocking.post(fair_workers::kind::brief, wire_->other().principal, this, [me = shared_from_this(), one, next] {
-    for (const auto& each : one->segments)
-      if (one->outcome) one->outcome = one->memory->gpu->bind(each.offset_bytes, each.size_bytes);
-    me->run_on_home_thread([me, one, next] { (me.get()->*next)(one); });
-  });
-}
-
 // A failure of the channel, or of pinning, is no failure of the request: the client takes another path.
-void session::refuse_device(const device_transfer_ptr& one) {
-  one->end_memory();
-  const status& reason = one->outcome;
-  const bool is_over = reason.code() == ECANCELED;
+void session::refuse_device(const request_ptr& request, const failure& reason) {
+  const bool is_over = reason.code == ECANCELED;
   if (!is_over) {
     ++parts_.counters.device_failures;
     parts_.log.write(event_log::level::warn, "device_transfer",
-                     {{"principal", wire_->other().principal}, {"why", reason.error().message}});
+                     {{"principal", wire_->other().principal}, {"why", reason.message}});
   }
-  answer(one->request, {is_over ? ECANCELED : ENOTSUP, reason.error().message});
+  answer(request, {is_over ? ECANCELED : ENOTSUP, reason.message});
 }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
@@ -196,7 +137,10 @@ void session::put_from_device(const request_ptr& request, std::string_view key) 
         }
         one->held_bytes = std::max(one->bytes, kMinHeldBytes);
         me->hold(one->held_bytes);
-        me->bind_for_device(one, &session::fetch_from_device);
+        me->bind_for_device(one->memory->gpu, one->segments, [me, one](const status& bound) {
+          one->outcome = bound;
+          me->fetch_from_device(one);
+        });
       });
 }
 
@@ -210,7 +154,8 @@ void session::fetch_from_device(const device_transfer_ptr& one) {
     one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
   if (!one->outcome) {
     abort_device_put(one);
-    return refuse_device(one);
+    one->end_memory();
+    return refuse_device(one->request, one->outcome.error());
   }
   const auto& gpu = one->memory->gpu;
   const bool is_summed = one->bytes > kUnsummedBytes;
@@ -288,7 +233,8 @@ void session::device_put_arrived(const device_transfer_ptr& one) {
   if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has gone"};
   if (!one->outcome) {
     abort_device_put(one);
-    return refuse_device(one);
+    one->end_memory();
+    return refuse_device(one->request, one->outcome.error());
   }
   status refusal;
   if (!may_still_write(request->head.pool_id)) refusal = no_right_any_more(request->head.pool_id);
@@ -339,7 +285,10 @@ void session::send_to_device(const request_ptr& request, const store::pinned_val
   one->found = outcome_of(value.info);
   one->found.way = path::gpu_direct;
   hold_pin(value.pin, whole);
-  bind_for_device(one, &session::write_to_device);
+  bind_for_device(one->memory->gpu, one->segments, [me = shared_from_this(), one](const status& bound) {
+    one->outcome = bound;
+    me->write_to_device(one);
+  });
 }
 
 void session::write_to_device(const device_transfer_ptr& one) {
@@ -364,7 +313,7 @@ void session::write_to_device(const device_transfer_ptr& one) {
 void session::device_get_ended(const device_transfer_ptr& one) {
   one->end_memory();
   let_go({&one->pin, 1});
-  if (!one->outcome) return refuse_device(one);
+  if (!one->outcome) return refuse_device(one->request, one->outcome.error());
   parts_.counters.bytes(path::gpu_direct, false, one->bytes);
   store_protocol::tail fields;
   fields.result = one->found;

@@ -89,7 +89,9 @@ void session::greet(const request_ptr& request) {
                       store_protocol::capability::cache | store_protocol::capability::batches |
                       store_protocol::capability::watch | (may_map ? store_protocol::capability::shm : 0) |
                       (wire_->may_ring() ? store_protocol::capability::rings : 0) |
-                      (wire_->other().way == store_protocol::path::unix_socket ? store_protocol::capability::device : 0);
+                      (wire_->other().way == store_protocol::path::unix_socket
+                           ? store_protocol::capability::device | store_protocol::capability::device_batches
+                           : 0);
   ours.instance = parts_.instance;
   ours.session = engine_session_;
   ours.agent = "peerlane store";

@@ -543,6 +543,34 @@ int dead_peer(communicator& job) {
 }
 TEST(communicator_api, a_dead_peer_is_an_error_and_an_exception_where_asked_for) { EXPECT_EQ(run_job(2, dead_peer), 0); }
 
+int hear_of_failures(communicator& job) {
+  heard heard_end;
+  auto first = job.await_failure(), second = job.await_failure();
+  CHECK(first && second && first->then([&](const op_info& info) { heard_end.code = info.source, ++heard_end.calls; }));
+  CHECK(job.barrier(patience));
+  if (job.rank() == 2) _exit(0);  // without closing
+  const auto is_told = [&] {
+    for (const auto limit = std::chrono::steady_clock::now() + patience; std::chrono::steady_clock::now() < limit;)
+      if (!job.progress() || heard_end.calls > 0) return heard_end.calls == 1;
+    return false;
+  };
+  CHECK(is_told() && heard_end.code == 2);
+  op_info info{};
+  CHECK(first->wait(patience, &info) && info.source == 2 && info.tag == PEERLANE_FAILURE_LOST);
+  int value = 0;
+  if (job.rank() == 1) return job.recv(0, one(value), 1, whole_tag, patience) ? 0 : __LINE__;
+  CHECK(job.send(1, one(std::as_const(value)), 1, patience));
+  CHECK(second->wait(patience, &info) && info.source == 1 && info.tag == PEERLANE_FAILURE_CLOSED);
+  const peerlane_comm_t handle = job.give_up();
+  CHECK(peerlane_comm_await_failure(handle, nullptr) == EINVAL);
+  peerlane_op_t last = PEERLANE_OP_INIT;
+  CHECK(peerlane_comm_await_failure(handle, &last) == 0);
+  CHECK(peerlane_op_wait(&last, 20, &info) == ETIMEDOUT);
+  CHECK(peerlane_comm_close(handle) == 0 && peerlane_op_wait(&last, 0, nullptr) == EINVAL);
+  return 0;
+}
+TEST(communicator_api, who_asks_is_told_of_failures) { EXPECT_EQ(run_job(3, hear_of_failures), 0); }
+
 // Four ranks of which two share a CPU policy; what a job may set for itself.
 int check_plan(communicator& job) {
   const auto plan = job.plan(1 - job.rank());

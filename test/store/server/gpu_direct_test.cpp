@@ -7,84 +7,17 @@
 #include <numeric>
 
 #include "base/env.hpp"
-#include "copy/planner.hpp"
-#include "map/rm_space.hpp"
-#include "rm/simulated_device_io.hpp"
-#include "store/client/device_link.hpp"
+#include "test/store/server/gpu_direct_rig.hpp"
 #include "test/store/server/other_process.hpp"
-#include "test/store/server/raw_peer.hpp"
-#include "test/support/sim_fixture.hpp"
 
 namespace pl::store_test {
 namespace {
-
-using store_client::device_link;
-using store_protocol::device_part;
-using store_protocol::durability;
-using store_protocol::opcode;
-using store_protocol::path;
 
 std::size_t free_device_bytes() {
   std::size_t now = 0, all = 0;
   EXPECT_EQ(test::simulated_cuda().cuMemGetInfo_v2(&now, &all), cu::error_code::success);
   return now;
 }
-
-class store_gpu_direct : public testing::Test {
- protected:
-  void start() {
-    rig_.config.spin_us = 20;
-    rig_.start();
-  }
-  void open(path require = path::none) {
-    if (copies_ == nullptr) {
-      auto opened = copy::planner::open(test::simulated_cuda(), copy::planner::options_from_environment());
-      ASSERT_TRUE(opened) << opened.error().message;
-      copies_ = *std::move(opened);
-    }
-    store_ = store_rig::open(options(require));
-    ASSERT_NE(store_, nullptr);
-    const auto known = store_->open_pool("p");
-    pool_ = known ? *known : make_pool(*store_, "p");
-  }
-  store_client::client_options options(path require = path::none) {
-    auto out = rig_.over_unix();
-    out.copies = copies_.get();
-    out.cuda = &test::simulated_cuda();
-    out.require = require;
-    return out;
-  }
-  void start_and_open(path require = path::none) {
-    start();
-    open(require);
-  }
-  store_client::memory device(std::uint64_t address, std::size_t bytes) {
-    auto found = store_->classify(address, bytes);
-    EXPECT_TRUE(found && found->device);
-    return *found;
-  }
-  store_client::reply put_device(const std::string& key, std::uint64_t address, std::size_t bytes,
-                                 store_client::put_request request = at_level(durability::durable)) {
-    return store_->run(store_->make_put(pool_, key, device(address, bytes), request));
-  }
-  // As one get of many, which the store moves from short values on.
-  static store_client::get_request one_of_many() {
-    store_client::get_request out;
-    out.is_one_of_many = true;
-    return out;
-  }
-  store_client::reply get_device(const std::string& key, std::uint64_t address, std::size_t bytes,
-                                 const store_client::get_request& request = one_of_many()) {
-    return store_->run(store_->make_get(pool_, key, device(address, bytes), request));
-  }
-  std::string statistics() { return store_->run(store_->make_plain(opcode::stats, 0, {})).body; }
-
-  const test::current_device current_{0};
-  store_rig rig_;
-  std::unique_ptr<copy::planner> copies_;
-  std::unique_ptr<store_client::client> store_;
-  std::uint32_t pool_ = 0;
-};
 
 TEST_F(store_gpu_direct, PutsAndGetsOfEverySize) {
   start_and_open();
@@ -148,32 +81,6 @@ TEST_F(store_gpu_direct, PartsGoIntoTheMiddleOfABuffer) {
   part.offset = bytes + 1;
   EXPECT_EQ(get_device("k", buffer.pointer(), 1'000'000, part).status, EINVAL);
   EXPECT_EQ(get_device("none", buffer.pointer(), 1'000'000).status, ENOENT);
-}
-
-TEST_F(store_gpu_direct, ManyValuesOfOneCall) {
-  start_and_open();
-  constexpr std::size_t kCount = 1500, kBytes = 17'000;
-  const test::device_buffer source(kCount * kBytes), destination(kCount * kBytes);
-  const auto values = test::random_bytes(kCount * kBytes, 5);
-  test::set_device_bytes(source.pointer(), values);
-  std::vector<std::string> keys(kCount);
-  std::vector<store_client::batch_entry> puts(kCount), gets(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) {
-    keys[i] = "k" + std::to_string(i);
-    puts[i].key = gets[i].key = keys[i];
-    puts[i].level = durability::volatile_;
-    puts[i].buffer = device(source.pointer() + i * kBytes, kBytes);
-    gets[i].buffer = device(destination.pointer() + i * kBytes, kBytes);
-  }
-  for (const auto& one : store_->run_batch(opcode::batch_put, pool_, puts)) {
-    ASSERT_EQ(one.status, 0) << one.text;
-    ASSERT_EQ(one.result.way, path::gpu_direct);
-  }
-  for (const auto& one : store_->run_batch(opcode::batch_get, pool_, gets)) {
-    ASSERT_EQ(one.status, 0) << one.text;
-    ASSERT_EQ(one.result.way, path::gpu_direct);
-  }
-  EXPECT_EQ(test::device_bytes(destination.pointer(), kCount * kBytes), values);
 }
 
 TEST_F(store_gpu_direct, AWritersChecksumIsHeldAgainstTheBytes) {
@@ -299,9 +206,9 @@ TEST_F(store_gpu_direct, AClientThatVanishesLeavesNoHalfValue) {
   }
 }
 
-constexpr std::size_t kMovedBytes = 20u << 20;
+constexpr std::size_t kMovedBytes = 20u << 20, kItemBytes = 40u << 10;
 
-// Two puts and a get at a time, all moved by the store, of memory of this process.
+// Two puts and a get at a time, and batches, all moved by the store, of memory of this process.
 TEST(store_gpu_direct_helper, DISABLED_MovesUntilKilled) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const test::current_device current(0);
@@ -320,12 +227,21 @@ TEST(store_gpu_direct_helper, DISABLED_MovesUntilKilled) {
   const auto given = store->classify(source.pointer(), kMovedBytes), wanted = store->classify(target.pointer(), kMovedBytes);
   store_client::get_request whole;
   whole.is_one_of_many = true;
+  std::vector<std::string> keys(kMovedBytes / kItemBytes);
+  std::vector<store_client::batch_entry> batch(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    keys[i] = "item" + std::to_string(i);
+    batch[i].key = keys[i];
+    batch[i].level = durability::volatile_;
+    batch[i].buffer = *store->classify(source.pointer() + i * kItemBytes, kItemBytes);
+  }
   for (;;) {
     const std::vector moved{store->make_put(*pool, "theirs", *given, at_level(durability::volatile_)),
                             store->make_put(*pool, "other", *given, at_level(durability::volatile_)),
                             store->make_get(*pool, "ours", *wanted, whole)};
     store->start(moved);
     for (const auto& one : moved) store->wait(one);
+    for (const auto op : {opcode::batch_put, opcode::batch_get}) store->run_batch(op, *pool, batch);
   }
 }
 
@@ -393,53 +309,6 @@ TEST_F(store_gpu_direct, ItSaysWhyItDoesNot) {
   refusing.gpu_direct = false;
   EXPECT_NE(store_rig::open(refusing)->why_no_gpu_direct().find("PEERLANE_STORE_GPU_DIRECT"), std::string::npos);
 }
-
-// A peer that speaks the protocol by hand, with a device link of its own.
-class store_gpu_direct_raw : public store_gpu_direct {
- protected:
-  void SetUp() override {
-    start_and_open();
-    ASSERT_EQ(put(*store_, pool_, "value", random_value(64 << 10, 1)).status, 0);
-    peer_ = std::make_unique<raw_peer>(rig_.over_unix(), pool_, "p", false, &link_fd_);
-    ASSERT_GE(link_fd_, 0);
-    auto opened = device_link::open(link_fd_, 5000);
-    ASSERT_TRUE(opened) << opened.error().message;
-    link_ = *std::move(opened);
-    ASSERT_EQ(get_device("value", buffer_.pointer(), 32 << 10).result.way, path::gpu_direct);  // number 1 there
-  }
-  dma::shared_region region() {
-    auto plan = plan_pin(test::simulated_cuda(), {buffer_.pointer(), buffer_.bytes()}, kHostPageBytes, range_rule::exact);
-    auto space = *rm_space::get(*rm::simulated_device_io(test::simulated_cuda()));
-    auto placed = std::move(space->resolve(test::simulated_cuda(), *plan)->front());
-    dma::shared_region out;
-    out.fd = std::move(*space->client().export_object(placed.object->gpu(), placed.object->memory()));
-    out.gpu = placed.object->gpu().pci;
-    out.offset = placed.offset;
-    out.size_bytes = buffer_.bytes();
-    return out;
-  }
-  int ask(opcode op, const std::string& key, const std::optional<device_part>& part, std::uint64_t bytes,
-          std::uint16_t more_flags = 0) {
-    store_protocol::head header;
-    header.op = op;
-    header.flags = static_cast<std::uint16_t>(store_protocol::flag::device | more_flags);
-    header.request_id = ++last_request_;
-    header.pool_id = pool_;
-    header.value_bytes = bytes;
-    store_protocol::tail fields;
-    fields.device = part;
-    peer_->ask(header, key, fields);
-    const auto got = peer_->answer();
-    return got ? got->status : -1;
-  }
-  bool is_there(const std::string& key) { return store_->run(store_->make_plain(opcode::stat, pool_, key)).status == 0; }
-
-  const test::device_buffer buffer_{4u << 20};
-  int link_fd_ = -1;
-  std::unique_ptr<raw_peer> peer_;
-  std::shared_ptr<device_link> link_;
-  std::uint64_t last_request_ = 0;
-};
 
 TEST_F(store_gpu_direct_raw, MemoryOfAnotherConnectionCannotBeNamed) {
   const std::uint64_t bytes = 32 << 10;

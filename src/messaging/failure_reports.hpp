@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells who asks which processes of the job have failed: each once, in the order in which this process noticed it.
+//
+// Owns: the failures that nobody has been told of, and the operations that wait for one. Threads: the messenger's lock
+// guards all calls. Errors: none.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+
+#include "messaging/messenger_context.hpp"
+
+namespace pl::messaging {
+
+class failure_reports {
+ public:
+  explicit failure_reports(messenger_context& context) : context_(context) {}
+
+  // An operation that ends well when a process has failed: `info.source` is its rank, `info.tag` a failure_kind.
+  operation& begin() {
+    operation& made = context_.operations.take(operation_kind::failure);
+    made.peer = kAnySource;
+    waiting_.push_back(&made);
+    tell();
+    return made;
+  }
+  void report(int rank, failure_kind kind) {
+    untold_.push_back({rank, kind});
+    tell();
+  }
+  // Of begin(): it ends with ECANCELED, unless it has ended.
+  void cancel(operation& op) {
+    std::erase(waiting_, &op);
+    context_.end(op, ECANCELED, "cancelled");
+  }
+
+ private:
+  struct failed_peer {
+    int rank;
+    failure_kind kind;
+  };
+  void tell() {
+    for (; !waiting_.empty() && !untold_.empty(); waiting_.pop_front(), untold_.pop_front()) {
+      operation& ended = *waiting_.front();
+      ended.info.source = untold_.front().rank;
+      ended.info.tag = static_cast<std::uint64_t>(untold_.front().kind);
+      context_.end(ended, 0, {});
+    }
+  }
+  messenger_context& context_;
+  std::deque<failed_peer> untold_;
+  std::deque<operation*> waiting_;
+};
+
+}  // namespace pl::messaging

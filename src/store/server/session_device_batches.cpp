@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many values of one frame that this server moves itself, as session_device.cpp moves one:
+//
+//   put   a grant each ─▶ one claim ─▶ one list of copies ─▶ each summed and committed ─▶ one answer
+//   get   a pin each   ─▶ one claim ─▶ one list of copies ─▶ unpinned ─▶ one answer
+//
+// An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
+// the frame is answered ENOTSUP. All on the connection's thread, but for what share_out() gives to others, and completions.
+#include <cstring>
+
+#include "arch/crc32c.hpp"
+#include "base/text.hpp"
+#include "store/client/checksum_pool.hpp"
+#include "store/server/batch_work.hpp"
+#include "store/server/device_claim.hpp"
+
+namespace pl::store_server {
+namespace {
+
+using store_client::value_part;
+using store_protocol::batch_item;
+using store_protocol::batch_outcome;
+using store_protocol::opcode;
+using store_protocol::path;
+namespace flag = store_protocol::flag;
+
+}  // namespace
+
+struct session::device_batch : device_claim {
+  explicit device_batch(std::string frame_body) : body(std::move(frame_body)) {}
+
+  struct value {
+    std::vector<store::segment> segments;
+    std::uint64_t bytes = 0;  // that move
+    std::uint64_t id = 0;     // put: the grant, get: the pin; 0: nothing moves
+    std::uint32_t crc = 0;    // put
+  };
+
+  request_ptr request;
+  std::string body;
+  std::vector<batch_item> items;  // their texts lie in `body`
+  std::vector<value> values;      // by item
+  std::shared_ptr<batch_work> work;
+  std::uint64_t held_bytes = 0, moving_bytes = 0;
+  bool is_summed = false;  // by this server's threads, not by the engine
+  status outcome;          // of the copies
+
+  std::vector<store::segment> all_segments() const {
+    std::vector<store::segment> out;
+    for (const value& one : values) out.insert(out.end(), one.segments.begin(), one.segments.end());
+    return out;
+  }
+  device_queue::job make_job(device_gpu::way direction) const {
+    device_queue::job out{memory->gpu, direction, {}, {}};
+    out.blocks.reserve(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint64_t address = memory->bound.address() + part.offset + items[i].offset;
+      segment_walk(values[i].segments, 0).next(values[i].bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
+        memory->gpu->add_blocks(direction, offset, address, bytes, out.blocks);
+        address += bytes;
+      });
+    }
+    return out;
+  }
+  // Nothing of the item moves any more.
+  void fail(std::size_t i, const failure& reason) {
+    values[i] = {};
+    work->fail(i, reason);
+  }
+};
+
+// The frame is whole and allowed; each item's place lies within the memory that it names.
+void session::dispatch_device_batch(const request_ptr& request, const pool_policy& pool, std::string_view body) {
+  const opcode op = request->head.op;
+  const bool is_put = op == opcode::batch_put;
+  if ((!is_put && op != opcode::batch_get) || (request->head.flags & flag::atomic) != 0 || request->head.value_bytes != 0)
+    return answer(request, {EPROTO, "device memory is for batches of whole values that are put or got, each by itself"});
+  if (parts_.access.keeps_apart(pool))
+    return answer(request, {ENOTSUP, format("pool %s is not reached by shared memory: its settings forbid it, or not "
+                                            "everybody who maps the store's memory may read and write it",
+                                            pool.name.c_str())});
+  const auto one = std::make_shared<device_batch>(std::string(body));
+  one->request = request;
+  auto items = store_protocol::decode_batch(one->body, store_protocol::batch_memory::device);
+  if (!items) return answer(request, items.error());
+  if (items->empty()) return answer(request, {EINVAL, "a batch has at least one item"});
+  if (is_put && items->size() > store_protocol::kMaxBatchChanges)
+    return answer(request, {EMSGSIZE, format("a batch changes at most %zu keys, unless it is atomic: send several",
+                                             store_protocol::kMaxBatchChanges)});
+  one->items = *std::move(items);
+  one->values.resize(one->items.size());
+  one->work = std::make_shared<batch_work>(one->items.size());
+  if (const status found = name_device_memory(*request, *one); !found) return answer(request, found.error());
+  const std::uint64_t size = one->memory->bound.size_bytes() - one->part.offset;
+  std::uint64_t all_bytes = 0;
+  for (const batch_item& item : one->items) {
+    if (item.offset > size || item.room > size - item.offset)
+      return answer(request, {EINVAL, format("%llu bytes from %llu on lie outside of device memory %u",
+                                             static_cast<unsigned long long>(item.room),
+                                             static_cast<unsigned long long>(item.offset), one->part.memory)});
+    all_bytes += std::max(item.room, kMinHeldBytes);
+  }
+  if (all_bytes > parts_.config.max_request_bytes || granted_bytes_ + all_bytes > parts_.config.max_request_bytes)
+    return answer(request, {ENOTSUP, format("%llu bytes: more than this connection may have under way",
+                                            static_cast<unsigned long long>(all_bytes))});
+  if (const status may = may_hold(all_bytes); !may) return answer(request, {ENOTSUP, may.error().message});
+  is_put ? put_device_batch(one) : get_device_batch(one);
+}
+
+// Calls `work` with each item's number on several threads, then `next` here. Only what takes no lock gains by it: the
+// engine's calls for items that come at once stand in each other's way, and took three times as long.
+void session::share_out(const device_batch_ptr& one, std::function<void(std::size_t)> work, std::function<void()> next) {
+  constexpr std::size_t kShareItems = 16;
+  const std::size_t count = one->items.size();
+  const std::size_t shares = (count + kShareItems - 1) / kShareItems;
+  const auto block = std::make_shared<std::vector<value_part>>(shares);
+  std::vector<std::shared_ptr<value_part>> parts;
+  for (std::size_t share = 0; share < shares; ++share) {
+    (*block)[share].task = [work, share, count] {
+      for (std::size_t i = share * kShareItems; i < std::min(count, (share + 1) * kShareItems); ++i) work(i);
+    };
+    parts.emplace_back(block, &(*block)[share]);
+  }
+  parts_.sums->give(parts);
+  while (parts_.sums->help()) {}
+  transfers_here->watch([block, next = std::move(next)] {
+    const bool is_over = std::all_of(block->begin(), block->end(),
+                                     [](const value_part& part) { return part.summed.load(std::memory_order_acquire); });
+    if (is_over) next();
+    return is_over;
+  });
+}
+
+// ---- Puts ----------------------------------------------------------------------------------------------------------------
+
+void session::put_device_batch(const device_batch_ptr& one) {
+  const auto pool = one->request->head.pool_id;
+  for (std::size_t i = 0; i < one->items.size(); ++i) {
+    const batch_item& item = one->items[i];
+    if (const status admitted = parts_.values.admits(pool, item.key, true); !admitted) {
+      one->fail(i, admitted.error());
+      continue;
+    }
+    auto begun = parts_.engine.begin_put(engine_session_, pool, item.key, item.room, {});
+    if (!begun) {
+      one->fail(i, begun.error());
+      continue;
+    }
+    if (parts_.engine.is_apart(begun->segments)) {
+      (void)parts_.engine.abort(engine_session_, begun->id);
+      one->fail(i, kApart);
+      continue;
+    }
+    one->values[i].id = begun->id;
+    one->values[i].bytes = begun->length_bytes;
+    one->values[i].segments = std::move(begun->segments);
+    one->held_bytes += std::max(item.room, kMinHeldBytes);
+    one->moving_bytes += begun->length_bytes;
+  }
+  hold(one->held_bytes);
+  bind_for_device(one->memory->gpu, one->all_segments(), [me = shared_from_this(), one](const status& bound) {
+    one->outcome = bound;
+    me->fetch_device_batch(one);
+  });
+}
+
+void session::abort_device_batch(const device_batch_ptr& one) {
+  one->end_memory();
+  let_hold_go(std::exchange(one->held_bytes, 0));
+  for (const auto& value : one->values)
+    if (value.id != 0) (void)parts_.engine.abort(engine_session_, value.id);
+  refuse_device(one->request, one->outcome.error());
+}
+
+void session::fetch_device_batch(const device_batch_ptr& one) {
+  if (one->outcome && (closed_ || !one->claim()))
+    one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
+  if (!one->outcome) return abort_device_batch(one);
+  auto copy = one->make_job(device_gpu::way::to_store);
+  if (copy.blocks.empty()) return commit_device_batch(one);
+  one->is_summed = one->moving_bytes > kUnsummedBytes;
+  if (one->is_summed) parts_.sums->call(one->items.size());
+  copy.ended = [me = shared_from_this(), one](const status& ended) {
+    one->outcome = ended;
+    if (!ended) return me->abort_device_batch(one);
+    one->end_memory();
+    if (!one->is_summed) return me->commit_device_batch(one);
+    me->share_out(
+        one, [me, one](std::size_t i) { me->sum_device_item(*one, i); }, [me, one] { me->commit_device_batch(one); });
+  };
+  transfers_here->add(std::move(copy));
+  transfers_here->flush();
+}
+
+void session::commit_device_batch(const device_batch_ptr& one) {
+  one->end_memory();
+  if (closed_) one->outcome = failure{ECANCELED, "the client has gone"};
+  if (!one->outcome) return abort_device_batch(one);
+  if (const auto pool = one->request->head.pool_id; !may_still_write(pool)) {
+    for (std::size_t i = 0; i < one->items.size(); ++i) {
+      if (one->values[i].id == 0) continue;
+      (void)parts_.engine.abort(engine_session_, one->values[i].id);
+      one->fail(i, no_right_any_more(pool));
+    }
+  }
+  for (std::size_t i = 0; i < one->items.size(); ++i) commit_device_item(one, i);
+}
+
+// On any thread.
+void session::sum_device_item(device_batch& one, std::size_t i) const {
+  auto& value = one.values[i];
+  segment_walk(value.segments, 0).next(value.bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
+    value.crc = arch::crc32c(parts_.engine.arena().base + offset, bytes, value.crc);
+  });
+}
+
+void session::commit_device_item(const device_batch_ptr& one, std::size_t i) {
+  const auto& value = one->values[i];
+  if (value.id == 0) return end_device_item(one);
+  const auto pool = one->request->head.pool_id;
+  const std::string_view key = one->items[i].key;
+  store::commit_options options;
+  options.put = options_of_item(one->request->fields, one->items[i], i, parts_.values.request_group(pool, key));
+  options.take_crc = one->is_summed;
+  options.crc32c = value.crc;
+  parts_.values.commit_async(engine_session_, value.id, pool, key, options,
+                             [me = shared_from_this(), one, i](result<store::put_result> done) {
+                               if (!done) {
+                                 one->work->fail(i, done.error());
+                               } else {
+                                 batch_outcome& reported = one->work->outcomes[i].reported;
+                                 reported.version = done->version, reported.crc = done->crc32c;
+                                 reported.reached = done->reached, reported.repeated = done->repeated;
+                                 reported.value_bytes = one->values[i].bytes;
+                                 me->parts_.counters.bytes(path::gpu_direct, true, one->values[i].bytes);
+                               }
+                               me->end_device_item(one);
+                             });
+}
+
+// On any thread; the last one answers.
+void session::end_device_item(const device_batch_ptr& one) {
+  if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  run_on_home_thread([me = shared_from_this(), one] {
+    me->let_hold_go(std::exchange(one->held_bytes, 0));
+    me->answer(one->request, status{}, {}, one->work->body());
+  });
+}
+
+// ---- Gets ----------------------------------------------------------------------------------------------------------------
+
+// On any thread.
+void session::found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found) {
+  if (!found) {
+    one->work->fail(i, found.error());
+  } else if (found->reader) {
+    one->work->fail(i, {EMSGSIZE, "the value is not in memory: get it by itself"});
+  } else {
+    batch_outcome& reported = one->work->outcomes[i].reported;
+    reported.version = found->info.version, reported.crc = found->info.crc32c;
+    reported.user_flags = found->info.user_flags, reported.value_bytes = found->info.length_bytes;
+    reported.reached = found->info.level;
+    one->values[i].id = found->pin;
+    one->values[i].segments = found->segments;
+    one->values[i].bytes = std::min(one->items[i].room, found->info.length_bytes);
+  }
+  if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  run_on_home_thread([me = shared_from_this(), one] { me->device_batch_found(one); });
+}
+
+void session::get_device_batch(const device_batch_ptr& one) {
+  store::get_options options;
+  options.verify = (one->request->head.flags & flag::verify) != 0;
+  options.or_reader = true;
+  const auto look_up_one = [me = shared_from_this(), one, options](std::size_t i) {
+    const auto pool = one->request->head.pool_id;
+    const std::string_view key = one->items[i].key;
+    if (const status admitted = me->parts_.values.admits(pool, key, false); !admitted)
+      return me->found_device_item(one, i, admitted.error());
+    me->parts_.values.lookup_async(
+        me->engine_session_, pool, key, options,
+        [me, one, i](const result<store::pinned_value>& found) { me->found_device_item(one, i, found); });
+  };
+  for (std::size_t i = 0; i < one->items.size(); ++i) look_up_one(i);
+}
+
+void session::device_batch_found(const device_batch_ptr& one) {
+  for (std::size_t i = 0; i < one->items.size(); ++i) {
+    auto& value = one->values[i];
+    if (value.id != 0 && parts_.engine.is_apart(value.segments)) {  // its pool's list has just changed
+      (void)parts_.engine.unpin(engine_session_, value.id);
+      one->fail(i, kApart);
+    }
+    if (value.id != 0) one->held_bytes += std::max(one->work->outcomes[i].reported.value_bytes, kMinHeldBytes);
+  }
+  hold(one->held_bytes);
+  bind_for_device(one->memory->gpu, one->all_segments(), [me = shared_from_this(), one](const status& bound) {
+    one->outcome = bound;
+    me->write_device_batch(one);
+  });
+}
+
+void session::write_device_batch(const device_batch_ptr& one) {
+  if (one->outcome && (closed_ || !one->claim()))
+    one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
+  if (!one->outcome) return end_device_batch(one);
+  auto copy = one->make_job(device_gpu::way::to_device);
+  if (copy.blocks.empty()) return end_device_batch(one);
+  copy.ended = [me = shared_from_this(), one](const status& ended) {
+    one->outcome = ended;
+    me->end_device_batch(one);
+  };
+  transfers_here->add(std::move(copy));
+  transfers_here->flush();
+}
+
+void session::end_device_batch(const device_batch_ptr& one) {
+  one->end_memory();
+  std::uint64_t moved = 0;
+  for (const auto& value : one->values) {
+    if (value.id != 0) (void)parts_.engine.unpin(engine_session_, value.id);
+    moved += value.bytes;
+  }
+  let_hold_go(std::exchange(one->held_bytes, 0));
+  if (!one->outcome) return refuse_device(one->request, one->outcome.error());
+  parts_.counters.bytes(path::gpu_direct, false, moved);
+  answer(one->request, status{}, {}, one->work->body());
+}
+
+}  // namespace pl::store_server
