@@ -83,11 +83,6 @@ std::uint64_t checksum_pool::copy_bytes(std::uint64_t left) noexcept {
   return std::clamp(left / 2 / kShortestCopy * kShortestCopy, kShortestCopy, kLongestCopy);
 }
 
-std::size_t checksum_pool::thread_count() {
-  const std::lock_guard hold(lock_);
-  return threads_.size();
-}
-
 void checksum_pool::sum(value_part& part) {
   if (part.task) part.task();
   else

@@ -53,8 +53,6 @@ class checksum_pool {
   void give(std::span<const std::shared_ptr<value_part>> parts);
   // Sums one waiting part in the calling thread. False: no part waits.
   bool help();
-  // How many threads there are. 0: none yet.
-  std::size_t thread_count();
 
   // The size of the next copy of a value with `left` bytes to go. Long copies are cheap, because the link idles for 4 to
   // 10 us between two. The last copies are short, because the checksum is ready only when the last part is summed; sizes

@@ -31,6 +31,10 @@ reply refused(int code, std::string text) {
   return out;
 }
 
+std::vector<reply> refuse_all(std::size_t count, int code, std::string text) {
+  return std::vector<reply>(count, refused(code, std::move(text)));
+}
+
 bool changes(opcode op) { return op == opcode::batch_put || op == opcode::batch_erase; }
 bool moves(opcode op) { return op == opcode::batch_put || op == opcode::batch_get; }
 bool has_good_key(const batch_entry& one) { return !one.key.empty() && one.key.size() <= store_protocol::kMaxKeyBytes; }
@@ -194,15 +198,12 @@ void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry
 std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                      const batch_settings& settings) {
   std::vector<reply> out(entries.size());
-  const auto refuse_all = [&](int code, const std::string& text) {
-    std::fill(out.begin(), out.end(), refused(code, text));
-    return out;
-  };
   // A path that is required is taken one by one, but for the store's DMA channels: frames of bytes have the connection's.
   const bool is_free =
       options_.require == store_protocol::path::none || options_.require == store_protocol::path::gpu_direct;
   const bool able = (server_capabilities() & capability::batches) != 0 && (is_free || settings.atomic);
-  if (settings.atomic && !able) return refuse_all(ENOTSUP, "the server knows no batches: it is of an earlier release");
+  if (settings.atomic && !able)
+    return refuse_all(entries.size(), ENOTSUP, "the server knows no batches: it is of an earlier release");
   if (settings.atomic) return run_atomic(op, pool, entries, settings);
   std::vector<bool> is_answered(entries.size());
   if (able) run_frames(op, pool, entries, settings, is_answered, out);
@@ -216,18 +217,16 @@ std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<co
 std::vector<reply> client::run_atomic(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                       const batch_settings& settings) {
   std::vector<reply> out(entries.size());
-  const auto refuse_all = [&](int code, const std::string& text) {
-    std::fill(out.begin(), out.end(), refused(code, text));
-    return out;
-  };
   const auto frames = make_frames(op, pool, entries, 0, settings);
   const bool has_all = frames.size() == 1 && frames.front().items.size() == entries.size();
   if (!has_all)
-    return refuse_all(EINVAL, "an atomic batch has whole values in host memory, of one durability, and good keys");
+    return refuse_all(entries.size(), EINVAL,
+                      "an atomic batch has whole values in host memory, of one durability, and good keys");
   const batch_frame& frame = frames.front();
   if (entries.size() > store_protocol::kMaxBatchItems || frame.operation->body.size() > store_protocol::kMaxBodyBytes)
-    return refuse_all(EMSGSIZE, format("an atomic batch has at most %zu keys and %zu bytes", store_protocol::kMaxBatchItems,
-                                       store_protocol::kMaxBodyBytes));
+    return refuse_all(entries.size(), EMSGSIZE,
+                      format("an atomic batch has at most %zu keys and %zu bytes", store_protocol::kMaxBatchItems,
+                             store_protocol::kMaxBodyBytes));
   start(frame.operation);
   wait(frame.operation);
   take_outcomes(frame, entries, out);

@@ -14,8 +14,8 @@
 
 namespace pl::store_server {
 
-inline constexpr std::uint64_t kUnsummedBytes = 256
-                                                << 10;  // up to here the engine sums, as for clients that copy themselves
+// Up to here the engine sums, as for clients that copy themselves.
+inline constexpr std::uint64_t kUnsummedBytes = 256 << 10;
 
 // Pages there go back to the system while the store runs, so they cannot stay pinned for a GPU.
 inline const failure kApart{ENOTSUP, "the value does not lie in memory that is shared, which alone is pinned for GPUs"};

@@ -304,8 +304,7 @@ class session : public std::enable_shared_from_this<session> {
   void dispatch_device_batch(const request_ptr& request, const pool_policy& pool, std::string_view body);
   void put_device_batch(const device_batch_ptr& one);
   void fetch_device_batch(const device_batch_ptr& one);
-  void share_out(const device_batch_ptr& one, std::function<void(std::size_t)> work, std::function<void()> next);
-  void sum_device_item(device_batch& one, std::size_t i) const;
+  void sum_device_batch(const device_batch_ptr& one);
   void commit_device_item(const device_batch_ptr& one, std::size_t i);
   void found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found);
   void commit_device_batch(const device_batch_ptr& one);

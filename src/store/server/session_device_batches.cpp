@@ -5,9 +5,7 @@
 //   get   a pin each   ─▶ one claim ─▶ one list of copies ─▶ unpinned ─▶ one answer
 //
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
-// the frame is answered ENOTSUP. All on the connection's thread, but for what share_out() gives to others, and completions.
-#include <cstring>
-
+// the frame is answered ENOTSUP. All on the connection's thread, but for sums and completions.
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
 #include "store/client/checksum_pool.hpp"
@@ -34,6 +32,12 @@ struct session::device_batch : device_claim {
     std::uint64_t bytes = 0;  // that move
     std::uint64_t id = 0;     // put: the grant, get: the pin; 0: nothing moves
     std::uint32_t crc = 0;    // put
+    // `base`: the arena's.
+    void sum(const std::byte* base) {
+      segment_walk(segments, 0).next(bytes, [&](std::uint64_t offset, std::uint64_t part_bytes) {
+        crc = arch::crc32c(base + offset, part_bytes, crc);
+      });
+    }
   };
 
   request_ptr request;
@@ -107,30 +111,6 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   is_put ? put_device_batch(one) : get_device_batch(one);
 }
 
-// Calls `work` with each item's number on several threads, then `next` here. Only what takes no lock gains by it: the
-// engine's calls for items that come at once stand in each other's way, and took three times as long.
-void session::share_out(const device_batch_ptr& one, std::function<void(std::size_t)> work, std::function<void()> next) {
-  constexpr std::size_t kShareItems = 16;
-  const std::size_t count = one->items.size();
-  const std::size_t shares = (count + kShareItems - 1) / kShareItems;
-  const auto block = std::make_shared<std::vector<value_part>>(shares);
-  std::vector<std::shared_ptr<value_part>> parts;
-  for (std::size_t share = 0; share < shares; ++share) {
-    (*block)[share].task = [work, share, count] {
-      for (std::size_t i = share * kShareItems; i < std::min(count, (share + 1) * kShareItems); ++i) work(i);
-    };
-    parts.emplace_back(block, &(*block)[share]);
-  }
-  parts_.sums->give(parts);
-  while (parts_.sums->help()) {}
-  transfers_here->watch([block, next = std::move(next)] {
-    const bool is_over = std::all_of(block->begin(), block->end(),
-                                     [](const value_part& part) { return part.summed.load(std::memory_order_acquire); });
-    if (is_over) next();
-    return is_over;
-  });
-}
-
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
 
 void session::put_device_batch(const device_batch_ptr& one) {
@@ -185,8 +165,7 @@ void session::fetch_device_batch(const device_batch_ptr& one) {
     if (!ended) return me->abort_device_batch(one);
     one->end_memory();
     if (!one->is_summed) return me->commit_device_batch(one);
-    me->share_out(
-        one, [me, one](std::size_t i) { me->sum_device_item(*one, i); }, [me, one] { me->commit_device_batch(one); });
+    me->sum_device_batch(one);
   };
   transfers_here->add(std::move(copy));
   transfers_here->flush();
@@ -206,11 +185,27 @@ void session::commit_device_batch(const device_batch_ptr& one) {
   for (std::size_t i = 0; i < one->items.size(); ++i) commit_device_item(one, i);
 }
 
-// On any thread.
-void session::sum_device_item(device_batch& one, std::size_t i) const {
-  auto& value = one.values[i];
-  segment_walk(value.segments, 0).next(value.bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
-    value.crc = arch::crc32c(parts_.engine.arena().base + offset, bytes, value.crc);
+// On several threads, then commits. Only what takes no lock gains by them: the engine's calls for items that come at once
+// stand in each other's way, and took three times as long.
+void session::sum_device_batch(const device_batch_ptr& one) {
+  constexpr std::size_t kShareItems = 16;
+  const std::size_t count = one->values.size(), shares = (count + kShareItems - 1) / kShareItems;
+  const auto block = std::make_shared<std::vector<value_part>>(shares);
+  std::vector<std::shared_ptr<value_part>> parts;
+  for (std::size_t share = 0; share < shares; ++share) {
+    const std::size_t first = share * kShareItems, end = std::min(count, first + kShareItems);
+    (*block)[share].task = [one, first, end, base = parts_.engine.arena().base] {
+      for (std::size_t i = first; i < end; ++i) one->values[i].sum(base);
+    };
+    parts.emplace_back(block, &(*block)[share]);
+  }
+  parts_.sums->give(parts);
+  while (parts_.sums->help()) {}
+  transfers_here->watch([me = shared_from_this(), one, block] {
+    const bool is_over = std::all_of(block->begin(), block->end(),
+                                     [](const value_part& part) { return part.summed.load(std::memory_order_acquire); });
+    if (is_over) me->commit_device_batch(one);
+    return is_over;
   });
 }
 

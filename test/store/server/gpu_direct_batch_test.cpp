@@ -241,12 +241,7 @@ class store_gpu_direct_batch_raw : public store_gpu_direct_raw {
  protected:
   int ask_batch(opcode op, const std::vector<batch_item>& items, const std::optional<device_part>& part,
                 std::uint16_t more_flags = 0, std::uint64_t value_bytes = 0, bool has_offsets = true) {
-    store_protocol::head header;
-    header.op = op;
-    header.flags = static_cast<std::uint16_t>(store_protocol::flag::device | more_flags);
-    header.request_id = ++last_request_;
-    header.pool_id = pool_;
-    header.value_bytes = value_bytes;
+    auto header = make_head(op, value_bytes, more_flags);
     std::string body;
     for (const batch_item& one : items) append(body, one, has_offsets ? batch_memory::device : batch_memory::host);
     header.body_bytes = static_cast<std::uint32_t>(body.size());

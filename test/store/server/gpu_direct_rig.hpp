@@ -98,17 +98,20 @@ class store_gpu_direct_raw : public store_gpu_direct {
     out.size_bytes = buffer_.bytes();
     return out;
   }
+  store_protocol::head make_head(opcode op, std::uint64_t bytes, std::uint16_t more_flags) {
+    store_protocol::head out;
+    out.op = op;
+    out.flags = static_cast<std::uint16_t>(store_protocol::flag::device | more_flags);
+    out.request_id = ++last_request_;
+    out.pool_id = pool_;
+    out.value_bytes = bytes;
+    return out;
+  }
   int ask(opcode op, const std::string& key, const std::optional<device_part>& part, std::uint64_t bytes,
           std::uint16_t more_flags = 0) {
-    store_protocol::head header;
-    header.op = op;
-    header.flags = static_cast<std::uint16_t>(store_protocol::flag::device | more_flags);
-    header.request_id = ++last_request_;
-    header.pool_id = pool_;
-    header.value_bytes = bytes;
     store_protocol::tail fields;
     fields.device = part;
-    peer_->ask(header, key, fields);
+    peer_->ask(make_head(op, bytes, more_flags), key, fields);
     const auto got = peer_->answer();
     return got ? got->status : -1;
   }
