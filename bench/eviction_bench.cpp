@@ -137,11 +137,11 @@ outcome replay(const trace& requests, eviction kind, std::uint64_t cache_bytes) 
     while (policy->bytes() + size > cache_bytes) {
       cached_value* const gone = policy->take_victim();
       if (gone == nullptr) break;
-      held.erase(std::strtoull(gone->key->c_str(), nullptr, 10));
+      held.erase(std::strtoull(std::string(gone->key()).c_str(), nullptr, 10));
     }
     auto made = std::make_unique<stored>();
     made->key = std::to_string(number);
-    made->value.key = &made->key;
+    made->value.set_key(made->key);
     made->value.bytes = size;
     policy->insert(made->value);
     held.emplace(number, std::move(made));

@@ -18,7 +18,7 @@ constexpr std::uint64_t kGroupBytes = std::uint64_t{8} << 20;
 std::uint64_t index_bytes(const commit_unit& unit) {
   std::uint64_t bytes = 0;
   for (const operation& op : unit.operations) {
-    if (op.made && op.made->on_disk.empty()) bytes += op.made->length_bytes;
+    if (op.made && op.made->on_disk().empty()) bytes += op.made->length_bytes;
   }
   return bytes;
 }
@@ -237,7 +237,7 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   key_entry.is_volatile = is_volatile;
   // A value that only the disk holds is found through its record, unless it has none; so is one without bytes, whose entry
   // no eviction would ever meet.
-  const bool keep = key.now.exists && key.now.current && (is_volatile || !key.now.current->segments.empty());
+  const bool keep = key.now.exists && key.now.current && (is_volatile || !key.now.current->segments().empty());
   shard.set_current(key_entry, keep ? key.now.current : nullptr);
   shard.drop_if_empty(key_entry);
   if (key.now.exists && (!key.before.exists || key.before.version != key.now.version))
@@ -254,15 +254,13 @@ void committer::forget_pool(const pool_ref& pool) {
   for (std::size_t i = 0; i < table::kShards; ++i) {
     table::shard& shard = components_.memory.shard_at(i);
     std::lock_guard lock(shard.mutex);
-    for (auto next = shard.entries.begin(); next != shard.entries.end();) {
-      entry& key_entry = next->second;
-      ++next;
-      if (pool_of(*key_entry.key) != pool->id) continue;
+    shard.entries.visit([&](entry& key_entry) {
+      if (pool_of(key_entry.key()) != pool->id) return;
       if (key_entry.current) old.push_back(key_entry.current);
-      key_entry.loading.reset();
+      shard.set_load(key_entry, nullptr);
       shard.set_current(key_entry, nullptr);
       shard.drop_if_empty(key_entry);
-    }
+    });
   }
   tell(change::pool_deleted, full_key(pool->id, ""), 0);
 }

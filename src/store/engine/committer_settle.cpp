@@ -222,10 +222,10 @@ status committer::settle_put(group& commit_group, commit_unit& unit, operation& 
     return {};
   }
   put_record(commit_group, made, op.full);
-  if (!made.on_disk.empty()) {
-    components_.records.put(commit_group.batch, family::extents, op.full, encode_extents(made.on_disk));
+  if (!made.on_disk().empty()) {
+    components_.records.put(commit_group.batch, family::extents, op.full, encode_extents(made.on_disk()));
     commit_group.written.push_back(op.made);
-    next.on_disk = made.on_disk;
+    next.on_disk = made.on_disk();
   } else if (was_large) {
     components_.records.erase(commit_group.batch, family::extents, op.full);
   }
@@ -252,10 +252,10 @@ void committer::remove_record(group& commit_group, const pool_ref& pool, std::st
 }
 
 void committer::put_record(group& commit_group, const value& made, std::string_view full) {
-  value_record record{made.version,         made.length_bytes, made.crc,     made.user_flags,
-                      made.written_unix_ns, made.level,        made.on_disk, {}};
+  value_record record{made.version,         made.length_bytes, made.crc,       made.user_flags,
+                      made.written_unix_ns, made.level,        made.on_disk(), {}};
   std::string joined;
-  if (made.on_disk.empty()) {
+  if (made.on_disk().empty()) {
     const auto pieces = made.spans();
     for (const auto& piece : pieces) {
       record.small_value = {reinterpret_cast<const char*>(piece.data()), piece.size()};
@@ -329,12 +329,12 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
 
 // The shard's lock is held. The entry stays: it is about to be changed.
 void committer::forget_expired(table::shard& shard, entry& key_entry) {
-  if (const pool_ref pool = components_.known.find(pool_of(*key_entry.key))) {
+  if (const pool_ref pool = components_.known.find(pool_of(key_entry.key()))) {
     pool->refund(1, static_cast<std::int64_t>(key_entry.current->length_bytes));
-    pool->forget_name(key_of(*key_entry.key));
+    pool->forget_name(key_of(key_entry.key()));
     count(pool->expired);
   }
-  tell(change::expired, *key_entry.key, key_entry.current->version);
+  tell(change::expired, key_entry.key(), key_entry.current->version);
   shard.set_current(key_entry, nullptr);
   key_entry.is_volatile = false;
 }
@@ -350,13 +350,13 @@ result<committer::pending_key*> committer::need_key(group& commit_group, const s
     std::lock_guard lock(shard.mutex);
     entry& key_entry = shard.need(full);
     key_entry.committing = true;
-    key_entry.loading.reset();
-    if (key_entry.current && key_entry.current->expires_ns != 0 && key_entry.current->has_expired(monotonic_ns())) {
+    shard.set_load(key_entry, nullptr);
+    if (key_entry.current && key_entry.current->expires_ns() != 0 && key_entry.current->has_expired(monotonic_ns())) {
       forget_expired(shard, key_entry);
     } else if (key_entry.current) {
       const value& now = *key_entry.current;
       state = key_state{true, !key_entry.is_volatile, now.version, now.length_bytes, {}, key_entry.current};
-      if (state.in_index) state.on_disk = now.on_disk;
+      if (state.in_index) state.on_disk = now.on_disk();
     }
   }
   pending_key& made = commit_group.keys[full];

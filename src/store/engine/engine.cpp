@@ -124,6 +124,7 @@ status engine::impl::open() {
   auto mapped = store::arena::make(options.arena_bytes, options.chunk_bytes, options.huge_pages);
   if (!mapped) return std::move(mapped).error();
   memory = std::move(*mapped);
+  home.emplace(value_home{*memory, *space});
   values = std::make_unique<table>();
   for (const pool_info& pool : known.list()) place_pool(*known.find(pool.id));
   remembered = std::make_unique<requests>(*records);

@@ -67,11 +67,11 @@ std::optional<engine::impl::victim> engine::impl::hold_taken(pool_state& pool, c
   const std::lock_guard lock(shard.mutex);
   entry* const key_entry = shard.find(taken.full);
   // Erased or replaced meanwhile; the address alone would not say so.
-  if (key_entry == nullptr || key_entry->cached.get() != taken.entry || !key_entry->cached ||
-      !pool.cache->is_taken(*key_entry->cached))
+  if (key_entry == nullptr || key_entry->cached() != taken.entry || key_entry->cached() == nullptr ||
+      !pool.cache->is_taken(*key_entry->cached()))
     return std::nullopt;
   if (key_entry->committing || key_entry->loading || key_entry->current.use_count() != 1) {
-    pool.cache->put_back(*key_entry->cached);
+    pool.cache->put_back(*key_entry->cached());
     return std::nullopt;
   }
   return victim{taken.full, key_entry->current};
@@ -84,16 +84,16 @@ std::uint64_t engine::impl::drop_taken(pool_state& pool, const pool_cache::candi
   table::shard& shard = values->shard_of(taken.full);
   const std::lock_guard lock(shard.mutex);
   entry* const key_entry = shard.find(taken.full);
-  if (key_entry == nullptr || key_entry->cached.get() != taken.entry || !key_entry->cached ||
-      !pool.cache->is_taken(*key_entry->cached))
+  if (key_entry == nullptr || key_entry->cached() != taken.entry || key_entry->cached() == nullptr ||
+      !pool.cache->is_taken(*key_entry->cached()))
     return 0;
   if (key_entry->committing || key_entry->loading || key_entry->current.use_count() != 1) {
-    pool.cache->put_back(*key_entry->cached);
+    pool.cache->put_back(*key_entry->cached());
     return 0;
   }
   gone = key_entry->current;
   const std::uint64_t bytes = gone->length_bytes;
-  const std::uint64_t freed = key_entry->cached->bytes;
+  const std::uint64_t freed = key_entry->cached()->bytes;
   shard.set_current(*key_entry, nullptr);
   key_entry->is_volatile = false;
   shard.drop_if_empty(*key_entry);
@@ -166,9 +166,10 @@ void engine::impl::drop_expired(pool_state& pool) {
 }
 
 bool engine::impl::drop_if_expired(table::shard& shard, entry* key_entry, pool_state& pool) {
-  if (key_entry == nullptr || !key_entry->cached || !key_entry->current || key_entry->current->expires_ns == 0) return false;
+  if (key_entry == nullptr || key_entry->cached() == nullptr || !key_entry->current || key_entry->current->expires_ns() == 0)
+    return false;
   if (key_entry->committing || key_entry->loading || !key_entry->current->has_expired(monotonic_ns())) return false;
-  const std::string full = *key_entry->key;
+  const std::string full(key_entry->key());
   const version_t version = key_entry->current->version;
   pool.refund(1, static_cast<std::int64_t>(key_entry->current->length_bytes));
   shard.set_current(*key_entry, nullptr);

@@ -32,7 +32,7 @@ void engine::impl::submit_when_written(unit_ref unit, early_write early) {
     unit_ref back = std::move(*shared);
     value& made = *back->operations.front().made;
     if (!written || back->crc_missing || !is_large(made.length_bytes, back->level)) {
-      if (std::exchange(made.owns_extents, false)) space->release(made.on_disk.take());
+      if (std::exchange(made.owns_extents, false)) space->release(made.take_on_disk());
     } else {
       count(state.early_writes);
     }
@@ -58,7 +58,7 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   auto made = impl_->make_value(length_bytes, options.deadline, impl_->place_of(**found, level));
   if (!made) return std::move(made).error();
   grant given;
-  given.segments = (*made)->segments.copy();
+  given.segments = (*made)->segments().copy();
   given.length_bytes = length_bytes;
   std::string full = full_key(pool, key);
   if (options.from_current) {
@@ -100,7 +100,7 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
     return done(good.error());
   taken->made->join_cache(taken->pool->cache, options.put.ttl_ms);
   if (unit->level == durability::volatile_ && !taken->pool->cache && !std::exchange(taken->made->is_lasting, true) &&
-      !impl_->memory->make_lasting(taken->made->segments)) {
+      !impl_->memory->make_lasting(taken->made->segments().span())) {
     taken->made->is_lasting = false;
     return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
   }

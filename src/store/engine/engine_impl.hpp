@@ -128,7 +128,7 @@ class engine::impl {
   value_ref acquire_cached(const pool_state& pool, const std::string& full);
   // Whether it lies in memory, where its pool's values lie now.
   bool is_in_place(const pool_state& pool, const value& stored) const {
-    return stored.in_memory() && (stored.segments.empty() || memory->is_apart(stored.segments) == pool.is_apart);
+    return stored.in_memory() && (stored.segments().empty() || memory->is_apart(stored.segments().span()) == pool.is_apart);
   }
   // Where the pool's values lie from now on; those that lie elsewhere leave.
   void place_pool(pool_state& pool);
@@ -155,6 +155,7 @@ class engine::impl {
   std::string identity;
   std::unique_ptr<index> records;
   std::unique_ptr<extents> space;
+  std::optional<value_home> home;  // of the two
   // Values in here give their memory and extents back when they go, so these go before the two.
   std::unique_ptr<table> values;
   sessions owners;

@@ -67,7 +67,7 @@ void engine::impl::forget_indexed(table::shard& shard, std::uint64_t limit) {
   const std::lock_guard lock(shard.mutex);
   entry* next = shard.recent.last();
   for (int visited = 0; visited < kMaxVisits && next != nullptr && values->heap_bytes() > limit; ++visited) {
-    entry& one = *std::exchange(next, next->newer);
+    entry& one = *std::exchange(next, recent_list::newer(*next));
     if (one.is_volatile || one.committing || one.loading || one.current.use_count() != 1) continue;
     gone.push_back(one.current);
     shard.set_current(one, nullptr);

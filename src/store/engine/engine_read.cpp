@@ -54,11 +54,11 @@ std::uint32_t crc_of(const value& stored) {
 }
 
 std::string engine::impl::place_on_disk(const value& stored) const {
-  const segment& first = stored.on_disk.front();
+  const segment& first = stored.on_disk().front();
   const std::uint64_t file_bytes = options.extent_file_bytes;
   return format("extent file %06llu at %llu%s", static_cast<unsigned long long>(first.offset_bytes / file_bytes),
                 static_cast<unsigned long long>(first.offset_bytes % file_bytes),
-                stored.on_disk.size() > 1 ? " and others" : "");
+                stored.on_disk().size() > 1 ? " and others" : "");
 }
 
 status engine::impl::check_stored(const pool_state& pool, const std::string& full, const value& stored, std::uint32_t crc) {
@@ -68,7 +68,7 @@ status engine::impl::check_stored(const pool_state& pool, const std::string& ful
 }
 
 status engine::impl::check_present(const pool_state& pool, const std::string& full, const value& stored) {
-  const auto reason = space->why_lost(stored.on_disk);
+  const auto reason = space->why_lost(stored.on_disk());
   if (!reason) return {};
   count(state.checksum_errors);
   return failure{EBADMSG, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) +
@@ -80,7 +80,7 @@ value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string
   std::lock_guard lock(shard.mutex);
   entry* key_entry = shard.find(full);
   if (key_entry == nullptr || !key_entry->current || !is_in_place(pool, *key_entry->current)) return nullptr;
-  if (key_entry->current->expires_ns != 0 && key_entry->current->has_expired(monotonic_ns())) return nullptr;
+  if (key_entry->current->expires_ns() != 0 && key_entry->current->has_expired(monotonic_ns())) return nullptr;
   shard.touch(*key_entry);
   return key_entry->current;
 }
@@ -93,7 +93,7 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   {
     std::lock_guard lock(shard.mutex);
     entry* key_entry = shard.find(full);
-    if (key_entry != nullptr && key_entry->current && key_entry->current->expires_ns != 0 &&
+    if (key_entry != nullptr && key_entry->current && key_entry->current->expires_ns() != 0 &&
         key_entry->current->has_expired(monotonic_ns()))
       return no_key(full);
     if (key_entry != nullptr && key_entry->current && is_in_place(pool, *key_entry->current)) {
@@ -101,14 +101,14 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
       count(state.hits);
       return key_entry->current;
     }
-    if (key_entry != nullptr && key_entry->loading) others = key_entry->loading;
+    if (key_entry != nullptr) others = shard.load_of(*key_entry);
     if (key_entry != nullptr && key_entry->current) found = key_entry->current;
     if (key_entry != nullptr && key_entry->current && (key_entry->is_volatile || !key_entry->current->in_memory()))
       source = key_entry->current;
     // A load during a commit serves only this reader, because it may find the old value.
     if (!others && (key_entry == nullptr || !key_entry->committing)) {
       mine = std::make_shared<load>();
-      shard.need(full).loading = mine;
+      shard.set_load(shard.need(full), mine);
     }
   }
   if (others) {
@@ -127,10 +127,10 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
   {
     std::lock_guard lock(shard.mutex);
     entry* key_entry = shard.find(full);
-    if (key_entry != nullptr && key_entry->loading == mine) {
-      key_entry->loading.reset();
+    if (key_entry != nullptr && shard.load_of(*key_entry) == mine) {
+      shard.set_load(*key_entry, nullptr);
       // (One without bytes is in no list of the evictions, so its entry would stay.)
-      if (loaded && key_entry->current == found && !(*loaded)->segments.empty()) shard.set_current(*key_entry, *loaded);
+      if (loaded && key_entry->current == found && !(*loaded)->segments().empty()) shard.set_current(*key_entry, *loaded);
       shard.drop_if_empty(*key_entry);
     }
   }
@@ -155,9 +155,7 @@ result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std:
   auto made = make_value(source.length_bytes, deadline, read_place(pool, source.level));
   if (!made) return made;
   value& destination = **made;
-  destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
-  destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
-  destination.cache = source.cache, destination.expires_ns = source.expires_ns;
+  destination.take_identity(source);
   copy_bytes(source, destination);
   if (status same = verify(pool, full, destination); !same) return std::move(same).error();
   return made;
@@ -171,20 +169,18 @@ void engine::impl::place_pool(pool_state& pool) {
     std::vector<value_ref> gone;  // released after the lock
     table::shard& shard = values->shard_at(i);
     std::lock_guard lock(shard.mutex);
-    for (auto next = shard.entries.begin(); next != shard.entries.end();) {
-      entry& key_entry = next->second;
-      ++next;
-      if (pool_of(*key_entry.key) != pool.id || !key_entry.current || !key_entry.current->in_memory() ||
+    shard.entries.visit([&](entry& key_entry) {
+      if (pool_of(key_entry.key()) != pool.id || !key_entry.current || !key_entry.current->in_memory() ||
           is_in_place(pool, *key_entry.current))
-        continue;
+        return;
       if (key_entry.is_volatile) {
-        volatile_ones.push_back(*key_entry.key);
+        volatile_ones.emplace_back(key_entry.key());
       } else if (!key_entry.committing && !key_entry.loading) {
         gone.push_back(key_entry.current);
         shard.set_current(key_entry, nullptr);
         shard.drop_if_empty(key_entry);
       }
-    }
+    });
   }
   // A value without room now moves when it is next read.
   for (const std::string& full : volatile_ones) (void)acquire(pool, full, kNoWait).ok();
@@ -198,19 +194,18 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   if (!*stored) return no_key(full);
   const auto record = decode_value(**stored);
   if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
-  value source(*memory, *space);
-  source.version = record->version, source.length_bytes = record->length_bytes, source.crc = record->crc;
+  value source(*home, record->length_bytes);
+  source.version = record->version, source.crc = record->crc;
   source.user_flags = record->user_flags, source.written_unix_ns = record->written_unix_ns, source.level = record->level;
   if (record->large()) {
-    source.on_disk = record->extents;
+    source.set_on_disk(record->extents);
     return read_extents_of(pool, full, source, deadline);
   }
   is_small = true;
   auto made = make_value(record->length_bytes, deadline, read_place(pool, source.level));
   if (!made) return made;
   value& destination = **made;
-  destination.version = source.version, destination.crc = source.crc, destination.user_flags = record->user_flags;
-  destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
+  destination.take_identity(source);
   std::string_view rest = record->small_value;
   for (const auto& piece : destination.spans()) {
     std::memcpy(piece.data(), rest.data(), piece.size());
@@ -229,16 +224,14 @@ result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const st
   auto made = make_value(source.length_bytes, deadline, read_place(pool, source.level));
   if (!made) return made;
   value& destination = **made;
-  destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
-  destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
-  destination.cache = source.cache, destination.expires_ns = source.expires_ns;
-  if (!source.owns_extents) destination.on_disk = source.on_disk.get();
+  destination.take_identity(source);
+  if (!source.owns_extents && !source.on_disk().empty()) destination.set_on_disk(source.on_disk());
   auto pieces = destination.spans();
   const bool shares_block = source.length_bytes <= store::arena::kSlotBytes;
   const block_buffer apart(1);
   if (!apart) return failure{ENOMEM, "store: no memory for a block"};
   if (shares_block) pieces = {apart.block(0)};
-  if (status read = files->read(space->blocks(source.on_disk, pieces)); !read)
+  if (status read = files->read(space->blocks(source.on_disk(), pieces)); !read)
     return failure{read.error().code, "store: pool " + shown(pool.name) + ", key " + shown(key_of(full)) + ", " +
                                           place_on_disk(source) + ": " + read.error().message};
   if (shares_block) std::memcpy(destination.spans().front().data(), apart.block(0).data(), source.length_bytes);
@@ -250,7 +243,7 @@ status engine::impl::verify(const pool_state& pool, const std::string& full, con
   status same =
       check_crc(pool, full, stored, crc_of(stored),
                 format("arena at %llu",
-                       static_cast<unsigned long long>(stored.segments.empty() ? 0 : stored.segments[0].offset_bytes)));
+                       static_cast<unsigned long long>(stored.segments().empty() ? 0 : stored.segments()[0].offset_bytes)));
   if (!same) count(state.checksum_errors);
   return same;
 }
@@ -261,7 +254,7 @@ result<value_info> engine::impl::stat(const std::string& full) {
     std::lock_guard lock(shard.mutex);
     const entry* key_entry = shard.find(full);
     if (key_entry != nullptr && key_entry->current) {
-      if (key_entry->current->expires_ns != 0 && key_entry->current->has_expired(monotonic_ns())) return no_key(full);
+      if (key_entry->current->expires_ns() != 0 && key_entry->current->has_expired(monotonic_ns())) return no_key(full);
       return key_entry->current->info();
     }
   }
@@ -360,7 +353,7 @@ result<pinned_value> engine::impl::pin(session_id session, const pool_state& poo
   }
   pinned_value made;
   made.info = stored->info();
-  made.segments = stored->segments.copy();
+  made.segments = stored->segments().copy();
   made.pin = owners.add(session, std::move(stored));
   if (made.pin == 0) return failure{EBADF, "store: no such session"};
   count(state.gets);

@@ -82,12 +82,11 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
                                  "arena of %s); longer ones are put and got whole, through the socket",
                                  static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(limit),
                                  format_size(memory->info().size_bytes).c_str())};
-  auto made = std::make_shared<value>(*memory, *space);
-  made->length_bytes = length_bytes;
+  value_ref made = value::make(*home, length_bytes);
   for (;;) {
     const std::uint64_t seen = memory->releases();
     if (auto pieces = memory->allocate(length_bytes, place)) {
-      made->segments = *pieces;
+      made->set_segments(*pieces);
       made->is_lasting = place.lasting;
       return made;
     }
@@ -128,7 +127,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
     std::uint64_t found = 0;
     for (int visited = 0; visited < kMaxVisits && next != nullptr && evicted + found < std::max(bytes, kSpillBytes);
          ++visited) {
-      entry& key_entry = *std::exchange(next, next->newer);
+      entry& key_entry = *std::exchange(next, recent_list::newer(*next));
       // Values in use stay, and do not count as visited.
       const bool in_use = key_entry.committing || key_entry.loading || key_entry.current.use_count() != 1;
       if (in_use || (candidates == victims::lasting && !key_entry.current->is_lasting)) {
@@ -137,7 +136,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
       }
       if (key_entry.is_volatile) {
         found += key_entry.current->length_bytes;
-        to_spill.push_back({*key_entry.key, key_entry.current});
+        to_spill.push_back({std::string(key_entry.key()), key_entry.current});
         continue;
       }
       if (evicted + found >= bytes) break;  // values that need no write are not evicted in advance
@@ -166,15 +165,13 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
     auto found = space->allocate(one.stored->length_bytes);
-    while (found.code() == ENOSPC && !one.stored->cache && give_up_cached_extents(one.stored->length_bytes))
+    while (found.code() == ENOSPC && one.stored->cache() == nullptr && give_up_cached_extents(one.stored->length_bytes))
       found = space->allocate(one.stored->length_bytes);
     if (!found) break;
     const value& source = *one.stored;
-    auto moved = std::make_shared<value>(*memory, *space);
-    moved->version = source.version, moved->length_bytes = source.length_bytes, moved->crc = source.crc;
-    moved->written_unix_ns = source.written_unix_ns, moved->level = source.level;
-    moved->cache = source.cache, moved->expires_ns = source.expires_ns;
-    moved->on_disk = std::move(*found);
+    value_ref moved = value::make(*home, source.length_bytes);
+    moved->take_identity(source);
+    moved->set_on_disk(std::move(*found));
     moved->owns_extents = true;
     auto memory_of = source.spans();
     if (source.length_bytes <= store::arena::kSlotBytes) {
@@ -183,7 +180,7 @@ std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
       std::memset(block.data() + source.length_bytes, 0, block.size() - source.length_bytes);
       memory_of = {block};
     }
-    const auto theirs = space->blocks(moved->on_disk, memory_of);
+    const auto theirs = space->blocks(moved->on_disk(), memory_of);
     blocks.insert(blocks.end(), theirs.begin(), theirs.end());
     copies.push_back(std::move(moved));
   }
@@ -210,7 +207,7 @@ bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
   shard.set_current(*key_entry, std::move(moved));
   count(state.evictions);
   count(state.spilled_bytes, old.stored->length_bytes);
-  if (old.stored->cache) count(old.stored->cache->spilled);
+  if (pool_cache* const cache = old.stored->cache()) count(cache->spilled);
   return true;
 }
 
@@ -363,7 +360,7 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
 
 void engine::impl::write_extents_then_commit(unit_ref unit) {
   for (operation& op : unit->operations) {
-    if (!op.made || !is_large(op.made->length_bytes, unit->level) || !op.made->on_disk.empty()) continue;
+    if (!op.made || !is_large(op.made->length_bytes, unit->level) || !op.made->on_disk().empty()) continue;
     // One at a time, because a batch has few large values.
     auto shared = std::make_shared<unit_ref>(std::move(unit));
     return writer->enqueue(op.made, [this, shared](status written) {

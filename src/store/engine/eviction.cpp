@@ -87,7 +87,7 @@ class s3_fifo_policy final : public eviction_policy {
   static constexpr std::uint64_t kSmallPart = 10;  // of the bytes; 5 to 20 hit as often (docs/results/store)
   static constexpr std::size_t kMinGhosts = 64;
   using hash_t = std::uint64_t;
-  static hash_t hash_of(const cached_value& one) { return std::hash<std::string_view>{}(*one.key); }
+  static hash_t hash_of(const cached_value& one) { return std::hash<std::string_view>{}(one.key()); }
   cached_queue& queue_of(place target) { return target == place::first ? small_ : main_; }
   void add(cached_value& one, place target) {
     one.queue = target;

@@ -25,10 +25,21 @@ std::optional<eviction> eviction_of(std::string_view name) noexcept;
 
 // A value as a policy sees it. Its owner keeps it where it is while it stands in a queue.
 struct cached_value {
-  const std::string* key = nullptr;  // of the owner
-  std::uint64_t bytes = 0;           // that it takes
-  cached_value* before = nullptr;    // towards the end that leaves last
+  // Of the owner, who keeps it.
+  std::string_view key() const noexcept { return {key_, key_bytes_}; }
+  void set_key(std::string_view next) noexcept {
+    key_ = next.data();
+    key_bytes_ = static_cast<std::uint32_t>(next.size());
+  }
+  std::uint64_t bytes = 0;         // that it takes
+  cached_value* before = nullptr;  // towards the end that leaves last
   cached_value* behind = nullptr;
+
+ private:
+  const char* key_ = nullptr;
+  std::uint32_t key_bytes_ = 0;
+
+ public:
   std::atomic<std::uint8_t> uses{0};  // since it came, or was last spared; at most kMaxUses
   enum class place : std::uint8_t { none, first, second } queue = place::none;
 

@@ -131,7 +131,7 @@ status extent_writer::find_space(value& stored) {
     components_.state.note(found.error());
     return std::move(found).error();
   }
-  stored.on_disk = std::move(*found);
+  stored.set_on_disk(std::move(*found));
   stored.owns_extents = true;
   return {};
 }
@@ -143,8 +143,8 @@ void extent_writer::write(std::vector<job>& jobs) {
     one.outcome = find_space(*one.stored);
     if (!one.outcome) continue;
     const auto memory = one.stored->spans();
-    blocks.add(components_.space.blocks(one.stored->on_disk, memory), one.stored->length_bytes, one.coming.get());
-    pieces.insert(pieces.end(), one.stored->on_disk.begin(), one.stored->on_disk.end());
+    blocks.add(components_.space.blocks(one.stored->on_disk(), memory), one.stored->length_bytes, one.coming.get());
+    pieces.insert(pieces.end(), one.stored->on_disk().begin(), one.stored->on_disk().end());
   }
   if (blocks.empty()) return;
   reach("extent.before-write");
@@ -165,7 +165,7 @@ void extent_writer::write(std::vector<job>& jobs) {
 status extent_writer::write_unsynced(const value_ref& stored) {
   if (status found = find_space(*stored); !found) return found;
   const auto memory = stored->spans();
-  status written = components_.space.files().write(components_.space.blocks(stored->on_disk, memory));
+  status written = components_.space.files().write(components_.space.blocks(stored->on_disk(), memory));
   if (!written) components_.state.note(written.error());
   return written;
 }

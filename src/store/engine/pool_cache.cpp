@@ -95,7 +95,7 @@ std::optional<pool_cache::candidate> pool_cache::take(bool from_disk) {
   cached_value* const one = (from_disk ? *on_disk_ : *in_memory_).take_victim();
   if (one == nullptr) return std::nullopt;
   count_bytes();
-  return candidate{*one->key, static_cast<const cache_entry*>(one)};
+  return candidate{std::string(one->key()), static_cast<const cache_entry*>(one)};
 }
 
 std::vector<pool_cache::candidate> pool_cache::take_expired(std::uint64_t now_ns, std::size_t limit) {
@@ -104,7 +104,7 @@ std::vector<pool_cache::candidate> pool_cache::take_expired(std::uint64_t now_ns
   for (auto next = expiring_.begin(); next != expiring_.end() && next->first <= now_ns && out.size() < limit; ++next) {
     if (next->second->queue == cached_value::place::none) continue;  // somebody else has taken it
     tier_of(*next->second).remove(*next->second);
-    out.push_back({*next->second->key, next->second});
+    out.push_back({std::string(next->second->key()), next->second});
   }
   count_bytes();
   return out;

@@ -25,9 +25,9 @@ class pool_cache;
 
 // The entry's part in the cache that its pool is.
 struct cache_entry : cached_value {
+  bool on_disk = false;
   pool_cache* owner = nullptr;  // outlives the entry's value
   std::uint64_t expires_ns = 0;
-  bool on_disk = false;
 };
 
 class pool_cache {

@@ -17,31 +17,54 @@ namespace pl::store {
 // Given once, or anew as a whole.
 class segment_list {
  public:
-  segment_list() = default;
+  segment_list() : one_() {}
+  ~segment_list() { clear(); }
   segment_list(const segment_list&) = delete;
   segment_list& operator=(const segment_list&) = delete;
   segment_list& operator=(const std::vector<segment>& pieces) {
-    std::unique_ptr<segment[]> more;
-    if (pieces.size() > 1) {
-      more = std::make_unique<segment[]>(pieces.size());
-      std::copy(pieces.begin(), pieces.end(), more.get());
-    }
-    more_ = std::move(more);
-    count_ = static_cast<std::uint32_t>(pieces.size());
-    one_ = pieces.size() == 1 ? pieces.front() : segment{};
+    segment* const more = pieces.size() > 1 ? new segment[pieces.size()] : nullptr;
+    clear();
+    count_ = pieces.size();
+    if (more != nullptr) more_ = std::copy(pieces.begin(), pieces.end(), more) - count_;
+    else if (!pieces.empty()) one_ = pieces.front();
     return *this;
   }
-  const segment* begin() const noexcept { return count_ > 1 ? more_.get() : &one_; }
+  const segment* begin() const noexcept { return count_ > 1 ? more_ : &one_; }
   const segment* end() const noexcept { return begin() + count_; }
   std::size_t size() const noexcept { return count_; }
   bool empty() const noexcept { return count_ == 0; }
   const segment& operator[](std::size_t i) const noexcept { return begin()[i]; }
+
+ private:
+  void clear() noexcept {
+    if (count_ > 1) delete[] more_;
+    count_ = 0;
+  }
+  union {
+    segment one_;
+    segment* more_;
+  };
+  std::size_t count_ = 0;
+};
+
+// The pieces of a value for a look: as long as that value stands.
+class segment_view {
+ public:
+  segment_view() = default;
+  explicit segment_view(segment one) : one_(one), count_(1) {}
+  explicit segment_view(const segment_list& list) : many_(list.begin()), count_(list.size()) {}
+  const segment* begin() const noexcept { return many_ != nullptr ? many_ : &one_; }
+  const segment* end() const noexcept { return begin() + count_; }
+  std::size_t size() const noexcept { return count_; }
+  bool empty() const noexcept { return count_ == 0; }
+  const segment& operator[](std::size_t i) const noexcept { return begin()[i]; }
+  std::span<const segment> span() const noexcept { return {begin(), count_}; }
   std::vector<segment> copy() const { return {begin(), end()}; }
 
  private:
   segment one_;
-  std::unique_ptr<segment[]> more_;
-  std::uint32_t count_ = 0;
+  const segment* many_ = nullptr;  // null: one_
+  std::size_t count_ = 0;
 };
 
 // As a vector that is nearly always empty, in a pointer's room.
@@ -54,9 +77,10 @@ class rare_segments {
     return *this;
   }
   operator const std::vector<segment>&() const noexcept { return get(); }
-  const std::vector<segment>& get() const noexcept {
+  const std::vector<segment>& get() const noexcept { return made_ ? *made_ : none(); }
+  static const std::vector<segment>& none() noexcept {
     static const std::vector<segment> kNone;
-    return made_ ? *made_ : kNone;
+    return kNone;
   }
   std::vector<segment> take() {
     auto out = made_ ? std::move(*made_) : std::vector<segment>();

@@ -9,40 +9,40 @@ entry& table::shard::need(std::string_view key) {
 }
 
 entry& table::shard::add(std::string_view key) {
-  const auto added = entries.try_emplace(std::string(key)).first;
-  added->second.key = &added->first;
+  entry& made = entries.add(key);
   heap_bytes->fetch_add(heap_bytes_of(key), std::memory_order_relaxed);
-  return added->second;
+  return made;
 }
 
 namespace {
 
-// Tells the cache whose value the entry has, or had.
+// Tells the cache whose value the entry has, or had. Precondition: it is in no list, or `next` is of no cache.
 void tell_cache(entry& key_entry, const value* next) {
-  pool_cache* const owner = next != nullptr ? next->cache.get() : nullptr;
-  if (key_entry.cached && owner == nullptr) {
-    key_entry.cached->owner->remove(*key_entry.cached);
-    key_entry.cached.reset();
+  pool_cache* const owner = next != nullptr ? next->cache() : nullptr;
+  if (cache_entry* const cached = key_entry.cached(); cached != nullptr && owner == nullptr) {
+    cached->owner->remove(*cached);
+    key_entry.set_cached(nullptr);
   }
   if (owner == nullptr) return;
-  if (!key_entry.cached) {
-    key_entry.cached = std::make_unique<cache_entry>();
-    key_entry.cached->key = key_entry.key;
-    key_entry.cached->owner = owner;
+  if (key_entry.cached() == nullptr) {
+    auto made = std::make_unique<cache_entry>();
+    made->set_key(key_entry.key());
+    made->owner = owner;
+    key_entry.set_cached(std::move(made));
   }
-  owner->place(*key_entry.cached, next->length_bytes, !next->in_memory(), next->expires_ns);
+  owner->place(*key_entry.cached(), next->length_bytes, !next->in_memory(), next->expires_ns());
 }
 
 }  // namespace
 
 void table::shard::set_current(entry& key_entry, value_ref next) {
-  tell_cache(key_entry, next.get());
-  const bool list_it = next && !next->cache && !next->segments.empty();
+  const bool list_it = next && next->cache() == nullptr && !next->segments().empty();
   const bool small = list_it && next->is_lasting && next->length_bytes <= arena::kSlotBytes;
   if (key_entry.listed && (!list_it || small != key_entry.listed_small)) {
     list_of(key_entry.listed_small).remove(key_entry);
     key_entry.listed = false;
   }
+  tell_cache(key_entry, next.get());
   if (key_entry.listed) {
     touch(key_entry);
   } else if (list_it) {
@@ -53,10 +53,22 @@ void table::shard::set_current(entry& key_entry, value_ref next) {
   key_entry.current = std::move(next);
 }
 
+std::shared_ptr<load> table::shard::load_of(const entry& key_entry) const {
+  const auto found = key_entry.loading ? loads.find(&key_entry) : loads.end();
+  return found == loads.end() ? nullptr : found->second;
+}
+
+void table::shard::set_load(entry& key_entry, std::shared_ptr<load> next) {
+  if (next == nullptr && !key_entry.loading) return;
+  key_entry.loading = next != nullptr;
+  if (next != nullptr) loads[&key_entry] = std::move(next);
+  else loads.erase(&key_entry);
+}
+
 void table::shard::drop_if_empty(entry& key_entry) {
   if (key_entry.current || key_entry.committing || key_entry.loading) return;
-  heap_bytes->fetch_sub(heap_bytes_of(*key_entry.key), std::memory_order_relaxed);
-  entries.erase(entries.find(*key_entry.key));
+  heap_bytes->fetch_sub(heap_bytes_of(key_entry.key()), std::memory_order_relaxed);
+  entries.erase(key_entry);
 }
 
 }  // namespace pl::store

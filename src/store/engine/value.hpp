@@ -2,12 +2,17 @@
 // One version of a key's value, in memory or on disk. Immutable once others can see it (but for its user flags), shared by
 // the table, pins, readers and puts under way. The last reference frees its memory, and its extents if no record owns
 // them.
+//
+// There are as many as there are keys in memory, so one is small: 56 bytes, a single heap block of 64. What only some
+// have (several pieces, extents, a cache) lies in a block of its own, `rare`.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "store/engine/arena.hpp"
@@ -18,22 +23,53 @@
 
 namespace pl::store {
 
-struct value {
-  value(arena& m, extents& d) : memory(m), space(d) {}
+class value_ref;
+
+// Where values give back what they held. Outlives them.
+struct value_home {
+  arena& memory;
+  extents& space;
+};
+
+class value {
+ public:
+  // Of so many bytes, nowhere yet.
+  static value_ref make(const value_home& home, std::uint64_t length_bytes);
+  value(const value_home& owner, std::uint64_t length) : home_(&owner), length_bytes(length) {}
   ~value() {
-    memory.release(segments, is_lasting);
-    if (owns_extents) space.release(on_disk.take());
+    const segment_view pieces = segments();
+    home_->memory.release(pieces.span(), is_lasting);
+    if (shape_ != shape::rare) return;
+    if (owns_extents) home_->space.release(rare_->on_disk.take());
+    delete rare_;
   }
   value(const value&) = delete;
   value& operator=(const value&) = delete;
 
-  bool in_memory() const noexcept { return length_bytes == 0 || !segments.empty(); }
+  bool in_memory() const noexcept { return length_bytes == 0 || !segments().empty(); }
+  // In the arena; empty: on disk only.
+  segment_view segments() const noexcept {
+    if (shape_ == shape::one_piece) return segment_view(segment{offset_, length_bytes});
+    return shape_ == shape::rare ? segment_view(rare_->segments) : segment_view();
+  }
   // Spans over the segments, in order.
   std::vector<std::span<std::byte>> spans() const {
+    const segment_view pieces = segments();
     std::vector<std::span<std::byte>> made;
-    made.reserve(segments.size());
-    for (const segment& piece : segments) made.push_back(memory.span_of(piece));
+    made.reserve(pieces.size());
+    for (const segment& piece : pieces) made.push_back(home_->memory.span_of(piece));
     return made;
+  }
+  // Whole blocks on disk.
+  const std::vector<segment>& on_disk() const noexcept {
+    return shape_ == shape::rare ? rare_->on_disk.get() : rare_segments::none();
+  }
+  pool_cache* cache() const noexcept { return shape_ == shape::rare ? rare_->cache.get() : nullptr; }
+  // On the monotonic clock; 0: never.
+  std::uint64_t expires_ns() const noexcept { return shape_ == shape::rare ? rare_->expires_ns : 0; }
+  bool has_expired(std::uint64_t now_ns) const noexcept {
+    const std::uint64_t end = expires_ns();
+    return end != 0 && end <= now_ns;
   }
   value_info info() const {
     return value_info{version,
@@ -45,27 +81,94 @@ struct value {
                       in_memory() ? tier::memory : tier::disk};
   }
 
-  arena& memory;
-  extents& space;
-  segment_list segments;      // in the arena; empty: on disk only
-  rare_segments on_disk;      // whole blocks
+  // ---- By whoever made it, while nobody else has a reference. Pieces that add up to its length; whole blocks.
+  void set_segments(const std::vector<segment>& pieces);
+  void set_on_disk(std::vector<segment> pieces) { need_rare().on_disk = std::move(pieces); }
+  // (One of more than a slot has its `rare` from set_segments() on. So its extents may be given while another thread reads
+  // where it lies in memory.)
+  void append_on_disk(const std::vector<segment>& pieces) { need_rare().on_disk.append(pieces); }
+  std::vector<segment> take_on_disk() { return shape_ == shape::rare ? rare_->on_disk.take() : std::vector<segment>(); }
+  // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
+  void join_cache(const std::shared_ptr<pool_cache>& of_pool, std::uint64_t ttl_ms) {
+    if (!of_pool) return;
+    need_rare().cache = of_pool;
+    rare_->expires_ns = of_pool->expiry_of(ttl_ms);
+  }
+  // What a copy of this version has, wherever that lies.
+  void take_identity(const value& source);
+
+ private:
+  friend class value_ref;
+  enum class shape : std::uint8_t { nowhere, one_piece, rare };
+  struct rare {
+    segment_list segments;
+    rare_segments on_disk;
+    std::shared_ptr<pool_cache> cache;  // of its pool, if that is one
+    std::uint64_t expires_ns = 0;
+  };
+  rare& need_rare();
+
+  const value_home* home_;
+  union {
+    std::uint64_t offset_ = 0;  // of the only piece
+    rare* rare_;
+  };
+
+ public:
+  const std::uint64_t length_bytes;
+  version_t version = 0;
+  std::int64_t written_unix_ns = 0;
+  std::uint32_t crc = 0;
+  std::atomic<std::uint32_t> user_flags{0};
+
+ private:
+  std::atomic<std::uint32_t> references_{0};
+  shape shape_ = shape::nowhere;
+
+ public:
+  // (Each a byte: different threads write them.)
   bool owns_extents = false;  // else a record of the index does
   bool is_lasting = false;    // its memory is counted so (arena.hpp)
   durability level = durability::volatile_;
-  version_t version = 0;
-  std::uint64_t length_bytes = 0;
-  std::uint32_t crc = 0;
-  std::atomic<std::uint32_t> user_flags{0};
-  std::int64_t written_unix_ns = 0;
-  std::shared_ptr<pool_cache> cache;  // of its pool, if that is one
-  std::uint64_t expires_ns = 0;       // monotonic; 0: never
-  // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
-  void join_cache(const std::shared_ptr<pool_cache>& of_pool, std::uint64_t ttl_ms) {
-    cache = of_pool;
-    if (cache) expires_ns = cache->expiry_of(ttl_ms);
-  }
-  bool has_expired(std::uint64_t now_ns) const noexcept { return expires_ns != 0 && expires_ns <= now_ns; }
 };
-using value_ref = std::shared_ptr<value>;
+static_assert(sizeof(value) <= 56, "a heap block has 64 bytes with its head");
+
+// A counted reference, as std::shared_ptr is, in half of its room and without a control block. Null by default.
+class value_ref {
+ public:
+  value_ref() = default;
+  value_ref(std::nullptr_t) {}
+  explicit value_ref(value* one) noexcept : one_(one) { hold(); }
+  value_ref(const value_ref& other) noexcept : one_(other.one_) { hold(); }
+  value_ref(value_ref&& other) noexcept : one_(std::exchange(other.one_, nullptr)) {}
+  value_ref& operator=(value_ref other) noexcept {
+    std::swap(one_, other.one_);
+    return *this;
+  }
+  ~value_ref() { reset(); }
+  void reset() noexcept {
+    value* const gone = std::exchange(one_, nullptr);
+    if (gone != nullptr && gone->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete gone;
+  }
+  value* get() const noexcept { return one_; }
+  value& operator*() const noexcept { return *one_; }
+  value* operator->() const noexcept { return one_; }
+  explicit operator bool() const noexcept { return one_ != nullptr; }
+  // Of a moment ago, unless whoever asks holds off those who make references.
+  std::uint32_t use_count() const noexcept {
+    return one_ == nullptr ? 0 : one_->references_.load(std::memory_order_acquire);
+  }
+  friend bool operator==(const value_ref& a, const value_ref& b) noexcept { return a.one_ == b.one_; }
+
+ private:
+  void hold() noexcept {
+    if (one_ != nullptr) one_->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  value* one_ = nullptr;
+};
+
+inline value_ref value::make(const value_home& home, std::uint64_t length_bytes) {
+  return value_ref(new value(home, length_bytes));
+}
 
 }  // namespace pl::store

@@ -109,18 +109,18 @@ status value_writer::write_window(std::size_t window, std::uint64_t offset, std:
 result<std::vector<segment>> value_writer::extents_for(std::uint64_t offset, std::uint64_t size) {
   std::lock_guard lock(growing_);  // of two windows
   std::uint64_t taken_bytes = 0;
-  for (const segment& piece : made_->on_disk) taken_bytes += piece.size_bytes;
+  for (const segment& piece : made_->on_disk()) taken_bytes += piece.size_bytes;
   while (taken_bytes < offset + size) {
     const std::uint64_t more = std::min(made_->length_bytes - taken_bytes, taken_bytes);
     const std::size_t most = max_pieces_of(taken_bytes + more, made_->length_bytes);
-    if (most <= made_->on_disk.size())
+    if (most <= made_->on_disk().size())
       return failure{ENOSPC, "store: the free space of the disk is too scattered for the value"};
-    auto pieces = owner_.allocate_extents(more, 0, most - made_->on_disk.size());
+    auto pieces = owner_.allocate_extents(more, 0, most - made_->on_disk().size());
     if (!pieces) return pieces;
-    made_->on_disk.append(*pieces);
+    made_->append_on_disk(*pieces);
     taken_bytes += whole_blocks(more);
   }
-  return part_of(made_->on_disk, offset, size);
+  return part_of(made_->on_disk(), offset, size);
 }
 
 void value_writer::window_ended(std::size_t window, status outcome) {
@@ -157,7 +157,7 @@ void value_writer::finish() {
   const put_options& options = ending_->options;
   const auto level = pool_->level(options.level);
   if (!failed_ && level != durability::volatile_) {
-    if (status synced = owner_.space->sync(made_->on_disk); !synced) {
+    if (status synced = owner_.space->sync(made_->on_disk()); !synced) {
       owner_.state.note(synced.error());
       failed_ = synced.error();
     }
@@ -198,7 +198,7 @@ result<std::span<const std::byte>> value_reader::read(std::uint64_t offset, std:
                                                       window_memory& destination) {
   const std::uint64_t skip = offset % kBlockBytes;
   const std::span<std::byte> memory(destination.get(), whole_blocks(skip + bytes));
-  const auto blocks = owner_.space->blocks(part_of(source_.stored->on_disk, offset - skip, memory.size()), {&memory, 1});
+  const auto blocks = owner_.space->blocks(part_of(source_.stored->on_disk(), offset - skip, memory.size()), {&memory, 1});
   if (status done = owner_.files->read(blocks); !done)
     return failure{done.error().code, "store: pool " + shown(pool_->name) + ", key " + shown(key_of(full_)) + ", " +
                                           owner_.place_on_disk(*source_.stored) + ": " + done.error().message};
@@ -260,10 +260,10 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
   const auto record = decode_value(**stored);
   if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
   if (!record->large()) return failure{EAGAIN, "store: key " + shown(key_of(full)) + " lies in the index"};
-  auto made = std::make_shared<value>(*memory, *space);
-  made->version = record->version, made->length_bytes = record->length_bytes, made->crc = record->crc;
+  value_ref made = value::make(*home, record->length_bytes);
+  made->version = record->version, made->crc = record->crc;
   made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
-  made->on_disk = record->extents;
+  made->set_on_disk(record->extents);
   // (Lost pieces are given back elsewhere, and nothing reads them.)
   if (space->why_lost(record->extents)) return value_reader::source{std::move(made), nullptr};
   return value_reader::source{std::move(made), std::make_shared<extents::held>(*space, record->extents)};
@@ -315,12 +315,11 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
   auto slot = std::make_unique<stream_slot>(impl_->streams);
   if (!slot->taken())
     return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
-  auto made = std::make_shared<value>(*impl_->memory, *impl_->space);
-  made->length_bytes = length_bytes;
+  value_ref made = value::make(*impl_->home, length_bytes);
   const std::uint64_t first = std::min(length_bytes, kFirstExtentBytes);
   auto pieces = impl_->allocate_extents(first, length_bytes, max_pieces_of(first, length_bytes));
   if (!pieces) return std::move(pieces).error();
-  made->on_disk = *std::move(pieces);
+  made->set_on_disk(*std::move(pieces));
   made->owns_extents = true;
   return std::make_shared<value_writer>(*impl_, *found, full_key(pool, key), std::move(made), std::move(slot));
 }

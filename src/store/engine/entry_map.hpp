@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// key -> entry, for many short keys: an entry is one heap block with its key behind it, chained in its bucket, so a key of
+// 16 bytes takes 64 bytes and half a bucket. (A std::unordered_map<std::string, entry> takes 172.) Entries never move. Not
+// thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "store/engine/value.hpp"
+
+namespace pl::store {
+
+class entry_map;
+
+// What is known of a key in memory (table.hpp says when there is one).
+class entry {
+ public:
+  entry(const entry&) = delete;
+  entry& operator=(const entry&) = delete;
+
+  std::string_view key() const noexcept { return {key_, key_bytes_}; }
+  // If the pool is a cache, which then knows the value instead of the shard's lists.
+  cache_entry* cached() const noexcept { return is_cached_ ? cached_ : nullptr; }
+  void set_cached(std::unique_ptr<cache_entry> next) noexcept;  // precondition: it is in no list
+
+ private:
+  friend class entry_map;
+  friend class recent_list;
+  entry(std::string_view key, std::uint8_t tag) noexcept;
+  ~entry() { set_cached(nullptr); }
+  struct links {
+    entry *newer, *older;
+  };
+
+  entry* next_ = nullptr;  // in the bucket
+  union {
+    links list_{};  // the shard's, if it is in one
+    cache_entry* cached_;
+  };
+
+ public:
+  value_ref current;             // null: see the index (or it is being loaded or committed for the first time)
+  bool is_volatile : 1 = false;  // current is the truth, the index has no record
+  bool committing : 1 = false;
+  bool loading : 1 = false;                           // the shard knows by whom
+  bool listed : 1 = false, listed_small : 1 = false;  // in one of the shard's lists: current is in memory
+
+ private:
+  bool is_cached_ : 1 = false;
+  std::uint8_t tag_;  // of the key's hash: most others in the bucket differ in it
+  std::uint16_t key_bytes_;
+  char key_[4];  // and more behind it
+  static constexpr std::size_t kKeyOffset = 36;
+};
+static_assert(sizeof(entry) == 40, "the key begins at its last four bytes");
+
+class entry_map {
+ public:
+  entry_map() = default;
+  ~entry_map();
+  entry_map(const entry_map&) = delete;
+  entry_map& operator=(const entry_map&) = delete;
+
+  // All of its bits are used here but for the lowest kUnusedBits, which may choose the map.
+  static std::size_t hash_of(std::string_view key) noexcept { return std::hash<std::string_view>{}(key); }
+  static constexpr unsigned kUnusedBits = 6;
+
+  entry* find(std::string_view key) const noexcept;
+  entry& add(std::string_view key);  // precondition: it is not there, and has at most 65535 bytes
+  void erase(entry& one) noexcept;
+  std::size_t size() const noexcept { return count_; }
+  // Calls `each(entry&)` for all, in no order; it may erase the one that it is given.
+  template <class Each>
+  void visit(const Each& each) {
+    for (entry* first : buckets_)
+      for (entry* one = first; one != nullptr;) {
+        entry* const next = one->next_;
+        each(*one);
+        one = next;
+      }
+  }
+
+ private:
+  static constexpr std::size_t kMaxChain = 2;  // on average
+  std::size_t bucket_of(std::size_t hash) const noexcept { return (hash >> kUnusedBits) & (buckets_.size() - 1); }
+  static std::uint8_t tag_of(std::size_t hash) noexcept { return static_cast<std::uint8_t>(hash >> 56); }
+  void grow();
+
+  std::vector<entry*> buckets_;  // none, or a power of two
+  std::size_t count_ = 0;
+};
+
+// Entries by their last use. They lie elsewhere, and are in one list at most.
+class recent_list {
+ public:
+  void add(entry& one) noexcept {  // as the newest
+    one.list_.newer = nullptr;
+    one.list_.older = first_;
+    (first_ != nullptr ? first_->list_.newer : last_) = &one;
+    first_ = &one;
+  }
+  void remove(entry& one) noexcept {
+    (one.list_.newer != nullptr ? one.list_.newer->list_.older : first_) = one.list_.older;
+    (one.list_.older != nullptr ? one.list_.older->list_.newer : last_) = one.list_.newer;
+  }
+  entry* last() const noexcept { return last_; }  // the oldest; null: it is empty
+  static entry* newer(const entry& one) noexcept { return one.list_.newer; }
+
+ private:
+  entry *first_ = nullptr, *last_ = nullptr;
+};
+
+}  // namespace pl::store
