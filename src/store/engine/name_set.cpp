@@ -17,16 +17,16 @@ void name_set::block::insert(std::size_t offset, std::string_view rest) {
   const std::size_t more = stored_bytes(rest);
   if (used_ + more > room_) resize((used_ + more + kStepBytes - 1) / kStepBytes * kStepBytes);
   std::memmove(bytes_ + offset + more, bytes_ + offset, used_ - offset);
-  char* to = bytes_ + offset;
+  char* place = bytes_ + offset;
   if (rest.size() < kLong) {
-    *to++ = static_cast<char>(rest.size());
+    *place++ = static_cast<char>(rest.size());
   } else {
     const auto length = static_cast<std::uint16_t>(rest.size());
-    *to++ = static_cast<char>(kLong);
-    std::memcpy(to, &length, sizeof length);
-    to += sizeof length;
+    *place++ = static_cast<char>(kLong);
+    std::memcpy(place, &length, sizeof length);
+    place += sizeof length;
   }
-  std::memcpy(to, rest.data(), rest.size());
+  std::memcpy(place, rest.data(), rest.size());
   used_ += static_cast<std::uint32_t>(more);
 }
 
