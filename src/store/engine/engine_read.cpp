@@ -157,7 +157,7 @@ result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std:
   value& destination = **made;
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
-  destination.cache = source.cache, destination.expires_ns = source.expires_ns;
+  destination.cache = source.cache, destination.expires_ns = source.expires_ns, destination.owner = source.owner;
   copy_bytes(source, destination);
   if (status same = verify(pool, full, destination); !same) return std::move(same).error();
   return made;
@@ -201,6 +201,7 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   value source(*memory, *space);
   source.version = record->version, source.length_bytes = record->length_bytes, source.crc = record->crc;
   source.user_flags = record->user_flags, source.written_unix_ns = record->written_unix_ns, source.level = record->level;
+  source.owner = record->owner;
   if (record->large()) {
     source.on_disk = record->extents;
     return read_extents_of(pool, full, source, deadline);
@@ -211,6 +212,7 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   value& destination = **made;
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = record->user_flags;
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
+  destination.owner = source.owner;
   std::string_view rest = record->small_value;
   for (const auto& piece : destination.spans()) {
     std::memcpy(piece.data(), rest.data(), piece.size());
@@ -231,7 +233,7 @@ result<value_ref> engine::impl::read_extents_of(const pool_state& pool, const st
   value& destination = **made;
   destination.version = source.version, destination.crc = source.crc, destination.user_flags = source.user_flags.load();
   destination.written_unix_ns = source.written_unix_ns, destination.level = source.level;
-  destination.cache = source.cache, destination.expires_ns = source.expires_ns;
+  destination.cache = source.cache, destination.expires_ns = source.expires_ns, destination.owner = source.owner;
   if (!source.owns_extents) destination.on_disk = source.on_disk.get();
   auto pieces = destination.spans();
   const bool shares_block = source.length_bytes <= store::arena::kSlotBytes;
@@ -271,7 +273,7 @@ result<value_info> engine::impl::stat(const std::string& full) {
   const auto record = decode_value(**stored);
   if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
   return value_info{record->version,         record->length_bytes, record->crc, record->user_flags,
-                    record->written_unix_ns, record->level,        tier::disk};
+                    record->written_unix_ns, record->level,        tier::disk,  record->owner};
 }
 
 result<value_info> engine::stat(pool_id pool, std::string_view key) {

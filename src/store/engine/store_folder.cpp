@@ -237,6 +237,11 @@ class refill {
     return made->id;
   }
 
+  owner_id owner_for(owner_id old) {
+    const auto name = source_.owners().find(old);
+    return name == source_.owners().end() ? 0 : target_.need_owner(name->second);
+  }
+
   status put(const std::string& full, const value_record& record) {
     const auto pool = pool_for(pool_of(full));
     if (!pool) return pool.error();
@@ -244,6 +249,7 @@ class refill {
     settings.level = std::max(record.level, durability::logged);
     settings.user_flags = record.user_flags;
     settings.copy.version = record.version;
+    settings.owner = owner_for(record.owner);
     ++report_.saved_keys;
     report_.saved_bytes += record.length_bytes;
     if (record.length_bytes > salvage::kPartBytes) return put_long(*pool, full, record, settings);

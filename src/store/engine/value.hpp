@@ -42,7 +42,8 @@ struct value {
                       user_flags.load(std::memory_order_relaxed),
                       written_unix_ns,
                       level,
-                      in_memory() ? tier::memory : tier::disk};
+                      in_memory() ? tier::memory : tier::disk,
+                      owner};
   }
 
   arena& memory;
@@ -52,6 +53,7 @@ struct value {
   bool owns_extents = false;  // else a record of the index does
   bool is_lasting = false;    // its memory is counted so (arena.hpp)
   durability level = durability::volatile_;
+  owner_id owner = 0;
   version_t version = 0;
   std::uint64_t length_bytes = 0;
   std::uint32_t crc = 0;
@@ -59,6 +61,8 @@ struct value {
   std::int64_t written_unix_ns = 0;
   std::shared_ptr<pool_cache> cache;  // of its pool, if that is one
   std::uint64_t expires_ns = 0;       // monotonic; 0: never
+  // What a cache holds counts for nobody: its share bounds it, and its policy says what leaves.
+  void join_owner(owner_id writer) noexcept { owner = cache ? 0 : writer; }
   // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
   void join_cache(const std::shared_ptr<pool_cache>& of_pool, std::uint64_t ttl_ms) {
     cache = of_pool;
