@@ -149,6 +149,7 @@ status committer::write(group& commit_group) {
       if (!pool->dropped)
         components_.records.put(commit_group.batch, family::catalogue, counts_key(pool->id), encode(counts));
     }
+    record_owners(commit_group);
     if (next_version_.load() + kVersionsAhead / 2 > ceiling_) {
       ceiling_ = next_version_.load() + kVersionsAhead;
       std::string raw;
@@ -169,6 +170,24 @@ status committer::write(group& commit_group) {
   count(components_.state.syncs);
   components_.space.synced(parked);
   return {};
+}
+
+// With the counts go the names of owners that the catalogue does not know yet, and the format that says that there are any.
+void committer::record_owners(group& commit_group) {
+  const index& records = components_.records;
+  for (const auto& [holder, counts] : commit_group.owner_counts) {
+    const auto& [pool, owner] = holder;
+    if (pool->dropped) continue;
+    const std::string key = owner_counts_key(pool->id, owner);
+    if (counts.keys == 0) records.erase(commit_group.batch, family::catalogue, key);
+    else records.put(commit_group.batch, family::catalogue, key, encode(counts));
+    owner_state* const known = components_.writers.find(owner);
+    if (known->is_recorded) continue;
+    records.put(commit_group.batch, family::catalogue, owner_key(owner), known->name);
+    commit_group.recorded.push_back(known);
+  }
+  if (!commit_group.recorded.empty() && !components_.format_with_owners.empty())
+    records.put(commit_group.batch, family::catalogue, kFormatKey, components_.format_with_owners);
 }
 
 status committer::sync_log() {
@@ -200,6 +219,13 @@ void committer::publish(group& commit_group) {
     pool->indexed_keys.store(counts.keys);
     pool->indexed_bytes.store(counts.bytes);
   }
+  for (const auto& [holder, counts] : commit_group.owner_counts) {
+    pool_owners::share* const one = holder.first->held.need(holder.second);
+    one->indexed_keys.store(counts.keys);
+    one->indexed_bytes.store(counts.bytes);
+  }
+  for (owner_state* const one : commit_group.recorded) one->is_recorded = true;
+  if (!commit_group.recorded.empty()) components_.format_with_owners.clear();
   for (const auto& [made, flags] : commit_group.flags) made->user_flags.store(flags, std::memory_order_relaxed);
   for (auto& [full, key] : commit_group.keys) publish_key(full, key);
   for (const pool_ref& pool : commit_group.dropped) forget_pool(pool);
@@ -262,6 +288,7 @@ void committer::forget_pool(const pool_ref& pool) {
       shard.drop_if_empty(key_entry);
     });
   }
+  pool->held.take_back();  // nothing of the pool comes or goes any more: all shards have been visited
   tell(change::pool_deleted, full_key(pool->id, ""), 0);
 }
 
@@ -271,6 +298,7 @@ void committer::take_back(group& commit_group, const failure& reason) {
   for (const value_ref& made : commit_group.written) made->owns_extents = made->owns_extents && !commit_group.attempted;
   for (auto& [pool, counts] : commit_group.charged)
     pool->refund(static_cast<std::int64_t>(counts.keys), static_cast<std::int64_t>(counts.bytes));
+  refund_owners(commit_group, 0);
   for (auto& [full, key] : commit_group.keys) {
     table::shard& shard = components_.memory.shard_of(full);
     std::lock_guard lock(shard.mutex);

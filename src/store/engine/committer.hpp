@@ -34,6 +34,7 @@ class committer {
     extents& space;
     table& memory;
     pools& known;
+    owners& writers;
     requests& remembered;
     health& state;
     std::function<void(std::string_view)> on_point;
@@ -41,6 +42,8 @@ class committer {
     std::uint64_t reserve_bytes = 0;
     std::uint32_t group_wait_us = 0;
     std::function<void(const key_change&)> on_change;  // engine_options::on_change
+    // The store's format record, to be written with the first owner's name; empty: it says already that there are owners.
+    std::string format_with_owners;
   };
   // `next_version` and the durably recorded `ceiling` that it must stay below.
   committer(parts components, version_t next_version, version_t ceiling);
@@ -69,6 +72,7 @@ class committer {
   // Versions recorded ahead at a time: at a million puts a second, more than a run lasts.
   static constexpr version_t kVersionsAhead = version_t{1} << 44;
   static constexpr std::string_view kCeilingKey = "v";
+  static constexpr std::string_view kFormatKey = "f";
 
  private:
   struct key_state {
@@ -78,6 +82,8 @@ class committer {
     std::uint64_t length_bytes = 0;
     std::vector<segment> on_disk;  // large and in_index
     value_ref current;             // null: not in memory
+    owner_id owner = 0;
+    owned_value owned() const noexcept { return {exists, owner, length_bytes}; }
   };
   struct pending_key {
     key_state before, now;
@@ -87,8 +93,11 @@ class committer {
     std::vector<unit_ref> units;
     rocksdb::WriteBatch batch;
     std::unordered_map<std::string, pending_key> keys;
-    std::map<pool_ref, pool_counts> counts;   // of the index, as they will be
-    std::map<pool_ref, pool_counts> charged;  // (differences) to give back if the write fails
+    std::map<pool_ref, pool_counts> counts;                             // of the index, as they will be
+    std::map<pool_ref, pool_counts> charged;                            // (differences) to give back if the write fails
+    std::map<std::pair<pool_ref, owner_id>, pool_counts> owner_counts;  // as counts, of them by an owner
+    std::vector<std::pair<pool_ref, owner_changes>> owner_charged;      // as charged
+    std::vector<owner_state*> recorded;                                 // owners whose name the batch holds
     std::vector<segment> freed;
     std::vector<value_ref> written;  // large values whose records the batch holds
     std::map<std::pair<std::uint64_t, std::uint64_t>, commit_unit*> requests;
@@ -117,7 +126,11 @@ class committer {
   void forget_expired(table::shard& shard, entry& key_entry);
   result<pending_key*> need_key(group& commit_group, const std::string& full);
   pool_counts& need_counts(group& commit_group, const pool_ref& pool);
+  void count_owned(group& commit_group, const pool_ref& pool, const owner_changes& changes);
   status charge(group& commit_group, const pool_ref& pool, std::int64_t keys, std::int64_t bytes);
+  status charge_owners(group& commit_group, const pool_ref& pool, const owner_changes& changes, bool is_checked);
+  static void refund_owners(group& commit_group, std::size_t first);
+  void record_owners(group& commit_group);
   status write(group& commit_group);
   void check_room();
   void publish_volatile_names(group& commit_group);

@@ -29,7 +29,8 @@ status check_condition(condition precondition, version_t expected, bool exists, 
 struct committer::undo {
   std::vector<std::pair<std::string, key_state>> keys;
   std::map<pool_ref, pool_counts> counts;
-  std::size_t freed = 0, written = 0;
+  std::map<std::pair<pool_ref, owner_id>, pool_counts> owner_counts;
+  std::size_t freed = 0, written = 0, owner_charged = 0;
   std::int64_t charged_keys = 0, charged_bytes = 0;
 };
 
@@ -137,9 +138,11 @@ void committer::settle_operations(group& commit_group, commit_unit& unit) {
   undo log;
   log.freed = commit_group.freed.size();
   log.written = commit_group.written.size();
+  log.owner_charged = commit_group.owner_charged.size();
   if (unit.atomic) {
     commit_group.batch.SetSavePoint();
     log.counts = commit_group.counts;
+    log.owner_counts = commit_group.owner_counts;
   }
   bool any = false;
   bool bad = false;
@@ -157,6 +160,8 @@ void committer::settle_operations(group& commit_group, commit_unit& unit) {
   if (unit.atomic && bad) {
     commit_group.batch.RollbackToSavePoint();
     commit_group.counts = std::move(log.counts);
+    commit_group.owner_counts = std::move(log.owner_counts);
+    refund_owners(commit_group, log.owner_charged);
     commit_group.freed.resize(log.freed);
     commit_group.written.resize(log.written);
     for (auto change = log.keys.rbegin(); change != log.keys.rend(); ++change)
@@ -197,7 +202,14 @@ status committer::settle_one(group& commit_group, commit_unit& unit, operation& 
   if (putting && !room_ && unit.level != durability::volatile_)
     return failure{ENOSPC, format("store: less than the reserve of %s is free on the disk of the index",
                                   format_size(components_.reserve_bytes).c_str())};
-  if (status charged = charge(commit_group, unit.pool, more_keys, more_bytes); !charged) return charged;
+  const owner_changes changes = owner_changes::between(
+      key.now.owned(), putting ? owned_value{true, op.made->owner, op.made->length_bytes} : owned_value{});
+  const std::size_t charged_before = commit_group.owner_charged.size();
+  if (status charged = charge_owners(commit_group, unit.pool, changes, op.copy.version == 0); !charged) return charged;
+  if (status charged = charge(commit_group, unit.pool, more_keys, more_bytes); !charged) {
+    refund_owners(commit_group, charged_before);
+    return charged;
+  }
   log.charged_keys += more_keys;
   log.charged_bytes += more_bytes;
   log.keys.emplace_back(op.full, key.now);
@@ -215,7 +227,7 @@ status committer::settle_put(group& commit_group, commit_unit& unit, operation& 
   made.level = unit.level;
   op.outcome.version = made.version;
   const bool was_large = !key.now.on_disk.empty();
-  key_state next{true, unit.level != durability::volatile_, made.version, made.length_bytes, {}, op.made};
+  key_state next{true, unit.level != durability::volatile_, made.version, made.length_bytes, {}, op.made, made.owner};
   if (!next.in_index) {
     remove_record(commit_group, unit.pool, op.full, key.now);
     key.now = std::move(next);
@@ -230,6 +242,8 @@ status committer::settle_put(group& commit_group, commit_unit& unit, operation& 
     components_.records.erase(commit_group.batch, family::extents, op.full);
   }
   pool_counts& counts = need_counts(commit_group, unit.pool);
+  count_owned(commit_group, unit.pool,
+              owner_changes::between(key.now.in_index ? key.now.owned() : owned_value{}, next.owned()));
   if (key.now.in_index) {
     counts.bytes -= key.now.length_bytes;
     commit_group.freed.insert(commit_group.freed.end(), key.now.on_disk.begin(), key.now.on_disk.end());
@@ -249,11 +263,12 @@ void committer::remove_record(group& commit_group, const pool_ref& pool, std::st
   pool_counts& counts = need_counts(commit_group, pool);
   --counts.keys;
   counts.bytes -= state.length_bytes;
+  count_owned(commit_group, pool, owner_changes::between(state.owned(), {}));
 }
 
 void committer::put_record(group& commit_group, const value& made, std::string_view full) {
-  value_record record{made.version,         made.length_bytes, made.crc,       made.user_flags,
-                      made.written_unix_ns, made.level,        made.on_disk(), {}};
+  value_record record{made.version, made.length_bytes, made.crc, made.user_flags, made.written_unix_ns, made.level,
+                      made.owner,   made.on_disk(),    {}};
   std::string joined;
   if (made.on_disk().empty()) {
     const auto pieces = made.spans();
@@ -322,6 +337,9 @@ void committer::settle_drop(group& commit_group, commit_unit& unit) {
   components_.records.erase_range(commit_group.batch, family::extents, first_key, end);
   components_.records.erase(commit_group.batch, family::catalogue, pool_key(pool->id));
   components_.records.erase(commit_group.batch, family::catalogue, counts_key(pool->id));
+  pool->held.each([&](const pool_owners::share& one) {
+    components_.records.erase(commit_group.batch, family::catalogue, owner_counts_key(pool->id, one.owner.id));
+  });
   commit_group.dropped.push_back(pool);
   commit_group.sync = true;
   unit.reached = durability::durable;
@@ -355,7 +373,7 @@ result<committer::pending_key*> committer::need_key(group& commit_group, const s
       forget_expired(shard, key_entry);
     } else if (key_entry.current) {
       const value& now = *key_entry.current;
-      state = key_state{true, !key_entry.is_volatile, now.version, now.length_bytes, {}, key_entry.current};
+      state = key_state{true, !key_entry.is_volatile, now.version, now.length_bytes, {}, key_entry.current, now.owner};
       if (state.in_index) state.on_disk = now.on_disk();
     }
   }
@@ -367,7 +385,9 @@ result<committer::pending_key*> committer::need_key(group& commit_group, const s
     if (stored && *stored && !record)
       made.unreadable = failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
     if (made.unreadable) return *made.unreadable;
-    if (record) state = key_state{true, true, record->version, record->length_bytes, std::move(record->extents), nullptr};
+    if (record)
+      state =
+          key_state{true, true, record->version, record->length_bytes, std::move(record->extents), nullptr, record->owner};
   }
   made.before = state;
   made.now = std::move(state);
@@ -378,6 +398,32 @@ pool_counts& committer::need_counts(group& commit_group, const pool_ref& pool) {
   const auto found = commit_group.counts.find(pool);
   if (found != commit_group.counts.end()) return found->second;
   return commit_group.counts[pool] = pool_counts{pool->indexed_keys, pool->indexed_bytes};
+}
+
+// What of the index an owner has.
+void committer::count_owned(group& commit_group, const pool_ref& pool, const owner_changes& changes) {
+  for (const owner_change& one : {changes.gains, changes.loses}) {
+    const pool_owners::share* const share = one.is_nothing() ? nullptr : pool->held.need(one.owner);
+    if (share == nullptr) continue;
+    const auto [found, is_new] = commit_group.owner_counts.try_emplace({pool, one.owner});
+    if (is_new) found->second = {share->indexed_keys, share->indexed_bytes};
+    found->second.keys += static_cast<std::uint64_t>(one.keys);
+    found->second.bytes += static_cast<std::uint64_t>(one.bytes);
+  }
+}
+
+status committer::charge_owners(group& commit_group, const pool_ref& pool, const owner_changes& changes, bool is_checked) {
+  if (changes.is_nothing()) return {};
+  if (status charged = pool->held.charge(changes, is_checked); !charged) return charged;
+  commit_group.owner_charged.emplace_back(pool, changes);
+  return {};
+}
+
+// Gives back what was charged from that one on.
+void committer::refund_owners(group& commit_group, std::size_t first) {
+  auto& charged = commit_group.owner_charged;
+  for (std::size_t i = first; i < charged.size(); ++i) charged[i].first->held.refund(charged[i].second);
+  charged.resize(first);
 }
 
 status committer::charge(group& commit_group, const pool_ref& pool, std::int64_t keys, std::int64_t bytes) {

@@ -26,7 +26,6 @@
 namespace pl::store {
 namespace {
 
-constexpr std::string_view kFormatKey = "f";
 constexpr std::uint64_t kOpenBytes = std::uint64_t{2} << 20;  // a manifest, options, the beginning of a log
 constexpr std::uint64_t kMaxReserveBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMinExtentFileBytes = std::uint64_t{4} << 20;
@@ -140,11 +139,11 @@ status engine::impl::open() {
     records->put(batch, family::catalogue, committer::kCeilingKey, raw);
     if (status written = records->write(batch, true); !written) return written;
   }
-  commits =
-      std::make_unique<committer>(committer::parts{*records, *space, *values, known, *remembered, state, options.on_point,
-                                                   [this] { return files->free_bytes(options.directory); },
-                                                   options.disk_reserve_bytes / 2, options.group_wait_us, options.on_change},
-                                  next, ceiling);
+  commits = std::make_unique<committer>(
+      committer::parts{*records, *space, *values, known, writers, *remembered, state, options.on_point,
+                       [this] { return files->free_bytes(options.directory); }, options.disk_reserve_bytes / 2,
+                       options.group_wait_us, options.on_change, format_with_owners},
+      next, ceiling);
   writer = std::make_unique<extent_writer>(
       extent_writer::parts{*space, state, options.on_point, [this] { return commits->sync_log(); },
                            [this](std::uint64_t bytes) { return give_up_cached_extents(bytes); }});
@@ -153,15 +152,16 @@ status engine::impl::open() {
 }
 
 status engine::impl::read_format() {
-  auto stored = records->get(family::catalogue, kFormatKey);
+  auto stored = records->get(family::catalogue, committer::kFormatKey);
   if (!stored) return std::move(stored).error();
   if (*stored) {
     const auto format_record = decode_format(**stored);
     if (!format_record) return failure{EUCLEAN, "store: " + options.directory + ": the index has no readable format record"};
-    if (format_record->number != store_format{}.number)
+    if (!format_record->is_known())
       return failure{ENOTSUP, format("store: %s has format %u, this program knows %u", options.directory.c_str(),
-                                     format_record->number, store_format{}.number)};
+                                     format_record->number, kFormatWithOwners)};
     options.extent_file_bytes = format_record->file_bytes;
+    name_format_with_owners(*format_record);
     identity = format("%016llx", static_cast<unsigned long long>(format_record->id_high));
     return {};
   }
@@ -172,14 +172,16 @@ status engine::impl::read_format() {
   fresh.id_high = std::uint64_t{random()} << 32 | random();
   fresh.id_low = std::uint64_t{random()} << 32 | random();
   identity = format("%016llx", static_cast<unsigned long long>(fresh.id_high));
+  name_format_with_owners(fresh);
   rocksdb::WriteBatch batch;
-  records->put(batch, family::catalogue, kFormatKey, encode(fresh));
+  records->put(batch, family::catalogue, committer::kFormatKey, encode(fresh));
   return records->write(batch, true);
 }
 
 status engine::impl::read_catalogue(version_t& ceiling) {
   std::optional<failure> damage;
   std::vector<pool_info> found;
+  owned_counts owned;
   status scanned = records->scan(family::catalogue, "", "", true, [&](std::string_view key, std::string_view raw) {
     if (key == committer::kCeilingKey) {
       byte_reader reader(raw);
@@ -193,6 +195,8 @@ status engine::impl::read_catalogue(version_t& ceiling) {
     } else if (key == "i") {
       byte_reader reader(raw);
       last_pool = reader.number<pool_id>();
+    } else if (status read = read_owner(key, raw, owned); !read) {
+      damage = read.error();
     }
     return !damage;
   });
@@ -205,6 +209,11 @@ status engine::impl::read_catalogue(version_t& ceiling) {
     if (!counts) return failure{EUCLEAN, "store: the counts of pool " + shown(pool.name) + " are damaged"};
     auto read = std::make_shared<pool_state>(std::move(pool), *counts);
     read->cache = cache_for(read->info());
+    read->held.join(writers);
+    for (const auto& [owner, held] : owned[read->id])
+      if (!read->held.restore(owner, held))
+        return failure{
+            EUCLEAN, format("store: pool %s has values of owner %u, which has no record", shown(read->name).c_str(), owner)};
     known.add(std::move(read));
   }
   return {};
@@ -412,6 +421,7 @@ result<pool_info> engine::create_pool(std::string_view name, const pool_options&
   auto fresh = std::make_shared<pool_state>(made, pool_counts{});
   fresh->is_apart = impl_->options.keeps_apart && impl_->options.keeps_apart(made);
   fresh->cache = impl_->cache_for(made);
+  fresh->held.join(impl_->writers);
   made = fresh->info();
   impl_->known.add(std::move(fresh));
   return made;

@@ -131,6 +131,18 @@ class engine {
   status sync(pool_id id);
   void sync_async(pool_id id, completion<durability> done);
 
+  // ---- Owners: who wrote a value, and what each may hold (owners.hpp, docs/design/0014). Not blocking; thread-safe ------
+  // The number of that name, for put_options and the like; a new one if it has none. The store remembers the name with the
+  // first value of it. 0 (nobody) for an empty name.
+  owner_id need_owner(std::string_view name);
+  // Empty: nobody, or no such owner.
+  std::string owner_name(owner_id id) const;
+  // In place of those so far, of owners that are there and that come. Puts beyond are EDQUOT, which names owner, quota and
+  // what it holds; copies of other stores (copy_of) are taken anyway. What is there already stays.
+  void set_quotas(const std::vector<owner_quota>& quotas);
+  // By name.
+  std::vector<owner_info> list_owners() const;
+
   // ---- Values by copy ---------------------------------------------------------------------------------------------------
   // The value is copied into the arena before put_async returns, so the caller's memory is free then.
   // Waits for the disk unless the level is volatile_.
@@ -194,7 +206,9 @@ class engine {
   std::uint64_t max_in_memory_bytes() const noexcept;
   // Finds space on disk for the value. Blocking (extent files are made). EFBIG, EDQUOT, ENOSPC: the disk, or kMaxStreams
   // are open.
-  result<std::shared_ptr<value_writer>> open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes);
+  // `owner`: as in begin_options.
+  result<std::shared_ptr<value_writer>> open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes,
+                                                    owner_id owner = 0);
   // The range of the current version that options.offset_bytes and length_bytes say, which stays whatever is put meanwhile.
   // A part is verified as options.verify says by reading all of the value first; the whole value is as it is read. Blocking.
   // EAGAIN: the value is not large.

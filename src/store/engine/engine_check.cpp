@@ -18,6 +18,7 @@ class checker {
 
   status run(bool values) {
     values_ = values;
+    const std::uint64_t begun_at = owner_.records->last_sequence();
     // Compares records in two snapshots; those that changed in between are checked again.
     status scanned = owner_.records->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
       check_record(full, raw);
@@ -30,6 +31,7 @@ class checker {
       return true;
     });
     if (!scanned) return scanned;
+    if (status compared = compare_counts(begun_at); !compared) return compared;
     overlaps();
     for (const std::string& full : to_read_) read(full);
     return {};
@@ -46,6 +48,11 @@ class checker {
     ++report_.keys;
     const auto record = decode_value(raw);
     if (!record) return problem(full, "its record is damaged");
+    for (const owner_id holder : {kAllOwners, record->owner}) {
+      pool_counts& held = found_[{pool_of(full), holder}];
+      ++held.keys;
+      held.bytes += record->length_bytes;
+    }
     if (!owner_.known.find(pool_of(full))) problem(full, "its pool does not exist");
     if (record->large() && !values_) {
       if (const auto reason = owner_.space->why_lost(record->extents)) problem(full, "its value is lost: " + *reason);
@@ -56,6 +63,36 @@ class checker {
       return;
     }
     large_.emplace(full, record->extents);
+  }
+
+  // What the catalogue says of pools and owners, against the values that the scan has seen. Not if somebody has written
+  // meanwhile: the two are of different moments then.
+  status compare_counts(std::uint64_t begun_at) {
+    std::map<std::pair<pool_id, owner_id>, pool_counts> said;
+    status scanned = owner_.records->scan(family::catalogue, "", "", false, [&](std::string_view key, std::string_view raw) {
+      const bool is_pool = key.size() == 5 && key[0] == 'c', is_owner = key.size() == 9 && key[0] == 'q';
+      if (!is_pool && !is_owner) return true;
+      const pool_id pool = read_ordered(key.substr(1));
+      if (const auto counts = decode_counts(raw); counts && counts->keys != 0)
+        said[{pool, is_pool ? kAllOwners : read_ordered(key.substr(5))}] = *counts;
+      return true;
+    });
+    if (!scanned || owner_.records->last_sequence() != begun_at) return scanned;
+    std::erase_if(found_, [](const auto& one) { return one.first.second == 0; });  // nobody has no counts
+    for (const auto& [holder, counts] : found_) compare(holder, counts, said[holder]);
+    for (const auto& [holder, counts] : said)
+      if (!found_.contains(holder)) compare(holder, {}, counts);
+    return {};
+  }
+
+  void compare(const std::pair<pool_id, owner_id>& holder, const pool_counts& found, const pool_counts& said) {
+    if (found.keys == said.keys && found.bytes == said.bytes) return;
+    const std::string owner =
+        holder.second == kAllOwners ? std::string() : " of " + shown(owner_.name_of_owner(holder.second));
+    report_.problems.push_back(
+        format("pool %u: its values%s are %llu with %llu bytes, its counts say %llu with %llu", holder.first, owner.c_str(),
+               static_cast<unsigned long long>(found.keys), static_cast<unsigned long long>(found.bytes),
+               static_cast<unsigned long long>(said.keys), static_cast<unsigned long long>(said.bytes)));
   }
 
   // The two records of a large key are written together, so both or neither are there.
@@ -114,6 +151,8 @@ class checker {
 
   engine::impl& owner_;
   engine::check_report& report_;
+  static constexpr owner_id kAllOwners = ~owner_id{0};  // the pool's own counts
+  std::map<std::pair<pool_id, owner_id>, pool_counts> found_;
   std::map<std::string, std::vector<segment>> large_;
   std::vector<std::string> to_read_;
   bool values_ = false;

@@ -49,6 +49,7 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   const auto limits = (*found)->options();
   if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
+  if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes); !fits) return std::move(fits).error();
   // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);
@@ -99,10 +100,11 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
   if (status good = impl_->check_cached_put(*taken->pool, unit->level, options.put.ttl_ms, taken->made->length_bytes); !good)
     return done(good.error());
   taken->made->join_cache(taken->pool->cache, options.put.ttl_ms);
-  if (unit->level == durability::volatile_ && !taken->pool->cache && !std::exchange(taken->made->is_lasting, true) &&
-      !impl_->memory->make_lasting(taken->made->segments().span())) {
-    taken->made->is_lasting = false;
-    return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
+  taken->made->join_owner(options.put.owner);
+  if (unit->level == durability::volatile_ && !taken->pool->cache && !taken->made->is_lasting) {
+    if (!impl_->memory->make_lasting(taken->made->segments().span()))
+      return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
+    taken->made->is_lasting = true;
   }
   unit->operations.push_back(operation{operation::kind::put,
                                        std::move(taken->full),

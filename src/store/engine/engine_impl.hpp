@@ -44,6 +44,9 @@ class engine::impl {
   // ---- engine.cpp
   result<pool_ref> need_pool(pool_id id) const;
   status check_key(std::string_view key) const;
+  std::string name_of_owner(owner_id id) const;
+  // EDQUOT: a put of so many bytes by this owner would be refused as things are now. Reads the index if it looks so.
+  status check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes);
 
   // ---- engine_write.cpp
   // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.
@@ -148,9 +151,11 @@ class engine::impl {
   disk* files = nullptr;
   int lock_fd = -1;
   health state;
+  store::owners writers;  // outlives the pools
   pools known;
   std::mutex pools_mutex;  // one change of the catalogue at a time
   pool_id last_pool = 0;
+  std::string format_with_owners;  // committer::parts
   std::unique_ptr<store::arena> memory;
   std::string identity;
   std::unique_ptr<index> records;
@@ -171,7 +176,10 @@ class engine::impl {
  private:
   status lock_folder();
   status read_format();
+  void name_format_with_owners(store_format now);
   status read_catalogue(version_t& ceiling);
+  using owned_counts = std::map<pool_id, std::vector<std::pair<owner_id, pool_counts>>>;
+  status read_owner(std::string_view key, std::string_view raw, owned_counts& owned);
   status read_extents();
   status take_lost_extents(std::string_view full, const std::vector<segment>& pieces);
   void scale_to_disk();

@@ -197,6 +197,7 @@ result<value_ref> engine::impl::read_indexed(const pool_state& pool, const std::
   value source(*home, record->length_bytes);
   source.version = record->version, source.crc = record->crc;
   source.user_flags = record->user_flags, source.written_unix_ns = record->written_unix_ns, source.level = record->level;
+  source.join_owner(record->owner);
   if (record->large()) {
     source.set_on_disk(record->extents);
     return read_extents_of(pool, full, source, deadline);
@@ -264,7 +265,7 @@ result<value_info> engine::impl::stat(const std::string& full) {
   const auto record = decode_value(**stored);
   if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
   return value_info{record->version,         record->length_bytes, record->crc, record->user_flags,
-                    record->written_unix_ns, record->level,        tier::disk};
+                    record->written_unix_ns, record->level,        tier::disk,  record->owner};
 }
 
 result<value_info> engine::stat(pool_id pool, std::string_view key) {

@@ -269,6 +269,7 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
     return {};
   }
   const auto old_bytes = now != nullptr ? static_cast<std::int64_t>(now->length_bytes) : 0;
+  const owned_value before = now != nullptr ? owned_value{true, now->owner, now->length_bytes} : owned_value{};
   switch (op.type) {
     case operation::kind::set_flags:
       if (now == nullptr) return failure{ENOENT, "store: no key " + shown(key_of(op.full))};
@@ -279,6 +280,7 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
       if (now == nullptr) return {};  // `none`: nothing to do
       op.outcome.version = now->version;
       pool.refund(1, old_bytes);
+      (void)pool.held.charge(owner_changes::between(before, {}), false);
       shard.set_current(*key_entry, nullptr);
       key_entry->is_volatile = false;
       shard.drop_if_empty(*key_entry);
@@ -292,6 +294,13 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, commit_uni
   if (status charged = pool.charge(now != nullptr ? 0 : 1, static_cast<std::int64_t>(op.made->length_bytes) - old_bytes);
       !charged)
     return charged;
+  const bool is_checked = op.copy.version == 0;
+  if (status charged =
+          pool.held.charge(owner_changes::between(before, {true, op.made->owner, op.made->length_bytes}), is_checked);
+      !charged) {
+    pool.refund(now != nullptr ? 0 : 1, static_cast<std::int64_t>(op.made->length_bytes) - old_bytes);
+    return charged;
+  }
   op.made->version = op.outcome.version = commits->version_for(op.copy);
   op.made->written_unix_ns = unix_now_ns();
   op.made->level = durability::volatile_;
@@ -386,11 +395,16 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   if (status able = impl_->state.writable(); !able) return done(able.error());
   const durability level = (*found)->level(options.level);
   if (status good = impl_->check_cached_put(**found, level, options.ttl_ms, value.size()); !good) return done(good.error());
+  // (The committer decides; a large value would have been written to the disk in vain.)
+  if (options.copy.version == 0 && impl_->is_large(value.size(), level)) {
+    if (status fits = impl_->check_owner(**found, key, options.owner, value.size()); !fits) return done(fits.error());
+  }
   impl_->trim_cache(**found, value.size());
   auto made = impl_->make_value(value.size(), options.deadline, impl_->place_of(**found, level));
   if (!made) return done(std::move(made).error());
   (*made)->user_flags = options.user_flags;
   (*made)->join_cache((*found)->cache, options.ttl_ms);
+  (*made)->join_owner(options.owner);
   auto unit = std::make_unique<commit_unit>();
   unit->pool = *found;
   unit->level = level;
@@ -515,6 +529,7 @@ void engine::batch_async(pool_id pool, std::span<const batch_operation> operatio
       (*space)->crc = fill(**space, one.value);
       (*space)->user_flags = one.user_flags;
       (*space)->join_cache((*found)->cache, one.ttl_ms);
+      (*space)->join_owner(options.owner);
       made.made = std::move(*space);
     }
     unit->operations.push_back(std::move(made));

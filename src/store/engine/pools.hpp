@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "store/engine/name_set.hpp"
+#include "store/engine/owners.hpp"
 #include "store/engine/pool_cache.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/types.hpp"
@@ -40,6 +41,7 @@ struct pool_state {
   // Of them those in the index; only the committer writes these.
   std::atomic<std::uint64_t> indexed_keys, indexed_bytes;
   std::shared_ptr<pool_cache> cache;  // set before the pool is known to others; null: it is none
+  pool_owners held;                   // by whom; joined before the pool is known to others
   std::atomic<std::uint64_t> hits{0}, misses{0}, evicted{0}, evicted_bytes{0}, expired{0};
 
   std::shared_ptr<const pool_options> options() const {

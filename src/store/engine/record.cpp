@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint8_t kSmall = 1;
 constexpr std::uint8_t kLarge = 2;
+constexpr std::uint8_t kOwnedSmall = 3, kOwnedLarge = 4;  // the owner follows the time
 constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
 constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeRemote = 3;
 
@@ -46,14 +47,16 @@ std::optional<std::vector<segment>> read_pieces(byte_reader& reader) {
 
 std::string encode(const value_record& record) {
   std::string out;
-  out.reserve(48 + record.small_value.size() + record.extents.size() * 16);
-  append_number(out, record.large() ? kLarge : kSmall);
+  out.reserve(52 + record.small_value.size() + record.extents.size() * 16);
+  const bool is_owned = record.owner != 0;
+  append_number(out, record.large() ? (is_owned ? kOwnedLarge : kLarge) : (is_owned ? kOwnedSmall : kSmall));
   append_number(out, static_cast<std::uint8_t>(record.level));
   append_number(out, record.user_flags);
   append_number(out, record.version);
   append_number(out, record.length_bytes);
   append_number(out, record.crc);
   append_number(out, record.written_unix_ns);
+  if (is_owned) append_number(out, record.owner);
   if (record.large()) append_pieces(out, record.extents);
   else out.append(record.small_value);
   return out;
@@ -69,14 +72,17 @@ std::optional<value_record> decode_value(std::string_view bytes) {
   record.length_bytes = reader.number<std::uint64_t>();
   record.crc = reader.number<std::uint32_t>();
   record.written_unix_ns = reader.number<std::int64_t>();
-  if (!reader.good() || !level || record.length_bytes > kMaxValueBytes) return std::nullopt;
+  const bool is_owned = kind == kOwnedSmall || kind == kOwnedLarge;
+  if (is_owned) record.owner = reader.number<owner_id>();
+  if (!reader.good() || !level || record.length_bytes > kMaxValueBytes || is_owned != (record.owner != 0))
+    return std::nullopt;
   record.level = level_of_record(*level);
-  if (kind == kSmall) {
+  if (kind == kSmall || kind == kOwnedSmall) {
     record.small_value = reader.rest();
     if (record.small_value.size() != record.length_bytes) return std::nullopt;
     return record;
   }
-  auto pieces = kind == kLarge ? read_pieces(reader) : std::nullopt;
+  auto pieces = kind == kLarge || kind == kOwnedLarge ? read_pieces(reader) : std::nullopt;
   if (!pieces || pieces->empty() || !reader.good_end()) return std::nullopt;
   std::uint64_t room = 0;
   for (const segment& piece : *pieces) room += piece.size_bytes;

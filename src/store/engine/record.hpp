@@ -21,6 +21,7 @@ struct value_record {
   std::uint32_t user_flags = 0;
   std::int64_t written_unix_ns = 0;
   durability level = durability::durable;
+  owner_id owner = 0;            // who wrote it; 0: nobody, or an earlier release
   std::vector<segment> extents;  // large values
   std::string_view small_value;  // else; points into what was decoded
   bool large() const noexcept { return !extents.empty(); }
@@ -42,8 +43,12 @@ struct pool_counts {
 std::string encode(const pool_counts& counts);
 std::optional<pool_counts> decode_counts(std::string_view bytes);
 
+// Records of values say who wrote them. A store becomes so with the first owner that puts a value, and earlier releases,
+// which would take such records for damaged ones, refuse it by its number.
+inline constexpr std::uint32_t kFormatWithOwners = 2;
 struct store_format {
   std::uint32_t number = 1;  // of this layout
+  bool is_known() const noexcept { return number == 1 || number == kFormatWithOwners; }
   std::uint64_t file_bytes = 0;
   std::uint64_t id_high = 0, id_low = 0;  // random, of this store
 };

@@ -33,7 +33,7 @@ struct block_free {
 struct salvage::later_changes final : batch_visitor {
   explicit later_changes(salvage& owner) : target(owner) {}
   void put(std::uint32_t family, std::string_view key, std::string_view value) override {
-    if (family == kCatalogueId && !is_damaged) target.take_pool(key, value);
+    if (family == kCatalogueId && !is_damaged) target.take_catalogue(key, value);
     if (family != kValuesId || key.size() < 5) return;
     if (is_damaged) return doubt(key);
     target.later_[std::string(key)] = std::string(value);
@@ -140,7 +140,8 @@ status salvage::read_log() {
   return {};
 }
 
-void salvage::take_pool(std::string_view key, std::string_view raw) {
+void salvage::take_catalogue(std::string_view key, std::string_view raw) {
+  if (key.size() == 5 && key[0] == 'o') owners_[read_ordered(key.substr(1))] = raw;
   if (key.size() != 5 || key[0] != 'p') return;
   auto pool = decode_pool(raw);
   if (!pool) {
@@ -155,12 +156,12 @@ status salvage::read_catalogue() {
   const auto stored = records_->get(family::catalogue, "f");
   const auto form = stored && *stored ? decode_format(**stored) : std::nullopt;
   if (!form) return failure{EUCLEAN, "store: " + folder_ + ": the index's first record, of the layout, cannot be read"};
-  if (form->number != store_format{}.number)
-    return failure{ENOTSUP, format("store: %s has format %u, this program knows %u", folder_.c_str(), form->number,
-                                   store_format{}.number)};
+  if (!form->is_known())
+    return failure{
+        ENOTSUP, format("store: %s has format %u, this program knows %u", folder_.c_str(), form->number, kFormatWithOwners)};
   file_bytes_ = form->file_bytes;
   status scanned = records_->scan(family::catalogue, "", "", false, [&](std::string_view key, std::string_view raw) {
-    take_pool(key, raw);
+    take_catalogue(key, raw);
     return true;
   });
   if (!scanned) lost_.push_back("settings of pools: " + scanned.error().message);

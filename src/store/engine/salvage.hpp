@@ -28,6 +28,8 @@ class salvage {
   ~salvage();
 
   const std::vector<pool_info>& pools() const noexcept { return pools_; }
+  // Names of those who wrote values; a value's may be missing.
+  const std::map<owner_id, std::string>& owners() const noexcept { return owners_; }
   std::uint64_t extent_file_bytes() const noexcept { return file_bytes_; }
   // Each key whose record is good, in no order. Keys that are lost are added to lost().
   status each(const std::function<void(const std::string& full, const value_record& record)>& take);
@@ -46,7 +48,7 @@ class salvage {
   status read_log();
   status read_catalogue();
   status open_extents();
-  void take_pool(std::string_view key, std::string_view raw);
+  void take_catalogue(std::string_view key, std::string_view raw);
   void report_gap(std::string_view first, std::string_view bound);
 
   struct later_changes;  // of the log, behind what replay reaches
@@ -59,6 +61,7 @@ class salvage {
   std::unique_ptr<extents> space_;
   std::uint64_t file_bytes_ = 0;
   std::vector<pool_info> pools_;
+  std::map<owner_id, std::string> owners_;
   std::map<std::string, std::optional<std::string>> later_;  // key -> its record, or that it was erased
   std::map<std::string, std::string> doubtful_;              // key -> why
   std::set<pool_id> dropped_;

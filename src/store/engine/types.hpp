@@ -64,6 +64,7 @@ using version_t = std::uint64_t;   // engine-wide counter: a later put of a key 
 using session_id = std::uint64_t;  // owner of grants and pins, this run of the engine only
 using grant_id = std::uint64_t;    // an uncommitted value, this run only
 using pin_id = std::uint64_t;      // a value that must stay where it is, this run only
+using owner_id = std::uint32_t;    // who wrote a value (engine::need_owner), as long as the data directory lives; 0: nobody
 
 constexpr std::size_t kMaxPoolNameBytes = 255;
 constexpr std::size_t kMaxKeyBytes = 4096;                         // keys are byte strings, 1..this
@@ -118,6 +119,7 @@ struct put_options {
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
   copy_of copy{};                 // not with a condition
   std::uint64_t ttl_ms = 0;       // in a pool that is a cache: the value is gone after so long; 0: as the pool says
+  owner_id owner = 0;             // whose quota the value counts for, but in a cache
   // put() and put_async(): the value's CRC-32C, by somebody who has just computed it over these very bytes. Believed.
   std::optional<std::uint32_t> known_crc{};
 };
@@ -154,6 +156,7 @@ struct value_info {
   std::int64_t written_unix_ns = 0;  // of the put; for people, nothing is decided by it
   durability level = durability::pool_default;
   tier location = tier::disk;
+  owner_id owner = 0;
 };
 
 struct get_options {
@@ -189,6 +192,8 @@ struct grant {
 struct begin_options {
   bool from_current = false;      // fill the memory with the current value (as far as it goes; zeros behind it)
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
+  // Who will commit: a value that does not fit its quota now is refused before its bytes come. Not the value's owner yet.
+  owner_id owner = 0;
 };
 
 struct commit_options {
@@ -264,6 +269,20 @@ struct pool_info {
   pool_counts_now counts{};
 };
 
+// What an owner of values may hold, over all pools that are no caches.
+struct owner_quota {
+  std::string name;         // "*": every owner without one of its own
+  std::uint64_t bytes = 0;  // of values, keys not counted; 0: as many as there is room for
+  std::uint64_t keys = 0;   // likewise
+};
+struct owner_info {
+  owner_id id = 0;
+  std::string name;
+  std::uint64_t keys = 0, bytes = 0;  // of current values
+  std::uint64_t refused = 0;          // puts, since the engine opened
+  owner_quota quota;
+};
+
 // One operation of a batch.
 struct batch_operation {
   enum class kind : std::uint8_t { put, erase } action = kind::put;
@@ -279,6 +298,7 @@ struct batch_options {
   durability level = durability::pool_default;
   bool atomic = false;  // all or nothing, also across a crash; at most 64 MiB of values, not for volatile ones (ENOTSUP)
   request_key request{};
+  owner_id owner = 0;  // as in put_options
 };
 
 struct batch_item {

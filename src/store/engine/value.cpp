@@ -4,20 +4,20 @@
 namespace pl::store {
 
 value::rare& value::need_rare() {
-  if (shape_ == shape::rare) return *rare_;
+  if (shape_ == has_rare) return *rare_;
   auto made = std::make_unique<rare>();
-  if (shape_ == shape::one_piece) made->segments = std::vector<segment>{{offset_, length_bytes}};
+  if (shape_ == one_piece) made->segments = std::vector<segment>{{offset_, length_bytes}};
   rare_ = made.release();
-  shape_ = shape::rare;
+  shape_ = has_rare;
   return *rare_;
 }
 
 void value::set_segments(const std::vector<segment>& pieces) {
-  if (shape_ == shape::rare || pieces.size() > 1 || length_bytes > arena::kSlotBytes) {
+  if (shape_ == has_rare || pieces.size() > 1 || length_bytes > arena::kSlotBytes) {
     need_rare().segments = pieces;
   } else if (!pieces.empty()) {
     offset_ = pieces.front().offset_bytes;
-    shape_ = shape::one_piece;
+    shape_ = one_piece;
   }
 }
 
@@ -27,6 +27,7 @@ void value::take_identity(const value& source) {
   user_flags = source.user_flags.load();
   written_unix_ns = source.written_unix_ns;
   level = source.level;
+  owner = source.owner;
   if (source.cache() == nullptr) return;
   need_rare().cache = source.rare_->cache;
   rare_->expires_ns = source.rare_->expires_ns;

@@ -35,11 +35,11 @@ class value {
  public:
   // Of so many bytes, nowhere yet.
   static value_ref make(const value_home& home, std::uint64_t length_bytes);
-  value(const value_home& owner, std::uint64_t length) : home_(&owner), length_bytes(length) {}
+  value(const value_home& home, std::uint64_t length) : home_(&home), length_bytes(length & kLengthMask), shape_(nowhere) {}
   ~value() {
     const segment_view pieces = segments();
     home_->memory.release(pieces.span(), is_lasting);
-    if (shape_ != shape::rare) return;
+    if (shape_ != has_rare) return;
     if (owns_extents) home_->space.release(rare_->on_disk.take());
     delete rare_;
   }
@@ -49,8 +49,8 @@ class value {
   bool in_memory() const noexcept { return length_bytes == 0 || !segments().empty(); }
   // In the arena; empty: on disk only.
   segment_view segments() const noexcept {
-    if (shape_ == shape::one_piece) return segment_view(segment{offset_, length_bytes});
-    return shape_ == shape::rare ? segment_view(rare_->segments) : segment_view();
+    if (shape_ == one_piece) return segment_view(segment{offset_, length_bytes});
+    return shape_ == has_rare ? segment_view(rare_->segments) : segment_view();
   }
   // Spans over the segments, in order.
   std::vector<std::span<std::byte>> spans() const {
@@ -62,11 +62,11 @@ class value {
   }
   // Whole blocks on disk.
   const std::vector<segment>& on_disk() const noexcept {
-    return shape_ == shape::rare ? rare_->on_disk.get() : rare_segments::none();
+    return shape_ == has_rare ? rare_->on_disk.get() : rare_segments::none();
   }
-  pool_cache* cache() const noexcept { return shape_ == shape::rare ? rare_->cache.get() : nullptr; }
+  pool_cache* cache() const noexcept { return shape_ == has_rare ? rare_->cache.get() : nullptr; }
   // On the monotonic clock; 0: never.
-  std::uint64_t expires_ns() const noexcept { return shape_ == shape::rare ? rare_->expires_ns : 0; }
+  std::uint64_t expires_ns() const noexcept { return shape_ == has_rare ? rare_->expires_ns : 0; }
   bool has_expired(std::uint64_t now_ns) const noexcept {
     const std::uint64_t end = expires_ns();
     return end != 0 && end <= now_ns;
@@ -78,7 +78,8 @@ class value {
                       user_flags.load(std::memory_order_relaxed),
                       written_unix_ns,
                       level,
-                      in_memory() ? tier::memory : tier::disk};
+                      in_memory() ? tier::memory : tier::disk,
+                      owner};
   }
 
   // ---- By whoever made it, while nobody else has a reference. Pieces that add up to its length; whole blocks.
@@ -87,19 +88,21 @@ class value {
   // (One of more than a slot has its `rare` from set_segments() on. So its extents may be given while another thread reads
   // where it lies in memory.)
   void append_on_disk(const std::vector<segment>& pieces) { need_rare().on_disk.append(pieces); }
-  std::vector<segment> take_on_disk() { return shape_ == shape::rare ? rare_->on_disk.take() : std::vector<segment>(); }
+  std::vector<segment> take_on_disk() { return shape_ == has_rare ? rare_->on_disk.take() : std::vector<segment>(); }
   // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
   void join_cache(const std::shared_ptr<pool_cache>& of_pool, std::uint64_t ttl_ms) {
     if (!of_pool) return;
     need_rare().cache = of_pool;
     rare_->expires_ns = of_pool->expiry_of(ttl_ms);
   }
+  // What a cache holds counts for nobody: its share bounds it, and its policy says what leaves.
+  void join_owner(owner_id writer) noexcept { owner = cache() != nullptr ? 0 : static_cast<std::uint16_t>(writer); }
   // What a copy of this version has, wherever that lies.
   void take_identity(const value& source);
 
  private:
   friend class value_ref;
-  enum class shape : std::uint8_t { nowhere, one_piece, rare };
+  enum shape : unsigned { nowhere, one_piece, has_rare };
   struct rare {
     segment_list segments;
     rare_segments on_disk;
@@ -107,6 +110,8 @@ class value {
     std::uint64_t expires_ns = 0;
   };
   rare& need_rare();
+  static constexpr std::uint64_t kLengthMask = (std::uint64_t{1} << 40) - 1;
+  static_assert(kMaxValueBytes <= kLengthMask);
 
   const value_home* home_;
   union {
@@ -115,7 +120,12 @@ class value {
   };
 
  public:
-  const std::uint64_t length_bytes;
+  std::uint64_t length_bytes : 40;  // never changed
+
+ private:
+  std::uint64_t shape_ : 2;
+
+ public:
   version_t version = 0;
   std::int64_t written_unix_ns = 0;
   std::uint32_t crc = 0;
@@ -123,13 +133,13 @@ class value {
 
  private:
   std::atomic<std::uint32_t> references_{0};
-  shape shape_ = shape::nowhere;
 
  public:
-  // (Each a byte: different threads write them.)
-  bool owns_extents = false;  // else a record of the index does
-  bool is_lasting = false;    // its memory is counted so (arena.hpp)
-  durability level = durability::volatile_;
+  // (A byte of its own: it is written on another thread than what is behind it.)
+  bool owns_extents = false;    // else a record of the index does
+  bool is_lasting : 1 = false;  // its memory is counted so (arena.hpp)
+  durability level : 4 = durability::volatile_;
+  std::uint16_t owner = 0;  // an owner_id: who wrote it
 };
 static_assert(sizeof(value) <= 56, "a heap block has 64 bytes with its head");
 

@@ -168,6 +168,7 @@ void value_writer::finish() {
     return ending_->done(*failed_);
   }
   made_->user_flags = options.user_flags;
+  if (!pool_->cache) made_->join_owner(options.owner);
   auto unit = std::make_unique<commit_unit>();
   unit->pool = pool_;
   unit->level = level;
@@ -263,6 +264,7 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
   value_ref made = value::make(*home, record->length_bytes);
   made->version = record->version, made->crc = record->crc;
   made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
+  made->join_owner(record->owner);
   made->set_on_disk(record->extents);
   // (Lost pieces are given back elsewhere, and nothing reads them.)
   if (space->why_lost(record->extents)) return value_reader::source{std::move(made), nullptr};
@@ -298,7 +300,8 @@ result<std::vector<segment>> engine::impl::allocate_extents(std::uint64_t size_b
   return pieces;
 }
 
-result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes) {
+result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes,
+                                                          owner_id owner) {
   auto found = impl_->need_pool(pool);
   if (!found) return std::move(found).error();
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
@@ -312,6 +315,7 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
                           static_cast<unsigned long long>(limit), format_size(impl_->options.extent_file_bytes).c_str())};
   if (const auto limits = (*found)->options(); limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
+  if (status fits = impl_->check_owner(**found, key, owner, length_bytes); !fits) return std::move(fits).error();
   auto slot = std::make_unique<stream_slot>(impl_->streams);
   if (!slot->taken())
     return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
@@ -351,7 +355,7 @@ result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& 
 // Puts a copy of such a value.
 result<put_result> engine::impl::put_in_windows(engine& owner, pool_id pool, std::string_view key,
                                                 std::span<const std::byte> bytes, const put_options& options) {
-  auto writer = owner.open_writer(pool, key, bytes.size());
+  auto writer = owner.open_writer(pool, key, bytes.size(), options.copy.version == 0 ? options.owner : 0);
   if (!writer) return std::move(writer).error();
   std::uint32_t crc = 0;
   while (!bytes.empty()) {

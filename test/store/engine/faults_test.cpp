@@ -116,6 +116,43 @@ TEST_F(Faults, AFullIndexDiskIsFullNotBroken) {
   expect_sound();
 }
 
+TEST_F(Faults, FailedChangesGiveOwnersBackWhatTheyCounted) {
+  const owner_id ann = store_->need_owner("ann"), bob = store_->need_owner("bob");
+  const pool_id other = make_pool("other", durability::durable);
+  ASSERT_TRUE(store_->put(pool_, "small", pattern_bytes(kSmall, 1), {.owner = ann}));
+  ASSERT_TRUE(store_->put(other, "large", pattern_bytes(kLarge, 1), {.owner = bob}));
+  ASSERT_TRUE(store_->put(other, "volatile", pattern_bytes(kSmall, 1), {.level = durability::volatile_, .owner = bob}));
+  const auto expect_counts = [&](std::uint64_t ann_bytes, std::uint64_t bob_bytes) {
+    for (const owner_info& one : store_->list_owners()) EXPECT_EQ(one.bytes, one.name == "ann" ? ann_bytes : bob_bytes);
+  };
+  expect_counts(kSmall, kLarge + kSmall);
+  fail("write", ".log", ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "new", pattern_bytes(kSmall, 2), {.owner = bob}).code(), ENOSPC);
+  EXPECT_EQ(store_->put(pool_, "small", pattern_bytes(kLarge, 2), {.owner = bob}).code(), ENOSPC);
+  EXPECT_EQ(store_->put(other, "volatile", pattern_bytes(kLarge, 2), {.owner = ann}).code(), ENOSPC);
+  EXPECT_EQ(store_->erase(other, "large").code(), ENOSPC);
+  EXPECT_EQ(store_->delete_pool(other).code(), ENOSPC);
+  const batch_operation both[] = {{.key = "small", .value = as_bytes("x")}, {.key = "new", .value = as_bytes("y")}};
+  for (const bool atomic : {false, true}) {
+    batch_options options;
+    options.atomic = atomic;
+    options.owner = bob;
+    EXPECT_EQ(store_->batch(pool_, both, options).code(), ENOSPC);
+  }
+  expect_counts(kSmall, kLarge + kSmall);
+  heal();
+  int code = ENOSPC;
+  for (int waited = 0; waited < 2000 && code == ENOSPC; ++waited) {
+    code = store_->delete_pool(other).code();
+    if (code != 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(code, 0);
+  expect_counts(kSmall, 0);
+  reopen();
+  expect_counts(kSmall, 0);
+  expect_sound();
+}
+
 TEST_F(Faults, ASyncAfterAFullIndexDiskIsAnErrorOrIsDone) {
   ASSERT_EQ(put("logged", "value", {.level = durability::logged}), 0);
   fail("write", ".log", ENOSPC);

@@ -124,7 +124,7 @@ TEST(Arena, MemoryBehindAValueIsZero) {
 }
 
 value_record sample(bool large) {
-  value_record made{7, large ? 100'000u : 5u, 0x12345678, 9, -5, durability::logged, {}, {}};
+  value_record made{7, large ? 100'000u : 5u, 0x12345678, 9, -5, durability::logged, large ? 3u : 0u, {}, {}};
   if (large) made.extents = {{kBlockBytes, 20 * kBlockBytes}, {100 * kBlockBytes, 5 * kBlockBytes}};
   else made.small_value = "hello";
   return made;

@@ -88,7 +88,7 @@ std::string some_record(unsigned kind, std::mt19937& random) {
   const std::string text(random() % 40, static_cast<char>(random()));
   switch (kind) {
     case 0: {
-      value_record one{number(), 0, word(), word(), 5, durability::logged, {}, {}};
+      value_record one{number(), 0, word(), word(), 5, durability::logged, random() % 2 == 0 ? word() : 0, {}, {}};
       if (random() % 2 == 0) one.small_value = text, one.length_bytes = text.size();
       else one.extents = pieces, one.length_bytes = 1 + random() % 4000;
       for (std::size_t i = 1; i < one.extents.size(); ++i) one.length_bytes += one.extents[i - 1].size_bytes;

@@ -7,7 +7,9 @@
 // in turn) or at a random moment. Which operation of a key was begun and which acknowledged stands in memory that outlives
 // it. The parent opens the store and demands, for each key, the state after some operation between the last acknowledged and
 // the last begun, whole and with its checksum; that index and extents agree; and that volatile values are gone: those of a
-// pool of their own, and those that took the place of durable and logged ones, which must not come back for them.
+// pool of their own, and those that took the place of durable and logged ones, which must not come back for them. Values are
+// of nobody or of two owners in turns, and another pool comes and goes with values of theirs: what each is said to hold is
+// what a scan finds.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -19,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <string>
 #include <thread>
@@ -84,9 +87,11 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
     const std::uint64_t number = history.acknowledged + 1;
     history.begun = number;
     int code = 0;
+    // (A client's name; one number of three is nobody's.)
+    const owner_id owner = number % 3 == 0 ? 0 : store.need_owner(number % 3 == 1 ? "one" : "two");
     if (is_volatile(number)) {
       const auto value = value_of(pool, thread, key, number);
-      code = store.put(pools[pool], name, value, {.level = durability::volatile_}).code();
+      code = store.put(pools[pool], name, value, {.level = durability::volatile_, .owner = owner}).code();
       std::vector<std::byte> back(value.size());
       if (code == 0 && (!store.get(pools[pool], name, back, {.verify = true}) || back != value))
         return complain(shared, "a volatile value is not what was put");
@@ -94,8 +99,8 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
       code = store.erase(pools[pool], name, {.precondition = condition::none}).code();
     } else {
       const auto value = value_of(pool, thread, key, number);
-      code = number % 3 == 0 ? put_as_it_comes(store, pools[pool], name, value, number)
-                             : store.put(pools[pool], name, value).code();
+      code = number % 5 == 0 ? put_as_it_comes(store, pools[pool], name, value, number, {.owner = owner})
+                             : store.put(pools[pool], name, value, {.owner = owner}).code();
     }
     if (code != 0) return complain(shared, "operation answered errno " + std::to_string(code));
     history.acknowledged = number;
@@ -103,6 +108,43 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
     if (random() % 8 == 0 && !store.put(quick, name, value_of(9, thread, key, 1)))
       return complain(shared, "volatile put failed");
   }
+}
+
+// A pool that comes and goes.
+void make_and_drop(engine& store, shared_state& shared) {
+  const owner_id owner = store.need_owner("two");
+  for (std::uint64_t turn = 0;; ++turn) {
+    auto pool = store.find_pool("comes and goes");
+    if (!pool) pool = store.create_pool("comes and goes", {});
+    if (!pool) return complain(shared, pool.error().message);
+    for (const durability level : {durability::logged, durability::durable, durability::volatile_})
+      for (std::uint64_t i = 0; i < 3; ++i)
+        if (auto put = store.put(pool->id, std::to_string(i), value_of(8, 0, i, turn), {.level = level, .owner = owner});
+            !put)
+          return complain(shared, put.error().message);
+    if (status gone = store.delete_pool(pool->id); !gone) return complain(shared, gone.error().message);
+  }
+}
+
+// What the owners are said to hold is what their values are.
+bool check_owners(engine& store) {
+  std::map<owner_id, std::pair<std::uint64_t, std::uint64_t>> found;
+  for (const pool_info& pool : store.list_pools()) {
+    const auto page = store.find(pool.id, {});  // a few dozen keys at most
+    for (const std::string& key : page ? page->keys : std::vector<std::string>{})
+      if (const auto info = store.stat(pool.id, key))
+        ++found[info->owner].first, found[info->owner].second += info->length_bytes;
+  }
+  bool good = true;
+  for (const owner_info& one : store.list_owners()) {
+    const auto& [keys, bytes] = found[one.id];
+    if (one.keys == keys && one.bytes == bytes) continue;
+    std::fprintf(stderr, "torture: %s is said to hold %llu keys with %llu bytes, there are %llu with %llu\n",
+                 one.name.c_str(), static_cast<unsigned long long>(one.keys), static_cast<unsigned long long>(one.bytes),
+                 static_cast<unsigned long long>(keys), static_cast<unsigned long long>(bytes));
+    good = false;
+  }
+  return good;
 }
 
 // Does not return.
@@ -136,6 +178,7 @@ void live_and_die(const std::string& folder, shared_state& shared, const char* p
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < kThreads; ++i)
     threads.emplace_back([&, i] { change_keys(store, pools, quick->id, shared, i, seed * 31 + static_cast<unsigned>(i)); });
+  threads.emplace_back([&] { make_and_drop(store, shared); });
   for (std::thread& thread : threads) thread.join();
   ::_exit(1);  // only an error ends the threads
 }
@@ -197,6 +240,7 @@ bool check(const std::string& folder, shared_state& shared) {
     std::fprintf(stderr, "torture: volatile values survived\n");
     good = false;
   }
+  good = check_owners(store) && good;
   const auto report = store.check(true);
   if (!report || !report->problems.empty()) {
     std::fprintf(stderr, "torture: %s\n", report ? report->problems.front().c_str() : report.error().message.c_str());

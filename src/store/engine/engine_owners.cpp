@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Owners of values: the calls, and what start-up reads of them. What a put changes is counted where it is applied
+// (committer_settle.cpp, engine_write.cpp).
+#include <cerrno>
+
+#include "base/text.hpp"
+#include "store/engine/engine.hpp"
+#include "store/engine/engine_impl.hpp"
+#include "store/engine/owners.hpp"
+
+namespace pl::store {
+
+// Until the first owner puts a value, earlier releases may open the store.
+void engine::impl::name_format_with_owners(store_format now) {
+  if (now.number == kFormatWithOwners) return;
+  now.number = kFormatWithOwners;
+  format_with_owners = encode(now);
+}
+
+// Names of owners, and what each has in a pool.
+status engine::impl::read_owner(std::string_view key, std::string_view raw, owned_counts& owned) {
+  if (key.size() == 5 && key[0] == 'o') writers.restore(read_ordered(key.substr(1)), raw);
+  if (key.size() != 9 || key[0] != 'q') return {};
+  const pool_id pool = read_ordered(key.substr(1));
+  const owner_id owner = read_ordered(key.substr(5));
+  const auto counts = decode_counts(raw);
+  if (!counts) return failure{EUCLEAN, format("store: the counts of owner %u in pool %u are damaged", owner, pool)};
+  owned[pool].emplace_back(owner, *counts);
+  return {};
+}
+
+std::string engine::impl::name_of_owner(owner_id id) const {
+  const owner_state* const found = writers.find(id);
+  return found == nullptr ? std::string() : found->name;
+}
+
+// Refuses early what the commit would refuse, where that spares the bytes' way. Conditions and repeated requests are the
+// commit's matter, so a put that replaces as many bytes of the same owner passes.
+status engine::impl::check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes) {
+  owner_state* const one = pool.cache ? nullptr : writers.find(owner);
+  if (one == nullptr) return {};
+  const auto more_bytes = static_cast<std::int64_t>(length_bytes);
+  status fits = check_quota(*one, 1, one->keys + 1, more_bytes, one->bytes + length_bytes);
+  if (fits) return fits;
+  const auto now = stat(full_key(pool.id, key));
+  if (now && now->owner == owner) {
+    const auto grows = more_bytes - static_cast<std::int64_t>(now->length_bytes);
+    fits = check_quota(*one, 0, one->keys, grows, one->bytes + static_cast<std::uint64_t>(grows));
+  }
+  if (!fits) one->refused.fetch_add(1, std::memory_order_relaxed);
+  return fits;
+}
+
+// ---- Owners ------------------------------------------------------------------------------------------------------------
+
+owner_id engine::need_owner(std::string_view name) { return impl_->writers.need(name); }
+std::string engine::owner_name(owner_id id) const { return impl_->name_of_owner(id); }
+void engine::set_quotas(const std::vector<owner_quota>& quotas) { impl_->writers.set_quotas(quotas); }
+std::vector<owner_info> engine::list_owners() const { return impl_->writers.list(); }
+
+}  // namespace pl::store
