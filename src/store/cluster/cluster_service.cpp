@@ -322,6 +322,7 @@ void cluster_service::heal_from(const std::shared_ptr<healing>& repair) {
       store::put_options same;
       same.level = repair->info.level;
       same.user_flags = repair->info.user_flags;
+      same.owner = repair->info.owner;
       same.copy = {repair->info.version, repair->info.version};
       engine_.put_async(
           repair->pool.id, repair->key, *bytes, same, [this, repair, end](const result<store::put_result>& put) {

@@ -237,6 +237,7 @@ void replicator::send_value(const change& mutation, const peer_name& peer, store
           at_bytes = whole->data();
         }
         const auto memory = memory_at(at_bytes, value.info.length_bytes);
+        const std::string owner = engine_.owner_name(value.info.owner);
         links_.reach(peer, mutation.pool_name, [=, done = std::move(done)](const result<peer_pool>& target) {
           if (!target) {
             let_go();
@@ -249,6 +250,7 @@ void replicator::send_value(const change& mutation, const peer_name& peer, store
           auto one = target->connection->make_put(target->pool, mutation.key, memory, options);
           if (!mutation.request.empty()) one->fields.request_number = {mutation.request.client, mutation.request.sequence};
           one->fields.copy = terms;
+          if (!owner.empty()) one->fields.owner = owner;
           one->callback = [done, let_go, whole](store_client::operation& ended) {
             let_go();
             done(status_of(ended));

@@ -271,6 +271,7 @@ struct tail {
   std::optional<std::uint64_t> ttl_ms;        // put, commit: into a cache
   std::optional<std::string> ucx_transports;  // path::ucx: the transports that carried the value
   std::optional<device_part> device;          // flag::device
+  std::optional<std::string> owner;           // with copy: the principal that put the value
   bool operator==(const tail&) const = default;
 };
 

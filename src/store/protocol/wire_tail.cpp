@@ -35,6 +35,7 @@ enum field : std::uint16_t {
   kStatistics = 23,
   kTtl = 24 | kMandatory,
   kDevicePart = 25 | kMandatory,
+  kOwner = 26,  // servers of earlier releases skip it
 };
 
 void add(std::string& out, std::uint16_t type, std::string_view bytes) {
@@ -253,6 +254,9 @@ bool read_field(std::uint16_t type, byte_reader& reader, tail& out) {
       device.offset = reader.number<std::uint64_t>();
       return true;
     }
+    case kOwner:
+      out.owner.emplace(reader.rest());
+      return true;
     case kUcxTransports:
       out.ucx_transports.emplace(reader.rest());
       return true;
@@ -317,6 +321,7 @@ std::string encode_tail(const tail& fields) {
   if (const auto& device = fields.device)
     add_numbers(out, kDevicePart, device->memory, device->slot, device->ticket, device->offset);
   if (fields.ucx_transports) add(out, kUcxTransports, *fields.ucx_transports);
+  if (fields.owner) add(out, kOwner, *fields.owner);
   add_lists(out, fields);
   return out;
 }

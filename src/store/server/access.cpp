@@ -31,6 +31,10 @@ std::pair<std::string_view, std::string_view> split(std::string_view entry) {
 
 }  // namespace
 
+bool is_principal(std::string_view text) {
+  return text == "*" || text == "tcp" || text.starts_with("uid:") || text.starts_with("cert:") || text.starts_with("cn:");
+}
+
 status check_access_list(std::string_view list) {
   // Answers carry the list beside other fields.
   constexpr std::size_t kMaxListBytes = 8192;
@@ -39,9 +43,7 @@ status check_access_list(std::string_view list) {
   while (!list.empty()) {
     const auto entry = take(list, ',');
     const auto [principal, permission] = split(entry);
-    const bool known = principal == "*" || principal == "tcp" || principal.starts_with("uid:") ||
-                       principal.starts_with("cert:") || principal.starts_with("cn:");
-    if (!known || permission.find_first_not_of("rwa") != std::string_view::npos || permission.empty())
+    if (!is_principal(principal) || permission.find_first_not_of("rwa") != std::string_view::npos || permission.empty())
       return failure{
           EINVAL,
           format("access \"%.*s\" is not PRINCIPAL=RIGHTS with a principal of uid:N, cert:URI, cn:NAME, tcp or * and "

@@ -24,6 +24,8 @@ struct rights {
   bool read = false, write = false, admin = false;
 };
 
+// Whether the text names one, or everybody.
+bool is_principal(std::string_view text);
 // EINVAL: the list is not of the form above.
 status check_access_list(std::string_view list);
 // Precondition: the list has been checked.

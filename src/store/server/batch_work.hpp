@@ -12,9 +12,9 @@
 
 namespace pl::store_server {
 
-// The options of the item with that number in its frame.
-store::put_options options_of_item(const store_protocol::tail& fields, const store_protocol::batch_item& one,
-                                   std::size_t number, std::uint16_t request_group);
+// The options of the item with that number in its frame, whose own ones are `frame`.
+store::put_options options_of_item(const store::put_options& frame, const store_protocol::batch_item& one,
+                                   std::size_t number);
 
 // Outcomes come on any thread, each into a place of its own; the last one sends the answer.
 struct session::batch_work {

@@ -52,42 +52,55 @@ void engine_text(std::string& out, const store::engine_stats& engine) {
   gauge(out, "peerlane_store_full", "1 while puts find no room.", engine.full);
 }
 
-// Families of the pools that have something to tell. Thousands of pools do not fit a frame: the list ends before.
-void pools_text(std::string& out, const std::vector<store::pool_info>& pools) {
+template <class Subject>
+struct labelled_family {
+  const char* name;
+  const char* type;
+  const char* help;
+  std::uint64_t (*number)(const Subject& subject);
+};
+
+constexpr labelled_family<store::pool_info> kPoolFamilies[] = {
+    {"keys", "gauge", "Keys of the pool.", [](const store::pool_info& pool) { return pool.keys; }},
+    {"bytes", "gauge", "Bytes of the pool's values.", [](const store::pool_info& pool) { return pool.bytes; }},
+    {"hits_total", "counter", "Gets whose key was there.", [](const store::pool_info& pool) { return pool.counts.hits; }},
+    {"misses_total", "counter", "Gets whose key was not there.",
+     [](const store::pool_info& pool) { return pool.counts.misses; }},
+    {"evicted_total", "counter", "Values of a cache that left for others.",
+     [](const store::pool_info& pool) { return pool.counts.evicted; }},
+    {"evicted_bytes_total", "counter", "Their bytes.",
+     [](const store::pool_info& pool) { return pool.counts.evicted_bytes; }},
+    {"expired_total", "counter", "Values of a cache whose time had passed.",
+     [](const store::pool_info& pool) { return pool.counts.expired; }},
+    {"spilled_total", "counter", "Values of a cache that left memory for the disk.",
+     [](const store::pool_info& pool) { return pool.counts.spilled; }},
+    {"memory_bytes", "gauge", "Memory that a cache takes.",
+     [](const store::pool_info& pool) { return pool.counts.memory_bytes; }},
+    {"disk_bytes", "gauge", "Disk that a cache takes.", [](const store::pool_info& pool) { return pool.counts.disk_bytes; }},
+};
+
+constexpr labelled_family<store::owner_info> kPrincipalFamilies[] = {
+    {"keys", "gauge", "Keys whose values the principal has put.", [](const store::owner_info& one) { return one.keys; }},
+    {"bytes", "gauge", "Bytes of these values.", [](const store::owner_info& one) { return one.bytes; }},
+    {"quota_keys", "gauge", "Keys that it may hold.", [](const store::owner_info& one) { return one.quota.keys; }},
+    {"quota_bytes", "gauge", "Bytes that it may hold.", [](const store::owner_info& one) { return one.quota.bytes; }},
+    {"refused_total", "counter", "Puts beyond its quota.", [](const store::owner_info& one) { return one.refused; }},
+};
+
+// Families of the pools or principals that have something to tell. Thousands of them do not fit a frame: the list ends
+// before.
+template <class Subject, std::size_t kCount>
+void labelled_text(std::string& out, const labelled_family<Subject> (&families)[kCount], const char* label,
+                   const std::vector<Subject>& subjects) {
   constexpr std::size_t kMaxBytes = std::size_t{2} << 20;
-  struct pool_family {
-    const char* name;
-    const char* type;
-    const char* help;
-    std::uint64_t (*number)(const store::pool_info& pool);
-  };
-  static constexpr pool_family kFamilies[] = {
-      {"keys", "gauge", "Keys of the pool.", [](const store::pool_info& pool) { return pool.keys; }},
-      {"bytes", "gauge", "Bytes of the pool's values.", [](const store::pool_info& pool) { return pool.bytes; }},
-      {"hits_total", "counter", "Gets whose key was there.", [](const store::pool_info& pool) { return pool.counts.hits; }},
-      {"misses_total", "counter", "Gets whose key was not there.",
-       [](const store::pool_info& pool) { return pool.counts.misses; }},
-      {"evicted_total", "counter", "Values of a cache that left for others.",
-       [](const store::pool_info& pool) { return pool.counts.evicted; }},
-      {"evicted_bytes_total", "counter", "Their bytes.",
-       [](const store::pool_info& pool) { return pool.counts.evicted_bytes; }},
-      {"expired_total", "counter", "Values of a cache whose time had passed.",
-       [](const store::pool_info& pool) { return pool.counts.expired; }},
-      {"spilled_total", "counter", "Values of a cache that left memory for the disk.",
-       [](const store::pool_info& pool) { return pool.counts.spilled; }},
-      {"memory_bytes", "gauge", "Memory that a cache takes.",
-       [](const store::pool_info& pool) { return pool.counts.memory_bytes; }},
-      {"disk_bytes", "gauge", "Disk that a cache takes.",
-       [](const store::pool_info& pool) { return pool.counts.disk_bytes; }},
-  };
-  for (const pool_family& one : kFamilies) {
-    const std::string name = std::string("peerlane_store_pool_") + one.name;
+  for (const auto& one : families) {
+    const std::string name = format("peerlane_store_%s_%s", label, one.name);
     bool begun = false;
-    for (const store::pool_info& pool : pools) {
-      const std::uint64_t now = one.number(pool);
+    for (const Subject& subject : subjects) {
+      const std::uint64_t now = one.number(subject);
       if (now == 0 || out.size() > kMaxBytes) continue;
       if (!std::exchange(begun, true)) family(out, name.c_str(), one.type, one.help);
-      out += format("%s{pool=\"%s\"} %llu\n", name.c_str(), metric_label(pool.name).c_str(),
+      out += format("%s{%s=\"%s\"} %llu\n", name.c_str(), label, metric_label(subject.name).c_str(),
                     static_cast<unsigned long long>(now));
     }
   }
@@ -117,7 +130,8 @@ void metrics::bytes(store_protocol::path way, bool into_store, std::uint64_t cou
   bytes_[static_cast<std::size_t>(way)][into_store].fetch_add(count, std::memory_order_relaxed);
 }
 
-std::string metrics::text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools) const {
+std::string metrics::text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools,
+                          const std::vector<store::owner_info>& principals) const {
   std::string out;
   family(out, "peerlane_store_operation_seconds", "histogram", "Time from a request's last byte to its answer.");
   for (std::size_t op = 1; op < kOps; ++op) {
@@ -173,7 +187,8 @@ std::string metrics::text(const store::engine_stats& engine, const std::vector<s
           watch_lost.load());
   gauge(out, "peerlane_store_orphans", "Sessions without connection whose process lives.", orphans.load());
   engine_text(out, engine);
-  pools_text(out, pools);
+  labelled_text(out, kPoolFamilies, "pool", pools);
+  labelled_text(out, kPrincipalFamilies, "principal", principals);
   return out;
 }
 

@@ -34,7 +34,8 @@ class metrics {
   std::atomic<std::int64_t> orphans{0};  // sessions of vanished connections whose process may still touch the arena
 
   // Prometheus' text format, version 0.0.4.
-  std::string text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools = {}) const;
+  std::string text(const store::engine_stats& engine, const std::vector<store::pool_info>& pools = {},
+                   const std::vector<store::owner_info>& principals = {}) const;
 
  private:
   static constexpr std::size_t kOps = static_cast<std::size_t>(store_protocol::opcode::last) + 1;

@@ -226,6 +226,7 @@ struct server::state {
   watch_hub watches{std::uint64_t{std::random_device()()} << 31 | 1};
   std::unique_ptr<store::engine> engine;
   std::unique_ptr<store_cluster::value_service> plain;
+  std::unique_ptr<quotas> limits;
   std::unique_ptr<store_cluster::cluster_service> cluster;  // null: a single store
   fair_workers blocking;
   std::vector<std::unique_ptr<event_loop>> loops;
@@ -267,6 +268,7 @@ struct server::state {
   bool has_descriptors(int newest);
   void serve_scrape(tcp::socket peer);
   void reload();
+  void reload_quotas();
   void await_reload();
   void begin_stop();
   void end_when_empty();
@@ -342,6 +344,9 @@ status server::state::open() {
   if (auto opened = open_engine(); !opened) return opened;
   orphans = std::make_unique<orphaned_sessions>(home(), *engine, counters);
   plain = std::make_unique<store_cluster::value_service>(*engine);
+  auto given = parse_quotas(config.quotas);
+  if (!given) return given.error();
+  limits = std::make_unique<quotas>(*engine, *std::move(given));
   std::random_device random;
   instance = (std::uint64_t{random()} << 31 | random() >> 1) | 1;  // JSON readers elsewhere may know signed numbers only
   // Before others can hear of this server they must be able to reach it.
@@ -362,6 +367,7 @@ status server::state::open() {
   parts->device_refusal = counters.device_refusal = open_device();
   parts->device = device.get();
   parts->sums = &sums;
+  parts->quotas = limits.get();
   parts->ended = [this](session* gone) {
     {
       const std::lock_guard hold(sessions_lock);
@@ -474,9 +480,18 @@ void server::state::serve_scrape(tcp::socket peer) {
   if (scrapes >= kMaxScrapes) return;
   const auto one = std::make_shared<scrape>(std::move(peer), scrapes);
   asio::post(one->socket.get_executor(), [this, one] {
-    one->start(counters.text(engine->stats(), engine->list_pools()) + parts->values.metrics(),
+    one->start(counters.text(engine->stats(), engine->list_pools(), limits->list()) + parts->values.metrics(),
                std::chrono::seconds(config.hello_timeout_s));
   });
+}
+
+// A file that cannot be read, or is wrong anywhere, leaves things as they are.
+void server::state::reload_quotas() {
+  if (config.quotas_file.empty()) return;
+  const auto next = read_quotas(config.quotas_file);
+  if (next) limits->set(*next);
+  log.write(next ? event_log::level::info : event_log::level::error, "quotas_reloaded",
+            {{"outcome", next ? format("%zu quotas", next->size()) : "the earlier ones stay: " + next.error().message}});
 }
 
 // New connections use the new certificates; open ones keep theirs.
@@ -484,6 +499,7 @@ void server::state::reload() {
   if (const status opened = log.reopen(); !opened)
     log.write(event_log::level::error, "log_not_reopened", {{"why", opened.error().message}});
   else log.write(event_log::level::info, "log_reopened", {{"log", config.log.empty() ? "standard error" : config.log}});
+  reload_quotas();
   if (config.tls.certificate.empty()) return;
   auto made = make_tls_context(config.tls);
   if (made) tls = *std::move(made);

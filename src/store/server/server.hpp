@@ -24,7 +24,8 @@ class server {
   status run();
   // From any thread.
   void stop();
-  // From any thread: reads the TLS files again, for connections from then on.
+  // From any thread: reads the TLS files again, for connections from then on, and server_config::quotas_file, for puts from
+  // then on.
   void reload();
   // run() then ends on SIGTERM and SIGINT too, and SIGHUP is reload().
   void stop_on_signals();

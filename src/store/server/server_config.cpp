@@ -13,6 +13,7 @@
 #include "store/client/slot_map.hpp"
 #include "store/client/ucx_value_stream.hpp"
 #include "store/protocol/endpoint_text.hpp"
+#include "store/server/quotas.hpp"
 
 namespace pl::store_server {
 namespace {
@@ -58,6 +59,9 @@ const field kFields[] = {
      "named"},
     {"mappers", &server_config::mappers, "principals that may map the memory tier (shm-direct)"},
     {"map_readers", &server_config::map_readers, "principals that may map it to read: shm-direct for their gets alone"},
+    {"quotas", &server_config::quotas,
+     "what principals may hold over all pools but caches: \"PRINCIPAL bytes=SIZE keys=COUNT\"; *: each that has no line of "
+     "its own; read again at SIGHUP"},
     {"cluster", &server_config::cluster, "addresses of etcd, http(s)://HOST:PORT: this server is one of a cluster"},
     {"cluster_tls_authority", &etcd_tls::authority, "authority that signed etcd's certificate, PEM: for https"},
     {"cluster_tls_certificate", &etcd_tls::certificate, "this server's certificate for etcd, PEM, if etcd wants one"},
@@ -248,6 +252,7 @@ status check(const server_config& config) {
     return wrong("extent_file_bytes", "0, or 4194304 and more");
   if (config.read_only && !config.cluster.empty())
     return failure{EINVAL, "a server of a cluster takes puts: leave read_only out"};
+  if (auto quotas = parse_quotas(config.quotas); !quotas) return wrong("quotas", quotas.error().message);
   const auto& tls = config.tls;
   const int given = !tls.certificate.empty() + !tls.key.empty() + !tls.client_authority.empty();
   if (given != 0 && given != 3)
@@ -286,6 +291,7 @@ std::string config_schema() {
     properties[one.name] = std::visit(describe{}, one.destination);
     properties[one.name]["description"] = one.meaning;
   }
+  properties["quotas"]["items"]["pattern"] = "^(\\*|tcp|(uid|cert|cn):.*)( +(bytes|keys)=[0-9]+[A-Za-z]*)*$";
   properties["log_level"]["enum"] = kLogLevels;
   properties["ucx"]["enum"] = kUcxModes;
   properties["socket_mode"]["enum"] = kSocketModes;

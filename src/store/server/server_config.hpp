@@ -24,10 +24,12 @@ struct server_config {
   tls_files tls;                             // all three or none
   std::vector<std::string> admins, mappers;  // principals (access.hpp); empty: the defaults
   std::vector<std::string> map_readers;
-  std::string ucx = "auto";     // large values by UCX: off; auto: where RDMA joins server and client; on: any transport
-  bool gpu_direct = true;       // the server moves device memory of local clients by DMA channels of its own
-  bool ucx_beside_tls = false;  // also for TLS connections, although UCX does not encrypt
-  std::string log;              // file; empty: standard error
+  std::vector<std::string> quotas;  // of principals (quotas.hpp); empty: none
+  std::string quotas_file;          // the file that reload() reads them from again; empty: they stay (no field of the file)
+  std::string ucx = "auto";         // large values by UCX: off; auto: where RDMA joins server and client; on: any transport
+  bool gpu_direct = true;           // the server moves device memory of local clients by DMA channels of its own
+  bool ucx_beside_tls = false;      // also for TLS connections, although UCX does not encrypt
+  std::string log;                  // file; empty: standard error
   std::string log_level = "info";
 
   // A server of a cluster (docs/store-cluster.md); empty: of itself alone.

@@ -27,6 +27,7 @@
 #include "store/server/metrics.hpp"
 #include "store/server/orphaned_sessions.hpp"
 #include "store/server/outbox.hpp"
+#include "store/server/quotas.hpp"
 #include "store/server/receive_buffer.hpp"
 #include "store/server/server_config.hpp"
 #include "store/server/transport.hpp"
@@ -57,8 +58,6 @@ inline thread_local const asio::io_context* served_here = nullptr;
 // The transfers of this thread to and from device memory. Null: it does not look for work.
 inline thread_local device_queue* transfers_here = nullptr;
 
-store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group);
-
 // The objects that all sessions of a server share; they outlive the sessions.
 struct server_parts {
   store::engine& engine;
@@ -81,6 +80,7 @@ struct server_parts {
   device_mover* device = nullptr;  // null: no DMA channels, `device_refusal` says why
   std::string device_refusal;
   store_client::checksum_pool* sums = nullptr;
+  const class quotas* quotas = nullptr;
 };
 
 class session : public std::enable_shared_from_this<session> {
@@ -224,6 +224,10 @@ class session : public std::enable_shared_from_this<session> {
   store_cluster::value_service& service_for(const pending_request& request) {
     return request.fields.copy ? parts_.copies : parts_.values;
   }
+  // Whose quota the value counts for: the client's, or, of a copy from another server, that of who had put it there.
+  store::owner_id owner_of(const store_protocol::tail& fields) const;
+  // Of every request that stores something.
+  store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) const;
   status admits(const pending_request& request, std::string_view key, bool writes);
   bool may_still_write(std::uint32_t pool) const;
   failure no_right_any_more(std::uint32_t pool) const;
@@ -397,6 +401,7 @@ class session : public std::enable_shared_from_this<session> {
   std::unordered_map<std::uint64_t, std::shared_ptr<watching>> watches_;  // by token
   std::shared_ptr<device_imports> imports_;                               // null: the client has handed over nothing
   store::session_id engine_session_ = 0;
+  mutable store::owner_id owner_ = 0;  // of this client, once it was asked for
 };
 
 template <class Then>

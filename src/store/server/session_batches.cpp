@@ -67,9 +67,8 @@ void session::batch_item_done(const request_ptr& request, const std::shared_ptr<
   run_on_home_thread([me = shared_from_this(), request, work] { me->answer(request, status{}, {}, work->body()); });
 }
 
-store::put_options options_of_item(const store_protocol::tail& fields, const batch_item& one, std::size_t number,
-                                   std::uint16_t request_group) {
-  store::put_options out = put_options_of(fields, request_group);
+store::put_options options_of_item(const store::put_options& frame, const batch_item& one, std::size_t number) {
+  store::put_options out = frame;
   out.precondition = static_cast<store::condition>(one.only.kind);
   out.expected_version = one.only.version;
   out.user_flags = one.user_flags;
@@ -81,7 +80,8 @@ store::put_options options_of_item(const store_protocol::tail& fields, const bat
 void session::batch_put(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
                         const batch_item& one) {
   const auto pool = request->head.pool_id;
-  const auto options = options_of_item(request->fields, one, number, parts_.values.request_group(pool, one.key));
+  const auto options =
+      options_of_item(put_options_of(request->fields, parts_.values.request_group(pool, one.key)), one, number);
   parts_.values.put_async(
       pool, one.key, std::as_bytes(std::span(one.value)), options,
       [me = shared_from_this(), request, work, number, bytes = one.value.size()](result<store::put_result> done) {
@@ -100,7 +100,8 @@ void session::batch_put(const request_ptr& request, const std::shared_ptr<batch_
 void session::batch_erase(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
                           const batch_item& one) {
   const auto pool = request->head.pool_id;
-  const auto given = options_of_item(request->fields, one, number, parts_.values.request_group(pool, one.key));
+  const auto given =
+      options_of_item(put_options_of(request->fields, parts_.values.request_group(pool, one.key)), one, number);
   store::erase_options options;
   options.level = given.level;
   options.precondition = given.precondition == store::condition::none ? store::condition::if_present : given.precondition;
@@ -181,7 +182,7 @@ void session::batch_atomic(const request_ptr& request, const std::vector<batch_i
     sizes.push_back(one.value.size());  // of an erase none
   }
   const auto given = put_options_of(request->fields, parts_.values.request_group(request->head.pool_id, items.front().key));
-  const store::batch_options options{given.level, true, given.request};
+  const store::batch_options options{given.level, true, given.request, given.owner};
   parts_.values.batch_async(
       request->head.pool_id, list, options,
       [me = shared_from_this(), request, puts, sizes = std::move(sizes)](result<store::batch_result> done) {

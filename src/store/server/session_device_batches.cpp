@@ -121,7 +121,9 @@ void session::put_device_batch(const device_batch_ptr& one) {
       one->fail(i, admitted.error());
       continue;
     }
-    auto begun = parts_.engine.begin_put(engine_session_, pool, item.key, item.room, {});
+    store::begin_options options;
+    options.owner = owner_of(one->request->fields);
+    auto begun = parts_.engine.begin_put(engine_session_, pool, item.key, item.room, options);
     if (!begun) {
       one->fail(i, begun.error());
       continue;
@@ -215,7 +217,8 @@ void session::commit_device_item(const device_batch_ptr& one, std::size_t i) {
   const auto pool = one->request->head.pool_id;
   const std::string_view key = one->items[i].key;
   store::commit_options options;
-  options.put = options_of_item(one->request->fields, one->items[i], i, parts_.values.request_group(pool, key));
+  options.put =
+      options_of_item(put_options_of(one->request->fields, parts_.values.request_group(pool, key)), one->items[i], i);
   options.take_crc = one->is_summed;
   options.crc32c = value.crc;
   parts_.values.commit_async(engine_session_, value.id, pool, key, options,

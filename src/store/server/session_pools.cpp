@@ -247,14 +247,16 @@ void session::pool_delete(const request_ptr& request, std::string name) {
       });
 }
 
-// Of the pools that the client may open.
+// Of the pools that the client may open, and of itself; of all principals for an admin.
 void session::stats(const request_ptr& request) {
   auto pools = parts_.engine.list_pools();
   std::erase_if(pools, [&](const store::pool_info& pool) {
     const rights may = parts_.access.rights_of(wire_->other(), policy_of(pool));
     return !may.read && !may.write && !may.admin;
   });
-  answer(request, {}, {}, parts_.counters.text(parts_.engine.stats(), pools) + parts_.values.metrics());
+  const bool sees_all = parts_.access.is_admin(wire_->other());
+  const auto held = parts_.quotas->list(sees_all ? std::string() : wire_->other().principal);
+  answer(request, {}, {}, parts_.counters.text(parts_.engine.stats(), pools, held) + parts_.values.metrics());
 }
 
 // By name, from behind `after` on; what does not fit the frame comes in the next page.

@@ -36,9 +36,10 @@ void session::put_in_windows(const request_ptr& request, std::string_view key) {
 
 void session::open_writer(const std::shared_ptr<upload>& one) {
   waiting_for_room_ = true;  // its frames come next
-  parts_.blocking.post(fair_workers::kind::brief, wire_->other().principal, this, [me = shared_from_this(), one] {
+  const store::owner_id owner = owner_of(one->request->fields);
+  parts_.blocking.post(fair_workers::kind::brief, wire_->other().principal, this, [me = shared_from_this(), one, owner] {
     const auto& head = one->request->head;
-    auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes);
+    auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes, owner);
     me->run_on_home_thread([me, one, made = std::move(made)] {
       me->waiting_for_room_ = false;
       if (made.code() == ENOSPC && me->may_wait(*one->request))

@@ -25,7 +25,13 @@ static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>
 
 }  // namespace
 
-store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) {
+store::owner_id session::owner_of(const store_protocol::tail& fields) const {
+  if (fields.copy) return parts_.quotas->owner_of(fields.owner.value_or(""));
+  if (owner_ == 0) owner_ = parts_.quotas->owner_of(wire_->other().principal);
+  return owner_;
+}
+
+store::put_options session::put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) const {
   store::put_options out;
   if (fields.level) out.level = *fields.level;
   if (fields.only) {
@@ -36,6 +42,7 @@ store::put_options put_options_of(const store_protocol::tail& fields, std::uint1
   if (fields.ttl_ms) out.ttl_ms = *fields.ttl_ms;
   if (fields.request_number) out.request = {fields.request_number->client, fields.request_number->number, request_group};
   if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
+  out.owner = owner_of(fields);
   return out;
 }
 
@@ -233,6 +240,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
     options.from_current = true;
   }
   if (auto may = may_hold(length); !may) return may.error();
+  if (!request.fields.copy) options.owner = owner_of(request.fields);  // a copy has been admitted elsewhere
   return parts_.engine.begin_put(engine_session_, pool, key, length, options);
 }
 

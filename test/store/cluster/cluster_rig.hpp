@@ -66,6 +66,7 @@ class cluster_rig {
     one->config.lease_s = kLeaseSeconds;
     one->config.repair_s = 0;
     one->config.ucx = ucx;
+    one->config.quotas = quotas;
     one->start();
   }
   // Gives its lease back, as on SIGTERM.
@@ -108,7 +109,8 @@ class cluster_rig {
     return made ? *made : 0;
   }
 
-  std::string ucx = "auto";  // of servers that start from now on
+  std::string ucx = "auto";         // of servers that start from now on
+  std::vector<std::string> quotas;  // likewise
 
  private:
   std::string folder_;

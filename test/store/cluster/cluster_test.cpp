@@ -38,6 +38,42 @@ std::string read_back(router& cluster, std::uint32_t pool, const std::string& ke
   return out == wanted ? "" : key + " has other bytes";
 }
 
+// Each server counts what lies on it for the principal that put it, also what came as a copy, and what a server was filled
+// with that has lost its disk.
+TEST_F(cluster_servers, CopiesCountForWhoPutThem) {
+  cluster_rig rig;
+  rig.quotas = {"* bytes=1M keys=40"};  // clients of this host come by the socket
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  std::uint64_t bytes = 0;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    const auto done = put(*all, pool, "key" + std::to_string(i), value_of(i, i % 10 == 0 ? 100'000 : 64));
+    ASSERT_EQ(done.status, 0) << done.text;
+    bytes += i % 10 == 0 ? 100'000 : 64;
+  }
+  const auto expect_counts = [&](std::uint64_t keys) {
+    for (const char* name : {"a", "b"})
+      for (const auto& one : rig.server(name).server().engine().list_owners()) {
+        EXPECT_EQ(one.name, "uid:" + std::to_string(geteuid()));
+        EXPECT_EQ(one.keys, keys) << name;
+        EXPECT_EQ(one.bytes, bytes) << name;
+      }
+  };
+  expect_counts(40);
+  EXPECT_EQ(put(*all, pool, "one more", value_of(1)).status, EDQUOT);
+  ASSERT_EQ(all->erase(pool, "key10").status, 0);
+  bytes -= 100'000;
+  expect_counts(39);
+  rig.stop("b");
+  rig.put_disk_aside("b");
+  rig.start("b");
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  expect_counts(39);
+  EXPECT_EQ(rig.server("b").server().engine().list_owners().size(), 1u);
+}
+
 TEST_F(cluster_servers, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
   cluster_rig rig;
   for (const char* name : {"a", "b", "c"}) rig.start(name);

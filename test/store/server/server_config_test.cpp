@@ -107,6 +107,12 @@ void values_for(const json& rules, std::vector<json>& good, std::vector<json>& b
   }
   if (type == "boolean") good = {true, false};
   if (type == "array") good = {json::array(), json::array({"uid:1", "x"})};
+  if (type == "array" && rules["items"].contains("pattern")) {
+    good = {json::array(), json::array({"uid:1 bytes=10G keys=1M", "* keys=5", "cn:A B", "cert:x://y=z bytes=1"})};
+    for (const char* text : {"x", "uid:1 bytes=x", "uid:1 keys=-1", "bytes=5", "uid:1 keys=30000000000G", ""})
+      bad.push_back(json::array({text}));
+    bad.push_back(json::array({"tcp keys=1", "tcp keys=2"}));
+  }
   if (type == "string") good = {rules.contains("enum") ? rules["enum"][1] : json("none")};
   if (type == "string" && rules.contains("enum")) bad.push_back("x");
   if (type != "integer") return;

@@ -241,6 +241,25 @@ TEST_F(store_ucx, AccessListsHoldForItToo) {
   EXPECT_EQ(put(*store_, read_only, "k", random_value(1'000'000, 1)).status, EACCES);
 }
 
+TEST_F(store_ucx, QuotasHoldForItToo) {
+  rig_.stop();
+  rig_.config.quotas = {"tcp bytes=2000000"};
+  rig_.start();
+  ASSERT_TRUE(comes_true([&] { return store_->run(store_->make_plain(opcode::ping, 0, {})).status == 0; }));
+  ASSERT_EQ(store_->why_no_ucx(), "");
+  const auto value = random_value(1'000'000, 1);
+  for (const char* key : {"1", "2", "2"}) {
+    const auto done = put(*store_, pool_, key, value);
+    ASSERT_EQ(done.status, 0) << done.text;
+    ASSERT_EQ(done.result.way, path::ucx);
+  }
+  EXPECT_EQ(put(*store_, pool_, "3", value).status, EDQUOT);
+  const auto owners = rig_.server().engine().list_owners();
+  ASSERT_EQ(owners.size(), 1u);
+  EXPECT_EQ(owners[0].keys, 2u);
+  EXPECT_EQ(owners[0].bytes, 2'000'000u);
+}
+
 TEST(store_ucx_choice, NoLibraryIsSaidAndTcpIsUsed) {
   const environment gone("PEERLANE_UCX_LIBRARY", "/nonexistent/libucp.so.0");
   store_rig rig;

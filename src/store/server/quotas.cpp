@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/server/quotas.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "base/text.hpp"
+#include "store/server/access.hpp"
+#include "store/server/server_config.hpp"
+
+namespace pl::store_server {
+namespace {
+
+// "5000", "5k", "1M", "2G": powers of 1000.
+std::optional<std::uint64_t> parse_count(std::string_view text) {
+  constexpr std::string_view kUnits = "kMG";
+  std::uint64_t unit = 1;
+  if (const auto found = text.empty() ? std::string_view::npos : kUnits.find(text.back()); found != std::string_view::npos) {
+    for (std::size_t i = 0; i <= found; ++i) unit *= 1000;
+    text.remove_suffix(1);
+  }
+  const auto number = parse_integer(text);
+  if (!number || *number < 0 || static_cast<std::uint64_t>(*number) > ~std::uint64_t{0} / unit) return std::nullopt;
+  return static_cast<std::uint64_t>(*number) * unit;
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  return text;
+}
+
+// Takes words off the end, because a principal's name may hold spaces.
+std::optional<store::owner_quota> parse_quota(std::string_view line) {
+  store::owner_quota out;
+  for (line = trim(line);;) {
+    const auto space = line.rfind(' ');
+    const auto word = space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
+    const bool is_bytes = word.starts_with("bytes="), is_keys = word.starts_with("keys=");
+    if (!is_bytes && !is_keys) break;
+    const auto number = is_bytes ? parse_size(word.substr(6)) : parse_count(word.substr(5));
+    if (!number) return std::nullopt;
+    (is_bytes ? out.bytes : out.keys) = *number;
+    line = trim(line.substr(0, space));
+  }
+  out.name = line;
+  if (!is_principal(line)) return std::nullopt;
+  return out;
+}
+
+}  // namespace
+
+result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::string>& lines) {
+  std::vector<store::owner_quota> out;
+  std::set<std::string> names;
+  for (const std::string& line : lines) {
+    auto one = parse_quota(line);
+    if (!one)
+      return failure{EINVAL, format("quota \"%s\" is not PRINCIPAL [bytes=SIZE] [keys=COUNT] with a principal of uid:N, "
+                                    "cert:URI, cn:NAME, tcp or *, like \"uid:1000 bytes=10G keys=1M\"",
+                                    line.c_str())};
+    if (!names.insert(one->name).second)
+      return failure{EINVAL, format("quota \"%s\": there is another one of %s", line.c_str(), one->name.c_str())};
+    out.push_back(*std::move(one));
+  }
+  return out;
+}
+
+result<std::vector<store::owner_quota>> read_quotas(const std::string& config_file) {
+  std::ifstream file(config_file);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return failure{EIO, "config file " + config_file + " cannot be read"};
+  server_config next;
+  if (auto done = read_config(text.str(), next); !done) return done.error();
+  return parse_quotas(next.quotas);
+}
+
+quotas::quotas(store::engine& counts, std::vector<store::owner_quota> first) : engine_(counts) {
+  is_counting_ = !engine_.list_owners().empty();
+  set(first);
+}
+
+void quotas::set(const std::vector<store::owner_quota>& next) {
+  engine_.set_quotas(next);
+  if (!next.empty()) is_counting_ = true;
+}
+
+std::vector<store::owner_info> quotas::list(std::string_view principal) const {
+  auto out = engine_.list_owners();
+  if (!principal.empty()) std::erase_if(out, [&](const store::owner_info& one) { return one.name != principal; });
+  return out;
+}
+
+}  // namespace pl::store_server
