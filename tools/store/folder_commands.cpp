@@ -34,13 +34,16 @@ int run_check(const tools::invocation& call) {
 
 int run_repair(const tools::invocation& call) {
   std::string data, destination;
+  bool no_owners = false;
   tools::command_parser parser(call,
                                "Makes a new store of all values of a stopped store that are good, and lists what is lost; "
                                "exit code 1 if anything is");
   parser.text("--data", "DIR", data, "Directory of the damaged store, which is not changed");
   parser.text("--to", "DIR", destination, "Empty or new directory for the new store");
+  parser.flag("--no-principals", no_owners,
+              "Forget who put which value: releases from before quotas of principals open the new store, too");
   if (const auto code = parser.parse()) return *code;
-  const auto report = tools::must(store::repair_folder(data, destination));
+  const auto report = tools::must(store::repair_folder(data, destination, nullptr, !no_owners));
   for (const std::string& line : report.lost) std::printf("lost: %s\n", line.c_str());
   std::printf("%s: %" PRIu64 " values of %" PRIu64 " bytes saved, %zu losses listed\n", destination.c_str(),
               report.saved_keys, report.saved_bytes, report.lost.size());

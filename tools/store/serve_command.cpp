@@ -47,7 +47,8 @@ int serve(const tools::invocation& call) {
   std::string config_path = config_path_in(call.arguments);
   if (!config_path.empty()) tools::must(store_server::read_config(text_of_file(config_path), config));
   bool print_schema = false, check_only = false;
-  std::string etcd, admins;
+  std::string etcd, admins, quotas;
+  config.quotas_file = config_path;
   auto lease = static_cast<std::int64_t>(config.lease_s), repair = static_cast<std::int64_t>(config.repair_s);
   auto threads = static_cast<std::int64_t>(config.threads), spin = static_cast<std::int64_t>(config.spin_us);
   tools::command_parser parser(call, "Serves the store in a directory until SIGTERM, which lets requests under way end");
@@ -56,6 +57,8 @@ int serve(const tools::invocation& call) {
   parser.text("--listen", "HOST:PORT|none", config.listen, "HOST:PORT for TCP; none: no TCP [" + config.listen + "]");
   parser.text("--admins", "LIST", admins,
               "Who may do everything: uid:N, cert:URI, cn:NAME, tcp, ... [the server's user and root]");
+  parser.text("--quotas", "LIST", quotas,
+              "What principals may hold: 'uid:1000 bytes=10G keys=1M,* bytes=1G'; *: whoever has none [no limits]");
   parser.text("--metrics", "HOST:PORT", config.metrics, "HOST:PORT of the Prometheus endpoint [none]");
   parser.text("--config", "FILE", config_path, "JSON file with these and more settings (--print-schema)");
   parser.text("--tls-cert", "FILE", config.tls.certificate, "TLS: the server's certificate, PEM");
@@ -101,6 +104,10 @@ int serve(const tools::invocation& call) {
   config.lease_s = static_cast<std::uint64_t>(lease);
   config.repair_s = static_cast<std::uint64_t>(repair);
   if (!admins.empty()) config.admins = tools::split_list(admins);
+  if (!quotas.empty()) {
+    config.quotas = tools::split_list(quotas);
+    config.quotas_file.clear();  // the command line's hold
+  }
   if (!etcd.empty()) config.cluster = tools::split_list(etcd);
   config.spin_us = static_cast<std::uint64_t>(spin);
   if (check_only) {

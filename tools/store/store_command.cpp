@@ -19,6 +19,7 @@ constexpr tools::subcommand kSubcommands[] = {
     {"stat", "what is known of a value", run_stat},
     {"rm", "erases values, by key or prefix", run_rm},
     {"pool", "makes, changes or deletes a pool", run_pool},
+    {"quota", "what principals hold, and may hold", run_quota},
     {"sync", "waits until a pool's acknowledged values are durable", run_sync},
     {"top", "what the server does now: requests, bytes, hits, connections", run_top},
     {"stats", "the server's metrics", run_stats},

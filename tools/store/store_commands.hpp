@@ -18,6 +18,7 @@ int run_find(const tools::invocation& call);
 int run_stat(const tools::invocation& call);
 int run_rm(const tools::invocation& call);
 int run_pool(const tools::invocation& call);
+int run_quota(const tools::invocation& call);
 int run_sync(const tools::invocation& call);
 int run_top(const tools::invocation& call);
 int run_stats(const tools::invocation& call);

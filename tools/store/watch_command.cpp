@@ -19,7 +19,7 @@ using store_protocol::event_kind;
 using store_protocol::watch_event;
 using tools::presence;
 
-std::atomic<bool> g_ends{false};
+std::atomic<bool> g_watch_ends{false};
 
 // A key may hold any byte; a line shall stay one, and say nothing to the terminal.
 std::string printable(const std::string& key) {
@@ -78,19 +78,19 @@ int run_watch(const tools::invocation& call) {
   const auto store = reach(target);
   const auto watch =
       tools::must(watcher::open(*store, {pool_of(*store, pool_name), key.empty() ? prefix : key, !key.empty()}));
-  const auto on_signal = [](int) { g_ends = true; };
+  const auto on_signal = [](int) { g_watch_ends = true; };
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   std::fprintf(stderr, "watching %s/%s\n", pool_name.c_str(), key.empty() ? prefix.c_str() : key.c_str());
   constexpr auto kLook = std::chrono::milliseconds(200);  // for a signal
-  for (std::int64_t printed = 0; !g_ends;) {
+  for (std::int64_t printed = 0; !g_watch_ends;) {
     const auto events = watch->next(store_client::clock::now() + kLook);
     // A server that starts again comes back; until then there is nothing to say.
     if (!events && events.code() == ECONNRESET) continue;
     for (const watch_event& one : tools::must(events)) {
       as_json ? print_json(one) : print_line(one);
-      if (++printed == count) g_ends = true;
-      if (g_ends) break;
+      if (++printed == count) g_watch_ends = true;
+      if (g_watch_ends) break;
     }
     if (std::fflush(stdout) != 0) break;  // nobody reads any more
   }

@@ -203,7 +203,8 @@ status give_new_identity(const std::string& folder, disk& files) {
 // Puts values into the new store, many at a time.
 class refill {
  public:
-  refill(salvage& source, engine& target, repair_report& report) : source_(source), target_(target), report_(report) {}
+  refill(salvage& source, engine& target, repair_report& report, bool with_owners)
+      : source_(source), target_(target), report_(report), with_owners_(with_owners) {}
 
   status make_pools() {
     for (const pool_info& pool : source_.pools()) {
@@ -239,7 +240,7 @@ class refill {
 
   owner_id owner_for(owner_id old) {
     const auto name = source_.owners().find(old);
-    return name == source_.owners().end() ? 0 : target_.need_owner(name->second);
+    return !with_owners_ || name == source_.owners().end() ? 0 : target_.need_owner(name->second);
   }
 
   status put(const std::string& full, const value_record& record) {
@@ -300,6 +301,7 @@ class refill {
   salvage& source_;
   engine& target_;
   repair_report& report_;
+  const bool with_owners_;
   std::map<pool_id, pool_id> pools_;
   status outcome_;
   std::mutex mutex_;
@@ -339,7 +341,7 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
   return report;
 }
 
-result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files) {
+result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files, bool with_owners) {
   if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
@@ -352,7 +354,7 @@ result<repair_report> repair_folder(const std::string& folder, const std::string
   auto made = engine::open(settings);
   if (!made) return made.error();
   repair_report report;
-  refill transfer(**source, **made, report);
+  refill transfer(**source, **made, report, with_owners);
   status done = transfer.make_pools();
   if (done) done = transfer.run();
   if (done) done = (*made)->close();

@@ -31,7 +31,9 @@ struct repair_report {
 // Makes a new store at `target`, which is absent or empty, of all values whose record and bytes are good. Keys keep pool,
 // version and user flags; the new store has an identity of its own and remembers no requests. A key is left out, and named,
 // if its value is damaged or a damaged change touched it.
-result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files = nullptr);
+// Without owners the values are nobody's, and releases from before quotas of principals open the new store, too.
+result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files = nullptr,
+                                    bool with_owners = true);
 
 // Copies a good folder to `target`, which is absent or empty, with a list of checksums; then reads the copy as
 // check_folder() does. EUCLEAN: it is damaged; nothing is left at `target`.

@@ -431,6 +431,9 @@ TEST_F(Owners, BackupRestoreAndRepairKeepThem) {
   ASSERT_TRUE(backup_folder(data, folder_.path() + "/backup"));
   ASSERT_TRUE(restore_folder(folder_.path() + "/backup", folder_.path() + "/restored"));
   ASSERT_TRUE(repair_folder(data, folder_.path() + "/repaired"));
+  // The way back to an earlier release.
+  ASSERT_TRUE(repair_folder(data, folder_.path() + "/nobody's", nullptr, false));
+  EXPECT_EQ(format_of(folder_.path() + "/nobody's"), 1u);
   for (const char* name : {"/data", "/restored", "/repaired"}) {
     SCOPED_TRACE(name);
     auto settings = options();

@@ -67,7 +67,7 @@ class Server:
 
 def usage():
     done = good("--help")
-    for name in ("serve", "put", "get", "multi-put", "multi-get", "exists", "watch", "top", "ls", "find", "stat", "rm", "pool", "sync", "stats", "check", "repair", "backup", "restore",
+    for name in ("serve", "put", "get", "multi-put", "multi-get", "exists", "watch", "top", "ls", "find", "stat", "rm", "pool", "quota", "sync", "stats", "check", "repair", "backup", "restore",
                  "gpu-direct-demo", "perf"):
         check(f"\n  {name} " in done.out, name, done.out)
         check("Usage:" in good(name, "--help").out, name)
@@ -175,6 +175,57 @@ def many():
         done = run("put", "models", "v", one, "--if-version", "0", **where)  # no value has it; it once meant "any"
         check(done.code == 1 and "--if-version" in done.err, done.code, done.err)
         check(run("exists", "models", "v", **where).code == 1)
+
+
+def quota():
+    """Who holds how much: by the command line, by a file that is read again, and for earlier releases."""
+    with tempfile.TemporaryDirectory() as folder:
+        me = f"uid:{os.geteuid()}"
+        one = os.path.join(folder, "one")
+        with open(one, "wb") as file:
+            file.write(b"x" * 1000)
+        with Server(folder, "--quotas", f"{me} bytes=2500,* keys=1") as server:
+            where = ("--socket", server.socket)
+            good("pool", "create", "models", *where)
+            for key in ("a", "b"):
+                good("put", "models", key, one, *where)
+            done = run("put", "models", "c", one, *where)
+            check(done.code == 1 and me in done.err and "2000 bytes, of a quota of 2500" in done.err, done.err)
+            plain = ("--connect", server.tcp)
+            good("put", "models", "d", one, *plain)
+            check(run("put", "models", "e", one, *plain).code == 1)
+            lines = good("quota", *where).out.splitlines()
+            check(len(lines) == 3 and lines[1].split() == ["tcp", "1", "1", "1000", "-", "1"], lines)
+            check(lines[2].split() == [me, "2", "-", "2000", "2500", "1"], lines)
+            told = json.loads(good("quota", "--json", *where).out)["principals"]
+            check(told[1] == {"principal": me, "keys": 2, "bytes": 2000, "quota_bytes": 2500, "refused": 1}, told)
+        for wrong in ("nobody bytes=1", f"{me} bytes=much"):
+            done = run("serve", "--data", server.data, "--quotas", wrong)
+            check(done.code == 1 and "uid:1000 bytes=10G keys=1M" in done.err, done.err)
+        config = os.path.join(folder, "store.json")
+
+        def write(quotas):
+            with open(config, "w") as file:
+                json.dump({"quotas": quotas}, file)
+
+        write([])
+        with Server(folder, "--config", config) as server:
+            where = ("--socket", server.socket)
+            good("put", "models", "c", one, *where)
+            write([f"{me} bytes=3K"])
+            server.process.send_signal(signal.SIGHUP)
+            end = time.monotonic() + 20
+            while "3072" not in good("quota", *where).out and time.monotonic() < end:
+                time.sleep(0.05)
+            check(run("put", "models", "d", one, *where).code == 1)
+            good("rm", "models", "c", *where)
+            good("put", "models", "d", one, *where)
+        check("0 problems; good" in good("check", "--data", server.data).out)
+        good("repair", "--data", server.data, "--to", os.path.join(folder, "nobody"), "--no-principals")
+        empty = os.path.join(folder, "empty")
+        os.mkdir(empty)
+        with Server(empty) as server:
+            check(good("quota", "--socket", server.socket).out.count("\n") == 1)
 
 
 def top():
