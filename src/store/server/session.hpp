@@ -224,6 +224,10 @@ class session : public std::enable_shared_from_this<session> {
   store_cluster::value_service& service_for(const pending_request& request) {
     return request.fields.copy ? parts_.copies : parts_.values;
   }
+  // Whether it is a copy. Others' clients are refused when they begin one, and get no further by saying so later (commit).
+  bool comes_from_server(const store_protocol::tail& fields) const {
+    return fields.copy && parts_.access.is_admin(wire_->other());
+  }
   // Whose quota the value counts for: the client's, or, of a copy from another server, that of who had put it there.
   store::owner_id owner_of(const store_protocol::tail& fields) const;
   // Of every request that stores something.

@@ -26,7 +26,7 @@ static_assert(static_cast<int>(store::condition::if_version) == static_cast<int>
 }  // namespace
 
 store::owner_id session::owner_of(const store_protocol::tail& fields) const {
-  if (fields.copy) return parts_.quotas->owner_of(fields.owner.value_or(""));
+  if (comes_from_server(fields)) return parts_.quotas->owner_of(fields.owner.value_or(""));
   if (owner_ == 0) owner_ = parts_.quotas->owner_of(wire_->other().principal);
   return owner_;
 }
@@ -41,7 +41,7 @@ store::put_options session::put_options_of(const store_protocol::tail& fields, s
   if (fields.user_flags) out.user_flags = *fields.user_flags;
   if (fields.ttl_ms) out.ttl_ms = *fields.ttl_ms;
   if (fields.request_number) out.request = {fields.request_number->client, fields.request_number->number, request_group};
-  if (fields.copy) out.copy = {fields.copy->version, fields.copy->replaces};
+  if (comes_from_server(fields)) out.copy = {fields.copy->version, fields.copy->replaces};
   out.owner = owner_of(fields);
   return out;
 }

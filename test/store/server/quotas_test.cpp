@@ -257,6 +257,34 @@ TEST(store_quotas, EachSeesItsOwnFiguresAndAnAdminAll) {
   EXPECT_NE(own.find("peerlane_store_principal_quota_bytes{principal=\"tcp\"} 1024\n"), std::string::npos);
 }
 
+// Terms of a copy are for servers, also in the frame that ends what another one has begun.
+TEST(store_quotas, AClientThatCommitsAsAServerGainsNothing) {
+  store_rig rig;
+  rig.config.admins = {"uid:4294967294"};
+  rig.config.mappers = {own_uid()};
+  rig.config.quotas = {"* bytes=10K"};
+  rig.start();
+  ASSERT_TRUE(rig.server().engine().create_pool("p", {}));
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = *store->open_pool("p");
+  const auto commit_copy = [&](std::uint64_t bytes) {
+    const auto grab = store->make_plain(opcode::alloc, pool, "k" + std::to_string(bytes));
+    grab->head.value_bytes = bytes;
+    const auto granted = store->run(grab);
+    EXPECT_EQ(granted.status, 0) << granted.text;
+    const auto commit = store->make_plain(opcode::commit, pool, {});
+    commit->fields.token = granted.fields.token;
+    commit->fields.copy = {1, 1, std::uint64_t{1} << 62, 0};
+    commit->fields.owner = "tcp";
+    return store->run(commit);
+  };
+  const auto done = commit_copy(9000);
+  ASSERT_EQ(done.status, 0) << done.text;
+  EXPECT_LT(done.result.version, std::uint64_t{1} << 62);
+  EXPECT_EQ(held_by(rig, own_uid()), held_t(1, 9000));
+  EXPECT_EQ(held_by(rig, "tcp"), held_t(0, 0));
+}
+
 TEST(store_quotas, LinesSayWhoAndHowMuch) {
   const auto good =
       store_server::parse_quotas({"uid:1000 bytes=10G keys=1M", " cn:A B  keys=5k ", "cert:x://a=b bytes=1", "*"});
