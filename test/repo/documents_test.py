@@ -31,7 +31,8 @@ class Dashboard(unittest.TestCase):
         board = json.loads((ROOT / "packaging/grafana/peerlane-store.json").read_text(encoding="utf-8"))
         source = (ROOT / "src/store/server/metrics.cpp").read_text(encoding="utf-8")
         known = set(re.findall(r'"(peerlane_store_\w+)"', source))
-        known |= {f"peerlane_store_pool_{name}" for name in re.findall(r'\{"(\w+)", "(?:gauge|counter)"', source)}
+        for label, rows in re.findall(r"k(Pool|Principal)Families\[\] = (.*?)\n};", source, re.S):
+            known |= {f"peerlane_store_{label.lower()}_{name}" for name in re.findall(r'\{"(\w+)", "(?:gauge|counter)"', rows)}
         expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
         expressions += [one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"]
         used = {re.sub(r"_seconds_(bucket|count)$", "_seconds", name) for one in expressions for name in re.findall(r"peerlane_store_\w+", one)}
