@@ -4,6 +4,7 @@
 #include "store/engine/owners.hpp"
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <functional>
 #include <future>
@@ -28,6 +29,7 @@ class Owners : public StoreTest {
   engine_options options() override {
     auto made = StoreTest::options();
     made.cache_of = [](const pool_info& pool) { return pool.name == "cache" ? std::optional(cache_terms{}) : std::nullopt; };
+    made.keeps_apart = [this](const pool_info&) { return is_apart_.load(); };
     return made;
   }
   void SetUp() override {
@@ -42,13 +44,16 @@ class Owners : public StoreTest {
   }
   result<put_result> put(owner_id owner, std::string_view key, std::size_t bytes,
                          durability level = durability::pool_default, pool_id pool = 0) {
-    return store_->put(pool != 0 ? pool : pool_, key, pattern_bytes(bytes, 1), {.level = level, .owner = owner});
+    return store_->put(
+        pool != 0 ? pool : pool_, key, pattern_bytes(bytes, 1),
+        {.level = level, .deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10), .owner = owner});
   }
   void restart() {
     reopen();
     name_owners();
   }
   owner_id ann_ = 0, bob_ = 0;
+  std::atomic<bool> is_apart_{false};
 };
 
 TEST_F(Owners, AQuotaNamesOwnerLimitAndWhatItHolds) {
@@ -273,6 +278,40 @@ TEST_F(Owners, APoolGivesAllBackAtOnce) {
   restart();
   EXPECT_EQ(holding("ann"), held(1, 10));
   EXPECT_EQ(holding("bob"), held(0, 0));
+}
+
+// To the disk because memory is full, back to be read, and to other memory because the pool's values shall lie apart.
+TEST_F(Owners, ValuesThatMoveKeepTheirs) {
+  constexpr std::size_t kBytes = std::size_t{1} << 20, kCount = 24;
+  const pool_id quick = make_pool("quick", durability::volatile_);
+  const auto expect_moved = [&](pool_id pool, bool reads) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const std::string key = std::to_string(i);
+      ASSERT_TRUE(!reads || read(*store_, pool, key).size() == kBytes);
+      ASSERT_TRUE(i % 2 == 0 ? put(bob_, key, 5000, durability::pool_default, pool).ok() : store_->erase(pool, key).ok());
+    }
+    EXPECT_EQ(holding("ann"), held(0, 0));
+    EXPECT_EQ(holding("bob"), held(kCount / 2, kCount / 2 * 5000));
+    for (std::size_t i = 0; i < kCount; i += 2) ASSERT_TRUE(store_->erase(pool, std::to_string(i)));
+  };
+  const auto fill = [&](pool_id pool) {
+    for (std::size_t i = 0; i < kCount; ++i)
+      ASSERT_TRUE(put(ann_, std::to_string(i), kBytes, durability::pool_default, pool));
+    EXPECT_EQ(holding("ann"), held(kCount, kCount * kBytes));
+  };
+  for (const bool reads : {false, true}) {
+    SCOPED_TRACE(reads);
+    ASSERT_NO_FATAL_FAILURE(fill(quick));
+    EXPECT_GT(store_->stats().spilled_bytes, 4 * kBytes);
+    ASSERT_NO_FATAL_FAILURE(expect_moved(quick, reads));
+    ASSERT_NO_FATAL_FAILURE(fill(pool_));
+    ASSERT_NO_FATAL_FAILURE(expect_moved(pool_, reads));
+  }
+  ASSERT_TRUE(put(ann_, "k", kLarge, durability::pool_default, quick));
+  is_apart_ = true;
+  ASSERT_TRUE(store_->configure_pool(quick, store_->pool(quick)->options));
+  ASSERT_TRUE(put(bob_, "k", 1, durability::pool_default, quick));
+  EXPECT_EQ(holding("ann"), held(0, 0));
 }
 
 TEST_F(Owners, CachesCountForNobody) {
