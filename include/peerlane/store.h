@@ -22,10 +22,10 @@
  * ended by the calls of <peerlane/operation.h>.
  *
  * What the store answers. ENOENT: no such key; ENXIO: no such pool; EEXIST: there already; ESTALE: another version; EACCES:
- * not allowed; ENOSPC: full until the deadline; EDQUOT: the pool's quota; EFBIG: too large; EROFS: the store met an I/O
- * error and takes no more; EBADMSG: the bytes are not those that were put; ETIMEDOUT, ECONNRESET: not known whether it was
- * done; ENOTSUP: another path than the required one; ESHUTDOWN: the store is going down. In a cluster also EAGAIN: nobody
- * who may serve the key was there until the timeout; the sentence says what it waits for.
+ * not allowed; ENOSPC: full until the deadline; EDQUOT: the pool's quota, or yours; EFBIG: too large; EROFS: the store met
+ * an I/O error and takes no more; EBADMSG: the bytes are not those that were put; ETIMEDOUT, ECONNRESET: not known whether
+ * it was done; ENOTSUP: another path than the required one; ESHUTDOWN: the store is going down. In a cluster also EAGAIN:
+ * nobody who may serve the key was there until the timeout; the sentence says what it waits for.
  *
  * Threads. Every call from any thread; one operation by one thread at a time. fork: a store belongs to its process.
  *

@@ -52,7 +52,7 @@ _PUT, _GET, _ERASE, _EXISTS = 1, 2, 3, 4
 _NOTHING = (0, 0, None)  # memory of a request that moves no bytes
 _WHY = {errno.ENOENT: "there is no such key", errno.ENXIO: "there is no such pool any more", errno.EEXIST: "it is there already",
         errno.ESTALE: "another version is there: read it and decide again", errno.EACCES: "not allowed: the pool's access list says who may",
-        errno.ENOSPC: "the store is full: erase values, or give it more room", errno.EDQUOT: "the pool's quota is used up",
+        errno.ENOSPC: "the store is full: erase values, or give it more room", errno.EDQUOT: "the quota of the pool, or yours, is used up",
         errno.EROFS: "the store is read-only: its log says why", errno.EBADMSG: "the bytes are not those that were put",
         errno.ECANCELED: "another item of the atomic batch failed, or the store was closed",
         errno.ETIMEDOUT: "no answer in time: not known whether it was done", errno.ECONNRESET: "no connection: not known whether it was done"}
