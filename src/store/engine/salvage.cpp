@@ -183,6 +183,10 @@ void salvage::lose(const std::string& full, const std::string& reason) {
   lost_.push_back("pool " + name + ", key " + shown(key_of(full)) + ": " + reason);
 }
 
+void salvage::lose_owner(owner_id id) {
+  lost_.push_back(format("the name of owner %u, which has no record: its values are saved, and count for nobody", id));
+}
+
 // Reports the unreadable keys between two readable ones. Large values have a second record that names them.
 void salvage::report_gap(std::string_view first, std::string_view bound) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };

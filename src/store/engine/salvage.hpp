@@ -37,6 +37,7 @@ class salvage {
   status read(const value_record& record, const std::function<status(std::span<const std::byte>)>& take);
   status verify_tables() const { return records_->verify_tables(); }
   void lose(const std::string& full, const std::string& reason);
+  void lose_owner(owner_id id);
   const std::vector<std::string>& lost() const noexcept { return lost_; }
 
   static constexpr std::size_t kPartBytes = std::size_t{4} << 20;

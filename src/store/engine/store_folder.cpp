@@ -15,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <system_error>
 
 #include "arch/crc32c.hpp"
@@ -239,8 +240,11 @@ class refill {
   }
 
   owner_id owner_for(owner_id old) {
+    if (old == 0 || !with_owners_) return 0;
     const auto name = source_.owners().find(old);
-    return !with_owners_ || name == source_.owners().end() ? 0 : target_.need_owner(name->second);
+    if (name != source_.owners().end()) return target_.need_owner(name->second);
+    if (nameless_.insert(old).second) source_.lose_owner(old);
+    return 0;
   }
 
   status put(const std::string& full, const value_record& record) {
@@ -302,6 +306,7 @@ class refill {
   engine& target_;
   repair_report& report_;
   const bool with_owners_;
+  std::set<owner_id> nameless_;
   std::map<pool_id, pool_id> pools_;
   status outcome_;
   std::mutex mutex_;

@@ -52,6 +52,19 @@ class Owners : public StoreTest {
     reopen();
     name_owners();
   }
+  // Into the catalogue of the stopped store; nothing: erases it.
+  void write_record(const std::string& key, const std::optional<std::string>& record) {
+    const auto files = make_system_disk();
+    const std::string folder = options().directory;
+    auto opened = index::open({folder + "/index", 1 << 20, false, files->index_env(), folder + "/commit.mark", files.get(),
+                               true, ~std::uint64_t{0}});
+    ASSERT_TRUE(opened) << opened.error().message;
+    rocksdb::WriteBatch batch;
+    if (record) (*opened)->put(batch, family::catalogue, key, *record);
+    else (*opened)->erase(batch, family::catalogue, key);
+    ASSERT_TRUE((*opened)->write(batch, true));
+    ASSERT_TRUE((*opened)->prepare_stop(~std::uint64_t{0}));
+  }
   owner_id ann_ = 0, bob_ = 0;
   std::atomic<bool> is_apart_{false};
 };
@@ -486,33 +499,39 @@ TEST_F(Owners, BackupRestoreAndRepairKeepThem) {
   }
 }
 
+TEST_F(Owners, ANameThatIsLostIsSaidAndItsValuesAreSaved) {
+  ASSERT_TRUE(put(ann_, "a", kSmall));
+  ASSERT_TRUE(put(ann_, "b", kLarge));
+  store_.reset();
+  write_record(owner_key(ann_), std::nullopt);
+  const auto opened = engine::open(options());
+  ASSERT_EQ(opened.code(), EUCLEAN);
+  EXPECT_NE(opened.error().message.find("owner 1, which has no record"), std::string::npos) << opened.error().message;
+  const auto repaired = repair_folder(options().directory, folder_.path() + "/repaired");
+  ASSERT_TRUE(repaired);
+  EXPECT_EQ(repaired->saved_keys, 2u);
+  ASSERT_EQ(repaired->lost.size(), 1u);
+  EXPECT_NE(repaired->lost[0].find("owner 1"), std::string::npos) << repaired->lost[0];
+  EXPECT_TRUE(check_folder(folder_.path() + "/repaired")->is_good());
+}
+
 TEST_F(Owners, CheckComparesCountsWithValues) {
   ASSERT_TRUE(put(ann_, "a", kSmall));
   ASSERT_TRUE(put(bob_, "b", kLarge));
   store_.reset();
   const std::string folder = options().directory;
-  const auto write = [&](const std::string& key, const pool_counts& counts) {
-    const auto files = make_system_disk();
-    auto opened = index::open({folder + "/index", 1 << 20, false, files->index_env(), folder + "/commit.mark", files.get(),
-                               true, ~std::uint64_t{0}});
-    ASSERT_TRUE(opened) << opened.error().message;
-    rocksdb::WriteBatch batch;
-    (*opened)->put(batch, family::catalogue, key, encode(counts));
-    ASSERT_TRUE((*opened)->write(batch, true));
-    ASSERT_TRUE((*opened)->prepare_stop(~std::uint64_t{0}));
-  };
   const auto problems = [&] {
     const auto report = check_folder(folder);
     EXPECT_TRUE(report);
     return report ? report->problems : std::vector<std::string>{};
   };
   EXPECT_TRUE(problems().empty());
-  write(owner_counts_key(pool_, ann_), {1, kSmall - 1});
+  write_record(owner_counts_key(pool_, ann_), encode(pool_counts{1, kSmall - 1}));
   ASSERT_EQ(problems().size(), 1u);
   EXPECT_NE(problems().front().find("of 'ann' are 1 with 1000 bytes, its counts say 1 with 999"), std::string::npos)
       << problems().front();
-  write(owner_counts_key(pool_, ann_), {1, kSmall});
-  write(owner_counts_key(pool_ + 5, bob_), {1, 1});
+  write_record(owner_counts_key(pool_, ann_), encode(pool_counts{1, kSmall}));
+  write_record(owner_counts_key(pool_ + 5, bob_), encode(pool_counts{1, 1}));
   EXPECT_EQ(problems().size(), 1u);
 }
 

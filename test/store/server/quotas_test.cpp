@@ -142,7 +142,7 @@ TEST(store_quotas, SaySoAndAreCountedOverRestarts) {
     ASSERT_EQ(put(*store, *pool, "a", random_value(1000, 1)).status, 0);
     const auto refused = put(*store, *pool, "b", random_value(100, 1));
     EXPECT_EQ(refused.status, EDQUOT);
-    for (const std::string part : {own_uid().c_str(), "1000 bytes", "1024", "1100"})
+    for (const auto& part : std::vector<std::string>{own_uid(), "1000 bytes", "1024", "1100"})
       EXPECT_NE(refused.text.find(part), std::string::npos) << refused.text;
     const auto plain = store_rig::open(rig.over_tcp());
     ASSERT_TRUE(plain->open_pool("p"));
