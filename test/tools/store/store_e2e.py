@@ -177,6 +177,31 @@ def many():
         check(run("exists", "models", "v", **where).code == 1)
 
 
+def quota_of_another_user(folder, source):
+    def theirs(*arguments):
+        return subprocess.run([os.path.join(OUT, "peerlane"), "store", *arguments, "--socket", path], env=environment(), text=True, capture_output=True,
+                              timeout=60, user=65534, group=65534, extra_groups=())
+
+    os.chmod(folder, 0o755)
+    os.chmod(source, 0o644)
+    path, config = os.path.join(folder, "open.sock"), os.path.join(folder, "open.json")
+    with open(config, "w") as file:
+        json.dump({"socket": path, "socket_mode": "0666", "quotas": ["* bytes=1K"]}, file)
+    below = os.path.join(folder, "open")
+    os.mkdir(below)
+    with Server(below, "--config", config) as server:
+        good("pool", "create", "p", "--socket", path)
+        good("put", "p", "mine", source, "--socket", path)
+        for key, code in (("a", 0), ("b", 1), ("mine", 1)):
+            done = theirs("put", "p", key, source)
+            check(done.returncode == code and ("uid:65534" in done.stderr or code == 0), key, done.stderr)
+        check([line.split()[0] for line in theirs("quota").stdout.splitlines()] == ["principal", "uid:65534"])
+        check([line.split()[0] for line in good("quota", "--socket", path).out.splitlines()] == ["principal", f"uid:{os.geteuid()}", "uid:65534"])
+        good("rm", "p", "mine", "--socket", path)
+        check(theirs("rm", "p", "a").returncode == 0 and theirs("put", "p", "mine", source).returncode == 0)
+        server.stop()
+
+
 def quota():
     """Who holds how much: by the command line, by a file that is read again, and for earlier releases."""
     with tempfile.TemporaryDirectory() as folder:
@@ -199,6 +224,8 @@ def quota():
             check(lines[2].split() == [me, "2", "-", "2000", "2500", "1"], lines)
             told = json.loads(good("quota", "--json", *where).out)["principals"]
             check(told[1] == {"principal": me, "keys": 2, "bytes": 2000, "quota_bytes": 2500, "refused": 1}, told)
+        if os.geteuid() == 0:  # another user, who comes by the socket and sees itself alone
+            quota_of_another_user(folder, one)
         for wrong in ("nobody bytes=1", f"{me} bytes=much"):
             done = run("serve", "--data", server.data, "--quotas", wrong)
             check(done.code == 1 and "uid:1000 bytes=10G keys=1M" in done.err, done.err)
