@@ -160,9 +160,9 @@ bool session::holds_nothing() const {
 
 // ---- What the principal takes ------------------------------------------------------------------------------------------
 
-status session::may_hold(std::uint64_t bytes) const {
+status session::may_hold(std::uint64_t bytes, std::uint64_t others) const {
   const std::uint64_t most = parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
-  const std::uint64_t now = memory_.all();
+  const std::uint64_t now = memory_.all() + others;
   if (now == 0 || now + bytes <= most) return {};
   return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by what it has under way, and may hold %llu: end "
                                 "some of it first (max_principal_memory_percent)",
