@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -221,6 +222,8 @@ int dispatch(int argc, char** argv) {
 }  // namespace pl::tools
 
 int main(int argc, char** argv) {
+  // A file that may not grow (ulimit -f) is an error with a reason (EFBIG), and ends neither this program nor a store.
+  std::signal(SIGXFSZ, SIG_IGN);
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   pl::tools::check_variables();

@@ -267,7 +267,7 @@ class Communicator:
 
     def close(self) -> None:
         """
-        Leaves the job; what is under way ends with an error. Any number of times.
+        Leaves the job; what is under way ends with an error (ECANCELED). Any number of times, beside calls of other threads too, which it waits for.
         """
 
     @property

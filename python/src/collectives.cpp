@@ -78,14 +78,15 @@ struct two_sides {
 // Small collectives may end within this call.
 template <class Begin>
 std::unique_ptr<operation> begun_by(self_t self, two_sides& sides, Begin&& begin) {
-  const auto& link = nb::inst_ptr<communicator>(self)->link();
+  const auto& owner = *nb::inst_ptr<communicator>(self);
+  const communicator::call link(owner);
   auto begun = [&] {
     const nb::gil_scoped_release waiting;
-    return value_of(begin(link));
+    return value_of(begin(*link));
   }();
   const auto or_none = [](nb::object& one) { return one.is_valid() ? std::move(one) : nb::none(); };
   return std::make_unique<operation>(std::move(begun), nb::borrow(self), or_none(sides.source_keeper),
-                                     or_none(sides.destination_keeper), operation::kind::message);
+                                     or_none(sides.destination_keeper), operation::kind::message, owner.gate());
 }
 
 std::unique_ptr<operation> ibroadcast(self_t self, nb::handle x, integer_argument root, nb::handle after) {

@@ -24,10 +24,11 @@ namespace {
 
 class window {
  public:
-  window(nb::object owner, nb::object memory, peerlane::window exposed)
-      : communicator_(std::move(owner)), memory_(std::move(memory)), exposed_(std::move(exposed)) {}
+  window(nb::object owner, nb::object memory, peerlane::window exposed, call_gate_ref gate)
+      : communicator_(std::move(owner)), memory_(std::move(memory)), gate_(std::move(gate)), exposed_(std::move(exposed)) {}
   ~window() {
     const nb::gil_scoped_release waiting;  // for a peer that may still read the memory
+    const call_gate::entry inside(gate_.get());
     exposed_.reset();
   }
   window(const window&) = delete;
@@ -36,6 +37,7 @@ class window {
   void close() {
     const auto outcome = [&] {
       const nb::gil_scoped_release waiting;
+      const call_gate::entry inside(gate_.get());
       return exposed_.release();
     }();
     must(outcome);
@@ -43,6 +45,7 @@ class window {
 
  private:
   nb::object communicator_, memory_;
+  const call_gate_ref gate_;
   peerlane::window exposed_;
 };
 
@@ -55,20 +58,21 @@ peerlane::window_key key_of(const bytes_argument& argument) {
 }
 
 using self_t = nb::handle_t<communicator>;
-const peerlane::communicator& link_of(self_t self) { return nb::inst_ptr<communicator>(self)->link(); }
+communicator::call link_of(self_t self) { return communicator::call(*nb::inst_ptr<communicator>(self)); }
+const call_gate_ref& gate_of(self_t self) { return nb::inst_ptr<communicator>(self)->gate(); }
 
 std::unique_ptr<operation> operation_of(self_t self, nb::handle x, tensor& view, peerlane::operation begun) {
   return std::make_unique<operation>(std::move(begun), nb::borrow(self), keeper_of(x, view), nb::none(),
-                                     operation::kind::message);
+                                     operation::kind::message, gate_of(self));
 }
 
 // Begins an operation without the GIL; short messages are copied within this call.
 template <class Begin>
 peerlane::operation begun_by(self_t self, const tensor& view, Begin&& begin) {
-  const auto& link = link_of(self);
+  const auto link = link_of(self);
   const auto memory = memory_of(view);
   const nb::gil_scoped_release waiting;
-  return value_of(begin(link, memory));
+  return value_of(begin(*link, memory));
 }
 
 peerlane::operation begin_send(self_t self, const tensor& view, integer_argument peer, integer_argument tag) {
@@ -97,20 +101,23 @@ std::unique_ptr<operation> irecv(self_t self, integer_argument source, nb::handl
 }
 
 std::unique_ptr<operation> await_failure(self_t self) {
-  return std::make_unique<operation>(value_of(link_of(self).await_failure()), nb::borrow(self), nb::none(), nb::none(),
-                                     operation::kind::message);
+  return std::make_unique<operation>(value_of(link_of(self)->await_failure()), nb::borrow(self), nb::none(), nb::none(),
+                                     operation::kind::message, gate_of(self));
 }
 
 // The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
 // late: the caller may use the memory.
-peerlane::op_info end_blocking(peerlane::operation& begun, std::chrono::milliseconds limit) {
+peerlane::op_info end_blocking(self_t self, peerlane::operation& begun, std::chrono::milliseconds limit) {
+  const call_gate_ref gate = gate_of(self);
   const auto withdraw = [&] {
     const nb::gil_scoped_release waiting;
+    const call_gate::entry inside(gate.get());
+    if (!inside) (void)begun.give_up();
     begun.release();
   };
   try {
     peerlane::op_info info{};
-    auto outcome = wait_for_end(begun, limit, info);
+    auto outcome = wait_for_end(begun, limit, info, gate.get());
     if (outcome) return *outcome;
     withdraw();
     throw_failed(outcome.error(), info);
@@ -124,7 +131,7 @@ void send(self_t self, integer_argument peer, nb::handle x, integer_argument tag
   const tensor view = settled(x, false, after);
   const auto limit = limit_of(timeout);
   auto begun = begin_send(self, view, peer, tag);
-  end_blocking(begun, limit);
+  end_blocking(self, begun, limit);
 }
 
 op_info receive(self_t self, integer_argument source, nb::handle x, integer_argument tag, integer_argument mask,
@@ -132,7 +139,7 @@ op_info receive(self_t self, integer_argument source, nb::handle x, integer_argu
   const tensor view = settled(x, true, after);
   const auto limit = limit_of(timeout);
   auto begun = begin_receive(self, view, source, tag, mask);
-  const auto info = end_blocking(begun, limit);
+  const auto info = end_blocking(self, begun, limit);
   return {info.source, info.tag, info.size_bytes};
 }
 
@@ -164,9 +171,9 @@ std::uint64_t wait_signal(self_t self, bytes_argument key, integer_argument offs
   const auto limit = limit_of(timeout);
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset"), wanted = least.as<std::uint64_t>("least");
-  const auto& link = link_of(self);
+  const auto link = link_of(self);
   const nb::gil_scoped_release waiting;
-  return value_of(link.wait_signal(key_bytes, offset_bytes, wanted, limit));
+  return value_of(link->wait_signal(key_bytes, offset_bytes, wanted, limit));
 }
 
 std::unique_ptr<operation> get(self_t self, bytes_argument key, integer_argument offset, nb::handle x, nb::handle after) {
@@ -181,47 +188,47 @@ std::unique_ptr<operation> get(self_t self, bytes_argument key, integer_argument
 std::uint64_t fetch_add(self_t self, bytes_argument key, integer_argument offset, integer_argument operand) {
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset"), added = operand.as<std::uint64_t>("operand");
-  const auto& link = link_of(self);
+  const auto link = link_of(self);
   const nb::gil_scoped_release waiting;
-  return value_of(link.fetch_add(key_bytes, offset_bytes, added));
+  return value_of(link->fetch_add(key_bytes, offset_bytes, added));
 }
 
 std::unique_ptr<window> expose(self_t self, nb::handle x) {
   tensor view = describe(x, "expose");
   must_be_one_run(view, true);
-  const auto& link = link_of(self);
+  const auto link = link_of(self);
   auto made = [&] {
     const nb::gil_scoped_release waiting;  // memory may be registered with the network
-    return value_of(link.expose(memory_of(view)));
+    return value_of(link->expose(memory_of(view)));
   }();
-  return std::make_unique<window>(nb::borrow(self), keeper_of(x, view), std::move(made));
+  return std::make_unique<window>(nb::borrow(self), keeper_of(x, view), std::move(made), gate_of(self));
 }
 
 void barrier(self_t self, nb::handle timeout) {
   const auto limit = limit_of(timeout);
-  const auto& link = link_of(self);
+  const auto link = link_of(self);
   const nb::gil_scoped_release waiting;
-  must(link.barrier(limit));
+  must(link->barrier(limit));
 }
 
 nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
   const nb::bytes mine = given.as("all_gather");
-  const auto& link = link_of(self);
+  const auto link = link_of(self);
   const auto bytes = mine.size();
-  std::string all(bytes * static_cast<std::size_t>(link.size()), '\0');
+  std::string all(bytes * static_cast<std::size_t>(link->size()), '\0');
   {
     const nb::gil_scoped_release waiting;
-    if (const int code = peerlane_comm_all_gather(link.get(), mine.c_str(), bytes, all.data()))
+    if (const int code = peerlane_comm_all_gather(link->get(), mine.c_str(), bytes, all.data()))
       throw error(code, peerlane_last_error());
   }
   nb::list out;
-  for (int rank = 0; rank < link.size(); ++rank)
+  for (int rank = 0; rank < link->size(); ++rank)
     out.append(nb::bytes(all.data() + static_cast<std::size_t>(rank) * bytes, bytes));
   return out;
 }
 
 nb::typed<nb::dict, nb::str, int> statistics(self_t self) {
-  const auto counters = value_of(link_of(self).statistics());
+  const auto counters = value_of(link_of(self)->statistics());
   nb::dict out;
   out["eager"] = counters.eager;
   out["self"] = counters.self;
@@ -262,11 +269,14 @@ void bind_communicator(nb::module_& module) {
   bind_collectives(type);
   type.def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
            nb::arg("host_only"), nb::arg("open_timeout"))
-      .def("close", &communicator::close, "Leaves the job; what is under way ends with an error. Any number of times.")
+      .def("close", &communicator::close,
+           "Leaves the job; what is under way ends with an error (ECANCELED). Any number of times, beside calls of other "
+           "threads "
+           "too, which it waits for.")
       .def_prop_ro(
-          "rank", [](self_t self) { return link_of(self).rank(); }, "This process, from 0.")
+          "rank", [](self_t self) { return link_of(self)->rank(); }, "This process, from 0.")
       .def_prop_ro(
-          "size", [](self_t self) { return link_of(self).size(); }, "Processes of the job.")
+          "size", [](self_t self) { return link_of(self)->size(); }, "Processes of the job.")
       .def("send", &send, nb::arg("peer").none(), nb::arg("x").none(), nb::arg("tag").none() = 0, nb::kw_only(),
            nb::arg("timeout").none() = nb::none(), any,
            nb::sig("def send(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, timeout: float | None = None, "
@@ -320,19 +330,19 @@ void bind_communicator(nb::module_& module) {
       .def(
           "progress",
           [](self_t self) {
-            const auto& link = link_of(self);
+            const auto link = link_of(self);
             const nb::gil_scoped_release waiting;
-            return value_of(link.progress());
+            return value_of(link->progress());
           },
           "Advances everything once; true: something moved.")
       .def(
-          "event_descriptor", [](self_t self) { return value_of(link_of(self).event_descriptor()); },
+          "event_descriptor", [](self_t self) { return value_of(link_of(self)->event_descriptor()); },
           "For select, poll or loop.add_reader: readable when something happens after arm() was true. It stays the "
           "communicator's.")
       .def(
           "arm",
           [](self_t self) {
-            const auto armed = link_of(self).arm();
+            const auto armed = link_of(self)->arm();
             if (armed.code() == EBUSY) return false;
             must(armed);
             return true;
@@ -341,7 +351,7 @@ void bind_communicator(nb::module_& module) {
           "first.")
       .def(
           "peer_is_alive",
-          [](self_t self, integer_argument peer) { return link_of(self).peer_state(peer.as<int>("peer")).code() == 0; },
+          [](self_t self, integer_argument peer) { return link_of(self)->peer_state(peer.as<int>("peer")).code() == 0; },
           nb::arg("peer").none(), nb::sig("def peer_is_alive(self, peer: int) -> bool"),
           "Whether nothing says that the process has ended.")
       .def("await_failure", &await_failure, nb::sig("def await_failure(self) -> Operation"),
@@ -349,7 +359,7 @@ void bind_communicator(nb::module_& module) {
            "that "
            "was gone before.")
       .def(
-          "plan", [](self_t self, integer_argument peer) { return value_of(link_of(self).plan(peer.as<int>("peer"))); },
+          "plan", [](self_t self, integer_argument peer) { return value_of(link_of(self)->plan(peer.as<int>("peer"))); },
           nb::arg("peer").none(), nb::sig("def plan(self, peer: int) -> str"),
           "Which way messages take, from which size; lines for people.")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> peerlane._types.MessageCounts"),

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <peerlane/communicator.hpp>
 #include <string>
 
+#include "call_gate.hpp"
 #include "error.hpp"
 #include "tensor.hpp"
 
@@ -33,16 +35,34 @@ class communicator {
   ~communicator() { close(); }
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
+  // Waits for calls of other threads that are in, waits for operations among them.
   void close() {
+    if (call_gate::is_in_call())
+      throw error(EDEADLK, "a function of then() cannot close a communicator: the call that it is in uses it");
     const nb::gil_scoped_release waiting;
+    gate_->close();
+    const std::lock_guard alone(closing_);
     link_.reset();
   }
-  const peerlane::communicator& link() const {
-    if (link_.get() == nullptr) throw nb::value_error("the communicator is closed");
-    return link_;
-  }
+  // The communicator in a call, which keeps it open.
+  class call {
+   public:
+    explicit call(const communicator& self) : gate_(self.gate_), inside_(gate_.get()), link_(self.link_) {
+      if (!inside_) throw nb::value_error("the communicator is closed");
+    }
+    const peerlane::communicator* operator->() const noexcept { return &link_; }
+    const peerlane::communicator& operator*() const noexcept { return link_; }
+
+   private:
+    const call_gate_ref gate_;
+    const call_gate::entry inside_;
+    const peerlane::communicator& link_;
+  };
+  const call_gate_ref& gate() const noexcept { return gate_; }
 
  private:
+  const call_gate_ref gate_ = std::make_shared<call_gate>();
+  std::mutex closing_;
   peerlane::communicator link_;
 };
 

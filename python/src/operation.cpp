@@ -101,9 +101,11 @@ void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info
 }
 
 peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
-                                                 peerlane::op_info& info) {
+                                                 peerlane::op_info& info, call_gate* gate) {
   peerlane::result<peerlane::op_info> outcome = peerlane::op_info{};
   (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
+    const call_gate::entry inside(gate);
+    if (!inside) return outcome = owner_closed(), (void)operation.give_up(), true;
     outcome = operation.wait(slice, &info);
     return outcome || operation.is_empty() || outcome.error().code != ETIMEDOUT;
   });
@@ -117,10 +119,20 @@ void operation::keep(const peerlane::result<peerlane::op_info>& outcome, const p
   has_ended_.store(true, std::memory_order_release);
 }
 
+// Under the mutex. The owner has ended the operation.
+void operation::keep_closed() {
+  (void)begun_.give_up();
+  peerlane::op_info info{};
+  info.error = ECANCELED, info.source = -1;
+  keep(owner_closed(), info);
+}
+
 bool operation::poll() {
   if (has_ended()) return true;
   const std::unique_lock alone(mutex_, std::try_to_lock);
   if (!alone.owns_lock() || has_ended()) return has_ended();
+  const call_gate::entry inside(gate_.get());
+  if (!inside) return keep_closed(), true;
   peerlane::op_info info{};
   const auto state = begun_.test(&info);
   if (!state) keep(state.error(), info);
@@ -147,6 +159,8 @@ op_info operation::wait(nb::handle timeout) {
     (void)wait_in_slices(limit, [&](std::chrono::milliseconds slice) {
       const std::lock_guard alone(mutex_);
       if (has_ended()) return true;
+      const call_gate::entry inside(gate_.get());
+      if (!inside) return keep_closed(), true;
       peerlane::op_info info{};
       const auto outcome = begun_.wait(slice, &info);
       if (!outcome && outcome.error().code == ETIMEDOUT && !begun_.is_empty()) return is_past(begin, limit);
@@ -178,7 +192,8 @@ void operation::cancel() {
   const auto outcome = [&] {
     const nb::gil_scoped_release waiting;
     const std::lock_guard alone(mutex_);
-    return begun_.cancel();
+    const call_gate::entry inside(gate_.get());
+    return inside ? begun_.cancel() : peerlane::status{};  // it has ended
   }();
   must(outcome);
 }
@@ -189,6 +204,8 @@ void operation::then(nb::object function) {
   const auto outcome = [&]() -> peerlane::status {
     const nb::gil_scoped_release waiting;
     const std::lock_guard alone(mutex_);
+    const call_gate::entry inside(gate_.get());
+    if (!inside && !has_ended()) keep_closed();
     if (!has_ended()) return begun_.then(python_function{kept});
     python_function{kept}(info_);
     return {};

@@ -11,6 +11,7 @@
 #include <peerlane/operation.hpp>
 #include <tuple>
 
+#include "call_gate.hpp"
 #include "error.hpp"
 
 namespace nb = nanobind;
@@ -23,22 +24,31 @@ using op_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, 
 [[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info);
 
 // operation.wait(limit, &info); Ctrl-C ends it, and leaves the operation under way.
+// Ends with ECANCELED where the owner is closed meanwhile.
 peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
-                                                 peerlane::op_info& info);
+                                                 peerlane::op_info& info, call_gate* gate = nullptr);
+
+// Of an operation whose owner was closed.
+inline peerlane::failure owner_closed() { return {ECANCELED, "the communicator was closed before the operation had ended"}; }
 
 // Keeps its owner and its tensors. Any thread. Dropping it releases it: a copy and a store's request are waited for, a
 // message is withdrawn. What peerlane._store needs of it is inline.
 class operation {
  public:
   enum class kind : std::uint8_t { copy, message, store };
-  operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, kind made_by)
+  // `gate`: the owner's, where its close() may come before the operation's end.
+  operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, kind made_by,
+            call_gate_ref gate = nullptr)
       : owner_(std::move(owner)),
         first_(std::move(first)),
         second_(std::move(second)),
+        gate_(std::move(gate)),
         begun_(std::move(begun)),
         kind_(made_by) {}
   ~operation() {
     const nb::gil_scoped_release waiting;
+    const call_gate::entry inside(gate_.get());
+    if (!inside) (void)begun_.give_up();
     begun_.release();
   }
   operation(const operation&) = delete;
@@ -62,8 +72,10 @@ class operation {
   int descriptor();
 
  private:
+  void keep_closed();
   void keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info);
   nb::object owner_, first_, second_;  // before begun_: it goes first
+  const call_gate_ref gate_;           // may be null
   std::mutex mutex_;                   // of what is below; its owner never waits for the GIL
   peerlane::operation begun_;
   peerlane::op_info info_{};

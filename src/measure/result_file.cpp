@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "measure/result_file.hpp"
 
-#include <unistd.h>
-
 #include <cstdio>
-#include <fstream>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 
 namespace pl {
 
@@ -89,18 +87,10 @@ json result_file::to_json() const {
 std::string result_file::text() const { return to_json().dump(1, ' ', false, json::error_handler_t::replace) + "\n"; }
 
 status result_file::write(const std::string& path) const {
-  const std::string temporary = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text();
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int code = errno != 0 ? errno : EIO;
-    std::remove(temporary.c_str());
-    return failure{code, format("cannot write the results to %s: %s; choose another --json FILE", path.c_str(),
-                                errno_text(code).c_str())};
-  }
-  return {};
+  const status written = write_whole_file(path, text());
+  if (written) return {};
+  return failure{written.code(), format("cannot write the results to %s: %s; choose another --json FILE", path.c_str(),
+                                        written.error().message.c_str())};
 }
 
 }  // namespace pl

@@ -4,6 +4,8 @@
 import asyncio
 import errno
 import sys
+import threading
+import time
 
 import job
 import numpy as np
@@ -91,6 +93,64 @@ def collectives(rank, rendezvous):
         with pytest.raises(peerlane.Error):
             m.iall_gather(half, half)
         m.barrier(30)
+
+
+def closings(rank, rendezvous):
+    """A communicator is closed while other threads wait for what it has under way, look at it, and begin more."""
+    if rank == 1:
+        return
+    for _ in range(5):
+        with communicator.open(rank=0, size=1) as alone:
+            ended, is_over = [], threading.Event()
+
+            def wait_for(begin):
+                operation = begin()
+                try:
+                    ended.append(operation.wait(30))
+                except peerlane.Error as error:
+                    ended.append(error.errno)
+
+            def look():
+                while not is_over.is_set():
+                    try:
+                        alone.statistics(), alone.progress(), alone.await_failure().done()
+                    except ValueError as error:
+                        ended.append(str(error))
+                        return
+
+            waits = [alone.await_failure, lambda: alone.irecv(0, np.zeros(8), 1), alone.await_failure]
+            threads = [threading.Thread(target=wait_for, args=(begin,)) for begin in waits] + [threading.Thread(target=look) for _ in range(2)]
+            kept = alone.irecv(0, np.zeros(8), 2)
+            for one in threads:
+                one.start()
+            time.sleep(0.1)
+            alone.close()
+            with pytest.raises(peerlane.Error) as caught:
+                kept.wait(30)
+            assert caught.value.errno == errno.ECANCELED
+            is_over.set()
+            for one in threads:
+                one.join(30)
+            assert ended.count(errno.ECANCELED) == len(waits) and len(ended) <= len(threads), ended
+            assert set(ended) <= {errno.ECANCELED, "the communicator is closed"}, ended
+    with communicator.open(rank=0, size=1) as alone:
+        refused = []
+
+        def close_within(_):
+            try:
+                alone.close()
+            except peerlane.Error as error:
+                refused.append(error.errno)
+
+        operation = alone.irecv(0, np.zeros(8), 3)
+        operation.then(close_within)
+        alone.isend(0, np.zeros(8), 3).wait(30)
+        operation.wait(30)
+        assert refused == [errno.EDEADLK]
+
+
+def test_a_communicator_is_closed_beside_its_calls(tmp_path):
+    job.run(closings, tmp_path)
 
 
 def test_failures_are_told(tmp_path):

@@ -229,6 +229,48 @@ def json_to_stdout():
     check("processes" in json.loads(top.stdout), top.stdout)
 
 
+def full_disks():
+    """What cannot be written is an error of every command: the text, its JSON on standard output, its JSON in a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        target, link, missing = (os.path.join(folder, name) for name in ("target", "link", "none/file"))
+        os.symlink("target", link)
+        good("env", "--json", link)
+        with open(target, encoding="utf-8") as file:
+            check(os.path.islink(link) and json.load(file)["passed"], "a link stays, and its target is written")
+        for words in (["p2p", "latency"], ["p2p", "allreduce"], ["async", "pingpong"], ["copybw"], ["info"], ["env"], ["gate"]):
+            more = QUICK.get(" ".join(words), QUICK["p2p latency"])
+            for added in ([], ["--json", "-"]):
+                with open("/dev/full", "w", encoding="utf-8") as full:
+                    done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *more, *added], env=environment(), stdin=subprocess.DEVNULL,
+                                          stdout=full, stderr=subprocess.PIPE, text=True, timeout=280, check=False)
+                check(done.returncode == 1 and "standard output cannot be written" in done.stderr, words, added, done.returncode, done.stderr[-500:])
+            done = run(*words, *more, "--json", missing)
+            check(done.returncode == 1 and missing in done.stderr, words, done.returncode, done.stderr[-500:])
+
+
+def gpu_numbers():
+    """A GPU that is not there is named by every command that takes its number, at once."""
+    asked = 0
+    for words in every_command():
+        if not re.search(r"^ +(-d,)?--gpu N", good(*words, "-h").stdout, re.M):
+            continue
+        asked += 1
+        begin = time.monotonic()
+        done = run(*words, "--gpu", "16")
+        check(done.returncode == 1 and "there is no GPU 16: this process sees 2" in done.stderr, words, done.returncode, done.stderr[-500:])
+        check(time.monotonic() - begin < SHARED_MACHINE * 5, words, "took", time.monotonic() - begin)
+    check(asked > 12, asked)
+
+
+def file_limits():
+    """A limit on the length of files is an error with its reason; no command ends by SIGXFSZ."""
+    for words in (["copybw"], ["pplat"], ["p2p", "latency"], ["async", "pingpong"]):
+        done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *QUICK[" ".join(words)]], env=environment(), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=280, check=False,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        check(done.returncode == 1 and f"peerlane {words[0]}" in done.stderr and "signal" not in done.stderr, words, done.returncode, done.stderr)
+
+
 def colours():
     escape = "\033["
     code, text = on_a_terminal("doctor")

@@ -9,6 +9,7 @@
 
 #include "arch/copy_dispatch.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "os/topology.hpp"
 #include "tools/common/nvml.hpp"
 
@@ -74,7 +75,8 @@ void report::set_mapping_type(const std::string& name) {
 }
 
 void report::write_so_far(const result_file& so_far) const {
-  if (!options_.json_path.empty() && saved_stdout_ < 0) must(so_far.write(options_.json_path));
+  if (!options_.json_path.empty() && saved_stdout_ < 0 && is_replaceable(options_.json_path))
+    must(so_far.write(options_.json_path));
 }
 
 void report::write() {

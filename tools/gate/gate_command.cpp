@@ -12,6 +12,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "measure/machine.hpp"
 #include "os/unique_fd.hpp"
 #include "tools/common/gpu_choice.hpp"
@@ -34,6 +35,7 @@ constexpr const char* kKernelLog = "/dev/kmsg";
 // burst passes. 1.5 s in all, on machines that may be unfit only.
 constexpr unsigned kMaxRepeats = 4;
 constexpr auto kFirstPause = std::chrono::milliseconds(100);
+constexpr unsigned kFileMode = 0644;  // a baseline that everybody may write is refused
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 
 struct gate_options {
@@ -140,26 +142,8 @@ std::uint64_t deadline_of(const gate_options& options, int gpus) {
 }
 
 void write_whole(const std::string& path, const std::string& text) {
-  const std::string fresh = path + format(".%d", static_cast<int>(getpid()));
-  // A new file: somebody's link of that name in a shared folder is not followed.
-  std::remove(fresh.c_str());
-  bool is_written = false;
-  {
-    const unique_fd file(real_device_io(), open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                                S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH));
-    std::size_t done = 0;
-    while (file && done < text.size()) {
-      const ssize_t more = write(file.get(), text.data() + done, text.size() - done);
-      if (more < 0 && errno != EINTR) break;
-      if (more > 0) done += static_cast<std::size_t>(more);
-    }
-    is_written = file && done == text.size();
-  }
-  if (!is_written || std::rename(fresh.c_str(), path.c_str()) != 0) {
-    const std::string reason = errno_text(errno);
-    std::remove(fresh.c_str());
-    throw tool_failure(format("cannot write %s: %s", path.c_str(), reason.c_str()));
-  }
+  if (const status written = write_whole_file(path, text, kFileMode); !written)
+    throw tool_failure(format("cannot write %s: %s", path.c_str(), written.error().message.c_str()));
 }
 
 class gate_run {

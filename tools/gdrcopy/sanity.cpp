@@ -21,6 +21,7 @@
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "measure/progress.hpp"
+#include "tools/common/gpu.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/report.hpp"
 #include "tools/common/terminal.hpp"
@@ -29,6 +30,7 @@ namespace pl::tools {
 namespace {
 
 constexpr int kExitWaived = 2;
+constexpr std::uint64_t kGpuCheckNs = 60'000'000'000;
 
 struct sanity_options {
   common_options common;
@@ -192,6 +194,32 @@ std::vector<sanity_case> chosen_cases(const sanity_options& options) {
   return out;
 }
 
+// A case sees one GPU alone, so CUDA tells it only that there is none. Asked in a process of its own, as this one never
+// starts CUDA. The usual GPU is left to the cases, which say why there is none.
+void check_gpu(int ordinal) {
+  int ends[2];
+  if (ordinal <= 0 || pipe(ends) != 0) return;
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (const int each : {STDOUT_FILENO, STDERR_FILENO}) dup2(null, each);
+    try {
+      const gpu_session gpu(ordinal, false);
+    } catch (const std::exception& cause) {
+      const std::string_view text = cause.what();
+      [[maybe_unused]] const auto wrote = write(ends[1], text.data(), text.size());
+    }
+    _exit(kExitOk);
+  }
+  close(ends[1]);
+  std::string reason;
+  const bool timed_out = child > 0 && collect_until(ends[0], monotonic_ns() + kGpuCheckNs, reason);
+  close(ends[0]);
+  if (child > 0) kill(child, SIGKILL), waitpid(child, nullptr, 0);
+  if (!timed_out && !reason.empty()) throw tool_failure(reason);
+}
+
 void print_names(const char* title, const std::vector<case_report>& reports, case_outcome outcome, bool with_reason) {
   bool first = true;
   for (const auto& one : reports) {
@@ -224,6 +252,7 @@ int run_sanity(const invocation& call) {
   report out(call, options.common, "sanity");
   const bool simulated = must(choose_gpu()) == gpu_kind::simulated;
   print_header_if_simulated();
+  check_gpu(options.common.gpu);
   machine_facts machine = describe_host();
   machine.simulated = simulated;
   out.file().set_machine(machine);

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/report.hpp"
 #include "tools/common/temporary_folder.hpp"
@@ -54,10 +54,8 @@ machine load_machine(const topo_options& options) {
 }
 
 void save(const std::string& text, const std::string& path) {
-  std::ofstream out(path);
-  out << text;
-  out.close();
-  if (!out) throw tool_failure(format("%s cannot be written", path.c_str()));
+  if (const status written = write_whole_file(path, text); !written)
+    throw tool_failure(format("cannot write %s: %s", path.c_str(), written.error().message.c_str()));
   std::fprintf(stderr, "recorded in %s\n", path.c_str());
 }
 

@@ -78,7 +78,10 @@ namespace {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(tools::kExitFailed);  // it ended before the line above
   try {
-    leave_process(body(rank));
+    const int code = body(rank);
+    // The parent, which writes nothing, would not notice.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) world.fail(rank, "standard output cannot be written");
+    leave_process(code);
   } catch (const std::exception& failure) { world.fail(rank, failure.what()); }
 }
 

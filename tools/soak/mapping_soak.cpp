@@ -153,9 +153,9 @@ class mapping_worker {
 
 }  // namespace
 
-int run_mapping_worker(std::uint64_t seed, std::uint64_t seconds) {
-  const tools::gpu_session gpu(0, false);
-  mapping_worker worker(gpu, seed);
+int run_mapping_worker(int gpu, std::uint64_t seed, std::uint64_t seconds) {
+  const tools::gpu_session session(gpu, false);
+  mapping_worker worker(session, seed);
   const std::uint64_t end_ns = monotonic_ns() + seconds * 1'000'000'000;
   std::uint64_t steps = 0;
   for (; monotonic_ns() < end_ns; ++steps) worker.step();
@@ -169,8 +169,11 @@ void run_mappings(const plan& run, findings& seen) {
   for (std::uint64_t round = 0; !is_over(run); ++round) {
     const std::uint64_t seed = random(), seconds = 1 + random() % 4;
     const bool is_killed = random() % 3 == 0;
-    command_process worker(
-        {{"soak", "--mapping-worker", std::to_string(seconds), "--seed", std::to_string(seed % 1'000'000'007)}, log, 0, {}});
+    command_process worker({{"soak", "--mapping-worker", std::to_string(seconds), "--seed",
+                             std::to_string(seed % 1'000'000'007), "-d", std::to_string(run.gpu)},
+                            log,
+                            0,
+                            {}});
     if (is_killed) {
       pause_ms(run, random() % (seconds * 1000));
       worker.send(SIGKILL);

@@ -28,6 +28,7 @@ struct plan {
   std::uint64_t seed = 1;
   std::uint64_t end_ns = 0;            // monotonic_ns() at which parts stop to begin new work
   bool (*is_interrupted)() = nullptr;  // a signal asks for the end; may be null
+  int gpu = 0;                         // that mappings are of
   std::string folder;                  // of this run: logs, and folders of the parts
   std::string disk;                    // where the store's folder is: a small disk of its own, if there is one
   bool has_small_disk = false;
@@ -85,6 +86,6 @@ void run_mappings(const plan& run, findings& seen);
 
 // The process of the mappings' part, started by run_mappings: changes mapped memory at random for `seconds` and compares it
 // with what it shall be. Returns an exit code.
-int run_mapping_worker(std::uint64_t seed, std::uint64_t seconds);
+int run_mapping_worker(int gpu, std::uint64_t seed, std::uint64_t seconds);
 
 }  // namespace pl::soak

@@ -210,12 +210,15 @@ class watcher {
   const std::uint64_t begin_ns_ = monotonic_ns();
 };
 
-// The GPU that messages and mappings use, if there is one.
-void describe_machine(tools::report& out) {
+// The GPU that mappings are of, if there is one. One that was asked for has to be there.
+void describe_machine(int ordinal, tools::report& out) {
   try {
-    const tools::gpu_session gpu(0, false);
+    const tools::gpu_session gpu(ordinal, false);
     out.describe(&gpu, nullptr, "");
-  } catch (const tool_failure&) { out.describe(nullptr, nullptr, ""); }
+  } catch (const tool_failure&) {
+    if (ordinal != 0) throw;
+    out.describe(nullptr, nullptr, "");
+  }
 }
 
 void start(const part& one, const plan& run, running_parts& parts) {
@@ -268,7 +271,7 @@ int run_soak(const invocation& call) {
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;
   if (options.mapping_worker_s > 0)
-    return run_mapping_worker(static_cast<std::uint64_t>(options.seed),
+    return run_mapping_worker(options.common.gpu, static_cast<std::uint64_t>(options.seed),
                               static_cast<std::uint64_t>(options.mapping_worker_s));
   if (!options.only.empty())
     for (const auto& word : split_list(options.only))
@@ -281,6 +284,7 @@ int run_soak(const invocation& call) {
   plan run;
   run.seed = options.seed != 0 ? static_cast<std::uint64_t>(options.seed) : monotonic_ns() % 1'000'000'007 + 1;
   temporary_folder folder("soak", options.folder);
+  run.gpu = options.common.gpu;
   run.folder = folder.path();
   run.disk = run.folder + "/disk";
   fs::create_directory(run.disk);
@@ -288,7 +292,7 @@ int run_soak(const invocation& call) {
   run.has_small_disk = run.why_no_small_disk.empty();
   const auto seconds = static_cast<std::uint64_t>(options.minutes * 60 + options.seconds);
   report out(call, options.common, "soak");
-  describe_machine(out);
+  describe_machine(run.gpu, out);
   out.file().set_parameter("seed", run.seed);
   out.file().set_parameter("seconds", seconds);
   std::printf("soak of %llu s, seed %llu\n", static_cast<unsigned long long>(seconds),

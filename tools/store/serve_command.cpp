@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store serve.
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <new>
@@ -138,7 +139,11 @@ int run_serve(const tools::invocation& call) {
   } catch (const std::bad_alloc&) {
     throw tools::tool_failure("out of memory: raise the limit (ulimit -v, or the container's), or give a smaller --arena");
   } catch (const std::system_error& reason) {  // a thread that could not be made
-    throw tools::tool_failure(format("%s: raise the limits of memory and threads (ulimit -v, ulimit -u)", reason.what()));
+    const int code = reason.code().value();
+    const bool is_files = code == EMFILE || code == ENFILE;
+    throw tools::tool_failure(
+        format("%s: raise the %s", reason.what(),
+               is_files ? "limit of open files (ulimit -n)" : "limits of memory and threads (ulimit -v, ulimit -u)"));
   }
 }
 

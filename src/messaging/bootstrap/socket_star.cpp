@@ -23,7 +23,8 @@ constexpr unsigned kRetryMs = 100;          // between attempts to connect
 constexpr unsigned kQuietMs = 2000;         // before a line tells what is being waited for
 constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
 constexpr unsigned kSendMs = 2000;          // of one small frame to a rank that waits for it
-constexpr std::size_t kMaxVisitors = 64;    // under way at a time: then the oldest goes, it has had its time
+constexpr std::size_t kMaxStrangers = 64;   // under way at a time beside the ranks
+constexpr unsigned kMaxAttempts = 20;       // of a rank that rank 0 cuts off, as it does where strangers crowd its port
 constexpr unsigned kJoinGraceMs = 3000;     // a rank's patience beyond rank 0's, whose sentence says more
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -147,6 +148,8 @@ class host_side {
     frame_stream stream;
     std::string host;
   };
+  std::size_t max_visitors() const { return static_cast<std::size_t>(settings_.size) + kMaxStrangers; }
+  void make_room();
   void accept_all(int listener);
   status look_after_visitors();
   status look_after_members();
@@ -255,8 +258,16 @@ status host_side::judge(visitor& candidate, const star_frame_head& hello, const 
   return {};
 }
 
+// The oldest of those that have said nothing goes; they have had their time. Who waits for the answer to its challenge may
+// well be a rank.
+void host_side::make_room() {
+  if (visitors_.size() < max_visitors()) return;
+  const auto silent = std::find_if(visitors_.begin(), visitors_.end(), [](const visitor& one) { return !one.hello; });
+  visitors_.erase(silent == visitors_.end() ? visitors_.begin() : silent);
+}
+
 void host_side::accept_all(int listener) {
-  for (std::size_t taken = 0; taken < kMaxVisitors; ++taken) {
+  for (std::size_t taken = 0; taken < kMaxStrangers; ++taken) {
     unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     const bool is_known = !secret_.empty() || is_same_user(socket.get());
@@ -268,7 +279,7 @@ void host_side::accept_all(int listener) {
                        settings_.rendezvous.text.c_str(), kHowToShare));
       continue;
     }
-    if (visitors_.size() == kMaxVisitors) visitors_.erase(visitors_.begin());
+    make_room();
     visitors_.push_back(std::move(candidate));
   }
 }
@@ -297,7 +308,7 @@ status host_side::look_after_members() {
 
 result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   if (!listener) {
-    auto made = listen_at(settings_.rendezvous, settings_.size + static_cast<int>(kMaxVisitors));
+    auto made = listen_at(settings_.rendezvous, static_cast<int>(max_visitors()));
     if (!made) return made.error();
     listener = *std::move(made);
   }
@@ -367,11 +378,10 @@ status answer_challenge(const meeting& settings, const std::string& secret, cons
                      kSendMs);
 }
 
-result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::string& secret) {
-  auto socket = reach_rank_0(settings);
-  if (!socket) return socket.error();
-  prepare_connection(socket->get(), settings.timeout_s);
-  frame_stream stream(std::move(*socket), kMaxStrangerBody);
+// ECONNRESET: rank 0 has closed the connection without a word.
+result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& settings, const std::string& secret) {
+  prepare_connection(socket.get(), settings.timeout_s);
+  frame_stream stream(std::move(socket), kMaxStrangerBody);
   auto own = make_nonce();
   if (!own) return std::move(own).error();
   std::vector<std::byte> hello;
@@ -414,6 +424,19 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
   }
   return failure{ETIMEDOUT, format("rank 0 at %s took the connection and then said nothing for %u s",
                                    settings.rendezvous.text.c_str(), settings.timeout_s)};
+}
+
+// A rank that is cut off comes again while somebody listens there. A rank 0 that has ended does not.
+result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::string& secret) {
+  auto socket = reach_rank_0(settings);
+  if (!socket) return socket.error();
+  for (unsigned attempt = 1;; ++attempt) {
+    auto joined = join_by(std::move(*socket), settings, secret);
+    if (joined || joined.code() != ECONNRESET || attempt == kMaxAttempts) return joined;
+    poll(nullptr, 0, kRetryMs);
+    socket = connect_to(settings.rendezvous, 1000);
+    if (!socket) return joined;
+  }
 }
 
 }  // namespace

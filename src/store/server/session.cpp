@@ -114,12 +114,12 @@ void session::start() {
   });
 }
 
-// Once a second: closes clients that do not greet, take nothing, send nothing of what they have begun, or are idle.
+// Once a second: closes clients that do not greet, take nothing, send nothing of what they have begun, or are idle. Until it
+// is closed the timer holds the connection, for while it waits for a disk or for changes nothing else may.
 void session::watch() {
   watch_timer_.expires_after(kWatchPause);
-  watch_timer_.async_wait([weak = weak_from_this()](std::error_code error) {
-    const auto me = weak.lock();
-    if (error || !me || me->closed_) return;
+  watch_timer_.async_wait([me = shared_from_this()](std::error_code error) {
+    if (error || me->closed_) return;
     const std::uint64_t now = monotonic_ns(), second = 1'000'000'000;
     if (!me->greeted_ && now - me->opened_ns_ > me->parts_.config.hello_timeout_s * second) return me->close("no greeting");
     const std::uint64_t writing_since = me->out_.writing_since_ns();
@@ -160,9 +160,9 @@ bool session::holds_nothing() const {
 
 // ---- What the principal takes ------------------------------------------------------------------------------------------
 
-status session::may_hold(std::uint64_t bytes) const {
+status session::may_hold(std::uint64_t bytes, std::uint64_t others) const {
   const std::uint64_t most = parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
-  const std::uint64_t now = memory_.all();
+  const std::uint64_t now = memory_.all() + others;
   if (now == 0 || now + bytes <= most) return {};
   return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by what it has under way, and may hold %llu: end "
                                 "some of it first (max_principal_memory_percent)",

@@ -171,8 +171,9 @@ class session : public std::enable_shared_from_this<session> {
   // Answers that wait, or that requests under way will have at most.
   std::size_t answer_bytes() const { return out_.waiting_bytes() + promised_bytes_; }
   bool may_buffer_more() const;
-  // ENOSPC: the principal holds as much of the memory tier as it may.
-  status may_hold(std::uint64_t bytes) const;
+  // ENOSPC: the principal holds as much of the memory tier as it may. One value is let in whatever its length, where nothing
+  // else is held; `others` are this request's own, and not counted yet.
+  status may_hold(std::uint64_t bytes, std::uint64_t others = 0) const;
   void hold(std::uint64_t bytes);
   void let_hold_go(std::uint64_t bytes);
   void hold_pin(std::uint64_t pin, std::uint64_t bytes);
@@ -314,6 +315,7 @@ class session : public std::enable_shared_from_this<session> {
   void fetch_device_batch(const device_batch_ptr& one);
   void sum_device_batch(const device_batch_ptr& one);
   void commit_device_item(const device_batch_ptr& one, std::size_t i);
+  status pin_device_item(device_batch& one, std::uint64_t value_bytes) const;
   void found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found);
   void commit_device_batch(const device_batch_ptr& one);
   void end_device_item(const device_batch_ptr& one);

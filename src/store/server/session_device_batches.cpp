@@ -6,6 +6,9 @@
 //
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
 // the frame is answered ENOTSUP. All on the connection's thread, but for sums and completions.
+#include <algorithm>
+#include <atomic>
+
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
 #include "store/client/checksum_pool.hpp"
@@ -46,8 +49,9 @@ struct session::device_batch : device_claim {
   std::vector<value> values;      // by item
   std::shared_ptr<batch_work> work;
   std::uint64_t held_bytes = 0, moving_bytes = 0;
-  bool is_summed = false;  // by this server's threads, not by the engine
-  status outcome;          // of the copies
+  std::atomic<std::uint64_t> pinned_bytes{0};  // get: a pin holds the whole value, however little of it is asked for
+  bool is_summed = false;                      // by this server's threads, not by the engine
+  status outcome;                              // of the copies
 
   std::vector<store::segment> all_segments() const {
     std::vector<store::segment> out;
@@ -107,7 +111,9 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   if (all_bytes > parts_.config.max_request_bytes || granted_bytes_ + all_bytes > parts_.config.max_request_bytes)
     return answer(request, {ENOTSUP, format("%llu bytes: more than this connection may have under way",
                                             static_cast<unsigned long long>(all_bytes))});
-  if (const status may = may_hold(all_bytes); !may) return answer(request, {ENOTSUP, may.error().message});
+  const std::uint64_t last_bytes = std::max(one->items.back().room, kMinHeldBytes);
+  if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)
+    return answer(request, {ENOTSUP, may.error().message});
   is_put ? put_device_batch(one) : get_device_batch(one);
 }
 
@@ -247,12 +253,24 @@ void session::end_device_item(const device_batch_ptr& one) {
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
+// On any thread. ENOSPC: the item gets its value by itself.
+status session::pin_device_item(device_batch& one, std::uint64_t value_bytes) const {
+  const std::uint64_t bytes = std::max(value_bytes, kMinHeldBytes);
+  const std::uint64_t others = one.pinned_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  const status may = may_hold(bytes, others);
+  if (!may) one.pinned_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  return may;
+}
+
 // On any thread.
 void session::found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found) {
   if (!found) {
     one->work->fail(i, found.error());
   } else if (found->reader) {
     one->work->fail(i, {EMSGSIZE, "the value is not in memory: get it by itself"});
+  } else if (const status may = pin_device_item(*one, found->info.length_bytes); !may) {
+    (void)parts_.engine.unpin(engine_session_, found->pin);
+    one->work->fail(i, may.error());
   } else {
     batch_outcome& reported = one->work->outcomes[i].reported;
     reported.version = found->info.version, reported.crc = found->info.crc32c;
@@ -270,6 +288,7 @@ void session::get_device_batch(const device_batch_ptr& one) {
   store::get_options options;
   options.verify = (one->request->head.flags & flag::verify) != 0;
   options.or_reader = true;
+  options.past_memory = !may_hold(0).ok();
   const auto look_up_one = [me = shared_from_this(), one, options](std::size_t i) {
     const auto pool = one->request->head.pool_id;
     const std::string_view key = one->items[i].key;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many values of device memory by one call, which the server moves by one list of copies a frame: each item's outcome, what
 // goes another way, what is refused, and broken connections.
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <thread>
@@ -317,6 +318,49 @@ TEST_F(store_gpu_direct_batch_raw, MemoryThatWasTakenBackIsNotTouched) {
   EXPECT_EQ(test::device_bytes(buffer_.pointer(), buffer_.bytes()), bytes_t(buffer_.bytes(), 0xcc));
   const auto now = rig_.server().engine().stats();
   EXPECT_EQ(now.grants + now.pins, 0u);
+}
+
+class store_gpu_direct_batch_share : public store_gpu_direct_batch_raw {
+ protected:
+  store_gpu_direct_batch_share() { rig_.config.max_principal_memory_percent = 20; }
+  std::uint64_t share() { return rig_.server().engine().arena().size_bytes / 5; }
+};
+
+// A pin is of the whole value: items that ask for a byte each hold no more of the memory tier together than their principal
+// may.
+TEST_F(store_gpu_direct_batch_share, ItemsWithLittleRoomHoldWhatTheyPin) {
+  const auto number = link_->import(region());
+  ASSERT_TRUE(number);
+  constexpr std::size_t kCount = 24;
+  std::vector<std::string> keys;
+  std::vector<batch_item> items;
+  for (std::size_t i = 0; i < kCount; ++i) keys.push_back("long" + std::to_string(i));
+  const auto value = random_value(1u << 20, 1);
+  for (const std::string& key : keys) {
+    ASSERT_EQ(put(*store_, pool_, key, value).status, 0);
+    items.push_back(item(key, 0, 1));
+  }
+  ASSERT_LT(share(), kCount * value.size());
+  ASSERT_EQ(ask_batch(opcode::batch_get, items, part_of(*number)), 0);
+  const auto outcomes = store_protocol::decode_outcomes(peer_->body());
+  ASSERT_TRUE(outcomes && outcomes->size() == kCount);
+  const auto pinned = std::count_if(outcomes->begin(), outcomes->end(), [](const auto& one) { return one.status == 0; });
+  EXPECT_LE(static_cast<std::uint64_t>(pinned) * value.size(), share());
+  EXPECT_GT(pinned, 0);
+  for (const auto& one : *outcomes)
+    EXPECT_TRUE(one.status == 0 || one.status == ENOSPC || one.status == EMSGSIZE) << one.status;
+  EXPECT_EQ(rig_.server().engine().stats().pins, 0u);
+  EXPECT_EQ(ask_batch(opcode::batch_get, items, part_of(*number)), 0) << "and they are let go again";
+}
+
+TEST_F(store_gpu_direct_batch_share, AFrameHoldsNoMoreThanItsPrincipalMay) {
+  const auto number = link_->import(region());
+  ASSERT_TRUE(number);
+  std::vector<batch_item> items;  // all of the same bytes
+  for (std::uint64_t bytes = 0; bytes <= share(); bytes += buffer_.bytes()) items.push_back(item("new", 0, buffer_.bytes()));
+  for (const auto op : {opcode::batch_put, opcode::batch_get})
+    EXPECT_EQ(ask_batch(op, items, part_of(*number)), ENOTSUP) << "nothing else is held";
+  EXPECT_FALSE(is_there("new"));
 }
 
 TEST_F(store_gpu_direct_batch_raw, APoolThatIsKeptApartIsNotReached) {

@@ -74,13 +74,16 @@ class raw_peer {
     const auto got = store_protocol::decode_head(std::as_bytes(std::span(bytes)).first<store_protocol::kHeadBytes>());
     if (!got) return std::nullopt;
     last_text_.clear();
+    last_body_.clear();
     const std::string rest = read(got->key_bytes + got->tail_bytes + got->body_bytes, timeout_ms);
     if (auto parts =
             store_protocol::decode_rest(*got, std::as_bytes(std::span(bytes += rest)).first(bytes.size() - got->body_bytes)))
       last_text_ = parts->fields.text.value_or(std::string()), last_token_ = parts->fields.token.value_or(0);
+    if (bytes.size() >= got->body_bytes) last_body_ = bytes.substr(bytes.size() - got->body_bytes);
     return *got;
   }
   const std::string& text() const { return last_text_; }
+  const std::string& body() const { return last_body_; }
   std::uint64_t token() const { return last_token_; }
   bool is_cut_off(unsigned timeout_ms) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
@@ -108,7 +111,7 @@ class raw_peer {
     return out;
   }
   std::unique_ptr<store_client::byte_channel> wire_;
-  std::string last_text_;
+  std::string last_text_, last_body_;
   std::uint64_t last_token_ = 0;
 };
 

@@ -68,6 +68,22 @@ TEST_F(store_streams, ARequiredPathIsNotLeft) {
   EXPECT_EQ(put(*strict, pool_, "k", room).status, ENOTSUP);
 }
 
+// While the disk has both windows the connection is not read, and nothing but the server's clock holds it.
+TEST_F(store_streams, APutThatIsQuickerThanTheDiskEndsOnItsConnection) {
+  rig_.stop();
+  rig_.config.disk_limit_bytes = 512u << 20;
+  rig_.start();
+  const auto value = random_value((160u << 20) + 77, 1);
+  const auto local = store_rig::open(rig_.over_unix()), remote = store_rig::open(rig_.over_tcp());
+  for (store_client::client* connection : {local.get(), remote.get()}) {
+    ASSERT_TRUE(connection->open_pool("p"));
+    const auto done = put(*connection, pool_, "k", value);
+    ASSERT_EQ(done.status, 0) << done.text;
+    EXPECT_EQ(connection->reconnects(), 0u);
+  }
+  EXPECT_TRUE(get(*local, pool_, "k", value.size()) == value);
+}
+
 TEST_F(store_streams, SeveralAtOnceBesideSmallOnes) {
   const auto value = random_value(kLong, 1), other = random_value(kLong, 2), small = random_value(1000, 3);
   const auto remote = store_rig::open(rig_.over_tcp());

@@ -66,6 +66,36 @@ class Watches : public testing::Test {
   std::uint32_t pool_ = 0;
 };
 
+class busy_watches : public Watches {
+ protected:
+  busy_watches() { rig_.config.max_requests = 1; }
+};
+
+// A connection that the server does not read, for it has as many requests under way as it may, is kept all the same.
+TEST_F(busy_watches, AConnectionThatIsNotReadStays) {
+  raw_peer peer(rig_.over_unix(), pool_, "pool");
+  store_protocol::head header;
+  header.op = opcode::watch;
+  header.request_id = 1;
+  header.pool_id = pool_;
+  peer.ask(header, "");
+  ASSERT_EQ(peer.answer()->status, 0);
+  header.op = opcode::watch_next;
+  header.request_id = 2;
+  header.offset = 60'000;  // ms
+  store_protocol::tail fields;
+  fields.token = peer.token();
+  peer.ask(header, "", fields);
+  EXPECT_FALSE(peer.is_cut_off(1200));
+  const auto version = put_at("key", 10);
+  const auto received = peer.answer();
+  ASSERT_TRUE(received) << "the server has dropped the connection";
+  EXPECT_EQ(received->status, 0);
+  const auto events = store_protocol::decode_events(peer.body());
+  ASSERT_TRUE(events && events->size() == 1);
+  EXPECT_EQ(events->front(), (watch_event{event_kind::put, "key", version, 10}));
+}
+
 TEST_F(Watches, EveryChangeInOrder) {
   put_at("a/before", 1);
   const auto all = watch(*store_, ""), some = watch(*store_, "a/"), one = watch(*store_, "a/1", true);

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/whole_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "base/text.hpp"
+
+namespace pl {
+namespace {
+
+failure failed(int code) { return {code, errno_text(code)}; }
+
+// Closes the descriptor.
+status write_all(int fd, std::string_view text) {
+  int code = 0;
+  while (!text.empty() && code == 0) {
+    const ssize_t wrote = write(fd, text.data(), text.size());
+    if (wrote >= 0) text.remove_prefix(static_cast<std::size_t>(wrote));
+    else if (errno != EINTR) code = errno;
+  }
+  // Network file systems tell at the end that there was no room.
+  if (close(fd) != 0 && code == 0 && errno != EINTR) code = errno;
+  return code == 0 ? status{} : status(failed(code));
+}
+
+}  // namespace
+
+bool is_replaceable(const std::string& path) {
+  struct stat about {};
+  return lstat(path.c_str(), &about) != 0 || S_ISREG(about.st_mode);
+}
+
+status write_whole_file(const std::string& path, std::string_view text, unsigned mode) {
+  if (!is_replaceable(path)) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, mode);
+    return fd < 0 ? status(failed(errno)) : write_all(fd, text);
+  }
+  const std::string fresh = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
+  // A new file: somebody's link of that name in a shared folder is not followed.
+  unlink(fresh.c_str());
+  const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+  if (fd < 0) return failed(errno);
+  status written = write_all(fd, text);
+  if (written && std::rename(fresh.c_str(), path.c_str()) != 0) written = failed(errno);
+  if (!written) unlink(fresh.c_str());
+  return written;
+}
+
+}  // namespace pl

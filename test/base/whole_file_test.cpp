@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/whole_file.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+namespace pl {
+namespace {
+
+namespace fs = std::filesystem;
+
+class whole_file : public testing::Test {
+ protected:
+  whole_file() {
+    std::string pattern = (fs::temp_directory_path() / "peerlane-whole-XXXXXX").string();
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  ~whole_file() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  static std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+  }
+  std::string folder_;
+};
+
+TEST_F(whole_file, ReplacesAndLeavesNothingBeside) {
+  EXPECT_TRUE(is_replaceable(at("new")));
+  ASSERT_TRUE(write_whole_file(at("new"), "first, and longer"));
+  EXPECT_TRUE(is_replaceable(at("new")));
+  ASSERT_TRUE(write_whole_file(at("new"), "second"));
+  EXPECT_EQ(read(at("new")), "second");
+  EXPECT_EQ(files(), 1u);
+  struct stat about {};
+  ASSERT_EQ(stat(at("new").c_str(), &about), 0);
+  const mode_t mask = umask(0);
+  umask(mask);
+  EXPECT_EQ(about.st_mode & 0777u, 0666u & ~mask);
+}
+
+TEST_F(whole_file, AFailureLeavesTheFileAsItWas) {
+  const auto missing = write_whole_file(at("none/file"), "text");
+  EXPECT_EQ(missing.code(), ENOENT);
+  EXPECT_EQ(missing.error().message, "ENOENT (No such file or directory)");
+  fs::create_directory(at("folder"));
+  EXPECT_FALSE(is_replaceable(at("folder")));
+  EXPECT_EQ(write_whole_file(at("folder"), "text").code(), EISDIR);
+  EXPECT_EQ(files(), 1u);
+}
+
+// `peerlane ... --json /dev/full` by root made a file of the device.
+TEST_F(whole_file, ADeviceIsWrittenToAndStays) {
+  if (mknod(at("full").c_str(), S_IFCHR | 0666, makedev(1, 7)) == 0) {
+    // Where a folder may not have devices, it cannot be opened; it stays all the same.
+    const int code = write_whole_file(at("full"), "text").code();
+    EXPECT_TRUE(code == ENOSPC || code == EACCES) << code;
+    struct stat about {};
+    ASSERT_EQ(stat(at("full").c_str(), &about), 0);
+    EXPECT_TRUE(S_ISCHR(about.st_mode));
+    EXPECT_FALSE(is_replaceable(at("full")));
+  }
+  EXPECT_EQ(write_whole_file("/proc/self/fd/none", "text").code(), ENOENT);
+}
+
+TEST_F(whole_file, APipeGetsTheText) {
+  ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
+  std::string came;
+  std::thread reader([&] { came = read(at("pipe")); });
+  EXPECT_TRUE(write_whole_file(at("pipe"), "through the pipe"));
+  reader.join();
+  EXPECT_EQ(came, "through the pipe");
+  EXPECT_TRUE(fs::is_fifo(at("pipe")));
+}
+
+TEST_F(whole_file, ALinkStaysAndItsTargetIsWritten) {
+  fs::create_directory(at("other"));
+  ASSERT_TRUE(write_whole_file(at("other/target"), "before"));
+  fs::create_symlink("other/target", at("link"));
+  ASSERT_TRUE(write_whole_file(at("link"), "after"));
+  EXPECT_TRUE(fs::is_symlink(at("link")));
+  EXPECT_EQ(read(at("other/target")), "after");
+}
+
+TEST_F(whole_file, ALinkOfTheTemporaryNameIsNotFollowed) {
+  ASSERT_TRUE(write_whole_file(at("victim"), "untouched"));
+  fs::create_symlink("victim", at("result." + std::to_string(getpid()) + ".tmp"));
+  ASSERT_TRUE(write_whole_file(at("result"), "text"));
+  EXPECT_EQ(read(at("victim")), "untouched");
+  EXPECT_EQ(read(at("result")), "text");
+}
+
+}  // namespace
+}  // namespace pl
