@@ -8,24 +8,22 @@
 namespace pl::triggered {
 namespace {
 
-// Testing a request makes progress, which the round has done already. So requests are tested when messages moved, and every
-// few rounds for messages that complete without progress being reported.
-constexpr unsigned kRoundsBetweenChecks = 8;
-
-constexpr std::uint64_t count_chunks(std::uint64_t bytes, std::uint64_t chunk_bytes) noexcept {
-  return bytes == 0 ? 1 : (bytes - 1) / chunk_bytes + 1;
+constexpr std::uint64_t count_pieces(std::uint64_t bytes, std::uint64_t chunk_bytes) noexcept {
+  return bytes <= kSmallBytes ? 1 : (bytes - 1) / chunk_bytes + 1;
 }
 
 }  // namespace
 
 message_proxy::message_proxy(std::shared_ptr<channel_core> core, messaging::messenger& messages, proxy_thread& proxy,
-                             receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking)
+                             receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking,
+                             std::size_t message_bytes)
     : core_(std::move(core)),
       messages_(messages),
       proxy_(proxy),
       windows_(windows),
       slots_(std::move(slots)),
-      chunking_(chunking) {
+      chunking_(chunking),
+      message_bytes_(message_bytes) {
   for (unsigned i = 0; i < kInbox; ++i) {
     inbox_[i].bytes = std::make_unique<std::byte[]>(kSlotBytes);
     expect_data(i);
@@ -38,37 +36,52 @@ message_proxy::message_proxy(std::shared_ptr<channel_core> core, messaging::mess
 // ---- The channel's thread
 
 bool message_proxy::has_room(std::uint64_t bytes) const noexcept {
-  if (puts_in_.load(std::memory_order_relaxed) - puts_out_.load(std::memory_order_acquire) >= kPuts) return false;
+  if (puts_in_.load(std::memory_order_relaxed) - puts_left_.load(std::memory_order_acquire) >= kPuts) return false;
   const auto queued = queued_.load(std::memory_order_relaxed) - rung();
-  return queued == 0 || queued + count_chunks(bytes, chunking_.chunk_of(bytes)) <= kMaxQueued;
+  return queued == 0 || queued + count_pieces(bytes, chunking_.chunk_of(bytes)) <= kMaxQueued;
 }
 
 void message_proxy::publish(const put& transfer) noexcept {
   const auto number = puts_in_.load(std::memory_order_relaxed);
   const std::uint64_t before = queued_.load(std::memory_order_relaxed), chunk_bytes = chunking_.chunk_of(transfer.bytes),
-                      chunks = count_chunks(transfer.bytes, chunk_bytes);
-  puts_[number % kPuts] = {transfer, before + 1, chunks, chunk_bytes};
+                      count = count_pieces(transfer.bytes, chunk_bytes);
+  const bool is_small = transfer.bytes <= kSmallBytes;
+  puts_[number % kPuts] = {transfer, before + 1, count, chunk_bytes, is_small ? 0 : chunks_ + 1};
+  if (!is_small) chunks_ += count;
   puts_in_.store(number + 1, std::memory_order_release);
-  queued_.store(before + chunks, std::memory_order_seq_cst);
+  queued_.store(before + count, std::memory_order_seq_cst);
+}
+
+std::byte* message_proxy::place_of(std::uint64_t put_index, std::uint64_t piece_index) const noexcept {
+  const auto first = puts_[put_index % kPuts].first_chunk;
+  return first == 0 ? slots_.small_slot(put_index) : slots_.slot(first + piece_index);
+}
+
+std::uint64_t message_proxy::bytes_of(const chunked_put& transfer, std::uint64_t piece_index) noexcept {
+  if (transfer.first_chunk == 0) return transfer.bytes;
+  return std::min(transfer.bytes - piece_index * transfer.chunk_bytes, transfer.chunk_bytes);
 }
 
 send_queue::piece message_proxy::piece_at(std::uint64_t number) const noexcept {
   const auto& transfer = last();
-  const auto chunk = transfer.first + number;
   piece out;
-  out.host = slots_.slot(chunk) + kHeadBytes;
-  out.gpu = slots_.gpu_slot(chunk) + kHeadBytes;
-  out.bytes = std::min(transfer.bytes - number * transfer.chunk_bytes, transfer.chunk_bytes);
-  if (chunk > left_.load(std::memory_order_acquire) + kSlots) out.staged = chunk - kSlots;
-  out.doorbell_value = chunk;
+  out.host = place_of(puts_in_.load(std::memory_order_relaxed) - 1, number) + kHeadBytes;
+  out.gpu = slots_.gpu(out.host);
+  out.bytes = bytes_of(transfer, number);
+  const auto chunk = transfer.first_chunk + number;
+  if (transfer.first_chunk != 0 && chunk > chunks_left_.load(std::memory_order_acquire) + kSlots)
+    out.staged = chunk - kSlots;
+  out.doorbell_value = transfer.first + number;
   out.doorbell_address = doorbell_word();
   return out;
 }
 
 void message_proxy::take_back() noexcept {
   const auto number = puts_in_.load(std::memory_order_relaxed) - 1;
+  const auto& transfer = puts_[number % kPuts];
+  if (transfer.first_chunk != 0) chunks_ = transfer.first_chunk - 1;
   puts_in_.store(number, std::memory_order_release);
-  queued_.store(puts_[number % kPuts].first - 1, std::memory_order_seq_cst);
+  queued_.store(transfer.first - 1, std::memory_order_seq_cst);
 }
 
 void message_proxy::publish_release(std::uint64_t sequence) noexcept { release_.store(sequence, std::memory_order_seq_cst); }
@@ -79,19 +92,19 @@ void message_proxy::armed() noexcept {
 }
 
 std::string message_proxy::report() const {
-  return "  proxy: " + std::to_string(queued_.load(std::memory_order_relaxed)) + " chunks queued, " +
+  return "  proxy: " + std::to_string(queued_.load(std::memory_order_relaxed)) + " pieces queued, " +
          std::to_string(rung()) + " ready to be sent, " + std::to_string(left_.load(std::memory_order_acquire)) + " sent; " +
-         std::to_string(got_.load(std::memory_order_relaxed)) + " have come\n";
+         std::to_string(got_.load(std::memory_order_relaxed)) + " messages have come\n";
 }
 
 // ---- The proxy thread
 
-bool message_proxy::advance(bool has_progress) {
+// The round has made progress already: requests are only looked at here, because testing one that has not ended would make
+// it again, by a system call over TCP.
+bool message_proxy::advance(bool is_round_of_messages) {
   bool has_moved = send_rung();
   has_moved |= send_credit();
-  if (++quiet_rounds_ >= kRoundsBetweenChecks) has_progress = true;
-  if (!has_progress && !has_moved) return false;
-  quiet_rounds_ = 0;
+  if (!is_round_of_messages && !has_moved) return false;
   has_moved |= retire();
   has_moved |= take_data();
   has_moved |= take_credits();
@@ -100,43 +113,77 @@ bool message_proxy::advance(bool has_progress) {
 
 bool message_proxy::send_rung() {
   const auto ready = rung();
-  if (begun_ >= ready || begun_ - left_.load(std::memory_order_relaxed) >= kSlots) return false;
+  if (begun_ >= ready || messages_begun_ - messages_left_ >= kSends) return false;
   static_cast<void>(queued_.load(std::memory_order_acquire));  // the puts that rang are in the ring
-  while (begun_ < ready && begun_ - left_.load(std::memory_order_relaxed) < kSlots) send(begun_ + 1);
+  while (begun_ < ready && messages_begun_ - messages_left_ < kSends) {
+    if (current_.place == nullptr) begin_piece(begun_ + 1);
+    send_next_message();
+  }
   return true;
 }
 
-void message_proxy::send(std::uint64_t chunk) {
-  const auto number = puts_out_.load(std::memory_order_relaxed);
-  const auto& transfer = puts_[number % kPuts];
-  const auto offset = (chunk - transfer.first) * transfer.chunk_bytes;
-  const bool is_last = chunk == transfer.first + transfer.chunks - 1;
+void message_proxy::begin_piece(std::uint64_t number) {
+  const auto& transfer = puts_[puts_begun_ % kPuts];
+  const auto index = number - transfer.first;
+  current_ = {};
+  current_.place = place_of(puts_begun_, index);
+  current_.bytes = bytes_of(transfer, index);
+  current_.message_bytes = message_bytes_ != 0 ? std::min<std::uint64_t>(message_bytes_, current_.bytes) : current_.bytes;
+  current_.ends_put = index + 1 == transfer.pieces;
+  current_.is_chunk = transfer.first_chunk != 0;
   chunk_head head;
   head.window = transfer.window;
-  head.offset = transfer.offset + offset;
-  head.bytes = std::min(transfer.bytes - offset, transfer.chunk_bytes);
-  head.sequence = is_last ? transfer.sequence : 0;
-  std::memcpy(slots_.slot(chunk), &head, sizeof head);
-  const auto payload = messaging::host_buffer(slots_.slot(chunk), kHeadBytes + head.bytes);
-  sends_[chunk % kSlots] = messages_.isend(core_->peer, payload, tag(message_kind::data));
-  begun_ = chunk;
-  if (is_last) puts_out_.store(number + 1, std::memory_order_release);
+  head.offset = transfer.offset + index * transfer.chunk_bytes;
+  head.bytes = current_.bytes;
+  head.sequence = current_.ends_put ? transfer.sequence : 0;
+  head.message_bytes = current_.message_bytes;
+  std::memcpy(current_.place, &head, sizeof head);
+  if (current_.message_bytes == current_.bytes) return;
+  chunk_tail tail;
+  tail.offset = head.offset;
+  std::memcpy(current_.place + kHeadBytes + current_.bytes, &tail, sizeof tail);
+}
+
+void message_proxy::send_next_message() {
+  const auto part = std::min(current_.message_bytes, current_.bytes - current_.sent);
+  const bool is_first = current_.sent == 0, is_last = current_.sent + part == current_.bytes;
+  const auto* const begin = current_.place + (is_first ? 0 : kHeadBytes + current_.sent);
+  const auto bytes = part + (is_first ? kHeadBytes : 0) + (is_last && !is_first ? sizeof(chunk_tail) : 0);
+  auto& message = sends_[++messages_begun_ % kSends];
+  message.sending = messages_.isend(core_->peer, messaging::host_buffer(begin, bytes), tag(message_kind::data));
+  message.place = current_.place;
+  message.piece_bytes = current_.bytes;
+  message.ends_piece = is_last;
+  message.ends_put = is_last && current_.ends_put;
+  message.is_chunk = current_.is_chunk;
+  current_.sent += part;
+  if (!is_last) return;
+  if (current_.ends_put) ++puts_begun_;
+  current_.place = nullptr;
+  ++begun_;
 }
 
 // In order: the stream waits for a count.
 bool message_proxy::retire() {
-  const auto before = left_.load(std::memory_order_relaxed);
-  auto left = before;
-  for (; left < begun_; ++left) {
-    auto& sending = sends_[(left + 1) % kSlots];
-    if (!sending.test()) break;
-    if (const auto done = sending.outcome(); !done && !is_stopped_) fail(done.error());
-    sending = {};
+  const auto before = messages_left_;
+  std::uint64_t whole = 0, chunks = 0, puts = 0;
+  while (messages_left_ < messages_begun_) {
+    auto& message = sends_[(messages_left_ + 1) % kSends];
+    if (!message.sending.has_ended()) break;
+    if (const auto done = message.sending.outcome(); !done && !is_stopped_) fail(done.error());
+    message.sending = {};
+    ++messages_left_;
+    whole += message.ends_piece ? 1 : 0;
+    chunks += message.ends_piece && message.is_chunk ? 1 : 0;
+    puts += message.ends_put ? 1 : 0;
   }
-  if (left == before) return false;
-  left_.store(left, std::memory_order_release);
-  if (!is_stopped_ && core_->error.load(std::memory_order_acquire) == 0)
-    core_->words->store(core_->index, offsetof(gpu_words, staged), left);
+  if (messages_left_ == before) return false;
+  left_.store(left_.load(std::memory_order_relaxed) + whole, std::memory_order_release);
+  puts_left_.store(puts_left_.load(std::memory_order_relaxed) + puts, std::memory_order_release);
+  if (chunks == 0) return true;
+  const auto staged = chunks_left_.load(std::memory_order_relaxed) + chunks;
+  chunks_left_.store(staged, std::memory_order_release);
+  if (is_alive()) core_->words->store(core_->index, offsetof(gpu_words, staged), staged);
   return true;
 }
 
@@ -144,7 +191,7 @@ bool message_proxy::retire() {
 bool message_proxy::send_credit() {
   const auto released = consumed();
   if (released == credit_) return false;
-  if (!credit_sending_.is_empty() && !credit_sending_.test()) return false;
+  if (!credit_sending_.has_ended()) return false;
   credit_ = released;
   credit_sending_ =
       messages_.isend(core_->peer, messaging::host_buffer(&credit_, sizeof credit_), tag(message_kind::credit));
@@ -157,48 +204,73 @@ bool message_proxy::take_data() {
   for (;;) {
     const auto index = static_cast<unsigned>(got_.load(std::memory_order_relaxed) % kInbox);
     auto& next = inbox_[index];
-    if (next.coming.is_empty() || !next.coming.test()) return has_moved;
+    if (next.coming.is_empty() || !next.coming.has_ended()) return has_moved;
     const auto done = next.coming.outcome();
     if (!done && done.code() != EMSGSIZE) {  // the peer is gone: nothing more comes
       fail(done.error());
       next.coming = {};
       return true;
     }
-    if (!is_stopped_ && core_->error.load(std::memory_order_acquire) == 0)
-      if (const auto stored = done ? store_chunk(next.bytes.get(), next.coming.info()) : done; !stored) fail(stored.error());
+    if (is_alive())
+      if (const auto taken = done ? take_message(next.bytes.get(), next.coming.info().bytes) : done; !taken)
+        fail(taken.error());
     expect_data(index);
     got_.store(got_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     has_moved = true;
   }
 }
 
-status message_proxy::store_chunk(const std::byte* message, const messaging::message_info& info) {
+status message_proxy::take_message(const std::byte* message, std::uint64_t bytes) {
+  return arriving_left_ != 0 ? take_part(message, bytes) : take_head(message, bytes);
+}
+
+status message_proxy::take_head(const std::byte* message, std::uint64_t bytes) {
   chunk_head head;
-  if (info.bytes < kHeadBytes) return failure{EPROTO, "the peer sent a chunk without its head"};
+  if (bytes < kHeadBytes) return failure{EPROTO, "the peer sent a piece without its head"};
   std::memcpy(&head, message, sizeof head);
-  if (head.magic != chunk_head::kMagic || head.bytes != info.bytes - kHeadBytes)
-    return failure{EPROTO, "the peer sent a chunk whose head does not fit its length"};
+  const auto first = std::min(head.bytes, head.message_bytes);
+  if (head.magic != chunk_head::kMagic || first != bytes - kHeadBytes || (first == 0 && head.bytes != 0))
+    return failure{EPROTO, "the peer sent a piece whose head does not fit its length"};
   if (head.sequence != 0 && head.sequence != last_sequence_ + 1)
     return failure{EPROTO,
                    "the peer sent put " + std::to_string(head.sequence) + " after put " + std::to_string(last_sequence_)};
-  if (head.bytes != 0)
-    if (auto stored = windows_.store(head.window, head.offset, message + kHeadBytes, head.bytes); !stored) return stored;
-  if (head.sequence == 0) return {};
-  last_sequence_ = head.sequence;
-  core_->words->store(core_->index, offsetof(gpu_words, signal), head.sequence);
+  arriving_ = head;
+  arriving_left_ = head.bytes;
+  return take_part(message + kHeadBytes, first);
+}
+
+// `bytes`: with the tail, in the last one of several messages.
+status message_proxy::take_part(const std::byte* part, std::uint64_t bytes) {
+  const auto offset = arriving_.bytes - arriving_left_, wanted = std::min(arriving_left_, arriving_.message_bytes);
+  const bool is_last = wanted == arriving_left_, has_tail = is_last && offset != 0;
+  if (bytes != wanted + (has_tail ? sizeof(chunk_tail) : 0))
+    return failure{EPROTO, "the peer sent a part of a piece that does not fit the length of the piece"};
+  if (has_tail) {
+    chunk_tail tail;
+    std::memcpy(&tail, part + wanted, sizeof tail);
+    if (tail.magic != chunk_tail::kMagic || tail.offset != arriving_.offset)
+      return failure{EPROTO, "the peer gave up a put of which a part has come"};
+  }
+  if (arriving_.offset > ~std::uint64_t{0} - offset) return failure{EPROTO, "the peer put beyond the end of all memory"};
+  if (wanted != 0)
+    if (auto stored = windows_.store(arriving_.window, arriving_.offset + offset, part, wanted); !stored) return stored;
+  arriving_left_ -= wanted;
+  if (!is_last || arriving_.sequence == 0) return {};
+  last_sequence_ = arriving_.sequence;
+  core_->words->store(core_->index, offsetof(gpu_words, signal), last_sequence_);
   return {};
 }
 
 bool message_proxy::take_credits() {
-  if (credit_coming_.is_empty() || !credit_coming_.test()) return false;
+  if (credit_coming_.is_empty() || !credit_coming_.has_ended()) return false;
   const auto done = credit_coming_.outcome();
   if (!done) {
     fail(done.error());
     credit_coming_ = {};
     return true;
   }
-  if (!is_stopped_ && core_->error.load(std::memory_order_acquire) == 0)
-    core_->words->store(core_->index, offsetof(gpu_words, ack), credit_in_);
+  acked_ = credit_in_;
+  if (is_alive()) core_->words->store(core_->index, offsetof(gpu_words, ack), acked_);
   ++credits_got_;
   expect_credit();
   return true;
@@ -223,8 +295,8 @@ void message_proxy::fail(const failure& reason) {
 
 void message_proxy::stop() {
   is_stopped_ = true;
-  for (auto& sending : sends_)
-    if (!sending.is_empty()) static_cast<void>(sending.cancel());
+  for (auto& message : sends_)
+    if (!message.sending.is_empty()) static_cast<void>(message.sending.cancel());
   if (!credit_sending_.is_empty()) static_cast<void>(credit_sending_.cancel());
 }
 
@@ -233,29 +305,44 @@ bool message_proxy::drain() {
   static_cast<void>(retire());
   static_cast<void>(take_data());
   static_cast<void>(take_credits());
-  if (!credit_sending_.is_empty() && credit_sending_.test()) credit_sending_ = {};
-  const bool is_over = left_.load(std::memory_order_relaxed) == begun_ && credit_sending_.is_empty() &&
+  if (!credit_sending_.is_empty() && credit_sending_.has_ended()) credit_sending_ = {};
+  const bool is_over = messages_left_ == messages_begun_ && credit_sending_.is_empty() &&
                        consumed() == release_.load(std::memory_order_seq_cst);
   if (is_over) core_->are_slots_free.store(true, std::memory_order_release);
   return is_over;
 }
 
 void message_proxy::give_up() {
-  for (auto chunk = left_.load(std::memory_order_relaxed) + 1; chunk <= begun_; ++chunk)
-    std::memset(slots_.slot(chunk), 0, sizeof(chunk_head));
+  for (auto number = messages_left_ + 1; number <= messages_begun_; ++number) {
+    const auto& message = sends_[number % kSends];
+    std::memset(message.place, 0, sizeof(chunk_head));
+    if (message.is_chunk) std::memset(message.place + kHeadBytes + message.piece_bytes, 0, sizeof(chunk_tail));
+  }
   core_->are_slots_free.store(true, std::memory_order_release);
 }
 
 bool message_proxy::has_sent_all() const noexcept {
-  return begun_ == queued_.load(std::memory_order_seq_cst) && left_.load(std::memory_order_relaxed) == begun_ &&
+  return begun_ == queued_.load(std::memory_order_seq_cst) && messages_left_ == messages_begun_ &&
          credit_ == release_.load(std::memory_order_seq_cst);
+}
+
+// A stream stands where only a message lets it go on, or one of ours is under way. A stream that has not come to its wait
+// rings first, most of the time, and is seen sooner by who does not ask the network in between.
+bool message_proxy::awaits_message() const noexcept {
+  if (messages_left_ != messages_begun_ || !credit_sending_.has_ended()) return true;
+  const auto reached = core_->reached();
+  if (reached != 0 && static_cast<std::int64_t>(last_sequence_ - core_->target(reached)) < 0) return true;
+  const auto depth = core_->options.depth;
+  if (depth == 0) return false;
+  const auto held = __atomic_load_n(&core_->host().put_reached, __ATOMIC_ACQUIRE);
+  return held != 0 && static_cast<std::int64_t>(acked_ - (held - depth)) < 0;
 }
 
 // Messages ring no doorbell: one is expected while a wait is queued.
 bool message_proxy::expects_doorbell() const noexcept {
   if (core_->waits.load(std::memory_order_seq_cst) != core_->passed()) return true;
   const auto queued = queued_.load(std::memory_order_seq_cst), ready = rung();
-  if (ready != begun_ || left_.load(std::memory_order_relaxed) != begun_) return true;
+  if (ready != begun_ || messages_left_ != messages_begun_) return true;
   if (queued != ready && armed_.load(std::memory_order_seq_cst) != queued) return true;
   const auto release = release_.load(std::memory_order_seq_cst), released = consumed();
   if (released != credit_) return true;

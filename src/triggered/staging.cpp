@@ -12,7 +12,7 @@ result<staging_pool::ring> staging_pool::take() {
       return out;
     }
   }
-  auto made = copy::pinned_buffer::make(context_, kSlots * kSlotBytes);
+  auto made = copy::pinned_buffer::make(context_, kRingBytes);
   if (!made) return made.error();
   const std::lock_guard lock(mutex_);
   free_.reserve(free_.size() + 1);

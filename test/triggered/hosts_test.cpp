@@ -7,11 +7,14 @@
 #include "base/clock.hpp"
 #include "test/messaging/two_hosts.hpp"
 #include "test/triggered/ends.hpp"
+#include "triggered/staging.hpp"
 
 namespace pl::triggered {
 namespace {
 
 constexpr std::chrono::seconds kInTime{20};  // generous for a loaded machine
+
+constexpr std::size_t kPacket = (32 << 10) - kHeadBytes;  // of a put in one message over TCP
 
 class stream_hosts : public testing::Test {
  protected:
@@ -36,7 +39,7 @@ int open_between_hosts(const rank_session& session, two_ends& ends, std::chrono:
   options.wait_timeout = limit;
   if (const int line = ends.open(session, options)) return line;
   CHECK(ends.peer_channel->executor() == executor_kind::proxy);
-  CHECK(ends.peer_channel->diag().find("chunks queued") != std::string::npos);
+  CHECK(ends.peer_channel->diag().find("pieces queued") != std::string::npos);
   return 0;
 }
 
@@ -56,8 +59,9 @@ TEST_F(stream_hosts, every_byte_is_right_while_packets_are_lost) {
               two_ends ends;
               if (const int line = open_between_hosts(session, ends)) return line;
               std::uint64_t round = 0;
-              for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{128}, std::size_t{8192},
-                                              std::size_t{8193}, std::size_t{65537}, kBytes - 5})
+              for (const std::size_t bytes :
+                   {std::size_t{0}, std::size_t{1}, std::size_t{128}, std::size_t{8192}, std::size_t{8193}, kPacket,
+                    kPacket + 1, 2 * kPacket, 2 * kPacket + 1, std::size_t{65537}, kBytes - 5})
                 for (int i = 0; i < 3; ++i, ++round) {
                   const auto seed = [&](int rank) { return round * 2 + static_cast<unsigned>(rank); };
                   const std::size_t offset = bytes == kBytes - 5 ? 5 : 7;
