@@ -231,8 +231,8 @@ std::vector<double> side::by_proxies(std::size_t bytes) {
   proxy_thread thread(*host_messages_, run_mode::performance, std::chrono::seconds(30), {});
   auto chunking = put_chunking::from_environment(false);
   chunking.doubled_from = 32;
-  auto proxy = std::make_shared<message_proxy>(core, *host_messages_, thread, *windows_, must(slots_->take()), chunking,
-                                               wanted_.message_bytes);
+  auto proxy = std::make_shared<message_proxy>(core, *host_messages_, thread, *windows_,
+                                               must(slots_->take(windows_->engine())), chunking, wanted_.message_bytes);
   auto player = std::make_shared<stream_player>(*this, core, proxy, bytes);
   auto end = player->end.get_future();
   barrier();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triggered/message_proxy.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -24,13 +26,19 @@ message_proxy::message_proxy(std::shared_ptr<channel_core> core, messaging::mess
       slots_(std::move(slots)),
       chunking_(chunking),
       message_bytes_(message_bytes) {
-  for (unsigned i = 0; i < kInbox; ++i) {
-    inbox_[i].bytes = std::make_unique<std::byte[]>(kSlotBytes);
-    expect_data(i);
-  }
+  for (unsigned i = 0; i < kInbox; ++i) expect_data(i);
   expect_credit();
   // A stream that is released from waiting for a slot writes into it, so its message must have left before.
   core_->are_slots_free.store(false, std::memory_order_release);
+}
+
+message_proxy::~message_proxy() {
+  is_stopped_ = true;
+  for (; copies_ended_ != copies_begun_; ++copies_ended_) {
+    const auto number = copies_[(copies_ended_ + 1) % kInbox].number;
+    for (auto done = windows_.engine()->is_done(number); done && !*done; done = windows_.engine()->is_done(number))
+      sched_yield();
+  }
 }
 
 // ---- The channel's thread
@@ -94,7 +102,8 @@ void message_proxy::armed() noexcept {
 std::string message_proxy::report() const {
   return "  proxy: " + std::to_string(queued_.load(std::memory_order_relaxed)) + " pieces queued, " +
          std::to_string(rung()) + " ready to be sent, " + std::to_string(left_.load(std::memory_order_acquire)) + " sent; " +
-         std::to_string(got_.load(std::memory_order_relaxed)) + " messages have come\n";
+         std::to_string(got_.load(std::memory_order_relaxed)) + " messages have come; large ones are stored by " +
+         (windows_.engine() != nullptr ? "a copy engine" : "the CPU: " + windows_.why_no_engine()) + "\n";
 }
 
 // ---- The proxy thread
@@ -103,6 +112,7 @@ std::string message_proxy::report() const {
 // it again, by a system call over TCP.
 bool message_proxy::advance(bool is_round_of_messages) {
   bool has_moved = send_rung();
+  has_moved |= end_copies();
   has_moved |= send_credit();
   if (!is_round_of_messages && !has_moved) return false;
   has_moved |= retire();
@@ -203,25 +213,44 @@ bool message_proxy::take_data() {
   bool has_moved = false;
   for (;;) {
     const auto index = static_cast<unsigned>(got_.load(std::memory_order_relaxed) % kInbox);
-    auto& next = inbox_[index];
-    if (next.coming.is_empty() || !next.coming.has_ended()) return has_moved;
-    const auto done = next.coming.outcome();
+    auto& coming = inbox_[index];
+    if (coming.is_empty() || !coming.has_ended()) return has_moved;
+    const auto done = coming.outcome();
     if (!done && done.code() != EMSGSIZE) {  // the peer is gone: nothing more comes
       fail(done.error());
-      next.coming = {};
+      coming = {};
       return true;
     }
-    if (is_alive())
-      if (const auto taken = done ? take_message(next.bytes.get(), next.coming.info().bytes) : done; !taken)
-        fail(taken.error());
-    expect_data(index);
+    const auto copies = copies_begun_;
+    if (is_alive()) {
+      const auto taken = done ? take_message(index, coming.info().bytes) : done;
+      if (taken.code() == EAGAIN) return has_moved;
+      if (!taken) fail(taken.error());
+    }
+    if (copies_begun_ == copies) expect_data(index);
+    else coming = {};
     got_.store(got_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     has_moved = true;
   }
 }
 
-status message_proxy::take_message(const std::byte* message, std::uint64_t bytes) {
-  return arriving_left_ != 0 ? take_part(message, bytes) : take_head(message, bytes);
+// EAGAIN: not yet, and nothing has changed.
+status message_proxy::take_message(unsigned index, std::uint64_t bytes) {
+  const auto* message = slots_.inbox(index);
+  const auto before = arriving_;
+  const auto before_left = arriving_left_;
+  if (arriving_left_ == 0) {
+    if (auto taken = take_head(message, bytes); !taken) return taken;
+    message += kHeadBytes;
+    bytes -= kHeadBytes;
+  }
+  if (auto checked = check_part(message, bytes); !checked) return checked;
+  auto stored = store_part(index, message, std::min(arriving_left_, arriving_.message_bytes));
+  if (stored.code() == EAGAIN) {
+    arriving_ = before;
+    arriving_left_ = before_left;
+  }
+  return stored;
 }
 
 status message_proxy::take_head(const std::byte* message, std::uint64_t bytes) {
@@ -231,18 +260,18 @@ status message_proxy::take_head(const std::byte* message, std::uint64_t bytes) {
   const auto first = std::min(head.bytes, head.message_bytes);
   if (head.magic != chunk_head::kMagic || first != bytes - kHeadBytes || (first == 0 && head.bytes != 0))
     return failure{EPROTO, "the peer sent a piece whose head does not fit its length"};
-  if (head.sequence != 0 && head.sequence != last_sequence_ + 1)
+  if (head.sequence != 0 && head.sequence != taken_sequence_ + 1)
     return failure{EPROTO,
-                   "the peer sent put " + std::to_string(head.sequence) + " after put " + std::to_string(last_sequence_)};
+                   "the peer sent put " + std::to_string(head.sequence) + " after put " + std::to_string(taken_sequence_)};
   arriving_ = head;
   arriving_left_ = head.bytes;
-  return take_part(message + kHeadBytes, first);
+  return {};
 }
 
 // `bytes`: with the tail, in the last one of several messages.
-status message_proxy::take_part(const std::byte* part, std::uint64_t bytes) {
+status message_proxy::check_part(const std::byte* part, std::uint64_t bytes) {
   const auto offset = arriving_.bytes - arriving_left_, wanted = std::min(arriving_left_, arriving_.message_bytes);
-  const bool is_last = wanted == arriving_left_, has_tail = is_last && offset != 0;
+  const bool has_tail = wanted == arriving_left_ && offset != 0;
   if (bytes != wanted + (has_tail ? sizeof(chunk_tail) : 0))
     return failure{EPROTO, "the peer sent a part of a piece that does not fit the length of the piece"};
   if (has_tail) {
@@ -252,13 +281,56 @@ status message_proxy::take_part(const std::byte* part, std::uint64_t bytes) {
       return failure{EPROTO, "the peer gave up a put of which a part has come"};
   }
   if (arriving_.offset > ~std::uint64_t{0} - offset) return failure{EPROTO, "the peer put beyond the end of all memory"};
-  if (wanted != 0)
-    if (auto stored = windows_.store(arriving_.window, arriving_.offset + offset, part, wanted); !stored) return stored;
-  arriving_left_ -= wanted;
-  if (!is_last || arriving_.sequence == 0) return {};
-  last_sequence_ = arriving_.sequence;
-  core_->words->store(core_->index, offsetof(gpu_words, signal), last_sequence_);
+  return wanted != 0 ? windows_.check(arriving_.window, arriving_.offset + offset, wanted) : status();
+}
+
+// By the engine, or by the CPU once the engine has ended what came before.
+status message_proxy::store_part(unsigned index, const std::byte* part, std::uint64_t bytes) {
+  const auto offset = arriving_.offset + arriving_.bytes - arriving_left_;
+  const auto sequence = bytes == arriving_left_ ? arriving_.sequence : 0;
+  auto by_engine = begin_copy(index, part, bytes);
+  if (!by_engine) return by_engine.error();
+  if (!*by_engine) {
+    if (copies_ended_ != copies_begun_) return failure{EAGAIN, "a copy is under way"};
+    if (bytes != 0)
+      if (auto stored = windows_.store(arriving_.window, offset, part, bytes); !stored) return stored;
+  }
+  arriving_left_ -= bytes;
+  if (sequence == 0) return {};
+  taken_sequence_ = sequence;
+  if (!*by_engine) signal(sequence);
   return {};
+}
+
+result<bool> message_proxy::begin_copy(unsigned index, const std::byte* part, std::uint64_t bytes) {
+  auto* const engine = windows_.engine();
+  if (engine == nullptr || !slots_.has_engine() || bytes < kEngineBytes) return false;
+  const auto offset = arriving_.offset + arriving_.bytes - arriving_left_;
+  const auto begun = engine->begin(arriving_.window, offset, slots_.engine_address(part), bytes);
+  if (!begun) return begun.error();
+  if (!*begun) return false;
+  copies_[++copies_begun_ % kInbox] = {**begun, index, bytes == arriving_left_ ? arriving_.sequence : 0};
+  return true;
+}
+
+bool message_proxy::end_copies() {
+  const auto before = copies_ended_;
+  while (copies_ended_ != copies_begun_) {
+    const auto& first = copies_[(copies_ended_ + 1) % kInbox];
+    const auto done = windows_.engine()->is_done(first.number);
+    if (done && !*done) break;
+    // A channel that has ended touches no memory any more.
+    if (!done) fail(done.error());
+    else if (first.sequence != 0 && is_alive()) signal(first.sequence);
+    ++copies_ended_;
+    expect_data(first.index);
+  }
+  return copies_ended_ != before;
+}
+
+void message_proxy::signal(std::uint64_t sequence) {
+  last_sequence_ = sequence;
+  core_->words->store(core_->index, offsetof(gpu_words, signal), sequence);
 }
 
 bool message_proxy::take_credits() {
@@ -277,8 +349,8 @@ bool message_proxy::take_credits() {
 }
 
 void message_proxy::expect_data(unsigned index) {
-  inbox_[index].coming =
-      messages_.irecv(core_->peer, messaging::host_buffer(inbox_[index].bytes.get(), kSlotBytes), tag(message_kind::data));
+  inbox_[index] =
+      messages_.irecv(core_->peer, messaging::host_buffer(slots_.inbox(index), kSlotBytes), tag(message_kind::data));
 }
 
 void message_proxy::expect_credit() {
@@ -303,10 +375,11 @@ void message_proxy::stop() {
 // Still receives messages, so that none is left to match the receives of a later channel.
 bool message_proxy::drain() {
   static_cast<void>(retire());
+  static_cast<void>(end_copies());
   static_cast<void>(take_data());
   static_cast<void>(take_credits());
   if (!credit_sending_.is_empty() && credit_sending_.has_ended()) credit_sending_ = {};
-  const bool is_over = messages_left_ == messages_begun_ && credit_sending_.is_empty() &&
+  const bool is_over = messages_left_ == messages_begun_ && copies_ended_ == copies_begun_ && credit_sending_.is_empty() &&
                        consumed() == release_.load(std::memory_order_seq_cst);
   if (is_over) core_->are_slots_free.store(true, std::memory_order_release);
   return is_over;

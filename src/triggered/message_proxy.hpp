@@ -53,6 +53,9 @@ class message_proxy final : public send_queue, public proxy_task {
   message_proxy(std::shared_ptr<channel_core> core, messaging::messenger& messages, proxy_thread& proxy,
                 receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking, std::size_t message_bytes);
 
+  // Waits for copies of the receive engine, which read the ring.
+  ~message_proxy() override;
+
   // ---- The channel's thread
   bool has_room(std::uint64_t bytes) const noexcept override;
   void publish(const put& transfer) noexcept override;
@@ -78,14 +81,16 @@ class message_proxy final : public send_queue, public proxy_task {
   bool has_sent_all() const noexcept override;
   message_counts sent() const noexcept override { return {messages_begun_, credits_sent_}; }
   bool has_received(const message_counts& theirs) const noexcept override {
-    return got_ >= theirs.data && credits_got_ >= theirs.credits;
+    return got_ >= theirs.data && credits_got_ >= theirs.credits && copies_ended_ == copies_begun_;
   }
   bool expects_doorbell() const noexcept override;
   bool needs_messages() const noexcept override { return true; }
   bool awaits_message() const noexcept override;
 
  private:
-  static constexpr unsigned kInbox = 16, kSends = 64;
+  static constexpr unsigned kInbox = kInboxSlots, kSends = 64;
+  // A CPU stores shorter ones while an engine would still fetch its commands.
+  static constexpr std::uint64_t kEngineBytes = 16 << 10;
   struct chunked_put : put {
     std::uint64_t first = 0, pieces = 0, chunk_bytes = 0;
     std::uint64_t first_chunk = 0;  // 0: a small put
@@ -101,9 +106,13 @@ class message_proxy final : public send_queue, public proxy_task {
   bool send_credit();
   bool take_data();
   bool take_credits();
-  status take_message(const std::byte* message, std::uint64_t bytes);
+  status take_message(unsigned index, std::uint64_t bytes);
   status take_head(const std::byte* message, std::uint64_t bytes);
-  status take_part(const std::byte* part, std::uint64_t bytes);
+  status check_part(const std::byte* part, std::uint64_t bytes);
+  status store_part(unsigned index, const std::byte* part, std::uint64_t bytes);
+  result<bool> begin_copy(unsigned index, const std::byte* part, std::uint64_t bytes);
+  bool end_copies();
+  void signal(std::uint64_t sequence);
   void expect_data(unsigned index);
   void expect_credit();
   void fail(const failure& reason);
@@ -146,15 +155,20 @@ class message_proxy final : public send_queue, public proxy_task {
   std::uint64_t credits_sent_ = 0;
   messaging::request credit_sending_;
 
-  struct inbox_message {
-    std::unique_ptr<std::byte[]> bytes;
-    messaging::request coming;
-  };
-  std::array<inbox_message, kInbox> inbox_;
+  // Message n comes into place n % kInbox, which is free again once its bytes are in the window.
+  std::array<messaging::request, kInbox> inbox_;
   std::atomic<std::uint64_t> got_{0};
-  chunk_head arriving_;              // the piece whose messages are coming
-  std::uint64_t arriving_left_ = 0;  // its bytes that have not come
-  std::uint64_t last_sequence_ = 0;
+  // Copies of the receive engine that are under way, in order. Nothing is stored by the CPU meanwhile: puts stay in order.
+  struct copy_under_way {
+    dma::sequence number = 0;
+    unsigned index = 0;          // in the inbox
+    std::uint64_t sequence = 0;  // of the put that ends with it, else 0
+  };
+  std::array<copy_under_way, kInbox> copies_;
+  std::uint64_t copies_begun_ = 0, copies_ended_ = 0;
+  chunk_head arriving_;                                   // the piece whose messages are coming
+  std::uint64_t arriving_left_ = 0;                       // its bytes that have not come
+  std::uint64_t taken_sequence_ = 0, last_sequence_ = 0;  // of the last put of which all has come, and that was signalled
   std::uint64_t credit_in_ = 0, acked_ = 0, credits_got_ = 0;
   messaging::request credit_coming_;
   bool is_stopped_ = false;

@@ -230,7 +230,7 @@ result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, 
       return out;
     }
   }
-  auto slots = parts.slots->take();
+  auto slots = parts.slots->take(parts.windows->engine());
   if (!slots) return slots.error();
   auto chunking = put_chunking::from_environment(false);
   chunking.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it

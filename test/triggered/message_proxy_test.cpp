@@ -44,7 +44,7 @@ struct bare_end {
     windows->add(kWindow, memory.pointer(), kWindowBytes);
     windows->need();
     slots = std::make_unique<staging_pool>(gpu);
-    auto ring = slots->take();
+    auto ring = slots->take(windows->engine());
     CHECK_OK(ring);
     auto index = words->take();
     CHECK_OK(index);
@@ -124,7 +124,7 @@ TEST(message_proxy, small_puts_wait_for_nothing_and_the_ring_has_an_end) {
             0);
 }
 
-constexpr std::size_t kPieceBytes = 3000, kPartBytes = 1000;
+constexpr std::size_t kPieceBytes = 60'000, kPartBytes = 20'000;  // parts that a receive engine takes
 
 // The messages of a piece, as a peer sends them.
 struct piece_messages {
@@ -180,12 +180,70 @@ constexpr std::size_t kWhole = kPartBytes + sizeof(chunk_tail);
 
 TEST(message_proxy, a_piece_in_several_messages_comes_whole) {
   EXPECT_EQ(run_peer([](piece_messages&) {}, kWhole, nullptr), 0);
+  const with_variable off("PEERLANE_STREAM_RECEIVE", "off");
+  EXPECT_EQ(run_peer([](piece_messages&) {}, kWhole, nullptr), 0);
 }
 TEST(message_proxy, a_piece_that_was_given_up_is_not_signalled) {
   EXPECT_EQ(run_peer([](piece_messages& m) { std::memset(static_cast<void*>(&m.tail), 0, sizeof m.tail); }, kWhole,
                      "gave up a put"),
             0);
 }
+
+// Puts land in their order whoever moves them: the engine the large ones, the CPU the small ones into the midst of those.
+int mix_sizes(bare_end& end, int rank) {
+  constexpr std::uint64_t kPuts = 60;
+  constexpr std::size_t kLarge = 32'000, kSmall = 40;
+  auto expected = std::vector<unsigned char>(kLarge);
+  const auto tag = tag_of(message_kind::data, kChannel);
+  if (rank == 0) end.start();
+  for (std::uint64_t i = 1; i <= kPuts; ++i) {
+    const bool is_small = i % 3 == 0;
+    const auto data = test::random_bytes(is_small ? kSmall : kLarge, i);
+    const std::size_t offset = is_small ? i * 17 : 0;
+    std::copy(data.begin(), data.end(), expected.begin() + static_cast<std::ptrdiff_t>(offset));
+    if (rank == 0) continue;
+    chunk_head head;
+    head.window = kWindow;
+    head.offset = offset;
+    head.bytes = head.message_bytes = data.size();
+    head.sequence = i;
+    std::vector<unsigned char> message(kHeadBytes + data.size());
+    std::memcpy(message.data(), &head, sizeof head);
+    std::copy(data.begin(), data.end(), message.begin() + kHeadBytes);
+    CHECK_OK(end.messages->send(0, host_buffer(message.data(), message.size()), tag, kPatience));
+  }
+  if (rank == 0) {
+    CHECK(end.windows->engine() != nullptr);
+    CHECK(end.wait_for([&] { return end.signal() == kPuts; }));
+    CHECK(test::device_bytes(end.memory.pointer(), kLarge) == expected);
+  }
+  CHECK_OK(end.group->barrier());
+  return 0;
+}
+
+TEST(message_proxy, large_and_small_puts_land_in_their_order) {
+  const with_variable delay("PEERLANE_SIM_DELAY", "50"), seed("PEERLANE_SIM_SEED", "3");
+  EXPECT_EQ(run_ends(mix_sizes), 0);
+}
+
+// A window that is withdrawn while the engine writes into it: the copies end first, then the peer's puts are refused.
+int withdraw_window(bare_end& end, int rank) {
+  if (rank == 1) {
+    const piece_messages messages;
+    CHECK_OK(messages.send(*end.messages));
+    CHECK_OK(end.group->barrier());
+    return 0;
+  }
+  end.start();
+  CHECK(end.wait_for([&] { return end.signal() == 1; }));
+  end.windows->remove(kWindow);
+  CHECK(end.windows->check(kWindow, 0, 1).code() == EPROTO);
+  const auto begun = end.windows->engine()->begin(kWindow, 0, 0, 64);
+  CHECK(begun && !*begun);
+  CHECK_OK(end.group->barrier());
+  return 0;
+}
+TEST(message_proxy, nothing_is_moved_into_a_window_that_was_withdrawn) { EXPECT_EQ(run_ends(withdraw_window), 0); }
 TEST(message_proxy, parts_of_the_wrong_length_are_an_error) {
   EXPECT_EQ(run_peer([](piece_messages&) {}, kPartBytes, "does not fit the length of the piece"), 0);
   EXPECT_EQ(run_peer([](piece_messages& m) { m.head.message_bytes = 0; }, kWhole, "head does not fit"), 0);

@@ -73,6 +73,10 @@ TEST(proxy, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {}, p
 TEST(proxy, ping_pong_as_between_two_nodes) {
   EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong_by_proxy), 0);
 }
+TEST(proxy, ping_pong_as_between_two_nodes_without_a_receive_engine) {
+  const with_variable off("PEERLANE_STREAM_RECEIVE", "off");
+  EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong_by_proxy), 0);
+}
 TEST(proxy, ping_pong_without_spread_kernels_in_small_chunks) {
   const with_variable chunk("PEERLANE_STREAM_CHUNK", "20000"), spread("PEERLANE_STREAM_SPREAD", "0");
   EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong_by_proxy), 0);
