@@ -281,7 +281,7 @@ status message_proxy::check_part(const std::byte* part, std::uint64_t bytes) {
       return failure{EPROTO, "the peer gave up a put of which a part has come"};
   }
   if (arriving_.offset > ~std::uint64_t{0} - offset) return failure{EPROTO, "the peer put beyond the end of all memory"};
-  return wanted != 0 ? windows_.check(arriving_.window, arriving_.offset + offset, wanted) : status();
+  return {};
 }
 
 // By the engine, or by the CPU once the engine has ended what came before.
@@ -306,6 +306,7 @@ result<bool> message_proxy::begin_copy(unsigned index, const std::byte* part, st
   auto* const engine = windows_.engine();
   if (engine == nullptr || !slots_.has_engine() || bytes < kEngineBytes) return false;
   const auto offset = arriving_.offset + arriving_.bytes - arriving_left_;
+  if (auto inside = windows_.check(arriving_.window, offset, bytes); !inside) return inside.error();
   const auto begun = engine->begin(arriving_.window, offset, slots_.engine_address(part), bytes);
   if (!begun) return begun.error();
   if (!*begun) return false;
