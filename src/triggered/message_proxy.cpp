@@ -390,7 +390,7 @@ void message_proxy::give_up() {
   for (auto number = messages_left_ + 1; number <= messages_begun_; ++number) {
     const auto& message = sends_[number % kSends];
     std::memset(message.place, 0, sizeof(chunk_head));
-    if (message.is_chunk) std::memset(message.place + kHeadBytes + message.piece_bytes, 0, sizeof(chunk_tail));
+    std::memset(message.place + kHeadBytes + message.piece_bytes, 0, sizeof(chunk_tail));
   }
   core_->are_slots_free.store(true, std::memory_order_release);
 }

@@ -22,7 +22,7 @@ inline constexpr std::size_t kSlotBytes = kHeadBytes + kChunkBytes + kHeadBytes;
 // between a kernel and its put costs more than what it protects.
 inline constexpr unsigned kSmallSlots = 256;
 inline constexpr std::size_t kSmallBytes = 8 << 10;
-inline constexpr std::size_t kSmallSlotBytes = kHeadBytes + kSmallBytes;
+inline constexpr std::size_t kSmallSlotBytes = kHeadBytes + kSmallBytes + kHeadBytes;
 // Where messages arrive.
 inline constexpr unsigned kInboxSlots = 16;
 inline constexpr std::size_t kSendBytes = kSmallSlots * kSmallSlotBytes + kSlots * kSlotBytes;
