@@ -190,6 +190,9 @@ constexpr std::array kVariables = {
     env_variable{
         "PEERLANE_STREAM_SPREAD", env_type::size_bytes, "bytes", "256K", "",
         "a stream's puts by the CPU up to this size are left by one kernel in pieces of 16K; 256K at most, 0: none"},
+    env_variable{"PEERLANE_STREAM_RECEIVE", env_type::choice, "", "auto", "auto|on|off",
+                 "a copy engine moves what comes from another host into a stream's window, if it is large; auto: on the "
+                 "simulated GPU only, off elsewhere until it was measured"},
     env_variable{"PEERLANE_LOG", env_type::choice, "", "off", "debug|info|warn|error|off", "lowest level written to stderr"},
     env_variable{"PEERLANE_NAMES_CHECKED", env_type::boolean, "", "0", "",
                  "1: nobody warns of misspelt names of variables; `peerlane` sets it for the processes that it starts"},

@@ -599,6 +599,16 @@ bool messenger::is_gpu_shared() const {
   return core_->context_.is_gpu_shared;
 }
 
+std::size_t messenger::packet_limit(int peer) {
+  auto& core = *core_;
+  if (core.context_.is_foreign_process() || core.context_.refuses_peer(peer) || peer == core.context_.rank) return 0;
+  const std::lock_guard lock(core.mutex_);
+  if (core.context_.peer(peer).is_same_node || core.channel_.fabric() == nullptr ||
+      core.channel_.fabric()->has_rdma_lane(peer))
+    return 0;
+  return core.context_.limits.eager_host_network;
+}
+
 bool messenger::is_same_node(int peer) const {
   return peer == rank() || (peer >= 0 && peer < size() && core_->context_.peer(peer).is_same_node);
 }

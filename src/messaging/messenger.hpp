@@ -304,6 +304,9 @@ class messenger {
   // Whether another process of this host uses this one's GPU, as far as its messages have told.
   bool is_gpu_shared() const;
   bool is_same_node(int peer) const;
+  // The most bytes of host memory that one packet carries to this peer, if it is on another host to which UCX has no RDMA:
+  // longer messages begin with a handshake there. 0: not so, or no such peer. May connect to it.
+  std::size_t packet_limit(int peer);
   // The transports to this peer and the sizes from which they are used, as text for people (--show-plan).
   std::string plan(int peer) const;
 

@@ -16,22 +16,32 @@ namespace pl::triggered {
 // Behind the kinds that channels know and whose names are in executor.hpp.
 inline constexpr auto kMlx5Executor = executor_kind{4};
 
+// A queue pair with its completion queue, which no other queue pair has.
+struct mlx5_pair {
+  mlx5_place queue;
+  mlx5_completion_place completions;
+  cu::device_ptr record = 0, doorbell = 0;  // the queue's, as this GPU reaches them
+};
+
 struct mlx5_parts {
   const copy::gpu_context* gpu = nullptr;
-  mlx5_place queue;
-  cu::device_ptr record = 0, doorbell = 0;  // the queue's, as this GPU reaches them
-  mlx5_memory signal, ack;                  // the peer's words
-  cu::device_ptr our_ack = 0;               // what the peer writes when it releases
-  cu::device_ptr sent = 0;                  // host_words::sent of this end
+  // Puts and releases are queued on different streams, and the doorbell of one would start the other: each has a queue pair.
+  mlx5_pair puts, releases;
+  mlx5_memory signal, ack;     // the peer's words
+  cu::device_ptr our_ack = 0;  // what the peer writes when it releases
+  cu::device_ptr sent = 0;     // host_words::sent of this end
   // A window of the peer, and this GPU's memory, as the adapter names them. Key 0: none.
   std::function<mlx5_memory(const remote_window& window, std::uint64_t offset)> remote;
   std::function<mlx5_memory(cu::device_ptr source, std::size_t bytes)> local;
-  // Requests that the adapter has completed, from its completion queue.
-  std::function<std::uint64_t()> completed;
+  std::uint64_t max_write_bytes = mlx5_queue::kMaxBytes;  // of one request: the port's limit, if that is less
 };
 
 // Words and data of a put go through one queue pair into one GPU's memory, so the adapter keeps their order (with strongly
-// ordered memory regions). The executor of one channel; calls from its thread.
-std::unique_ptr<executor> make_mlx5_executor(const mlx5_parts& parts);
+// ordered memory regions). The executor of one channel; calls from its thread. put() and acknowledge() answer EIO, with the
+// adapter's reason, once the adapter has refused a request: nothing leaves any more. Waiting streams are the caller's to
+// release.
+//
+// EINVAL: a completion queue that its send queue could overrun, or both pairs have the same queue.
+result<std::unique_ptr<executor>> make_mlx5_executor(const mlx5_parts& parts);
 
 }  // namespace pl::triggered

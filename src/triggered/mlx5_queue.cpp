@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "triggered/mlx5_queue.hpp"
 
-#include <dlfcn.h>
 #include <endian.h>
 #include <infiniband/mlx5dv.h>
 
@@ -16,16 +15,12 @@ constexpr unsigned kSegments = 3;  // of 16 bytes each: control, remote address,
 
 }  // namespace
 
-result<mlx5_place> mlx5_place::inspect(ibv_qp* qp) {
-  static void* const library = dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL);
-  static const auto ask =
-      library != nullptr ? reinterpret_cast<decltype(&mlx5dv_init_obj)>(dlsym(library, "mlx5dv_init_obj")) : nullptr;
-  if (ask == nullptr) return failure{ENOSYS, "libmlx5.so.1 is not installed (Debian: ibverbs-providers)"};
+result<mlx5_place> mlx5_place::inspect(ibv_qp* qp, mlx5_inspector ask) {
   mlx5dv_qp found{};
   mlx5dv_obj all{};
   all.qp.in = qp;
   all.qp.out = &found;
-  if (const int rc = ask(&all, MLX5DV_OBJ_QP); rc != 0)
+  if (const int rc = ask.init_obj(&all, MLX5DV_OBJ_QP); rc != 0)
     return failure{ENOTSUP, "not an mlx5 queue pair: mlx5dv_init_obj answers " + std::to_string(rc)};
   if (found.sq.stride != kBlock || found.sq.wqe_cnt == 0 || (found.sq.wqe_cnt & (found.sq.wqe_cnt - 1)) != 0)
     return failure{ENOTSUP, "a send queue of a shape that is not known"};

@@ -2,8 +2,8 @@
 // Work requests of an mlx5 adapter, written by the CPU and started by a stream: the front end writes the doorbell record and
 // then the doorbell register, as libgdsync does it. Needs rdma-core's mlx5dv.h to compile.
 //
-// Not tested on real hardware: test/triggered/mlx5_executor_test.cpp has an adapter in software on a fake doorbell page and
-// checks what an adapter would read. A real adapter also needs its registers mapped for the GPU: PeerMappingOverride=1,
+// Not tested on real hardware: test/triggered/mlx5_model.hpp is an adapter in software, which carries out what it reads in
+// the queue's memory. A real adapter also needs its registers mapped for the GPU: PeerMappingOverride=1,
 // CU_MEMHOSTREGISTER_IOMEMORY.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "base/status.hpp"
 #include "cuda/driver_table.hpp"
+#include "triggered/mlx5_completions.hpp"
 
 struct ibv_qp;
 
@@ -25,8 +26,8 @@ struct mlx5_place {
   std::uint64_t* doorbell = nullptr;
   std::uint32_t number = 0;  // of the queue pair
 
-  // Asks libmlx5.so.1 (dlopen). ENOSYS: it is not installed; ENOTSUP: not an mlx5 queue pair, or a ring that we do not know.
-  static result<mlx5_place> inspect(ibv_qp* qp);
+  // ENOTSUP: not an mlx5 queue pair, or a ring that we do not know.
+  static result<mlx5_place> inspect(ibv_qp* qp, mlx5_inspector ask);
 };
 
 // Memory as an adapter names it.
@@ -35,7 +36,8 @@ struct mlx5_memory {
   std::uint32_t key = 0;
 };
 
-// One thread. Requests leave in the order in which they were written, up to the one whose doorbell was rung last.
+// One thread. Requests leave in the order in which they were written, up to the one whose doorbell was rung last: a doorbell
+// starts everything that was written before it, whatever stream was to ring for it.
 class mlx5_queue {
  public:
   static constexpr std::uint64_t kMaxBytes = 1u << 30;  // of one write

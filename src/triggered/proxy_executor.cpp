@@ -15,6 +15,8 @@ namespace pl::triggered {
 namespace {
 
 constexpr unsigned kSpreadThreads = 256;  // four accesses each
+// Packets of fewer bytes, which somebody asked for, do not carry a chunk sooner than its handshake would end.
+constexpr std::size_t kMinPacketBytes = 4 << 10;
 
 class proxy_executor final : public executor {
  public:
@@ -228,12 +230,14 @@ result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, 
       return out;
     }
   }
-  auto slots = parts.slots->take();
+  auto slots = parts.slots->take(parts.windows->engine());
   if (!slots) return slots.error();
   auto chunking = put_chunking::from_environment(false);
   chunking.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it
+  const auto packet_bytes = parts.messages->packet_limit(core->peer);
+  const std::size_t message_bytes = packet_bytes >= kMinPacketBytes ? packet_bytes - kHeadBytes : 0;
   auto proxy = std::make_shared<message_proxy>(core, *parts.messages, *parts.proxy, *parts.windows, std::move(slots).value(),
-                                               chunking);
+                                               chunking, message_bytes);
   std::unique_ptr<executor> out = std::make_unique<proxy_executor>(parts, core, proxy);
   parts.proxy->add(core, std::move(proxy));
   return out;

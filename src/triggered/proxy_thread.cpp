@@ -20,7 +20,9 @@ namespace {
 // in economy mode without channels of the proxy's 50.
 constexpr std::chrono::milliseconds kTick{5}, kEconomyTick{20};
 constexpr unsigned kSpinsBeforeYield = 64;
-constexpr unsigned kRoundsBetweenMessages = 16;
+// To ask for messages costs as much as many looks at doorbells: a system call over TCP, a microsecond. So this often while
+// no task awaits one.
+constexpr std::uint64_t kUnawaitedMessagesNs = 2'000;
 constexpr std::uint64_t kCheckNs = 1'000'000;
 // The longest time that streams wait for a slot when the peer does not take pending data.
 constexpr std::uint64_t kDrainNs = 100'000'000;
@@ -144,16 +146,24 @@ void proxy_thread::run(const std::vector<int>& cpus) {
   if (!incoming_.is_empty()) static_cast<void>(incoming_.cancel());
 }
 
+bool proxy_thread::must_ask_for_messages(std::uint64_t now_ns) const {
+  if (now_ns - last_messages_ns_ >= kUnawaitedMessagesNs) return true;
+  return needs_messages_ && std::any_of(mine_.begin(), mine_.end(), [](const entry& e) {
+           return e.task != nullptr && !e.end->is_stopped && e.task->awaits_message();
+         });
+}
+
 // Runs tasks in every round; everything else, which takes locks and system calls, at most once in kCheckNs.
 bool proxy_thread::round(std::uint64_t now_ns) {
-  // Polling messages costs as much as polling several shm queues.
-  const bool polls_messages = needs_messages_ || ++rounds_without_messages_ >= kRoundsBetweenMessages;
-  if (polls_messages) rounds_without_messages_ = 0;
-  const bool has_progress = polls_messages && messages_.progress();
-  bool has_moved = has_progress;
+  asks_for_messages_ = must_ask_for_messages(now_ns);
+  bool has_moved = false;
+  if (asks_for_messages_) {
+    last_messages_ns_ = now_ns;
+    has_moved = messages_.progress();
+  }
   for (auto& e : mine_)
     if (e.task != nullptr && !e.end->is_stopped && e.channel->error.load(std::memory_order_acquire) == 0)
-      has_moved |= e.task->advance(has_progress);
+      has_moved |= e.task->advance(asks_for_messages_);
   if (now_ns - last_check_ns_ >= kCheckNs || changes_.load(std::memory_order_acquire) != seen_changes_)
     check_entries(now_ns);
   return has_moved;
@@ -311,6 +321,7 @@ void proxy_thread::check_stuck(channel_core& channel, std::uint64_t now_ns) {
 // ---- Rest
 
 void proxy_thread::rest(std::uint64_t now_ns) {
+  if (needs_messages_ && !asks_for_messages_) return;  // a round in which only doorbells were looked at takes no time
   if (++quiet_rounds_ <= kSpinsBeforeYield) return;
   if (!has_tasks_) {
     sleeps_.fetch_add(1, std::memory_order_relaxed);

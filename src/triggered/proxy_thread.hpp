@@ -31,8 +31,9 @@ struct message_counts {
 class proxy_task {
  public:
   virtual ~proxy_task() = default;
-  // `has_progress`: messages moved. Returns whether something of this task moved.
-  virtual bool advance(bool has_progress) = 0;
+  // `is_round_of_messages`: messages have had the chance to move in this round. Returns whether something of this task
+  // moved.
+  virtual bool advance(bool is_round_of_messages) = 0;
   // The channel has failed or is closed: the task abandons pending work and writes no word any more. From then on drain()
   // replaces advance(): it takes what still arrives, and returns true once nothing of this end is pending.
   virtual void stop() = 0;
@@ -48,6 +49,8 @@ class proxy_task {
   virtual bool expects_doorbell() const noexcept = 0;
   // Whether the task depends on message progress.
   virtual bool needs_messages() const noexcept = 0;
+  // Of a task that does: whether somebody waits for one now.
+  virtual bool awaits_message() const noexcept { return false; }
 };
 
 // The tags of the messages among services; the low 32 bits are a channel's id, those above its incarnation.
@@ -117,6 +120,7 @@ class proxy_thread {
 
   void run(const std::vector<int>& cpus);
   bool round(std::uint64_t now_ns);
+  bool must_ask_for_messages(std::uint64_t now_ns) const;
   void check_entry(entry& managed, std::uint64_t now_ns);
   void check_entries(std::uint64_t now_ns);
   void check_end(entry& managed, std::uint64_t now_ns);
@@ -144,8 +148,9 @@ class proxy_thread {
   // Service thread only.
   std::vector<entry> mine_;  // entries_ as of seen_changes_
   std::uint64_t seen_changes_ = 0, last_check_ns_ = 0;
-  bool has_tasks_ = false, needs_messages_ = true;
-  unsigned quiet_rounds_ = 0, rounds_without_messages_ = 0;
+  bool has_tasks_ = false, needs_messages_ = true, asks_for_messages_ = true;
+  unsigned quiet_rounds_ = 0;
+  std::uint64_t last_messages_ns_ = 0;  // when messages were asked for
   nap_planner planner_;
   messaging::request incoming_;
   notice received_;

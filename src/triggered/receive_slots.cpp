@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "arch/copy_dispatch.hpp"
+#include "base/log.hpp"
 #include "cuda/pointer.hpp"
 
 namespace pl::triggered {
@@ -46,12 +47,18 @@ void receive_slots::remove(std::uint32_t window) {
     gone = places_.extract(window);
   }
   if (gone.empty()) return;
+  if (engine_ != nullptr) engine_->remove(window);
   gone.mapped().pieces.clear();
   if (cache_ != nullptr) static_cast<void>(cache_->trim(false));
 }
 
 void receive_slots::need() {
   const std::lock_guard changing(changing_);
+  if (!is_needed_) {
+    auto engine = receive_engine::open(context_);
+    if (engine) engine_ = *std::move(engine);
+    else why_no_engine_ = engine.error().message;
+  }
   is_needed_ = true;
   std::vector<std::pair<std::uint32_t, std::pair<cu::device_ptr, std::uint64_t>>> missing;
   {
@@ -78,6 +85,9 @@ void receive_slots::map(std::uint32_t window, cu::device_ptr memory, std::uint64
     else why_not = found.error().message;
   }
   if (!why_not.empty()) pieces.clear();
+  if (engine_ != nullptr)
+    if (const auto added = engine_->add(window, memory, bytes); !added)
+      PL_LOG(info, "stream: the CPU stores what comes into window %u: %s", window, added.error().message.c_str());
   const std::lock_guard lock(mutex_);
   auto& window_place = places_[window];
   window_place.is_tried = true;
@@ -85,8 +95,12 @@ void receive_slots::map(std::uint32_t window, cu::device_ptr memory, std::uint64
   window_place.pieces = std::move(pieces);
 }
 
-status receive_slots::store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes) {
+status receive_slots::check(std::uint32_t window, std::uint64_t offset, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
+  return check_locked(window, offset, bytes);
+}
+
+status receive_slots::check_locked(std::uint32_t window, std::uint64_t offset, std::uint64_t bytes) {
   const auto found = places_.find(window);
   if (found == places_.end())
     return failure{EPROTO, "the peer put into window " + std::to_string(window) + ", which this process does not expose"};
@@ -94,6 +108,13 @@ status receive_slots::store(std::uint32_t window, std::uint64_t offset, const vo
   if (offset > window_place.bytes || bytes > window_place.bytes - offset)
     return failure{EPROTO, "the peer put " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
                                " of a window of " + std::to_string(window_place.bytes) + " bytes"};
+  return {};
+}
+
+status receive_slots::store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (auto inside = check_locked(window, offset, bytes); !inside) return inside;
+  const auto& window_place = places_.find(window)->second;
   if (window_place.pieces.empty())
     return failure{ENOTSUP, "the CPU cannot write window " + std::to_string(window) + ": " + window_place.why_not};
   const auto* origin = static_cast<const char*>(data);

@@ -12,6 +12,7 @@
 
 #include "copy/gpu_context.hpp"
 #include "copy/mapping_cache.hpp"
+#include "triggered/receive_engine.hpp"
 
 namespace pl::triggered {
 
@@ -31,6 +32,12 @@ class receive_slots {
   // Any thread, no CUDA call. Stores the bytes; they are visible to the GPU before a later word_pool::store.
   // EPROTO: no such window, or bytes outside it; nothing was written. ENOTSUP: it could not be mapped.
   status store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes);
+  // The same checks, for bytes that are moved otherwise.
+  status check(std::uint32_t window, std::uint64_t offset, std::uint64_t bytes);
+
+  // By which large pieces may be moved instead; null: there is none, see why_no_engine(). Opened by need().
+  receive_engine* engine() const noexcept { return engine_.get(); }
+  const std::string& why_no_engine() const noexcept { return why_no_engine_; }
 
  private:
   struct place {
@@ -40,11 +47,14 @@ class receive_slots {
     std::string why_not;
     std::vector<copy::mapping_cache::hold> pieces;  // kPieceBytes each, the last one less
   };
+  status check_locked(std::uint32_t window, std::uint64_t offset, std::uint64_t bytes);
   void map(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes);
 
   copy::gpu_context context_;
   std::mutex changing_;  // held while mapping; store() never takes it
   bool is_needed_ = false;
+  std::unique_ptr<receive_engine> engine_;  // before the first channel
+  std::string why_no_engine_ = "no channel needs it";
   std::unique_ptr<copy::mapping_cache> cache_;
   std::mutex mutex_;  // of places_; never held over a CUDA call
   std::map<std::uint32_t, place> places_;

@@ -7,11 +7,14 @@
 #include "base/clock.hpp"
 #include "test/messaging/two_hosts.hpp"
 #include "test/triggered/ends.hpp"
+#include "triggered/staging.hpp"
 
 namespace pl::triggered {
 namespace {
 
 constexpr std::chrono::seconds kInTime{20};  // generous for a loaded machine
+
+constexpr std::size_t kPacket = (32 << 10) - kHeadBytes;  // of a put in one message over TCP
 
 class stream_hosts : public testing::Test {
  protected:
@@ -36,7 +39,8 @@ int open_between_hosts(const rank_session& session, two_ends& ends, std::chrono:
   options.wait_timeout = limit;
   if (const int line = ends.open(session, options)) return line;
   CHECK(ends.peer_channel->executor() == executor_kind::proxy);
-  CHECK(ends.peer_channel->diag().find("chunks queued") != std::string::npos);
+  CHECK(ends.peer_channel->diag().find("pieces queued") != std::string::npos);
+  CHECK(ends.peer_channel->diag().find("stored by a copy engine") != std::string::npos);
   return 0;
 }
 
@@ -56,8 +60,9 @@ TEST_F(stream_hosts, every_byte_is_right_while_packets_are_lost) {
               two_ends ends;
               if (const int line = open_between_hosts(session, ends)) return line;
               std::uint64_t round = 0;
-              for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{128}, std::size_t{8192},
-                                              std::size_t{8193}, std::size_t{65537}, kBytes - 5})
+              for (const std::size_t bytes :
+                   {std::size_t{0}, std::size_t{1}, std::size_t{128}, std::size_t{8192}, std::size_t{8193}, kPacket,
+                    kPacket + 1, 2 * kPacket, 2 * kPacket + 1, std::size_t{65537}, kBytes - 5})
                 for (int i = 0; i < 3; ++i, ++round) {
                   const auto seed = [&](int rank) { return round * 2 + static_cast<unsigned>(rank); };
                   const std::size_t offset = bytes == kBytes - 5 ? 5 : 7;
@@ -76,6 +81,52 @@ TEST_F(stream_hosts, every_byte_is_right_while_packets_are_lost) {
               return 0;
             }),
             0);
+}
+
+// Each channel with a depth and releases of its own; the slice of a channel holds what its last put brought.
+int exchange_by_many_channels(const rank_session& session) {
+  constexpr unsigned kChannels = 24;
+  constexpr std::uint64_t kRounds = 20;
+  constexpr std::size_t kSlice = kBytes / kChannels / 64 * 64;
+  two_ends ends;
+  if (const int line = open_between_hosts(session, ends)) return line;
+  std::vector<std::unique_ptr<channel>> all;
+  auto options = options_for(executor_kind::proxy);
+  options.depth = 2;
+  for (unsigned i = 0; i < kChannels; ++i) {
+    auto made = session.streams->connect(1 - session.rank, 100 + i, options);
+    CHECK_OK(made);
+    CHECK_OK((*made)->ready(kPatience));
+    all.push_back(std::move(*made));
+  }
+  for (std::uint64_t round = 1; round <= kRounds; ++round) {
+    // Small, cut into packets, and in between, in turns.
+    const auto bytes_of = [&](unsigned i) { return (i + round) % 3 == 0 ? std::size_t{100} : kSlice - i; };
+    test::set_device_bytes(ends.send_buffer.pointer(), test::random_bytes(kBytes, round * 2 + unsigned(session.rank)));
+    for (unsigned i = 0; i < kChannels; ++i)
+      CHECK_OK(all[i]->put_signal(session.stream, ends.peer_window, i * kSlice, ends.send_buffer.pointer() + i * kSlice,
+                                  bytes_of(i)));
+    for (unsigned i = 0; i < kChannels; ++i) {
+      const auto number = all[i]->wait_signal(session.stream);
+      CHECK_OK(number);
+      CHECK_OK(all[i]->release(session.stream, *number));
+    }
+    CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
+    const auto sent = test::random_bytes(kBytes, round * 2 + unsigned(1 - session.rank));
+    for (unsigned i = 0; i < kChannels; ++i) {
+      const auto begin = sent.begin() + static_cast<std::ptrdiff_t>(i * kSlice);
+      const auto received = test::device_bytes(ends.receive_buffer.pointer() + i * kSlice, bytes_of(i));
+      CHECK(std::equal(received.begin(), received.end(), begin));
+    }
+    CHECK_OK(session.bootstrap->barrier());
+  }
+  for (const auto& each : all) CHECK(each->state().error == 0 && each->state().sent == kRounds);
+  return 0;
+}
+
+TEST_F(stream_hosts, many_channels_share_a_wire) {
+  if (const auto reason = join({7, 20, 100, 0.001}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
+  EXPECT_EQ(run(exchange_by_many_channels), 0);
 }
 
 TEST_F(stream_hosts, a_killed_peer_lets_its_waiters_go) {

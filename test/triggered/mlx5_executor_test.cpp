@@ -1,229 +1,316 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor M against an adapter in software: a thread that polls a fake doorbell page and executes the requests. It reads
-// them field by field as the manual defines them, not with the code that wrote them.
+// Executor M origin_end end to end, with its completion queues: two GPUs, and an adapter of software between them.
 #include "triggered/mlx5_executor.hpp"
 
-#include <endian.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <chrono>
 #include <cstring>
-#include <map>
+#include <functional>
 #include <thread>
-#include <vector>
 
-#include "copy/pinned_buffer.hpp"
 #include "test/support/sim_fixture.hpp"
+#include "test/triggered/mlx5_model.hpp"
 #include "triggered/mem_ops.hpp"
 
 namespace pl::triggered {
 namespace {
 
-const cu::driver_table& cuda() { return test::simulated_cuda(); }
-
-constexpr std::uint32_t kBlocks = 16, kNumber = 0x4711;
-
-// The page that both look at: send ring, doorbell record, doorbell register.
-struct fake_page {
-  alignas(64) std::byte ring[kBlocks * 64];
-  alignas(64) std::uint32_t record;
-  alignas(64) std::uint64_t doorbell;
-};
-
-class soft_adapter {
- public:
-  // Keys name where memory begins; addresses are device addresses.
-  soft_adapter(fake_page& page, std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> regions)
-      : page_(page), regions_(std::move(regions)), thread_([this] { run(); }) {}
-  ~soft_adapter() {
-    is_over_ = true;
-    thread_.join();
-  }
-  std::uint64_t done() const { return done_; }
-  std::string reason() const { return reason_; }
-  std::atomic<bool> may_work{true};
-
- private:
-  void run() {
-    const test::current_device device;
-    cu::stream_t stream = nullptr;
-    if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();
-    while (!is_over_) {
-      const auto doorbell = __atomic_load_n(&page_.doorbell, __ATOMIC_ACQUIRE);
-      const auto posted = be32toh(__atomic_load_n(&page_.record, __ATOMIC_ACQUIRE));
-      if (may_work && doorbell != 0 && (done_ & 0xffff) != posted) carry_out(stream);
-      else std::this_thread::yield();
-    }
-    static_cast<void>(cuda().cuStreamDestroy_v2(stream));
-  }
-
-  template <class T>
-  T field(std::size_t offset) const {
-    T out;
-    std::memcpy(&out, page_.ring + done_ % kBlocks * 64 + offset, sizeof out);
-    return out;
-  }
-
-  bool is_inside(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const {
-    const auto found = regions_.find(key);
-    return found != regions_.end() && address >= found->second.first &&
-           address + bytes <= found->second.first + found->second.second;
-  }
-
-  // Control 0..15, remote address 16..31, data 32..47.
-  void carry_out(cu::stream_t stream) {
-    const auto code = be32toh(field<std::uint32_t>(0)), shape = be32toh(field<std::uint32_t>(4));
-    if ((code & 0xff) != 0x08 || code >> 8 != (done_ & 0xffff)) return fail("not a write, or not the next one");
-    if (shape >> 8 != kNumber || (shape & 0x3f) != 3) return fail("of another queue pair, or of another length");
-    const auto target = be64toh(field<std::uint64_t>(16));
-    const auto key = be32toh(field<std::uint32_t>(24));
-    const auto head = be32toh(field<std::uint32_t>(32));
-    const std::uint64_t bytes = head & 0x7fffffff;
-    if (!is_inside(key, target, bytes)) return fail("a remote address outside its region");
-    int rc = 0;
-    std::uint64_t word = field<std::uint64_t>(36);
-    if ((head & 0x80000000u) != 0) {
-      rc = cuda().cuMemcpyHtoDAsync_v2(target, &word, bytes, stream);
-    } else {
-      const auto origin = be64toh(field<std::uint64_t>(40));
-      if (!is_inside(be32toh(field<std::uint32_t>(36)), origin, bytes)) return fail("a local address outside its region");
-      rc = cuda().cuMemcpyDtoDAsync_v2(target, origin, bytes, stream);
-    }
-    if (rc != 0 || cuda().cuStreamSynchronize(stream) != 0) return fail("the copy failed");
-    ++done_;
-  }
-
-  void fail(const char* reason) {
-    reason_ = reason;
-    is_over_ = true;
-  }
-
-  fake_page& page_;
-  const std::map<std::uint32_t, std::pair<std::uint64_t, std::uint64_t>> regions_;
-  std::atomic<bool> is_over_{false};
-  std::atomic<std::uint64_t> done_{0};
-  std::string reason_;
-  std::thread thread_;
-};
+using namespace std::chrono_literals;
 
 constexpr std::size_t kBytes = 64 << 10;
-constexpr std::uint32_t kLocalKey = 11, kRemoteKey = 22, kWordsKey = 33;
+constexpr std::uint32_t kBlocks = 16;
 
-struct executor_fixture {
-  const test::current_device device;
-  copy::gpu_context gpu = *copy::find_context(cuda(), 0, nullptr);
-  copy::pinned_buffer page_memory = std::move(copy::pinned_buffer::make(gpu, sizeof(fake_page))).value();
-  fake_page& page = *reinterpret_cast<fake_page*>(page_memory.data());
-  test::device_buffer source{kBytes}, window{kBytes}, words{4096};
-  cu::stream_t stream = nullptr;
-  soft_adapter adapter{page,
-                       {{kLocalKey, {source.pointer(), kBytes}},
-                        {kRemoteKey, {window.pointer(), kBytes}},
-                        {kWordsKey, {words.pointer(), 4096}}}};
-  std::unique_ptr<executor> unit;
-  remote_window peer_window{1, 1, kBytes, 0};
+bool wait_for(const std::function<bool()>& is_there) {
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while (std::chrono::steady_clock::now() < end) {
+    if (is_there()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
 
-  executor_fixture() {
-    test::set_device_bytes(words.pointer(), std::vector<unsigned char>(4096, 0));
-    if (cuda().cuStreamCreate(&stream, cu::stream_flag::non_blocking) != 0) abort();
-    mlx5_parts parts;
-    parts.gpu = &gpu;
-    parts.queue = {page.ring, kBlocks, &page.record, &page.doorbell, kNumber};
-    parts.record = page_memory.device_address() + offsetof(fake_page, record);
-    parts.doorbell = page_memory.device_address() + offsetof(fake_page, doorbell);
-    parts.signal = {words.pointer(), kWordsKey};
-    parts.ack = {words.pointer() + 64, kWordsKey};
-    parts.our_ack = words.pointer() + 128;
-    parts.sent = words.pointer() + 192;
-    parts.remote = [this](const remote_window&, std::uint64_t offset) {
-      return mlx5_memory{window.pointer() + offset, kRemoteKey};
-    };
-    parts.local = [](cu::device_ptr origin, std::size_t) { return mlx5_memory{origin, kLocalKey}; };
-    parts.completed = [this] { return adapter.done(); };
-    unit = make_mlx5_executor(parts);
-  }
-  ~executor_fixture() {
-    static_cast<void>(cuda().cuStreamSynchronize(stream));
-    static_cast<void>(cuda().cuStreamDestroy_v2(stream));
-  }
+// The words of one end, in its GPU's memory.
+enum word_place : std::size_t { kSignal = 0, kAck = 64, kSent = 192, kGate = 256, kWordBytes = 4096 };
 
-  status put(std::uint64_t sequence, std::size_t offset, std::size_t bytes, std::uint64_t released = 0) {
-    return unit->put(stream, {source.pointer() + offset, bytes, &peer_window, offset, sequence, released});
+// One GPU of a channel, with its stream, and a stream for releases.
+struct channel_end {
+  explicit channel_end(int ordinal) : device(ordinal), gpu(*copy::find_context(cuda(), ordinal, nullptr)) {
+    test::set_device_bytes(words.pointer(), std::vector<unsigned char>(kWordBytes, 0));
+    test::set_device_bytes(window.pointer(), std::vector<unsigned char>(kBytes, 0));
+    for (auto* each : {&stream, &release_stream})
+      if (cuda().cuStreamCreate(each, cu::stream_flag::non_blocking) != 0) abort();
   }
-  std::uint64_t word(std::size_t offset) const {
-    const auto bytes = test::device_bytes(words.pointer() + offset, 8);
+  ~channel_end() {
+    for (auto* each : {stream, release_stream}) {
+      static_cast<void>(cuda().cuStreamSynchronize(each));
+      static_cast<void>(cuda().cuStreamDestroy_v2(each));
+    }
+  }
+  std::uint64_t word(std::size_t place) const {
+    const auto bytes = test::device_bytes(words.pointer() + place, 8);
     std::uint64_t out = 0;
     std::memcpy(&out, bytes.data(), 8);
     return out;
   }
+  void set_word(std::size_t place, unsigned char value) const {
+    test::set_device_bytes(words.pointer() + place, std::vector<unsigned char>{value, 0, 0, 0, 0, 0, 0, 0});
+  }
+
+  const test::current_device device;
+  copy::gpu_context gpu;
+  test::device_buffer source{kBytes}, window{kBytes}, words{kWordBytes};
+  cu::stream_t stream = nullptr, release_stream = nullptr;
+  std::unique_ptr<executor> unit;
+  mlx5_parts parts;
 };
 
-// More than the ring holds: blocks are used again, and the request counter is what the adapter expects.
-TEST(mlx5_executor, puts_arrive_in_order_and_the_ring_goes_round) {
-  executor_fixture session;
-  const auto all = test::random_bytes(kBytes, 1);
-  test::set_device_bytes(session.source.pointer(), all);
-  constexpr std::uint64_t kPuts = 3 * kBlocks;
-  const std::size_t each = kBytes / kPuts / 8 * 8;
-  for (std::uint64_t i = 1; i <= kPuts; ++i) {
-    auto done = session.put(i, (i - 1) * each, each);
-    while (done.code() == EAGAIN) {
-      std::this_thread::yield();
-      done = session.put(i, (i - 1) * each, each);
+struct shape_of_test {
+  std::uint32_t blocks = kBlocks, entries = kBlocks, entry_bytes = 64;
+  std::uint64_t max_write_bytes = mlx5_queue::kMaxBytes;
+};
+
+// Keys of end i: 10 i + 1 its source, + 2 its window, + 3 its words. Queue pairs: 0x4710 + i for puts, 0x5710 + i for
+// releases.
+class two_gpus {
+ public:
+  explicit two_gpus(const shape_of_test& wanted = {}) {
+    for (unsigned i = 0; i < 2; ++i) {
+      adapter.add_memory(10 * i + 1, ends[i].source.pointer(), kBytes, mlx5_model::local);
+      adapter.add_memory(10 * i + 2, ends[i].window.pointer(), kBytes, mlx5_model::remote_write);
+      adapter.add_memory(10 * i + 3, ends[i].words.pointer(), kWordBytes, mlx5_model::remote_write);
     }
-    ASSERT_TRUE(done.ok());
+    for (unsigned i = 0; i < 2; ++i) {
+      auto& own = ends[i];
+      auto& peer = ends[1 - i];
+      const unsigned other = 10 * (1 - i);
+      auto& parts = own.parts;
+      parts.gpu = &own.gpu;
+      parts.puts = adapter.add_pair({0x4710 + i, wanted.blocks, wanted.entries, wanted.entry_bytes});
+      parts.releases = adapter.add_pair({0x5710 + i, wanted.blocks, wanted.entries, wanted.entry_bytes});
+      parts.signal = {peer.words.pointer() + kSignal, other + 3};
+      parts.ack = {peer.words.pointer() + kAck, other + 3};
+      parts.our_ack = own.words.pointer() + kAck;
+      parts.sent = own.words.pointer() + kSent;
+      parts.remote = [&peer, other](const remote_window& target, std::uint64_t offset) {
+        return mlx5_memory{peer.window.pointer() + offset, target.id == 1 ? other + 2 : target.id};
+      };
+      parts.local = [i](cu::device_ptr origin, std::size_t) { return mlx5_memory{origin, 10 * i + 1}; };
+      parts.max_write_bytes = wanted.max_write_bytes;
+      auto made = make_mlx5_executor(parts);
+      if (!made) abort();
+      own.unit = std::move(*made);
+    }
   }
-  // A stream that waits for the last signal sees all bytes behind it.
-  ASSERT_TRUE(mem_ops(cuda(), session.stream).wait64(session.words.pointer(), kPuts).submit().ok());
-  ASSERT_EQ(cuda().cuStreamSynchronize(session.stream), 0);
-  const auto received = test::device_bytes(session.window.pointer(), kPuts * each);
+  ~two_gpus() { EXPECT_EQ(adapter.fault(), ""); }
+
+  status put(unsigned origin_end, std::uint64_t sequence, std::size_t offset, std::size_t bytes, std::uint64_t released = 0,
+             std::uint32_t window_id = 1) {
+    const remote_window window{window_id, 1, kBytes, 0};
+    return ends[origin_end].unit->put(
+        ends[origin_end].stream, {ends[origin_end].source.pointer() + offset, bytes, &window, offset, sequence, released});
+  }
+  // As put(), once there is room.
+  bool put_when_room(unsigned origin_end, std::uint64_t sequence, std::size_t offset, std::size_t bytes,
+                     std::uint64_t released = 0) {
+    status done;
+    wait_for([&] { return (done = put(origin_end, sequence, offset, bytes, released)).code() != EAGAIN; });
+    return done.ok();
+  }
+  status wait(unsigned at_end, std::uint64_t sequence) {
+    return mem_ops(cuda(), ends[at_end].stream).wait64(ends[at_end].words.pointer() + kSignal, sequence).submit();
+  }
+
+  channel_end ends[2]{channel_end{0}, channel_end{1}};
+  mlx5_model adapter{ends[0].gpu};
+};
+
+// What the network and the GPUs write comes late, and only in the order that they promise.
+class mlx5_executor : public testing::TestWithParam<shape_of_test> {
+ protected:
+  mlx5_executor() { mlx5_model::set_disorder(5, 50); }
+  ~mlx5_executor() override { mlx5_model::set_disorder(0, 0); }
+};
+
+// Both rings and both completion queues go round many times; each put is compared where it lands, behind its signal.
+TEST_P(mlx5_executor, a_ping_pong_moves_every_byte) {
+  two_gpus world(GetParam());
+  constexpr std::uint64_t kRounds = 100;
+  for (std::uint64_t i = 1; i <= kRounds; ++i) {
+    const std::size_t bytes = i % 7 == 0 ? 0 : i * 37 % 8000 + 1, offset = i * 113 % (kBytes - 8000);
+    for (unsigned origin_end = 0; origin_end < 2; ++origin_end) {
+      const auto data = test::random_bytes(bytes, i * 2 + origin_end);
+      test::set_device_bytes(world.ends[origin_end].source.pointer() + offset, data);
+      ASSERT_TRUE(world.put_when_room(origin_end, i, offset, bytes));
+      ASSERT_TRUE(world.wait(1 - origin_end, i).ok());
+      ASSERT_EQ(cuda().cuStreamSynchronize(world.ends[1 - origin_end].stream), 0);
+      ASSERT_EQ(test::device_bytes(world.ends[1 - origin_end].window.pointer() + offset, bytes), data);
+    }
+  }
+  for (const auto& each : world.ends) EXPECT_EQ(each.word(kSent), kRounds);
+  EXPECT_EQ(world.adapter.completions(0x4710), kRounds);
+}
+
+TEST_P(mlx5_executor, a_burst_with_releases_arrives_in_order) {
+  two_gpus world(GetParam());
+  const auto all = test::random_bytes(kBytes, 1);
+  test::set_device_bytes(world.ends[0].source.pointer(), all);
+  constexpr std::uint64_t kPuts = 60, kDepth = 3;
+  constexpr std::size_t kEach = kBytes / kPuts / 8 * 8;
+  auto& taker = world.ends[1];
+  for (std::uint64_t i = 1; i <= kPuts; ++i) {
+    ASSERT_TRUE(world.put_when_room(0, i, (i - 1) * kEach, kEach, i > kDepth ? i - kDepth : 0));
+    ASSERT_TRUE(mem_ops(cuda(), taker.release_stream).wait64(taker.words.pointer() + kSignal, i).submit().ok());
+    status released;
+    ASSERT_TRUE(wait_for([&] { return (released = taker.unit->acknowledge(taker.release_stream, i)).code() != EAGAIN; }));
+    ASSERT_TRUE(released.ok());
+  }
+  ASSERT_EQ(cuda().cuStreamSynchronize(world.ends[0].stream), 0);
+  ASSERT_EQ(cuda().cuStreamSynchronize(taker.release_stream), 0);
+  ASSERT_TRUE(wait_for([&] { return world.ends[0].word(kAck) == kPuts; }));
+  const auto received = test::device_bytes(taker.window.pointer(), kPuts * kEach);
   EXPECT_TRUE(std::equal(received.begin(), received.end(), all.begin()));
-  EXPECT_EQ(session.word(192), kPuts);
-  EXPECT_EQ(session.adapter.reason(), "");
 }
 
-TEST(mlx5_executor, nothing_leaves_before_the_stream_rings) {
-  executor_fixture session;
-  ASSERT_TRUE(mem_ops(cuda(), session.stream).wait64(session.words.pointer() + 256, 1).submit().ok());
-  ASSERT_TRUE(session.put(1, 0, 64).ok());
-  for (int i = 0; i < 100; ++i) std::this_thread::yield();
-  EXPECT_EQ(session.adapter.done(), 0u);
-  test::set_device_bytes(session.words.pointer() + 256, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
-  ASSERT_EQ(cuda().cuStreamSynchronize(session.stream), 0);
-  while (session.adapter.done() != 2) std::this_thread::yield();
-  EXPECT_EQ(session.word(0), 1u);
+INSTANTIATE_TEST_SUITE_P(shapes, mlx5_executor,
+                         testing::Values(shape_of_test{}, shape_of_test{16, 64, 128}, shape_of_test{8, 8, 128, 1000},
+                                         shape_of_test{256, 256, 64, 4096}));
+
+// Counters have 16 bits in requests, records and completions.
+TEST(mlx5_executor_alone, counters_go_round) {
+  two_gpus world({256, 256});
+  constexpr std::uint64_t kSignals = 70'000;
+  for (std::uint64_t i = 1; i <= kSignals; ++i) ASSERT_TRUE(world.put_when_room(0, i, 0, 0)) << i;
+  ASSERT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == kSignals; }));
+  EXPECT_EQ(world.adapter.done(0x4710), kSignals);
 }
 
-TEST(mlx5_executor, a_full_ring_answers_eagain_and_takes_nothing) {
-  executor_fixture session;
-  session.adapter.may_work = false;
-  for (std::uint64_t i = 1; i <= kBlocks / 2; ++i) ASSERT_TRUE(session.put(i, 0, 8).ok());
-  EXPECT_EQ(session.put(kBlocks / 2 + 1, 0, 8).code(), EAGAIN);
-  EXPECT_EQ(session.unit->acknowledge(session.stream, 1).code(), EAGAIN);
-  session.adapter.may_work = true;
-  while (session.adapter.done() != kBlocks) std::this_thread::yield();
-  EXPECT_EQ(session.word(0), kBlocks / 2);
-  // Half of a put that did not fit was taken back.
-  ASSERT_TRUE(session.unit->acknowledge(session.stream, 5).ok());
-  while (session.adapter.done() != kBlocks + 1) std::this_thread::yield();
-  EXPECT_EQ(session.word(64), 5u);
-  EXPECT_EQ(session.adapter.reason(), "");
+TEST(mlx5_executor_alone, nothing_leaves_before_the_stream_rings) {
+  two_gpus world;
+  auto& giver = world.ends[0];
+  ASSERT_TRUE(mem_ops(cuda(), giver.stream).wait64(giver.words.pointer() + kGate, 1).submit().ok());
+  ASSERT_TRUE(world.put(0, 1, 0, 64).ok());
+  // A release of another stream leaves, and takes no put with it.
+  ASSERT_TRUE(giver.unit->acknowledge(giver.release_stream, 9).ok());
+  ASSERT_TRUE(wait_for([&] { return world.ends[1].word(kAck) == 9; }));
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(world.adapter.done(0x4710), 0u);
+  EXPECT_EQ(world.ends[1].word(kSignal), 0u);
+  giver.set_word(kGate, 1);
+  ASSERT_EQ(cuda().cuStreamSynchronize(giver.stream), 0);
+  EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == 1; }));
 }
 
-TEST(mlx5_executor, a_put_waits_for_the_release_that_it_needs) {
-  executor_fixture session;
-  ASSERT_TRUE(session.put(1, 0, 8, 1).ok());
-  EXPECT_EQ(session.adapter.done(), 0u);
-  test::set_device_bytes(session.words.pointer() + 128, std::vector<unsigned char>{1, 0, 0, 0, 0, 0, 0, 0});
-  while (session.adapter.done() != 2) std::this_thread::yield();
+TEST(mlx5_executor_alone, a_full_ring_answers_eagain_and_takes_nothing) {
+  two_gpus world;
+  world.adapter.set_working(false);
+  for (std::uint64_t i = 1; i <= kBlocks / 2; ++i) ASSERT_TRUE(world.put(0, i, 0, 8).ok());
+  EXPECT_EQ(world.put(0, kBlocks / 2 + 1, 0, 8).code(), EAGAIN);
+  EXPECT_EQ(world.put(0, kBlocks / 2 + 1, 0, 0).code(), EAGAIN);
+  world.adapter.set_working(true);
+  ASSERT_TRUE(world.put_when_room(0, kBlocks / 2 + 1, 0, 8));
+  EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == kBlocks / 2 + 1; }));
 }
 
-TEST(mlx5_executor, memory_without_a_key_and_writes_too_large_are_refused) {
-  executor_fixture session;
-  mlx5_queue queue({session.page.ring, kBlocks, &session.page.record, &session.page.doorbell, kNumber});
+// The adapter is done, and nobody has read so: the places are not used again.
+TEST(mlx5_executor_alone, places_are_free_when_their_completion_was_read) {
+  two_gpus world;
+  world.adapter.hold_completions(true);
+  for (std::uint64_t i = 1; i <= kBlocks; ++i) ASSERT_TRUE(world.put(0, i, 0, 0).ok());
+  ASSERT_TRUE(wait_for([&] { return world.adapter.done(0x4710) == kBlocks; }));
+  EXPECT_EQ(world.put(0, kBlocks + 1, 0, 0).code(), EAGAIN);
+  world.adapter.hold_completions(false);
+  ASSERT_TRUE(world.put_when_room(0, kBlocks + 1, 0, 0));
+}
+
+TEST(mlx5_executor_alone, a_put_waits_for_the_release_that_it_needs) {
+  two_gpus world;
+  ASSERT_TRUE(world.put(0, 1, 0, 8, 1).ok());
+  std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(world.adapter.done(0x4710), 0u);
+  ASSERT_TRUE(world.ends[1].unit->acknowledge(world.ends[1].stream, 1).ok());
+  EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == 1; }));
+}
+
+// The channel hears of it at its next call, and for ever; no signal says that the bytes were there.
+void expect_refusal(two_gpus& world, const char* reason) {
+  status after;
+  ASSERT_TRUE(wait_for([&] { return (after = world.put(0, 3, 0, 0)).code() == EIO; }));
+  EXPECT_NE(after.error().message.find(reason), std::string::npos) << after.error().message;
+  EXPECT_NE(after.error().message.find("request 2"), std::string::npos) << after.error().message;
+  EXPECT_EQ(world.put(0, 4, 0, 0).code(), EIO);
+  EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == 1; }));
+  EXPECT_TRUE(world.ends[0].unit->acknowledge(world.ends[0].stream, 7).ok());  // the other queue pair lives
+  EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kAck) == 7; }));
+  EXPECT_EQ(world.ends[1].word(kSignal), 1u);
+}
+
+TEST(mlx5_executor_alone, a_window_that_is_gone_is_told) {
+  two_gpus world;
+  ASSERT_TRUE(world.put(0, 1, 0, 64).ok());
+  ASSERT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == 1; }));
+  world.adapter.remove_memory(12);
+  ASSERT_TRUE(world.put(0, 2, 0, 64).ok());
+  expect_refusal(world, "memory of the peer that is not registered for remote writes");
+}
+
+TEST(mlx5_executor_alone, a_window_without_the_right_is_told) {
+  two_gpus world;
+  ASSERT_TRUE(world.put(0, 1, 0, 64).ok());
+  ASSERT_TRUE(world.put(0, 2, 0, 64, 0, 11).ok());  // the peer's source, which nobody may write
+  expect_refusal(world, "syndrome 0x13");
+}
+
+TEST(mlx5_executor_alone, a_source_that_is_gone_is_told) {
+  two_gpus world;
+  ASSERT_TRUE(world.put(0, 1, 0, 64).ok());
+  ASSERT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == 1; }));
+  world.adapter.remove_memory(1);
+  ASSERT_TRUE(world.put(0, 2, 0, 64).ok());
+  expect_refusal(world, "memory of this process that is not registered");
+}
+
+TEST(mlx5_executor_alone, bad_parts_are_refused) {
+  two_gpus world;
+  auto parts = world.ends[0].parts;
+  parts.releases = parts.puts;
+  EXPECT_EQ(make_mlx5_executor(parts).code(), EINVAL);
+  parts = world.ends[0].parts;
+  parts.puts = world.adapter.add_pair({0x6000, 32, 16, 64});
+  const auto small = make_mlx5_executor(parts);
+  ASSERT_EQ(small.code(), EINVAL);
+  EXPECT_NE(small.error().message.find("overrun"), std::string::npos);
+  parts = world.ends[0].parts;
+  parts.max_write_bytes = 0;
+  EXPECT_EQ(make_mlx5_executor(parts).code(), EINVAL);
+  EXPECT_EQ(world.put(0, 1, 0, 8, 0, 0).code(), EINVAL);  // no key
+  mlx5_queue queue(parts.puts.queue);
   EXPECT_EQ(queue.write({0, 1}, 0, {0, 1}).code(), EINVAL);
   EXPECT_EQ(queue.write({0, 1}, mlx5_queue::kMaxBytes + 1, {0, 1}).code(), EINVAL);
   EXPECT_EQ(queue.written(), 0u);
+}
+
+TEST(mlx5_executor_alone, a_put_of_more_requests_than_the_ring_holds_is_refused) {
+  two_gpus world({8, 8, 64, 1000});
+  EXPECT_EQ(world.put(0, 1, 0, 7001).code(), EINVAL);
+  ASSERT_TRUE(world.put(0, 1, 0, 7000).ok());
+  EXPECT_TRUE(wait_for([&] { return world.ends[1].word(kSignal) == 1; }));
+}
+
+int refuse(mlx5dv_obj*, std::uint64_t) { return EOPNOTSUPP; }
+int odd_shape(mlx5dv_obj* object, std::uint64_t types) {
+  if ((types & MLX5DV_OBJ_QP) != 0) object->qp.out->sq = {nullptr, 24, 64};
+  if ((types & MLX5DV_OBJ_CQ) != 0) object->cq.out->cqe_cnt = 16, object->cq.out->cqe_size = 32;
+  return 0;
+}
+
+TEST(mlx5_executor_alone, queues_of_other_adapters_and_shapes_are_refused) {
+  ibv_qp qp{};
+  ibv_cq cq{};
+  for (const mlx5_inspector ask : {mlx5_inspector{&refuse}, mlx5_inspector{&odd_shape}}) {
+    EXPECT_EQ(mlx5_place::inspect(&qp, ask).code(), ENOTSUP);
+    EXPECT_EQ(mlx5_completion_place::inspect(&cq, ask).code(), ENOTSUP);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "test/triggered/stream_job.hpp"
 #include "triggered/proxy_executor.hpp"
 #include "triggered/shm_proxy.hpp"
+#include "triggered/staging.hpp"
 
 namespace pl::triggered {
 namespace {
@@ -40,8 +41,9 @@ int synchronize(const rank_session& session) {
 
 int exchange_sizes(const rank_session& session, proxy_ends& ends) {
   std::uint64_t round = 0;
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{100}, std::size_t{4096},
-                                  kSpreadChunkBytes + 1, kMaxSpreadBytes, kMaxSpreadBytes + 1, kLargeBytes - 3}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{8}, std::size_t{100}, std::size_t{4096}, kSmallBytes,
+        kSpreadChunkBytes + 1, kMaxSpreadBytes, kMaxSpreadBytes + 1, kLargeBytes - 3}) {
     const auto offset = bytes == kLargeBytes - 3 ? std::size_t{3} : std::size_t{64} % (kLargeBytes - bytes + 1);
     for (int i = 0; i < 2; ++i, ++round) {
       test::set_device_bytes(ends.send_buffer.pointer(),
@@ -71,6 +73,16 @@ int ping_pong_by_proxy(const rank_session& session) {
 TEST(proxy, ping_pong_between_two_gpus) { EXPECT_EQ(run_streams(2, gpus::one_each, {}, ping_pong_by_proxy), 0); }
 TEST(proxy, ping_pong_on_one_gpu) { EXPECT_EQ(run_streams(2, gpus::shared, {}, ping_pong_by_proxy), 0); }
 TEST(proxy, ping_pong_as_between_two_nodes) {
+  EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong_by_proxy), 0);
+}
+// Small puts too go as several messages.
+TEST(proxy, ping_pong_as_between_two_nodes_in_short_packets) {
+  auto options = over_network();
+  options.messages.eager_limit = 4096;
+  EXPECT_EQ(run_streams(2, gpus::one_each, options, ping_pong_by_proxy), 0);
+}
+TEST(proxy, ping_pong_as_between_two_nodes_without_a_receive_engine) {
+  const with_variable off("PEERLANE_STREAM_RECEIVE", "off");
   EXPECT_EQ(run_streams(2, gpus::one_each, over_network(), ping_pong_by_proxy), 0);
 }
 TEST(proxy, ping_pong_without_spread_kernels_in_small_chunks) {

@@ -22,6 +22,7 @@ struct samples {
 };
 
 double middle(const std::vector<double>& values) { return summarize(values).p50; }
+double tail(const std::vector<double>& values) { return summarize(values).p99; }
 
 class run {
  public:
@@ -139,6 +140,7 @@ class run {
                       {"kernel_asked_ns", busy_ns},
                       {"kernel_ns", kernel_ns},
                       {"iteration_ns_p50", iteration_ns},
+                      {"iteration_ns_p99", tail(all[i].iteration_ns)},
                       {"enqueue_ns_p50", enqueue_ns},
                       {"cpu_busy_percent_p50", busy},
                       {"sleeps_per_s_p50", switches},

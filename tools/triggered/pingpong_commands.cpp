@@ -30,6 +30,8 @@ class exchange_options {
     parser.integer("--unroll", unroll_, 0, kMaxBatch, "iterations of one graph (0: as many as -b says)");
     parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
     parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
+    parser.text("--netns", "A,B", networks_,
+                "network namespaces of the ranks, as between two hosts (scripts/two_hosts.sh makes them)");
     parser.common(ranks.common, false);
   }
 
@@ -44,6 +46,7 @@ class exchange_options {
     plan.sizes = sizes_in("--sizes", sizes_);
     plan.kernel_ns = times_in("--kernel", kernels_);
     if (!gpus_.empty()) ranks.gpus = integers_in("--gpus", gpus_, 0, 1023);
+    if (!networks_.empty()) ranks.networks = tools::split_list(networks_);
     plan.iterations = static_cast<int>(iterations_);
     plan.batch = static_cast<int>(batch_);
     plan.unroll = static_cast<int>(unroll_);
@@ -60,6 +63,7 @@ class exchange_options {
         file->set_parameter("repeats", plan.repeats);
         const bool is_network = ranks.context.messages.path == messaging::messenger_options::path_t::network;
         file->set_parameter("path", is_network ? "network" : "auto");
+        file->set_parameter("hosts", ranks.networks.empty() ? 1 : 2);
       }
       return run_pingpong(session, plan, file);
     });
@@ -69,7 +73,7 @@ class exchange_options {
   rank_plan ranks;
 
  private:
-  std::string arms_, sizes_ = "128", kernels_ = "0", gpus_;
+  std::string arms_, sizes_ = "128", kernels_ = "0", gpus_, networks_;
   std::int64_t iterations_ = plan.iterations, batch_ = plan.batch, unroll_ = plan.unroll, repeats_ = plan.repeats;
 };
 

@@ -7,6 +7,7 @@
 #include "tools/common/gpu_choice.hpp"
 #include "tools/common/report.hpp"
 #include "tools/p2p/launch.hpp"
+#include "tools/triggered/network_namespace.hpp"
 
 namespace pl::async {
 namespace {
@@ -37,6 +38,8 @@ int run_ranks(const tools::invocation& call, const rank_plan& plan,
     else p2p::silence_stdout();
     const auto bootstrap = world.join(rank);
     try {
+      if (!plan.networks.empty())
+        enter_network_namespace(plan.networks[static_cast<std::size_t>(rank) % plan.networks.size()]);
       station session({rank, gpu_of(plan, rank), plan.window_bytes, plan.context}, *bootstrap);
       const std::string cpus = tools::place_thread(plan.common, session.gpu().bus_id(), session.gpu().simulated());
       if (report) report->describe(&session.gpu(), nullptr, cpus);

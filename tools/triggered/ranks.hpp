@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "measure/result_file.hpp"
@@ -15,8 +16,9 @@ namespace pl::async {
 
 struct rank_plan {
   int ranks = 2;
-  std::vector<int> gpus;         // ordinals, used in turn by rank; empty: all that answer
-  std::size_t window_bytes = 8;  // of each station
+  std::vector<int> gpus;              // ordinals, used in turn by rank; empty: all that answer
+  std::vector<std::string> networks;  // namespaces of the ranks, in turn; empty: this process's
+  std::size_t window_bytes = 8;       // of each station
   triggered::context_options context;
   tools::common_options common;
   std::function<void()> when_forked;  // in the launching process, once all ranks exist: the place to start threads there

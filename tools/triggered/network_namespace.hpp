@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of one machine as on two hosts: each in a network namespace of its own.
+#pragma once
+
+#include <string>
+
+namespace pl::async {
+
+// Moves the calling process into the namespace (a name of `ip netns`, or a path), with the sysfs that shows its devices.
+// Before anything opens a socket or starts a thread. Throws tools::tool_failure; it needs root.
+void enter_network_namespace(const std::string& name);
+
+}  // namespace pl::async
