@@ -125,6 +125,8 @@ constexpr std::array kVariables = {
                  "where the processes of a job meet: HOST:PORT of rank 0, or file:FOLDER; empty: as the launcher says"},
     env_variable{"PEERLANE_LINK_SECRET_FILE", env_type::text, "", "", "",
                  "file (mode 0600) with the secret of the job, for meeting at HOST:PORT; needed beyond one machine"},
+    env_variable{"PEERLANE_LINK_ELASTIC", env_type::boolean, "", "0", "",
+                 "ranks of a job may leave and come back as new processes; the same for all ranks"},
     env_variable{"PEERLANE_LINK_RANK", env_type::integer, "", "-1", "", "this process's rank; -1: the launcher's"},
     env_variable{"PEERLANE_LINK_SIZE", env_type::integer, "", "0", "", "number of processes of the job; 0: the launcher's"},
     env_variable{

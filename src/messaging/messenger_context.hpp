@@ -37,6 +37,7 @@ struct peer_state {
   bool is_lost = false;  // its process may be gone, and `pid` may be another one's by now
   bool is_dead = false;  // lost, and what it had sent whole has been taken
   bool has_left = false;
+  std::uint32_t incarnation = 1;       // which process of its rank it is; 0: none that this process has known
   std::string loss;                    // is_dead: how it was noticed, with the rank
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;

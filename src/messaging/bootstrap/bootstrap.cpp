@@ -43,6 +43,7 @@ result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher
   settings.size = plan.size;
   // Ranks that an earlier run has left behind look for the same place.
   if (plan.is_launched && plan.launched_by.is_key_global) settings.job = plan.launched_by.job_number();
+  settings.stays_open = options.is_elastic;
   settings.timeout_s = options.timeout_s;
   settings.report = options.report;
   auto channel = meet(settings, std::move(place.listener));
@@ -119,6 +120,11 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
   if (!plan) return std::move(plan).error();
   if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<lonely>());
   if (plan->rendezvous.rfind("file:", 0) == 0) {
+    if (options.is_elastic)
+      return failure{
+          ENOTSUP,
+          "an elastic job cannot meet in a folder: nobody waits there for a rank that comes back; give HOST:PORT of "
+          "rank 0"};
     std::string folder = plan->rendezvous.substr(5);
     if (folder.empty()) return failure{EINVAL, "rendezvous \"file:\" names no folder: write file:/shared/folder"};
     if (plan->is_launched && plan->launched_by.is_key_global) folder += "/" + std::to_string(plan->launched_by.job_number());
