@@ -192,8 +192,8 @@ int peerlane_comm_await_failure(peerlane_comm_t comm, peerlane_op_t* op);
  * released at any time.
  *
  * @param op  begins.
- * @return 0; EINVAL: op is NULL; EAGAIN: 4 million operations are not ended. The operation ends with ENOTSUP if the job is
- * not elastic.
+ * @return 0; ENOTSUP: the job is not elastic; ECONNRESET: rank 0 is gone; EINVAL: op is NULL; EAGAIN: 4 million operations
+ *         are not ended.
  */
 int peerlane_comm_await_return(peerlane_comm_t comm, peerlane_op_t* op);
 
