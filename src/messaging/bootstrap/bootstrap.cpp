@@ -68,10 +68,10 @@ result<launcher_meeting> meeting_of(const meeting_plan& plan, unsigned timeout_s
   launcher_meeting out;
   std::string why_no_store;
   const bool has_one_host = plan.launched_by.ranks_here == plan.launched_by.size;
-  if (plan.rendezvous.empty() && !has_one_host && pmix_store::is_offered()) {
+  if (plan.rendezvous.empty() && !has_one_host && is_launcher_store_offered()) {
     auto arranged = arrange_meeting(plan.rank, timeout_s);
     if (arranged || arranged.code() != ENOSYS) return arranged;
-    why_no_store = "; PMIx would tell it: " + arranged.error().message;
+    why_no_store = "; the launcher would tell it: " + arranged.error().message;
   }
   auto place = plan.rendezvous.empty() ? place_of(plan.launched_by) : parse_endpoint(plan.rendezvous);
   if (!place) return failure{place.code(), place.error().message + why_no_store};
@@ -105,7 +105,11 @@ result<meeting_plan> plan_meeting(const bootstrap_options& options) {
   out.rank = rank >= 0 ? rank : out.size == out.launched_by.size ? out.launched_by.rank : -1;
   out.is_launched = out.launched_by.size != 0 && out.size == out.launched_by.size && out.rank == out.launched_by.rank;
   if (out.size == 0)
-    return failure{ENODATA, format("no launcher's variables are set, so it is not known who takes part: %s", kByHand)};
+    return failure{ENODATA, env_read("PMI_PORT").is_set
+                                ? std::string("mpiexec -pmi-port does not tell a process its rank by the environment: leave "
+                                              "-pmi-port out, or ") +
+                                      kByHand
+                                : format("no launcher's variables are set, so it is not known who takes part: %s", kByHand)};
   if (out.size == 1 && out.rank < 0) out.rank = 0;
   if (out.rank < 0 || out.rank >= out.size)
     return failure{EINVAL,
