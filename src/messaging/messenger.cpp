@@ -637,9 +637,9 @@ void messenger::hold_meeting(std::string opening_text) {
   core_->returns_.hold_meeting(std::move(opening_text));
 }
 
-bool messenger::is_gpu_shared() const {
+bool messenger::is_gpu_shared(int ordinal) const {
   const std::lock_guard lock(core_->mutex_);
-  return core_->context_.is_gpu_shared;
+  return core_->context_.gpu_use.is_shared(ordinal);
 }
 
 bool messenger::is_same_node(int peer) const {

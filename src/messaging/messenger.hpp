@@ -323,8 +323,8 @@ class messenger {
   void hold_meeting(std::string opening_text);
   // EINVAL no such rank, ECONNRESET dead (the sentence says how it was noticed), else success.
   status peer_state(int peer) const;
-  // Whether another process of this host uses this one's GPU, as far as its messages have told.
-  bool is_gpu_shared() const;
+  // Whether another process of this host uses a GPU of this one's (-1: any of them), as far as its messages have told.
+  bool is_gpu_shared(int ordinal = -1) const;
   bool is_same_node(int peer) const;
   // The transports to this peer and the sizes from which they are used, as text for people (--show-plan).
   std::string plan(int peer) const;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "copy/gpu_queues.hpp"
+#include "messaging/gpu_sharing.hpp"
 #include "messaging/memory_access.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/request_state.hpp"
@@ -108,9 +109,7 @@ struct messenger_context {
   wakeup wake;
   std::vector<peer_state> peers;
   operation_pool operations;
-  std::uint16_t gpu = 0;       // short name, the same in every process; 0: none
-  bool is_gpu_shared = false;  // another process of the node uses it
-  bool is_gpu_used = false;    // by this process, as far as its messages show
+  gpu_sharing gpu_use;
 };
 
 }  // namespace pl::messaging

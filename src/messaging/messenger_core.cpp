@@ -111,7 +111,7 @@ void messenger_core::take_eager(peer_state& source, const compact_frame& head, c
 void messenger_core::update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit) {
   if (gpu != 0 && gpu != remote.gpu) {
     remote.gpu = gpu;
-    if (remote.is_same_node && gpu == context_.gpu) context_.is_gpu_shared = true;
+    if (remote.is_same_node) context_.gpu_use.note_peer(gpu);
   }
   if (credit <= remote.granted_cost) return;
   remote.granted_cost = credit;

@@ -175,7 +175,7 @@ void packet_channel::send_packet(int rank, packet& outgoing) {
   outgoing.head.source = static_cast<std::uint32_t>(context_.rank);
   outgoing.head.sequence = target.sent++;
   outgoing.head.credit = target.reported_cost = target.taken_cost;
-  outgoing.head.gpu = context_.is_gpu_used ? context_.gpu : 0;
+  outgoing.head.gpu = context_.gpu_use.last_used();
   if (!target.queue_out.is_open()) {
     context_.wake.note();  // a waiter must make the progress that UCX needs now
     return fabric_->send(rank, outgoing);
@@ -277,7 +277,7 @@ std::size_t packet_channel::eager_limit(const memory& source, const peer_state& 
   if (!source.is_device && destination.is_same_node) return limits.eager_host;
   if (!source.is_device)
     return fabric_->has_rdma_lane(destination.rank) ? limits.eager_host_rdma : limits.eager_host_network;
-  if (context_.is_gpu_shared) return limits.eager_shared_gpu;
+  if (context_.gpu_use.is_shared(source.device.device_ordinal)) return limits.eager_shared_gpu;
   return destination.is_same_node ? limits.eager_device : limits.eager_device_network;
 }
 

@@ -83,7 +83,7 @@ class packet_channel final : public network::listener {
   bool send_at_once(peer_state& destination, std::uint64_t tag, tag_space space, const void* data, std::size_t bytes) {
     if (!destination.queue_out.is_open() || !destination.unsent.empty()) return false;
     const compact_frame brief{.space = static_cast<std::uint8_t>(space),
-                              .gpu = context_.is_gpu_used ? context_.gpu : std::uint16_t{0},
+                              .gpu = context_.gpu_use.last_used(),
                               .tag = tag,
                               .credit = destination.taken_cost};
     if (!destination.queue_out.put(brief, data, bytes)) return false;
