@@ -172,8 +172,13 @@ int peerlane_comm_iall_to_allv(peerlane_comm_t comm, struct peerlane_buffer sour
  *
  * What is under way ends with ECANCELED. Nothing of what the ranks did before it reaches a collective that begins after it.
  *
- * @return 0; ECONNRESET: a rank is gone, so this communicator has no collectives any more; ETIMEDOUT: not every rank came,
- * and the next call goes on with it.
+ * In an elastic job (peerlane_comm_options::elastic) it waits until who is gone has come back, and takes it back as by
+ * peerlane_comm_await_return(). There every loss of a rank stops collectives and barriers until this call, and a process
+ * that has come back begins with it.
+ *
+ * @return 0; ECONNRESET: a rank is gone, so this communicator has no collectives any more; in an elastic job rank 0 is, or
+ * another rank was lost meanwhile (peerlane_comm_peer_state() tells): call it again; ETIMEDOUT: not every rank came, and the
+ * next call goes on with it.
  */
 int peerlane_comm_restore_collectives(peerlane_comm_t comm, int64_t timeout_ms);
 

@@ -117,6 +117,9 @@ struct peerlane_comm_options {
   uint64_t chunk_bytes;
   uint64_t unexpected_bytes;
   uint64_t stripe_threshold;
+  /** enum peerlane_choice, the same at all ranks. YES: ranks may leave and come back as new processes
+   * (peerlane_comm_await_return()). The ranks meet at host:port of rank 0, or on one host by its launcher. */
+  uint32_t elastic;
 };
 
 /**
@@ -172,6 +175,37 @@ enum peerlane_failure {
  * @return 0; EINVAL: op is NULL; EAGAIN: 4 million operations are not ended.
  */
 int peerlane_comm_await_failure(peerlane_comm_t comm, peerlane_op_t* op);
+
+/**
+ * @brief Begins to wait for a rank to come back. Of an elastic job (options.elastic).
+ *
+ * A rank that has left, or died, comes back as a new process that opens a communicator with the same rendezvous, rank, size
+ * and secret. It needs one such operation at every other rank, as a socket needs accept(): its peerlane_comm_open() returns
+ * when all have taken it back. peerlane_comm_restore_collectives() takes back who is gone, too.
+ *
+ * The operation ends with 0 when a rank is back, with the rank in `source`, and the number of its process in `tag`
+ * (peerlane_comm_incarnation()). Until then nothing of the new process reaches this one. From then on messages, and windows
+ * by new keys, work with it; barriers and collectives after peerlane_comm_restore_collectives() at all ranks. Nothing of the
+ * former process is left: what it had sent and nobody has received is dropped, its keys are refused with EINVAL.
+ *
+ * It ends with ECONNRESET when rank 0 is gone, which holds the meeting: then nobody comes back. It can be cancelled or
+ * released at any time.
+ *
+ * @param op  begins.
+ * @return 0; ENOTSUP: the job is not elastic; ECONNRESET: rank 0 is gone; EINVAL: op is NULL; EAGAIN: 4 million operations
+ *         are not ended.
+ */
+int peerlane_comm_await_return(peerlane_comm_t comm, peerlane_op_t* op);
+
+/**
+ * @brief Says which process of its rank a rank is, as far as this one knows.
+ *
+ * @param peer         a rank, also this process's own: above 1 it has come back itself.
+ * @param incarnation  becomes 1 for the first process of the rank, 2 for the one that came back first; 0: the rank was gone
+ *                     when this process came back.
+ * @return 0; EINVAL: no such rank, or incarnation is NULL.
+ */
+int peerlane_comm_incarnation(peerlane_comm_t comm, int peer, uint32_t* incarnation);
 
 /** @param same  becomes 1 if the peer is on this process's node, else 0. */
 int peerlane_comm_is_same_node(peerlane_comm_t comm, int peer, int* same);

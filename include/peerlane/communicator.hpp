@@ -155,6 +155,16 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   result<operation> await_failure() const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_await_failure(handle_, out); });
   }
+  // Of an elastic job. Ends when a rank is back: its info has the rank in `source`, and its incarnation in `tag`.
+  result<operation> await_return() const {
+    return begun([&](peerlane_op_t* out) { return peerlane_comm_await_return(handle_, out); });
+  }
+  // Which process of its rank it is, from 1; 0: none that this process has known.
+  result<std::uint32_t> incarnation(int peer) const {
+    std::uint32_t out = 0;
+    if (const int code = peerlane_comm_incarnation(handle_, peer, &out)) return failure{code, peerlane_last_error()};
+    return out;
+  }
   result<bool> is_same_node(int peer) const {
     int same = 0;
     if (const int code = peerlane_comm_is_same_node(handle_, peer, &same)) return failure{code, peerlane_last_error()};

@@ -227,7 +227,7 @@ class Window:
 class Communicator:
     """What peerlane.communicator.open() returns."""
 
-    def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float) -> None: ...
+    def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float, elastic: bool) -> None: ...
 
     def ibroadcast(self, x: peerlane._types.AnyArray, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
         """Begins to give the root's tensor to all."""
@@ -349,6 +349,21 @@ class Communicator:
     def await_failure(self) -> Operation:
         """
         Ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each is told once, also one that was gone before.
+        """
+
+    def await_return(self) -> Operation:
+        """
+        Of an elastic job: ends when a rank is back as a new process, (rank, its incarnation, 0). Each return needs one at every rank.
+        """
+
+    def incarnation(self, peer: int) -> int:
+        """
+        Which process of its rank it is, from 1; 0: none that this process has known.
+        """
+
+    def restore_collectives(self, timeout: float | None = None) -> None:
+        """
+        Lets collectives begin again at all ranks, which all call it; in an elastic job behind every loss. Seconds.
         """
 
     def plan(self, peer: int) -> str:

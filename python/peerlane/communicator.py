@@ -79,11 +79,14 @@ def _place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
     return text("rendezvous", rendezvous), number("rank", rank, 0, _MAX_INT), number("size", size, 0, _MAX_INT)
 
 
-def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60) -> Communicator:
+def open(
+    *, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60, elastic: bool = False
+) -> Communicator:
     """Opens this process's place; collective. Set the GPU first (torch.cuda.set_device).
 
     `rendezvous`: "host:port" of rank 0 or "file:FOLDER"; it, `rank` and `size` are left out under mpirun, srun, torchrun or
-    with PEERLANE_LINK_* set. `host_only`: CUDA is not touched. `timeout`: seconds.
+    with PEERLANE_LINK_* set. `host_only`: CUDA is not touched. `timeout`: seconds. `elastic`: ranks may leave and come back
+    (Communicator.await_return); the same at all ranks, and `rendezvous` is not a folder.
     """
     place = _place(rendezvous, rank, size)
-    return Communicator(*place, truth("host_only", host_only), seconds("timeout", timeout))
+    return Communicator(*place, truth("host_only", host_only), seconds("timeout", timeout), truth("elastic", elastic))

@@ -204,6 +204,18 @@ std::unique_ptr<window> expose(self_t self, nb::handle x) {
   return std::make_unique<window>(nb::borrow(self), keeper_of(x, view), std::move(made), gate_of(self));
 }
 
+std::unique_ptr<operation> await_return(self_t self) {
+  return std::make_unique<operation>(value_of(link_of(self)->await_return()), nb::borrow(self), nb::none(), nb::none(),
+                                     operation::kind::message, gate_of(self));
+}
+
+void restore_collectives(self_t self, nb::handle timeout) {
+  const auto limit = limit_of(timeout);
+  const auto link = link_of(self);
+  const nb::gil_scoped_release waiting;
+  must(link->restore_collectives(limit));
+}
+
 void barrier(self_t self, nb::handle timeout) {
   const auto limit = limit_of(timeout);
   const auto link = link_of(self);
@@ -267,8 +279,8 @@ void bind_communicator(nb::module_& module) {
   nb::class_<communicator> type(module, "Communicator", nb::is_weak_referenceable(),
                                 "What peerlane.communicator.open() returns.");
   bind_collectives(type);
-  type.def(nb::init<const std::string&, int, int, bool, double>(), nb::arg("rendezvous"), nb::arg("rank"), nb::arg("size"),
-           nb::arg("host_only"), nb::arg("open_timeout"))
+  type.def(nb::init<const std::string&, int, int, bool, double, bool>(), nb::arg("rendezvous"), nb::arg("rank"),
+           nb::arg("size"), nb::arg("host_only"), nb::arg("open_timeout"), nb::arg("elastic"))
       .def("close", &communicator::close,
            "Leaves the job; what is under way ends with an error (ECANCELED). Any number of times, beside calls of other "
            "threads "
@@ -358,6 +370,17 @@ void bind_communicator(nb::module_& module) {
            "Ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each is told once, also one "
            "that "
            "was gone before.")
+      .def("await_return", &await_return, nb::sig("def await_return(self) -> Operation"),
+           "Of an elastic job: ends when a rank is back as a new process, (rank, its incarnation, 0). Each return needs one "
+           "at every rank.")
+      .def(
+          "incarnation",
+          [](self_t self, integer_argument peer) { return value_of(link_of(self)->incarnation(peer.as<int>("peer"))); },
+          nb::arg("peer").none(), nb::sig("def incarnation(self, peer: int) -> int"),
+          "Which process of its rank it is, from 1; 0: none that this process has known.")
+      .def("restore_collectives", &restore_collectives, nb::arg("timeout").none() = nb::none(),
+           nb::sig("def restore_collectives(self, timeout: float | None = None) -> None"),
+           "Lets collectives begin again at all ranks, which all call it; in an elastic job behind every loss. Seconds.")
       .def(
           "plan", [](self_t self, integer_argument peer) { return value_of(link_of(self)->plan(peer.as<int>("peer"))); },
           nb::arg("peer").none(), nb::sig("def plan(self, peer: int) -> str"),

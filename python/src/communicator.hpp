@@ -22,12 +22,13 @@ namespace pl::py {
 // A process's rank in a communicator. Threads: any; calls that can wait release the GIL.
 class communicator {
  public:
-  communicator(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s) {
+  communicator(const std::string& rendezvous, int rank, int size, bool host_only, double open_timeout_s, bool elastic) {
     auto options = peerlane::communicator::options();
     options.rendezvous = rendezvous.empty() ? nullptr : rendezvous.c_str();
     options.rank = rank;
     options.size = size;
     options.host_only = host_only ? 1 : 0;
+    options.elastic = elastic ? PEERLANE_YES : PEERLANE_AS_SET;
     options.open_timeout_ms = static_cast<std::int64_t>(std::ceil(std::max(1.0, open_timeout_s) * 1000));
     const nb::gil_scoped_release waiting;
     link_ = value_of(peerlane::communicator::open(&options));

@@ -2,6 +2,7 @@
 // Opens, closes and queries a communicator. The contract is in peerlane/communicator.h.
 #include "capi/open_comm.hpp"
 
+#include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "capi/borrowed_planner.hpp"
@@ -63,6 +64,44 @@ class callers_bootstrap final : public messaging::bootstrap {
  private:
   static constexpr std::uint64_t kMaxBytes = 64u << 20;
   peerlane_bootstrap given_;
+};
+
+// Exchanges of an elastic job: its meeting ends with the first process that leaves, its collectives do not.
+class exchange_by_collectives final : public messaging::bootstrap {
+ public:
+  exchange_by_collectives(messaging::messenger& messages, collectives::executor& collective)
+      : messages_(messages), collective_(collective) {}
+  int rank() const noexcept override { return messages_.rank(); }
+  int size() const noexcept override { return messages_.size(); }
+  bool stays_open() const noexcept override { return true; }
+
+  // Lengths first, then all padded to the longest.
+  result<std::vector<messaging::byte_string>> all_gather(std::span<const std::byte> mine) override {
+    const auto count = static_cast<std::size_t>(size());
+    const std::uint64_t length = mine.size();
+    std::vector<std::uint64_t> lengths(count);
+    if (auto done = gather(&length, sizeof length, lengths.data()); !done) return std::move(done).error();
+    const std::uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    messaging::byte_string padded(mine.begin(), mine.end()), whole(count * longest);
+    padded.resize(longest);
+    if (longest != 0)
+      if (auto done = gather(padded.data(), longest, whole.data()); !done) return std::move(done).error();
+    std::vector<messaging::byte_string> out;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(i * longest);
+      out.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(lengths[i]));
+    }
+    return out;
+  }
+
+ private:
+  status gather(const void* mine, std::size_t bytes, void* all) {
+    auto begun = collective_.all_gather(messaging::host_buffer(mine, bytes),
+                                        messaging::host_buffer(all, bytes * static_cast<std::size_t>(size())));
+    return begun ? begun->wait() : status(begun.error());
+  }
+  messaging::messenger& messages_;
+  collectives::executor& collective_;
 };
 
 // ---- Options
@@ -130,6 +169,9 @@ result<std::unique_ptr<open_comm>> open_with(const peerlane_comm_options& given)
   auto collective = collectives::executor::open(*made->messenger, *made->group);
   if (!collective) return std::move(collective).error();
   made->collectives = *std::move(collective);
+  if (!made->messenger->is_elastic()) return made;
+  made->meeting = std::move(made->group);
+  made->group = std::make_unique<exchange_by_collectives>(*made->messenger, *made->collectives);
   return made;
 }
 
@@ -144,9 +186,19 @@ result<peerlane_comm_options> read_comm_options(const peerlane_comm_options* opt
   return given;
 }
 
+bool is_elastic(const peerlane_comm_options& given) {
+  if (given.elastic != PEERLANE_AS_SET) return given.elastic == PEERLANE_YES;
+  return env_read("PEERLANE_LINK_ELASTIC").integer != 0;
+}
+
 result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_comm_options& given) {
   if (given.bootstrap != nullptr) {
     const auto& own = *given.bootstrap;
+    if (is_elastic(given))
+      return failure{
+          ENOTSUP,
+          "an elastic job cannot meet by the caller's bootstrap, in which nobody can come back: give rendezvous, rank "
+          "and size, or let a launcher start it"};
     if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
       return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
     return std::unique_ptr<messaging::bootstrap>(std::make_unique<callers_bootstrap>(own));
@@ -159,6 +211,7 @@ result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_comm_options& 
     options.rank = given.rank;
     options.size = given.size;
   }
+  options.is_elastic = is_elastic(given);
   if (given.open_timeout_ms != 0) options.timeout_s = whole_seconds(given.open_timeout_ms);
   options.report = [](const std::string& line) { PL_LOG(info, "%s", line.c_str()); };
   return messaging::open_bootstrap(options);

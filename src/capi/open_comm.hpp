@@ -41,8 +41,9 @@ struct pending_collective {
 
 struct open_comm {
   ~open_comm();
-  peerlane_copier_t copier = nullptr;  // borrowed
-  std::unique_ptr<messaging::bootstrap> group;
+  peerlane_copier_t copier = nullptr;             // borrowed
+  std::unique_ptr<messaging::bootstrap> meeting;  // of an elastic job, as long as ranks may come back
+  std::unique_ptr<messaging::bootstrap> group;    // for exchanges
   std::unique_ptr<messaging::messenger> messenger;
   std::unique_ptr<collectives::executor> collectives;
   std::string cpus;  // where the thread that opened it runs
@@ -78,6 +79,7 @@ namespace pl {
 
 // What a caller's options say, for everything that opens a messenger. EINVAL: struct_bytes is none.
 result<peerlane_comm_options> read_comm_options(const peerlane_comm_options* options);
+bool is_elastic(const peerlane_comm_options& given);
 result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_comm_options& given);
 messaging::messenger_options messenger_options_from(const peerlane_comm_options& given);
 

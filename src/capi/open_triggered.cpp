@@ -45,6 +45,11 @@ triggered::context_options context_options_from(const peerlane_triggered_options
 result<std::unique_ptr<open_triggered>> open_with(const peerlane_triggered_options& given) {
   const auto comm = read_comm_options(given.comm);
   if (!comm) return comm.error();
+  if (is_elastic(*comm))
+    return failure{
+        ENOTSUP,
+        "a stream-triggered context cannot be elastic, since streams keep their peers' memory: set comm->elastic to "
+        "PEERLANE_NO, or unset PEERLANE_LINK_ELASTIC"};
   const auto cuda = cu::driver();
   if (!cuda) return cuda.error();
   if (auto ready = cu::initialize(**cuda); !ready) return ready.error();

@@ -71,6 +71,22 @@ PL_EXPORT int peerlane_comm_await_failure(peerlane_comm_t comm, peerlane_op_t* o
   });
 }
 
+PL_EXPORT int peerlane_comm_await_return(peerlane_comm_t comm, peerlane_op_t* op) {
+  if (op == nullptr) return fail(EINVAL, kNullPointer);
+  return with_comm(comm, [&](open_comm& communicator) {
+    return pl::keep(comm, communicator, communicator.messenger->await_return(), 0, op);
+  });
+}
+
+PL_EXPORT int peerlane_comm_incarnation(peerlane_comm_t comm, int peer, uint32_t* incarnation) {
+  if (incarnation == nullptr) return fail(EINVAL, kNullPointer);
+  return with_comm(comm, [&](open_comm& communicator) {
+    if (peer < 0 || peer >= communicator.messenger->size()) return fail(EINVAL, "no such rank");
+    *incarnation = communicator.messenger->incarnation(peer);
+    return 0;
+  });
+}
+
 PL_EXPORT int peerlane_comm_send(peerlane_comm_t comm, int peer, struct peerlane_buffer source, uint64_t tag,
                                  int64_t timeout_ms) {
   return with_buffer(comm, source, [&](open_comm& communicator, const messaging::buffer& data) {

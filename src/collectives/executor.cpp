@@ -72,7 +72,10 @@ result<std::unique_ptr<executor>> executor::open(messaging::messenger& messages,
   if (text.starts_with('!')) return failure{EINVAL, "rank 0: " + text.substr(1)};
   auto table = algorithm_table::parse(text);
   if (!table) return std::move(table).error();
-  return std::unique_ptr<executor>(new executor(messages, *std::move(table)));
+  messages.hold_meeting(text);
+  auto made = std::unique_ptr<executor>(new executor(messages, *std::move(table)));
+  if (messages.is_elastic()) made->reunion_.emplace(messages);
+  return made;
 }
 
 executor::~executor() = default;
@@ -81,6 +84,7 @@ executor::~executor() = default;
 
 result<running*> executor::prepare(collective kind) {
   const std::lock_guard lock(mutex_);
+  if (reunion_) note_losses();
   if (stopped_) return failure{stopped_->code, "collectives are stopped until all ranks restore them: " + stopped_->message};
   if (free_.empty()) {
     all_.push_back(std::make_unique<running>());
@@ -224,9 +228,11 @@ void executor::stop(int code, const std::string& reason) {
     each->has_ended = true;
     each->outcome = *stopped_;
   }
-  // Every rank tells every other one: the first that tells may itself be gone before it has told all.
+  // Every rank tells every other one: the first that tells may itself be gone before it has told all. A rank that has come
+  // back and not begun yet has nothing to tell.
+  const bool is_new = reunion_ && epoch_ == 0 && messages_.incarnation(own_.rank) > 1;
   for (int distance = 1; distance < own_.size; ++distance)
-    if (const int peer = own_.after(distance); messages_.peer_state(peer).ok())
+    if (const int peer = own_.after(distance); !is_new && messages_.peer_state(peer).ok())
       notices_.push_back(messages_.isend(peer, messaging::host_buffer(&notice_, sizeof notice_), tag_of(kNoticeTag),
                                          tag_space::collective));
   // After the notices: taking memory back may wait for a peer. The callers still look at their own messages, so these end
@@ -267,11 +273,39 @@ status executor::meet_all(std::chrono::milliseconds limit) {
   }
 }
 
+// A rank that was lost between two collectives, and may be back: it knows nothing of their numbers.
+void executor::note_losses() {
+  if (messages_.losses() != seen_losses_)
+    stop(ECONNRESET, own_.size > 1 && messages_.incarnation(own_.rank) > 1 && seen_losses_ == 0
+                         ? format("rank %d has come back", own_.rank)
+                         : "a rank was lost");
+}
+
+// Notices of the last epoch do not reach a rank that has the next one already: who stays stopped stops all once more.
+status executor::begin_anew(std::chrono::milliseconds limit) {
+  const auto agreed = reunion_->meet(epoch_, limit);
+  if (!agreed) return agreed.error();
+  const std::lock_guard lock(mutex_);
+  notices_.clear();
+  epoch_ = agreed->epoch % (messaging::kReservedTags >> kEpochShift);
+  const auto current = tag_of(0);
+  messages_.drop_collective_messages(
+      [&](std::uint64_t tag) { return (tag & kEpochMask) != current && (tag & kEpochMask) != messaging::kReservedTags; });
+  sequence_ = 0;
+  messages_.continue_barriers(agreed->barrier, agreed->losses);
+  seen_losses_ = agreed->losses;
+  stopped_.reset();
+  if (agreed->is_whole) return {};
+  stop(ECONNRESET, "a rank was lost");
+  return failure{ECONNRESET, "a rank was lost while all came together again: all ranks call this once more"};
+}
+
 status executor::restore(std::chrono::milliseconds limit) {
   {
     const std::lock_guard lock(mutex_);
     stop(ECANCELED, format("rank %d restores them", own_.rank));
   }
+  if (reunion_) return begin_anew(limit);
   if (auto done = meet_all(limit); !done) return done;
   const std::lock_guard lock(mutex_);
   discard_epoch();

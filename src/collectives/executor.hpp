@@ -14,7 +14,8 @@
 //
 // Failure: where a collective fails (a rank is gone, counts differ, or its operation is dropped before its end), every
 // collective that is under way ends with an error, here and at all other ranks, and none can begin: the collectives are
-// *stopped*. Messages go on. restore(), called by all ranks, lets collectives begin anew if all are alive.
+// *stopped*. Messages go on. restore(), called by all ranks, lets collectives begin anew if all are alive. In an elastic job
+// it waits until who is gone has come back; any loss stops the collectives there, and so does coming back.
 //
 // Owns: the collectives under way. Threads: any; one works at a time. Progress: inside calls on the executor and its
 // operations only. Errors: EINVAL for arguments, with nothing begun; else those of the operation.
@@ -33,6 +34,7 @@
 #include "collectives/algorithm_table.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/device_combiner.hpp"
+#include "collectives/reunion.hpp"
 #include "messaging/bootstrap/bootstrap.hpp"
 #include "messaging/messenger.hpp"
 
@@ -98,8 +100,9 @@ class executor {
   // Advances everything once.
   bool progress();
   bool has_pending() const;
-  // Collective. Success: collectives may begin again. ECONNRESET: a rank is gone, so they cannot. ETIMEDOUT: not all ranks
-  // came; the next call goes on with it.
+  // Collective. Success: collectives may begin again, and barriers of the messenger. ECONNRESET: a rank is gone, so they
+  // cannot; in an elastic job rank 0, or a rank was lost meanwhile: call it again. ETIMEDOUT: not all ranks came; the next
+  // call goes on with it.
   status restore(std::chrono::milliseconds limit = std::chrono::milliseconds(-1));
 
   int rank() const noexcept { return own_.rank; }
@@ -143,7 +146,10 @@ class executor {
   void discard_epoch();
   std::uint64_t tag_of(std::uint64_t sequence) const noexcept;
   void recycle(running& one);
-  status meet_all(std::chrono::milliseconds limit);  // without the lock
+  void note_losses();
+  // Without the lock
+  status meet_all(std::chrono::milliseconds limit);
+  status begin_anew(std::chrono::milliseconds limit);
 
   messaging::messenger& messages_;
   const own_place own_;
@@ -154,6 +160,8 @@ class executor {
   std::vector<std::unique_ptr<running>> all_;
   std::vector<running*> free_;
   std::optional<failure> stopped_;
+  std::optional<reunion> reunion_;  // of an elastic job
+  std::uint64_t seen_losses_ = 0;
   bool has_no_combiner_ = false;  // not in this build, or not with this driver
   std::vector<messaging::request> notices_;
   struct notice_t {

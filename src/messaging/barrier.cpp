@@ -7,6 +7,7 @@ namespace pl::messaging {
 
 std::optional<status> dissemination_barrier::advance() {
   if (!is_open_) {
+    if (!stopped_.empty()) return status(failure{ECONNRESET, stopped_});
     ++number_;
     distance_ = 1;
     is_open_ = true;
@@ -28,8 +29,17 @@ std::optional<status> dissemination_barrier::advance() {
   return status{};
 }
 
+void dissemination_barrier::continue_at(std::uint64_t number) {
+  stopped_.clear();
+  may_skip_ = true;
+  is_open_ = false;
+  number_ = number;
+}
+
+// A peer may have entered the barrier after a return before this process knows its number.
 void dissemination_barrier::on_frame(peer_state& source, const frame& head) {
-  if (head.tag == source.barriers + 1) source.barriers = head.tag;
+  const bool is_later = may_skip_ || !stopped_.empty();
+  if (head.tag == source.barriers + 1 || (is_later && head.tag > source.barriers)) source.barriers = head.tag;
   else
     watch_.report(source.rank,
                   format("is out of step: it told of barrier %llu where %llu was due",

@@ -90,6 +90,12 @@ class direct_windows {
   std::optional<status> set_gpu_word(const window::key_t& key, std::uint64_t offset, std::uint64_t value);
   // The peer is lost.
   void forget(int rank);
+  // Another process is the rank now.
+  void admit(int rank) {
+    forget(rank);
+    own_.forget_user(rank);
+    is_denied_[static_cast<std::size_t>(rank)] = false;
+  }
   // Gives back GPU memory of windows that have ended; their owner cannot have it before.
   void release_ended();
   // Why the last window of GPU memory is reached by messages; empty: none is.

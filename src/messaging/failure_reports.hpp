@@ -28,6 +28,10 @@ class failure_reports {
     untold_.push_back({rank, kind});
     tell();
   }
+  // The rank is back. Who did not ask what became of it before is not told any more.
+  void forget(int rank) {
+    std::erase_if(untold_, [&](const failed_peer& each) { return each.rank == rank; });
+  }
   // Of begin(): it ends with ECANCELED, unless it has ended.
   void cancel(operation& op) {
     std::erase(waiting_, &op);

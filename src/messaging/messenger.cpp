@@ -398,6 +398,10 @@ request messenger::await_failure() {
   PL_LINK_ENTER(failure);
   return request(this, &core_->failures_.begin());
 }
+request messenger::await_return() {
+  PL_LINK_ENTER(arrival);
+  return request(this, &core_->returns_.begin());
+}
 request messenger::irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask, tag_space space) {
   PL_LINK_ENTER(receive);
   return request(this, &core_->messages_.irecv(source_rank, data, tag, mask, space));
@@ -594,9 +598,48 @@ status messenger::peer_state(int rank) const {
   return {};
 }
 
-bool messenger::is_gpu_shared() const {
+// ---- Ranks that come back
+
+void messenger::let_return(bool is_let) {
   const std::lock_guard lock(core_->mutex_);
-  return core_->context_.is_gpu_shared;
+  core_->returns_.let_all(is_let);
+}
+
+bool messenger::is_elastic() const { return core_->returns_.is_open(); }
+
+std::uint32_t messenger::incarnation(int peer) const {
+  const std::lock_guard lock(core_->mutex_);
+  return core_->context_.peer(peer).incarnation;
+}
+
+std::uint64_t messenger::losses() const {
+  const std::lock_guard lock(core_->mutex_);
+  return core_->returns_.losses();
+}
+
+std::uint64_t messenger::last_barrier() const {
+  const std::lock_guard lock(core_->mutex_);
+  return core_->barrier_.number();
+}
+
+void messenger::continue_barriers(std::uint64_t number, std::uint64_t losses) {
+  const std::lock_guard lock(core_->mutex_);
+  if (core_->returns_.losses() == losses) core_->barrier_.continue_at(number);
+}
+
+void messenger::drop_collective_messages(const std::function<bool(std::uint64_t)>& is_unwanted) {
+  const std::lock_guard lock(core_->mutex_);
+  core_->messages_.drop_messages(tag_space::collective, is_unwanted);
+}
+
+void messenger::hold_meeting(std::string opening_text) {
+  const std::lock_guard lock(core_->mutex_);
+  core_->returns_.hold_meeting(std::move(opening_text));
+}
+
+bool messenger::is_gpu_shared(int ordinal) const {
+  const std::lock_guard lock(core_->mutex_);
+  return core_->context_.gpu_use.is_shared(ordinal);
 }
 
 std::size_t messenger::packet_limit(int peer) {

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,6 +38,8 @@ inline constexpr std::uint64_t kWholeTag = ~0ull;  // mask: every bit of the tag
 // Messages match only within their space, whatever their tags and wildcards: those of collectives are not the user's.
 enum class tag_space : std::uint8_t { user, collective };
 inline constexpr std::size_t kTagSpaces = 2;
+// Tags of the collectives' space from here up belong to no collective, but to ranks that leave and come back.
+inline constexpr std::uint64_t kReservedTags = std::uint64_t{0xffff} << 48;
 
 // For `detect` and `device` the driver is asked once for each message (0.1 us). It is not asked for registered memory, nor
 // for host memory on the heap of the main thread's malloc or on the caller's stack.
@@ -299,10 +302,29 @@ class messenger {
   // Ends well when another process of the job is gone, also one that was before: info().source is its rank, info().tag a
   // failure_kind. Each is told once, to the request that was made first. It can be cancelled at any time.
   request await_failure();
+  // Of an elastic job. Ends well when another process is a rank that was gone: info().source is the rank, info().tag its
+  // incarnation. Each return needs one at every rank: before it has ended, nothing of the new process reaches this one.
+  // ECONNRESET: rank 0 is gone, so nobody comes back. ENOTSUP: the job is not elastic. It can be cancelled at any time.
+  request await_return();
+  // While it is true every return is agreed to without await_return().
+  void let_return(bool is_let);
+  bool is_elastic() const;
+  // Which process of its rank it is, from 1; 0: none that this process has known.
+  std::uint32_t incarnation(int peer) const;
+  // Losses so far. While it has changed since then, barrier() answers ECONNRESET until continue_barriers().
+  std::uint64_t losses() const;
+  std::uint64_t last_barrier() const;
+  // The next barrier has the number behind this one, on which all ranks agree, unless there was a loss beyond `losses`.
+  void continue_barriers(std::uint64_t number, std::uint64_t losses);
+  // Drops messages of the collectives that nobody has received.
+  void drop_collective_messages(const std::function<bool(std::uint64_t tag)>& is_unwanted);
+  // Collective in that all ranks come to it: the bootstrap's exchanges are over, and ranks may come back from now on. They
+  // are told what rank 0 gives here when they open their collectives.
+  void hold_meeting(std::string opening_text);
   // EINVAL no such rank, ECONNRESET dead (the sentence says how it was noticed), else success.
   status peer_state(int peer) const;
-  // Whether another process of this host uses this one's GPU, as far as its messages have told.
-  bool is_gpu_shared() const;
+  // Whether another process of this host uses a GPU of this one's (-1: any of them), as far as its messages have told.
+  bool is_gpu_shared(int ordinal = -1) const;
   bool is_same_node(int peer) const;
   // The most bytes of host memory that one packet carries to this peer, if it is on another host to which UCX has no RDMA:
   // longer messages begin with a handshake there. 0: not so, or no such peer. May connect to it.

@@ -3,36 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string_view>
 
 #include "base/text.hpp"
 #include "messaging/transfer.hpp"
 #include "os/fork_guard.hpp"
 
 namespace pl::messaging {
-namespace {
-
-// A short name for a GPU, the same in every process: never 0.
-std::uint16_t gpu_name(const cu::driver_table& cuda, int ordinal) {
-  cu::device_t device = 0;
-  cu::uuid_t uuid{};
-  if (cuda.cuDeviceGet(&device, ordinal) != cu::error_code::success ||
-      cuda.cuDeviceGetUuid_v2(&uuid, device) != cu::error_code::success)
-    return 0;
-  const auto hash = std::hash<std::string_view>{}({reinterpret_cast<const char*>(uuid.bytes), sizeof uuid.bytes});
-  return static_cast<std::uint16_t>((hash ^ hash >> 16 ^ hash >> 32) | 1);
-}
-
-std::uint16_t name_of_current_gpu(const cu::driver_table& cuda) {
-  cu::device_t device = -1;
-  cu::context_t current = nullptr;
-  const bool has_one = cuda.cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr &&
-                       cuda.cuCtxGetDevice(&device) == cu::error_code::success;
-  return has_one ? gpu_name(cuda, device) : std::uint16_t{0};
-}
-
-}  // namespace
-
 messenger_context::messenger_context(const cu::driver_table* driver, const messenger_options& wanted, int own_rank,
                                      int job_size)
     : epoch(claim_process_epoch()),
@@ -56,7 +32,7 @@ status messenger_context::open_memory() {
       planner = own_planner.get();
     }
     buffers = memory_access(cuda, planner);
-    gpu = name_of_current_gpu(*cuda);
+    gpu_use.open(*cuda);
   }
   limits = thresholds::choose(options, buffers.has_gpu() ? &buffers.planner()->costs() : nullptr);
   return {};
@@ -73,8 +49,8 @@ std::optional<failure> messenger_context::refuses_peer(int peer_rank) const {
 
 touch messenger_context::touch_of(const memory& range) {
   if (!range.is_device) return touch::any;
-  is_gpu_used = true;
-  return is_gpu_shared ? touch::cpu_only : touch::any;
+  gpu_use.note_use(range.device.device_ordinal);
+  return gpu_use.is_shared(range.device.device_ordinal) ? touch::cpu_only : touch::any;
 }
 
 void messenger_context::end(operation& op, int code, std::string message) {

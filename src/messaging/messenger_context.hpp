@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "copy/gpu_queues.hpp"
+#include "messaging/gpu_sharing.hpp"
 #include "messaging/memory_access.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/request_state.hpp"
@@ -37,6 +38,7 @@ struct peer_state {
   bool is_lost = false;  // its process may be gone, and `pid` may be another one's by now
   bool is_dead = false;  // lost, and what it had sent whole has been taken
   bool has_left = false;
+  std::uint32_t incarnation = 1;       // which process of its rank it is; 0: none that this process has known
   std::string loss;                    // is_dead: how it was noticed, with the rank
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;
@@ -107,9 +109,7 @@ struct messenger_context {
   wakeup wake;
   std::vector<peer_state> peers;
   operation_pool operations;
-  std::uint16_t gpu = 0;       // short name, the same in every process; 0: none
-  bool is_gpu_shared = false;  // another process of the node uses it
-  bool is_gpu_used = false;    // by this process, as far as its messages show
+  gpu_sharing gpu_use;
 };
 
 }  // namespace pl::messaging

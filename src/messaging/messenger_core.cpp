@@ -24,7 +24,8 @@ messenger_core::messenger_core(const cu::driver_table* cuda, const messenger_opt
       windows_(context_, channel_, rendezvous_, direct_),
       barrier_(context_, channel_, watch_),
       failures_(context_),
-      revocation_(context_, channel_, rendezvous_, messages_) {}
+      revocation_(context_, channel_, rendezvous_, messages_),
+      returns_(context_, channel_, watch_, rendezvous_, messages_, direct_, barrier_, failures_) {}
 
 // ---- Opening, and the end
 
@@ -33,9 +34,11 @@ status messenger_core::open(bootstrap& group) {
   rendezvous_.open();
   if (context_.size > 1) {
     if (context_.options.use_cma || context_.options.use_channels) let_launcher_siblings_in();
-    const auto introduced = introduce_peers(group, context_, channel_, watch_, direct_);
+    windows_.number_from(group.incarnation());
+    const auto introduced = returns_.introductions().introduce(group);
     if (!introduced) return introduced.error();
     do_all_calibrate_ = *introduced;
+    if (group.stays_open()) returns_.open(group);
   }
   is_open_ = true;
   return {};
@@ -108,7 +111,7 @@ void messenger_core::take_eager(peer_state& source, const compact_frame& head, c
 void messenger_core::update_credit(peer_state& remote, std::uint16_t gpu, std::uint64_t credit) {
   if (gpu != 0 && gpu != remote.gpu) {
     remote.gpu = gpu;
-    if (remote.is_same_node && gpu == context_.gpu) context_.is_gpu_shared = true;
+    if (remote.is_same_node) context_.gpu_use.note_peer(gpu);
   }
   if (credit <= remote.granted_cost) return;
   remote.granted_cost = credit;
@@ -125,6 +128,7 @@ result<int> messenger_core::open_descriptor() {
     if (!network) return std::move(network).error();
     others.push_back(*network);
   }
+  if (returns_.host().is_open()) others.push_back(returns_.host().descriptor());
   return context_.wake.descriptor(others);
 }
 
@@ -138,7 +142,7 @@ status messenger_core::arm_owner() {
   watch_.check_now();
   progress();
   const bool must_go_on = wake.events() != seen_events_ || rendezvous_.must_poll() || watch_.has_leaving() ||
-                          (channel_.fabric() != nullptr && !channel_.fabric()->arm());
+                          returns_.must_poll() || (channel_.fabric() != nullptr && !channel_.fabric()->arm());
   if (must_go_on) {
     channel_.mark_sleeping(false);
     seen_events_ = wake.events();
@@ -160,6 +164,7 @@ bool messenger_core::progress(bool with_network) {
     direct_.release_ended();
   }
   watch_.drop_ended();
+  if (returns_.is_open()) returns_.advance();
   while (watch_.has_lost()) {
     const auto [rank, reason] = watch_.take_lost();
     mark_lost(rank, reason);
@@ -182,12 +187,13 @@ void messenger_core::mark_lost(int rank, const std::string& reason) {
   rendezvous_.forget(rank);
   direct_.forget(rank);
   remote.early.clear();
+  returns_.on_lost(remote);
 }
 
 status messenger_core::cancel(operation& op) {
-  if (op.kind != operation_kind::failure) return messages_.cancel(op);
-  failures_.cancel(op);
-  return {};
+  if (op.kind == operation_kind::failure) return failures_.cancel(op), status{};
+  if (op.kind == operation_kind::arrival) return returns_.cancel(op), status{};
+  return messages_.cancel(op);
 }
 
 void messenger_core::fail_operations(int rank, const std::string& reason) {

@@ -6,6 +6,7 @@
 //   rendezvous           RTS, RTR, ATS, and the transports          direct_windows      windows of this node, without their
 //   owner remote_access        windows: put, get, atomics                 memory_revocation   memory that its owner takes
 //   back dissemination_barrier                              failure_reports     who asks is told of lost peers
+//   readmission          lost ranks that come back
 //
 // A part uses the parts that its constructor takes, which stand before it here. Only packet_channel calls back: dispatch().
 // Owns all parts. Threads: one lock guards all of it.
@@ -23,6 +24,7 @@
 #include "messaging/packet_channel.hpp"
 #include "messaging/peer_watch.hpp"
 #include "messaging/progress_thread.hpp"
+#include "messaging/readmission.hpp"
 #include "messaging/rma.hpp"
 #include "messaging/rndv.hpp"
 #include "messaging/tag_send_recv.hpp"
@@ -75,6 +77,7 @@ struct messenger_core {
   dissemination_barrier barrier_;
   failure_reports failures_;
   memory_revocation revocation_;
+  readmission returns_;
   bool do_all_calibrate_ = false;  // every process of the job asks for it
   std::optional<progress_thread> thread_;
 

@@ -22,10 +22,11 @@ node_identity node_identity::current() {
   return out;
 }
 
-void death_watch::add(int rank, pid_t pid) {
+int death_watch::add(int rank, pid_t pid) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   // Before Linux 5.3 there are no pidfds, only UCX's error callback.
   if (fd >= 0) watched_.push_back({rank, unique_fd(real_device_io(), fd)});
+  return fd;
 }
 
 void death_watch::remove(int rank) {

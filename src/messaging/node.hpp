@@ -31,8 +31,8 @@ struct node_identity {
 // never refers to a later process with the same number.
 class death_watch {
  public:
-  // The process must be alive (it still takes part in opening).
-  void add(int rank, pid_t pid);
+  // The process must be alive (it still takes part in opening). A descriptor that is readable at its end; -1: there is none.
+  int add(int rank, pid_t pid);
   void remove(int rank);
   // Ranks that have ended since the last call: one system call for all.
   std::vector<int> collect();

@@ -52,12 +52,26 @@ result<shm_queue_set::name> packet_channel::make_queues() {
   return send_queues_->own_name();
 }
 
+result<shm_queue_set::name> packet_channel::renew_queues(peer_state& remote) {
+  shm_queue_set::close(remote.queue_out);
+  shm_queue_set::close(remote.queue_in);
+  std::erase(queue_peers_, remote.rank);
+  renewed_queues_.erase(remote.rank);
+  if (!send_queues_) return shm_queue_set::name{};  // every peer is remote
+  auto made = shm_queue_set::make(context_.size);
+  if (!made) return std::move(made).error();
+  const auto name = made->own_name();
+  renewed_queues_.emplace(remote.rank, *std::move(made));
+  return name;
+}
+
 result<bool> packet_channel::open_queues(peer_state& remote, const shm_queue_set::name& its_queues) {
   if (!send_queues_ || its_queues.fd < 0) return false;
   auto inbound = shm_queue_set::open_queue(its_queues, context_.rank);
   if (!inbound) return false;
   remote.queue_in = *inbound;
-  auto out = send_queues_->queue_to(remote.rank);
+  const auto renewed = renewed_queues_.find(remote.rank);
+  auto out = (renewed != renewed_queues_.end() ? renewed->second : *send_queues_).queue_to(remote.rank);
   if (!out) return std::move(out).error();
   remote.queue_out = *out;
   queue_peers_.push_back(remote.rank);
@@ -161,7 +175,7 @@ void packet_channel::send_packet(int rank, packet& outgoing) {
   outgoing.head.source = static_cast<std::uint32_t>(context_.rank);
   outgoing.head.sequence = target.sent++;
   outgoing.head.credit = target.reported_cost = target.taken_cost;
-  outgoing.head.gpu = context_.is_gpu_used ? context_.gpu : 0;
+  outgoing.head.gpu = context_.gpu_use.last_used();
   if (!target.queue_out.is_open()) {
     context_.wake.note();  // a waiter must make the progress that UCX needs now
     return fabric_->send(rank, outgoing);
@@ -263,7 +277,7 @@ std::size_t packet_channel::eager_limit(const memory& source, const peer_state& 
   if (!source.is_device && destination.is_same_node) return limits.eager_host;
   if (!source.is_device)
     return fabric_->has_rdma_lane(destination.rank) ? limits.eager_host_rdma : limits.eager_host_network;
-  if (context_.is_gpu_shared) return limits.eager_shared_gpu;
+  if (context_.gpu_use.is_shared(source.device.device_ordinal)) return limits.eager_shared_gpu;
   return destination.is_same_node ? limits.eager_device : limits.eager_device_network;
 }
 

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -40,6 +41,8 @@ class packet_channel final : public network::listener {
 
   // ---- Opening, and the end
   result<shm_queue_set::name> make_queues();
+  // For a rank whose process has been replaced: new memory, which nothing of the old one ever had. Its queues are closed.
+  result<shm_queue_set::name> renew_queues(peer_state& remote);
   // Opens both queues of a peer. False: its memory cannot be reached, so it counts as remote.
   result<bool> open_queues(peer_state& remote, const shm_queue_set::name& its_queues);
   // `rank_on_node` chooses the rail of a process that uses one.
@@ -50,7 +53,11 @@ class packet_channel final : public network::listener {
   void close_all();
   // Null: every peer is on this node.
   network* fabric() const noexcept { return fabric_.get(); }
-  bool has_remote_peers() const noexcept { return queue_peers_.size() + 1 < context_.peers.size(); }
+  bool has_remote_peers() const noexcept {
+    for (const auto& each : context_.peers)
+      if (each.rank != context_.rank && !each.is_same_node && !each.is_dead) return true;
+    return false;
+  }
   bool has_local_peers() const noexcept { return !queue_peers_.empty(); }
 
   // ---- Sleeping (wakeup.hpp)
@@ -76,7 +83,7 @@ class packet_channel final : public network::listener {
   bool send_at_once(peer_state& destination, std::uint64_t tag, tag_space space, const void* data, std::size_t bytes) {
     if (!destination.queue_out.is_open() || !destination.unsent.empty()) return false;
     const compact_frame brief{.space = static_cast<std::uint8_t>(space),
-                              .gpu = context_.is_gpu_used ? context_.gpu : std::uint16_t{0},
+                              .gpu = context_.gpu_use.last_used(),
                               .tag = tag,
                               .credit = destination.taken_cost};
     if (!destination.queue_out.put(brief, data, bytes)) return false;
@@ -133,6 +140,7 @@ class packet_channel final : public network::listener {
   messenger_core& receiver_;
   std::unique_ptr<network> fabric_;
   std::optional<shm_queue_set> send_queues_;
+  std::map<int, shm_queue_set> renewed_queues_;  // by rank: instead of its part of `send_queues_`
   std::vector<int> queue_peers_;
   bool has_rung_in_vain_ = false;
   remote_data arriving_;

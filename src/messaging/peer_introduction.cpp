@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/peer_introduction.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/text.hpp"
@@ -8,132 +9,193 @@
 namespace pl::messaging {
 namespace {
 
-// Each process sends this to all others, twice: before it has opened its connections, and after. The second one is followed
-// by a byte for each rank (whether it is on the same node) and by UCX's address.
-struct introduction {
-  std::uint32_t protocol = kProtocol;
-  std::uint32_t is_ready = 0;
-  node_identity node;
-  shm_queue_set::name send_queues;
-  wakeup::name pipe;
-  window_table::name windows;
-  std::uint8_t has_light_barrier = 0;
-  std::uint8_t has_gpu_lanes = 0;
-  std::uint8_t wants_calibration = 0;
-  std::uint8_t rails = 0;
-  port_list ports{};  // of UCX
-};
-
 std::span<const std::byte> bytes_of(const introduction& value) { return std::as_bytes(std::span(&value, 1)); }
 
-struct first_round {
-  std::vector<introduction> known;
-  int rank_on_node = 0;
-  bool do_all_calibrate = true;
-};
+failure another_version(std::size_t rank) { return {EPROTO, format("rank %zu runs another version of this library", rank)}; }
 
-result<first_round> gather(bootstrap& group, const messenger_context& context, const introduction& mine) {
-  auto all = group.all_gather(bytes_of(mine));
-  if (!all) return std::move(all).error();
-  first_round out;
-  out.known.resize(static_cast<std::size_t>(context.size));
-  for (std::size_t i = 0; i < out.known.size(); ++i) {
-    auto& received = out.known[i];
-    if ((*all)[i].size() == sizeof received) std::memcpy(&received, (*all)[i].data(), sizeof received);
-    if ((*all)[i].size() != sizeof received || received.protocol != kProtocol)
-      return failure{EPROTO, format("rank %zu runs another version of this library", i)};
-    out.do_all_calibrate = out.do_all_calibrate && received.wants_calibration != 0;
-    if (static_cast<int>(i) < context.rank && received.node.is_same_node(mine.node)) ++out.rank_on_node;
-  }
+result<introduction> read_introduction(std::size_t rank, std::span<const std::byte> said) {
+  introduction out;
+  if (said.size() < sizeof out) return another_version(rank);
+  std::memcpy(&out, said.data(), sizeof out);
+  if (out.protocol != kProtocol) return another_version(rank);
   return out;
-}
-
-// Opens the queues to every process of the node whose memory can be reached. The others count as remote.
-status open_queues(messenger_context& context, packet_channel& channel, direct_windows& windows,
-                   const std::vector<introduction>& known) {
-  const auto& own_node = known[static_cast<std::size_t>(context.rank)].node;
-  for (auto& remote : context.peers) {
-    const auto& received = known[static_cast<std::size_t>(remote.rank)];
-    remote.pid = received.node.pid;
-    if (remote.rank == context.rank || !received.node.is_same_node(own_node)) continue;
-    auto opened = channel.open_queues(remote, received.send_queues);
-    if (!opened) return std::move(opened).error();
-    remote.is_same_node = *opened;
-    if (*opened) windows.open_table(remote.rank, received.windows);
-    remote.doorbell.set(remote.pid, received.pipe);
-    remote.has_light_barrier = received.has_light_barrier != 0;
-  }
-  return {};
-}
-
-status accept_introduction(messenger_context& context, packet_channel& channel, peer_watch& watch, std::size_t rank,
-                           const byte_string& text, const introduction& mine) {
-  introduction received;
-  const std::size_t before_address = sizeof received + context.peers.size();
-  if (text.size() < before_address) return failure{EPROTO, format("rank %zu runs another version of this library", rank)};
-  std::memcpy(&received, text.data(), sizeof received);
-  if (received.is_ready == 0)
-    return failure{ENOSYS, format("rank %zu could not open its messenger; its own error says why", rank)};
-  auto& remote = context.peers[rank];
-  if (remote.rank == context.rank) return {};
-  if (remote.is_same_node != (text[sizeof received + static_cast<std::size_t>(context.rank)] != std::byte{0}))
-    return failure{EPERM,
-                   format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
-                          "the same user, or set PEERLANE_LINK_PATH=network",
-                          context.rank, rank)};
-  if (!remote.is_same_node && received.rails != mine.rails)
-    return failure{EINVAL, format("ranks %d and %zu use %u and %u rails: name as many for both (PEERLANE_LINK_RAILS)",
-                                  context.rank, rank, mine.rails, received.rails)};
-  remote.can_take_gpu_pointers = mine.has_gpu_lanes != 0 && received.has_gpu_lanes != 0 && !remote.is_same_node;
-  if (!remote.is_same_node)
-    channel.fabric()->set_peer(
-        remote.rank, byte_string(text.begin() + static_cast<std::ptrdiff_t>(before_address), text.end()), received.ports);
-  if (received.node.is_same_node(mine.node)) watch.add(remote.rank, remote.pid);
-  return {};
 }
 
 }  // namespace
 
-result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch,
-                             direct_windows& windows) {
-  introduction mine;
-  mine.node = node_identity::current();
-  mine.wants_calibration = context.options.calibrate ? 1 : 0;
-  if (context.options.path == messenger_options::path_t::automatic) {
-    auto queues = channel.make_queues();
-    if (!queues) return std::move(queues).error();
-    mine.send_queues = *queues;
-    auto pipe = context.wake.make_pipe();
-    if (!pipe) return std::move(pipe).error();
-    mine.pipe = *pipe;
-    auto table = windows.make_table();
-    if (!table) return std::move(table).error();
-    mine.windows = *table;
-    mine.has_light_barrier = process_barrier::join() ? 1 : 0;
+status introducer::prepare(const bootstrap& group) {
+  mine_.node = node_identity::current();
+  mine_.wants_calibration = context_.options.calibrate ? 1 : 0;
+  mine_.is_elastic = group.stays_open() ? 1 : 0;
+  if (context_.options.path != messenger_options::path_t::automatic) return {};
+  auto queues = channel_.make_queues();
+  if (!queues) return std::move(queues).error();
+  mine_.send_queues = *queues;
+  auto pipe = context_.wake.make_pipe();
+  if (!pipe) return std::move(pipe).error();
+  mine_.pipe = *pipe;
+  auto table = windows_.make_table();
+  if (!table) return std::move(table).error();
+  mine_.windows = *table;
+  mine_.has_light_barrier = process_barrier::join() ? 1 : 0;
+  return {};
+}
+
+// A rank that is gone when this process comes back.
+void introducer::miss(peer_state& remote) const {
+  remote.is_lost = remote.is_dead = true;
+  remote.loss = format("rank %d was gone when this process came back", remote.rank);
+}
+
+// The first round, whose failures all ranks see alike.
+result<std::vector<introduction>> introducer::gather(bootstrap& group) {
+  auto all = group.all_gather(bytes_of(mine_));
+  if (!all) return std::move(all).error();
+  std::vector<introduction> known(all->size());
+  for (std::size_t i = 0; i < all->size(); ++i) {
+    if (group.incarnation() > 1 && (*all)[i].empty()) {
+      miss(context_.peers[i]);
+      continue;
+    }
+    auto received = read_introduction(i, (*all)[i]);
+    if (!received) return received.error();
+    if (received->is_elastic != mine_.is_elastic)
+      return failure{EINVAL, format("rank %zu %s elastic and rank %d %s: give all ranks the same option (elastic, or "
+                                    "PEERLANE_LINK_ELASTIC)",
+                                    i, received->is_elastic != 0 ? "is" : "is not", context_.rank,
+                                    mine_.is_elastic != 0 ? "is" : "is not")};
+    known[i] = *received;
+    if (static_cast<int>(i) < context_.rank && received->node.is_same_node(mine_.node)) ++rank_on_node_;
   }
-  auto first = gather(group, context, mine);
-  if (!first) return std::move(first).error();
-  // A process that fails from here on reports it, so that the others do not wait.
-  auto opened = open_queues(context, channel, windows, first->known);
-  if (opened && channel.has_remote_peers()) opened = channel.open_fabric(first->rank_on_node);
-  const auto* const fabric = channel.fabric();
-  mine.is_ready = opened ? 1 : 0;
-  mine.has_gpu_lanes = fabric != nullptr && fabric->has_gpu_lanes();
-  if (fabric != nullptr) {
-    mine.ports = fabric->ports();
-    mine.rails = static_cast<std::uint8_t>(fabric->rails());
-  }
-  byte_string whole(bytes_of(mine).begin(), bytes_of(mine).end());
-  for (const auto& each : context.peers) whole.push_back(std::byte{each.is_same_node});
+  return known;
+}
+
+// Opens the queues to a process of the node whose memory can be reached. Else it counts as remote.
+status introducer::open_queues(peer_state& remote, const introduction& received) {
+  remote.pid = received.node.pid;
+  if (remote.rank == context_.rank || !received.node.is_same_node(mine_.node)) return {};
+  auto opened = channel_.open_queues(remote, received.send_queues);
+  if (!opened) return std::move(opened).error();
+  remote.is_same_node = *opened;
+  if (*opened) windows_.open_table(remote.rank, received.windows);
+  remote.doorbell.set(remote.pid, received.pipe);
+  remote.has_light_barrier = received.has_light_barrier != 0;
+  return {};
+}
+
+status introducer::open_fabric() {
+  if (channel_.fabric() == nullptr)
+    if (auto opened = channel_.open_fabric(rank_on_node_); !opened) return opened;
+  const auto& fabric = *channel_.fabric();
+  mine_.has_gpu_lanes = fabric.has_gpu_lanes();
+  mine_.ports = fabric.ports();
+  mine_.rails = static_cast<std::uint8_t>(fabric.rails());
+  return {};
+}
+
+byte_string introducer::second_introduction() const {
+  byte_string whole(bytes_of(mine_).begin(), bytes_of(mine_).end());
+  for (const auto& each : context_.peers) whole.push_back(std::byte{each.is_same_node});
+  const auto* const fabric = channel_.fabric();
   if (fabric != nullptr) whole.insert(whole.end(), fabric->address().begin(), fabric->address().end());
-  auto all = group.all_gather(whole);
+  return whole;
+}
+
+status introducer::accept(std::size_t rank, std::span<const std::byte> text) {
+  const auto received = read_introduction(rank, text);
+  if (!received) return received.error();
+  const std::size_t before_address = sizeof *received + context_.peers.size();
+  if (text.size() < before_address) return another_version(rank);
+  if (received->is_ready == 0)
+    return failure{ENOSYS, format("rank %zu could not open its messenger; its own error says why", rank)};
+  auto& remote = context_.peers[rank];
+  if (remote.rank == context_.rank) return {};
+  if (remote.is_same_node != (text[sizeof *received + static_cast<std::size_t>(context_.rank)] != std::byte{0}))
+    return failure{EPERM,
+                   format("ranks %d and %zu share a node, and one of them may not open the other's memory: run both as "
+                          "the same user, or set PEERLANE_LINK_PATH=network",
+                          context_.rank, rank)};
+  if (remote.is_same_node) return {};
+  if (received->rails != mine_.rails)
+    return failure{EINVAL, format("ranks %d and %zu use %u and %u rails: name as many for both (PEERLANE_LINK_RAILS)",
+                                  context_.rank, rank, mine_.rails, received->rails)};
+  remote.can_take_gpu_pointers = mine_.has_gpu_lanes != 0 && received->has_gpu_lanes != 0;
+  const auto address = text.subspan(before_address);
+  channel_.fabric()->set_peer(remote.rank, byte_string(address.begin(), address.end()), received->ports);
+  return {};
+}
+
+result<bool> introducer::introduce(bootstrap& group) {
+  if (auto done = prepare(group); !done) return std::move(done).error();
+  const auto known = gather(group);
+  if (!known) return known.error();
+  // A process that fails from here on reports it, so that the others do not wait.
+  status opened;
+  for (auto& each : context_.peers)
+    if (opened && !each.is_dead) opened = open_queues(each, (*known)[static_cast<std::size_t>(each.rank)]);
+  if (opened && channel_.has_remote_peers()) opened = open_fabric();
+  mine_.is_ready = opened ? 1 : 0;
+  auto all = group.all_gather(second_introduction());
   if (!opened) return std::move(opened).error();
   if (!all) return std::move(all).error();
-  for (std::size_t i = 0; i < context.peers.size(); ++i)
-    if (auto done = accept_introduction(context, channel, watch, i, (*all)[i], mine); !done) return std::move(done).error();
+  for (auto& each : context_.peers) {
+    const auto rank = static_cast<std::size_t>(each.rank);
+    if (group.incarnation() > 1 && (*all)[rank].empty()) miss(each);
+    if (each.is_dead) continue;
+    if (auto done = accept(rank, (*all)[rank]); !done) return std::move(done).error();
+    if (each.rank != context_.rank && (*known)[rank].node.is_same_node(mine_.node)) watch_.add(each.rank, each.pid);
+  }
   // After this barrier every process was alive when its watch was set, and all know their peers.
-  if (auto done = group.barrier(); !done) return std::move(done).error();
-  return first->do_all_calibrate;
+  if (group.incarnation() == 1) {
+    if (auto done = group.barrier(); !done) return std::move(done).error();
+  } else {
+    const auto numbers = group.all_gather({});
+    if (!numbers) return numbers.error();
+    if (auto done = take_incarnations(numbers->front()); !done) return std::move(done).error();
+  }
+  return std::all_of(known->begin(), known->end(), [](const auto& each) { return each.wants_calibration != 0; });
+}
+
+// Rank 0 tells which process of its rank each one is; 0: it is gone.
+status introducer::take_incarnations(std::span<const std::byte> numbers) {
+  if (numbers.size() != context_.peers.size() * sizeof(std::uint32_t)) return another_version(0);
+  for (auto& each : context_.peers) {
+    std::memcpy(&each.incarnation, numbers.data() + static_cast<std::size_t>(each.rank) * sizeof each.incarnation,
+                sizeof each.incarnation);
+    if (each.rank != context_.rank && each.incarnation == 0) miss(each);
+  }
+  return {};
+}
+
+// ---- A rank has come back
+
+result<byte_string> introducer::answer_first(peer_state& remote, std::span<const std::byte> said) {
+  const auto received = read_introduction(static_cast<std::size_t>(remote.rank), said);
+  if (!received) return received.error();
+  auto queues = channel_.renew_queues(remote);
+  if (!queues) return std::move(queues).error();
+  peer_state fresh;
+  fresh.rank = remote.rank;
+  fresh.is_dead = fresh.is_lost = true;  // until it is back
+  fresh.loss = remote.loss;
+  remote = std::move(fresh);
+  introduction answer = mine_;
+  answer.send_queues = *queues;
+  answer.is_ready = answer.wants_calibration = 0;
+  // Its own error says what does not fit; this process goes on in any case.
+  static_cast<void>(open_queues(remote, *received));
+  return byte_string(bytes_of(answer).begin(), bytes_of(answer).end());
+}
+
+bool introducer::is_on_node(std::span<const std::byte> first) const {
+  const auto received = read_introduction(0, first);
+  return received && received->node.is_same_node(mine_.node);
+}
+
+byte_string introducer::answer_second(peer_state& remote, std::span<const std::byte> said) {
+  const auto opened = remote.is_same_node ? status() : open_fabric();
+  mine_.is_ready = opened && accept(static_cast<std::size_t>(remote.rank), said) ? 1 : 0;
+  return second_introduction();
 }
 
 }  // namespace pl::messaging

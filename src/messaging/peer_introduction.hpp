@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connects a job: every process tells the others where it is and how it is reached.
 //
-// Owns nothing. Threads: once, when the messenger opens.
+// Where ranks may come back, one that does introduces itself to each of the others, which answer one by one.
+//
+// Owns: what this process says of itself. Threads: the messenger's lock guards all calls, once it is open.
 // Errors: EPROTO another version of the library, EPERM processes of a node that may not open each other's memory, ENOSYS a
 // peer that could not open its messenger; errors of the bootstrap and of UCX.
 #pragma once
@@ -11,8 +13,53 @@
 
 namespace pl::messaging {
 
-// Collective. The value: every process asks for a calibration.
-result<bool> introduce_peers(bootstrap& group, messenger_context& context, packet_channel& channel, peer_watch& watch,
-                             direct_windows& windows);
+// Each process sends this to all others, twice: before it has opened its connections, and after. The second one is followed
+// by a byte for each rank (whether it is on the same node) and by UCX's address.
+struct introduction {
+  std::uint32_t protocol = kProtocol;
+  std::uint32_t is_ready = 0;
+  node_identity node;
+  shm_queue_set::name send_queues;
+  wakeup::name pipe;
+  window_table::name windows;
+  std::uint8_t has_light_barrier = 0;
+  std::uint8_t has_gpu_lanes = 0;
+  std::uint8_t wants_calibration = 0;
+  std::uint8_t rails = 0;
+  std::uint8_t is_elastic = 0;
+  port_list ports{};  // of UCX
+};
+
+class introducer {
+ public:
+  introducer(messenger_context& context, packet_channel& channel, peer_watch& watch, direct_windows& windows)
+      : context_(context), channel_(channel), watch_(watch), windows_(windows) {}
+
+  // Collective. The value: every process asks for a calibration. Of a process that has come back: ranks that are gone are
+  // dead from the start.
+  result<bool> introduce(bootstrap& group);
+
+  // ---- One rank has come back. What this process answers, and the rank's state is a new one, dead until it is back.
+  result<byte_string> answer_first(peer_state& remote, std::span<const std::byte> said);
+  bool is_on_node(std::span<const std::byte> first) const;
+  byte_string answer_second(peer_state& remote, std::span<const std::byte> said);
+
+ private:
+  status prepare(const bootstrap& group);
+  result<std::vector<introduction>> gather(bootstrap& group);
+  status open_queues(peer_state& remote, const introduction& received);
+  status open_fabric();
+  byte_string second_introduction() const;
+  status accept(std::size_t rank, std::span<const std::byte> text);
+  status take_incarnations(std::span<const std::byte> numbers);
+  void miss(peer_state& remote) const;
+
+  messenger_context& context_;
+  packet_channel& channel_;
+  peer_watch& watch_;
+  direct_windows& windows_;
+  introduction mine_;
+  int rank_on_node_ = 0;
+};
 
 }  // namespace pl::messaging

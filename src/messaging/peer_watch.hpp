@@ -19,8 +19,16 @@ class peer_watch {
  public:
   explicit peer_watch(messenger_context& context) : context_(context) {}
   // Watches a process of this node, which must be alive.
-  void add(int rank, pid_t pid) { deaths_.add(rank, pid); }
+  void add(int rank, pid_t pid) {
+    if (const int fd = deaths_.add(rank, pid); fd >= 0) context_.wake.watch(fd);
+  }
   void remove(int rank) { deaths_.remove(rank); }
+  // What was noticed of the rank's former process is not its new one's.
+  void forget(int rank) {
+    deaths_.remove(rank);
+    std::erase_if(lost_, [&](const auto& each) { return each.first == rank; });
+    std::erase_if(leaving_, [&](const auto& each) { return each.first == rank; });
+  }
   // The rank counts as lost from the next round of progress on.
   void report(int rank, std::string reason) { lost_.emplace_back(rank, std::move(reason)); }
   // The peer says that it leaves. It counts as lost when the data that it sent before has been received.

@@ -92,7 +92,7 @@ std::string messenger::plan(int rank) const {
 
   std::string out =
       format("rank %d: %s%s, %s; crossovers %s\n", rank, is_near ? "same node" : "network",
-             core.context_.is_gpu_shared ? ", GPU shared with another process" : "",
+             core.context_.gpu_use.is_any_shared() ? ", GPU shared with another process" : "",
              is_near ? "shared memory" : core.channel_.fabric()->description(rank).c_str(), limits.origin.c_str());
   out += line("from", "to", "size", "way");
   out += line("host", "host", up_to(host).c_str(), "eager");
@@ -105,7 +105,7 @@ std::string messenger::plan(int rank) const {
   out += line("host", "device", up_to(host).c_str(), "eager, mapped stores");
   out += line("host", "device", beyond(host).c_str(), remote.can_take_gpu_pointers ? raw : by_ring.c_str());
   out += line("device", "host", up_to(device).c_str(),
-              core.context_.is_gpu_shared ? "eager, mapped loads only" : "eager, planned reads");
+              core.context_.gpu_use.is_any_shared() ? "eager, mapped loads only" : "eager, planned reads");
   for (const char* target : {"host", "device"}) {
     if (*target == 'd') {
       out += line("device", target, up_to(device).c_str(), "eager, mapped loads and stores");
@@ -119,7 +119,7 @@ std::string messenger::plan(int rank) const {
       continue;
     }
     const std::size_t ipc_from = std::max(*target == 'd' ? limits.ipc_from : limits.ipc_to_host_from,
-                                          core.context_.is_gpu_shared ? limits.shared_gpu_cpu_limit : 0);
+                                          core.context_.gpu_use.is_any_shared() ? limits.shared_gpu_cpu_limit : 0);
     if (ipc_from > device) out += line("device", target, up_to(ipc_from).c_str(), by_ring.c_str());
     out += line("device", target, beyond(std::max(ipc_from, device)).c_str(),
                 *target == 'd' ? "CUDA IPC, polled completion" : "CUDA IPC, the copy planner");

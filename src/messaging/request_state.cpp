@@ -26,7 +26,7 @@ void operation_pool::grow() {
 }
 
 void operation_pool::clear(operation& op) noexcept {
-  op.is_sending = op.is_rendezvous = op.is_taken = false;
+  op.is_sending = op.is_rendezvous = op.is_taken = op.is_orphaned = false;
   op.code = 0;
   op.peer_op = op.bytes = op.moved = op.cost = 0;
   op.window = 0;

@@ -18,8 +18,9 @@
 
 namespace pl::messaging {
 
-// deposit: the target's side of a put. reply: the target's side of a get. failure: of failure_reports.
-enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply, failure };
+// deposit: the target's side of a put. reply: the target's side of a get. failure: of failure_reports. arrival: of
+// readmission.
+enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply, failure, arrival };
 
 enum class operation_state : std::uint8_t {
   idle,     // in the pool
@@ -48,6 +49,7 @@ struct operation {
   bool is_plain = false;     // a receive that ended well, for which nothing behind `range` was used
   bool is_rendezvous = false;
   bool is_taken = false;
+  bool is_orphaned = false;  // an unexpected message that was taken, of a process that another one has replaced
   int peer = kAnySource;
   int code = 0;
   std::uint32_t index = 0, generation = 1;

@@ -21,6 +21,8 @@ class remote_access {
   remote_access(messenger_context& context, packet_channel& channel, rendezvous& transfers, direct_windows& direct)
       : context_(context), channel_(channel), rendezvous_(transfers), direct_(direct) {}
 
+  // Keys of earlier processes of this rank are none of this one's windows.
+  void number_from(std::uint32_t incarnation) noexcept { next_window_ = ((incarnation - 1) & 0xfffu) << 20 | 1u; }
   result<window::key_t> expose(const buffer& data);
   // Memory that the other processes of the node map.
   result<std::pair<window::key_t, std::byte*>> allocate(std::size_t bytes);

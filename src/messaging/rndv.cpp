@@ -43,6 +43,11 @@ void rendezvous::forget(int rank) {
   for (transport* const each : all_) each->forget(rank);
 }
 
+void rendezvous::admit(int rank) {
+  forget(rank);  // what was in use when the rank was lost
+  for (transport* const each : all_) each->admit(rank);
+}
+
 std::span<transport* const> rendezvous::transports_to(int rank) const {
   constexpr std::size_t kNear = 4;
   const std::span<transport* const> all(all_);

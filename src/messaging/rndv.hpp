@@ -82,6 +82,8 @@ class rendezvous {
   void send_rtr(operation& receive, const rtr_body& request);
   // Gives the receive to a transport behind `refused`.
   void start_behind(operation& receive, const transport& refused, const rts_body& rts);
+  // Another process is that rank now.
+  void admit(int rank);
 
  private:
   static int read_rts(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes);

@@ -231,7 +231,7 @@ void tagged_messages::hold(peer_state& source, const frame& head, const std::byt
 void tagged_messages::receive_unexpected(operation& receive, operation& unexpected) {
   receive.info = unexpected.info;
   auto& source = context_.peer(unexpected.peer);
-  source.taken_cost += unexpected.cost;
+  source.taken_cost += unexpected.is_orphaned ? 0 : unexpected.cost;
   if (unexpected.self_send != nullptr) {
     deliver_from_self(receive, *unexpected.self_send);
   } else if (unexpected.is_rendezvous) {
@@ -239,7 +239,8 @@ void tagged_messages::receive_unexpected(operation& receive, operation& unexpect
     std::memcpy(&rts, unexpected.held.data(), sizeof rts);
     context_.counts.unexpected_bytes -= unexpected.held.size();
     receive.peer = unexpected.peer;
-    if (source.is_dead) context_.end(receive, ECONNRESET, format("rank %d is gone", unexpected.peer));
+    if (source.is_dead || unexpected.is_orphaned)
+      context_.end(receive, ECONNRESET, format("rank %d is gone", unexpected.peer));
     else
       rendezvous_.start_receive(receive, unexpected.peer, rts, unexpected.bytes, unexpected.peer_op,
                                 std::move(unexpected.data));
@@ -347,8 +348,34 @@ void tagged_messages::drop_rts(peer_state& source, operation& unexpected) {
 void tagged_messages::lose_sender(operation& unexpected) {
   if (!unexpected.is_rendezvous || unexpected.is_taken) return;
   matcher_of(unexpected).remove_unexpected(unexpected);
+  context_.counts.unexpected_bytes -= unexpected.held.size();
   unexpected.state = operation_state::ended;
   context_.operations.give_back(unexpected);
+}
+
+void tagged_messages::forget_sender(int rank) {
+  context_.operations.for_each([&](operation& each) {
+    if (each.kind != operation_kind::unexpected || each.peer != rank) return;
+    each.is_orphaned = true;
+    if (each.is_taken) return;
+    matcher_of(each).remove_unexpected(each);
+    context_.counts.unexpected_bytes -= each.held.size();
+    context_.operations.give_back(each);
+  });
+}
+
+// Each is received into nothing, so that a sender that waits for it ends well.
+void tagged_messages::drop_messages(tag_space space, const std::function<bool(std::uint64_t)>& is_unwanted) {
+  std::vector<operation*> found;
+  context_.operations.for_each([&](operation& each) {
+    if (each.kind == operation_kind::unexpected && each.space == space && !each.is_taken && is_unwanted(each.info.tag))
+      found.push_back(&each);
+  });
+  for (operation* const each : found) {
+    matcher_of(space).remove_unexpected(*each);
+    each->is_taken = true;
+    discard(*each);
+  }
 }
 
 }  // namespace pl::messaging

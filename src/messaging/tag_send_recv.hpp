@@ -7,6 +7,8 @@
 // Speed: an eager message through a shm queue makes no virtual call, takes no further lock and allocates nothing here.
 #pragma once
 
+#include <functional>
+
 #include "messaging/packet_channel.hpp"
 #include "messaging/rndv.hpp"
 #include "messaging/tag_match.hpp"
@@ -44,6 +46,11 @@ class tagged_messages {
   void drop_rts(peer_state& source, operation& unexpected);
   // Its sender is lost: complete messages stay receivable.
   void lose_sender(operation& unexpected);
+
+  // Another process is the rank now: drops its predecessor's messages, and unties those that a probe has taken.
+  void forget_sender(int rank);
+  // Drops unexpected messages for which `is_unwanted(tag)` holds.
+  void drop_messages(tag_space space, const std::function<bool(std::uint64_t tag)>& is_unwanted);
 
   // Of receives with messages, since the start.
   std::uint64_t comparisons() const noexcept { return matchers_[0].comparisons() + matchers_[1].comparisons(); }

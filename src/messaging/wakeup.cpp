@@ -72,6 +72,13 @@ result<int> wakeup::descriptor(std::span<const int> others) {
   return epoll_.get();
 }
 
+void wakeup::watch(int fd) noexcept {
+  epoll_event wanted{};
+  wanted.events = EPOLLIN;
+  wanted.data.fd = fd;
+  if (epoll_) epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &wanted);
+}
+
 void wakeup::drain() noexcept {
   std::array<char, 512> bytes;
   while (read(read_end_.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {}

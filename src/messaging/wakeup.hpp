@@ -62,6 +62,8 @@ class wakeup {
   // ---- The descriptor of the transports
   // Made once; `others` are descriptors that become readable when there is work.
   result<int> descriptor(std::span<const int> others);
+  // One more of `others`, where it is made already. A closed one leaves by itself.
+  void watch(int fd) noexcept;
   bool has_descriptor() const noexcept { return static_cast<bool>(epoll_); }
   void drain() noexcept;
   // The owner of the descriptor goes to sleep.

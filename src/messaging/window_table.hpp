@@ -66,6 +66,10 @@ class window_table {
   void end(std::uint32_t id) noexcept;
   // Whether `rank` moves bytes of the window, which has ended.
   bool is_used_by(int rank, std::uint32_t id) const noexcept;
+  // The process that was `rank` has ended, whatever it was at.
+  void forget_user(int rank) noexcept {
+    if (shared_ != nullptr) user_of(rank).window.store(0, std::memory_order_seq_cst);
+  }
 
   // ---- The others
   static result<window_table> open(const name& file, int ranks);

@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c0009;
+constexpr std::uint32_t kProtocol = 0x504c000a;
 
 enum class frame_kind : std::uint8_t {
   eager,        // a message with its data

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that a launcher has started: meets the others as often as asked, and prints whom it met.
 //   launcher_child MEETINGS TIMEOUT_S [ABSENT_RANK [MORE...]]      the absent rank waits and does not come; -1: all come
-// MORE: mpi-before, mpi-after: Open MPI begins in the same process before the meetings or behind them. fork: a child of the
-// process ends before the last meeting.
+// MORE: mpi-before, mpi-after: the launcher's MPI (Open MPI, or MPICH) begins in the same process before the meetings or
+// behind them. fork: a child of the process ends before the last meeting. early: all but rank 0 end at once, which works for
+// two more seconds.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +36,8 @@ int meet_once(int number, unsigned timeout_s) {
 }
 
 bool call_mpi(const char* name, bool has_arguments) {
-  void* const library = dlopen("libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
+  const bool is_mpich = read_launcher().name.find("MPICH") != std::string::npos;
+  void* const library = dlopen(is_mpich ? "libmpich.so.12" : "libmpi.so.40", RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) return std::fprintf(stderr, "%s\n", dlerror()), false;
   void* const found = dlsym(library, name);
   if (found == nullptr) return false;
@@ -44,6 +46,7 @@ bool call_mpi(const char* name, bool has_arguments) {
 }
 
 bool end_a_child() {
+  std::fflush(stdout);  // not twice
   const pid_t child = fork();
   if (child == 0) std::exit(0);
   int ended = -1;
@@ -59,17 +62,22 @@ int main(int count, char** words) {
     sleep(timeout_s + 4);
     return 0;
   }
-  bool is_before = false, is_after = false, forks = false;
+  bool is_before = false, is_after = false, forks = false, is_early = false;
   for (int i = 4; i < count; ++i) {
     const std::string word = words[i];
     is_before |= word == "mpi-before";
     is_after |= word == "mpi-after";
     forks |= word == "fork";
+    is_early |= word == "early";
   }
   if (is_before && !call_mpi("MPI_Init", true)) return 2;
   for (int number = 0; number < meetings; ++number) {
     if (forks && number + 1 == meetings && !end_a_child()) return 3;
     if (meet_once(number, timeout_s) != 0) return 1;
+  }
+  if (is_early && read_launcher().rank == 0) {
+    sleep(2);
+    std::printf("rank 0 has worked on\n");
   }
   if (is_after && !call_mpi("MPI_Init", true)) return 4;
   return (is_before || is_after) && !call_mpi("MPI_Finalize", false) ? 5 : 0;

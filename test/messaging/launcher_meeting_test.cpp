@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "messaging/bootstrap/pmix_store.hpp"
+
 namespace {
 
 using namespace pl;

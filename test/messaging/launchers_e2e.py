@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that the real mpirun of Open MPI starts on several hosts: they find each other by PMIx alone. The hosts are this machine
-under other names (UTS namespaces), which is all that mpirun and Peerlane tell hosts by.
+"""Ranks that the real mpirun of Open MPI starts on several hosts find each other by PMIx alone, those of MPICH's mpiexec by PMI.
+The hosts are this machine under other names (UTS namespaces), which is all that launchers and Peerlane tell hosts by.
 
 usage: launchers_e2e.py CHILD CASE        one function below for each case; CMakeLists.txt lists them
 """
@@ -15,8 +15,9 @@ CHILD = ""
 SKIPPED = 77
 LIMIT_S = 100
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "MV2_")
-# mpirun calls it as it would ssh: the host's name, then words for a shell there.
+# They call it as they would ssh: options, the host's name, then words for a shell there.
 AGENT = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
 host=$1
 shift
 exec unshare --uts sh -c "hostname $host; $*"
@@ -52,6 +53,23 @@ def mpirun(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", **more):
         os.chmod(agent, 0o755)
         return subprocess.run([program, "--host", hosts, "-mca", "plm_rsh_agent", agent, "-n", str(ranks), CHILD, *arguments],
                               env=environment(**more), text=True, capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def mpiexec(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", options=(), **more):
+    program = shutil.which("mpiexec.hydra")
+    if program is None:
+        print("SKIPPED: mpiexec.hydra is not installed (apt-get install mpich)")
+        sys.exit(SKIPPED)
+    if not can_have_hosts():
+        print("SKIPPED: unshare --uts is refused (root is needed)")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        agent = os.path.join(folder, "agent")
+        with open(agent, "w", encoding="utf-8") as file:
+            file.write(AGENT)
+        os.chmod(agent, 0o755)
+        command = [program, "-launcher", "ssh", "-launcher-exec", agent, "-hosts", hosts, *options, "-n", str(ranks), CHILD, *arguments]
+        return subprocess.run(command, env=environment(**more), text=True, capture_output=True, timeout=LIMIT_S, check=False)
 
 
 def met(done, *lines):
@@ -99,11 +117,51 @@ def a_forked_child_ends():
     met(mpirun("2", "30", "-1", "fork"), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3)
 
 
+def hydra_several_hosts():
+    met(mpiexec("1", "30"), *["met 0 10 20"] * 3)
+
+
+def hydra_each_meeting_is_its_own():
+    met(mpiexec("3", "30"), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3, *["met 2 12 22"] * 3)
+
+
+def hydra_a_rank_that_does_not_come():
+    done = mpiexec("1", "4", "2")
+    check(done.returncode != 0, done.stdout)
+    check("has not come to the launcher's barrier for 4 s" in done.stderr, done.stderr)
+
+
+def hydra_rank_0_does_not_come():
+    done = mpiexec("1", "4", "0")
+    check(done.returncode != 0, done.stdout)
+    check("rank 0, or another one, has not come to the launcher's barrier for 4 s" in done.stderr, done.stderr)
+
+
+def hydra_beside_mpi():
+    for order in ("mpi-before", "mpi-after"):
+        met(mpiexec("2", "30", "-1", order), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3)
+
+
+def hydra_a_forked_child_ends():
+    met(mpiexec("2", "30", "-1", "fork"), *["met 0 10 20"] * 3, *["met 1 11 21"] * 3)
+
+
+def hydra_ranks_that_end_early():
+    met(mpiexec("1", "30", "-1", "early"), *["met 0 10 20"] * 3, "rank 0 has worked on")
+
+
+def hydra_the_port_model_is_refused():
+    done = mpiexec("1", "4", options=("-pmi-port",))
+    check(done.returncode != 0 and "leave -pmi-port out" in done.stderr, done.stdout, done.stderr)
+
+
 def main():
     global CHILD
     CHILD = os.path.abspath(sys.argv[1])
     cases = (several_hosts, each_meeting_is_its_own, a_rank_that_does_not_come, rank_0_does_not_come, a_secret_of_the_users_counts,
-             beside_mpi, a_forked_child_ends)
+             beside_mpi, a_forked_child_ends, hydra_several_hosts, hydra_each_meeting_is_its_own, hydra_a_rank_that_does_not_come,
+             hydra_rank_0_does_not_come, hydra_beside_mpi, hydra_a_forked_child_ends, hydra_ranks_that_end_early,
+             hydra_the_port_model_is_refused)
     {case.__name__: case for case in cases}[sys.argv[2]]()
 
 

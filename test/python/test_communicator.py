@@ -3,6 +3,10 @@
 
 import asyncio
 import errno
+import multiprocessing
+import os
+import pathlib
+import socket
 import sys
 import threading
 import time
@@ -60,6 +64,39 @@ def failures(rank, rendezvous):
         with pytest.raises(peerlane.Error):
             second.wait(30)
         assert told == [errno.ECANCELED]
+
+
+def returns(rank, rendezvous):
+    """Rank 1 dies in its first process, and comes back in its second."""
+    place = "127.0.0.1:" + pathlib.Path(rendezvous.removeprefix("file:"), "port").read_text()
+    if rank == 0:
+        return elastic_rank(0, place, 1)
+    spawn = multiprocessing.get_context("spawn")
+    for process in (1, 2):
+        child = spawn.Process(target=elastic_rank, args=(1, place, process))
+        child.start()
+        child.join(100)
+        assert child.exitcode == (7 if process == 1 else 0)
+
+
+def elastic_rank(rank, place, process):
+    with communicator.open(rendezvous=place, rank=rank, size=2, host_only=True, elastic=True) as m:
+        assert m.incarnation(rank) == process
+        x, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+        if process == 1:
+            m.iall_reduce(x, out).wait(30)
+            if rank == 1:
+                os._exit(7)
+            failed, back = m.await_failure(), m.await_return()
+            assert failed.wait(30)[0] == 1
+            assert back.wait(30) == (1, 2, 0)
+            assert m.incarnation(1) == 2
+        with pytest.raises(peerlane.Error):
+            m.barrier(30)
+        m.restore_collectives(30)
+        m.iall_reduce(x, out).wait(30)
+        assert (out == 2).all()
+        m.barrier(30)
 
 
 def collectives(rank, rendezvous):
@@ -155,6 +192,13 @@ def test_a_communicator_is_closed_beside_its_calls(tmp_path):
 
 def test_failures_are_told(tmp_path):
     job.run(failures, tmp_path)
+
+
+def test_returns(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        (tmp_path / "port").write_text(str(free.getsockname()[1]))
+    job.run(returns, tmp_path)
 
 
 def test_collectives(tmp_path):

@@ -43,6 +43,7 @@ result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher
   settings.size = plan.size;
   // Ranks that an earlier run has left behind look for the same place.
   if (plan.is_launched && plan.launched_by.is_key_global) settings.job = plan.launched_by.job_number();
+  settings.stays_open = options.is_elastic;
   settings.timeout_s = options.timeout_s;
   settings.report = options.report;
   auto channel = meet(settings, std::move(place.listener));
@@ -67,10 +68,10 @@ result<launcher_meeting> meeting_of(const meeting_plan& plan, unsigned timeout_s
   launcher_meeting out;
   std::string why_no_store;
   const bool has_one_host = plan.launched_by.ranks_here == plan.launched_by.size;
-  if (plan.rendezvous.empty() && !has_one_host && pmix_store::is_offered()) {
+  if (plan.rendezvous.empty() && !has_one_host && is_launcher_store_offered()) {
     auto arranged = arrange_meeting(plan.rank, timeout_s);
     if (arranged || arranged.code() != ENOSYS) return arranged;
-    why_no_store = "; PMIx would tell it: " + arranged.error().message;
+    why_no_store = "; the launcher would tell it: " + arranged.error().message;
   }
   auto place = plan.rendezvous.empty() ? place_of(plan.launched_by) : parse_endpoint(plan.rendezvous);
   if (!place) return failure{place.code(), place.error().message + why_no_store};
@@ -104,7 +105,11 @@ result<meeting_plan> plan_meeting(const bootstrap_options& options) {
   out.rank = rank >= 0 ? rank : out.size == out.launched_by.size ? out.launched_by.rank : -1;
   out.is_launched = out.launched_by.size != 0 && out.size == out.launched_by.size && out.rank == out.launched_by.rank;
   if (out.size == 0)
-    return failure{ENODATA, format("no launcher's variables are set, so it is not known who takes part: %s", kByHand)};
+    return failure{ENODATA, env_read("PMI_PORT").is_set
+                                ? std::string("mpiexec -pmi-port does not tell a process its rank by the environment: leave "
+                                              "-pmi-port out, or ") +
+                                      kByHand
+                                : format("no launcher's variables are set, so it is not known who takes part: %s", kByHand)};
   if (out.size == 1 && out.rank < 0) out.rank = 0;
   if (out.rank < 0 || out.rank >= out.size)
     return failure{EINVAL,
@@ -119,6 +124,11 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
   if (!plan) return std::move(plan).error();
   if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<lonely>());
   if (plan->rendezvous.rfind("file:", 0) == 0) {
+    if (options.is_elastic)
+      return failure{
+          ENOTSUP,
+          "an elastic job cannot meet in a folder: nobody waits there for a rank that comes back; give HOST:PORT of "
+          "rank 0"};
     std::string folder = plan->rendezvous.substr(5);
     if (folder.empty()) return failure{EINVAL, "rendezvous \"file:\" names no folder: write file:/shared/folder"};
     if (plan->is_launched && plan->launched_by.is_key_global) folder += "/" + std::to_string(plan->launched_by.job_number());

@@ -16,6 +16,8 @@
 
 namespace pl::messaging {
 
+class return_desk;
+
 using byte_string = std::vector<std::byte>;
 
 // One object in each process, with the same size and its own rank. All processes make the same calls in the same order; each
@@ -32,6 +34,14 @@ class bootstrap {
     auto all = all_gather({});
     return all ? status() : status(std::move(all).error());
   }
+
+  // ---- Of a meeting that stays open: ranks may leave and come back (docs/design/0013-ranks-that-come-back.md)
+  virtual bool stays_open() const noexcept { return false; }
+  // Which process of its rank this one is, from 1. Above 1 it has come back: rank 0 answers for all in its exchanges, and
+  // the contribution of a rank that is gone is empty.
+  virtual std::uint32_t incarnation() const noexcept { return 1; }
+  // Rank 0: who asks to come back. Null: another rank, or nobody can.
+  virtual return_desk* returns() noexcept { return nullptr; }
 };
 
 struct bootstrap_options {
@@ -41,6 +51,7 @@ struct bootstrap_options {
   int rank = -1;  // -1: PEERLANE_LINK_RANK, else the launcher's
   int size = 0;   // 0: PEERLANE_LINK_SIZE, else the launcher's
   unsigned timeout_s = 60;
+  bool is_elastic = false;                              // ranks may leave and come back; the same for all ranks
   std::function<void(const std::string& line)> report;  // receives progress messages; may be empty
 };
 
@@ -56,8 +67,9 @@ struct meeting_plan {
 // ENODATA: neither options nor environment name rank and size. EINVAL: their values are incomplete or contradict each other.
 result<meeting_plan> plan_meeting(const bootstrap_options& options);
 
-// Collective: returns when all ranks are connected. Other programs and ranks of other jobs are rejected. EINVAL, EEXIST,
-// EPROTO, EADDRINUSE, ETIMEDOUT, ENOSYS with a sentence that names rank, host and remedy.
+// Collective: returns when all ranks are connected. In a job that is elastic a rank that comes back returns when rank 0 has
+// welcomed it. ENOTSUP: elastic, and the ranks meet in a way that ends with opening. Other programs and ranks of other jobs
+// are rejected. EINVAL, EEXIST, EPROTO, EADDRINUSE, ETIMEDOUT, ENOSYS with a sentence that names rank, host and remedy.
 result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& options);
 
 }  // namespace pl::messaging

@@ -15,6 +15,8 @@
 
 #include "base/text.hpp"
 #include "messaging/bootstrap/peer_identity.hpp"
+#include "messaging/bootstrap/pmi_store.hpp"
+#include "messaging/bootstrap/pmix_store.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -103,7 +105,7 @@ std::string in_hex(const nonce& bytes) {
 }
 
 // Rank 0's.
-result<launcher_meeting> announce(std::unique_ptr<pmix_store> store, const std::string& key) {
+result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const std::string& key) {
   std::uint16_t port = 0;
   auto listener = listen_anywhere(port);
   if (!listener) return std::move(listener).error();
@@ -148,13 +150,30 @@ result<launcher_meeting> parse_meeting(const std::string& text) {
   return out;
 }
 
+bool is_launcher_store_offered() { return pmix_store::is_offered() || pmi_store::is_offered(); }
+
+// A launcher may have started another one, whose variables are there beside its own.
+result<std::unique_ptr<launcher_store>> open_launcher_store(int rank) {
+  std::string reasons;
+  const auto accept = [&](auto opened, const char* protocol) -> std::unique_ptr<launcher_store> {
+    if (opened && (*opened)->rank() == rank) return *std::move(opened);
+    reasons += (reasons.empty() ? "" : "; ") + (opened ? format("rank %d is %d to %s, which starts another job in this one",
+                                                                rank, (*opened)->rank(), protocol)
+                                                       : opened.error().message);
+    return nullptr;
+  };
+  if (pmix_store::is_offered())
+    if (auto store = accept(pmix_store::open(), "PMIx")) return store;
+  if (pmi_store::is_offered())
+    if (auto store = accept(pmi_store::open(), "PMI")) return store;
+  return failure{ENOSYS, reasons};
+}
+
 result<launcher_meeting> arrange_meeting(int rank, unsigned timeout_s) {
   static std::atomic<unsigned> meetings{0};
   const std::string key = format("peerlane.meeting.%u", meetings++);
-  auto store = pmix_store::open();
+  auto store = open_launcher_store(rank);
   if (!store) return std::move(store).error();
-  if ((*store)->rank() != rank)
-    return failure{ENOSYS, format("rank %d is %d to PMIx, which starts another job in this one", rank, (*store)->rank())};
   if (rank == 0) return announce(*std::move(store), key);
   auto text = (*store)->read(0, key, timeout_s);
   if (!text) return std::move(text).error();

@@ -7,15 +7,15 @@
 #include <string>
 
 #include "messaging/bootstrap/endpoint.hpp"
-#include "messaging/bootstrap/pmix_store.hpp"
+#include "messaging/bootstrap/launcher_store.hpp"
 
 namespace pl::messaging {
 
 struct launcher_meeting {
   endpoint rendezvous;
   std::string secret;
-  unique_fd listener;                 // rank 0's; others: none
-  std::unique_ptr<pmix_store> store;  // to be kept until all are connected: others may not have read yet
+  unique_fd listener;                     // rank 0's; others: none
+  std::unique_ptr<launcher_store> store;  // to be kept until all are connected: others may not have read yet
 };
 
 // Each call in a process is another meeting; all ranks of the job call equally often. ENOSYS: the store cannot be had.

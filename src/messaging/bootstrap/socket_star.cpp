@@ -14,67 +14,32 @@
 #include "base/text.hpp"
 #include "messaging/bootstrap/frame_stream.hpp"
 #include "messaging/bootstrap/peer_identity.hpp"
+#include "messaging/bootstrap/rejoin_listener.hpp"
+#include "messaging/bootstrap/visitor_desk.hpp"
 
 namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr unsigned kRetryMs = 100;          // between attempts to connect
-constexpr unsigned kQuietMs = 2000;         // before a line tells what is being waited for
-constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
-constexpr unsigned kSendMs = 2000;          // of one small frame to a rank that waits for it
-constexpr std::size_t kMaxStrangers = 64;   // under way at a time beside the ranks
-constexpr unsigned kMaxAttempts = 20;       // of a rank that rank 0 cuts off, as it does where strangers crowd its port
-constexpr unsigned kJoinGraceMs = 3000;     // a rank's patience beyond rank 0's, whose sentence says more
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-std::string text_of(std::span<const std::byte> body) { return {reinterpret_cast<const char*>(body.data()), body.size()}; }
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
+constexpr unsigned kRetryMs = 100;       // between attempts to connect
+constexpr unsigned kQuietMs = 2000;      // before a line tells what is being waited for
+constexpr unsigned kMaxAttempts = 20;    // of a rank that rank 0 cuts off, as it does where strangers crowd its port
+constexpr unsigned kJoinGraceMs = 3000;  // a rank's patience beyond rank 0's, whose sentence says more
 
 void report(const meeting& settings, const std::string& line) {
   if (settings.report) settings.report(line);
 }
 
-star_frame_head head_of(const meeting& settings, star_frame_kind kind, std::uint64_t nonce) {
-  star_frame_head head;
-  head.kind = kind;
-  head.rank = static_cast<std::uint32_t>(settings.rank);
-  head.nodes = static_cast<std::uint32_t>(settings.size);
-  head.nonce = nonce;
-  return head;
-}
-
-constexpr const char* kHowToShare =
-    "give every rank the same secret: (umask 077; head -c 32 /dev/urandom | base64 > FILE), a copy of FILE for each, and "
-    "PEERLANE_LINK_SECRET_FILE=FILE";
-
-// What a hello says, as both ends prove it: who, of how many, of which job, and its host.
-std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<const std::byte> host) {
-  const std::uint64_t numbers[] = {hello.rank, hello.nodes, hello.nonce};
-  const auto raw = std::as_bytes(std::span(numbers));
-  std::vector<std::byte> out(raw.begin(), raw.end());
-  out.insert(out.end(), host.begin(), host.end());
-  return out;
-}
-
-template <class Fixed>
-std::optional<Fixed> take_fixed(std::span<const std::byte> bytes, std::size_t offset = 0) {
-  Fixed out;
-  if (bytes.size() < offset || bytes.size() - offset < out.size()) return std::nullopt;
-  std::memcpy(out.data(), bytes.data() + offset, out.size());
-  return out;
-}
-
 class socket_channel final : public star_channel {
  public:
-  socket_channel(const meeting& settings, std::uint64_t nonce, std::map<int, frame_stream> peers)
-      : settings_(settings), nonce_(nonce), peers_(std::move(peers)) {}
+  // `rejoins`: rank 0's, if the meeting stays open. `incarnation`: of a rank that has come back.
+  socket_channel(const meeting& settings, std::uint64_t nonce, std::map<int, frame_stream> peers,
+                 std::unique_ptr<rejoin_listener> rejoins, std::uint32_t incarnation)
+      : settings_(settings),
+        nonce_(nonce),
+        peers_(std::move(peers)),
+        rejoins_(std::move(rejoins)),
+        incarnation_(incarnation) {}
 
   int rank() const override { return settings_.rank; }
   int size() const override { return settings_.size; }
@@ -84,6 +49,11 @@ class socket_channel final : public star_channel {
   status send(int peer, std::span<const std::byte> message, unsigned timeout_ms) override;
   std::optional<channel_event> receive(unsigned timeout_ms) override;
   void abandon() override {}  // what is not closed in order is noticed by the others
+  bool stays_open() const override { return settings_.stays_open; }
+  std::uint32_t incarnation() const override { return incarnation_; }
+  rejoin_listener* rejoins() override { return rejoins_.get(); }
+  void adopt(int peer, frame_stream stream) override { peers_.insert_or_assign(peer, std::move(stream)); }
+  void drop(int peer) override { peers_.erase(peer); }
 
  private:
   std::optional<channel_event> read_from(int peer, frame_stream& stream);
@@ -91,6 +61,8 @@ class socket_channel final : public star_channel {
   meeting settings_;
   std::uint64_t nonce_;
   std::map<int, frame_stream> peers_;  // without the lost ones
+  std::unique_ptr<rejoin_listener> rejoins_;
+  std::uint32_t incarnation_;
 };
 
 status socket_channel::send(int peer, std::span<const std::byte> message, unsigned timeout_ms) {
@@ -132,39 +104,29 @@ std::optional<channel_event> socket_channel::receive(unsigned timeout_ms) {
 // Rank 0 until all have come.
 class host_side {
  public:
-  host_side(const meeting& settings, std::string secret) : settings_(settings), secret_(std::move(secret)) {}
+  host_side(const meeting& settings, const std::string& secret)
+      : settings_(settings),
+        secret_(secret),
+        desk_(settings, secret,
+              [this](visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host) {
+                return judge(candidate, hello, host);
+              }) {}
   result<std::unique_ptr<star_channel>> gather(unique_fd listener);
 
  private:
-  struct visitor {
-    frame_stream stream;
-    std::uint64_t arrived_ns = 0;
-    // With a secret: what it said, once it was challenged.
-    std::optional<star_frame> hello{};
-    nonce own{}, peer_nonce{};
-    bool is_over = false;
-  };
   struct member {
     frame_stream stream;
     std::string host;
   };
-  std::size_t max_visitors() const { return static_cast<std::size_t>(settings_.size) + kMaxStrangers; }
-  void make_room();
-  void accept_all(int listener);
-  status look_after_visitors();
   status look_after_members();
-  status hear(visitor& candidate, star_frame&& said);
-  void challenge(visitor& candidate, star_frame&& hello);
-  void turn_away(visitor& candidate, const std::string& text);
-  status judge(visitor& candidate, const star_frame_head& head, const std::string& host);
-  failure end(visitor* candidate, failure reason);
+  status judge(visitor_desk::visitor& candidate, const star_frame_head& head, const std::string& host);
+  failure end(visitor_desk::visitor* candidate, failure reason);
   std::string missing() const;
   bool is_complete() const { return members_.size() + 1 == static_cast<std::size_t>(settings_.size); }
 
   const meeting& settings_;
   const std::string secret_;
-  std::string turned_away_;  // the last one's reason
-  std::vector<visitor> visitors_;
+  visitor_desk desk_;
   std::map<int, member> members_;
 };
 
@@ -176,123 +138,40 @@ std::string host_side::missing() const {
 }
 
 // Tells everybody that the run ends here.
-failure host_side::end(visitor* candidate, failure reason) {
+failure host_side::end(visitor_desk::visitor* candidate, failure reason) {
   const auto head = head_of(settings_, star_frame_kind::refusal, 0);
   if (candidate != nullptr) static_cast<void>(candidate->stream.send(head, bytes_of(reason.message), kSendMs));
   for (auto& [rank, one] : members_) static_cast<void>(one.stream.send(head, bytes_of(reason.message), kSendMs));
   return reason;
 }
 
-void host_side::turn_away(visitor& candidate, const std::string& text) {
-  static_cast<void>(candidate.stream.send(head_of(settings_, star_frame_kind::refusal, 0), bytes_of(text), kSendMs));
-  turned_away_ = text;
-  report(settings_, "turned away: " + text);
-  candidate.is_over = true;
-}
-
-// Until it has shown that it belongs to the job, nothing that a visitor says ends the run of the others.
-status host_side::hear(visitor& candidate, star_frame&& said) {
-  if (secret_.empty()) {
-    candidate.is_over = true;
-    return judge(candidate, said.head, text_of(said.body));
-  }
-  if (!candidate.hello) return challenge(candidate, std::move(said)), status{};
-  const auto shown = take_fixed<digest>(said.body);
-  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.peer_nonce.size());
-  const auto wanted =
-      prove(prover::joining, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
-  if (said.head.kind != star_frame_kind::proof || !shown || !is_equal(*shown, wanted)) {
-    turn_away(candidate,
-              format("a visitor that says it is rank %u (%s) has another secret than rank 0 at %s; %s",
-                     candidate.hello->head.rank, text_of(host).c_str(), settings_.rendezvous.text.c_str(), kHowToShare));
-    return {};
-  }
-  candidate.is_over = true;
-  candidate.stream.trust();
-  return judge(candidate, candidate.hello->head, text_of(host));
-}
-
-void host_side::challenge(visitor& candidate, star_frame&& hello) {
-  const auto peer_nonce = take_fixed<nonce>(hello.body);
-  const auto own = make_nonce();
-  if (hello.head.kind != star_frame_kind::hello || hello.head.version != kFrameVersion || !peer_nonce || !own)
-    return turn_away(candidate, format("a visitor without a secret, or with another version of peerlane, at %s; %s",
-                                       settings_.rendezvous.text.c_str(), kHowToShare));
-  candidate.peer_nonce = *peer_nonce;
-  candidate.own = *own;
-  candidate.hello = std::move(hello);
-  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.peer_nonce.size());
-  const auto proof =
-      prove(prover::rank_0, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
-  std::vector<std::byte> body(candidate.own.begin(), candidate.own.end());
-  body.insert(body.end(), proof.begin(), proof.end());
-  candidate.is_over = !candidate.stream.send(head_of(settings_, star_frame_kind::challenge, 0), body, kSendMs);
-}
-
-status host_side::judge(visitor& candidate, const star_frame_head& hello, const std::string& host) {
+status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host) {
   const int rank = static_cast<int>(hello.rank);
   const std::string name = format("rank %d (%s)", rank, host.c_str());
   if (hello.kind != star_frame_kind::hello || hello.nonce != settings_.job) {
-    turn_away(candidate, name + " belongs to another run than rank 0 (" + host_name() + ") at " + settings_.rendezvous.text);
+    desk_.turn_away(candidate,
+                    name + " belongs to another run than rank 0 (" + own_host_name() + ") at " + settings_.rendezvous.text);
     return {};
   }
   if (hello.version != kFrameVersion)
     return end(
         &candidate,
         {EPROTO, format("%s speaks version %u of the protocol, rank 0 (%s) version %u: start the same peerlane everywhere",
-                        name.c_str(), hello.version, host_name().c_str(), kFrameVersion)});
+                        name.c_str(), hello.version, own_host_name().c_str(), kFrameVersion)});
   if (hello.nodes != static_cast<std::uint32_t>(settings_.size))
     return end(&candidate,
                {EINVAL, format("%s was started as one of %u ranks, rank 0 (%s) as one of %d: give all the same number",
-                               name.c_str(), hello.nodes, host_name().c_str(), settings_.size)});
+                               name.c_str(), hello.nodes, own_host_name().c_str(), settings_.size)});
   if (rank < 1 || rank >= settings_.size)
     return end(&candidate,
                {EINVAL, format("two processes are rank %d: on %s and on %s; every number from 0 to %d goes to one process",
-                               rank, host_name().c_str(), host.c_str(), settings_.size - 1)});
+                               rank, own_host_name().c_str(), host.c_str(), settings_.size - 1)});
   if (const auto other = members_.find(rank); other != members_.end())
     return end(&candidate,
                {EEXIST, format("two processes are rank %d: on %s and on %s; every number from 0 to %d goes to one process",
                                rank, other->second.host.c_str(), host.c_str(), settings_.size - 1)});
   candidate.stream.trust();
   members_.emplace(rank, member{std::move(candidate.stream), host});
-  return {};
-}
-
-// The oldest of those that have said nothing goes; they have had their time. Who waits for the answer to its challenge may
-// well be a rank.
-void host_side::make_room() {
-  if (visitors_.size() < max_visitors()) return;
-  const auto silent = std::find_if(visitors_.begin(), visitors_.end(), [](const visitor& one) { return !one.hello; });
-  visitors_.erase(silent == visitors_.end() ? visitors_.begin() : silent);
-}
-
-void host_side::accept_all(int listener) {
-  for (std::size_t taken = 0; taken < kMaxStrangers; ++taken) {
-    unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) return;
-    const bool is_known = !secret_.empty() || is_same_user(socket.get());
-    prepare_connection(socket.get(), settings_.timeout_s);
-    visitor candidate{frame_stream(std::move(socket), kMaxStrangerBody), monotonic_ns()};
-    if (!is_known) {
-      turn_away(candidate,
-                format("a visitor that is not of rank 0's user and machine, as far as the kernel tells, at %s; %s",
-                       settings_.rendezvous.text.c_str(), kHowToShare));
-      continue;
-    }
-    make_room();
-    visitors_.push_back(std::move(candidate));
-  }
-}
-
-status host_side::look_after_visitors() {
-  for (auto candidate = visitors_.begin(); candidate != visitors_.end();) {
-    star_frame said;
-    auto whole = candidate->stream.receive(said);
-    if (whole && *whole)
-      if (auto fine = hear(*candidate, std::move(said)); !fine) return fine;
-    const bool is_slow = monotonic_ns() - candidate->arrived_ns > kIntroductionMs * std::uint64_t{1'000'000};
-    candidate = !whole || candidate->is_over || is_slow ? visitors_.erase(candidate) : candidate + 1;
-  }
   return {};
 }
 
@@ -308,7 +187,7 @@ status host_side::look_after_members() {
 
 result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   if (!listener) {
-    auto made = listen_at(settings_.rendezvous, static_cast<int>(max_visitors()));
+    auto made = listen_at(settings_.rendezvous, static_cast<int>(desk_.max_visitors()));
     if (!made) return made.error();
     listener = *std::move(made);
   }
@@ -317,19 +196,21 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   while (!is_complete()) {
     const std::uint64_t waited = monotonic_ns() - begin;
     if (waited > settings_.timeout_s * kSecond)
-      return end(nullptr, {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s%s%s", settings_.size,
-                                             settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
-                                             turned_away_.empty() ? "" : "; turned away: ", turned_away_.c_str())});
+      return end(
+          nullptr,
+          {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s%s%s", settings_.size,
+                             settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
+                             desk_.last_turned_away().empty() ? "" : "; turned away: ", desk_.last_turned_away().c_str())});
     if (!has_reported && waited > kQuietMs * std::uint64_t{1'000'000})
       report(settings_, format("rank 0 waits at %s for rank %s (up to %u s)", settings_.rendezvous.text.c_str(),
                                missing().c_str(), settings_.timeout_s));
     has_reported |= waited > kQuietMs * std::uint64_t{1'000'000};
     std::vector<pollfd> waiting = {{listener.get(), POLLIN, 0}};
-    for (const auto& candidate : visitors_) waiting.push_back({candidate.stream.fd(), POLLIN, 0});
+    desk_.add_descriptors(waiting);
     for (const auto& [rank, one] : members_) waiting.push_back({one.stream.fd(), POLLIN, 0});
     poll(waiting.data(), waiting.size(), kRetryMs);
-    accept_all(listener.get());
-    if (auto fine = look_after_visitors(); !fine) return fine.error();
+    desk_.accept_all(listener.get());
+    if (auto fine = desk_.look_after(); !fine) return fine.error();
     if (auto fine = look_after_members(); !fine) return fine.error();
   }
   std::random_device random;
@@ -340,7 +221,13 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
       return end(nullptr, {ECONNRESET, format("rank %d (%s) left before all had come", rank, one.host.c_str())});
   }
   for (auto& [rank, one] : members_) peers.emplace(rank, std::move(one.stream));
-  return std::unique_ptr<star_channel>(std::make_unique<socket_channel>(settings_, nonce, std::move(peers)));
+  std::unique_ptr<rejoin_listener> rejoins;
+  if (settings_.stays_open) {
+    rejoins = std::make_unique<rejoin_listener>(settings_, secret_, std::move(listener), nonce);
+    for (const auto& [rank, stream] : peers) rejoins->watch(stream.fd());
+  }
+  return std::unique_ptr<star_channel>(
+      std::make_unique<socket_channel>(settings_, nonce, std::move(peers), std::move(rejoins), 1));
 }
 
 result<unique_fd> reach_rank_0(const meeting& settings) {
@@ -369,7 +256,7 @@ status answer_challenge(const meeting& settings, const std::string& secret, cons
                         frame_stream& stream) {
   const auto peer_nonce = take_fixed<nonce>(asked.body);
   const auto shown = take_fixed<digest>(asked.body, sizeof(nonce));
-  const std::string host = host_name();
+  const std::string host = own_host_name();
   const auto hello = text_to_prove(head_of(settings, star_frame_kind::hello, settings.job), bytes_of(host));
   if (secret.empty() || !peer_nonce || !shown || !is_equal(*shown, prove(prover::rank_0, secret, *peer_nonce, own, hello)))
     return failure{EACCES, "rank 0 at " + settings.rendezvous.text + " has " + (secret.empty() ? "a" : "another") +
@@ -386,7 +273,7 @@ result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& s
   if (!own) return std::move(own).error();
   std::vector<std::byte> hello;
   if (!secret.empty()) hello.assign(own->begin(), own->end());
-  const std::string host = host_name();
+  const std::string host = own_host_name();
   hello.insert(hello.end(), bytes_of(host).begin(), bytes_of(host).end());
   if (auto sent = stream.send(head_of(settings, star_frame_kind::hello, settings.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + settings.rendezvous.text + " closed the connection: " + sent.error().message};
@@ -417,10 +304,16 @@ result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& s
       return failure{EACCES, "what answers as rank 0 at " + settings.rendezvous.text +
                                  " shows no secret and is not of this user and machine, as far as the kernel tells; " +
                                  kHowToShare};
+    const auto incarnation = got.body.empty() ? std::optional(1u) : take_fixed<std::uint32_t>(got.body);
+    if (!incarnation || (*incarnation > 1 && !settings.stays_open))
+      return failure{EINVAL, format("rank %d comes back to a job that goes on, and its options do not say so: open it as "
+                                    "the others did (elastic, or PEERLANE_LINK_ELASTIC=1)",
+                                    settings.rank)};
     stream.trust();
     std::map<int, frame_stream> peers;
     peers.emplace(0, std::move(stream));
-    return std::unique_ptr<star_channel>(std::make_unique<socket_channel>(settings, got.head.nonce, std::move(peers)));
+    return std::unique_ptr<star_channel>(
+        std::make_unique<socket_channel>(settings, got.head.nonce, std::move(peers), nullptr, *incarnation));
   }
   return failure{ETIMEDOUT, format("rank 0 at %s took the connection and then said nothing for %u s",
                                    settings.rendezvous.text.c_str(), settings.timeout_s)};

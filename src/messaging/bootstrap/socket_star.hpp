@@ -15,8 +15,9 @@ struct meeting {
   endpoint rendezvous;
   int rank = 0;
   int size = 0;
-  std::uint64_t job = 0;  // key of the job: ranks of another run have another one; 0: unknown
-  std::string secret;     // that all ranks know; PEERLANE_LINK_SECRET_FILE, where it is set, counts instead
+  std::uint64_t job = 0;    // key of the job: ranks of another run have another one; 0: unknown
+  std::string secret;       // that all ranks know; PEERLANE_LINK_SECRET_FILE, where it is set, counts instead
+  bool stays_open = false;  // ranks may leave and come back
   unsigned timeout_s = 60;
   std::function<void(const std::string& line)> report;  // receives progress and rejections; may be empty
 };

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "base/status.hpp"
+#include "messaging/bootstrap/frame_stream.hpp"
 
 namespace pl::messaging {
+
+class rejoin_listener;
 
 struct channel_event {
   int peer = -1;
@@ -32,6 +35,17 @@ class star_channel {
   virtual std::optional<channel_event> receive(unsigned timeout_ms) = 0;
   // The group has failed: the end will not be an orderly one.
   virtual void abandon() = 0;
+
+  // ---- Of a meeting that stays open
+  virtual bool stays_open() const { return false; }
+  // Which process of its rank this one is; above 1 it has come back, and rank 0 alone answers it.
+  virtual std::uint32_t incarnation() const { return 1; }
+  // Rank 0: who asks to come back (rejoin_listener.hpp). Null: nobody can.
+  virtual rejoin_listener* rejoins() { return nullptr; }
+  // Rank 0: from now on this is the connection with the rank.
+  virtual void adopt(int, frame_stream) {}
+  // Rank 0: ends the connection with the rank.
+  virtual void drop(int) {}
 };
 
 }  // namespace pl::messaging

@@ -8,6 +8,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "messaging/bootstrap/rejoin_listener.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -186,6 +187,58 @@ void star_exchange::give_up(const failure& reason) {
   const byte_string message = make_message({message_kind::failure, reason.code, sequence_}, text);
   for (int peer = 1; peer < size(); ++peer)
     static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
+}
+
+// ---- Who comes back
+
+std::optional<return_event> star_exchange::poll() {
+  if (const auto rank = channel_->rejoins()->next()) return return_event{return_event::kind::asks, *rank};
+  auto heard = channel_->receive(0);
+  if (!heard) return std::nullopt;
+  if (heard->is_lost) {
+    admitted_.erase(heard->peer);
+    return return_event{return_event::kind::gone, heard->peer};
+  }
+  const auto head = message_head_of(heard->data);
+  const auto found = admitted_.find(heard->peer);
+  if (!head || head->kind != message_kind::part || found == admitted_.end()) return std::nullopt;
+  found->second = head->sequence;
+  return return_event{return_event::kind::part, heard->peer, body_of(heard->data)};
+}
+
+int star_exchange::descriptor() const noexcept { return channel_->rejoins()->descriptor(); }
+
+status star_exchange::admit(int rank, std::uint32_t incarnation) {
+  auto stream = channel_->rejoins()->admit(rank, incarnation);
+  if (!stream) return std::move(stream).error();
+  channel_->rejoins()->watch(stream->fd());
+  channel_->adopt(rank, *std::move(stream));
+  admitted_[rank] = 0;
+  return {};
+}
+
+void star_exchange::refuse(int rank, const failure& reason) { channel_->rejoins()->refuse(rank, reason.message); }
+
+void star_exchange::dismiss(int rank, const failure& reason) {
+  const auto found = admitted_.find(rank);
+  if (found == admitted_.end()) return;
+  const auto text = std::as_bytes(std::span(reason.message));
+  static_cast<void>(
+      channel_->send(rank, make_message({message_kind::failure, reason.code, found->second}, text), kGoodbyeMs));
+  channel_->drop(rank);
+  admitted_.erase(found);
+}
+
+void star_exchange::answer(int rank, const std::vector<byte_string>& all) {
+  const auto found = admitted_.find(rank);
+  if (found == admitted_.end()) return;
+  static_cast<void>(
+      channel_->send(rank, make_message({message_kind::whole, 0, found->second}, joined_message(all)), timeout_ms_));
+}
+
+void star_exchange::ask_for_patience(int rank) {
+  if (const auto found = admitted_.find(rank); found != admitted_.end())
+    static_cast<void>(channel_->send(rank, make_message({message_kind::heartbeat, 0, found->second}, {}), kGoodbyeMs));
 }
 
 }  // namespace pl::messaging

@@ -5,19 +5,21 @@
 // processes has tens or hundreds of ranks, not many thousands.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "messaging/bootstrap/bootstrap.hpp"
+#include "messaging/bootstrap/return_desk.hpp"
 #include "messaging/bootstrap/star_channel.hpp"
 
 namespace pl::messaging {
 
 // A rank that dies or is silent for longer than the time-out makes the call fail on all others (ECONNRESET, ETIMEDOUT, with
 // the rank's number and host). After a failure every later call fails at once with the same sentence. One thread.
-class star_exchange final : public bootstrap {
+class star_exchange final : public bootstrap, private return_desk {
  public:
   star_exchange(std::unique_ptr<star_channel> channel, unsigned timeout_s)
       : channel_(std::move(channel)), timeout_ms_(timeout_s * 1000) {}
@@ -26,6 +28,9 @@ class star_exchange final : public bootstrap {
   int size() const noexcept override { return channel_->size(); }
   std::string library() const { return channel_->library(); }  // "TCP", "local sockets", "MPI: Open MPI 4.1.4"
   result<std::vector<byte_string>> all_gather(std::span<const std::byte> mine) override { return exchange(mine, true); }
+  bool stays_open() const noexcept override { return channel_->stays_open(); }
+  std::uint32_t incarnation() const noexcept override { return channel_->incarnation(); }
+  return_desk* returns() noexcept override { return channel_->rejoins() != nullptr ? this : nullptr; }
   // A barrier without a time limit, for ranks that have nothing to do while another works for long. A dead rank still ends
   // it.
   status patient_barrier();
@@ -46,11 +51,22 @@ class star_exchange final : public bootstrap {
   failure lost(int peer, const std::string& reason) const;
   failure silent(const parts_t& parts) const;
 
+  // ---- return_desk
+  std::optional<return_event> poll() override;
+  int descriptor() const noexcept override;
+  status admit(int rank, std::uint32_t incarnation) override;
+  void refuse(int rank, const failure& reason) override;
+  void dismiss(int rank, const failure& reason) override;
+  void answer(int rank, const std::vector<byte_string>& all) override;
+  void ask_for_patience(int rank) override;
+  unsigned timeout_ms() const noexcept override { return timeout_ms_; }
+
   std::unique_ptr<star_channel> channel_;
   unsigned timeout_ms_;
   std::vector<std::string> hosts_;
   std::uint64_t sequence_ = 0;
   std::optional<failure> broken_;
+  std::map<int, std::uint64_t> admitted_;  // ranks that have come back, and the exchange that each has begun
 };
 
 }  // namespace pl::messaging

@@ -33,6 +33,7 @@ class cma_rndv final : public transport {
   bool start_receive(operation& receive, const rts_body& rts) override;
   void advance() override;
   bool abort(operation& op, const abort_reason& reason) override;
+  void admit(int rank) override { is_denied_[static_cast<std::size_t>(rank)] = 0; }
   // The options allow it, and the kernel has not denied it.
   bool is_allowed(int rank) const;
 

@@ -39,7 +39,7 @@ bool cuda_ipc_rndv::suits(const operation& receive, const rts_body& rts) const {
   if (!rts.has_ipc || !context_.options.use_ipc || !context_.buffers.has_gpu()) return false;
   const auto& limits = context_.limits;
   const std::size_t smallest = std::max(receive.range.is_device ? limits.ipc_from : limits.ipc_to_host_from,
-                                        context_.is_gpu_shared ? limits.shared_gpu_cpu_limit + 1 : 0);
+                                        context_.gpu_use.is_any_shared() ? limits.shared_gpu_cpu_limit + 1 : 0);
   return receive.moved >= smallest || !rts.has_ring;
 }
 
@@ -83,7 +83,8 @@ bool cuda_ipc_rndv::begin_by_planner(operation& receive) {
 void cuda_ipc_rndv::submit_copies() {
   const auto ready = std::exchange(ready_, {});
   ready_bytes_ = 0;
-  const bool is_alone = ready.size() == 1 && queued_copies_ == 0 && ready[0]->moved <= kMaxAlone && !context_.is_gpu_shared;
+  const bool is_alone =
+      ready.size() == 1 && queued_copies_ == 0 && ready[0]->moved <= kMaxAlone && !context_.gpu_use.is_any_shared();
   queued_copies_ += ready.size();
   if (is_alone && begin_by_planner(*ready[0])) return;
   const auto streams_of = [](const operation* op) { return slice_of<cuda_ipc_transfer>(*op).opened->streams; };

@@ -130,6 +130,7 @@ class network {
   // What the others give to set_peer().
   virtual const byte_string& address() const noexcept = 0;
   virtual const port_list& ports() const noexcept = 0;
+  // Again after close(rank): another process is that rank now.
   virtual void set_peer(int rank, byte_string address, const port_list& ports) = 0;
   // Call it once the connections with this rank exist: programs that this process starts do not inherit them.
   virtual void keep_connections(int rank) const = 0;

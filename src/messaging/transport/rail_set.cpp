@@ -81,6 +81,11 @@ rail_set::~rail_set() {
 }
 
 void rail_set::set_peer(int rank, byte_string address, const port_list& ports) {
+  if (peer(rank).is_closed) {
+    peer(rank) = rail_peer(rails());
+    std::erase_if(failing_, [&](const failing_rail& each) { return each.rank == rank; });
+    std::erase(due_, rank);
+  }
   std::size_t offset = 0;
   for (auto& rail : rails_) {
     std::uint32_t bytes = 0;

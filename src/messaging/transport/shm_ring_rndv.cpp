@@ -309,4 +309,6 @@ void shm_ring_rndv::forget(int rank) {
   }
 }
 
+void shm_ring_rndv::admit(int rank) { rings(rank) = {}; }
+
 }  // namespace pl::messaging

@@ -54,6 +54,7 @@ class shm_ring_rndv final : public transport {
   bool abort(operation& op, const abort_reason& reason) override;
   // Waits for the copies of both rings.
   void forget(int rank) override;
+  void admit(int rank) override;
 
  private:
   struct ring_pair {

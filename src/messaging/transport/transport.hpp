@@ -69,6 +69,8 @@ class transport {
   virtual bool abort(operation& op, const abort_reason& reason) = 0;
   // The peer is dead, and its operations were aborted.
   virtual void forget(int) {}
+  // Another process is that rank now. Nothing of the dead one is under way.
+  virtual void admit(int) {}
 
  protected:
   void enter(operation& op) noexcept {

@@ -234,8 +234,10 @@ bool ucx_fabric::has_rdma_lane(int rank) {
   return connect(destination) == UCS_OK && destination.has_rdma_lane;
 }
 
-void ucx_fabric::on_error(void* user_data, ucp_ep_h, ucs_status_t code) {
+// The endpoint of a process that has been replaced says nothing about its successor.
+void ucx_fabric::on_error(void* user_data, ucp_ep_h endpoint, ucs_status_t code) {
   auto* const lost = static_cast<peer*>(user_data);
+  if (lost->endpoint != endpoint) return;
   lost->owner->handler_->on_lost(lost->rank, lost->owner->ucx_->ucs_status_string(code));
 }
 

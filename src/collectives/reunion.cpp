@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/reunion.hpp"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "base/deadline.hpp"
+#include "base/text.hpp"
+#include "messaging/return_mail.hpp"
+
+namespace pl::collectives {
+namespace {
+
+using messaging::host_buffer;
+using messaging::kWholeTag;
+using messaging::tag_space;
+
+constexpr std::uint64_t kProposal = messaging::kReservedTags | 2, kVerdict = messaging::kReservedTags | 3;
+constexpr std::chrono::milliseconds kBetweenLooks{5};
+
+failure not_in_time(const std::string& ranks) {
+  return {ETIMEDOUT,
+          ranks + " did not come in time: all ranks call this, and who is gone must come back; the next call goes on"};
+}
+
+// Returns are agreed to while it lives.
+class open_arms {
+ public:
+  explicit open_arms(messaging::messenger& messages) : messages_(messages) { messages_.let_return(true); }
+  ~open_arms() { messages_.let_return(false); }
+  open_arms(const open_arms&) = delete;
+  open_arms& operator=(const open_arms&) = delete;
+
+ private:
+  messaging::messenger& messages_;
+};
+
+}  // namespace
+
+result<reunion::verdict> reunion::meet(std::uint64_t epoch, std::chrono::milliseconds limit) {
+  const open_arms open(messages_);
+  const auto deadline = limit.count() < 0 ? UINT64_MAX : deadline_after_ms(limit.count());
+  // Else it goes on with what the last call began.
+  if (messages_.rank() != 0 && answer_.is_empty()) {
+    own_ = {epoch, messages_.last_barrier()};
+    verdict_words_.assign(2 + guests_.size(), 0);
+    answer_ = messages_.irecv(0, host_buffer(verdict_words_.data(), verdict_words_.size() * sizeof verdict_words_[0]),
+                              kVerdict, kWholeTag, tag_space::collective);
+    sent_ = messages_.isend(0, host_buffer(&own_, sizeof own_), kProposal, tag_space::collective);
+  }
+  for (;;) {
+    auto done = messages_.rank() == 0 ? host(epoch, kBetweenLooks) : ask();
+    if (!done) return std::move(done).error();
+    if (*done) break;
+    if (monotonic_ns() >= deadline) return not_in_time(missing());
+  }
+  const auto losses = messages_.losses();
+  return verdict{verdict_words_[0], verdict_words_[1], losses, is_agreed()};
+}
+
+// Whether every rank is the process that rank 0 meant.
+bool reunion::is_agreed() const {
+  for (int rank = 0; rank < messages_.size(); ++rank)
+    if (!messages_.peer_state(rank).ok() ||
+        messages_.incarnation(rank) != verdict_words_[2 + static_cast<std::size_t>(rank)])
+      return false;
+  return true;
+}
+
+result<bool> reunion::ask() {
+  auto done = answer_.wait(kBetweenLooks);
+  if (done.code() == ETIMEDOUT) return false;
+  answer_ = {};
+  sent_ = {};
+  if (!done) return std::move(done).error();
+  return true;
+}
+
+std::string reunion::missing() const {
+  if (messages_.rank() != 0) return "rank 0, or a rank that it waits for,";
+  std::string names;
+  for (int rank = 1; rank < messages_.size(); ++rank)
+    if (!guests_[static_cast<std::size_t>(rank)].has_come) names += (names.empty() ? "rank " : ", ") + std::to_string(rank);
+  return names;
+}
+
+void reunion::look_at(int rank) {
+  auto& one = guests_[static_cast<std::size_t>(rank)];
+  if (!messages_.peer_state(rank).ok()) {
+    one.has_come = false;
+    one.received = {};
+    return;
+  }
+  if (const auto now = messages_.incarnation(rank); one.incarnation != now) one = {}, one.incarnation = now;
+  if (one.has_come) return;
+  if (one.received.is_empty())
+    one.received =
+        messages_.irecv(rank, host_buffer(&one.said, sizeof one.said), kProposal, kWholeTag, tag_space::collective);
+  if (!one.received.test()) return;
+  one.has_come = one.received.outcome().ok();
+  one.received = {};
+}
+
+result<bool> reunion::host(std::uint64_t epoch, std::chrono::milliseconds limit) {
+  proposal highest{epoch, messages_.last_barrier()};
+  bool is_whole = true;
+  messages_.progress();
+  for (int rank = 1; rank < messages_.size(); ++rank) {
+    look_at(rank);
+    const auto& one = guests_[static_cast<std::size_t>(rank)];
+    is_whole = is_whole && one.has_come;
+    highest = {std::max(highest.epoch, one.said.epoch), std::max(highest.barrier, one.said.barrier)};
+  }
+  if (!is_whole) {
+    std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(limit, std::chrono::milliseconds(1)));
+    return false;
+  }
+  verdict_words_ = {highest.epoch + 1, highest.barrier};
+  for (int rank = 0; rank < messages_.size(); ++rank) verdict_words_.push_back(messages_.incarnation(rank));
+  std::vector<messaging::request> sends;
+  for (int rank = 1; rank < messages_.size(); ++rank) {
+    sends.push_back(messages_.isend(rank,
+                                    host_buffer(verdict_words_.data(), verdict_words_.size() * sizeof verdict_words_[0]),
+                                    kVerdict, tag_space::collective));
+    guests_[static_cast<std::size_t>(rank)] = {};
+  }
+  // A rank that is lost now is missed by all in the next collective.
+  for (auto& each : sends) static_cast<void>(each.wait());
+  return true;
+}
+
+}  // namespace pl::collectives

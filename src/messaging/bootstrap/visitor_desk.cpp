@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/bootstrap/visitor_desk.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::messaging {
+namespace {
+
+constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
+
+}  // namespace
+
+std::string own_host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+star_frame_head head_of(const meeting& settings, star_frame_kind kind, std::uint64_t run) {
+  star_frame_head head;
+  head.kind = kind;
+  head.rank = static_cast<std::uint32_t>(settings.rank);
+  head.nodes = static_cast<std::uint32_t>(settings.size);
+  head.nonce = run;
+  return head;
+}
+
+std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<const std::byte> host) {
+  const std::uint64_t numbers[] = {hello.rank, hello.nodes, hello.nonce};
+  const auto raw = std::as_bytes(std::span(numbers));
+  std::vector<std::byte> out(raw.begin(), raw.end());
+  out.insert(out.end(), host.begin(), host.end());
+  return out;
+}
+
+void visitor_desk::turn_away(visitor& candidate, const std::string& text) {
+  static_cast<void>(candidate.stream.send(head_of(settings_, star_frame_kind::refusal, 0), bytes_of(text), kSendMs));
+  turned_away_ = text;
+  if (settings_.report) settings_.report("turned away: " + text);
+  candidate.is_over = true;
+}
+
+// Until it has shown that it belongs to the job, nothing that a visitor says ends the run of the others.
+status visitor_desk::hear(visitor& candidate, star_frame&& said) {
+  if (secret_.empty()) {
+    candidate.is_over = true;
+    return decide_(candidate, said.head, text_of(said.body));
+  }
+  if (!candidate.hello) return challenge(candidate, std::move(said)), status{};
+  const auto shown = take_fixed<digest>(said.body);
+  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.peer_nonce.size());
+  const auto wanted =
+      prove(prover::joining, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
+  if (said.head.kind != star_frame_kind::proof || !shown || !is_equal(*shown, wanted)) {
+    turn_away(candidate,
+              format("a visitor that says it is rank %u (%s) has another secret than rank 0 at %s; %s",
+                     candidate.hello->head.rank, text_of(host).c_str(), settings_.rendezvous.text.c_str(), kHowToShare));
+    return {};
+  }
+  candidate.is_over = true;
+  candidate.stream.trust();
+  return decide_(candidate, candidate.hello->head, text_of(host));
+}
+
+void visitor_desk::challenge(visitor& candidate, star_frame&& hello) {
+  const auto peer_nonce = take_fixed<nonce>(hello.body);
+  const auto own = make_nonce();
+  if (hello.head.kind != star_frame_kind::hello || hello.head.version != kFrameVersion || !peer_nonce || !own)
+    return turn_away(candidate, format("a visitor without a secret, or with another version of peerlane, at %s; %s",
+                                       settings_.rendezvous.text.c_str(), kHowToShare));
+  candidate.peer_nonce = *peer_nonce;
+  candidate.own = *own;
+  candidate.hello = std::move(hello);
+  const auto host = std::span(std::as_const(candidate.hello->body)).subspan(candidate.peer_nonce.size());
+  const auto proof =
+      prove(prover::rank_0, secret_, candidate.own, candidate.peer_nonce, text_to_prove(candidate.hello->head, host));
+  std::vector<std::byte> body(candidate.own.begin(), candidate.own.end());
+  body.insert(body.end(), proof.begin(), proof.end());
+  candidate.is_over = !candidate.stream.send(head_of(settings_, star_frame_kind::challenge, 0), body, kSendMs);
+}
+
+// The oldest of those that have said nothing goes; they have had their time. Who waits for the answer to its challenge may
+// well be a rank.
+void visitor_desk::make_room() {
+  if (visitors_.size() < max_visitors()) return;
+  const auto silent = std::find_if(visitors_.begin(), visitors_.end(), [](const visitor& one) { return !one.hello; });
+  visitors_.erase(silent == visitors_.end() ? visitors_.begin() : silent);
+}
+
+void visitor_desk::accept_all(int listener) {
+  for (std::size_t taken = 0; taken < kMaxStrangers; ++taken) {
+    unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    const bool is_known = !secret_.empty() || is_same_user(socket.get());
+    prepare_connection(socket.get(), settings_.timeout_s);
+    visitor candidate{frame_stream(std::move(socket), kMaxStrangerBody), monotonic_ns()};
+    if (!is_known) {
+      turn_away(candidate,
+                format("a visitor that is not of rank 0's user and machine, as far as the kernel tells, at %s; %s",
+                       settings_.rendezvous.text.c_str(), kHowToShare));
+      continue;
+    }
+    make_room();
+    visitors_.push_back(std::move(candidate));
+  }
+}
+
+status visitor_desk::look_after() {
+  for (auto candidate = visitors_.begin(); candidate != visitors_.end();) {
+    star_frame said;
+    auto whole = candidate->stream.receive(said);
+    if (whole && *whole)
+      if (auto fine = hear(*candidate, std::move(said)); !fine) return fine;
+    const bool is_slow = monotonic_ns() - candidate->arrived_ns > kIntroductionMs * std::uint64_t{1'000'000};
+    candidate = !whole || candidate->is_over || is_slow ? visitors_.erase(candidate) : candidate + 1;
+  }
+  return {};
+}
+
+}  // namespace pl::messaging

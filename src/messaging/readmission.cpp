@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/readmission.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/text.hpp"
+
+namespace pl::messaging {
+namespace {
+
+constexpr const char* kNoMeeting =
+    "rank 0 is gone, which holds the meeting, so nobody can come back: close this communicator and open a new one among "
+    "those "
+    "that are left";
+
+byte_string own_host() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  const auto raw = std::as_bytes(std::span(std::string_view(name)));
+  return {raw.begin(), raw.end()};
+}
+
+}  // namespace
+
+readmission::readmission(messenger_context& context, packet_channel& channel, peer_watch& watch, rendezvous& transfers,
+                         tagged_messages& messages, direct_windows& windows, dissemination_barrier& barrier,
+                         failure_reports& failures)
+    : context_(context),
+      channel_(channel),
+      watch_(watch),
+      rendezvous_(transfers),
+      messages_(messages),
+      windows_(windows),
+      barrier_(barrier),
+      failures_(failures),
+      introducer_(context, channel, watch, windows),
+      mail_(context, messages),
+      host_(context, watch, mail_) {}
+
+void readmission::open(bootstrap& group) {
+  is_open_ = true;
+  context_.peer(context_.rank).incarnation = group.incarnation();
+  desk_ = group.returns();
+  if (group.incarnation() == 1) return;
+  losses_ = 1;  // of its predecessor, to it: all ranks must begin anew
+  barrier_.stop(format("rank %d has come back: all ranks call peerlane_comm_restore_collectives() first", context_.rank));
+  for (const auto& each : context_.peers)
+    if (each.is_dead) failures_.report(each.rank, failure_kind::lost);
+}
+
+void readmission::hold_meeting(std::string opening_text) {
+  if (desk_ == nullptr || host_.is_open()) return;
+  host_.open(*desk_, std::move(opening_text));
+  context_.wake.watch(host_.descriptor());
+  for (const auto& each : context_.peers)
+    if (each.is_dead) host_.on_lost(each.rank, each.has_left);
+}
+
+// ---- Who waits
+
+operation& readmission::begin() {
+  constexpr auto kKind = operation_kind::arrival;
+  if (!is_open_)
+    return context_.failed(
+        kKind, ENOTSUP,
+        "ranks of this job cannot come back: open the communicator with elastic (PEERLANE_LINK_ELASTIC=1) "
+        "at all ranks");
+  if (context_.peer(0).is_dead) return context_.failed(kKind, ECONNRESET, kNoMeeting);
+  operation& made = context_.operations.take(kKind);
+  made.peer = kAnySource;
+  if (!untold_.empty()) {
+    tell(made, untold_.front());
+    untold_.pop_front();
+  } else {
+    waiting_.push_back(&made);
+  }
+  return made;
+}
+
+void readmission::tell(operation& op, const known_return& one) {
+  op.info.source = one.rank;
+  op.info.tag = one.incarnation;
+  context_.end(op, 0, {});
+}
+
+void readmission::cancel(operation& op) {
+  std::erase(waiting_, &op);
+  if (coming_ && coming_->waiter == &op) coming_->waiter = nullptr;
+  context_.end(op, ECANCELED, "cancelled");
+}
+
+void readmission::on_lost(const peer_state& lost) {
+  if (!is_open_) return;
+  ++losses_;
+  barrier_.stop(lost.loss + "; once it is back, all ranks call peerlane_comm_restore_collectives()");
+  if (host_.is_open()) host_.on_lost(lost.rank, lost.has_left);
+  if (lost.rank != 0) return;
+  coming_.reset();
+  for (; !waiting_.empty(); waiting_.pop_front()) context_.end(*waiting_.front(), ECONNRESET, kNoMeeting);
+}
+
+// ---- A return
+
+void readmission::advance() {
+  if (host_.is_open()) host_.advance();
+  while (auto letter = mail_.next()) take(*std::move(letter));
+  if (coming_ && !coming_->first.empty() && !coming_->is_answered) consent();
+}
+
+void readmission::take(return_letter&& letter) {
+  using kind = return_letter::kind;
+  if (letter.rank < 0 || letter.rank >= context_.size || letter.rank == context_.rank) return;
+  switch (letter.type) {
+    case kind::step:
+      if (letter.source == 0) take_step(std::move(letter));
+      return;
+    case kind::answer:
+      return host_.take_answer(std::move(letter));
+    case kind::abort:
+      if (letter.source == 0) drop(letter);
+      return;
+    case kind::gone:
+      if (letter.source == 0) report(letter.rank, letter.incarnation, "has ended: rank 0 has noticed it", letter.step != 0);
+      return;
+  }
+}
+
+void readmission::report(int rank, std::uint32_t incarnation, const char* reason, bool has_left) {
+  auto& remote = context_.peer(rank);
+  if (remote.is_dead || remote.incarnation != incarnation) return;
+  remote.has_left = remote.has_left || has_left;
+  watch_.report(rank, reason);
+}
+
+void readmission::take_step(return_letter&& letter) {
+  const bool is_due = coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation;
+  if (letter.step == 1) {
+    coming_ = arrival{letter.rank, letter.incarnation};
+    // Rank 0 knows better than a connection that has not noticed yet.
+    report(letter.rank, context_.peer(letter.rank).incarnation, "is replaced by a new process", false);
+    return answer(1, own_host());
+  }
+  if (!is_due) return;
+  if (letter.step == 2) coming_->first = std::move(letter.part);
+  if (letter.step == 3) answer(3, introducer_.answer_second(context_.peer(letter.rank), letter.part));
+  if (letter.step == return_host::kLastStep) complete();
+}
+
+void readmission::answer(std::uint32_t step, byte_string part) {
+  mail_.send(0, {return_letter::kind::answer, coming_->rank, coming_->incarnation, step, context_.rank, std::move(part)});
+}
+
+// Nothing that was begun with the former process goes on, or still has memory with UCX.
+bool readmission::is_quiet(int rank) {
+  bool is_busy = false;
+  context_.operations.for_each([&](const operation& each) {
+    is_busy =
+        is_busy || (each.peer == rank && each.kind != operation_kind::unexpected && (!each.has_ended() || each.is_sending));
+  });
+  return !is_busy;
+}
+
+void readmission::consent() {
+  auto& one = *coming_;
+  auto& remote = context_.peer(one.rank);
+  if ((waiting_.empty() && !lets_all_) || !remote.is_dead || !is_quiet(one.rank)) return;
+  if (!waiting_.empty()) {
+    one.waiter = waiting_.front();
+    waiting_.pop_front();
+  }
+  one.is_answered = true;
+  messages_.forget_sender(one.rank);
+  rendezvous_.admit(one.rank);
+  windows_.admit(one.rank);
+  watch_.forget(one.rank);
+  auto first = introducer_.answer_first(remote, one.first);
+  answer(2, first ? *std::move(first) : byte_string{});
+}
+
+// From here on the rank is as alive as any other.
+void readmission::complete() {
+  const auto one = *std::exchange(coming_, std::nullopt);
+  auto& remote = context_.peer(one.rank);
+  remote.is_dead = remote.is_lost = false;
+  remote.loss.clear();
+  remote.incarnation = one.incarnation;
+  if (introducer_.is_on_node(one.first)) watch_.add(one.rank, remote.pid);
+  failures_.forget(one.rank);
+  barrier_.abandon();
+  mail_.send(0, {return_letter::kind::answer, one.rank, one.incarnation, return_host::kLastStep, context_.rank, {}});
+  context_.wake.note();
+  const known_return done{one.rank, one.incarnation};
+  if (one.waiter != nullptr) tell(*one.waiter, done);
+  else if (!lets_all_) untold_.push_back(done);
+}
+
+void readmission::drop(const return_letter& letter) {
+  if (coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation) {
+    if (coming_->waiter != nullptr) waiting_.push_front(coming_->waiter);
+    coming_.reset();
+  }
+  report(letter.rank, letter.incarnation, "has ended while it came back", false);
+}
+
+}  // namespace pl::messaging

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/return_host.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.hpp"
+#include "base/text.hpp"
+
+namespace pl::messaging {
+namespace {
+
+constexpr std::uint64_t kMillisecond = 1'000'000;
+constexpr std::uint64_t kDeskNs = kMillisecond;
+constexpr unsigned kRoundsBetweenLooks = 64;
+// A closed connection tells that a process has ended, or closes: what it has sent meanwhile by messages says which.
+constexpr std::uint64_t kLeavingNs = 200 * kMillisecond;
+// Who asks for a rank whose process seems to live: its end may not have been noticed yet.
+constexpr std::uint64_t kDoubtNs = 3000 * kMillisecond;
+constexpr std::uint64_t kHeartbeatNs = 1000 * kMillisecond;
+
+}  // namespace
+
+void return_host::advance() {
+  if (!is_busy() && ++rounds_ % kRoundsBetweenLooks != 0) return;
+  const auto now = monotonic_ns();
+  if (now - looked_ns_ < kDeskNs) return;
+  looked_ns_ = now;
+  while (auto event = desk_->poll()) take_event(*std::move(event), now);
+  for (auto each = leaving_.begin(); each != leaving_.end();) {
+    const bool is_due = now - each->second > kLeavingNs;
+    if (is_due && !context_.peer(each->first).is_dead)
+      watch_.report(each->first, "has ended: its connection with rank 0 is closed");
+    each = is_due ? leaving_.erase(each) : std::next(each);
+  }
+  if (!current_ && !asking_.empty()) look_at_asking(now);
+  if (current_) look_at_answers(now);
+}
+
+void return_host::take_event(return_event&& event, std::uint64_t now) {
+  const bool is_current = current_ && current_->rank == event.rank;
+  switch (event.type) {
+    case return_event::kind::asks:
+      asking_[event.rank] = now;
+      return;
+    case return_event::kind::part:
+      if (is_current) return begin_step(std::move(event.data));
+      {
+        std::vector<byte_string> all(context_.peers.size());
+        const auto text = std::as_bytes(std::span(opening_text_));
+        all.front().assign(text.begin(), text.end());
+        return desk_->answer(event.rank, all);
+      }
+    case return_event::kind::gone:
+      if (is_current) return give_up({ECONNRESET, "it has ended"});
+      leaving_[event.rank] = now;
+      return;
+  }
+}
+
+void return_host::look_at_asking(std::uint64_t now) {
+  for (const auto& each : asking_) {
+    const auto [rank, asked_ns] = each;
+    if (context_.peer(rank).is_dead) return begin(rank, now);
+    if (now - asked_ns < kDoubtNs) continue;
+    desk_->refuse(rank,
+                  {EEXIST, format("rank %d is alive (process %d%s): two processes cannot be one rank. If it hangs or is "
+                                  "stopped, end it first",
+                                  rank, static_cast<int>(context_.peer(rank).pid),
+                                  context_.peer(rank).is_same_node ? "" : " of another host")});
+    asking_.erase(rank);
+    return;
+  }
+}
+
+void return_host::begin(int rank, std::uint64_t now) {
+  asking_.erase(rank);
+  leaving_.erase(rank);
+  auto& last = last_incarnation_.try_emplace(rank, 1u).first->second;
+  if (!desk_->admit(rank, last + 1)) return;
+  ++last;
+  current_ = admission{rank, last};
+  current_->deadline_ns = now + desk_->timeout_ms() * kMillisecond;
+  current_->heartbeat_ns = now;
+}
+
+void return_host::begin_step(byte_string part) {
+  auto& one = *current_;
+  if (++one.step > kLastStep) return;
+  one.parts.assign(context_.peers.size(), std::nullopt);
+  one.parts[static_cast<std::size_t>(one.rank)] = part;
+  const return_letter letter{return_letter::kind::step, one.rank, one.incarnation, one.step, context_.rank, std::move(part)};
+  for_each_living([&](int rank) { mail_.send(rank, letter); });
+  mail_.send(context_.rank, letter);
+}
+
+void return_host::take_answer(return_letter&& letter) {
+  const bool is_due = current_ && current_->rank == letter.rank && current_->incarnation == letter.incarnation &&
+                      current_->step == letter.step && !current_->parts.empty();
+  if (is_due) current_->parts[static_cast<std::size_t>(letter.source)] = std::move(letter.part);
+}
+
+void return_host::look_at_answers(std::uint64_t now) {
+  auto& one = *current_;
+  bool is_whole = !one.parts.empty();
+  for (const auto& each : context_.peers) {
+    if (one.parts.empty() || each.rank == one.rank) continue;
+    auto& part = one.parts[static_cast<std::size_t>(each.rank)];
+    if (each.is_dead) part = byte_string{};  // also what it said before it died
+    is_whole = is_whole && part;
+  }
+  if (is_whole) return end_step();
+  if (now >= one.deadline_ns)
+    return give_up(
+        {ETIMEDOUT, format("rank %d was not taken back by rank %s within %u s: they call "
+                           "peerlane_comm_await_return() or peerlane_comm_restore_collectives(), and make progress",
+                           one.rank, missing().c_str(), desk_->timeout_ms() / 1000)});
+  if (now - one.heartbeat_ns < kHeartbeatNs) return;
+  one.heartbeat_ns = now;
+  desk_->ask_for_patience(one.rank);
+}
+
+void return_host::end_step() {
+  auto& one = *current_;
+  std::vector<byte_string> all;
+  for (auto& each : one.parts) all.push_back(std::move(*each));
+  one.parts.clear();
+  const bool is_last = one.step == kLastStep;
+  if (is_last) all.front() = incarnations();
+  desk_->answer(one.rank, all);
+  if (is_last) current_.reset();
+}
+
+// Which process of its rank each one is, for the one that has come back; 0: it is gone.
+byte_string return_host::incarnations() const {
+  std::vector<std::uint32_t> numbers;
+  for (const auto& each : context_.peers) numbers.push_back(each.is_dead ? 0 : each.incarnation);
+  numbers[static_cast<std::size_t>(current_->rank)] = current_->incarnation;
+  const auto raw = std::as_bytes(std::span(numbers));
+  return {raw.begin(), raw.end()};
+}
+
+void return_host::give_up(const failure& reason) {
+  const auto ended = *std::exchange(current_, std::nullopt);
+  desk_->dismiss(ended.rank, reason);
+  const return_letter letter{return_letter::kind::abort, ended.rank, ended.incarnation, ended.step, context_.rank};
+  for_each_living([&](int rank) { mail_.send(rank, letter); });
+  mail_.send(context_.rank, letter);
+}
+
+std::string return_host::missing() const {
+  std::string names;
+  for (std::size_t rank = 0; rank < current_->parts.size(); ++rank)
+    if (!current_->parts[rank]) names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  return names.empty() ? "(none: it said nothing itself)" : names;
+}
+
+// The others may have no connection by which they would notice it.
+void return_host::on_lost(int rank, bool has_left) {
+  leaving_.erase(rank);
+  return_letter letter{return_letter::kind::gone, rank, context_.peer(rank).incarnation};
+  letter.step = has_left ? 1 : 0;
+  for_each_living([&](int other) { mail_.send(other, letter); });
+}
+
+}  // namespace pl::messaging

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rank 0's part of ranks that come back: it holds the meeting, decides which process is a rank, and passes on what the one
+// that comes back and the others say to each other. One rank comes back at a time; others wait their turn.
+//
+//   process              rank 0                 the others
+//   asks      -------->  admits once the rank is dead
+//   part k    -------->  ------ step k ------->  readmission::take
+//             <--------  <----- answer k ------
+//
+// Owns: who asks, and the admission under way. Threads: the messenger's lock guards all calls.
+// Errors: ETIMEDOUT, EEXIST to who asks, with a sentence.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messaging/bootstrap/return_desk.hpp"
+#include "messaging/peer_watch.hpp"
+#include "messaging/return_mail.hpp"
+
+namespace pl::messaging {
+
+class return_host {
+ public:
+  static constexpr std::uint32_t kLastStep = 4;
+
+  return_host(messenger_context& context, peer_watch& watch, return_mail& mail)
+      : context_(context), watch_(watch), mail_(mail) {}
+  // `opening_text`: what a process that has come back is told when it opens its collectives.
+  void open(return_desk& desk, std::string opening_text) {
+    desk_ = &desk;
+    opening_text_ = std::move(opening_text);
+  }
+  bool is_open() const noexcept { return desk_ != nullptr; }
+
+  void advance();
+  void take_answer(return_letter&& letter);
+  void on_lost(int rank, bool has_left);
+  // Only advance() moves something.
+  bool is_busy() const noexcept { return current_ || !asking_.empty() || !leaving_.empty(); }
+  int descriptor() const noexcept { return desk_->descriptor(); }
+
+ private:
+  struct admission {
+    int rank = -1;
+    std::uint32_t incarnation = 0;
+    std::uint32_t step = 0;
+    std::vector<std::optional<byte_string>> parts{};  // of this step, by rank
+    std::uint64_t deadline_ns = 0, heartbeat_ns = 0;
+  };
+  void take_event(return_event&& event, std::uint64_t now);
+  void begin_step(byte_string part);
+  void look_at_asking(std::uint64_t now);
+  void begin(int rank, std::uint64_t now);
+  void look_at_answers(std::uint64_t now);
+  void end_step();
+  void give_up(const failure& reason);
+  byte_string incarnations() const;
+  std::string missing() const;
+  template <class Body>
+  void for_each_living(Body body) const {
+    for (const auto& each : context_.peers)
+      if (!each.is_dead && each.rank != context_.rank) body(each.rank);
+  }
+
+  messenger_context& context_;
+  peer_watch& watch_;
+  return_mail& mail_;
+  return_desk* desk_ = nullptr;
+  std::map<int, std::uint64_t> asking_;   // since when
+  std::map<int, std::uint64_t> leaving_;  // whose connection has ended: since when
+  std::map<int, std::uint32_t> last_incarnation_;
+  std::optional<admission> current_;
+  std::string opening_text_;
+  std::uint64_t looked_ns_ = 0;
+  unsigned rounds_ = 0;
+};
+
+}  // namespace pl::messaging
