@@ -7,7 +7,8 @@
 // A store works on a disk that records what is written and synced (disk_model.hpp). Then, for N moments spread over the
 // record, what might be left is drawn and written out; a store opens it. Whatever was acknowledged as durable must be there,
 // as must everything acknowledged before it; each key is in the state after some operation that was begun; checksums hold;
-// and the store works on: what it writes then takes no space that an old value lies in.
+// what owners are said to hold is what the values are; and the store works on: what it writes then takes no space that an
+// old value lies in.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -79,12 +80,14 @@ bool live(const arguments& args, disk_model& files, life& recorded) {
     auto& steps = recorded.keys[key];
     step now{steps.size() + 1, files.events(), 0};
     const durability level = random() % 3 == 0 ? durability::durable : durability::logged;
+    // Nobody's, or of one of two who replace each other's values.
+    const owner_id owner = now.number % 4 == 0 ? 0 : (*opened)->need_owner(now.number % 2 == 0 ? "one" : "two");
     int code = 0;
     if (is_erase(now.number))
       code = (*opened)->erase(pool->id, key_name(key), {.level = level, .precondition = condition::none}).code();
     else if (const auto value = value_of(0, 0, key, now.number); now.number % 3 == 0)
-      code = put_as_it_comes(**opened, pool->id, key_name(key), value, now.number, {.level = level});
-    else code = (*opened)->put(pool->id, key_name(key), value, {.level = level}).code();
+      code = put_as_it_comes(**opened, pool->id, key_name(key), value, now.number, {.level = level, .owner = owner});
+    else code = (*opened)->put(pool->id, key_name(key), value, {.level = level, .owner = owner}).code();
     if (code != 0) return std::fprintf(stderr, "images: operation %u: errno %d\n", i, code), false;
     now.acknowledged = files.events();
     if (level == durability::durable) recorded.barriers.emplace_back(now.begun, now.acknowledged);
@@ -151,7 +154,7 @@ bool check_image(const arguments& args, const life& recorded, std::size_t cut) {
              false;
     // It works on, and what it writes now lies nowhere else than in free space (the next round looks).
     const std::string name = "after" + std::to_string(round);
-    if (!store.put(pool->id, name, value_of(1, 0, 0, 6), {.level = durability::durable}) ||
+    if (!store.put(pool->id, name, value_of(1, 0, 0, 6), {.level = durability::durable, .owner = store.need_owner("one")}) ||
         !store.put(pool->id, name + "large", std::vector<std::byte>(200'000, std::byte{7}), {.level = durability::durable}))
       return std::fprintf(stderr, "images: a put after the crash failed\n"), false;
     for (int before = 0; before < round; ++before)

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "store/engine/arena.hpp"
+#include "store/engine/owners.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/space_map.hpp"
 #include "test/store/engine/store_fixture.hpp"
@@ -209,6 +213,53 @@ TEST(Record, KeysOfAPoolAreNeighbours) {
   EXPECT_LT(full_key(255, "z"), full_key(256, "a"));
   EXPECT_EQ(pool_of(full_key(0x12345678, "k")), 0x12345678u);
   EXPECT_EQ(shown(std::string("a\0'b", 4)), "'a\\x00\\x27b'");
+}
+
+// Values of many threads that change hands, while quotas change and somebody looks.
+TEST(OwnerCounts, AddUpOverThreads) {
+  owners table;
+  pool_owners pool, dropped;
+  pool.join(table);
+  dropped.join(table);
+  std::atomic<bool> ends{false};
+  std::thread watcher([&] {
+    for (std::uint64_t turn = 1; !ends; ++turn) {
+      table.set_quotas({{"*", 4000 + turn % 2, 0}});
+      for (const owner_info& one : table.list()) EXPECT_LT(one.keys, std::uint64_t{1} << 32) << "less than nothing";
+    }
+  });
+  constexpr int kThreads = 4;
+  std::vector<std::thread> threads;
+  std::array<owned_value, kThreads> last;
+  for (int thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&, thread] {
+      std::mt19937 random(static_cast<unsigned>(thread));
+      owned_value& now = last[static_cast<std::size_t>(thread)];
+      for (int i = 0; i < 20'000; ++i) {
+        owned_value next{random() % 4 != 0, table.need("owner " + std::to_string(random() % 3)), random() % 3000};
+        if (random() % 10 == 0) next.owner = 0;
+        const auto changes = owner_changes::between(now, next);
+        if (!pool.charge(changes, true)) continue;
+        if (random() % 5 == 0) pool.refund(changes);
+        else now = next;
+        next.owner = table.need("owner of what is dropped");
+        (void)dropped.charge(owner_changes::between({}, next), false);
+      }
+    });
+  for (std::thread& one : threads) one.join();
+  ends = true;
+  watcher.join();
+  dropped.take_back();
+  std::map<owner_id, pool_counts> expected;
+  for (const owned_value& one : last)
+    if (one.exists) ++expected[one.owner].keys, expected[one.owner].bytes += one.bytes;
+  const auto all = table.list();
+  ASSERT_EQ(all.size(), 4u);
+  for (const owner_info& one : all) {
+    EXPECT_EQ(one.keys, expected[one.id].keys) << one.name;
+    EXPECT_EQ(one.bytes, expected[one.id].bytes) << one.name;
+    EXPECT_EQ(one.refused > 0, one.name != "owner of what is dropped") << one.name;
+  }
 }
 
 }  // namespace
