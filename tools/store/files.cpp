@@ -94,4 +94,19 @@ std::string file_of_key(const std::string& folder, const std::string& key) {
   return out.string();
 }
 
+std::string printable(const std::string& key) {
+  std::string out;
+  for (std::size_t i = 0; i < key.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(key[i]);
+    const bool begins_control = byte == 0xc2 && i + 1 < key.size() && static_cast<unsigned char>(key[i + 1]) < 0xa0;
+    if (byte == '\\') out += "\\\\";
+    else if (byte == '\n') out += "\\n";
+    else if (byte < 0x20 || byte == 0x7f || begins_control) out += format("\\x%02x", byte);
+    else out += key[i];
+  }
+  return out;
+}
+
+std::string on_terminal(const std::string& key) { return isatty(STDOUT_FILENO) != 0 ? printable(key) : key; }
+
 }  // namespace pl::store_tools

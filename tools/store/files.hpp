@@ -39,4 +39,9 @@ std::vector<std::string> files_below(const std::string& folder);
 // of the folder, or that no file can have as its name.
 std::string file_of_key(const std::string& folder, const std::string& key);
 
+// A name may hold any byte; a line shall stay one, and say nothing to the terminal.
+std::string printable(const std::string& name);
+// So where standard output is a terminal; the bytes themselves for who reads a pipe.
+std::string on_terminal(const std::string& name);
+
 }  // namespace pl::store_tools

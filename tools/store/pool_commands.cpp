@@ -5,6 +5,7 @@
 
 #include "base/text.hpp"
 #include "store/engine/eviction.hpp"
+#include "tools/store/files.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
 
@@ -18,10 +19,10 @@ using tools::tool_failure;
 void print_pools(store_client::client& store) {
   std::printf("%-24s %10s %14s %14s %-10s %-4s %s\n", "pool", "keys", "bytes", "quota bytes", "durability", "shm", "access");
   for (const auto& one : tools::must(store.list_pools()))
-    std::printf("%-24s %10" PRIu64 " %14" PRIu64 " %14" PRIu64 " %-10s %-4s %s\n", one.name.c_str(), one.keys, one.bytes,
-                one.settings.size_bytes, one.settings.is_cache ? "cache" : store_protocol::name_of(one.settings.level),
-                one.settings.allow_shm ? "yes" : "no",
-                one.settings.access.empty() ? "everybody" : one.settings.access.c_str());
+    std::printf(
+        "%-24s %10" PRIu64 " %14" PRIu64 " %14" PRIu64 " %-10s %-4s %s\n", printable(one.name).c_str(), one.keys, one.bytes,
+        one.settings.size_bytes, one.settings.is_cache ? "cache" : store_protocol::name_of(one.settings.level),
+        one.settings.allow_shm ? "yes" : "no", one.settings.access.empty() ? "everybody" : one.settings.access.c_str());
 }
 
 // Every key, a page at a time.
@@ -33,8 +34,9 @@ void print_keys(const reach_options& target, store_client::client& store, const 
     const auto got = must(cluster ? cluster->find(pool, search) : store.run(store.make_find(pool, search)));
     for (const auto& one : tools::must(store_protocol::decode_keys(got.body))) {
       if (limit != 0 && printed++ >= limit) return;
-      if (lengthy) std::printf("%14" PRIu64 " %10" PRIu64 "  %s\n", one.value_bytes, one.version, one.key.c_str());
-      else std::printf("%s\n", one.key.c_str());
+      if (lengthy)
+        std::printf("%14" PRIu64 " %10" PRIu64 "  %s\n", one.value_bytes, one.version, on_terminal(one.key).c_str());
+      else std::printf("%s\n", on_terminal(one.key).c_str());
     }
     if (!got.more) return;
     search.after = got.fields.after.value_or("");

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <fstream>
 #include <new>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -21,11 +20,14 @@ namespace {
 using store_server::server_config;
 
 std::string text_of_file(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream all;
-  all << file.rdbuf();
-  if (!file) throw tools::tool_failure(format("config file %s cannot be read", path.c_str()));
-  return all.str();
+  constexpr std::size_t kMaxBytes = 1u << 20;  // a device never ends
+  std::ifstream file(path, std::ios::binary);
+  std::string all(kMaxBytes + 1, '\0');
+  file.read(all.data(), static_cast<std::streamsize>(all.size()));
+  if (!file.eof() && file.fail()) throw tools::tool_failure(format("config file %s cannot be read", path.c_str()));
+  all.resize(static_cast<std::size_t>(file.gcount()));
+  if (all.size() > kMaxBytes) throw tools::tool_failure(format("config file %s is longer than 1 MiB", path.c_str()));
+  return all;
 }
 
 // Reads the file first, because options override it, whatever the order on the command line.

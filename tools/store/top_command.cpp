@@ -13,6 +13,7 @@
 
 #include "base/text.hpp"
 #include "store/server/metrics.hpp"
+#include "tools/store/files.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
 
@@ -142,8 +143,8 @@ void print_table(const report& now) {
               "left/s");
   for (const pool_row& one : now.pools) {
     const double share = one.hit_share();
-    std::printf("%-24s %-10s %12" PRIu64 " %12s %10.0f %10.0f %7s %10.0f\n", one.name.c_str(), one.kind.c_str(), one.keys,
-                size_text(static_cast<double>(one.bytes)).c_str(), one.hits_per_s, one.misses_per_s,
+    std::printf("%-24s %-10s %12" PRIu64 " %12s %10.0f %10.0f %7s %10.0f\n", printable(one.name).c_str(), one.kind.c_str(),
+                one.keys, size_text(static_cast<double>(one.bytes)).c_str(), one.hits_per_s, one.misses_per_s,
                 share < 0 ? "-" : format("%.1f", share * 100).c_str(), one.evicted_per_s + one.expired_per_s);
   }
 }

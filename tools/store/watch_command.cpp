@@ -8,6 +8,7 @@
 
 #include "base/text.hpp"
 #include "store/client/watcher.hpp"
+#include "tools/store/files.hpp"
 #include "tools/store/reach.hpp"
 #include "tools/store/store_commands.hpp"
 
@@ -20,20 +21,6 @@ using store_protocol::watch_event;
 using tools::presence;
 
 std::atomic<bool> g_watch_ends{false};
-
-// A key may hold any byte; a line shall stay one, and say nothing to the terminal.
-std::string printable(const std::string& key) {
-  std::string out;
-  for (std::size_t i = 0; i < key.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(key[i]);
-    const bool begins_control = byte == 0xc2 && i + 1 < key.size() && static_cast<unsigned char>(key[i + 1]) < 0xa0;
-    if (byte == '\\') out += "\\\\";
-    else if (byte == '\n') out += "\\n";
-    else if (byte < 0x20 || byte == 0x7f || begins_control) out += format("\\x%02x", byte);
-    else out += key[i];
-  }
-  return out;
-}
 
 void print_line(const watch_event& one) {
   if (one.kind == event_kind::lost && one.value_bytes == 0)

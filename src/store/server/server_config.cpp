@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <variant>
 
 #include "base/text.hpp"
@@ -205,7 +207,16 @@ constexpr const char* kSocketModes[] = {"0600", "0660", "0666"};
 // Parses JSON; the failure names the position.
 result<json> parse_json(const std::string& text) {
   try {
-    return json::parse(text);
+    // Of two fields of one name the parser keeps the last, so that a reader of the file may see the wrong one.
+    std::set<std::string> seen;
+    std::string repeated;
+    auto whole = json::parse(text, [&](int depth, json::parse_event_t event, const json& value) {
+      const bool is_field = depth == 1 && event == json::parse_event_t::key;
+      if (is_field && !seen.insert(value.get<std::string>()).second) repeated = value.get<std::string>();
+      return true;
+    });
+    if (!repeated.empty()) return wrong(repeated.c_str(), "it is there twice");
+    return whole;
   } catch (const json::exception& cause) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
     const std::string said = cause.what();
     const auto position = said.find("at line");
@@ -265,6 +276,8 @@ status check(const server_config& config) {
     return failure{EINVAL, "name: '#' cannot be part of a server's name"};
   if (!config.cluster.empty() && config.listen == "none")
     return failure{EINVAL, "a server of a cluster is reached by TCP: give --listen HOST:PORT"};
+  for (const std::string* const endpoint : {&config.listen, &config.metrics})
+    if (const auto parts = split_endpoint(*endpoint); *endpoint != "none" && !parts) return parts.error();
   if (config.listen != "none" && given == 0 && !is_loopback(config.listen) && !config.insecure)
     return failure{EACCES,
                    format("%s is reachable from other machines and has no TLS: give certificates (docs/store.md), or "

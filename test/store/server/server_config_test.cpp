@@ -125,6 +125,26 @@ void values_for(const json& rules, std::vector<json>& good, std::vector<json>& b
   if (rules.contains("enum") || rules.contains("multipleOf")) bad.push_back(lowest + 1);
 }
 
+TEST(store_config, AFieldThatIsThereTwiceIsRefused) {
+  store_server::server_config parsed;
+  const auto twice = store_server::read_config(R"({"admins": ["uid:1"], "threads": 2, "admins": ["uid:2"]})", parsed);
+  ASSERT_EQ(twice.code(), EINVAL);
+  EXPECT_NE(twice.error().message.find("admins"), std::string::npos) << twice.error().message;
+  EXPECT_TRUE(store_server::read_config(R"({"admins": ["uid:1", "uid:1"], "threads": 2})", parsed));
+}
+
+TEST(store_config, AnEndpointThatIsNoneIsNamed) {
+  for (const auto endpoint : {&store_server::server_config::listen, &store_server::server_config::metrics})
+    for (const char* text : {"127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1"}) {
+      store_server::server_config config;
+      config.data = "/d";
+      config.*endpoint = text;
+      const auto done = store_server::check(config);
+      EXPECT_EQ(done.code(), EINVAL) << text;
+      EXPECT_NE(done.error().message.find(text), std::string::npos) << done.error().message;
+    }
+}
+
 TEST(store_config, SchemaAndParserAgreeOnEachField) {
   const auto schema = json::parse(store_server::config_schema());
   EXPECT_GE(schema["properties"].size(), 33u);

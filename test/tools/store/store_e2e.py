@@ -7,6 +7,7 @@ usage: store_e2e.py OUT_FOLDER CASE        one function below for each case
 import fcntl
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -22,6 +23,24 @@ OUT = ""
 
 def environment():
     return {**clean_environment(), "PEERLANE_SIM_LOG": "off"}
+
+
+def on_a_terminal(*arguments):
+    main, side = pty.openpty()
+    with subprocess.Popen([os.path.join(OUT, "peerlane"), "store", *arguments], env=environment(), stdin=subprocess.DEVNULL, stdout=side, stderr=side) as process:
+        os.close(side)
+        text = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            text += part
+        os.close(main)
+        check(process.wait(60) == 0, arguments, text)
+    return text.decode()
 
 
 def run(*arguments, **more):
@@ -316,6 +335,12 @@ def watch():
             good("put", "models", "forge\n\x1b[2Jput b\\", source, *where)
             line = of_any.communicate(timeout=30)[0]
             check(line.startswith("put forge\\n\\x1b[2Jput b\\\\ version ") and line.count("\n") == 1, repr(line))
+            good("pool", "create", "of\n\x1b[2J", *where)
+            check("of\\n\\x1b[2J " in good("ls", *where).out and "\x1b" not in good("top", "--once", *where).out, "names of pools")
+            for command in (["ls", "models"], ["ls", "-l", "models"], ["find", "models", "--prefix", "forge"]):
+                check("forge\n\x1b[2Jput b\\\n" in good(*command, *where).out, "a pipe gets the key's bytes")
+                shown = on_a_terminal(*command, *where)
+                check("forge\\n\\x1b[2Jput b" in shown and "\x1b" not in shown, command, repr(shown))
             check("not both" in run("watch", "models", "a", "--key", "b", *where).err)
             check(run("watch", "none", *where).code == 1)
         with Server(folder) as server:
