@@ -101,7 +101,10 @@ status mlx5_completions::poll() {
   if (end_) return *end_;
   const auto before = taken_;
   status taken;
-  for (const auto* entry = next(); entry != nullptr && taken; entry = next()) {
+  // The adapter does not write more than a ring of them before it sees that they were read.
+  for (std::uint32_t i = 0; i < layout_.entries && taken; ++i) {
+    const auto* const entry = next();
+    if (entry == nullptr) break;
     taken = take(entry);
     ++taken_;
   }

@@ -155,15 +155,15 @@ bool proxy_thread::must_ask_for_messages(std::uint64_t now_ns) const {
 
 // Runs tasks in every round; everything else, which takes locks and system calls, at most once in kCheckNs.
 bool proxy_thread::round(std::uint64_t now_ns) {
-  asks_for_messages_ = must_ask_for_messages(now_ns);
+  const bool asks = must_ask_for_messages(now_ns);
   bool has_moved = false;
-  if (asks_for_messages_) {
+  if (asks) {
     last_messages_ns_ = now_ns;
     has_moved = messages_.progress();
   }
   for (auto& e : mine_)
     if (e.task != nullptr && !e.end->is_stopped && e.channel->error.load(std::memory_order_acquire) == 0)
-      has_moved |= e.task->advance(asks_for_messages_);
+      has_moved |= e.task->advance(asks);
   if (now_ns - last_check_ns_ >= kCheckNs || changes_.load(std::memory_order_acquire) != seen_changes_)
     check_entries(now_ns);
   return has_moved;
@@ -321,7 +321,6 @@ void proxy_thread::check_stuck(channel_core& channel, std::uint64_t now_ns) {
 // ---- Rest
 
 void proxy_thread::rest(std::uint64_t now_ns) {
-  if (needs_messages_ && !asks_for_messages_) return;  // a round in which only doorbells were looked at takes no time
   if (++quiet_rounds_ <= kSpinsBeforeYield) return;
   if (!has_tasks_) {
     sleeps_.fetch_add(1, std::memory_order_relaxed);

@@ -148,7 +148,7 @@ class proxy_thread {
   // Service thread only.
   std::vector<entry> mine_;  // entries_ as of seen_changes_
   std::uint64_t seen_changes_ = 0, last_check_ns_ = 0;
-  bool has_tasks_ = false, needs_messages_ = true, asks_for_messages_ = true;
+  bool has_tasks_ = false, needs_messages_ = true;
   unsigned quiet_rounds_ = 0;
   std::uint64_t last_messages_ns_ = 0;  // when messages were asked for
   nap_planner planner_;
