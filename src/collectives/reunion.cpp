@@ -110,6 +110,7 @@ result<bool> reunion::host(std::uint64_t epoch, std::chrono::milliseconds limit)
     look_at(rank);
     const auto& one = guests_[static_cast<std::size_t>(rank)];
     is_whole = is_whole && one.has_come;
+    if (!one.has_come) continue;
     highest = {std::max(highest.epoch, one.said.epoch), std::max(highest.barrier, one.said.barrier)};
   }
   if (!is_whole) {

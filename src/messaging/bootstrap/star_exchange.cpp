@@ -18,7 +18,8 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 constexpr unsigned kHeartbeatMs = 1000;
 // More patience with rank 0 than it has with the others: its sentence names the guilty one.
 constexpr unsigned kSilenceGraceMs = 3 * kHeartbeatMs;
-constexpr unsigned kGoodbyeMs = 200;  // for telling a rank that the group has failed
+constexpr unsigned kPatientMs = 2000;  // to a rank that has come back and waits for it: the others wait meanwhile
+constexpr unsigned kGoodbyeMs = 200;   // for telling a rank that the group has failed
 
 enum class message_kind : std::uint32_t { part = 1, whole, heartbeat, failure };
 
@@ -233,7 +234,7 @@ void star_exchange::answer(int rank, const std::vector<byte_string>& all) {
   const auto found = admitted_.find(rank);
   if (found == admitted_.end()) return;
   static_cast<void>(
-      channel_->send(rank, make_message({message_kind::whole, 0, found->second}, joined_message(all)), timeout_ms_));
+      channel_->send(rank, make_message({message_kind::whole, 0, found->second}, joined_message(all)), kPatientMs));
 }
 
 void star_exchange::ask_for_patience(int rank) {
