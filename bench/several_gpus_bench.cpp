@@ -67,6 +67,8 @@ class place {
     if (number_ == 0) return static_cast<void>(std::memcpy(host_.data(), bytes.data(), bytes.size()));
     need(cuda_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
     need(cuda_.cuMemcpyHtoD_v2(device_, bytes.data(), bytes.size()), "cuMemcpyHtoD");
+    // (Short copies of pageable memory return before they are there, and would overwrite a message.)
+    need(cuda_.cuCtxSynchronize(), "cuCtxSynchronize");
   }
   bool holds(const std::vector<unsigned char>& bytes) {
     if (number_ == 0) return std::memcmp(host_.data(), bytes.data(), bytes.size()) == 0;
