@@ -55,6 +55,7 @@ def bad_options():
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
             (("pingpong", "-b", "4097"), "1 to 4096"),
+            (("pingpong", "--netns", "none-such", "-i", "10"), "--netns none-such: opening /run/netns/none-such"),
             (("pingpong", "--gpus", "0,99", "-i", "10"), "rank 1"),
             (("economy", "--arms", ""), "--arms"),
             (("stencil", "--grid", "1x1"), "--grid"),
@@ -88,6 +89,24 @@ def pingpong():
         check(row["cpu_busy_percent_p50"] >= 0 and row["sleeps_per_s_p50"] >= 0, row)
     check(all(row["ratio_to_first"] == 1 for row in rows.values() if row["arm"] == "normal"), "ratios")
     check("CPU %" in done.out and "enqueue us" in done.out, done.out)
+
+
+def two_hosts():
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "scripts", "two_hosts.sh")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        command = f"'{OUT}/peerlane' async pingpong --netns $HOST_A,$HOST_B --arms normal,proxy -i 40 -r 2 -s 128,64K --json '{path}'"
+        done = Done(subprocess.run([script, "sh", "-c", command], env=clean_environment(), text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, timeout=100))
+        if not os.path.exists(path) and ("Operation not permitted" in done.err or "ip: " in done.err):
+            print(f"left out: no network namespaces here: {done.err.strip()}")
+            sys.exit(77)
+        check(done.code == 0, f"exit code {done.code}", done.out[-1500:], done.err[-1500:])
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+    check(result["passed"] and result["parameters"]["hosts"] == 2 and result["parameters"]["path"] == "network", result)
+    check({row["arm"] for row in result["rows"]} == {"normal", "proxy"}, result["rows"])
+    check(all(row["iteration_ns_p99"] >= row["iteration_ns_p50"] > 0 for row in result["rows"]), result["rows"])
 
 
 def graph():
