@@ -266,7 +266,6 @@ constexpr std::array kVariables = {
     env_variable{"PMIX_SERVER_TMPDIR", env_type::text, "", "", "",
                  "folder of the PMIx server of this host (PMIx launchers)"},
     env_variable{"OMPI_MCA_orte_precondition_transports", env_type::text, "", "", "", "a number of this job (Open MPI 4)"},
-    env_variable{"PMI_FD", env_type::text, "", "", "", "the socket to the manager of this host's ranks (MPICH)"},
     env_variable{"PMI_FD", env_type::text, "", "", "",
                  "the launcher's socket for PMI (set by MPICH's mpiexec, and srun --mpi=pmi2)"},
     env_variable{"PMI_PORT", env_type::text, "", "", "",

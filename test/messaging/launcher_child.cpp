@@ -2,8 +2,8 @@
 // A rank that a launcher has started: meets the others as often as asked, and prints whom it met.
 //   launcher_child MEETINGS TIMEOUT_S [ABSENT_RANK [MORE...]]      the absent rank waits and does not come; -1: all come
 // MORE: mpi-before, mpi-after: the launcher's MPI (Open MPI, or MPICH) begins in the same process before the meetings or
-// behind them. fork: a child of the process ends before the last meeting. early: all but rank 0 end at once, which works for
-// two more seconds.
+// behind them. fork: a child of the process ends before the last meeting. early: all but the last rank end at once, which
+// works for two more seconds.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,9 +75,9 @@ int main(int count, char** words) {
     if (forks && number + 1 == meetings && !end_a_child()) return 3;
     if (meet_once(number, timeout_s) != 0) return 1;
   }
-  if (is_early && read_launcher().rank == 0) {
+  if (is_early && read_launcher().rank + 1 == read_launcher().size) {
     sleep(2);
-    std::printf("rank 0 has worked on\n");
+    std::printf("the last rank has worked on\n");
   }
   if (is_after && !call_mpi("MPI_Init", true)) return 4;
   return (is_before || is_after) && !call_mpi("MPI_Finalize", false) ? 5 : 0;

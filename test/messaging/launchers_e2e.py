@@ -147,7 +147,7 @@ def hydra_a_forked_child_ends():
 
 
 def hydra_ranks_that_end_early():
-    met(mpiexec("1", "30", "-1", "early"), *["met 0 10 20"] * 3, "rank 0 has worked on")
+    met(mpiexec("1", "30", "-1", "early"), *["met 0 10 20"] * 3, "the last rank has worked on")
 
 
 def hydra_the_port_model_is_refused():
