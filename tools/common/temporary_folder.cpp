@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/common/temporary_folder.hpp"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -22,14 +25,47 @@ std::string temporary_parent() {
   return found.string();
 }
 
-temporary_folder::temporary_folder(const std::string& name, const std::string& parent)
+namespace {
+
+// A line tells that the folder is no longer its business. Else the pipe's end comes with that of the process, of which a
+// server may still write there for a moment.
+constexpr const char* kRemover =
+    "read -r line && exit 0; for pause in 0 1 3; do sleep $pause; rm -rf -- \"$1\" && exit 0; done";
+
+[[noreturn]] void become_remover(int end, const char* path) {
+  setsid();  // ^C is not for it
+  const int null = open("/dev/null", O_RDWR);
+  dup2(end, STDIN_FILENO);
+  for (const int each : {STDOUT_FILENO, STDERR_FILENO}) dup2(null, each);
+  execl("/bin/sh", "sh", "-c", kRemover, "sh", path, nullptr);
+  _exit(127);
+}
+
+}  // namespace
+
+// Where it cannot be started the folder stays after a kill.
+void temporary_folder::start_remover() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  remover_ = fork();
+  if (remover_ == 0) become_remover(ends[0], path_.c_str());
+  close(ends[0]);
+  remover_pipe_ = ends[1];
+}
+
+temporary_folder::temporary_folder(const std::string& name, const std::string& parent, when_killed fate)
     : path_((fs::path(parent.empty() ? temporary_parent() : parent) / ("peerlane-" + name + "-XXXXXX")).string()) {
   if (mkdtemp(path_.data()) == nullptr) throw tool_failure(format("%s: %s", path_.c_str(), errno_text(errno).c_str()));
+  if (fate == when_killed::deleted) start_remover();
 }
 
 temporary_folder::~temporary_folder() {
   std::error_code ignored;
   if (!is_kept_) fs::remove_all(path_, ignored);
+  if (remover_pipe_ < 0) return;
+  [[maybe_unused]] const auto wrote = write(remover_pipe_, "\n", 1);
+  close(remover_pipe_);
+  if (remover_ > 0) waitpid(remover_, nullptr, 0);
 }
 
 }  // namespace pl::tools

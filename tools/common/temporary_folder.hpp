@@ -2,6 +2,8 @@
 // A new folder of a command's own.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 namespace pl::tools {
@@ -9,11 +11,14 @@ namespace pl::tools {
 // TMPDIR, or /tmp. Throws tool_failure if it is no folder.
 std::string temporary_parent();
 
-// Deleted with its contents at the end of the object, unless it is kept.
+// Deleted with its contents at the end of the object, unless it is kept, and at the end of a process that ^C or kill -9
+// ends.
 class temporary_folder {
  public:
+  enum class when_killed { deleted, kept };
   // "peerlane-<name>-" and six characters, in `parent`, or in TMPDIR if that is empty. Throws tool_failure.
-  explicit temporary_folder(const std::string& name, const std::string& parent = {});
+  explicit temporary_folder(const std::string& name, const std::string& parent = {},
+                            when_killed fate = when_killed::deleted);
   ~temporary_folder();
   temporary_folder(const temporary_folder&) = delete;
   temporary_folder& operator=(const temporary_folder&) = delete;
@@ -22,8 +27,11 @@ class temporary_folder {
   void keep() { is_kept_ = true; }
 
  private:
+  void start_remover();
   std::string path_;
   bool is_kept_ = false;
+  int remover_pipe_ = -1;
+  pid_t remover_ = -1;
 };
 
 }  // namespace pl::tools

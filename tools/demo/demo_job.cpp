@@ -17,27 +17,6 @@
 #include "tools/common/tool.hpp"
 
 namespace pl::tools {
-namespace {
-
-// A file of this process alone, deleted at the end.
-class temporary_file {
- public:
-  temporary_file() {
-    path_ = temporary_parent() + "/peerlane-demo-XXXXXX";
-    const int file = mkstemp(path_.data());
-    if (file < 0) throw tool_failure(format("%s: %s", path_.c_str(), errno_text(errno).c_str()));
-    close(file);
-  }
-  ~temporary_file() { unlink(path_.c_str()); }
-  temporary_file(const temporary_file&) = delete;
-  temporary_file& operator=(const temporary_file&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-}  // namespace
 
 std::string command_text(const demo_job& job) {
   std::string out;
@@ -48,10 +27,11 @@ std::string command_text(const demo_job& job) {
 }
 
 nlohmann::json run_demo_job(const demo_job& job) {
-  const temporary_file results;
+  const temporary_folder folder("demo");
+  const std::string results = folder.path() + "/results.json";
   command_process::settings wanted{
       .arguments = job.arguments, .output_path = {}, .environment = job.environment, .end_signal = SIGTERM};
-  wanted.arguments.insert(wanted.arguments.end(), {"--json", results.path()});
+  wanted.arguments.insert(wanted.arguments.end(), {"--json", results});
   std::fflush(stdout);
   std::fflush(stderr);
   command_process child(wanted);
@@ -63,7 +43,7 @@ nlohmann::json run_demo_job(const demo_job& job) {
   const bool has_findings = std::find(job.findings.begin(), job.findings.end(), code) != job.findings.end();
   if (code != kExitOk && !has_findings)
     throw tool_failure(format("failed with exit code %d; its reason stands above", code));
-  std::ifstream file(results.path());
+  std::ifstream file(results);
   const auto json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object() || (!has_findings && !json.value("passed", false)))
     throw tool_failure("its result file does not say that it passed");

@@ -283,7 +283,7 @@ int run_soak(const invocation& call) {
   }
   plan run;
   run.seed = options.seed != 0 ? static_cast<std::uint64_t>(options.seed) : monotonic_ns() % 1'000'000'007 + 1;
-  temporary_folder folder("soak", options.folder);
+  temporary_folder folder("soak", options.folder, temporary_folder::when_killed::kept);  // it may show what went wrong
   run.gpu = options.common.gpu;
   run.folder = folder.path();
   run.disk = run.folder + "/disk";

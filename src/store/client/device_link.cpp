@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/text.hpp"
 #include "map/rm_space.hpp"
@@ -116,7 +117,8 @@ result<std::shared_ptr<device_link>> device_link::open(int fd, unsigned timeout_
 result<std::uint32_t> device_link::import(const dma::shared_region& region) {
   const std::lock_guard hold(asking_);
   if (is_broken_) return failure{EPIPE, "the store's device link is out of use"};
-  if (auto sent = dma::send_region(socket_.get(), region); !sent) return sent.error();
+  send_releases();
+  if (auto sent = dma::send_region(socket_.get(), region, MSG_DONTWAIT); !sent) return sent.error();
   store_protocol::device_reply got;
   is_broken_ = !wait_for(socket_.get(), false, kImportTimeoutMs);
   if (is_broken_) return failure{ETIMEDOUT, "the store did not take device memory over in time"};
@@ -130,8 +132,21 @@ result<std::uint32_t> device_link::import(const dma::shared_region& region) {
 }
 
 void device_link::release(std::uint32_t memory) noexcept {
-  const store_protocol::device_release note{store_protocol::kDeviceLinkMagic, memory};
-  (void)send(socket_.get(), &note, sizeof note, MSG_NOSIGNAL);  // a closed link has released everything
+  {
+    const std::lock_guard hold(releases_mutex_);
+    unsent_.push_back(memory);
+  }
+  send_releases();
+}
+
+// As many as go without waiting, for a store that is stopped takes none. A closed link has released everything.
+void device_link::send_releases() noexcept {
+  const std::lock_guard hold(releases_mutex_);
+  for (; !unsent_.empty(); unsent_.pop_back()) {
+    const store_protocol::device_release note{store_protocol::kDeviceLinkMagic, unsent_.back()};
+    const ssize_t sent = send(socket_.get(), &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  }
 }
 
 std::optional<store_protocol::device_part> device_link::take_slot() {

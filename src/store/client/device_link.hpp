@@ -31,6 +31,7 @@ class device_link {
 
   // The store's number of the memory. Its own errno: limits, no channels; EPIPE, ETIMEDOUT: the link is of no use any more.
   result<std::uint32_t> import(const dma::shared_region& region);
+  // Never waits: what a store that is stopped does not take is sent with a later call.
   void release(std::uint32_t memory) noexcept;
 
   // A slot whose transfer is wanted; nothing: all are taken.
@@ -43,12 +44,15 @@ class device_link {
  private:
   device_link(unique_fd socket, dma::shared_host words);
   bool is_closed() const noexcept;
+  void send_releases() noexcept;
 
   const unique_fd socket_;
   const dma::shared_host words_;
   const store_protocol::device_slots slots_;
   std::mutex asking_;
   bool is_broken_ = false;  // an answer may still come that nobody waits for
+  std::mutex releases_mutex_;
+  std::vector<std::uint32_t> unsent_;
   std::mutex slots_mutex_;
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t last_ticket_ = 0;

@@ -4,7 +4,10 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <numeric>
+#include <set>
+#include <thread>
 
 #include "base/env.hpp"
 #include "test/store/server/gpu_direct_rig.hpp"
@@ -426,6 +429,37 @@ TEST(store_device_slots, SettleSaysWhoseTheMemoryIs) {
   EXPECT_TRUE(link->settle(third)) << "a server that is gone moves nothing";
   for (std::size_t i = 2; i < store_protocol::kDeviceSlots; ++i) EXPECT_TRUE(link->take_slot());
   EXPECT_FALSE(link->take_slot());
+}
+
+// A store that is stopped takes nothing: who frees memory does not wait for it, and it hears of all once it goes on.
+TEST(store_device_link, ReleasesDoNotWaitForAStoppedStore) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  auto words = dma::shared_host::make(store_protocol::kDeviceSlotBytes);
+  ASSERT_TRUE(words);
+  ASSERT_TRUE(dma::send_region(ends[1], *words->share()));
+  auto link = *device_link::open(ends[0], 1000);
+  constexpr std::uint32_t kCount = 5000;
+  std::atomic<bool> is_done{false};
+  std::thread releasing([&] {
+    for (std::uint32_t number = 1; number < kCount; ++number) link->release(number);
+    is_done = true;
+  });
+  EXPECT_TRUE(soon([&] { return is_done.load(); }, 5));
+  std::set<std::uint32_t> heard;
+  const auto hear_all = [&] {
+    store_protocol::device_release note;
+    while (recv(ends[1], &note, sizeof note, MSG_DONTWAIT) == sizeof note) heard.insert(note.memory);
+  };
+  while (!is_done) hear_all();
+  releasing.join();
+  for (std::uint32_t i = 0; i < kCount && heard.size() < kCount; ++i) {
+    hear_all();
+    link->release(kCount);
+  }
+  hear_all();
+  EXPECT_EQ(heard.size(), kCount);
+  close(ends[1]);
 }
 
 }  // namespace

@@ -601,6 +601,19 @@ def killed():
         until(lambda: is_unlocked(os.path.join(data, "lock")), "its store was closed")
 
 
+def interrupted():
+    """A command that ^C or kill -9 ends leaves no folder behind, of which that of crash-demo has a gigabyte."""
+    for ending in (signal.SIGINT, signal.SIGKILL):
+        for words in (["crash-demo", "--size", "64M"], ["perf", "--test", "put", "--duration", "60"]):
+            with tempfile.TemporaryDirectory() as folder:
+                command = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", *words], env={**environment(), "TMPDIR": folder},
+                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+                until(lambda where=folder: os.listdir(where) and os.listdir(os.path.join(where, os.listdir(where)[0])), "its server began")
+                os.killpg(command.pid, ending)
+                check(command.wait(30) == -ending, words, command.returncode)
+                until(lambda where=folder: not os.listdir(where), f"{words} left nothing behind")
+
+
 if __name__ == "__main__":
     OUT = sys.argv[1]
     globals()[sys.argv[2]]()
