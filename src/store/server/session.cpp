@@ -27,7 +27,10 @@ constexpr auto kWatchPause = std::chrono::seconds(1);
 std::size_t most_bytes_of(const store_protocol::head& request) {
   constexpr std::uint64_t kEntryBytes = store_protocol::kMaxKeyBytes + 64;
   constexpr std::uint64_t kBatchBytes = 512u << 10;  // of as many outcomes as a batch may have
-  const std::size_t kept = std::size_t{request.key_bytes} + request.tail_bytes;
+  // A frame of device memory, and the keys that a batch of gets looks up, stay until the answer.
+  const bool keeps_body = (request.flags & store_protocol::flag::device) != 0 || request.op == opcode::batch_get;
+  const std::size_t kept =
+      std::size_t{request.key_bytes} + request.tail_bytes + (keeps_body ? std::size_t{request.body_bytes} : 0);
   switch (request.op) {
     case opcode::get:
       return kept + std::min<std::uint64_t>(request.value_bytes, kInlineBytes);
