@@ -281,7 +281,7 @@ def sanity_every_gpu():
         done = succeed(run("sanity", "-d", str(gpu), *few, env={"PEERLANE_SIM_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "3,1,2,0"}))
         check(summary_of(done.out) == (3, 3, 0, 0), done.out)
     beyond = run("sanity", "-d", "2", *few, env={"PEERLANE_SIM_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "1,0"})
-    check(beyond.code == 1 and "there is no GPU 2: this process sees 2" in beyond.out, beyond.out)
+    check(beyond.code == 1 and "there is no GPU 2: this process sees 2" in beyond.err, beyond.out, beyond.err)
 
 
 # ---- benchmarks --------------------------------------------------------------------------------------------------------

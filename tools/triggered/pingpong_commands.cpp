@@ -30,7 +30,7 @@ class exchange_options {
     parser.integer("--unroll", unroll_, 0, kMaxBatch, "iterations of one graph (0: as many as -b says)");
     parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
     parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
-    parser.text("--netns", "A,B", networks_,
+    parser.text("--netns", "LIST", networks_,
                 "network namespaces of the ranks, as between two hosts (scripts/two_hosts.sh makes them)");
     parser.common(ranks.common, false);
   }

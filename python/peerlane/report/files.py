@@ -24,7 +24,7 @@ TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each 
          "host_pool_bench": "Host pools while they are pinned", "doctor": "Doctor",
          "env": "Environment", "eviction_bench": "Which value leaves a cache first", "explain-copy": "Why a copy goes its way", "gate": "Fit for a job",
          "gate_false_alarms": "False alarms of the gate", "info": "This machine", "matching_bench": "Matching of messages", "nixl_bench": "NIXL transfers", "p2p": "Messages",
-         "prefill_decode": "A cache from prefill to decode", "several_gpus_bench": "Several GPUs of a process",
+         "prefill_decode": "A cache from prefill to decode", "several_gpus_bench": "Several GPUs of a process", "between_hosts_bench": "Proxies between hosts",
          "pplat": "CPU and kernel in turns", "sanity": "Correctness", "soak": "Random load and faults",
          "store gpu-direct-demo": "GPU memory and the store", "store perf": "The store's operations",
          "store_bench": "The store's engine", "store_compare": "The store and its rivals", "store_scale_bench": "Many small keys", "python_cost": "Calls from Python",

@@ -23,10 +23,10 @@ def cell(value):
 
 
 def by_kind(result):
-    """A table for each kind of row, with all that its rows say but the lesser quantiles."""
+    """A table for each kind of row, with all that its rows say but the lesser quantiles. Rows may have none."""
     out = []
-    for kind in dict.fromkeys(row["kind"] for row in result.rows):
-        rows = result.rows_of(kind)
+    for kind in dict.fromkeys(row.get("kind", "rows") for row in result.rows):
+        rows = [row for row in result.rows if row.get("kind", "rows") == kind]
         columns = [name for name in dict.fromkeys(n for row in rows for n in row) if name not in HIDDEN]
         out.append(Table(str(kind).replace("_", " "), [name.replace("_", " ") for name in columns],
                          [[cell(row.get(name)) for name in columns] for row in rows], "<" * len(columns)))

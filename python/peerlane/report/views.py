@@ -11,7 +11,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "demo": view_checks.demo, "device_put_bench": view_channels.by_kind,
          "dma_bench": view_copy.dma_bench, "dma_barrier_bench": view_channels.by_kind, "device_neighbor_bench": view_channels.by_kind,
          "dma_order_bench": view_channels.by_kind, "dma_engines_bench": view_channels.by_kind,
-         "kv_cache": view_channels.by_kind, "weights": view_channels.by_kind, "matching_bench": view_channels.by_kind, "several_gpus_bench": view_channels.by_kind,
+         "kv_cache": view_channels.by_kind, "weights": view_channels.by_kind, "matching_bench": view_channels.by_kind, "several_gpus_bench": view_channels.by_kind, "between_hosts_bench": view_channels.by_kind,
          "nixl_bench": view_channels.by_kind, "prefill_decode": view_channels.by_kind,
          **dict.fromkeys(("both_ways_bench", "device_peer_bench", "device_turns_bench", "dma_peer_bench", "dma_submit_bench", "dma_urgent_bench", "host_pool_bench"),
                          view_channels.by_kind),
