@@ -6,7 +6,6 @@ usage: command_line_e2e.py OUT_FOLDER SOURCE_FOLDER CASE        one function bel
 """
 import json
 import os
-import pty
 import re
 import resource
 import shutil
@@ -15,6 +14,7 @@ import sys
 import tempfile
 import time
 
+import e2e
 from e2e import check
 
 OUT = SOURCE = ""
@@ -70,21 +70,7 @@ def every_command():
 
 
 def on_a_terminal(*arguments, **more):
-    """(exit code, what the terminal got)"""
-    main, side = pty.openpty()
-    process = subprocess.Popen([os.path.join(OUT, "peerlane"), *arguments], env=environment(**more), stdin=subprocess.DEVNULL, stdout=side, stderr=side)
-    os.close(side)
-    text = b""
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        text += part
-    os.close(main)
-    return process.wait(60), text.decode()
+    return e2e.on_a_terminal([os.path.join(OUT, "peerlane"), *arguments], environment(**more))
 
 
 # ---- cases -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end scripts below this folder share: how a run ended, and what is demanded of it."""
 import os
+import pty
+import subprocess
 
 SIM_HEADER = "simulated GPU: timings are not a GPU's"
 
@@ -33,3 +35,21 @@ def refuse(done, *parts):
     for part in parts:
         check(part in done.err, f"no {part!r} in", done.err)
     return done
+
+
+def on_a_terminal(command, env):
+    """(exit code, what the terminal got)"""
+    main, side = pty.openpty()
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=side, stderr=side)
+    os.close(side)
+    text = b""
+    while True:
+        try:
+            part = os.read(main, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        text += part
+    os.close(main)
+    return process.wait(60), text.decode()

@@ -7,7 +7,6 @@ usage: store_e2e.py OUT_FOLDER CASE        one function below for each case
 import fcntl
 import json
 import os
-import pty
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import e2e  # noqa: E402
 from e2e import Done, check, clean_environment  # noqa: E402
 
 OUT = ""
@@ -26,21 +26,9 @@ def environment():
 
 
 def on_a_terminal(*arguments):
-    main, side = pty.openpty()
-    with subprocess.Popen([os.path.join(OUT, "peerlane"), "store", *arguments], env=environment(), stdin=subprocess.DEVNULL, stdout=side, stderr=side) as process:
-        os.close(side)
-        text = b""
-        while True:
-            try:
-                part = os.read(main, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            text += part
-        os.close(main)
-        check(process.wait(60) == 0, arguments, text)
-    return text.decode()
+    code, text = e2e.on_a_terminal([os.path.join(OUT, "peerlane"), "store", *arguments], environment())
+    check(code == 0, arguments, text)
+    return text
 
 
 def run(*arguments, **more):
