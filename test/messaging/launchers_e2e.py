@@ -38,10 +38,11 @@ def can_have_hosts():
     return subprocess.run(["unshare", "--uts", "hostname", "peerlane-a"], capture_output=True, check=False).returncode == 0
 
 
-def mpirun(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", **more):
-    program = shutil.which("mpirun.openmpi")
+def launch(launcher, package, head, arguments, **more):
+    """A launcher of a distribution's package, with an agent that begins its part on "another host"; `head(agent)`: its own arguments."""
+    program = shutil.which(launcher)
     if program is None:
-        print("SKIPPED: mpirun.openmpi is not installed (apt-get install openmpi-bin)")
+        print(f"SKIPPED: {launcher} is not installed (apt-get install {package})")
         sys.exit(SKIPPED)
     if not can_have_hosts():
         print("SKIPPED: unshare --uts is refused (root is needed)")
@@ -51,25 +52,17 @@ def mpirun(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", **more):
         with open(agent, "w", encoding="utf-8") as file:
             file.write(AGENT)
         os.chmod(agent, 0o755)
-        return subprocess.run([program, "--host", hosts, "-mca", "plm_rsh_agent", agent, "-n", str(ranks), CHILD, *arguments],
-                              env=environment(**more), text=True, capture_output=True, timeout=LIMIT_S, check=False)
+        return subprocess.run([program, *head(agent), CHILD, *arguments], env=environment(**more), text=True, capture_output=True, timeout=LIMIT_S,
+                              check=False)
+
+
+def mpirun(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", **more):
+    return launch("mpirun.openmpi", "openmpi-bin", lambda agent: ["--host", hosts, "-mca", "plm_rsh_agent", agent, "-n", str(ranks)], arguments, **more)
 
 
 def mpiexec(*arguments, ranks=3, hosts="peerlane-a:1,peerlane-b:2", options=(), **more):
-    program = shutil.which("mpiexec.hydra")
-    if program is None:
-        print("SKIPPED: mpiexec.hydra is not installed (apt-get install mpich)")
-        sys.exit(SKIPPED)
-    if not can_have_hosts():
-        print("SKIPPED: unshare --uts is refused (root is needed)")
-        sys.exit(SKIPPED)
-    with tempfile.TemporaryDirectory() as folder:
-        agent = os.path.join(folder, "agent")
-        with open(agent, "w", encoding="utf-8") as file:
-            file.write(AGENT)
-        os.chmod(agent, 0o755)
-        command = [program, "-launcher", "ssh", "-launcher-exec", agent, "-hosts", hosts, *options, "-n", str(ranks), CHILD, *arguments]
-        return subprocess.run(command, env=environment(**more), text=True, capture_output=True, timeout=LIMIT_S, check=False)
+    return launch("mpiexec.hydra", "mpich", lambda agent: ["-launcher", "ssh", "-launcher-exec", agent, "-hosts", hosts, *options, "-n", str(ranks)],
+                  arguments, **more)
 
 
 def met(done, *lines):
