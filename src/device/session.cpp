@@ -104,22 +104,6 @@ session::~session() {
   }
 }
 
-// The order in which rings take engines. A ring that waits holds its engine up, and CUDA's copies take the first ones with a
-// runlist of their own: with all five of an H100 taken a cuMemcpy of 64 KiB took 920 us, beside the last one and the shared
-// ones its usual 8.
-std::vector<unsigned> session::quiet_engines() const {
-  std::vector<unsigned> alone, shared;
-  for (const unsigned engine : dma::copy_engines(source_->addresses->objects())) {
-    const auto caps = source_->addresses->objects().copy_engine_capabilities(engine);
-    (caps && (*caps & rm::kCopyEngineShared) != 0 ? shared : alone).push_back(engine);
-  }
-  std::vector<unsigned> out;
-  if (!alone.empty()) out.push_back(alone.back());
-  out.insert(out.end(), shared.rbegin(), shared.rend());
-  if (!alone.empty()) out.insert(out.end(), alone.rbegin() + 1, alone.rend());
-  return out;
-}
-
 status session::open_channel_ring(open_ring& made, unsigned engine) {
   const auto& cuda = *context_.cuda;
   const std::uint64_t bytes = dma::device_ring::memory_bytes(options_.ring.segments);
@@ -360,8 +344,8 @@ status session::remove_window(const peerlane_device_window& window) {
 }
 
 void session::choose_engines() {
-  const auto quiet = quiet_engines();
-  for (unsigned i = 0; i < options_.rings; ++i) engines_.push_back(quiet[(options_.first_engine + i) % quiet.size()]);
+  const auto engines = dma::engines_for_rings(source_->addresses->objects());
+  for (unsigned i = 0; i < options_.rings; ++i) engines_.push_back(engines[(options_.first_engine + i) % engines.size()]);
 }
 
 // One for each engine that has a ring. All or none: a ring without one needs the short naps.

@@ -115,7 +115,6 @@ class session {
   };
 
   session(const copy::gpu_context& context, const session_options& options) : context_(context), options_(options) {}
-  std::vector<unsigned> quiet_engines() const;
   status open_channel_ring(open_ring& made, unsigned engine);
   status open_rings();
   status bind_pages(open_window& made, std::uint64_t begin, std::uint64_t end, peerlane_device_window& out) const;

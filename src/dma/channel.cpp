@@ -43,18 +43,40 @@ std::uint32_t first_flags(ordering order) {
   return is_independent ? launch::kPipelined : launch::kNotPipelined;
 }
 
-}  // namespace
+struct engine_kinds {
+  std::vector<unsigned> independent, shared;
+};
 
-std::vector<unsigned> copy_engines(rm::channel_objects& objects, bool only_independent) {
-  std::vector<unsigned> alone, shared;
+engine_kinds engine_kinds_of(rm::channel_objects& objects) {
+  engine_kinds out;
   for (unsigned number = 0; number < rm::kMaxCopyEngines; ++number) {
     const auto caps = objects.copy_engine_capabilities(number);
     if (!caps) continue;
-    (*caps & rm::kCopyEngineShared ? shared : alone).push_back(number);
+    (*caps & rm::kCopyEngineShared ? out.shared : out.independent).push_back(number);
   }
-  if (only_independent && alone.size() >= 2) return alone;
-  alone.insert(alone.end(), shared.begin(), shared.end());
-  return alone;
+  return out;
+}
+
+}  // namespace
+
+std::vector<unsigned> copy_engines(rm::channel_objects& objects, bool only_independent) {
+  auto [engines, shared] = engine_kinds_of(objects);
+  if (only_independent && engines.size() >= 2) return engines;
+  engines.insert(engines.end(), shared.begin(), shared.end());
+  return engines;
+}
+
+std::vector<unsigned> engines_for_rings(std::span<const unsigned> independent, std::span<const unsigned> shared) {
+  if (independent.empty()) return {shared.rbegin(), shared.rend()};
+  std::vector<unsigned> out{independent.back()};
+  if (!shared.empty()) out.push_back(shared.back());
+  out.insert(out.end(), independent.rbegin() + 1, independent.rend());
+  return out;
+}
+
+std::vector<unsigned> engines_for_rings(rm::channel_objects& objects) {
+  const engine_kinds engines = engine_kinds_of(objects);
+  return engines_for_rings(engines.independent, engines.shared);
 }
 
 result<std::unique_ptr<channel>> channel::open(std::shared_ptr<address_space> space, const channel_options& options) {

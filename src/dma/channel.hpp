@@ -184,4 +184,11 @@ class channel {
 // other ones where there are two of these; what shares the graphics engine's runlist is slower and takes time from kernels.
 std::vector<unsigned> copy_engines(rm::channel_objects& objects, bool only_independent = false);
 
+// Copy engines in the order in which rings of kernels take them (device_ring.hpp), from those with a runlist of their own
+// and those that share the graphics engine's. CUDA's copies use the first of the former, so the last one comes first. Of the
+// latter there is one: channels of two share a runlist, take turns of a time slice, and three rings carried 1.5 to 2.0
+// million puts a second on an H100 where they carry 12 to 13 (docs/results/device).
+std::vector<unsigned> engines_for_rings(std::span<const unsigned> independent, std::span<const unsigned> shared);
+std::vector<unsigned> engines_for_rings(rm::channel_objects& objects);
+
 }  // namespace pl::dma

@@ -269,6 +269,20 @@ TEST(dma_channel, EnginesOfTheirOwnRunlistComeFirst) {
   EXPECT_EQ(dma::copy_engines(rig.space->objects()), (std::vector<unsigned>{2, 0, 1}));
 }
 
+TEST(dma_channel, RingsTakeOneOfTheEnginesThatShareARunlist) {
+  using numbers = std::vector<unsigned>;
+  const auto order = [](const numbers& independent, const numbers& shared) {
+    return dma::engines_for_rings(independent, shared);
+  };
+  EXPECT_EQ(order({2, 3, 4}, {0, 1}), (numbers{4, 1, 3, 2}));  // an H100
+  EXPECT_EQ(order({2}, {0, 1}), (numbers{2, 1}));
+  EXPECT_EQ(order({2, 3}, {}), (numbers{3, 2}));
+  EXPECT_EQ(order({}, {0, 1}), (numbers{1, 0}));  // nothing else is there
+  fake_engine io;
+  setting rig(io);
+  EXPECT_EQ(dma::engines_for_rings(rig.space->objects()), (numbers{2, 1}));
+}
+
 // What the driver tells of modes in which a channel cannot be had; a driver that does not know the questions has none.
 TEST(dma_channel, ModesInWhichItCannotBeHadAreRefusedWithTheReason) {
   const auto refusal = [](const fake_engine::options& given) -> failure {
