@@ -77,7 +77,7 @@ void measure(std::size_t count, std::size_t slots) {
     };
     if (!copy::block_order::helps(count, kBytes, [&](std::size_t i) { return read[i]; })) return;
     const std::size_t head = copy::block_order::head(count);
-    sink += orders->head.sort(0, head, entry_of)[0].tag + orders->rest.sort(head, count, entry_of)[0].tag;
+    sink += orders->head.sort(0, head, entry_of, slots)[0].tag + orders->rest.sort(head, count, entry_of, slots)[0].tag;
   });
   const double seen = ns_per_block(
       count, [&] { sink += copy::block_order::helps(count, kBytes, [&](std::size_t i) { return in_order[i]; }); });

@@ -51,17 +51,18 @@ void block_order::make_begins(counters& counted) {
 
 std::span<const block_order::entry> block_order::sort_entries(std::uint32_t least, std::uint32_t last) {
   const digits low = first_digits(least, last), high = low.next();
-  counters low_places{}, high_places{};
+  digit_counts counts{};
+  for (std::size_t i = 0; i < count_; ++i) counts.add(low, high, entries_[i].place);
+  return place_entries(low, high, counts);
+}
+
+std::span<const block_order::entry> block_order::place_entries(const digits& low, const digits& high, digit_counts& counts) {
   entry *const made = entries_.get(), *const by_low = other_.get();
-  for (std::size_t i = 0; i < count_; ++i) {
-    ++low_places[low.digit_of(made[i].place)];
-    ++high_places[high.digit_of(made[i].place)];
-  }
-  make_begins(low_places);
-  for (std::size_t i = 0; i < count_; ++i) by_low[low_places[low.digit_of(made[i].place)]++] = made[i];
+  make_begins(counts.low);
+  for (std::size_t i = 0; i < count_; ++i) by_low[counts.low[low.digit_of(made[i].place)]++] = made[i];
   if (high.mask == 0) return {by_low, count_};
-  make_begins(high_places);
-  for (std::size_t i = 0; i < count_; ++i) made[high_places[high.digit_of(by_low[i].place)]++] = by_low[i];
+  make_begins(counts.high);
+  for (std::size_t i = 0; i < count_; ++i) made[counts.high[high.digit_of(by_low[i].place)]++] = by_low[i];
   return {made, count_};
 }
 

@@ -539,7 +539,7 @@ bool dma_engine::list::give_to_helper() {
 
 // Gives what was gathered to the channel. The last part's word is written behind all that the channel has moved.
 status dma_engine::list::flush(bool is_last) {
-  most_words_ = std::min(most_words_ * 2, kMaxWords);
+  most_words_ = std::min(most_words_ * kPartGrowth, kMaxWords);
   const dma::list_writer unended = commands_;  // another channel gives it another end
   const bool may_write_to_peer = kind_ == queue_kind::peer;
   const auto order = is_last ? order_of(may_write_to_peer) : dma::ordering::none;

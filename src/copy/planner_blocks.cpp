@@ -149,15 +149,16 @@ status planner::add_sorted(dma_engine::list& pieces, const block_transfer& block
   };
   const borrowed_orders orders;
   const std::size_t head = block_order::head(blocks.count);
+  const std::uint64_t places = host.plane_bytes / host.stride_bytes + 1;  // check() has held the numbers against the plane
   return host.indices.visit([&](auto on_host) {
     return device.indices.visit([&](auto on_device) -> status {
       const auto entry_of = [&](std::size_t i) {
         return block_order::entry{static_cast<std::uint32_t>(on_host(i)), static_cast<std::uint32_t>(on_device(i))};
       };
-      const auto begin = orders->head.sort(0, head, entry_of);
+      const auto begin = orders->head.sort(0, head, entry_of, places);
       if (auto added = add_plane(0, begin); !added) return added;
       if (auto given = pieces.give(); !given) return given;
-      const auto end = orders->rest.sort(head, blocks.count, entry_of);
+      const auto end = orders->rest.sort(head, blocks.count, entry_of, places);
       if (auto added = add_plane(0, end); !added) return added;
       for (std::size_t plane = 1; plane < planes.size(); ++plane)
         for (const auto part : {begin, end})

@@ -54,9 +54,8 @@ TEST(BlockOrder, EachBlockIsThereOnceAndPlacesAscend) {
                            shape{5000, 12, 2048}, shape{60000, 1u << 30, 65535}}) {
     auto places = random_places(one.count, one.span, seed++);
     for (auto& place : places) place += one.least;
-    const auto sorted = order.sort(0, one.count, [&](std::size_t i) {
-      return block_order::entry{places[i], static_cast<std::uint32_t>(i)};
-    });
+    const auto entry_of = [&](std::size_t i) { return block_order::entry{places[i], static_cast<std::uint32_t>(i)}; };
+    const auto sorted = order.sort(0, one.count, entry_of);
     ASSERT_EQ(sorted.size(), one.count);
     std::vector<bool> seen(one.count);
     for (std::size_t i = 0; i < sorted.size(); ++i) {
@@ -72,6 +71,39 @@ TEST(BlockOrder, EachBlockIsThereOnceAndPlacesAscend) {
       }
     }
   }
+}
+
+// Where it is known that all places are below a number, the order is the same, whether the digits are counted at once or
+// not.
+TEST(BlockOrder, AKnownEndOfThePlacesChangesNothing) {
+  for (const std::uint64_t end : {1ull, 2ull, 255ull, 256ull, 257ull, 20481ull, 65535ull, 65536ull, 65537ull, 1ull << 20}) {
+    auto places = random_places(3000, static_cast<std::uint32_t>(std::min<std::uint64_t>(end, 65536) - 1), end);
+    places[7] = static_cast<std::uint32_t>(std::min<std::uint64_t>(end, 65536) - 1);
+    block_order order, other;
+    const auto entry_of = [&](std::size_t i) { return block_order::entry{places[i], static_cast<std::uint32_t>(i)}; };
+    const auto known = order.sort(0, places.size(), entry_of, end);
+    const auto found = other.sort(0, places.size(), entry_of);
+    ASSERT_EQ(known.size(), found.size());
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      ASSERT_EQ(known[i].place, found[i].place) << end << ", block " << i;
+      ASSERT_EQ(known[i].tag, found[i].tag) << end << ", block " << i;
+    }
+  }
+}
+
+// The caller's numbers may change while they are read: no place is written behind the list's end.
+TEST(BlockOrder, PlacesBehindTheirKnownEndStayInTheList) {
+  const auto places = random_places(1000, UINT32_MAX, 5);
+  block_order order;
+  const auto sorted = order.sort(
+      0, places.size(),
+      [&](std::size_t i) {
+        return block_order::entry{places[i], static_cast<std::uint32_t>(i)};
+      },
+      300);
+  std::set<std::uint32_t> tags;
+  for (const auto& one : sorted) tags.insert(one.tag);
+  EXPECT_EQ(tags.size(), places.size());
 }
 
 // Places over more than two passes tell apart: those of one region stay as they were, regions ascend.
