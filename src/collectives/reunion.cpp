@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/clock.hpp"
-#include "base/deadline.hpp"
+#include "base/attended_time.hpp"
 #include "base/text.hpp"
 #include "messaging/return_mail.hpp"
 
@@ -40,7 +39,7 @@ class open_arms {
 
 result<reunion::verdict> reunion::meet(std::uint64_t epoch, std::chrono::milliseconds limit) {
   const open_arms open(messages_);
-  const auto deadline = limit.count() < 0 ? UINT64_MAX : deadline_after_ms(limit.count());
+  attended_time waited;
   // Else it goes on with what the last call began.
   if (messages_.rank() != 0 && answer_.is_empty()) {
     own_ = {epoch, messages_.last_barrier()};
@@ -53,7 +52,7 @@ result<reunion::verdict> reunion::meet(std::uint64_t epoch, std::chrono::millise
     auto done = messages_.rank() == 0 ? host(epoch, kBetweenLooks) : ask();
     if (!done) return std::move(done).error();
     if (*done) break;
-    if (monotonic_ns() >= deadline) return not_in_time(missing());
+    if (limit.count() >= 0 && waited.has_reached(limit)) return not_in_time(missing());
   }
   const auto losses = messages_.losses();
   return verdict{verdict_words_[0], verdict_words_[1], losses, is_agreed()};
@@ -77,11 +76,16 @@ result<bool> reunion::ask() {
   return true;
 }
 
+// Only rank 0 knows who has not called; any rank may be the one that keeps another from coming back.
 std::string reunion::missing() const {
-  if (messages_.rank() != 0) return "rank 0, or a rank that it waits for,";
-  std::string names;
-  for (int rank = 1; rank < messages_.size(); ++rank)
-    if (!guests_[static_cast<std::size_t>(rank)].has_come) names += (names.empty() ? "rank " : ", ") + std::to_string(rank);
+  std::string names = messages_.rank() == 0 ? "" : "rank 0, or a rank that it waits for";
+  for (int rank = 1; rank < messages_.size(); ++rank) {
+    const auto gone = messages_.awaited_for_return(rank);
+    const bool is_missing = messages_.rank() == 0 ? !guests_[static_cast<std::size_t>(rank)].has_come : !gone.empty();
+    if (!is_missing) continue;
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    names += " (" + (gone.empty() ? "it is there, and has not called" : "it is gone, and " + gone) + ")";
+  }
   return names;
 }
 

@@ -8,8 +8,6 @@
 #include <mutex>
 
 #include "arch/mmio.hpp"
-#include "base/clock.hpp"
-#include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "messaging/live_messages.hpp"
@@ -28,6 +26,10 @@ struct ended_send : operation {
 } g_sent_at_once;
 
 const failure kForeign{EACCES, "the messenger belongs to the parent process: open one in this process"};
+
+failure not_within(std::chrono::milliseconds limit) {
+  return {ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
+}
 
 constexpr int kPollsAtOnce = 16;  // in one hold of the lock
 
@@ -49,15 +51,16 @@ class backoff {
 // `done` runs under the lock and returns empty while the wait continues. One hold of the lock polls the queues of the
 // node several times, since taking the lock costs as much as a poll, and the network, which costs more, once.
 // With a progress thread it then sleeps until something happens, if `may_sleep`: `done` changes with events only.
+// A pause of the machine passes the limit for nobody, since what it waits for stood still, too.
 template <class Done>
 status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep) {
   constexpr unsigned kLooksBetweenClocks = 16, kPollsBeforeSleep = 64;
-  const bool has_limit = limit.count() >= 0;
-  const auto deadline = has_limit ? deadline_after_ms(limit.count()) : 0;
+  std::optional<attended_time> waited;
+  if (limit.count() >= 0) waited.emplace();
   unsigned polls = 0;
   may_sleep = may_sleep && thread_;
   for (backoff idle;;) {
-    if (may_sleep && polls >= kPollsBeforeSleep) return sleep_until(done, limit, deadline);
+    if (may_sleep && polls >= kPollsBeforeSleep) return sleep_until(done, limit, waited);
     bool has_moved = false;
     {
       const std::lock_guard lock(mutex_);
@@ -69,24 +72,21 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bo
     }
     // Checked even while other messages keep moving.
     ++polls;
-    if (has_limit && polls % kLooksBetweenClocks == 1 && monotonic_ns() >= deadline)
-      return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
+    if (waited && polls % kLooksBetweenClocks == 1 && waited->has_reached(limit)) return not_within(limit);
     if (!has_moved) idle.pause();
   }
 }
 
 template <class Done>
-status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns) {
-  std::optional<std::chrono::steady_clock::time_point> deadline;
-  if (limit.count() >= 0)
-    deadline = std::chrono::steady_clock::now() +
-               std::chrono::nanoseconds(static_cast<std::int64_t>(deadline_ns - std::min(deadline_ns, monotonic_ns())));
+status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, std::optional<attended_time>& waited) {
+  constexpr std::chrono::milliseconds kLook{1000};
   std::unique_lock lock(mutex_);
   for (;;) {
     if (std::optional<status> ended = done()) return *std::move(ended);
-    if (deadline && std::chrono::steady_clock::now() >= *deadline)
-      return failure{ETIMEDOUT, format("not done within %lld ms", static_cast<long long>(limit.count()))};
-    context_.wake.wait(lock, deadline);
+    if (waited && waited->has_reached(limit)) return not_within(limit);
+    std::optional<std::chrono::steady_clock::time_point> until;
+    if (waited) until = std::chrono::steady_clock::now() + std::min(limit - waited->passed_ms(), kLook);
+    context_.wake.wait(lock, until);
   }
 }
 
@@ -615,6 +615,11 @@ std::uint32_t messenger::incarnation(int peer) const {
 std::uint64_t messenger::losses() const {
   const std::lock_guard lock(core_->mutex_);
   return core_->returns_.losses();
+}
+
+std::string messenger::awaited_for_return(int rank) const {
+  const std::lock_guard lock(core_->mutex_);
+  return core_->returns_.awaited(rank);
 }
 
 std::uint64_t messenger::last_barrier() const {

@@ -314,6 +314,8 @@ class messenger {
   // Losses so far. While it has changed since then, barrier() answers ECONNRESET until continue_barriers().
   std::uint64_t losses() const;
   std::uint64_t last_barrier() const;
+  // For errors: what the return of this rank waits for, as far as this process knows. Empty: it is not gone.
+  std::string awaited_for_return(int rank) const;
   // The next barrier has the number behind this one, on which all ranks agree, unless there was a loss beyond `losses`.
   void continue_barriers(std::uint64_t number, std::uint64_t losses);
   // Drops messages of the collectives that nobody has received.

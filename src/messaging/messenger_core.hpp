@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "base/attended_time.hpp"
 #include "messaging/barrier.hpp"
 #include "messaging/direct_windows.hpp"
 #include "messaging/failure_reports.hpp"
@@ -58,7 +59,7 @@ struct messenger_core {
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep = true);
   template <class Done>
-  status sleep_until(Done& done, std::chrono::milliseconds limit, std::uint64_t deadline_ns);
+  status sleep_until(Done& done, std::chrono::milliseconds limit, std::optional<attended_time>& waited);
   // With the lock held; request::cancel says how it answers.
   status cancel(operation& op);
   // Waits, for a bounded time, until no transport uses the operation's memory any more.

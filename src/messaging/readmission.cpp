@@ -75,6 +75,7 @@ operation& readmission::begin() {
     untold_.pop_front();
   } else {
     waiting_.push_back(&made);
+    context_.wake.note();  // a thread that sleeps must look at who waits for this
   }
   return made;
 }
@@ -152,14 +153,27 @@ void readmission::answer(std::uint32_t step, byte_string part) {
   mail_.send(0, {return_letter::kind::answer, coming_->rank, coming_->incarnation, step, context_.rank, std::move(part)});
 }
 
-// Nothing that was begun with the former process goes on, or still has memory with UCX.
-bool readmission::is_quiet(int rank) {
-  bool is_busy = false;
+// What was begun with the former process and goes on, or still has memory with UCX.
+unsigned readmission::count_busy(int rank) {
+  unsigned busy = 0;
   context_.operations.for_each([&](const operation& each) {
-    is_busy =
-        is_busy || (each.peer == rank && each.kind != operation_kind::unexpected && (!each.has_ended() || each.is_sending));
+    const bool is_of_it = each.peer == rank && each.kind != operation_kind::unexpected;
+    busy += is_of_it && (!each.has_ended() || each.is_sending) ? 1 : 0;
   });
-  return !is_busy;
+  return busy;
+}
+
+std::string readmission::awaited(int rank) {
+  const auto& remote = context_.peer(rank);
+  if (!remote.is_dead) return {};
+  const bool is_here = coming_ && coming_->rank == rank;
+  if (is_here && !coming_->first.empty() && !coming_->is_answered) {
+    if (const unsigned busy = count_busy(rank); busy != 0)
+      return format("%u operations with its former process have not ended here", busy);
+    return "nobody here takes it back";
+  }
+  if (host_.is_open()) return host_.awaited(rank);
+  return is_here ? "its new process comes back" : "rank 0 has not told of a new process";
 }
 
 void readmission::consent() {

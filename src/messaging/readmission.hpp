@@ -37,7 +37,12 @@ class readmission {
   operation& begin();
   void cancel(operation& op);
   // While it is true every return is consented to, without an operation.
-  void let_all(bool is_let) noexcept { lets_all_ = is_let; }
+  void let_all(bool is_let) noexcept {
+    lets_all_ = is_let;
+    context_.wake.note();  // a thread that sleeps must look at who waits for this
+  }
+  // For errors: what the return of this rank waits for, as far as this process knows. Empty: it is not gone.
+  std::string awaited(int rank);
   // How many losses this process has seen.
   std::uint64_t losses() const noexcept { return losses_; }
 
@@ -61,7 +66,8 @@ class readmission {
   void take_step(return_letter&& letter);
   void answer(std::uint32_t step, byte_string part);
   void consent();
-  bool is_quiet(int rank);
+  bool is_quiet(int rank) { return count_busy(rank) == 0; }
+  unsigned count_busy(int rank);
   void complete();
   void drop(const return_letter& letter);
   void report(int rank, std::uint32_t incarnation, const char* reason, bool has_left);

@@ -14,9 +14,9 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 constexpr std::uint64_t kDeskNs = kMillisecond;
 constexpr unsigned kRoundsBetweenLooks = 64;
 // A closed connection tells that a process has ended, or closes: what it has sent meanwhile by messages says which.
-constexpr std::uint64_t kLeavingNs = 200 * kMillisecond;
+constexpr std::chrono::milliseconds kLeaving{200};
 // Who asks for a rank whose process seems to live: its end may not have been noticed yet.
-constexpr std::uint64_t kDoubtNs = 3000 * kMillisecond;
+constexpr std::chrono::milliseconds kDoubt{3000};
 constexpr std::uint64_t kHeartbeatNs = 1000 * kMillisecond;
 
 }  // namespace
@@ -26,9 +26,9 @@ void return_host::advance() {
   const auto now = monotonic_ns();
   if (now - looked_ns_ < kDeskNs) return;
   looked_ns_ = now;
-  while (auto event = desk_->poll()) take_event(*std::move(event), now);
+  while (auto event = desk_->poll()) take_event(*std::move(event));
   for (auto each = leaving_.begin(); each != leaving_.end();) {
-    const bool is_due = now - each->second > kLeavingNs;
+    const bool is_due = each->second.has_reached(kLeaving);
     if (is_due && !context_.peer(each->first).is_dead)
       watch_.report(each->first, "has ended: its connection with rank 0 is closed");
     each = is_due ? leaving_.erase(each) : std::next(each);
@@ -37,11 +37,11 @@ void return_host::advance() {
   if (current_) look_at_answers(now);
 }
 
-void return_host::take_event(return_event&& event, std::uint64_t now) {
+void return_host::take_event(return_event&& event) {
   const bool is_current = current_ && current_->rank == event.rank;
   switch (event.type) {
     case return_event::kind::asks:
-      asking_[event.rank] = now;
+      asking_[event.rank] = {};
       return;
     case return_event::kind::part:
       if (is_current) return begin_step(std::move(event.data));
@@ -53,16 +53,17 @@ void return_host::take_event(return_event&& event, std::uint64_t now) {
       }
     case return_event::kind::gone:
       if (is_current) return give_up({ECONNRESET, "it has ended"});
-      leaving_[event.rank] = now;
+      leaving_[event.rank] = {};
       return;
   }
 }
 
 void return_host::look_at_asking(std::uint64_t now) {
-  for (const auto& each : asking_) {
-    const auto [rank, asked_ns] = each;
+  for (auto& [asking, asked] : asking_) {
+    const int rank = asking;
     if (context_.peer(rank).is_dead) return begin(rank, now);
-    if (now - asked_ns < kDoubtNs) continue;
+    // An end that was noticed in this round counts from the next one on.
+    if (!asked.has_reached(kDoubt) || leaving_.contains(rank) || watch_.has_ended(context_.peer(rank))) continue;
     desk_->refuse(rank,
                   {EEXIST, format("rank %d is alive (process %d%s): two processes cannot be one rank. If it hangs or is "
                                   "stopped, end it first",
@@ -80,7 +81,6 @@ void return_host::begin(int rank, std::uint64_t now) {
   if (!desk_->admit(rank, last + 1)) return;
   ++last;
   current_ = admission{rank, last};
-  current_->deadline_ns = now + desk_->timeout_ms() * kMillisecond;
   current_->heartbeat_ns = now;
 }
 
@@ -110,7 +110,7 @@ void return_host::look_at_answers(std::uint64_t now) {
     is_whole = is_whole && part;
   }
   if (is_whole) return end_step();
-  if (now >= one.deadline_ns)
+  if (one.waited.has_reached(std::chrono::milliseconds(desk_->timeout_ms())))
     return give_up(
         {ETIMEDOUT, format("rank %d was not taken back by rank %s within %u s: they call "
                            "peerlane_comm_await_return() or peerlane_comm_restore_collectives(), and make progress",
@@ -146,6 +146,16 @@ void return_host::give_up(const failure& reason) {
   const return_letter letter{return_letter::kind::abort, ended.rank, ended.incarnation, ended.step, context_.rank};
   for_each_living([&](int rank) { mail_.send(rank, letter); });
   mail_.send(context_.rank, letter);
+}
+
+std::string return_host::awaited(int rank) const {
+  if (current_ && current_->rank == rank)
+    return current_->parts.empty() ? format("its new process has not begun step %u of %u", current_->step + 1, kLastStep)
+                                   : format("step %u of %u waits for rank %s", current_->step, kLastStep, missing().c_str());
+  if (asking_.contains(rank))
+    return current_ ? format("its new process waits until rank %d is back", current_->rank)
+                    : "its new process has just come";
+  return "no new process of it has come";
 }
 
 std::string return_host::missing() const {

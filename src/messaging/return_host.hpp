@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/attended_time.hpp"
 #include "messaging/bootstrap/return_desk.hpp"
 #include "messaging/peer_watch.hpp"
 #include "messaging/return_mail.hpp"
@@ -38,6 +39,8 @@ class return_host {
   void advance();
   void take_answer(return_letter&& letter);
   void on_lost(int rank, bool has_left);
+  // For errors: what the return of a rank that is gone waits for.
+  std::string awaited(int rank) const;
   // Only advance() moves something.
   bool is_busy() const noexcept { return current_ || !asking_.empty() || !leaving_.empty(); }
   int descriptor() const noexcept { return desk_->descriptor(); }
@@ -48,9 +51,10 @@ class return_host {
     std::uint32_t incarnation = 0;
     std::uint32_t step = 0;
     std::vector<std::optional<byte_string>> parts{};  // of this step, by rank
-    std::uint64_t deadline_ns = 0, heartbeat_ns = 0;
+    attended_time waited{};
+    std::uint64_t heartbeat_ns = 0;
   };
-  void take_event(return_event&& event, std::uint64_t now);
+  void take_event(return_event&& event);
   void begin_step(byte_string part);
   void look_at_asking(std::uint64_t now);
   void begin(int rank, std::uint64_t now);
@@ -69,8 +73,8 @@ class return_host {
   peer_watch& watch_;
   return_mail& mail_;
   return_desk* desk_ = nullptr;
-  std::map<int, std::uint64_t> asking_;   // since when
-  std::map<int, std::uint64_t> leaving_;  // whose connection has ended: since when
+  std::map<int, attended_time> asking_;   // for how long
+  std::map<int, attended_time> leaving_;  // whose connection has ended: for how long
   std::map<int, std::uint32_t> last_incarnation_;
   std::optional<admission> current_;
   std::string opening_text_;

@@ -72,8 +72,10 @@ void tagged_messages::start_send(operation& op) {
   const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(op.peer, op.range), op.bytes);
   // A send queues behind others even if its own cost fits: messages match in the order in which they were sent.
   const bool has_turn = op.state == operation_state::queued;
-  if ((!has_turn && !destination.waiting_sends.is_empty()) ||
-      destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes) {
+  // The few of ranks that come back do not wait until the program receives others.
+  const bool is_reserved = op.space == tag_space::collective && op.tag >= kReservedTags;
+  if (!is_reserved && ((!has_turn && !destination.waiting_sends.is_empty()) ||
+                       destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes)) {
     if (!has_turn) ++context_.counts.waiting_sends;
     op.state = operation_state::queued;
     destination.waiting_sends.push_back(&op);

@@ -125,6 +125,21 @@ class elastic_job {
   }
 };
 
+// Until one fails: a rank is gone, or another one has noticed that.
+inline status until_a_loss(const elastic_rank& me) {
+  for (;;)
+    if (auto done = wait(me.all->barrier()); !done) return done;
+}
+
+inline int all_reduce_once(const elastic_rank& me) {
+  std::int32_t one = 1, sum = 0;
+  CHECK_OK(wait(me.all->all_reduce(messaging::host_buffer(&one, 4), messaging::host_buffer(&sum, 4),
+                                   {element::int32, reduction::sum})));
+  CHECK(sum == me.size);
+  CHECK_OK(me.messages->barrier(kSoon));
+  return 0;
+}
+
 // This process is gone at that moment, wherever it is then.
 inline void die_in(long us) {
   sigevent event{};

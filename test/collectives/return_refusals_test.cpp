@@ -39,14 +39,6 @@ std::string try_to_open(const bootstrap_options& options, const std::string& sec
   return said.substr(0, bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
 }
 
-int all_reduce_once(const elastic_rank& me) {
-  std::int32_t one = 1, sum = 0;
-  CHECK_OK(wait(me.all->all_reduce(host_buffer(&one, 4), host_buffer(&sum, 4), {element::int32, reduction::sum})));
-  CHECK(sum == me.size);
-  CHECK_OK(me.messages->barrier(kSoon));
-  return 0;
-}
-
 const auto kNobody = [](int, std::uint32_t) { return false; };
 
 TEST(return_refusals, a_second_process_of_a_living_rank_is_turned_away_and_disturbs_nobody) {

@@ -62,12 +62,6 @@ int talk(const elastic_rank& me, bool is_device, std::uint64_t salt) {
 // and why is not known; so the lists of all tests do a few.
 bool is_long() { return std::getenv("PL_RETURN_LONG") != nullptr; }
 
-// Until one fails: the last rank is gone, or another one has noticed that.
-status until_a_loss(const elastic_rank& me) {
-  for (;;)
-    if (auto done = wait(me.all->barrier()); !done) return done;
-}
-
 struct way {
   const char* name;
   gpus layout = gpus::none;

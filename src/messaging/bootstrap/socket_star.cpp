@@ -10,7 +10,7 @@
 #include <map>
 #include <random>
 
-#include "base/clock.hpp"
+#include "base/attended_time.hpp"
 #include "base/text.hpp"
 #include "messaging/bootstrap/frame_stream.hpp"
 #include "messaging/bootstrap/peer_identity.hpp"
@@ -191,10 +191,10 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
     if (!made) return made.error();
     listener = *std::move(made);
   }
-  const std::uint64_t begin = monotonic_ns();
+  attended_time waiting_time;
   bool has_reported = false;
   while (!is_complete()) {
-    const std::uint64_t waited = monotonic_ns() - begin;
+    const std::uint64_t waited = waiting_time.look();
     if (waited > settings_.timeout_s * kSecond)
       return end(
           nullptr,
@@ -231,12 +231,12 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
 }
 
 result<unique_fd> reach_rank_0(const meeting& settings) {
-  const std::uint64_t begin = monotonic_ns();
+  attended_time waiting_time;
   bool has_reported = false;
   for (;;) {
     auto made = connect_to(settings.rendezvous, 1000);
     if (made) return made;
-    const std::uint64_t waited = monotonic_ns() - begin;
+    const std::uint64_t waited = waiting_time.look();
     if (waited > settings.timeout_s * kSecond)
       return failure{
           ETIMEDOUT,
@@ -278,8 +278,8 @@ result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& s
   if (auto sent = stream.send(head_of(settings, star_frame_kind::hello, settings.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + settings.rendezvous.text + " closed the connection: " + sent.error().message};
   bool is_known = false;
-  const std::uint64_t deadline = monotonic_ns() + settings.timeout_s * kSecond + kJoinGraceMs * std::uint64_t{1'000'000};
-  while (monotonic_ns() < deadline) {
+  attended_time waited;
+  while (!waited.has_reached(std::chrono::milliseconds(settings.timeout_s * 1000 + kJoinGraceMs))) {
     pollfd ready{stream.fd(), POLLIN, 0};
     poll(&ready, 1, kRetryMs);
     star_frame got;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/attended_time.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "messaging/bootstrap/rejoin_listener.hpp"
@@ -136,14 +137,14 @@ status star_exchange::spread(const byte_string& message) {
 result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byte> mine, bool is_limited) {
   parts_t parts(static_cast<std::size_t>(size()));
   parts[0] = byte_string(mine.begin(), mine.end());
-  const std::uint64_t begin = monotonic_ns();
-  std::uint64_t heartbeat = begin;
+  attended_time waited;
+  std::uint64_t heartbeat = monotonic_ns();
   while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
     if (auto event = channel_->receive(kHeartbeatMs)) {
       if (auto taken = take_part(std::move(*event), parts); !taken) return taken.error();
     }
     const std::uint64_t now = monotonic_ns();
-    if (is_limited && now - begin > timeout_ms_ * kMillisecond) return silent(parts);
+    if (is_limited && waited.has_reached(std::chrono::milliseconds(timeout_ms_))) return silent(parts);
     if (now - heartbeat < kHeartbeatMs * kMillisecond) continue;
     send_heartbeats(parts);
     heartbeat = now;
@@ -159,12 +160,12 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
       !sent && sent.code() == ETIMEDOUT)
     return failure{ETIMEDOUT, name_of(0) + " does not take what it is sent"};
   // Where the connection is gone, what rank 0 said before it went may still be waiting to be read.
-  std::uint64_t heard = monotonic_ns();
-  while (!is_limited || monotonic_ns() - heard < (timeout_ms_ + kSilenceGraceMs) * kMillisecond) {
+  attended_time unheard;
+  while (!is_limited || !unheard.has_reached(std::chrono::milliseconds(timeout_ms_ + kSilenceGraceMs))) {
     auto event = channel_->receive(kHeartbeatMs);
     if (!event) continue;
     if (event->is_lost) return lost(0, event->reason);
-    heard = monotonic_ns();
+    unheard = {};
     const auto head = message_head_of(event->data);
     if (!head) return failure{EPROTO, name_of(0) + " sent what no peerlane of this version sends"};
     if (head->kind == message_kind::heartbeat) continue;

@@ -32,6 +32,7 @@ class ucx_fabric final : public network {
   const port_list& ports() const noexcept override { return ports_; }
   void set_peer(int rank, byte_string address, const port_list& ports) override {
     auto& remote = peers_[static_cast<std::size_t>(rank)];
+    close(rank, true);  // of a process that ended while it came back, whose late packets were looked at
     remote.is_closed = remote.has_rdma_lane = false;
     remote.address = std::move(address);
     remote.ports = ports;
