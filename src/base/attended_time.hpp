@@ -18,15 +18,15 @@ class attended_time {
  public:
   static constexpr std::uint64_t kMaxStepNs = 2'000'000'000;
 
-  // Looks at the clock.
-  std::uint64_t look() noexcept {
+  // To be called once per second at least.
+  std::uint64_t measure() noexcept {
     const auto now = monotonic_ns();
     passed_ns_ += std::min(now - looked_ns_, kMaxStepNs);
     looked_ns_ = now;
     return passed_ns_;
   }
   bool has_reached(std::chrono::milliseconds limit) noexcept {
-    look();
+    measure();
     return passed_ms() >= limit;
   }
   // Until the last look.

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "arch/mmio.hpp"
+#include "base/attended_time.hpp"
 #include "base/clock.hpp"
-#include "base/deadline.hpp"
 #include "base/env.hpp"
 #include "base/text.hpp"
 #include "collectives/running.hpp"
@@ -362,8 +362,8 @@ bool operation::has_ended() const {
 status operation::wait(std::chrono::milliseconds limit) {
   constexpr unsigned kHot = 30;  // rounds before other processes may have the CPU
   constexpr unsigned kRoundsBetweenClocks = 16;
-  const bool has_limit = limit.count() >= 0;
-  const auto deadline = has_limit ? deadline_after_ms(limit.count()) : 0;
+  std::optional<attended_time> waited;
+  if (limit.count() >= 0) waited.emplace();
   unsigned idle = 0;
   for (unsigned rounds = 0;; ++rounds) {
     if (running_ == nullptr) return {};
@@ -374,7 +374,7 @@ status operation::wait(std::chrono::milliseconds limit) {
       if (running_->has_ended) return running_->outcome;
       if (idle % kRoundsBetweenLooks == kRoundsBetweenLooks - 1) owner_->look_for_notices();
     }
-    if (has_limit && rounds % kRoundsBetweenClocks == 0 && monotonic_ns() >= deadline)
+    if (waited && rounds % kRoundsBetweenClocks == 0 && waited->has_reached(limit))
       return failure{ETIMEDOUT, format("the collective has not ended within %lld ms; it goes on, so wait again or drop it",
                                        static_cast<long long>(limit.count()))};
     if (has_moved) continue;

@@ -84,9 +84,9 @@ status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, 
   for (;;) {
     if (std::optional<status> ended = done()) return *std::move(ended);
     if (waited && waited->has_reached(limit)) return not_within(limit);
-    std::optional<std::chrono::steady_clock::time_point> until;
-    if (waited) until = std::chrono::steady_clock::now() + std::min(limit - waited->passed_ms(), kLook);
-    context_.wake.wait(lock, until);
+    std::optional<std::chrono::steady_clock::time_point> wake_up;
+    if (waited) wake_up = std::chrono::steady_clock::now() + std::min(limit - waited->passed_ms(), kLook);
+    context_.wake.wait(lock, wake_up);
   }
 }
 

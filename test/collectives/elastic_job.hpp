@@ -4,8 +4,10 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <string>
@@ -123,6 +125,34 @@ class elastic_job {
     getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length);
     return ntohs(address.sin_port);
   }
+};
+
+template <class Condition>
+bool becomes_true(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + kSoon;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    usleep(1000);
+  }
+  return true;
+}
+
+// What one of the processes sets and another one waits for.
+class shared_flag {
+ public:
+  shared_flag()
+      : is_set_(new (mmap(nullptr, sizeof *is_set_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                    std::atomic<bool>(false)) {}
+  ~shared_flag() { munmap(is_set_, sizeof *is_set_); }
+  shared_flag(const shared_flag&) = delete;
+  shared_flag& operator=(const shared_flag&) = delete;
+  void set() { *is_set_ = true; }
+  bool await() const {
+    return becomes_true([&] { return is_set_->load(); });
+  }
+
+ private:
+  std::atomic<bool>* const is_set_;
 };
 
 // Until one fails: a rank is gone, or another one has noticed that.

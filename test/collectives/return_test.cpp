@@ -58,10 +58,6 @@ int talk(const elastic_rank& me, bool is_device, std::uint64_t salt) {
   return 0;
 }
 
-// By hand: PL_RETURN_LONG=1 return_test. Beside other work one return in some hundreds is not taken back within its 30 s,
-// and why is not known; so the lists of all tests do a few.
-bool is_long() { return std::getenv("PL_RETURN_LONG") != nullptr; }
-
 struct way {
   const char* name;
   gpus layout = gpus::none;
@@ -119,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(every_way, returns, testing::ValuesIn(kWays),
 
 // The last rank is killed in the middle of things and comes back, over and over. The others keep what they have.
 TEST_P(returns, many_times_after_kill_9_with_flat_holdings) {
-  const std::uint32_t cycles = !is_long() ? 4 : GetParam().has_two_hosts ? 10 : 30;
+  const std::uint32_t cycles = GetParam().has_two_hosts ? 10 : 30;
   auto job = make(3);
   EXPECT_EQ(
       job.run(
@@ -134,7 +130,7 @@ TEST_P(returns, many_times_after_kill_9_with_flat_holdings) {
             holdings early;
             for (auto process = me.process;; ++process) {
               if (const int line = talk(me, has_gpu(), process)) return line;
-              if (process == std::min(6u, cycles - 1)) early = holdings::now();
+              if (process == 6) early = holdings::now();
               if (process > cycles) break;
               if (is_mortal) {
                 // Something is under way in both directions, and something lies here that nobody has received.
@@ -193,8 +189,9 @@ TEST_P(returns, after_closing_in_order) {
 // A rank that is stopped has not failed. Once it is killed it has.
 TEST_P(returns, after_a_stop_and_kill_9) {
   auto job = make(2);
-  job.stopped = [](int, pid_t process) {
-    usleep(300'000);
+  shared_flag has_looked;
+  job.stopped = [&](int, pid_t process) {
+    has_looked.await();
     kill(process, SIGKILL);
   };
   EXPECT_EQ(job.run(
@@ -204,7 +201,9 @@ TEST_P(returns, after_a_stop_and_kill_9) {
                   if (me.process > 1) return 0;
                   if (me.rank == 1) return raise(SIGSTOP);
                   auto failed = me.messages->await_failure();
-                  CHECK(failed.wait(100ms).code() == ETIMEDOUT);
+                  const auto early = failed.wait(100ms);
+                  has_looked.set();
+                  CHECK(early.code() == ETIMEDOUT);
                   CHECK_OK(failed.wait(kSoon));
                   CHECK_OK(me.all->restore(kSoon));
                   return talk(me, has_gpu(), 2);
@@ -271,13 +270,13 @@ TEST_P(returns, messages_work_without_a_restore) {
 TEST_P(returns, after_dying_while_it_came_back) {
   auto job = make(3);
   const long span_us = GetParam().path == messenger_options::path_t::network || GetParam().has_two_hosts ? 60'000 : 15'000;
-  const std::uint32_t deaths = is_long() ? 12 : 4;
+  constexpr std::uint32_t kDeaths = 12;
   job.begins = [&](int rank, std::uint32_t process) {
-    if (rank == 2 && process > 1 && process <= deaths) die_in(span_us * process / deaths);
+    if (rank == 2 && process > 1 && process <= kDeaths) die_in(span_us * process / kDeaths);
   };
   EXPECT_EQ(job.run(
                 [&](const elastic_rank& me) {
-                  if (me.rank == 2 && me.process > 1 && me.process <= deaths) return raise(SIGKILL);  // it was too quick
+                  if (me.rank == 2 && me.process > 1 && me.process <= kDeaths) return raise(SIGKILL);  // it was too quick
                   if (me.process == 1) {
                     if (const int line = talk(me, has_gpu(), 1)) return line;
                     if (me.rank == 2) {
@@ -292,7 +291,7 @@ TEST_P(returns, after_dying_while_it_came_back) {
                   CHECK_OK(done);
                   return talk(me, has_gpu(), 2);
                 },
-                [&](int rank, std::uint32_t process) { return rank == 2 && process <= deaths; }),
+                [](int rank, std::uint32_t process) { return rank == 2 && process <= kDeaths; }),
             0);
 }
 

@@ -16,16 +16,6 @@ using messaging::kWholeTag;
 
 constexpr int kRanks = 3;
 
-template <class Condition>
-bool becomes_true(Condition condition) {
-  const auto end = std::chrono::steady_clock::now() + kSoon;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    usleep(1000);
-  }
-  return true;
-}
-
 // What the processes of a job and their launcher know of each other.
 struct job_state {
   std::array<std::atomic<pid_t>, kRanks> processes{};

@@ -194,7 +194,7 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   attended_time waiting_time;
   bool has_reported = false;
   while (!is_complete()) {
-    const std::uint64_t waited = waiting_time.look();
+    const std::uint64_t waited = waiting_time.measure();
     if (waited > settings_.timeout_s * kSecond)
       return end(
           nullptr,
@@ -236,7 +236,7 @@ result<unique_fd> reach_rank_0(const meeting& settings) {
   for (;;) {
     auto made = connect_to(settings.rendezvous, 1000);
     if (made) return made;
-    const std::uint64_t waited = waiting_time.look();
+    const std::uint64_t waited = waiting_time.measure();
     if (waited > settings.timeout_s * kSecond)
       return failure{
           ETIMEDOUT,
