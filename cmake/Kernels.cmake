@@ -1,10 +1,13 @@
 # Kernels: one source, two forms, both embedded in a static library.
 #
-#   pl_kernel_image(<target> SOURCES k.cu ...)
+#   pl_kernel_image(<target> SOURCES k.cu ... [DEVICE_RUNTIME k.cu ...])
 #
 # makes the static library <target>. For each k.cu it holds a fatbin (if an nvcc was found: the architectures of
 # PEERLANE_CUDA_ARCHS that this nvcc knows, and PTX of the lowest) and a shared object for the simulated GPU, and the
 # header k_image.hpp declares `const pl::cu::kernel_image& pl::kernels::k()`.
+#
+# Sources behind DEVICE_RUNTIME are linked with CUDA's device runtime, so they hold no PTX: on later generations of GPUs they
+# do not load. Where the toolkit has no libcudadevrt.a they have no fatbin.
 
 # ---- nvcc: the toolkit's, else a project-private one from PyPI -------------------------------------------------------
 file(GLOB pl_venv_nvcc ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
@@ -49,13 +52,36 @@ if(NOT PL_NVCC_FLAGS)
                  "and kernel benchmarks are then not available; the simulated GPU has them all.")
 endif()
 
+# The flags of sources that are linked with the device runtime: machine code alone.
+set(PL_NVCC_LINK_FLAGS "")
+if(PL_NVCC_FLAGS)
+  get_filename_component(pl_toolkit ${PEERLANE_NVCC} REALPATH)
+  get_filename_component(pl_toolkit ${pl_toolkit} DIRECTORY)
+  find_library(PL_CUDADEVRT NAMES libcudadevrt.a PATHS ${pl_toolkit}/../lib64 ${pl_toolkit}/../lib
+    ${pl_toolkit}/../targets/x86_64-linux/lib ${pl_toolkit}/../targets/sbsa-linux/lib NO_DEFAULT_PATH
+    DOC "CUDA's device runtime, for kernels that set the condition of a graph's node")
+  if(PL_CUDADEVRT)
+    get_filename_component(pl_devrt_dir ${PL_CUDADEVRT} DIRECTORY)
+    set(PL_NVCC_LINK_FLAGS -dlink -rdc=true -DPL_DEVICE_RUNTIME -L${pl_devrt_dir} -lcudadevrt)
+    foreach(arch IN LISTS pl_archs)
+      list(APPEND PL_NVCC_LINK_FLAGS -gencode arch=compute_${arch},code=sm_${arch})
+    endforeach()
+  else()
+    message(STATUS "GPU kernels: no libcudadevrt.a beside nvcc, so `peerlane async` has no graph-loop on a real GPU")
+  endif()
+endif()
+
 function(pl_kernel_image target)
-  cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEVICE_RUNTIME" ${ARGN})
   set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}.kernels)
   file(MAKE_DIRECTORY ${out})
   set(cuda_dir ${PROJECT_SOURCE_DIR}/src/cuda)
   set(glue "")
-  foreach(source IN LISTS ARG_SOURCES)
+  foreach(source IN LISTS ARG_SOURCES ARG_DEVICE_RUNTIME)
+    set(nvcc_flags "${PL_NVCC_FLAGS}")
+    if(source IN_LIST ARG_DEVICE_RUNTIME)
+      set(nvcc_flags "${PL_NVCC_LINK_FLAGS}")
+    endif()
     get_filename_component(stem ${source} NAME_WE)
     get_filename_component(source ${source} ABSOLUTE)
 
@@ -77,10 +103,10 @@ function(pl_kernel_image target)
 
     set(fatbin_asm "")
     set(fatbin_fields "nullptr, 0")
-    if(PL_NVCC_FLAGS)
+    if(nvcc_flags)
       set(fatbin ${out}/${stem}.fatbin)
       add_custom_command(OUTPUT ${fatbin}
-        COMMAND ${PEERLANE_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} ${PL_NVCC_FLAGS} -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
+        COMMAND ${PEERLANE_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} ${nvcc_flags} -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/include
                 -MD -MF ${fatbin}.d -MT ${fatbin} -o ${fatbin} -x cu ${source}
         DEPENDS ${source} ${cuda_dir}/kernel_device.cuh DEPFILE ${fatbin}.d
         COMMENT "GPU code of ${stem}" VERBATIM)
@@ -118,7 +144,7 @@ const cu::kernel_image& @stem@() {
     list(APPEND glue ${out}/${stem}_image.cpp)
   endforeach()
   add_library(${target} STATIC ${glue})
-  foreach(source IN LISTS ARG_SOURCES)
+  foreach(source IN LISTS ARG_SOURCES ARG_DEVICE_RUNTIME)
     get_filename_component(stem ${source} NAME_WE)
     add_dependencies(${target} ${target}_${stem}_host)
   endforeach()

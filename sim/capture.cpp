@@ -179,7 +179,8 @@ bool capture_node(const stream_entry& s, int type, const stream::action& work, c
   if (c == nullptr) return false;
   rc = state_of(*c);
   if (rc != code::success) return true;
-  const auto made = add_node_locked(*c->made, {nullptr, nullptr, type, s.ctx, work, external, s.target_stream->tails});
+  const auto made =
+      add_node_locked(*c->made, {nullptr, nullptr, type, s.ctx, work, external, s.target_stream->tails, {}, {}});
   s.target_stream->tails = {made->handle};
   return true;
 }

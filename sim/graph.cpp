@@ -30,10 +30,12 @@ struct plan {
   struct step {
     graph_node_ref node;
     std::vector<std::size_t> after;  // steps of other branches
+    std::shared_ptr<const plan> inside;
   };
   std::vector<step> steps;
   std::vector<std::vector<std::size_t>> branches;
   kept_objects objects;
+  std::vector<std::shared_ptr<condition>> conditions;  // also those of graphs inside
 };
 
 struct graph_exec {
@@ -51,7 +53,7 @@ handle_table<graph_exec, graph_exec_t, 11>& execs() {
 
 // A node continues the branch of the first node it depends on that nothing continues yet.
 std::shared_ptr<plan> make_plan(const graph& source) {
-  auto made = std::make_shared<plan>(plan{{}, {}, source.objects});
+  auto made = std::make_shared<plan>(plan{{}, {}, source.objects, source.conditions});
   std::unordered_map<graph_node_t, std::size_t> index;
   std::vector<std::size_t> branch_of;
   for (const auto& node : source.nodes) {
@@ -62,7 +64,11 @@ std::shared_ptr<plan> make_plan(const graph& source) {
           branch == made->branches.size() && made->branches[l].back() == index[before])
         branch = l;
     if (branch == made->branches.size()) made->branches.emplace_back();
-    plan::step step{node, {}};
+    plan::step step{node, {}, {}};
+    if (node->inside != nullptr) {
+      step.inside = make_plan(*node->inside);
+      made->conditions.insert(made->conditions.end(), step.inside->conditions.begin(), step.inside->conditions.end());
+    }
     for (const graph_node_t before : node->after)
       if (branch_of[index[before]] != branch) step.after.push_back(index[before]);
     made->branches[branch].push_back(step_index);
@@ -84,6 +90,17 @@ class run {
       if (node.external != nullptr)
         moments_[i] = node.type == graph_node_type::event_record ? node.external->make_latest() : node.external->current();
     }
+  }
+
+  // The launch begins: conditions get the values that it gives them.
+  void set_conditions() const {
+    for (const auto& each : plan_->conditions)
+      if (each->is_set_by_launch) each->value.store(each->launch_value, std::memory_order_release);
+  }
+
+  // All steps, one after the other in the order in which they were added, which no dependency contradicts.
+  void run_in_order() {
+    for (std::size_t i = 0; i < plan_->steps.size(); ++i) run_step(i);
   }
 
   void run_branch(std::size_t branch) {
@@ -108,6 +125,10 @@ class run {
     if (node.type == graph_node_type::event_record) order_stores(), moments_[step_index]->pass(monotonic_ns());
     else if (node.type == graph_node_type::event_wait) {
       if (moments_[step_index] != nullptr) moments_[step_index]->wait_unless(fate.stopped);
+    } else if (const auto& inside = plan_->steps[step_index].inside; inside != nullptr) {
+      if (node.repeats == nullptr) run(inside).run_in_order();
+      else
+        while (!fate.ended() && node.repeats->value.load(std::memory_order_acquire) != 0) run(inside).run_in_order();
     } else if (!fate.ended()) node.work();
     if (plan_->branches.size() > 1) order_stores();  // another branch may follow
   }
@@ -133,6 +154,21 @@ void start_branches(graph_exec& exec, const context_ref& ctx, const std::shared_
   out = std::make_shared<run>(graph_plan);
 }
 
+// A body takes nothing that needs more of the GPU than kernels and copies do: no memory operations, events, host functions.
+bool can_run_in_body(const graph& body) {
+  using namespace graph_node_type;
+  return std::all_of(body.nodes.begin(), body.nodes.end(), [](const graph_node_ref& node) {
+    const bool is_allowed = node->type == kernel || node->type == memcpy || node->type == memset || node->inside != nullptr;
+    return is_allowed && (node->inside == nullptr || can_run_in_body(*node->inside));
+  });
+}
+
+bool can_bodies_run(const graph& source) {
+  return std::all_of(source.nodes.begin(), source.nodes.end(), [](const graph_node_ref& node) {
+    return node->type != graph_node_type::conditional || can_run_in_body(*node->inside);
+  });
+}
+
 result_t instantiate(graph_exec_t* out, graph_t handle, unsigned long long flags) {
   constexpr unsigned long long kAutoFree = 1, kNodePriority = 8;  // change nothing here
   if (const auto rc = check_initialized(); rc != code::success) return rc;
@@ -141,6 +177,10 @@ result_t instantiate(graph_exec_t* out, graph_t handle, unsigned long long flags
   auto made = std::make_shared<graph_exec>();
   {
     const std::lock_guard lock(graph_mutex());
+    if (source->owner != nullptr) return code::invalid_value;
+    if (std::any_of(source->conditions.begin(), source->conditions.end(), [](const auto& each) { return !each->has_node; }))
+      return code::invalid_value;
+    if (!can_bodies_run(*source)) return code::not_supported;
     made->now = make_plan(*source);
   }
   *out = execs().insert(std::move(made));
@@ -168,6 +208,13 @@ bool end_graph(graph_t handle) {
   const auto ended = graphs().remove(handle);
   if (ended == nullptr) return false;
   nodes().remove_if([&](const graph_node& n) { return n.graph == handle; });
+  std::vector<graph_t> bodies;
+  {
+    const std::lock_guard lock(graph_mutex());
+    for (const auto& node : ended->nodes)
+      if (node->type == graph_node_type::conditional) bodies.push_back(node->inside->handle);
+  }
+  for (const graph_t body : bodies) end_graph(body);
   return true;
 }
 
@@ -190,6 +237,7 @@ PL_SIM_API cuGraphCreate(graph_t* out, unsigned flags) {
 PL_SIM_API cuGraphDestroy(graph_t handle) {
   if (const auto rc = check_initialized(); rc != code::success) return rc;
   if (is_being_captured(handle)) return code::invalid_value;
+  if (const auto found = find_graph(handle); found != nullptr && found->owner != nullptr) return code::invalid_value;
   return end_graph(handle) ? code::success : code::invalid_value;
 }
 
@@ -297,6 +345,7 @@ PL_SIM_API cuGraphLaunch(graph_exec_t handle, stream_t stream_handle) {
       s, graph_node_type::kernel,
       [started, before, branches = exec->branches, count = graph_plan->branches.size()] {
         if (before.target_stream != nullptr) before.target_stream->wait(before.position);
+        started->set_conditions();
         for (std::size_t branch = 1; branch < count; ++branch)
           branches[branch - 1]->submit(
               {}, [started, branch] { started->run_branch(branch); }, true);

@@ -6,10 +6,12 @@
 // All graphs, captures and executables are guarded by graph_mutex(), which is taken after a context's mutexes.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "cuda/graph_conditions.hpp"
 #include "sim/context.hpp"
 
 namespace pl::sim {
@@ -33,6 +35,15 @@ class kept_objects {
 };
 
 struct event;
+struct graph;
+
+// The value that decides whether a conditional node runs its body. Its address is the handle that kernels get.
+struct condition {
+  std::atomic<std::uint32_t> value{0};
+  std::uint32_t launch_value = 0;
+  bool is_set_by_launch = false;
+  bool has_node = false;  // under graph_mutex()
+};
 
 struct graph_node {
   graph_node_t handle = nullptr;
@@ -42,6 +53,9 @@ struct graph_node {
   stream::action work;
   std::shared_ptr<event> external;  // of a node that records or awaits one; `work` is then empty
   std::vector<graph_node_t> after;
+  std::shared_ptr<const struct graph>
+      inside;                          // of a node that holds a graph: a child as it was when it was added, or a body
+  std::shared_ptr<condition> repeats;  // of a WHILE node
 };
 using graph_node_ref = std::shared_ptr<const graph_node>;
 
@@ -49,6 +63,8 @@ struct graph {
   graph_t handle = nullptr;
   std::vector<graph_node_ref> nodes;  // in order of creation, so dependencies come first
   kept_objects objects;
+  std::vector<std::shared_ptr<condition>> conditions;
+  graph_t owner = nullptr;  // of a body: the graph that its node is in, which it ends with
 };
 
 // A new empty graph in the table of graphs.

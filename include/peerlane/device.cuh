@@ -11,8 +11,8 @@
 // Every function of thread scope may be called by any thread, in divergent code. The forms _warp and _block are called by
 // all threads of a warp or block with the same arguments: what these threads have written before is part of the transfer;
 // the answer is every thread's in a warp and thread 0's in a block (0 for the others). Answers: a ticket, at least 1, or an
-// error (peerlane_device_error, negative). All waits end within the ring's time-out. After ETIMEDOUT, EIO or ESHUTDOWN a
-// ring takes nothing any more.
+// error (peerlane_device_error, negative). All waits end within the ring's time-out. After EIO, ECONNRESET, ESHUTDOWN, or
+// the ETIMEDOUT of a post, a ring takes nothing any more.
 //
 // A thread that has a ring for itself (own) posts without atomics, which takes the least time.
 //
@@ -229,9 +229,16 @@ PEERLANE_DEVICE_FN int take_tickets(const peerlane_device_ring& ring, unsigned c
   return wait_completed(ring, freed, true);
 }
 
+// Whether this ring carries out such a segment: remote windows need the thread of the host, and memory of this process.
+PEERLANE_DEVICE_FN bool can_carry(const peerlane_device_ring& ring, const segment& made) {
+  if (((made.destination | made.source | made.signal) & PEERLANE_DEVICE_REMOTE_BASE) == 0) return true;
+  return ring.by_proxy != 0 && (made.destination & made.source & PEERLANE_DEVICE_REMOTE_BASE) == 0;
+}
+
 // `is_system`: what the caller wrote before may lie outside of this GPU's memory.
 PEERLANE_DEVICE_FN long long post(const peerlane_device_ring& ring, const segment& made, bool is_system) {
   unsigned long long before = 0;
+  if (!can_carry(ring, made)) return PEERLANE_DEVICE_EINVAL;
   if (const int code = take_tickets(ring, 1, before)) return code;
   const unsigned ticket = static_cast<unsigned>(before + 1);
   write_segment(ring, ticket, made);
@@ -384,6 +391,7 @@ PEERLANE_DEVICE_FN void give_back(const owned_ring& mine) {
 namespace detail {
 PEERLANE_DEVICE_FN long long post(owned_ring& mine, const segment& made, bool is_system) {
   const unsigned ticket = static_cast<unsigned>(mine.last + 1), freed = ticket - mine.ring.count;
+  if (!can_carry(mine.ring, made)) return PEERLANE_DEVICE_EINVAL;
   if (is_before(mine.completed, freed)) {
     if (const int code = wait_completed(mine.ring, freed, true)) return code;
     mine.completed = poll_progress(mine.ring).completed;
@@ -427,7 +435,8 @@ PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const pe
                                       unsigned long long destination_offset, const peerlane_device_window& source,
                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
   detail::segment made;
-  const int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags);
+  int code = detail::make_copy(made, destination, destination_offset, source, source_offset, bytes, flags);
+  if (code == 0 && !detail::can_carry(ring, made)) code = PEERLANE_DEVICE_EINVAL;
   if (port::is_any(code != 0)) return code != 0 ? code : PEERLANE_DEVICE_EINVAL;
   const bool is_system = port::is_any(source.is_outside != 0);
   const bool has_pairs = port::warp_threads() > 1;

@@ -29,6 +29,7 @@
 #define PEERLANE_DEVICE_H
 
 #include <peerlane/buffer.h>
+#include <peerlane/communicator.h>
 #include <peerlane/device_types.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +48,9 @@ struct peerlane_device_options {
   uint32_t segments;      /**< Posted and not done in a ring: a power of two, 64 to 4096; default 4096. */
   uint32_t yields;        /**< 1: rings that wait for kernels leave their engine to others meanwhile, and react later. */
   uint64_t timeout_ns;    /**< Longest wait inside a call of a kernel, in nanoseconds; default 2 s. */
+  uint32_t by_proxy;      /**< 1: a thread of the host carries out what kernels post, also where a copy engine could.
+                               Remote windows need it. */
+  uint32_t reserved;      /**< 0 */
 };
 
 /**
@@ -94,6 +98,25 @@ int peerlane_device_add_window(peerlane_device_t device, struct peerlane_buffer 
                                struct peerlane_device_window* window);
 
 /**
+ * @brief Makes a window of memory that another rank exposes (peerlane_comm_expose(), peerlane_comm_allocate()), on this host
+ *        or another one.
+ *
+ * Kernels put, get and signal; they wait for words in windows of their own memory. The thread of the rings hands what they
+ * post to the communicator, as peerlane_comm_put() and _get(): who carries it out at the other rank is said there. That
+ * rank's communicator makes progress inside its calls or by a thread of its own (peerlane_comm_options.progress_thread); so
+ * while it waits for its GPU it needs the thread. If the rank is gone, or its window has ended, the ring ends: kernels get
+ * PEERLANE_DEVICE_ECONNRESET or PEERLANE_DEVICE_EIO.
+ *
+ * @param comm    not closed before the window is released, or the device closed.
+ * @param key     copied.
+ * @param window  written; its `address` is 0. Valid until peerlane_device_release_window().
+ * @return 0; ENOTSUP: copy engines carry out these rings: open others with peerlane_device_options.by_proxy; EINVAL: no such
+ *         rank, or a key of no bytes; ENOSYS: libpeerlane was built without UCX's headers.
+ */
+int peerlane_device_add_remote_window(peerlane_device_t device, peerlane_comm_t comm, const struct peerlane_window_key* key,
+                                      struct peerlane_device_window* window);
+
+/**
  * @brief Releases a window. Waits until what was posted before is done, at most the time-out. A put or get that is posted
  *        later ends its ring: kernels get PEERLANE_DEVICE_EIO, and peerlane_device_get_ring_state() has the address.
  *
@@ -128,7 +151,7 @@ struct peerlane_device_ring_state {
   size_t struct_bytes; /**< Set it to sizeof before the call: fields that come later are not written. */
   uint64_t posted;     /**< Segments that kernels have taken. */
   uint64_t completed;  /**< Segments that the engine has done. */
-  int32_t error;       /**< 0: it works; else why it takes nothing any more: EIO, ETIMEDOUT, ESHUTDOWN. */
+  int32_t error;       /**< 0: it works; else why it takes nothing any more: EIO, ECONNRESET, ETIMEDOUT, ESHUTDOWN. */
   uint32_t by_proxy;   /**< 1: no DMA channels could be had, and a thread of the host carries out what kernels post. */
 };
 

@@ -30,6 +30,7 @@ struct device_options {
   std::uint32_t segments = 4096;
   bool yields = false;
   std::chrono::nanoseconds timeout = std::chrono::seconds(2);
+  bool by_proxy = false;  // a thread of the host carries out what kernels post; remote windows need it
 };
 
 struct device_ring_state {
@@ -49,6 +50,7 @@ class device_rings {
     given.segments = options.segments;
     given.yields = options.yields ? 1u : 0u;
     given.timeout_ns = static_cast<std::uint64_t>(options.timeout.count());
+    given.by_proxy = options.by_proxy ? 1u : 0u;
     device_rings made;
     if (const int code = peerlane_device_open(&given, &made.handle_)) return failure{code, peerlane_last_error()};
     return made;
@@ -72,6 +74,13 @@ class device_rings {
   result<device_window> add_window(const buffer& memory) const {
     device_window out{};
     if (const int code = peerlane_device_add_window(handle_, memory, &out)) return failure{code, peerlane_last_error()};
+    return out;
+  }
+  // Memory that another rank exposes; communicator::get() is the handle. It is closed after the window is released.
+  result<device_window> add_remote_window(peerlane_comm_t comm, const peerlane_window_key& key) const {
+    device_window out{};
+    if (const int code = peerlane_device_add_remote_window(handle_, comm, &key, &out))
+      return failure{code, peerlane_last_error()};
     return out;
   }
   status release_window(const device_window& window) const {

@@ -28,24 +28,31 @@ struct peerlane_device_window {
   unsigned long long dma;        /**< The engine's. */
   unsigned long long size_bytes; /**< Puts and gets outside of it are refused. */
   unsigned is_outside;           /**< Not 0: not in the memory of the rings' GPU, so what kernels write there takes longer.
-                                      PEERLANE_DEVICE_ON_PEER: in another GPU's, and puts there are always flushed. */
+                                      PEERLANE_DEVICE_ON_PEER: in another GPU's, and puts there are always flushed.
+                                      PEERLANE_DEVICE_ON_REMOTE: in another process, perhaps of another host. */
   unsigned reserved;
 };
 
 /** `is_outside` of a window; 0: in the memory of the rings' GPU. */
 enum peerlane_device_place {
-  PEERLANE_DEVICE_ON_HOST = 1, /**< Host memory. */
-  PEERLANE_DEVICE_ON_PEER = 2  /**< Another GPU's. */
+  PEERLANE_DEVICE_ON_HOST = 1,  /**< Host memory. */
+  PEERLANE_DEVICE_ON_PEER = 2,  /**< Another GPU's. */
+  PEERLANE_DEVICE_ON_REMOTE = 3 /**< Another process's, which messages reach: for rings with by_proxy. */
 };
+
+/* `dma` of remote windows: from here on, where no memory lies. */
+#define PEERLANE_DEVICE_REMOTE_BASE 0x4000000000000000ull
 
 /** What device functions answer instead of a ticket: errno values, negated. */
 enum peerlane_device_error {
-  PEERLANE_DEVICE_EIO = -5,         /**< The GPU has ended the ring: peerlane_device_ring_state() says why. */
-  PEERLANE_DEVICE_EBUSY = -16,      /**< Others are posting into the ring that one thread wants for itself. */
-  PEERLANE_DEVICE_EINVAL = -22,     /**< More than 2 GiB in one call, or a word that is not aligned. */
-  PEERLANE_DEVICE_ERANGE = -34,     /**< Not inside the window. */
-  PEERLANE_DEVICE_ESHUTDOWN = -108, /**< The host has closed the ring. */
-  PEERLANE_DEVICE_ETIMEDOUT = -110  /**< Not within the ring's time-out. */
+  PEERLANE_DEVICE_EIO = -5,          /**< The GPU has ended the ring: peerlane_device_ring_state() says why. */
+  PEERLANE_DEVICE_EBUSY = -16,       /**< Others are posting into the ring that one thread wants for itself. */
+  PEERLANE_DEVICE_EINVAL = -22,      /**< More than 2 GiB in one call, a word that is not aligned, or a remote window and a
+                                          ring of a copy engine's, or two remote windows. */
+  PEERLANE_DEVICE_ERANGE = -34,      /**< Not inside the window. */
+  PEERLANE_DEVICE_ECONNRESET = -104, /**< The process of a remote window is gone. This ring has ended. */
+  PEERLANE_DEVICE_ESHUTDOWN = -108,  /**< The host has closed the ring. */
+  PEERLANE_DEVICE_ETIMEDOUT = -110   /**< Not within the ring's time-out. */
 };
 
 /** How a put or get behaves, to be combined. */

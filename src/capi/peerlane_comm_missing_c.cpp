@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces the implementation of peerlane/communicator.h, peerlane/collectives.h and peerlane/triggered.h in builds without
-// UCX's headers: the same symbols, so that programs link and load, and ENOSYS from each. The header is not included, because
-// one body serves every signature.
+// Replaces the implementation of peerlane/communicator.h, peerlane/collectives.h, peerlane/triggered.h, and of one call of
+// peerlane/device.h, in builds without UCX's headers: the same symbols, so that programs link and load, and ENOSYS from
+// each. The header is not included, because one body serves every signature.
 #include <array>
 
 #include "capi/capi_call.hpp"
@@ -98,5 +98,6 @@ PL_MISSING(peerlane_stream_reduce_scatter)
 PL_MISSING(peerlane_stream_all_gather)
 PL_MISSING(peerlane_stream_all_to_all)
 PL_MISSING(peerlane_stream_barrier)
+PL_MISSING(peerlane_device_add_remote_window)
 
 #undef PL_MISSING

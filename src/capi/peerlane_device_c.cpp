@@ -7,37 +7,20 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "capi/capi_call.hpp"
-#include "capi/open_table.hpp"
+#include "capi/open_device.hpp"
 #include "cuda/pointer.hpp"
-#include "device/session.hpp"
-
-namespace pl {
-struct open_device {
-  const cu::driver_table* cuda = nullptr;
-  std::unique_ptr<device::session> rings;
-};
-}  // namespace pl
-
-struct peerlane_device : pl::open_slot<pl::open_device> {};
 
 namespace {
 
 using pl::fail;
 using pl::kNullPointer;
 using pl::open_device;
+using pl::with_device;
 
 pl::open_table<peerlane_device, 64> g_devices;
 
 constexpr const char* kForeignDevice =
     "the rings belong to another process (made before fork): open some in this process, after the fork";
-
-open_device* device_of(peerlane_device_t handle, int& code) noexcept { return g_devices.find(handle, kForeignDevice, code); }
-
-template <class Act>
-int with_device(peerlane_device_t handle, Act&& act) {
-  return pl::with_open(handle, device_of, act);
-}
 
 pl::result<std::unique_ptr<open_device>> open_device_with(const peerlane_device_options* options) {
   peerlane_device_options given{};
@@ -48,6 +31,7 @@ pl::result<std::unique_ptr<open_device>> open_device_with(const peerlane_device_
   }
   if (given.device_ordinal < 0) return pl::failure{EINVAL, "device_ordinal is negative: devices count from 0"};
   if (given.yields > 1) return pl::failure{EINVAL, "yields is neither 0 nor 1"};
+  if (given.by_proxy > 1) return pl::failure{EINVAL, "by_proxy is neither 0 nor 1"};
   const auto cuda = pl::cu::driver();
   if (!cuda) return cuda.error();
   if (auto ready = pl::cu::initialize(**cuda); !ready) return ready.error();
@@ -57,6 +41,7 @@ pl::result<std::unique_ptr<open_device>> open_device_with(const peerlane_device_
   if (given.segments != 0) wanted.ring.segments = given.segments;
   if (given.timeout_ns != 0) wanted.ring.timeout_ns = given.timeout_ns;
   wanted.ring.yields = given.yields != 0;
+  if (given.by_proxy != 0) wanted.backend = pl::device::ring_backend::proxy;
   auto opened = pl::device::session::open(**cuda, wanted);
   if (!opened) return opened.error();
   auto made = std::make_unique<open_device>();
@@ -71,6 +56,10 @@ int check_index(const open_device& opened, std::uint32_t index) {
 }
 
 }  // namespace
+
+pl::open_device* pl::device_of(peerlane_device_t handle, int& code) noexcept {
+  return g_devices.find(handle, kForeignDevice, code);
+}
 
 PL_EXPORT int peerlane_device_open(const struct peerlane_device_options* options, peerlane_device_t* device) try {
   const pl::errno_keeper keeper;

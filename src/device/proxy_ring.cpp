@@ -35,11 +35,11 @@ struct proxy_ring::commands {
 };
 
 result<std::unique_ptr<proxy_ring>> proxy_ring::open(const copy::gpu_context& context,
-                                                     const dma::device_ring_options& options, memory_check is_window) {
+                                                     const dma::device_ring_options& options, window_search find_window) {
   if (auto good = dma::check_segments(options.segments); !good) return good.error();
   if (context.cuda->cuStreamWriteValue32_v2 == nullptr)
     return failure{ENOTSUP, "this CUDA driver has no stream memory operations (cuStreamWriteValue32)"};
-  std::unique_ptr<proxy_ring> made(new proxy_ring(context, options, std::move(is_window)));
+  std::unique_ptr<proxy_ring> made(new proxy_ring(context, options, std::move(find_window)));
   if (status done = made->set_up(); !done) return done.error();
   return made;
 }
@@ -77,24 +77,27 @@ proxy_ring::~proxy_ring() {
   if (control_ != 0) static_cast<void>(context_.cuda->cuMemFree_v2(control_));
 }
 
+// The next segment, once a thread has written it.
+const std::uint32_t* proxy_ring::next_segment() const {
+  const auto ticket = static_cast<std::uint32_t>(taken_ + 1);
+  const auto* const segment = reinterpret_cast<const std::uint32_t*>(
+      segments_.data() + std::size_t{ticket & (options_.segments - 1)} * PEERLANE_DEVICE_SEGMENT_BYTES);
+  return __atomic_load_n(segment + PEERLANE_DEVICE_MARK_AT / 4, __ATOMIC_ACQUIRE) == ticket ? segment : nullptr;
+}
+
 bool proxy_ring::refill() {
   const std::lock_guard hold(mutex_);
   if (reason_) return false;
   auto use = copy::context_use::enter(context_);
   if (!use) return false;
   const std::uint64_t before = taken_;
-  while (taken_ - before < kMaxAtOnce) {
-    const auto ticket = static_cast<std::uint32_t>(taken_ + 1);
-    const auto* const place = reinterpret_cast<const std::uint32_t*>(
-        segments_.data() + std::size_t{ticket & (options_.segments - 1)} * PEERLANE_DEVICE_SEGMENT_BYTES);
-    if (__atomic_load_n(place + PEERLANE_DEVICE_MARK_AT / 4, __ATOMIC_ACQUIRE) != ticket) break;
-    if (status done = carry_out(place, ticket); !done) {
-      end({EIO, done.error().message}, stream_);  // kernels learn of it behind what was right
-      return true;
-    }
-    ++taken_;
+  if (status done = carry_out(); !done) {
+    remote_.drop();
+    const int code = done.code() == ECONNRESET ? ECONNRESET : EIO;
+    end({code, done.error().message}, stream_);  // kernels learn of it behind what was right
+    return true;
   }
-  if (taken_ != before) return true;
+  if (taken_ != before || !steps_.empty() || !remote_.is_empty()) return true;
   const std::uint64_t now_ns = monotonic_ns();
   if (now_ns - last_look_ns_ < kLookNs) return false;
   last_look_ns_ = now_ns;
@@ -104,9 +107,26 @@ bool proxy_ring::refill() {
   return false;
 }
 
+status proxy_ring::carry_out() {
+  const std::uint64_t before = taken_;
+  if (const auto idle = is_remote_idle(); !idle) return idle.error();
+  for (;;) {
+    while (!steps_.empty()) {
+      const auto taken = take(steps_.front());
+      if (!taken) return taken.error();
+      if (*taken == progress::waits) return {};
+      steps_.pop_front();
+    }
+    const auto* const segment = taken_ - before < kMaxAtOnce ? next_segment() : nullptr;
+    if (segment == nullptr) return {};
+    if (status done = read_segment(segment, static_cast<std::uint32_t>(taken_ + 1)); !done) return done;
+    ++taken_;
+  }
+}
+
 // Methods until a launch: what device.cuh writes. From a copy: once the segment counts as done, kernels write the next one
 // there.
-status proxy_ring::carry_out(const std::uint32_t* segment, std::uint32_t ticket) {
+status proxy_ring::read_segment(const std::uint32_t* segment, std::uint32_t ticket) {
   std::uint32_t words[PEERLANE_DEVICE_SEGMENT_WORDS];
   std::memcpy(words, segment, sizeof words);
   commands now;
@@ -117,8 +137,7 @@ status proxy_ring::carry_out(const std::uint32_t* segment, std::uint32_t ticket)
     const std::uint32_t header = words[i], count = header >> 16 & 0x1fff, first = header & 0xfff;
     if (header >> 29 == 4 && first < commands::kRegisters) {
       now.registers[first] = count;  // the value
-      if (first != dma::method::kLaunch >> 2) continue;
-      if (status done = launch(now, count); !done) return done;
+      if (first == dma::method::kLaunch >> 2) add_steps(now, count);
     } else if (header >> 29 == 1 && i + count < PEERLANE_DEVICE_SEGMENT_WORDS && first + count <= commands::kRegisters) {
       std::memcpy(&now.registers[first], words + i + 1, count * sizeof(std::uint32_t));
       i += count;
@@ -129,37 +148,93 @@ status proxy_ring::carry_out(const std::uint32_t* segment, std::uint32_t ticket)
   return {};
 }
 
-status proxy_ring::launch(commands& now, std::uint32_t flags) {
+void proxy_ring::add_steps(const commands& now, std::uint32_t flags) {
   using namespace dma::method;
-  const auto& cuda = *context_.cuda;
   if ((flags & 3) != dma::launch::kNone) {
-    const std::uint64_t destination = now.address(kSourceHigh + 8), source = now.address(kSourceHigh);
+    const std::uint64_t destination = now.address(kSourceHigh + 8);
     const std::uint64_t bytes = now.at(kLineLength);
-    if ((flags & dma::launch::kRemap) != 0) {
-      if (status done = write_word(destination, now.at(kRemapConstantA)); !done) return done;
-    } else if (bytes != 0) {
-      for (const std::uint64_t one : {destination, source})
-        if (status known = check(one, bytes); !known) return known;
-      if (const auto rc = cuda.cuMemcpyAsync(destination, source, bytes, stream_); rc != cu::error_code::success)
-        return cu::make_error(cuda, rc, "a copy that a kernel has posted");
-    }
+    const bool is_ordered = (flags & 3) == dma::launch::kNotPipelined;
+    if ((flags & dma::launch::kRemap) != 0) steps_.push_back({destination, 0, 0, now.at(kRemapConstantA), true});
+    else if (bytes != 0) steps_.push_back({destination, now.address(kSourceHigh), bytes, 0, is_ordered});
   }
-  if ((flags & dma::launch::kReleaseWord) == 0) return {};
-  return write_word(now.address(kSemaphoreAddressHigh), now.at(kSemaphoreAddressHigh + 8));
+  if ((flags & dma::launch::kReleaseWord) != 0)
+    steps_.push_back({now.address(kSemaphoreAddressHigh), 0, 0, now.at(kSemaphoreAddressHigh + 8), true});
+}
+
+result<proxy_ring::progress> proxy_ring::take(const step& now) { return now.bytes != 0 ? copy(now) : set_word(now); }
+
+result<proxy_ring::progress> proxy_ring::copy(const step& now) {
+  auto destination = find(now.destination, now.bytes), source = find(now.source, now.bytes);
+  if (!destination) return destination.error();
+  if (!source) return source.error();
+  if (destination->remote != nullptr || source->remote != nullptr) return copy_remote(now, *destination, *source);
+  if (const auto idle = is_remote_idle(); !idle || !*idle) return idle ? result(progress::waits) : idle.error();
+  const auto& cuda = *context_.cuda;
+  if (const auto rc = cuda.cuMemcpyAsync(now.destination, now.source, now.bytes, stream_); rc != cu::error_code::success)
+    return cu::make_error(cuda, rc, "a copy that a kernel has posted");
+  has_local_ = true;
+  return progress::done;
+}
+
+result<proxy_ring::progress> proxy_ring::copy_remote(const step& now, const place& destination, const place& source) {
+  if (destination.remote != nullptr && source.remote != nullptr)
+    return failure{EIO, "a ring for kernels: a put from one remote window to another: go by memory of this process"};
+  if (!is_local_idle()) return progress::waits;
+  if (now.is_ordered || !remote_.has_room()) {
+    const auto idle = is_remote_idle();
+    if (!idle) return idle.error();
+    if (now.is_ordered ? !*idle : !remote_.has_room()) return progress::waits;
+  }
+  remote_.add(destination.remote != nullptr ? destination.remote->put(destination.address, source.address, now.bytes)
+                                            : source.remote->get(source.address, destination.address, now.bytes));
+  return progress::done;
+}
+
+result<proxy_ring::progress> proxy_ring::set_word(const step& now) {
+  const bool is_count = now.destination == handle_.completed;
+  if (is_count && !remote_.is_empty()) return remote_.count_behind_last(now.value), progress::done;
+  const auto is_behind_all = is_remote_idle();
+  if (!is_behind_all) return is_behind_all.error();
+  if (!*is_behind_all) return progress::waits;
+  const auto target = find(now.destination, sizeof now.value);
+  if (!target) return target.error();
+  if (target->remote != nullptr) {
+    if (!is_local_idle()) return progress::waits;
+    remote_.add(target->remote->put_word(target->address, now.value));
+    return progress::done;
+  }
+  if (status done = write_word(now.destination, now.value); !done) return done.error();
+  has_local_ = has_local_ || !is_count;
+  return progress::done;
+}
+
+result<bool> proxy_ring::is_remote_idle() {
+  const auto done = remote_.poll();
+  if (!done) return done.error();
+  if (*done)
+    if (status counted = write_word(handle_.completed, **done); !counted) return counted.error();
+  return remote_.is_empty();
+}
+
+bool proxy_ring::is_local_idle() {
+  if (!has_local_) return true;
+  const cu::relaxed_capture beside_captures(*context_.cuda);
+  has_local_ = context_.cuda->cuStreamQuery(stream_) == cu::error_code::not_ready;
+  return !has_local_;
 }
 
 // Behind all copies before it.
 status proxy_ring::write_word(std::uint64_t address, std::uint32_t value) {
-  if (status known = check(address, sizeof value); !known) return known;
   const auto rc = context_.cuda->cuStreamWriteValue32_v2(stream_, address, value, cu::write_value::standard);
   if (rc != cu::error_code::success) return cu::make_error(*context_.cuda, rc, "a word that a kernel has posted");
   return {};
 }
 
-status proxy_ring::check(std::uint64_t address, std::uint64_t bytes) const {
+result<proxy_ring::place> proxy_ring::find(std::uint64_t address, std::uint64_t bytes) const {
   const bool is_own = address >= control_ && bytes <= PEERLANE_DEVICE_CONTROL_BYTES &&
                       address - control_ <= PEERLANE_DEVICE_CONTROL_BYTES - bytes;
-  if (is_own || is_window_(address, bytes)) return {};
+  if (is_own) return place{address, nullptr};
+  if (auto found = find_window_(address, bytes)) return *std::move(found);
   return failure{EIO, format("a ring for kernels: a put of %llu bytes at 0x%llx, which no window has: it was released",
                              static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address))};
 }
@@ -206,6 +281,7 @@ void proxy_ring::close() noexcept {
   const auto before = reason_;
   end({ESHUTDOWN, "a ring for kernels: it has been closed"}, questions_);
   if (before) reason_ = before;
+  remote_.drop();  // which may take longer than kernels should wait
   static_cast<void>(context_.cuda->cuStreamSynchronize(stream_));
 }
 

@@ -18,7 +18,6 @@
 #include "base/text.hpp"
 #include "copy/host_memory.hpp"
 #include "cuda/pointer.hpp"
-#include "device/proxy_ring.hpp"
 #include "map/device_range.hpp"
 #include "os/blocked_signals.hpp"
 
@@ -141,20 +140,20 @@ status session::open_rings() {
       if (status done = open_channel_ring(made, engines_[i]); !done) return done;
       continue;
     }
-    auto opened = proxy_ring::open(context_, options_.ring, [this](std::uint64_t address, std::uint64_t bytes) {
-      return is_in_window(address, bytes);
-    });
+    auto opened = proxy_ring::open(
+        context_, options_.ring, [this](std::uint64_t address, std::uint64_t bytes) { return find_place(address, bytes); });
     if (!opened) return opened.error();
     made.queue = std::move(*opened);
   }
   return {};
 }
 
-bool session::is_in_window(std::uint64_t address, std::uint64_t bytes) const {
+std::optional<proxy_ring::place> session::find_place(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard hold(mutex_);
   for (const auto& [begin, window] : windows_)
-    if (address >= begin && bytes <= window.size_bytes && address - begin <= window.size_bytes - bytes) return true;
-  return false;
+    if (address >= begin && bytes <= window.size_bytes && address - begin <= window.size_bytes - bytes)
+      return proxy_ring::place{window.memory + (address - begin), window.remote};
+  return std::nullopt;
 }
 
 // Device memory in one allocation; without channels of this GPU only.
@@ -265,6 +264,29 @@ result<peerlane_device_window> session::add_window(std::uint64_t address, std::u
   peerlane_device_window out{};
   out.size_bytes = size_bytes;
   if (status done = bind_window(made, address, size_bytes, out); !done) return done.error();
+  made.memory = address;
+  return keep(std::move(made), out);
+}
+
+// Addresses that no memory has stand for its bytes, apart from each other's by a page.
+result<peerlane_device_window> session::add_remote(std::shared_ptr<remote_target> reached) {
+  if (source_)
+    return failure{
+        ENOTSUP,
+        "copy engines carry out what kernels post into these rings, and they reach no other host: open rings that "
+        "a thread carries out (by_proxy, or PEERLANE_DEVICE_RINGS=proxy)"};
+  constexpr std::uint64_t kPage = 4096, kMaxBytes = 1ull << 60;
+  open_window made;
+  peerlane_device_window out{};
+  out.size_bytes = reached->size_bytes();
+  out.is_outside = PEERLANE_DEVICE_ON_REMOTE;
+  if (out.size_bytes > kMaxBytes) return failure{EINVAL, "a remote window of more than 2^60 bytes"};
+  made.remote = std::move(reached);
+  {
+    const std::lock_guard hold(mutex_);
+    out.dma = next_remote_;
+    next_remote_ += align_down(out.size_bytes + 2 * kPage - 1, kPage);
+  }
   return keep(std::move(made), out);
 }
 
@@ -279,6 +301,7 @@ result<peerlane_device_window> session::add_shared(const dma::shared_region& sha
     auto use = copy::context_use::enter(context_);
     if (!use) return use.error();
     if (status done = bind_pages(made, begin, begin + opened->size_bytes(), out); !done) return done.error();
+    made.memory = begin;
     made.shared = std::move(*opened);
   } else if (!source_) {
     return failure{ENOTSUP, "GPU memory of another process is not reached without DMA channels: " + why_proxy_};

@@ -27,6 +27,8 @@
 
 #include "copy/channel_source.hpp"
 #include "copy/gpu_context.hpp"
+#include "device/proxy_ring.hpp"
+#include "device/remote_target.hpp"
 #include "dma/completion_event.hpp"
 #include "dma/device_ring.hpp"
 #include "dma/kernel_ring.hpp"
@@ -79,6 +81,8 @@ class session {
   result<peerlane_device_window> add_window(std::uint64_t address, std::uint64_t size_bytes);
   // Memory of another process (shared_region.hpp), which kernels of this process do not reach.
   result<peerlane_device_window> add_shared(const dma::shared_region& shared);
+  // Memory that only messages reach: `address` is 0, so kernels put, get and signal. ENOTSUP: the rings are copy engines'.
+  result<peerlane_device_window> add_remote(std::shared_ptr<remote_target> reached);
   // For another process: GPU memory. The descriptor stands for all of its memory object.
   result<dma::shared_region> share(const peerlane_device_window& window) const;
   // The same of any memory of this GPU: `offset` of it in the region, which is of whole 64 KiB and may hold neighbours.
@@ -111,6 +115,8 @@ class session {
     dma::shared_host shared;
     dma::region host;  // ends before what it lies in, as do
     std::shared_ptr<const registration> pages;
+    std::shared_ptr<remote_target> remote;
+    std::uint64_t memory = 0;  // where it begins for this process; of a remote window 0
     std::uint64_t size_bytes = 0;
   };
 
@@ -119,7 +125,7 @@ class session {
   status open_rings();
   status bind_pages(open_window& made, std::uint64_t begin, std::uint64_t end, peerlane_device_window& out) const;
   std::multimap<std::uint64_t, open_window>::iterator find_open(const peerlane_device_window& window);
-  bool is_in_window(std::uint64_t address, std::uint64_t bytes) const;
+  std::optional<proxy_ring::place> find_place(std::uint64_t address, std::uint64_t bytes) const;
   void choose_engines();
   void open_events();
   std::chrono::microseconds nap(std::uint64_t idle_ns) const;
@@ -138,6 +144,7 @@ class session {
   std::vector<open_ring> rings_;
   mutable std::mutex mutex_;
   std::multimap<std::uint64_t, open_window> windows_;           // by the address of who carries out
+  std::uint64_t next_remote_ = PEERLANE_DEVICE_REMOTE_BASE;     // address of the next remote window
   std::vector<std::unique_ptr<dma::completion_event>> events_;  // of the rings' engines; none: no interrupts
   unique_fd stop_;
   std::vector<pollfd> sleeps_for_;  // `stop_` and the events

@@ -12,6 +12,7 @@
 #endif
 
 #include "cuda/driver_abi.hpp"
+#include "cuda/graph_conditions.hpp"
 
 #if defined(PL_CUDA_HEADER) && CUDA_VERSION >= 13000
 
@@ -214,9 +215,14 @@ SAME_VALUE(graph_node_type::kernel, CU_GRAPH_NODE_TYPE_KERNEL);
 SAME_VALUE(graph_node_type::memcpy, CU_GRAPH_NODE_TYPE_MEMCPY);
 SAME_VALUE(graph_node_type::memset, CU_GRAPH_NODE_TYPE_MEMSET);
 SAME_VALUE(graph_node_type::host, CU_GRAPH_NODE_TYPE_HOST);
+SAME_VALUE(graph_node_type::child_graph, CU_GRAPH_NODE_TYPE_GRAPH);
 SAME_VALUE(graph_node_type::event_wait, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 SAME_VALUE(graph_node_type::event_record, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
 SAME_VALUE(graph_node_type::batch_mem_op, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+SAME_VALUE(graph_node_type::conditional, CU_GRAPH_NODE_TYPE_CONDITIONAL);
+SAME_VALUE(graph_condition::once_if, CU_GRAPH_COND_TYPE_IF);
+SAME_VALUE(graph_condition::repeat_while, CU_GRAPH_COND_TYPE_WHILE);
+SAME_VALUE(graph_condition_flag::assign_default, CU_GRAPH_COND_ASSIGN_DEFAULT);
 SAME_VALUE(user_object_flag::no_destructor_sync, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
 SAME_VALUE(user_object_retain_flag::move, CU_GRAPH_USER_OBJECT_MOVE);
 SAME_VALUE(memcpy_source_order::stream, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
@@ -294,6 +300,13 @@ SAME_FIELD(batch_mem_op_node_params, context, CUDA_BATCH_MEM_OP_NODE_PARAMS, ctx
 SAME_FIELD(batch_mem_op_node_params, count, CUDA_BATCH_MEM_OP_NODE_PARAMS, count);
 SAME_FIELD(batch_mem_op_node_params, ops, CUDA_BATCH_MEM_OP_NODE_PARAMS, paramArray);
 SAME_FIELD(batch_mem_op_node_params, flags, CUDA_BATCH_MEM_OP_NODE_PARAMS, flags);
+SAME_LAYOUT(conditional_node_params, CUgraphNodeParams);
+SAME_FIELD(conditional_node_params, type, CUgraphNodeParams, type);
+SAME_FIELD(conditional_node_params, handle, CUgraphNodeParams, conditional.handle);
+SAME_FIELD(conditional_node_params, condition, CUgraphNodeParams, conditional.type);
+SAME_FIELD(conditional_node_params, count, CUgraphNodeParams, conditional.size);
+SAME_FIELD(conditional_node_params, bodies, CUgraphNodeParams, conditional.phGraph_out);
+SAME_FIELD(conditional_node_params, context, CUgraphNodeParams, conditional.ctx);
 SAME_LAYOUT(memcpy_attributes, CUmemcpyAttributes);
 SAME_FIELD(memcpy_attributes, source_order, CUmemcpyAttributes, srcAccessOrder);
 SAME_FIELD(memcpy_attributes, source_hint, CUmemcpyAttributes, srcLocHint);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of the simulator's tests.
-#include "cuda/kernel_device.cuh"
+#include "cuda/graph_condition.cuh"
 
 using namespace pl::dev;
 
@@ -96,3 +96,12 @@ PL_KERNEL void add_ones(std::uint64_t word, unsigned times, unsigned is_atomic) 
   }
 }
 PL_EXPORT_KERNEL(add_ones)
+
+#if !defined(__CUDACC__)
+// The end of a pass of a graph's loop: adds `step` to `counter` and goes on until it has come to `last`.
+PL_KERNEL void count_passes(std::uint64_t condition, std::uint64_t counter, std::uint64_t step, std::uint64_t last) {
+  const std::uint64_t now = atomic_add<std::uint64_t>(counter, step) + step;
+  set_graph_condition(condition, now < last ? 1 : 0);
+}
+PL_EXPORT_KERNEL(count_passes)
+#endif

@@ -14,6 +14,7 @@
 #include "tools/common/tool.hpp"
 #include "tools/triggered/batch_events.hpp"
 #include "tools/triggered/captured_work.hpp"
+#include "tools/triggered/graph_loop.hpp"
 #include "tools/triggered/queue_when_room.hpp"
 
 namespace pl::async {
@@ -171,7 +172,8 @@ class stream_exchange final : public exchange {
   std::unique_ptr<triggered::channel> channel_;
 };
 
-// Some iterations captured once and launched again and again: one call of the driver for all of their steps.
+// Some iterations captured once and launched again and again: one call of the driver for all of their steps. Or one launch
+// for a whole turn, which repeats them by itself.
 class graph_exchange final : public exchange {
  public:
   graph_exchange(station& session, const contender& candidate, int unroll)
@@ -179,12 +181,17 @@ class graph_exchange final : public exchange {
         batches_(session, candidate.mode),
         executor_(executor_of(candidate.kind)),
         wait_(candidate.kind == arm::graph ? triggered::wait_method::front_end : triggered::wait_method::kernel),
+        is_loop_(candidate.kind == arm::graph_loop || candidate.kind == arm::graph_loop_dma),
         unit_(counts(session) ? unroll : std::min(unroll, kMaxSlots)) {}
   ~graph_exchange() override { drop(); }
 
   // Every case has a channel of its own, because captured operations keep their places in it.
   status prepare(std::size_t bytes, std::uint64_t busy_ns) override {
     drop();
+    if (is_loop_ && !counts(session_))
+      return failure{ENOTSUP,
+                     "a loop's body takes kernels and copies alone, and ranks that share a GPU wait by the front end: give "
+                     "each rank a GPU (--gpus)"};
     triggered::channel_options options;
     options.executor = executor_;
     options.wait = wait_;
@@ -192,20 +199,23 @@ class graph_exchange final : public exchange {
     auto opened = session_.try_connect(1 - session_.rank(), session_.new_channel_id(), options);
     if (!opened) return opened.error();
     channel_ = *std::move(opened);
-    auto made = captured_work::make(session_, [&] { return queue_iterations(session_, *channel_, bytes, busy_ns, unit_); });
+    const auto queue = [&] { return queue_iterations(session_, *channel_, bytes, busy_ns, unit_); };
+    const auto done =
+        is_loop_ ? keep(graph_loop::make(session_, queue), loop_) : keep(captured_work::make(session_, queue), graph_);
     session_.barrier();  // an end that closes is an error of the other one, which may still be capturing
-    if (!made) return made.error();
-    graph_.emplace(std::move(made).value());
-    return {};
+    return done;
   }
 
   int unit() const override { return unit_; }
   int most_at_once() const override { return std::numeric_limits<int>::max(); }  // the channel counts none of them
+  bool is_one_launch() const override { return is_loop_; }
 
   void iterate(std::size_t, std::uint64_t, int count) override {
     batches_.wait_for_room();
     const auto begin = monotonic_ns();
-    for (int done = 0; done < count; done += unit_) graph_->launch();
+    if (is_loop_) loop_->launch(static_cast<std::uint64_t>(count / unit_));
+    else
+      for (int done = 0; done < count; done += unit_) graph_->launch();
     batches_.end_batch();
     enqueue_ns += monotonic_ns() - begin;
   }
@@ -222,9 +232,16 @@ class graph_exchange final : public exchange {
   bool counts(station& session) const {
     return wait_ == triggered::wait_method::kernel && session.context().query().shares_gpu_with < 0;
   }
+  template <class T>
+  static status keep(result<T> made, std::optional<T>& kept) {
+    if (!made) return made.error();
+    kept.emplace(std::move(made).value());
+    return {};
+  }
   void drop() {
     static_cast<void>(session_.cuda().cuStreamSynchronize(session_.stream()));
     graph_.reset();
+    loop_.reset();
     channel_.reset();
   }
 
@@ -232,9 +249,11 @@ class graph_exchange final : public exchange {
   batch_events batches_;
   const triggered::executor_kind executor_;
   const triggered::wait_method wait_;
+  const bool is_loop_;
   const int unit_;
   std::unique_ptr<triggered::channel> channel_;
   std::optional<captured_work> graph_;
+  std::optional<graph_loop> loop_;
 };
 
 constexpr struct {
@@ -250,13 +269,21 @@ constexpr struct {
              {arm::device, "device"},
              {arm::graph, "graph"},
              {arm::graph_kernel, "graph-kernel"},
-             {arm::graph_dma, "graph-dma"}};
+             {arm::graph_dma, "graph-dma"},
+             {arm::graph_loop, "graph-loop"},
+             {arm::graph_loop_dma, "graph-loop-dma"}};
 
 }  // namespace
 
 triggered::executor_kind executor_of(arm kind) {
   if (kind == arm::proxy || kind == arm::proxy_kernel) return triggered::executor_kind::proxy;
-  return kind == arm::dma || kind == arm::graph_dma ? triggered::executor_kind::dma : triggered::executor_kind::peer;
+  return kind == arm::dma || kind == arm::graph_dma || kind == arm::graph_loop_dma ? triggered::executor_kind::dma
+                                                                                   : triggered::executor_kind::peer;
+}
+
+bool is_captured(arm kind) {
+  return kind == arm::graph || kind == arm::graph_kernel || kind == arm::graph_dma || kind == arm::graph_loop ||
+         kind == arm::graph_loop_dma;
 }
 
 const char* to_string(arm kind) {
@@ -277,8 +304,7 @@ std::unique_ptr<exchange> make_exchange(station& session, const contender& candi
     throw tools::tool_failure("--arms: only stencil and multigrid have a form for \"device\"");
   if (candidate.kind == arm::normal) return std::make_unique<normal_exchange>(session);
   if (candidate.kind == arm::hostfn) return std::make_unique<hostfn_exchange>(session, candidate.mode);
-  if (candidate.kind == arm::graph || candidate.kind == arm::graph_kernel || candidate.kind == arm::graph_dma)
-    return std::make_unique<graph_exchange>(session, candidate, unroll);
+  if (is_captured(candidate.kind)) return std::make_unique<graph_exchange>(session, candidate, unroll);
   return std::make_unique<stream_exchange>(session, candidate);
 }
 

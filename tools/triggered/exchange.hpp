@@ -11,8 +11,23 @@
 
 namespace pl::async {
 
-enum class arm { normal, hostfn, peer, peer_kernel, proxy, proxy_kernel, dma, device, graph, graph_kernel, graph_dma };
+enum class arm {
+  normal,
+  hostfn,
+  peer,
+  peer_kernel,
+  proxy,
+  proxy_kernel,
+  dma,
+  device,
+  graph,
+  graph_kernel,
+  graph_dma,
+  graph_loop,
+  graph_loop_dma
+};
 triggered::executor_kind executor_of(arm kind);
+bool is_captured(arm kind);  // into a graph
 const char* to_string(arm kind);
 arm arm_of(const std::string& word);  // throws tools::tool_failure
 
@@ -32,6 +47,8 @@ class exchange {
   virtual int unit() const { return 1; }
   // What one call of iterate() may queue: several such are under way, and a channel bounds what is queued on streams.
   virtual int most_at_once() const { return 80; }
+  // Whether one call of iterate() takes all iterations of a turn, whatever -b says.
+  virtual bool is_one_launch() const { return false; }
   // Queues or does `count` iterations of rank 0: send, receive, kernel; rank 1: receive, kernel, send.
   virtual void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) = 0;
   // Waits until everything queued has completed.

@@ -132,7 +132,7 @@ std::unique_ptr<halo_way> make_halo_way(station& session, const block_place& pla
   if (kind == arm::normal) return std::make_unique<normal_halo>(session, place);
   if (kind == arm::device) return make_device_halo(session, place);
   if (kind == arm::graph_kernel) return std::make_unique<graph_halo>(session, place);
-  if (kind == arm::hostfn || kind == arm::graph || kind == arm::graph_dma)
+  if (kind == arm::hostfn || is_captured(kind))
     throw tools::tool_failure(format("--arms: stencil and multigrid have no form for \"%s\"", to_string(kind)));
   return std::make_unique<stream_halo>(session, place, kind);
 }

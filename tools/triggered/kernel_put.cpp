@@ -22,9 +22,9 @@ constexpr const char* kScopes[] = {"thread", "warp", "block"};
 constexpr unsigned kThreads = 128;
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{64} << 20;
 
-class bench {
+class put_bench {
  public:
-  bench(const tools::gpu_session& gpu, const kernel_put_plan& plan, result_file* file)
+  put_bench(const tools::gpu_session& gpu, const kernel_put_plan& plan, result_file* file)
       : gpu_(gpu),
         plan_(plan),
         file_(file),
@@ -49,7 +49,7 @@ class bench {
     check(gpu.cuda().cuMemsetD8_v2(words_.get(), 0, 65536), "cuMemsetD8");
     gpu.synchronize();
   }
-  ~bench() {
+  ~put_bench() {
     session_.reset();
     static_cast<void>(gpu_.cuda().cuModuleUnload(module_));
   }
@@ -216,7 +216,7 @@ class bench {
 }  // namespace
 
 int run_kernel_put(const tools::gpu_session& gpu, const kernel_put_plan& plan, result_file* file) {
-  return bench(gpu, plan, file).all();
+  return put_bench(gpu, plan, file).all();
 }
 
 }  // namespace pl::async

@@ -90,7 +90,8 @@ class run {
   void take_turn(way& arm_run, std::size_t bytes, std::uint64_t busy_ns, int at_least, samples& results) {
     auto& runner = *arm_run.runner;
     const int unit = runner.unit(), iterations = (at_least + unit - 1) / unit * unit;
-    const int batch = std::max(unit, std::min(plan_.batch, runner.most_at_once()) / unit * unit);
+    const int batch =
+        runner.is_one_launch() ? iterations : std::max(unit, std::min(plan_.batch, runner.most_at_once()) / unit * unit);
     session_.context().set_mode(arm_run.setup.mode);
     session_.fill(kStart, bytes);
     session_.barrier();

@@ -15,7 +15,8 @@ constexpr const char* kArmsHelp =
     "comma-separated: normal (CPU between all steps), hostfn (host functions in the stream), peer (executor P), peer-kernel "
     "(its waits by a polling kernel), proxy (executor X), proxy-kernel, dma (executor D), graph (executor P, a captured "
     "batch), "
-    "graph-kernel (the same with kernels that count), graph-dma (executor D, captured)";
+    "graph-kernel (the same with kernels that count), graph-dma (executor D, captured), graph-loop, graph-loop-dma (the "
+    "same two, which one launch repeats for a whole turn)";
 
 constexpr int kMaxBatch = 4096;
 

@@ -50,7 +50,7 @@ def usage():
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel, graph-dma'),
+            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel, graph-dma, graph-loop, graph-loop-dma'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
@@ -120,6 +120,20 @@ def graph():
     check([row["arm"] for row in result["rows"]] == ["peer"] * 2 + ["graph-kernel"] * 2, result["rows"])
     check(result["parameters"]["unroll"] == 30 and result["parameters"]["batch"] == 120, result["parameters"])
     measure("pingpong", "--arms", "graph-kernel", "-i", "200", "-r", "2", "-b", "100")
+
+
+def graph_loop():
+    """One launch a turn, whatever -b says; where ranks share a GPU the reason why there is none."""
+    two = {"PEERLANE_SIM_DEVICES": "2"}
+    for disorder in ({}, DISORDER):
+        _, result = measure("economy", "--arms", "graph-kernel,graph-loop,graph-loop-dma", "-i", "400", "-r", "2", "-b", "20", "--unroll", "10",
+                            "-s", "128,16K", env={**two, **disorder})
+        seen = [(row["arm"], row["mode"], row["size_bytes"]) for row in result["rows"]]
+        check(seen == [(arm, mode, size) for size in (128, 16384) for arm in ("graph-kernel", "graph-loop", "graph-loop-dma")
+                       for mode in ("performance", "economy")], seen, result["notes"])
+    _, result = measure("pingpong", "--arms", "graph,graph-loop", "--gpus", "0,0", "-i", "40", "-r", "2", "-b", "10", env=two)
+    check([row["arm"] for row in result["rows"]] == ["graph"], result["rows"])
+    check(any("graph-loop is left out: a loop's body takes kernels and copies alone" in note for note in result["notes"]), result["notes"])
 
 
 def economy():
