@@ -145,6 +145,7 @@ TEST(return_refusals, without_rank_0_nobody_comes_back_and_the_others_go_on_with
 TEST(return_refusals, a_return_that_nobody_has_agreed_to_times_out_and_names_who_has_not) {
   elastic_job job(3);
   job.open_timeout_s = 1;
+  shared_flag has_tried;
   EXPECT_EQ(job.run(
                 [&](const elastic_rank& me) {
                   if (me.process > 1) CHECK_OK(me.all->restore(kSoon));
@@ -161,6 +162,7 @@ TEST(return_refusals, a_return_that_nobody_has_agreed_to_times_out_and_names_who
                     CHECK(!back.test());
                   } else {
                     const auto said = try_to_open(job.meeting_of(2));
+                    has_tried.set();
                     CHECK(has(said, "rank 2 was not taken back by rank 1 within 1 s"));
                     CHECK(me.messages->peer_state(2).code() == ECONNRESET);
                     CHECK_OK(me.messages->send(0, host_buffer(&done, 1), 9, kSoon));
@@ -168,10 +170,7 @@ TEST(return_refusals, a_return_that_nobody_has_agreed_to_times_out_and_names_who
                   CHECK_OK(me.all->restore(kSoon));
                   return all_reduce_once(me);
                 },
-                [](int rank, std::uint32_t process) {
-                  usleep(2'500'000);  // behind the attempt above
-                  return rank == 2 && process == 1;
-                }),
+                [&](int rank, std::uint32_t process) { return rank == 2 && process == 1 && has_tried.await(); }),
             0);
 }
 

@@ -58,6 +58,13 @@ int talk(const elastic_rank& me, bool is_device, std::uint64_t salt) {
   return 0;
 }
 
+// Returns in a row. They are slow where everything is checked.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::uint32_t kMany = 10, kDeaths = 6;
+#else
+constexpr std::uint32_t kMany = 30, kDeaths = 12;
+#endif
+
 struct way {
   const char* name;
   gpus layout = gpus::none;
@@ -115,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(every_way, returns, testing::ValuesIn(kWays),
 
 // The last rank is killed in the middle of things and comes back, over and over. The others keep what they have.
 TEST_P(returns, many_times_after_kill_9_with_flat_holdings) {
-  const std::uint32_t cycles = GetParam().has_two_hosts ? 10 : 30;
+  const std::uint32_t cycles = GetParam().has_two_hosts ? 10 : kMany;
   auto job = make(3);
   EXPECT_EQ(
       job.run(
@@ -270,7 +277,6 @@ TEST_P(returns, messages_work_without_a_restore) {
 TEST_P(returns, after_dying_while_it_came_back) {
   auto job = make(3);
   const long span_us = GetParam().path == messenger_options::path_t::network || GetParam().has_two_hosts ? 60'000 : 15'000;
-  constexpr std::uint32_t kDeaths = 12;
   job.begins = [&](int rank, std::uint32_t process) {
     if (rank == 2 && process > 1 && process <= kDeaths) die_in(span_us * process / kDeaths);
   };

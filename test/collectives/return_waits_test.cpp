@@ -72,7 +72,7 @@ class return_waits : public testing::Test {
 // nothing meanwhile is nobody's fault.
 TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_survivors) {
   elastic_job job(kRanks);
-  let_pause(job, 6s);
+  let_pause(job, 11s);
   job.begins = [&](int rank, std::uint32_t process) {
     note_start(rank, process);
     if (process == 1 || !becomes_true([&] { return state_->survivors_waiting == 2; })) return;
@@ -83,7 +83,7 @@ TEST_F(return_waits, a_pause_of_the_machine_does_not_count_against_the_survivors
                 [&](const elastic_rank& me) {
                   if (me.process > 1) return return_once(me);
                   if (const int line = all_reduce_once(me)) return line;
-                  return me.rank == 2 ? raise(SIGKILL) : survive(me, 5s);
+                  return me.rank == 2 ? raise(SIGKILL) : survive(me, 10s);
                 },
                 comes_back),
             0);
