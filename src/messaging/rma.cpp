@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/text.hpp"
+#include "base/two_views.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -122,6 +123,7 @@ void remote_access::on_put(peer_state& source, const frame& head, const std::byt
   if (!range) return answer(EINVAL);
   if (head.kind == frame_kind::put_eager) {
     if (outcome != 0 || bytes != head.bytes) return answer(EIO);
+    before_store_in_view(range->address);  // it may be a word for which a kernel waits
     const auto done = bytes == 0 ? status{} : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range));
     return answer(done.code());
   }
