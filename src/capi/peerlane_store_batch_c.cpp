@@ -186,7 +186,7 @@ PL_EXPORT int peerlane_store_scan(peerlane_store_t store, peerlane_pool_t pool, 
         if (++reported == options.limit) return 0;
       }
       if (!got.more) return 0;
-      search.after = got.fields.after.value_or("");
+      search.after = got.fields->after.value_or("");
     }
   }
   PL_NO_EXCEPTIONS

@@ -351,7 +351,7 @@ PL_EXPORT int peerlane_store_find(peerlane_store_t store, peerlane_pool_t pool, 
       for (const auto& key : *keys)
         if (const int code = each(context, key.key.data(), key.key.size(), key.value_bytes)) return code;
       if (!got.more) return 0;
-      search.after = got.fields.after.value_or("");
+      search.after = got.fields->after.value_or("");
     }
   }
   PL_NO_EXCEPTIONS

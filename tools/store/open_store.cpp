@@ -49,7 +49,7 @@ void open_store::find(store_client::key_search search, const std::function<bool(
     for (const auto& one : tools::must(store_protocol::decode_keys(got.body)))
       if (!each(one)) return;
     if (!got.more) return;
-    search.after = got.fields.after.value_or("");
+    search.after = got.fields->after.value_or("");
   }
 }
 

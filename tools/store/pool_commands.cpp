@@ -39,7 +39,7 @@ void print_keys(const reach_options& target, store_client::client& store, const 
       else std::printf("%s\n", on_terminal(one.key).c_str());
     }
     if (!got.more) return;
-    search.after = got.fields.after.value_or("");
+    search.after = got.fields->after.value_or("");
   }
 }
 

@@ -113,7 +113,7 @@ std::optional<store_protocol::durability> durability_option(const std::string& n
 
 std::string describe_reply(const store_client::reply& got) {
   const std::string copies = got.result.copies > 1 ? format(", %u copies", got.result.copies) : std::string();
-  const auto& transports = got.fields.ucx_transports;
+  const auto& transports = got.fields->ucx_transports;
   const std::string transport_names =
       got.result.way == store_protocol::path::ucx && transports ? ": " + *transports : std::string();
   return format("path %s%s, %s%s, version %llu", store_protocol::name_of(got.result.way), transport_names.c_str(),

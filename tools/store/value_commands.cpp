@@ -95,11 +95,11 @@ const char* name_of_policy(std::uint8_t number) {
 void print_pool(const reach_options& target, const std::string& name) {
   const auto connection = reach(target);
   const auto got = must(connection->run(connection->make_plain(store_protocol::opcode::pool_open, 0, name)));
-  if (!got.fields.statistics) throw tool_failure("the server tells nothing of its pools: it is of an earlier release");
-  const auto& now = *got.fields.statistics;
+  if (!got.fields->statistics) throw tool_failure("the server tells nothing of its pools: it is of an earlier release");
+  const auto& now = *got.fields->statistics;
   std::printf("keys %" PRIu64 "\nbytes %" PRIu64 "\nhits %" PRIu64 "\nmisses %" PRIu64 "\n", now.keys, now.bytes, now.hits,
               now.misses);
-  const auto& cache = got.fields.cache_is;
+  const auto& cache = got.fields->cache_is;
   if (!cache) return;
   std::printf("evicted %" PRIu64 "\nevicted_bytes %" PRIu64 "\nexpired %" PRIu64 "\nspilled %" PRIu64 "\n", now.evicted,
               now.evicted_bytes, now.expired, now.spilled);

@@ -358,7 +358,7 @@ result<std::vector<store_protocol::pool_entry>> client::list_pools() {
     auto page = store_protocol::decode_pools(got.body);
     if (!page) return page.error();
     all.insert(all.end(), std::make_move_iterator(page->begin()), std::make_move_iterator(page->end()));
-    const std::string last = got.fields.after.value_or("");
+    const std::string last = got.fields->after.value_or("");
     if (!got.more) return all;
     if (last <= after) return failure{EPROTO, "the server's pages of pools do not go on"};
     after = last;

@@ -176,7 +176,6 @@ void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry
       continue;
     }
     const store_protocol::batch_outcome& one = (*outcomes)[i];
-    reported = reply{};
     reported.status = one.status;
     if (one.status != 0) reported.text = one.text.empty() ? errno_text(one.status) : std::string(one.text);
     reported.result.version = one.version;
@@ -242,10 +241,13 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
   std::deque<batch_frame> under_way;
   // By themselves values may wait for room, have any length, and go by any path.
   const auto may_do_alone = [](int status) { return status == EMSGSIZE || status == ENOSPC || status == ENOTSUP; };
-  const auto end_oldest = [&] {
-    const batch_frame frame = std::move(under_way.front());
+  const auto wait_for_oldest = [&] {
+    batch_frame frame = std::move(under_way.front());
     under_way.pop_front();
     wait(frame.operation);
+    return frame;
+  };
+  const auto take = [&](const batch_frame& frame) {
     take_outcomes(frame, entries, out);
     const bool is_refused = frame.is_device() && frame.operation->got.status == ENOTSUP;
     for (const std::size_t i : frame.items) is_answered[i] = is_refused || !may_do_alone(out[i].status);
@@ -259,12 +261,14 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
   for (std::size_t first = 0; first < entries.size(); first += kEntriesAtATime) {
     const auto part = entries.subspan(first, std::min(kEntriesAtATime, entries.size() - first));
     for (batch_frame& frame : make_frames(op, pool, part, first, settings)) {
-      if (under_way.size() == most) end_oldest();
+      std::optional<batch_frame> ended;
+      if (under_way.size() == most) ended.emplace(wait_for_oldest());
       start(frame.operation);
       under_way.push_back(std::move(frame));
+      if (ended) take(*ended);  // the store works on the next one meanwhile
     }
   }
-  while (!under_way.empty()) end_oldest();
+  while (!under_way.empty()) take(wait_for_oldest());
 }
 
 void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
@@ -317,7 +321,7 @@ reply client::erase_prefix(std::uint32_t pool, std::string_view prefix, int time
       got.result.value_bytes = erased;
       return got;
     }
-    after = got.fields.after.value_or("");
+    after = got.fields->after.value_or("");
   }
 }
 

@@ -20,6 +20,24 @@ namespace pl::store_client {
 
 using clock = std::chrono::steady_clock;
 
+// What an answer's tail said. Most say nothing that is not in `reply`, and a tail takes a kilobyte: calls of thousands of
+// values made and cleared megabytes of them.
+class answer_fields {
+ public:
+  answer_fields& operator=(store_protocol::tail said) {
+    said_ = std::make_shared<const store_protocol::tail>(std::move(said));
+    return *this;
+  }
+  const store_protocol::tail* operator->() const noexcept { return said_ ? said_.get() : &nothing(); }
+
+ private:
+  static const store_protocol::tail& nothing() noexcept {
+    static const store_protocol::tail kNothing;
+    return kNothing;
+  }
+  std::shared_ptr<const store_protocol::tail> said_;
+};
+
 // A store's answer.
 struct reply {
   int status = 0;                  // errno value
@@ -28,7 +46,7 @@ struct reply {
   std::uint64_t moved_bytes = 0;   // of the value, between the store and the caller's memory
   std::uint32_t pool_id = 0;
   bool more = false;  // find: there are more keys
-  store_protocol::tail fields;
+  answer_fields fields;
   std::string body;  // lists, metrics
 };
 

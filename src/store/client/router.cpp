@@ -163,7 +163,7 @@ status router::refresh(const std::string& first) {
 
 result<std::uint32_t> router::remember(const std::string& name, const reply& got) {
   if (got.status != 0) return failure{got.status, got.text};
-  const unsigned copies = got.fields.settings ? got.fields.settings->copies : 1u;
+  const unsigned copies = got.fields->settings ? got.fields->settings->copies : 1u;
   const std::lock_guard hold(lock_);
   for (const auto& [number, one] : pools_)
     if (one.name == name && one.copies == copies) return number;
@@ -318,14 +318,16 @@ reply router::find(std::uint32_t pool, const key_search& search) {
     all.insert(all.end(), keys->begin(), keys->end());
     if (!got.more) continue;
     out.more = true;
-    const std::string last = got.fields.after.value_or("");
+    const std::string last = got.fields->after.value_or("");
     if (!whole_until || last < *whole_until) whole_until = last;
   }
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
   all.erase(std::unique(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.key == b.key; }), all.end());
   for (const auto& one : all)
     if (!whole_until || one.key <= *whole_until) store_protocol::append(out.body, one);
-  out.fields.after = whole_until;
+  store_protocol::tail said;
+  said.after = whole_until;
+  out.fields = std::move(said);
   return out;
 }
 

@@ -61,7 +61,7 @@ operation_ptr watcher::make_next() const {
 
 status watcher::take_token(const operation& begun) {
   if (begun.got.status != 0) return failure{begun.got.status, begun.got.text};
-  token_ = begun.got.fields.token.value_or(0);
+  token_ = begun.got.fields->token.value_or(0);
   return token_ != 0 ? status{} : status(failure{EPROTO, "the server gave a watch no token"});
 }
 

@@ -195,6 +195,28 @@ void cluster_service::commit_async(store::session_id session, store::grant_id id
   });
 }
 
+// Each value has its own turn, and its own copies.
+void cluster_service::commit_run(store::session_id session, store::grant_id first, store::pool_id pool,
+                                 std::span<const std::string_view> keys, std::span<const store::run_commit> items,
+                                 const store::run_options& options, store::run_completion done) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.commit_run(session, first, items, options, std::move(done));
+  std::vector<store::committed_value> outcomes(items.size());
+  const auto wanted = static_cast<std::size_t>(
+      std::count_if(items.begin(), items.end(), [](const store::run_commit& one) { return one.is_wanted; }));
+  if (wanted == 0) {
+    (void)engine_.abort_run(session, first);
+    return done(std::move(outcomes));
+  }
+  const auto answer = std::make_shared<store::run_answer>(std::move(outcomes), wanted, std::move(done));
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].is_wanted) (void)engine_.abort(session, first + i);
+    else
+      commit_async(session, first + i, pool, keys[i], options_of(options, items[i], i),
+                   [answer, i](result<store::put_result> put) { answer->note(i, std::move(put)); });
+  }
+}
+
 void cluster_service::erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
                                   store::completion<store::erase_result> done) {
   const auto known = pools_.find(pool);
@@ -233,6 +255,17 @@ void cluster_service::end_read(const known_pool& pool, std::string_view key, res
                        }
                        done(std::move(found));
                      });
+}
+
+// Each is looked up by itself, which finds out whether this server may answer for its key.
+result<store::pinned_run> cluster_service::pin_run(store::session_id session, store::pool_id pool,
+                                                   std::span<const std::string_view> keys,
+                                                   const store::get_options& options) {
+  const auto known = pools_.find(pool);
+  if (!known || known->copies == 0) return engine_.pin_run(session, pool, keys, options);
+  store::pinned_run out;
+  out.values.resize(keys.size());
+  return out;
 }
 
 void cluster_service::lookup_async(store::session_id session, store::pool_id pool, std::string_view key,

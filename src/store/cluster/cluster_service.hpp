@@ -48,6 +48,11 @@ class cluster_service final : public value_service {
                     const store::commit_options& options, store::completion<store::put_result> done) override;
   void erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
                    store::completion<store::erase_result> done) override;
+  void commit_run(store::session_id session, store::grant_id first, store::pool_id pool,
+                  std::span<const std::string_view> keys, std::span<const store::run_commit> items,
+                  const store::run_options& options, store::run_completion done) override;
+  result<store::pinned_run> pin_run(store::session_id session, store::pool_id pool, std::span<const std::string_view> keys,
+                                    const store::get_options& options) override;
   void lookup_async(store::session_id session, store::pool_id pool, std::string_view key, const store::get_options& options,
                     store::completion<store::pinned_value> done) override;
   void stat_async(store::pool_id pool, std::string_view key, store::completion<store::value_info> done) override;

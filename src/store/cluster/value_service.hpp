@@ -37,6 +37,16 @@ class value_service {
                             const store::commit_options& options, store::completion<store::put_result> done) {
     engine_.commit_async(session, id, options, std::move(done));
   }
+  // Runs (runs.hpp). `keys`: those of begin_run.
+  virtual void commit_run(store::session_id session, store::grant_id first, store::pool_id,
+                          std::span<const std::string_view> /*keys*/, std::span<const store::run_commit> items,
+                          const store::run_options& options, store::run_completion done) {
+    engine_.commit_run(session, first, items, options, std::move(done));
+  }
+  virtual result<store::pinned_run> pin_run(store::session_id session, store::pool_id pool,
+                                            std::span<const std::string_view> keys, const store::get_options& options) {
+    return engine_.pin_run(session, pool, keys, options);
+  }
   virtual void erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
                            store::completion<store::erase_result> done) {
     engine_.erase_async(pool, key, options, std::move(done));

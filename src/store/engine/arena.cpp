@@ -136,10 +136,11 @@ bool arena::make_lasting(std::span<const segment> pieces) noexcept {
   return true;
 }
 
-std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_bytes, placement place) {
+std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_bytes, placement place,
+                                                           std::size_t max_pieces) {
   const std::uint64_t bytes = whole_blocks(size_bytes);
   if (!may_take(bytes, size_bytes <= kSlotBytes, place) || (place.apart && !open_apart())) return std::nullopt;
-  auto pieces = space_.allocate(size_bytes);
+  auto pieces = space_.allocate(size_bytes, max_pieces);
   if (!pieces) return pieces;
   if (place.lasting) lasting_bytes_ += bytes;
   if (place.apart)
@@ -171,13 +172,49 @@ std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, pl
   if (!pieces) return std::nullopt;
   std::uint64_t whole = 0;
   for (const segment& piece : *pieces) whole += piece.size_bytes;
-  // Bytes behind the value belong to earlier values and would go to disk with it.
   segment& last = pieces->back();
-  const std::uint64_t excess = whole - size_bytes;
-  // (A memset of no bytes is a masked store, which takes 0.4 us where the page is not there yet.)
-  if (excess > 0) std::memset(info_.base + last.offset_bytes + last.size_bytes - excess, 0, excess);
-  last.size_bytes -= excess;
+  zero_behind(last, last.size_bytes - (whole - size_bytes));
   return pieces;
+}
+
+// Bytes behind the value belong to earlier values and would go to disk with it.
+void arena::zero_behind(segment& piece, std::uint64_t used_bytes) const noexcept {
+  const std::uint64_t excess = piece.size_bytes - used_bytes;
+  // (A memset of no bytes is a masked store, which takes 0.4 us where the page is not there yet.)
+  if (excess > 0) std::memset(info_.base + piece.offset_bytes + used_bytes, 0, excess);
+  piece.size_bytes = used_bytes;
+}
+
+void arena::allocate_many(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces) {
+  std::fill(pieces.begin(), pieces.end(), segment{});
+  {
+    std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      if (sizes[i] != 0 && sizes[i] <= kSlotBytes) pieces[i] = allocate_slot(sizes[i], place).value_or(segment{});
+    allocate_side_by_side(sizes, place, pieces);
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    if (pieces[i].size_bytes != 0) zero_behind(pieces[i], sizes[i]);
+}
+
+// Halves what finds no room as one range.
+void arena::allocate_side_by_side(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces) {
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t one : sizes) bytes += one > kSlotBytes ? whole_blocks(one) : 0;
+  if (bytes == 0) return;
+  if (const auto found = allocate_blocks(bytes, place, 1)) {
+    std::uint64_t offset = found->front().offset_bytes;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] <= kSlotBytes) continue;
+      pieces[i] = {offset, whole_blocks(sizes[i])};
+      offset += pieces[i].size_bytes;
+    }
+    return;
+  }
+  if (sizes.size() == 1) return;
+  const std::size_t half = sizes.size() / 2;
+  allocate_side_by_side(sizes.first(half), place, pieces.first(half));
+  allocate_side_by_side(sizes.subspan(half), place, pieces.subspan(half));
 }
 
 void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
@@ -185,13 +222,50 @@ void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
   {
     std::lock_guard lock(mutex_);
     for (segment piece : pieces) {
-      if (piece.size_bytes <= kSlotBytes && slot_blocks_.count(piece.offset_bytes / kBlockBytes * kBlockBytes) != 0) {
+      if (lies_in_slot(piece)) {
         release_slot(piece);
         continue;
       }
       piece.size_bytes = whole_blocks(piece.size_bytes);
       release_blocks(piece, lasting);
     }
+    releases_.fetch_add(1, std::memory_order_release);
+    if (waiting_ == 0) return;
+  }
+  released_.notify_all();
+}
+
+// (The last piece of a longer value may be as short as a slot.)
+bool arena::lies_in_slot(const segment& piece) const {
+  return piece.size_bytes <= kSlotBytes && slot_blocks_.count(piece.offset_bytes / kBlockBytes * kBlockBytes) != 0;
+}
+
+void arena::release_many(std::span<released_piece> pieces) noexcept {
+  if (pieces.empty()) return;
+  std::sort(pieces.begin(), pieces.end(),
+            [](const released_piece& a, const released_piece& b) { return a.piece.offset_bytes < b.piece.offset_bytes; });
+  {
+    std::lock_guard lock(mutex_);
+    released_piece range;  // of neighbours
+    const auto end_range = [&] {
+      if (range.piece.size_bytes != 0) release_blocks(range.piece, range.lasting);
+    };
+    for (const released_piece& one : pieces) {
+      if (lies_in_slot(one.piece)) {
+        release_slot(one.piece);
+        continue;
+      }
+      const segment whole{one.piece.offset_bytes, whole_blocks(one.piece.size_bytes)};
+      const bool is_next = range.piece.offset_bytes + range.piece.size_bytes == whole.offset_bytes &&
+                           range.lasting == one.lasting && whole.offset_bytes % info_.chunk_bytes != 0;
+      if (is_next && range.piece.size_bytes != 0) {
+        range.piece.size_bytes += whole.size_bytes;
+        continue;
+      }
+      end_range();
+      range = {whole, one.lasting};
+    }
+    end_range();
     releases_.fetch_add(1, std::memory_order_release);
     if (waiting_ == 0) return;
   }

@@ -44,6 +44,15 @@ class arena {
   // the caller makes some or waits. Thread-safe, as are the others.
   std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, placement place = {});
   void release(std::span<const segment> pieces, bool lasting = false) noexcept;
+  // A piece for each of these lengths, under one lock; what is longer than a slot lies side by side where there is room for
+  // that. A piece has no bytes where no single one was found (allocate() may find several), or where none are wanted.
+  void allocate_many(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces);
+  struct released_piece {
+    segment piece;
+    bool lasting = false;
+  };
+  // Under one lock; neighbours become one free range first. Sorts the pieces.
+  void release_many(std::span<released_piece> pieces) noexcept;
   // Of pieces that turn out to be lasting. False: there are too many of those.
   bool make_lasting(std::span<const segment> pieces) noexcept;
   // Whether it is the number of lasting values that refuses so many bytes more.
@@ -73,7 +82,11 @@ class arena {
   };
   arena(const arena_info& info);
   std::optional<segment> allocate_slot(std::uint64_t size_bytes, placement place);
-  std::optional<std::vector<segment>> allocate_blocks(std::uint64_t size_bytes, placement place);
+  std::optional<std::vector<segment>> allocate_blocks(std::uint64_t size_bytes, placement place,
+                                                      std::size_t max_pieces = kMaxSegments);
+  void allocate_side_by_side(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces);
+  bool lies_in_slot(const segment& piece) const;
+  void zero_behind(segment& piece, std::uint64_t used_bytes) const noexcept;
   bool may_take(std::uint64_t size_bytes, bool small, placement place) const;
   bool open_apart();
   void release_blocks(segment piece, bool lasting);

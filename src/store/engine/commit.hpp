@@ -26,7 +26,8 @@ struct operation {
   batch_item outcome;
   copy_of copy{};
   // Whether what is there now stays, because this is a copy of something older.
-  bool is_late(bool exists, version_t current) const noexcept {
+  bool is_late(bool exists, version_t current) const noexcept { return is_late(type, copy, exists, current); }
+  static bool is_late(kind type, const copy_of& copy, bool exists, version_t current) noexcept {
     if (copy.version == 0 || !exists || current == copy.replaces) return false;
     return type == kind::put ? current >= copy.version : current > copy.version;
   }

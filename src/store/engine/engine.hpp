@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/engine/runs.hpp"
 #include "store/engine/types.hpp"
 
 namespace pl::store {
@@ -195,6 +196,23 @@ class engine {
   void lookup_async(session_id session, pool_id pool, std::string_view key, const get_options& options,
                     completion<pinned_value> done);
   status unpin(session_id session, pin_id pin);
+
+  // ---- The same for many values by one call (runs.hpp)
+  // As begin_put() of each; a value that is refused has its reason. options.from_current is EINVAL. Blocks as begin_put().
+  result<granted_run> begin_run(session_id session, pool_id pool, std::span<const run_put> puts,
+                                const begin_options& options = {});
+  // As commit_async() of each, in the order of the items, which are those of begin_run(): value i has `items[i]`. The run's
+  // grants are used up. `done` is called once, when the last value is done.
+  void commit_run(session_id session, grant_id first, std::span<const run_commit> items, const run_options& options,
+                  run_completion done);
+  // Aborts what is left of a run. EBADF: there is none.
+  status abort_run(session_id session, grant_id first);
+  // Pins those that are in memory. Others are left to lookup_async(), so nothing waits for a disk.
+  result<pinned_run> pin_run(session_id session, pool_id pool, std::span<const std::string_view> keys,
+                             const get_options& options = {});
+  // Drops what is left of a run's pins. EBADF: there is none.
+  status unpin_run(session_id session, pin_id first);
+
   // Whether these lie in memory that other processes never map (engine_options::keeps_apart).
   bool is_apart(std::span<const segment> pieces) const noexcept;
   // Whether the session has grants or pins.

@@ -23,6 +23,13 @@ status settle_checksum(const engine::impl& owner, commit_unit& unit) {
 
 }  // namespace
 
+status check_pool_quota(const pool_state& pool, std::uint64_t length_bytes) {
+  if (!pool.has_quota()) return {};
+  const auto limits = pool.options();
+  if (limits->quota_bytes == 0 || length_bytes <= limits->quota_bytes) return {};
+  return failure{EDQUOT, "store: pool " + shown(pool.name) + ": a value greater than its quota"};
+}
+
 // Submits a unit whose early write to disk is complete or nearly so. Its final options may differ from those assumed at the
 // start.
 void engine::impl::submit_when_written(unit_ref unit, early_write early) {
@@ -46,13 +53,11 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   if (!found) return std::move(found).error();
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
-  const auto limits = (*found)->options();
-  if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
-    return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
+  if (status fits = check_pool_quota(**found, length_bytes); !fits) return std::move(fits).error();
   if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes); !fits) return std::move(fits).error();
   // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
-  const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);
+  const auto level = small ? durability::volatile_ : (*found)->level(options.level);
   if (status good = impl_->check_cached_put(**found, (*found)->level(durability::pool_default), 0, length_bytes); !good)
     return std::move(good).error();
   impl_->trim_cache(**found, length_bytes);
@@ -90,40 +95,44 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
 void engine::commit_async(session_id session, grant_id id, const commit_options& options, completion<put_result> done) {
   auto taken = impl_->owners.take_grant(session, id);
   if (!taken) return done(failure{EBADF, "store: no such grant in this session"});
-  if (impl_->closed) return done(failure{ESHUTDOWN, "store: closed"});
-  if (status good = check_given(options.put.level); !good) return done(good.error());
-  if (status good = check_request(options.put.request); !good) return done(good.error());
-  taken->made->user_flags = options.put.user_flags;
+  impl_->commit_grant(*std::move(taken), options, std::move(done));
+}
+
+void engine::impl::commit_grant(open_grant taken, const commit_options& given, completion<put_result> done) {
+  if (closed) return done(failure{ESHUTDOWN, "store: closed"});
+  if (status good = check_given(given.put.level); !good) return done(good.error());
+  if (status good = check_request(given.put.request); !good) return done(good.error());
+  taken.made->user_flags = given.put.user_flags;
   auto unit = std::make_unique<commit_unit>();
-  unit->level = taken->pool->level(options.put.level);
-  unit->request = options.put.request;
-  if (status good = impl_->check_cached_put(*taken->pool, unit->level, options.put.ttl_ms, taken->made->length_bytes); !good)
+  unit->level = taken.pool->level(given.put.level);
+  unit->request = given.put.request;
+  if (status good = check_cached_put(*taken.pool, unit->level, given.put.ttl_ms, taken.made->length_bytes); !good)
     return done(good.error());
-  taken->made->join_cache(taken->pool->cache, options.put.ttl_ms);
-  taken->made->join_owner(options.put.owner);
-  if (unit->level == durability::volatile_ && !taken->pool->cache && !taken->made->is_lasting) {
-    if (!impl_->memory->make_lasting(taken->made->segments().span()))
+  taken.made->join_cache(taken.pool->cache, given.put.ttl_ms);
+  taken.made->join_owner(given.put.owner);
+  if (unit->level == durability::volatile_ && !taken.pool->cache && !taken.made->is_lasting) {
+    if (!memory->make_lasting(taken.made->segments().span()))
       return done(failure{ENOSPC, "store: volatile values fill what they may take of the memory tier"});
-    taken->made->is_lasting = true;
+    taken.made->is_lasting = true;
   }
   unit->operations.push_back(operation{operation::kind::put,
-                                       std::move(taken->full),
-                                       std::move(taken->made),
-                                       options.put.precondition,
-                                       options.put.expected_version,
+                                       std::move(taken.full),
+                                       std::move(taken.made),
+                                       given.put.precondition,
+                                       given.put.expected_version,
                                        0,
                                        {},
-                                       options.put.copy});
-  unit->pool = std::move(taken->pool);
-  if (options.check_crc) unit->expected_crc = options.crc32c;
-  if (options.take_crc) {
-    unit->operations.front().made->crc = options.crc32c;
-  } else if (status right = settle_checksum(*impl_, *unit); !right) {
+                                       given.put.copy});
+  unit->pool = std::move(taken.pool);
+  if (given.check_crc) unit->expected_crc = given.crc32c;
+  if (given.take_crc) {
+    unit->operations.front().made->crc = given.crc32c;
+  } else if (status right = settle_checksum(*this, *unit); !right) {
     return done(right.error());
   }
-  unit->done = answer_put(*impl_, std::move(done));
-  if (taken->early.has_begun()) return impl_->submit_when_written(std::move(unit), std::move(taken->early));
-  impl_->submit(std::move(unit));
+  unit->done = answer_put(*this, std::move(done));
+  if (taken.early.has_begun()) return submit_when_written(std::move(unit), std::move(taken.early));
+  submit(std::move(unit));
 }
 
 status engine::arrived(session_id session, grant_id id, std::uint64_t bytes, durability level) {

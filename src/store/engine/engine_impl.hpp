@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's parts and how they hang together. engine.cpp opens, closes and keeps pools; engine_write.cpp,
-// engine_grants.cpp, engine_read.cpp and engine_find.cpp are the calls; engine_check.cpp checks it. Lock order:
-// requests' group, a table shard, then pool names, space, arena; never two shards.
+// engine_memory.cpp, engine_grants.cpp, engine_runs.cpp, engine_read.cpp and engine_find.cpp are the calls; engine_check.cpp
+// checks it. Lock order: requests' group, a table shard, then pool names, space, arena; never two shards.
 #pragma once
 
 #include <algorithm>
@@ -93,6 +93,13 @@ class engine::impl {
   // To engine_options::on_change. With the lock of the key's shard held, so that its changes are told in their order.
   void tell(change kind, std::string_view full, version_t version, std::uint64_t length_bytes = 0) const;
 
+  // ---- engine_runs.cpp
+  struct run_change;
+  bool prepare_run(run_change& change);
+  void apply_run(run_change& change);
+  void commit_rest(session_id session, grant_id first, run_change& change, run_completion done);
+  bool has_key_room(std::uint64_t more) const noexcept { return values->heap_bytes() + more <= options.key_memory_bytes; }
+
   // ---- engine_keys.cpp
   // ENOSPC: the unit puts volatile values, and keys take all the memory that they may.
   status make_key_room(const commit_unit& unit);
@@ -100,6 +107,8 @@ class engine::impl {
   void forget_indexed(table::shard& shard, std::uint64_t limit);
 
   // ---- engine_grants.cpp
+  // By an owner of the grant: taken out of its session.
+  void commit_grant(open_grant taken, const commit_options& given, completion<put_result> done);
   void submit_when_written(unit_ref unit, early_write early);
 
   // ---- value_stream.cpp
@@ -127,7 +136,8 @@ class engine::impl {
   status check_present(const pool_state& pool, const std::string& full, const value& stored);
   // The current version, in memory. ENOENT.
   result<value_ref> acquire(const pool_state& pool, const std::string& full, deadline_t deadline);
-  // Only if that needs no disk; null otherwise.
+  // Only if that needs no disk; null otherwise. With the lock of the key's shard held:
+  value_ref hold_cached(table::shard& shard, const pool_state& pool, std::string_view full, std::size_t hash);
   value_ref acquire_cached(const pool_state& pool, const std::string& full);
   // Whether it lies in memory, where its pool's values lie now.
   bool is_in_place(const pool_state& pool, const value& stored) const {
@@ -184,9 +194,24 @@ class engine::impl {
   status take_lost_extents(std::string_view full, const std::vector<segment>& pieces);
   void scale_to_disk();
   status check_room() const;
+  // Of a key that only memory has, with its shard's lock held.
+  struct memory_change {
+    operation::kind type;
+    pool_state& pool;
+    std::string_view full;
+    std::size_t hash;       // of `full`
+    const value_ref& made;  // put
+    condition precondition = condition::none;
+    version_t expected_version = 0;
+    std::uint32_t user_flags = 0;
+    copy_of copy{};
+    std::int64_t now_unix_ns = 0;
+    version_t version = 0;  // when it is applied: what the operation reports
+    value_ref replaced{};   // when it is applied: to be let go of unlocked
+  };
   bool apply_in_memory(commit_unit& unit);
-  bool truth_in_memory(const entry* key_entry, const commit_unit& unit, const operation& op);
-  status apply_one(table::shard& shard, entry* key_entry, commit_unit& unit, operation& op);
+  bool truth_in_memory(const entry* key_entry, const pool_state& pool, std::string_view full);
+  status apply_one(table::shard& shard, entry* key_entry, memory_change& one);
   bool evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted);
   struct victim {
     std::string full;
@@ -206,6 +231,8 @@ class engine::impl {
 
 std::uint64_t default_key_memory_bytes();
 status check_request(const request_key& request);
+// EDQUOT: the value alone is longer than its pool's quota.
+status check_pool_quota(const pool_state& pool, std::uint64_t length_bytes);
 // A writer's own checksum against that of what arrived.
 status compare_checksum(const commit_unit& unit);
 // Of a value that lies in memory.

@@ -75,14 +75,19 @@ status engine::impl::check_present(const pool_state& pool, const std::string& fu
                               ": its value is lost: " + *reason + "; put it again, or restore a backup"};
 }
 
-value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string& full) {
-  table::shard& shard = values->shard_of(full);
-  std::lock_guard lock(shard.mutex);
-  entry* key_entry = shard.find(full);
+value_ref engine::impl::hold_cached(table::shard& shard, const pool_state& pool, std::string_view full, std::size_t hash) {
+  entry* key_entry = shard.find(full, hash);
   if (key_entry == nullptr || !key_entry->current || !is_in_place(pool, *key_entry->current)) return nullptr;
   if (key_entry->current->expires_ns() != 0 && key_entry->current->has_expired(monotonic_ns())) return nullptr;
   shard.touch(*key_entry);
   return key_entry->current;
+}
+
+value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string& full) {
+  const std::size_t hash = entry_map::hash_of(full);
+  table::shard& shard = values->shard_with(hash);
+  std::lock_guard lock(shard.mutex);
+  return hold_cached(shard, pool, full, hash);
 }
 
 result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t deadline) {
@@ -324,7 +329,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
     made.info.location = tier::disk;
   }
   if (options.offset_bytes > now->length_bytes) return behind_the_end(full, now->length_bytes, options.offset_bytes);
-  if (options.verify || (*found)->options()->verify_reads) {
+  if (options.verify || (*found)->verifies_reads()) {
     if (status same = impl_->verify(**found, full, *now); !same) return std::move(same).error();
   }
   std::uint64_t skip = options.offset_bytes;
@@ -349,7 +354,7 @@ result<get_result> engine::get(pool_id pool, std::string_view key, std::span<std
 
 result<pinned_value> engine::impl::pin(session_id session, const pool_state& pool, const std::string& full,
                                        const get_options& read_options, value_ref stored) {
-  if (read_options.verify || pool.options()->verify_reads) {
+  if (read_options.verify || pool.verifies_reads()) {
     if (status same = verify(pool, full, *stored); !same) return std::move(same).error();
   }
   pinned_value made;

@@ -27,17 +27,15 @@ entry_map::~entry_map() {
   });
 }
 
-entry* entry_map::find(std::string_view key) const noexcept {
+entry* entry_map::find(std::string_view key, std::size_t hash) const noexcept {
   if (buckets_.empty()) return nullptr;
-  const std::size_t hash = hash_of(key);
   for (entry* one = buckets_[bucket_of(hash)]; one != nullptr; one = one->next_)
     if (one->tag_ == tag_of(hash) && one->key() == key) return one;
   return nullptr;
 }
 
-entry& entry_map::add(std::string_view key) {
+entry& entry_map::add(std::string_view key, std::size_t hash) {
   if (count_ >= kMaxChain * buckets_.size()) grow();
-  const std::size_t hash = hash_of(key);
   void* const room = ::operator new(std::max(sizeof(entry), entry::kKeyOffset + key.size()));
   entry* const made = new (room) entry(key, tag_of(hash));
   entry*& bucket = buckets_[bucket_of(hash)];

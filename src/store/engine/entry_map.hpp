@@ -70,8 +70,24 @@ class entry_map {
   static std::size_t hash_of(std::string_view key) noexcept { return std::hash<std::string_view>{}(key); }
   static constexpr unsigned kUnusedBits = 6;
 
-  entry* find(std::string_view key) const noexcept;
-  entry& add(std::string_view key);  // precondition: it is not there, and has at most 65535 bytes
+  entry* find(std::string_view key) const noexcept { return find(key, hash_of(key)); }
+  entry& add(std::string_view key) { return add(key, hash_of(key)); }
+  // `hash`: hash_of(key), from before a lock was taken.
+  entry* find(std::string_view key, std::size_t hash) const noexcept;
+  entry& add(std::string_view key, std::size_t hash);  // precondition: it is not there, and has at most 65535 bytes
+  // Ahead of find() for some keys: their places come into the cache at the same time.
+  // First the buckets of all, then their entries.
+  void fetch_bucket(std::size_t hash) const noexcept {
+    if (!buckets_.empty()) __builtin_prefetch(&buckets_[bucket_of(hash)]);
+  }
+  void fetch_entry(std::size_t hash) const noexcept {
+    if (!buckets_.empty()) __builtin_prefetch(buckets_[bucket_of(hash)]);
+  }
+  // The value of the first entry there, which mostly is the wanted one.
+  void fetch_value(std::size_t hash) const noexcept {
+    const entry* const first = buckets_.empty() ? nullptr : buckets_[bucket_of(hash)];
+    if (first != nullptr) __builtin_prefetch(first->current.get());
+  }
   void erase(entry& one) noexcept;
   std::size_t size() const noexcept { return count_; }
   // Calls `each(entry&)` for all, in no order; it may erase the one that it is given.

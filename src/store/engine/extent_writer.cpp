@@ -78,6 +78,7 @@ void extent_writer::stop() {
 }
 
 void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming) {
+  stored->expect_extents();
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {

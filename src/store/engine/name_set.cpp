@@ -15,7 +15,7 @@ void name_set::block::resize(std::size_t room) {
 
 void name_set::block::insert(std::size_t offset, std::string_view rest) {
   const std::size_t more = stored_bytes(rest);
-  if (used_ + more > room_) resize((used_ + more + kStepBytes - 1) / kStepBytes * kStepBytes);
+  if (used_ + more + kSlackBytes > room_) resize(room_for(used_ + more));
   std::memmove(bytes_ + offset + more, bytes_ + offset, used_ - offset);
   char* place = bytes_ + offset;
   if (rest.size() < kLong) {
@@ -35,12 +35,12 @@ void name_set::block::erase(std::size_t offset) {
   std::memmove(bytes_ + offset, bytes_ + offset + less, used_ - offset - less);
   used_ -= static_cast<std::uint32_t>(less);
   // A smaller allocation that fails leaves the larger one.
-  if (room_ >= used_ + 4 * kStepBytes && used_ != 0) resize((used_ + kStepBytes - 1) / kStepBytes * kStepBytes);
+  if (room_ >= used_ + 4 * kStepBytes && used_ != 0) resize(room_for(used_));
 }
 
 void name_set::block::append(const block& other) {
   if (other.used_ == 0) return;
-  if (used_ + other.used_ > room_) resize((used_ + other.used_ + kStepBytes - 1) / kStepBytes * kStepBytes);
+  if (used_ + other.used_ + kSlackBytes > room_) resize(room_for(used_ + other.used_));
   std::memcpy(bytes_ + used_, other.bytes_, other.used_);
   used_ += other.used_;
 }
@@ -51,11 +51,11 @@ name_set::block name_set::block::split() {
   block out;
   out.prefix_bytes_ = prefix_bytes_;
   if (middle == used_) return out;
-  out.resize((used_ - middle + kStepBytes - 1) / kStepBytes * kStepBytes);
+  out.resize(room_for(used_ - middle));
   std::memcpy(out.bytes_, bytes_ + middle, used_ - middle);
   out.used_ = static_cast<std::uint32_t>(used_ - middle);
   used_ = static_cast<std::uint32_t>(middle);
-  resize((used_ + kStepBytes - 1) / kStepBytes * kStepBytes);
+  resize(room_for(used_));
   return out;
 }
 

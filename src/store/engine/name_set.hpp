@@ -8,6 +8,8 @@
 // That is not stored with each name: a block holds the rests. Not thread-safe.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -70,11 +72,14 @@ class name_set {
     }
     static std::size_t behind(std::size_t offset, std::string_view rest) noexcept { return offset + stored_bytes(rest); }
     // Where the first rest that is not less lies; used(): nowhere.
+    // Most rests differ in their first bytes, which are compared as one number: half of a put of a new key was memcmp here.
     std::size_t lower_bound(std::string_view rest) const noexcept {
+      const std::uint64_t wanted = first_bytes(rest);
       std::size_t offset = 0;
       while (offset < used_) {
         const std::string_view present = rest_at(offset);
-        if (present >= rest) break;
+        const std::uint64_t found = first_bytes_within(present);
+        if (found != wanted ? found > wanted : present >= rest) break;
         offset = behind(offset, present);
       }
       return offset;
@@ -88,6 +93,27 @@ class name_set {
 
    private:
     static constexpr unsigned char kLong = 255;  // the length is behind it
+    // Eight bytes as a number that orders as they do; zeros behind a shorter rest, so that equal numbers decide nothing.
+    static std::uint64_t ordered(std::uint64_t bytes) noexcept {
+      return std::endian::native == std::endian::little ? __builtin_bswap64(bytes) : bytes;
+    }
+    static std::uint64_t first_bytes(std::string_view rest) noexcept {
+      std::uint64_t bytes = 0;
+      std::memcpy(&bytes, rest.data(), std::min(rest.size(), sizeof bytes));
+      return ordered(bytes);
+    }
+    // Of a rest of this block, behind which kSlackBytes may be read.
+    static std::uint64_t first_bytes_within(std::string_view rest) noexcept {
+      std::uint64_t bytes = 0;
+      std::memcpy(&bytes, rest.data(), sizeof bytes);
+      const std::uint64_t all = ordered(bytes);
+      if (rest.size() >= sizeof bytes) return all;
+      return rest.empty() ? 0 : all & ~std::uint64_t{0} << (64 - 8 * rest.size());
+    }
+    static constexpr std::size_t kSlackBytes = sizeof(std::uint64_t);
+    static std::size_t room_for(std::size_t used) noexcept {
+      return (used + kSlackBytes + kStepBytes - 1) / kStepBytes * kStepBytes;
+    }
     void resize(std::size_t room);
     char* bytes_ = nullptr;
     std::uint32_t used_ = 0, room_ = 0, prefix_bytes_ = 0;

@@ -21,14 +21,16 @@ pool_info pool_state::info() const {
 }
 
 status pool_state::charge(std::int64_t more_keys, std::int64_t more_bytes) {
-  const auto limits = options();
+  if (more_keys == 0 && more_bytes == 0) return {};
   const std::uint64_t new_keys =
       keys.fetch_add(static_cast<std::uint64_t>(more_keys)) + static_cast<std::uint64_t>(more_keys);
   const std::uint64_t new_bytes =
       bytes.fetch_add(static_cast<std::uint64_t>(more_bytes)) + static_cast<std::uint64_t>(more_bytes);
+  if (!has_quota() || cache) return {};
+  const auto limits = options();
   const bool keys_over = more_keys > 0 && limits->quota_keys != 0 && new_keys > limits->quota_keys;
   const bool bytes_over = more_bytes > 0 && limits->quota_bytes != 0 && new_bytes > limits->quota_bytes;
-  if ((!keys_over && !bytes_over) || cache) return {};
+  if (!keys_over && !bytes_over) return {};
   refund(more_keys, more_bytes);
   return failure{EDQUOT, keys_over ? format("store: pool %s: its quota is %llu keys", shown(name).c_str(),
                                             static_cast<unsigned long long>(limits->quota_keys))

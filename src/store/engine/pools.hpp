@@ -29,7 +29,9 @@ struct pool_state {
         bytes(counts.bytes),
         indexed_keys(counts.keys),
         indexed_bytes(counts.bytes),
-        options_(std::make_shared<const pool_options>(made.options)) {}
+        options_(std::make_shared<const pool_options>(made.options)) {
+    note(*options_);
+  }
 
   const pool_id id;
   const std::string name;
@@ -51,9 +53,15 @@ struct pool_state {
   void set_options(const pool_options& next) {
     auto made = std::make_shared<const pool_options>(next);
     std::lock_guard lock(options_mutex_);
+    note(*made);
     options_ = std::move(made);
   }
-  durability level(durability asked) const { return asked == durability::pool_default ? options()->level : asked; }
+  // What every put and get asks, without the lock.
+  durability level(durability asked) const noexcept {
+    return asked == durability::pool_default ? level_.load(std::memory_order_relaxed) : asked;
+  }
+  bool has_quota() const noexcept { return has_quota_.load(std::memory_order_relaxed); }
+  bool verifies_reads() const noexcept { return verifies_reads_.load(std::memory_order_relaxed); }
 
   // Counts what a put changes; EDQUOT, and nothing counted, if a quota forbids it. Less is always allowed, and so is more
   // in a cache, which evicts down to its quota afterwards.
@@ -75,8 +83,15 @@ struct pool_state {
   name_set volatile_names;
 
  private:
+  void note(const pool_options& now) noexcept {
+    level_.store(now.level, std::memory_order_relaxed);
+    has_quota_.store(now.quota_bytes != 0 || now.quota_keys != 0, std::memory_order_relaxed);
+    verifies_reads_.store(now.verify_reads, std::memory_order_relaxed);
+  }
   mutable std::mutex options_mutex_;
   std::shared_ptr<const pool_options> options_;
+  std::atomic<durability> level_{durability::durable};
+  std::atomic<bool> has_quota_{false}, verifies_reads_{false};
 };
 using pool_ref = std::shared_ptr<pool_state>;
 

@@ -62,13 +62,17 @@ void requests::forget_oldest_client(group& client_group) {
   client_group.recent.pop_back();
 }
 
-// Where the client has too many items, its oldest batches lose theirs; their numbers stay, so that they are not done again.
 void requests::set_slot(window& destination, request_outcome outcome) {
   const std::size_t slot = outcome.sequence % kDedupeWindow;
   if (destination.slots.size() <= slot) destination.slots.resize(slot + 1);
   destination.items += outcome.items.size();
   destination.items -= destination.slots[slot].items.size();
   destination.slots[slot] = std::move(outcome);
+  limit_items(destination);
+}
+
+// Where the client has too many items, its oldest batches lose theirs; their numbers stay, so that they are not done again.
+void requests::limit_items(window& destination) {
   while (destination.items > kMaxItems) {
     request_outcome* oldest = nullptr;
     for (request_outcome& one : destination.slots)
@@ -98,14 +102,51 @@ status requests::read_window(std::uint64_t client, window& destination) {
                      });
 }
 
-result<std::optional<request_outcome>> requests::find(const request_key& request) {
-  group& client_group = group_of(request.client);
-  window& client = need(client_group, request.client);
-  if (client.in_index && client.slots.empty()) {
-    status read = read_window(request.client, client);
-    client_group.items += client.items;
+result<requests::window*> requests::find_window(group& client_group, std::uint64_t client) {
+  window& found = need(client_group, client);
+  if (found.in_index && found.slots.empty()) {
+    status read = read_window(client, found);
+    client_group.items += found.items;
     if (!read) return std::move(read).error();
   }
+  return &found;
+}
+
+result<requests::turn> requests::take_turn(std::uint64_t client) {
+  group& client_group = group_of(client);
+  std::unique_lock lock(client_group.mutex);
+  const auto found = find_window(client_group, client);
+  if (!found) return found.error();
+  return turn(std::move(lock), client_group, **found);
+}
+
+bool requests::turn::is_new(std::uint64_t sequence) const noexcept {
+  const std::size_t slot = sequence % kDedupeWindow;
+  return slot >= client_.slots.size() || client_.slots[slot].sequence < sequence;
+}
+
+void requests::turn::remember(std::uint64_t sequence, durability reached, std::uint16_t group, version_t version,
+                              std::uint32_t crc) {
+  const std::size_t slot = sequence % kDedupeWindow;
+  if (client_.slots.size() <= slot) client_.slots.resize(slot + 1);
+  request_outcome& known = client_.slots[slot];
+  group_.items -= client_.items;
+  client_.items += 1, client_.items -= known.items.size();
+  if (known.items.size() > 1) std::vector<request_outcome::item>().swap(known.items);
+  known.sequence = sequence;
+  known.reached = reached;
+  known.group = group;
+  known.is_remote = false;
+  known.items.assign(1, {0, version, crc});  // in the memory of what was there
+  limit_items(client_);
+  group_.items += client_.items;
+  while (group_.items > kMaxGroupItems && group_.clients.size() > 1) forget_oldest_client(group_);
+}
+
+result<std::optional<request_outcome>> requests::find(const request_key& request) {
+  const auto found = find_window(group_of(request.client), request.client);
+  if (!found) return found.error();
+  const window& client = **found;
   const std::size_t slot = request.sequence % kDedupeWindow;
   if (slot >= client.slots.size() || client.slots[slot].sequence < request.sequence) return std::optional<request_outcome>{};
   if (client.slots[slot].sequence == request.sequence && !client.slots[slot].items.empty())

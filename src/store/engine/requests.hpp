@@ -21,6 +21,9 @@
 namespace pl::store {
 
 class requests {
+  struct window;
+  struct group;
+
  public:
   static constexpr std::size_t kMaxClients = 4096;
   static constexpr std::size_t kGroups = 16;
@@ -37,6 +40,24 @@ class requests {
   // What this request did, if it was done. EINVAL: it is older than what is remembered, so its outcome is gone.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
+
+  // Requests of one client, by one call: its group stays locked as long as this lives, and the client is looked up once.
+  class turn {
+   public:
+    // Whether nothing is known of the request, nor of later ones in its place: it is to be done.
+    bool is_new(std::uint64_t sequence) const noexcept;
+    // A request with one operation, which succeeded in memory alone.
+    void remember(std::uint64_t sequence, durability reached, std::uint16_t group, version_t version, std::uint32_t crc);
+
+   private:
+    friend class requests;
+    turn(std::unique_lock<std::mutex> lock, group& its_group, window& client)
+        : lock_(std::move(lock)), group_(its_group), client_(client) {}
+    std::unique_lock<std::mutex> lock_;
+    group& group_;
+    window& client_;
+  };
+  result<turn> take_turn(std::uint64_t client);
 
   // Calls `tell` with every stored outcome of these groups; the client seen last comes last. Blocking.
   // Outcomes stored meanwhile may be missed. Precondition: no lock().
@@ -69,7 +90,9 @@ class requests {
   group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
   window& need(group& client_group, std::uint64_t client);
   static void forget_oldest_client(group& client_group);
+  result<window*> find_window(group& client_group, std::uint64_t client);
   static void set_slot(window& destination, request_outcome outcome);
+  static void limit_items(window& destination);
   status read_window(std::uint64_t client, window& destination);
 
   index& index_;

@@ -19,9 +19,14 @@ class segment_list {
  public:
   segment_list() : one_() {}
   ~segment_list() { clear(); }
-  segment_list(const segment_list&) = delete;
-  segment_list& operator=(const segment_list&) = delete;
-  segment_list& operator=(const std::vector<segment>& pieces) {
+  segment_list(segment_list&& other) noexcept : segment_list() { take(other); }
+  segment_list& operator=(segment_list&& other) noexcept {
+    if (this == &other) return *this;
+    clear();
+    take(other);
+    return *this;
+  }
+  segment_list& operator=(std::span<const segment> pieces) {
     segment* const more = pieces.size() > 1 ? new segment[pieces.size()] : nullptr;
     clear();
     count_ = pieces.size();
@@ -34,8 +39,14 @@ class segment_list {
   std::size_t size() const noexcept { return count_; }
   bool empty() const noexcept { return count_ == 0; }
   const segment& operator[](std::size_t i) const noexcept { return begin()[i]; }
+  std::span<const segment> span() const noexcept { return {begin(), count_}; }
 
  private:
+  void take(segment_list& other) noexcept {
+    count_ = std::exchange(other.count_, 0);
+    if (count_ > 1) more_ = other.more_;
+    else one_ = other.one_;
+  }
   void clear() noexcept {
     if (count_ > 1) delete[] more_;
     count_ = 0;

@@ -5,10 +5,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "store/engine/early_write.hpp"
 #include "store/engine/pools.hpp"
@@ -24,6 +28,21 @@ struct open_grant {
   early_write early{};
 };
 
+// Grants of one call: their names lie behind each other, and their numbers follow each other.
+struct run_of_grants {
+  struct one {
+    std::uint32_t name_offset = 0, name_bytes = 0;
+    value_ref made;  // null: not granted, or used up
+  };
+  pool_ref pool;
+  std::string names;  // full_keys
+  std::vector<one> values;
+  std::size_t left = 0;  // values that have their memory still
+  std::string_view name_of(const one& value) const noexcept {
+    return std::string_view(names).substr(value.name_offset, value.name_bytes);
+  }
+};
+
 class sessions {
  public:
   session_id open();
@@ -34,6 +53,14 @@ class sessions {
   grant_id add(session_id session, open_grant made);
   pin_id add(session_id session, value_ref pinned);
   std::optional<open_grant> take_grant(session_id session, grant_id id);
+  // Of many values by one call: the first number, the others follow. 0: no such session. Precondition: values.
+  grant_id add_run(session_id session, run_of_grants made);
+  pin_id add_run(session_id session, std::vector<value_ref> pinned);
+  // All that is left of the run whose first number this is.
+  std::optional<run_of_grants> take_grants(session_id session, grant_id first);
+  // Drops what is left of it. False: no such run.
+  bool drop_pins(session_id session, pin_id first);
+
   // Calls `action` under the lock. False: no such grant.
   bool with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& action);
   bool drop_pin(session_id session, pin_id id);
@@ -45,10 +72,17 @@ class sessions {
   counts now() const;
 
  private:
+  struct run_of_pins {
+    std::vector<value_ref> values;  // null: dropped
+    std::size_t left = 0;
+  };
   struct held {
     std::unordered_map<grant_id, open_grant> grants;
     std::unordered_map<pin_id, value_ref> pins;
+    std::map<grant_id, run_of_grants> grant_runs;  // by their first number
+    std::map<pin_id, run_of_pins> pin_runs;
   };
+  static std::optional<open_grant> take_out(held& mine, grant_id id);
   mutable std::mutex mutex_;
   std::unordered_map<session_id, held> open_;
   std::uint64_t last_id_ = 0;

@@ -8,8 +8,8 @@ entry& table::shard::need(std::string_view key) {
   return found != nullptr ? *found : add(key);
 }
 
-entry& table::shard::add(std::string_view key) {
-  entry& made = entries.add(key);
+entry& table::shard::add(std::string_view key, std::size_t hash) {
+  entry& made = entries.add(key, hash);
   heap_bytes->fetch_add(heap_bytes_of(key), std::memory_order_relaxed);
   return made;
 }
@@ -35,7 +35,7 @@ void tell_cache(entry& key_entry, const value* next) {
 
 }  // namespace
 
-void table::shard::set_current(entry& key_entry, value_ref next) {
+value_ref table::shard::set_current(entry& key_entry, value_ref next) {
   const bool list_it = next && next->cache() == nullptr && !next->segments().empty();
   const bool small = list_it && next->is_lasting && next->length_bytes <= arena::kSlotBytes;
   if (key_entry.listed && (!list_it || small != key_entry.listed_small)) {
@@ -50,7 +50,7 @@ void table::shard::set_current(entry& key_entry, value_ref next) {
     key_entry.listed = true;
     key_entry.listed_small = small;
   }
-  key_entry.current = std::move(next);
+  return std::exchange(key_entry.current, std::move(next));
 }
 
 std::shared_ptr<load> table::shard::load_of(const entry& key_entry) const {

@@ -71,9 +71,11 @@ class table {
       return std::find(unremembered.begin(), unremembered.end(), key) != unremembered.end();
     }
     entry* find(std::string_view key) const { return entries.find(key); }
+    entry* find(std::string_view key, std::size_t hash) const { return entries.find(key, hash); }
     entry& need(std::string_view key);
-    entry& add(std::string_view key);                    // precondition: find(key) is null
-    void set_current(entry& key_entry, value_ref next);  // keeps the list
+    entry& add(std::string_view key) { return add(key, entry_map::hash_of(key)); }
+    entry& add(std::string_view key, std::size_t hash);       // precondition: find(key) is null
+    value_ref set_current(entry& key_entry, value_ref next);  // keeps the list; what was there, to be let go of unlocked
     void touch(entry& key_entry) {
       if (cache_entry* const cached = key_entry.cached()) return cached->owner->used(*cached);
       auto& mine = list_of(key_entry.listed_small);
@@ -89,7 +91,8 @@ class table {
     void drop_if_empty(entry& key_entry);
   };
 
-  shard& shard_of(std::string_view key) { return shards_[entry_map::hash_of(key) % kShards]; }
+  shard& shard_of(std::string_view key) { return shard_with(entry_map::hash_of(key)); }
+  shard& shard_with(std::size_t hash) { return shards_[hash % kShards]; }  // entry_map::hash_of(key)
   static constexpr std::size_t kShards = std::size_t{1} << entry_map::kUnusedBits;
   shard& shard_at(std::size_t number) { return shards_[number % kShards]; }
 

@@ -194,6 +194,8 @@ struct begin_options {
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
   // Who will commit: a value that does not fit its quota now is refused before its bytes come. Not the value's owner yet.
   owner_id owner = 0;
+  // With which it will probably be committed: where the value lies follows from it. Another one costs a little more then.
+  durability level = durability::pool_default;
 };
 
 struct commit_options {

@@ -12,13 +12,27 @@ value::rare& value::need_rare() {
   return *rare_;
 }
 
-void value::set_segments(const std::vector<segment>& pieces) {
-  if (shape_ == has_rare || pieces.size() > 1 || length_bytes > arena::kSlotBytes) {
+void value::set_segments(std::span<const segment> pieces) {
+  if (shape_ == has_rare || pieces.size() > 1) {
     need_rare().segments = pieces;
   } else if (!pieces.empty()) {
     offset_ = pieces.front().offset_bytes;
     shape_ = one_piece;
   }
+}
+
+void value_ref::reset_many(std::span<value_ref> many) {
+  std::vector<arena::released_piece> released;
+  released.reserve(many.size());
+  arena* memory = nullptr;  // of them all
+  for (value_ref& one : many) {
+    value* const gone = std::exchange(one.one_, nullptr);
+    if (gone == nullptr || gone->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+    memory = &gone->home_->memory;
+    gone->leave_memory(released);
+    delete gone;
+  }
+  if (memory != nullptr) memory->release_many(released);
 }
 
 void value::take_identity(const value& source) {

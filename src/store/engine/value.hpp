@@ -83,10 +83,10 @@ class value {
   }
 
   // ---- By whoever made it, while nobody else has a reference. Pieces that add up to its length; whole blocks.
-  void set_segments(const std::vector<segment>& pieces);
+  void set_segments(std::span<const segment> pieces);
   void set_on_disk(std::vector<segment> pieces) { need_rare().on_disk = std::move(pieces); }
-  // (One of more than a slot has its `rare` from set_segments() on. So its extents may be given while another thread reads
-  // where it lies in memory.)
+  // Before another thread gives it its extents while this one reads where it lies in memory.
+  void expect_extents() { (void)need_rare(); }
   void append_on_disk(const std::vector<segment>& pieces) { need_rare().on_disk.append(pieces); }
   std::vector<segment> take_on_disk() { return shape_ == has_rare ? rare_->on_disk.take() : std::vector<segment>(); }
   // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
@@ -97,6 +97,13 @@ class value {
   }
   // What a cache holds counts for nobody: its share bounds it, and its policy says what leaves.
   void join_owner(owner_id writer) noexcept { owner = cache() != nullptr ? 0 : static_cast<std::uint16_t>(writer); }
+  // By the last holder: its memory joins what is released together.
+  void leave_memory(std::vector<arena::released_piece>& released) {
+    const segment_view pieces = segments();
+    for (const segment& piece : pieces) released.push_back({piece, is_lasting});
+    if (shape_ == has_rare) rare_->segments = std::vector<segment>();
+    else shape_ = nowhere;
+  }
   // What a copy of this version has, wherever that lies.
   void take_identity(const value& source);
 
@@ -160,6 +167,8 @@ class value_ref {
     value* const gone = std::exchange(one_, nullptr);
     if (gone != nullptr && gone->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete gone;
   }
+  // As reset() of each, with the arena's lock taken once.
+  static void reset_many(std::span<value_ref> many);
   value* get() const noexcept { return one_; }
   value& operator*() const noexcept { return *one_; }
   value* operator->() const noexcept { return one_; }

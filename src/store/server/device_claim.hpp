@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@ inline const failure kApart{ENOTSUP, "the value does not lie in memory that is s
 // Walks the pieces of the arena that a value lies in.
 class segment_walk {
  public:
-  segment_walk(const std::vector<store::segment>& segments, std::uint64_t skip) : segments_(segments) { pass(skip); }
+  segment_walk(std::span<const store::segment> segments, std::uint64_t skip) : segments_(segments) { pass(skip); }
   // Calls `take` with offset and length of each piece of the next `bytes`.
   template <class Take>
   void next(std::uint64_t bytes, const Take& take) {
@@ -42,7 +43,7 @@ class segment_walk {
     for (; index_ < segments_.size() && done_ >= segments_[index_].size_bytes; ++index_)
       done_ -= segments_[index_].size_bytes;
   }
-  const std::vector<store::segment>& segments_;
+  std::span<const store::segment> segments_;
   std::size_t index_ = 0;
   std::uint64_t done_ = 0;
 };

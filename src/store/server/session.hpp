@@ -314,11 +314,13 @@ class session : public std::enable_shared_from_this<session> {
   void put_device_batch(const device_batch_ptr& one);
   void fetch_device_batch(const device_batch_ptr& one);
   void sum_device_batch(const device_batch_ptr& one);
-  void commit_device_item(const device_batch_ptr& one, std::size_t i);
   status pin_device_item(device_batch& one, std::uint64_t value_bytes) const;
   void found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found);
+  void take_device_item(const device_batch_ptr& one, std::size_t i, std::uint64_t pin, const store::value_info& info,
+                        store::segment_list segments) const;
+  void end_device_lookup(const device_batch_ptr& one);
   void commit_device_batch(const device_batch_ptr& one);
-  void end_device_item(const device_batch_ptr& one);
+  void device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done);
   void abort_device_batch(const device_batch_ptr& one);
   void get_device_batch(const device_batch_ptr& one);
   void device_batch_found(const device_batch_ptr& one);

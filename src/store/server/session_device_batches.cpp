@@ -25,19 +25,21 @@ using store_protocol::opcode;
 using store_protocol::path;
 namespace flag = store_protocol::flag;
 
+constexpr std::size_t kShareItems = 16;  // of a batch, that one thread sums without looking for more
+
 }  // namespace
 
 struct session::device_batch : device_claim {
   explicit device_batch(std::string frame_body) : body(std::move(frame_body)) {}
 
   struct value {
-    std::vector<store::segment> segments;
+    store::segment_list segments;
     std::uint64_t bytes = 0;  // that move
     std::uint64_t id = 0;     // put: the grant, get: the pin; 0: nothing moves
     std::uint32_t crc = 0;    // put
     // `base`: the arena's.
     void sum(const std::byte* base) {
-      segment_walk(segments, 0).next(bytes, [&](std::uint64_t offset, std::uint64_t part_bytes) {
+      segment_walk(segments.span(), 0).next(bytes, [&](std::uint64_t offset, std::uint64_t part_bytes) {
         crc = arch::crc32c(base + offset, part_bytes, crc);
       });
     }
@@ -47,6 +49,8 @@ struct session::device_batch : device_claim {
   std::string body;
   std::vector<batch_item> items;  // their texts lie in `body`
   std::vector<value> values;      // by item
+  std::vector<std::string_view> keys;
+  std::uint64_t run = 0;  // the first of the grants, or of the pins; 0: there are none
   std::shared_ptr<batch_work> work;
   std::uint64_t held_bytes = 0, moving_bytes = 0;
   std::atomic<std::uint64_t> pinned_bytes{0};  // get: a pin holds the whole value, however little of it is asked for
@@ -63,7 +67,7 @@ struct session::device_batch : device_claim {
     out.blocks.reserve(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       std::uint64_t address = memory->bound.address() + part.offset + items[i].offset;
-      segment_walk(values[i].segments, 0).next(values[i].bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
+      segment_walk(values[i].segments.span(), 0).next(values[i].bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
         memory->gpu->add_blocks(direction, offset, address, bytes, out.blocks);
         address += bytes;
       });
@@ -121,29 +125,37 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
 
 void session::put_device_batch(const device_batch_ptr& one) {
   const auto pool = one->request->head.pool_id;
+  std::vector<store::run_put> puts;
+  puts.reserve(one->items.size());
   for (std::size_t i = 0; i < one->items.size(); ++i) {
     const batch_item& item = one->items[i];
-    if (const status admitted = parts_.values.admits(pool, item.key, true); !admitted) {
-      one->fail(i, admitted.error());
+    const status admitted = parts_.values.admits(pool, item.key, true);
+    if (!admitted) one->fail(i, admitted.error());
+    puts.push_back({item.key, item.room, admitted.ok()});
+  }
+  store::begin_options options;
+  options.owner = owner_of(one->request->fields);
+  options.level = one->request->fields.level.value_or(store_protocol::durability::pool_default);
+  auto begun = parts_.engine.begin_run(engine_session_, pool, puts, options);
+  if (!begun) return answer(one->request, begun.error());
+  one->run = begun->first;
+  for (std::size_t i = 0; i < puts.size(); ++i) {
+    if (!puts[i].is_wanted) continue;
+    auto& given = begun->values[i];
+    if (!given.is_granted()) {
+      one->fail(i, given.refusal);
       continue;
     }
-    store::begin_options options;
-    options.owner = owner_of(one->request->fields);
-    auto begun = parts_.engine.begin_put(engine_session_, pool, item.key, item.room, options);
-    if (!begun) {
-      one->fail(i, begun.error());
-      continue;
-    }
-    if (parts_.engine.is_apart(begun->segments)) {
-      (void)parts_.engine.abort(engine_session_, begun->id);
+    if (parts_.engine.is_apart(given.segments.span())) {
+      (void)parts_.engine.abort(engine_session_, one->run + i);
       one->fail(i, kApart);
       continue;
     }
-    one->values[i].id = begun->id;
-    one->values[i].bytes = begun->length_bytes;
-    one->values[i].segments = std::move(begun->segments);
-    one->held_bytes += std::max(item.room, kMinHeldBytes);
-    one->moving_bytes += begun->length_bytes;
+    one->values[i].id = one->run + i;
+    one->values[i].bytes = puts[i].length_bytes;
+    one->values[i].segments = std::move(given.segments);
+    one->held_bytes += std::max(puts[i].length_bytes, kMinHeldBytes);
+    one->moving_bytes += puts[i].length_bytes;
   }
   hold(one->held_bytes);
   bind_for_device(one->memory->gpu, one->all_segments(), [me = shared_from_this(), one](const status& bound) {
@@ -155,8 +167,7 @@ void session::put_device_batch(const device_batch_ptr& one) {
 void session::abort_device_batch(const device_batch_ptr& one) {
   one->end_memory();
   let_hold_go(std::exchange(one->held_bytes, 0));
-  for (const auto& value : one->values)
-    if (value.id != 0) (void)parts_.engine.abort(engine_session_, value.id);
+  if (one->run != 0) (void)parts_.engine.abort_run(engine_session_, one->run);
   refuse_device(one->request, one->outcome.error());
 }
 
@@ -167,7 +178,6 @@ void session::fetch_device_batch(const device_batch_ptr& one) {
   auto copy = one->make_job(device_gpu::way::to_store);
   if (copy.blocks.empty()) return commit_device_batch(one);
   one->is_summed = one->moving_bytes > kUnsummedBytes;
-  if (one->is_summed) parts_.sums->call(one->items.size());
   copy.ended = [me = shared_from_this(), one](const status& ended) {
     one->outcome = ended;
     if (!ended) return me->abort_device_batch(one);
@@ -177,26 +187,64 @@ void session::fetch_device_batch(const device_batch_ptr& one) {
   };
   transfers_here->add(std::move(copy));
   transfers_here->flush();
+  if (one->is_summed) parts_.sums->call((one->items.size() + kShareItems - 1) / kShareItems);  // the copies go on meanwhile
 }
 
 void session::commit_device_batch(const device_batch_ptr& one) {
   one->end_memory();
   if (closed_) one->outcome = failure{ECANCELED, "the client has gone"};
   if (!one->outcome) return abort_device_batch(one);
-  if (const auto pool = one->request->head.pool_id; !may_still_write(pool)) {
-    for (std::size_t i = 0; i < one->items.size(); ++i) {
-      if (one->values[i].id == 0) continue;
-      (void)parts_.engine.abort(engine_session_, one->values[i].id);
-      one->fail(i, no_right_any_more(pool));
-    }
+  const auto pool = one->request->head.pool_id;
+  const bool may_write = may_still_write(pool);
+  std::vector<store::run_commit> list(one->items.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    store::run_commit& mine = list[i];
+    mine.is_wanted = one->values[i].id != 0 && may_write;
+    if (one->values[i].id != 0 && !may_write) one->fail(i, no_right_any_more(pool));
+    if (!mine.is_wanted) continue;
+    const batch_item& item = one->items[i];
+    mine.precondition = static_cast<store::condition>(item.only.kind);
+    mine.expected_version = item.only.version;
+    mine.user_flags = item.user_flags;
+    mine.ttl_ms = item.ttl_ms;
+    mine.crc32c = one->values[i].crc;
+    mine.request_group = parts_.values.request_group(pool, item.key);
   }
-  for (std::size_t i = 0; i < one->items.size(); ++i) commit_device_item(one, i);
+  if (one->run == 0) return device_batch_committed(one, {});
+  store::run_options options;
+  options.put = put_options_of(one->request->fields, 0);
+  options.take_crc = one->is_summed;
+  one->keys.reserve(one->items.size());
+  for (const batch_item& item : one->items) one->keys.push_back(item.key);
+  parts_.values.commit_run(
+      engine_session_, one->run, pool, one->keys, list, options,
+      [me = shared_from_this(), one](std::vector<store::committed_value> done) {
+        me->run_on_home_thread([me, one, done = std::move(done)] { me->device_batch_committed(one, done); });
+      });
 }
 
-// On several threads, then commits. Only what takes no lock gains by them: the engine's calls for items that come at once
-// stand in each other's way, and took three times as long.
+// `done`: nothing, or of each item; it says nothing of those that failed before.
+void session::device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done) {
+  std::uint64_t stored_bytes = 0;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    if (one->values[i].id == 0) continue;
+    if (!done[i].is_done()) {
+      one->work->fail(i, done[i].refusal);
+      continue;
+    }
+    const store::put_result& put = done[i].done;
+    batch_outcome& reported = one->work->outcomes[i].reported;
+    reported.version = put.version, reported.crc = put.crc32c, reported.reached = put.reached;
+    reported.repeated = put.repeated, reported.value_bytes = one->values[i].bytes;
+    stored_bytes += one->values[i].bytes;
+  }
+  parts_.counters.bytes(path::gpu_direct, true, stored_bytes);
+  let_hold_go(std::exchange(one->held_bytes, 0));
+  answer(one->request, status{}, {}, one->work->body());
+}
+
+// On several threads, then commits.
 void session::sum_device_batch(const device_batch_ptr& one) {
-  constexpr std::size_t kShareItems = 16;
   const std::size_t count = one->values.size(), shares = (count + kShareItems - 1) / kShareItems;
   const auto block = std::make_shared<std::vector<value_part>>(shares);
   std::vector<std::shared_ptr<value_part>> parts;
@@ -217,40 +265,6 @@ void session::sum_device_batch(const device_batch_ptr& one) {
   });
 }
 
-void session::commit_device_item(const device_batch_ptr& one, std::size_t i) {
-  const auto& value = one->values[i];
-  if (value.id == 0) return end_device_item(one);
-  const auto pool = one->request->head.pool_id;
-  const std::string_view key = one->items[i].key;
-  store::commit_options options;
-  options.put =
-      options_of_item(put_options_of(one->request->fields, parts_.values.request_group(pool, key)), one->items[i], i);
-  options.take_crc = one->is_summed;
-  options.crc32c = value.crc;
-  parts_.values.commit_async(engine_session_, value.id, pool, key, options,
-                             [me = shared_from_this(), one, i](result<store::put_result> done) {
-                               if (!done) {
-                                 one->work->fail(i, done.error());
-                               } else {
-                                 batch_outcome& reported = one->work->outcomes[i].reported;
-                                 reported.version = done->version, reported.crc = done->crc32c;
-                                 reported.reached = done->reached, reported.repeated = done->repeated;
-                                 reported.value_bytes = one->values[i].bytes;
-                                 me->parts_.counters.bytes(path::gpu_direct, true, one->values[i].bytes);
-                               }
-                               me->end_device_item(one);
-                             });
-}
-
-// On any thread; the last one answers.
-void session::end_device_item(const device_batch_ptr& one) {
-  if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  run_on_home_thread([me = shared_from_this(), one] {
-    me->let_hold_go(std::exchange(one->held_bytes, 0));
-    me->answer(one->request, status{}, {}, one->work->body());
-  });
-}
-
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
 // On any thread. ENOSPC: the item gets its value by itself.
@@ -262,49 +276,77 @@ status session::pin_device_item(device_batch& one, std::uint64_t value_bytes) co
   return may;
 }
 
+void session::take_device_item(const device_batch_ptr& one, std::size_t i, std::uint64_t pin, const store::value_info& info,
+                               store::segment_list segments) const {
+  if (const status may = pin_device_item(*one, info.length_bytes); !may) {
+    (void)parts_.engine.unpin(engine_session_, pin);
+    return one->work->fail(i, may.error());
+  }
+  batch_outcome& reported = one->work->outcomes[i].reported;
+  reported.version = info.version, reported.crc = info.crc32c, reported.user_flags = info.user_flags;
+  reported.value_bytes = info.length_bytes, reported.reached = info.level;
+  one->values[i].id = pin;
+  one->values[i].segments = std::move(segments);
+  one->values[i].bytes = std::min(one->items[i].room, info.length_bytes);
+}
+
 // On any thread.
 void session::found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found) {
   if (!found) {
     one->work->fail(i, found.error());
   } else if (found->reader) {
     one->work->fail(i, {EMSGSIZE, "the value is not in memory: get it by itself"});
-  } else if (const status may = pin_device_item(*one, found->info.length_bytes); !may) {
-    (void)parts_.engine.unpin(engine_session_, found->pin);
-    one->work->fail(i, may.error());
   } else {
-    batch_outcome& reported = one->work->outcomes[i].reported;
-    reported.version = found->info.version, reported.crc = found->info.crc32c;
-    reported.user_flags = found->info.user_flags, reported.value_bytes = found->info.length_bytes;
-    reported.reached = found->info.level;
-    one->values[i].id = found->pin;
-    one->values[i].segments = found->segments;
-    one->values[i].bytes = std::min(one->items[i].room, found->info.length_bytes);
+    store::segment_list segments;
+    segments = found->segments;
+    take_device_item(one, i, found->pin, found->info, std::move(segments));
   }
+  end_device_lookup(one);
+}
+
+// On any thread; the last one goes on.
+void session::end_device_lookup(const device_batch_ptr& one) {
   if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   run_on_home_thread([me = shared_from_this(), one] { me->device_batch_found(one); });
 }
 
+// What is in memory is pinned at once; the rest is looked up one by one, and may come from the disk.
 void session::get_device_batch(const device_batch_ptr& one) {
   store::get_options options;
   options.verify = (one->request->head.flags & flag::verify) != 0;
   options.or_reader = true;
   options.past_memory = !may_hold(0).ok();
-  const auto look_up_one = [me = shared_from_this(), one, options](std::size_t i) {
-    const auto pool = one->request->head.pool_id;
-    const std::string_view key = one->items[i].key;
-    if (const status admitted = me->parts_.values.admits(pool, key, false); !admitted)
-      return me->found_device_item(one, i, admitted.error());
-    me->parts_.values.lookup_async(
-        me->engine_session_, pool, key, options,
-        [me, one, i](const result<store::pinned_value>& found) { me->found_device_item(one, i, found); });
-  };
-  for (std::size_t i = 0; i < one->items.size(); ++i) look_up_one(i);
+  const auto pool = one->request->head.pool_id;
+  one->keys.reserve(one->items.size());
+  for (const batch_item& item : one->items) one->keys.push_back(item.key);
+  auto run = parts_.values.pin_run(engine_session_, pool, one->keys, options);
+  if (!run) return answer(one->request, run.error());
+  one->run = run->first;
+  one->work->left = 1;
+  for (std::size_t i = 0; i < one->items.size(); ++i) {
+    auto& found = run->values[i];
+    if (const status admitted = parts_.values.admits(pool, one->items[i].key, false); !admitted) {
+      one->work->fail(i, admitted.error());
+      if (found.is_pinned) (void)parts_.engine.unpin(engine_session_, one->run + i);
+    } else if (found.refusal.code != 0) {
+      one->work->fail(i, found.refusal);
+    } else if (found.is_pinned) {
+      take_device_item(one, i, one->run + i, found.info, std::move(found.segments));
+    } else {
+      one->work->left.fetch_add(1, std::memory_order_relaxed);
+      parts_.values.lookup_async(engine_session_, pool, one->items[i].key, options,
+                                 [me = shared_from_this(), one, i](const result<store::pinned_value>& value) {
+                                   me->found_device_item(one, i, value);
+                                 });
+    }
+  }
+  end_device_lookup(one);
 }
 
 void session::device_batch_found(const device_batch_ptr& one) {
   for (std::size_t i = 0; i < one->items.size(); ++i) {
     auto& value = one->values[i];
-    if (value.id != 0 && parts_.engine.is_apart(value.segments)) {  // its pool's list has just changed
+    if (value.id != 0 && parts_.engine.is_apart(value.segments.span())) {  // its pool's list has just changed
       (void)parts_.engine.unpin(engine_session_, value.id);
       one->fail(i, kApart);
     }
@@ -334,8 +376,11 @@ void session::write_device_batch(const device_batch_ptr& one) {
 void session::end_device_batch(const device_batch_ptr& one) {
   one->end_memory();
   std::uint64_t moved = 0;
-  for (const auto& value : one->values) {
-    if (value.id != 0) (void)parts_.engine.unpin(engine_session_, value.id);
+  if (one->run != 0) (void)parts_.engine.unpin_run(engine_session_, one->run);
+  for (std::size_t i = 0; i < one->values.size(); ++i) {
+    const auto& value = one->values[i];
+    const bool is_of_run = one->run != 0 && value.id == one->run + i;
+    if (value.id != 0 && !is_of_run) (void)parts_.engine.unpin(engine_session_, value.id);
     moved += value.bytes;
   }
   let_hold_go(std::exchange(one->held_bytes, 0));

@@ -99,7 +99,7 @@ TEST_F(cluster_servers, KeysAreWhereTheMapSaysAndOthersSayWhoHasThem) {
       if (got.status == 0) ++took;
       else {
         EXPECT_EQ(got.status, EREMOTE) << got.text;
-        EXPECT_EQ(got.fields.epoch.value_or(0), map.epoch);
+        EXPECT_EQ(got.fields->epoch.value_or(0), map.epoch);
       }
       EXPECT_EQ(got.status == 0, rig.server(name).config.listen == map.endpoint_for(2, key));
     }

@@ -127,6 +127,100 @@ TEST(Arena, MemoryBehindAValueIsZero) {
   EXPECT_EQ(std::count(base + 5000, base + 8192, std::byte{0}), 8192 - 5000);
 }
 
+TEST(Arena, ManyLieSideBySideAndComeBackAsOneRange) {
+  auto made = arena::make(std::uint64_t{4} << 20, std::uint64_t{1} << 20, false);
+  ASSERT_TRUE(made) << made.error().message;
+  arena& memory = **made;
+  const std::vector<std::uint64_t> sizes = {16384, 0, 100, 5000, 2048, 4096, 2049};
+  std::vector<segment> pieces(sizes.size());
+  memory.allocate_many(sizes, {}, pieces);
+  std::uint64_t next = pieces[0].offset_bytes;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_EQ(pieces[i].size_bytes, sizes[i]);
+    if (sizes[i] <= arena::kSlotBytes) continue;
+    EXPECT_EQ(pieces[i].offset_bytes, next);
+    next += whole_blocks(sizes[i]);
+  }
+  // Across the border of two chunks, in any order.
+  std::vector<arena::released_piece> released;
+  for (const segment& piece : pieces)
+    if (piece.size_bytes != 0) released.push_back({piece, false});
+  std::swap(released.front(), released.back());
+  memory.release_many(released);
+  EXPECT_EQ(memory.used_bytes(), 0u);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(memory.allocate(std::uint64_t{1} << 20)) << "whole chunks again";
+}
+
+TEST(Arena, ManyTakeWhatIsLeftOfAFragmentedOne) {
+  auto made = arena::make(std::uint64_t{4} << 20, std::uint64_t{4} << 20, false);
+  ASSERT_TRUE(made) << made.error().message;
+  arena& memory = **made;
+  const placement for_read{false, false, true};  // nothing is reserved
+  std::vector<std::vector<segment>> held;
+  while (auto one = memory.allocate(kBlockBytes, for_read)) held.push_back(*std::move(one));
+  for (std::size_t i = 0; i < held.size(); i += 2) memory.release(held[i]);
+  const std::vector<std::uint64_t> sizes(held.size(), kBlockBytes);
+  std::vector<segment> pieces(sizes.size());
+  memory.allocate_many(sizes, for_read, pieces);
+  const auto found = std::count_if(pieces.begin(), pieces.end(), [](const segment& one) { return one.size_bytes != 0; });
+  EXPECT_EQ(static_cast<std::size_t>(found), (held.size() + 1) / 2);
+  EXPECT_FALSE(memory.allocate(kBlockBytes, for_read));
+  std::vector<segment> too_long(1);
+  memory.allocate_many(std::vector<std::uint64_t>{2 * kBlockBytes}, for_read, too_long);
+  EXPECT_EQ(too_long[0].size_bytes, 0u);
+}
+
+// Lasting values are counted when they come and go by many, too.
+TEST(Arena, ManyLastingOnesKeepToTheirPart) {
+  auto made = arena::make(std::uint64_t{4} << 20, std::uint64_t{4} << 20, false);
+  ASSERT_TRUE(made) << made.error().message;
+  arena& memory = **made;
+  const std::vector<std::uint64_t> sizes(1024, kBlockBytes);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<segment> pieces(sizes.size());
+    memory.allocate_many(sizes, {false, true, true}, pieces);
+    std::vector<arena::released_piece> released;
+    for (const segment& piece : pieces)
+      if (piece.size_bytes != 0) released.push_back({piece, true});
+    EXPECT_EQ(released.size(), 1024u / 8 * 7);
+    EXPECT_TRUE(memory.is_lasting_full(kBlockBytes));
+    memory.release_many(released);
+    EXPECT_EQ(memory.used_bytes(), 0u);
+  }
+}
+
+// Values of several threads by many and one by one: nobody gets another's memory.
+TEST(Arena, ManyOfSeveralThreads) {
+  auto made = arena::make(std::uint64_t{8} << 20, std::uint64_t{4} << 20, false);
+  ASSERT_TRUE(made) << made.error().message;
+  arena& memory = **made;
+  std::vector<std::thread> users;
+  std::atomic<int> wrong{0};
+  for (unsigned user = 1; user <= 3; ++user)
+    users.emplace_back([&, user] {
+      std::mt19937 random(user);
+      const auto mark = static_cast<std::byte>(user);
+      for (int round = 0; round < 200; ++round) {
+        std::vector<std::uint64_t> sizes;
+        for (int i = 0; i < 40; ++i) sizes.push_back(random() % (random() % 2 != 0 ? 12'000 : 400));
+        std::vector<segment> pieces(sizes.size());
+        memory.allocate_many(sizes, {}, pieces);
+        std::vector<arena::released_piece> released;
+        for (const segment& piece : pieces) {
+          if (piece.size_bytes == 0) continue;
+          std::memset(memory.span_of(piece).data(), static_cast<int>(user), piece.size_bytes);
+          released.push_back({piece, false});
+        }
+        for (const auto& one : released)
+          for (const std::byte found : memory.span_of(one.piece)) wrong += found == mark ? 0 : 1;
+        memory.release_many(released);
+      }
+    });
+  for (std::thread& one : users) one.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(memory.used_bytes(), 0u);
+}
+
 value_record sample(bool large) {
   value_record made{7, large ? 100'000u : 5u, 0x12345678, 9, -5, durability::logged, large ? 3u : 0u, {}, {}};
   if (large) made.extents = {{kBlockBytes, 20 * kBlockBytes}, {100 * kBlockBytes, 5 * kBlockBytes}};

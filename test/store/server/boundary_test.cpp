@@ -190,7 +190,7 @@ TEST(store_boundary, AGrantIsNoRightThatOutlivesTheList) {
   bytes_t room(1);
   ASSERT_TRUE(soon([&] { return mapper->run(mapper->make_get(pool, "k", memory_of(room), {})).status == EACCES; }));
   const auto commit = mapper->make_plain(opcode::commit, pool, {});
-  commit->fields.token = granted.fields.token;
+  commit->fields.token = granted.fields->token;
   EXPECT_EQ(mapper->run(commit).status, EACCES);
   EXPECT_EQ(rig.server().engine().stats().grants, 0u);
   EXPECT_EQ(owner->run(owner->make_get(pool, "k", memory_of(room), {})).status, ENOENT);

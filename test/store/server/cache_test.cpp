@@ -23,8 +23,8 @@ class Caches : public testing::Test {
   store_protocol::pool_statistics statistics(const std::string& name) {
     const auto got = store_->run(store_->make_plain(opcode::pool_open, 0, name));
     EXPECT_EQ(got.status, 0) << got.text;
-    EXPECT_TRUE(got.fields.cache_is.has_value());
-    return got.fields.statistics.value_or(store_protocol::pool_statistics{});
+    EXPECT_TRUE(got.fields->cache_is.has_value());
+    return got.fields->statistics.value_or(store_protocol::pool_statistics{});
   }
   static constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
@@ -57,15 +57,15 @@ TEST_F(Caches, EvictByEveryPathAndKeepTheirTerms) {
   EXPECT_GT(statistics("cache").evicted, 0u);
   EXPECT_EQ(statistics("cache").hits, 6u);
   const auto before = store_->run(store_->make_plain(opcode::pool_open, 0, "cache"));
-  EXPECT_EQ(before.fields.cache_is, terms);
+  EXPECT_EQ(before.fields->cache_is, terms);
   store_.reset();
   rig_.stop();
   rig_.start();
   store_ = store_rig::open(rig_.over_unix());
   const auto after = store_->run(store_->make_plain(opcode::pool_open, 0, "cache"));
-  EXPECT_EQ(after.fields.cache_is, terms);
-  EXPECT_TRUE(after.fields.settings->is_cache);
-  EXPECT_EQ(after.fields.statistics->keys, 0u);
+  EXPECT_EQ(after.fields->cache_is, terms);
+  EXPECT_TRUE(after.fields->settings->is_cache);
+  EXPECT_EQ(after.fields->statistics->keys, 0u);
 }
 
 TEST_F(Caches, ValuesExpireByPutAndByPool) {
@@ -123,8 +123,8 @@ TEST_F(Caches, StayCachesWhenAnOlderClientSetsThem) {
   set->fields.settings.emplace().size_bytes = 12345;
   const auto got = store_->run(set);
   ASSERT_EQ(got.status, 0) << got.text;
-  EXPECT_EQ(got.fields.cache_is, terms);
-  EXPECT_EQ(got.fields.settings->size_bytes, 12345u);
+  EXPECT_EQ(got.fields->cache_is, terms);
+  EXPECT_EQ(got.fields->settings->size_bytes, 12345u);
   // An ordinary pool does not become one.
   make_pool(*store_, "pool");
   const auto change = store_->make_plain(opcode::pool_set, 0, "pool");

@@ -100,7 +100,7 @@ TEST(store_limits, QuotasAndRoom) {
   patient->start(other);
   EXPECT_FALSE(patient->wait(other, store_client::clock::now() + std::chrono::milliseconds(20)));
   const auto back = store->make_plain(opcode::abort, pool, {});
-  back->fields.token = granted.fields.token;
+  back->fields.token = granted.fields->token;
   ASSERT_EQ(store->run(back).status, 0);
   ASSERT_TRUE(patient->wait(other));
   EXPECT_EQ(other->got.status, 0) << other->got.text;

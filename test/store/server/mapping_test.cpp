@@ -78,7 +78,7 @@ void scribble(store_rig& rig, store_client::client& store, std::uint32_t pool, s
   const attached one(rig);
   void* address = mmap(nullptr, one.arena.size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, one.fd, 0);
   ASSERT_NE(address, MAP_FAILED);
-  static_cast<unsigned char*>(address)[found.fields.extents[0].offset + offset] ^= 1;
+  static_cast<unsigned char*>(address)[found.fields->extents[0].offset + offset] ^= 1;
   munmap(address, one.arena.size_bytes);
 }
 

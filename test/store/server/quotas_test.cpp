@@ -273,7 +273,7 @@ TEST(store_quotas, AClientThatCommitsAsAServerGainsNothing) {
     const auto granted = store->run(grab);
     EXPECT_EQ(granted.status, 0) << granted.text;
     const auto commit = store->make_plain(opcode::commit, pool, {});
-    commit->fields.token = granted.fields.token;
+    commit->fields.token = granted.fields->token;
     commit->fields.copy = {1, 1, std::uint64_t{1} << 62, 0};
     commit->fields.owner = "tcp";
     return store->run(commit);

@@ -170,11 +170,11 @@ TEST_F(store_ucx, AnswersMetricsAndTheLogNameIt) {
   const auto reply = put(*store_, pool_, "k", value);
   ASSERT_EQ(reply.status, 0) << reply.text;
   EXPECT_EQ(reply.result.way, path::ucx);
-  EXPECT_EQ(reply.fields.ucx_transports, store_->ucx_lanes());
+  EXPECT_EQ(reply.fields->ucx_transports, store_->ucx_lanes());
   EXPECT_FALSE(store_->ucx_lanes().empty());
   store_client::reply got;
   EXPECT_EQ(get(*store_, pool_, "k", kLarge, &got), value);
-  EXPECT_EQ(got.fields.ucx_transports, store_->ucx_lanes());
+  EXPECT_EQ(got.fields->ucx_transports, store_->ucx_lanes());
   const auto text = metrics();
   for (const char* direction : {"in", "out"})
     EXPECT_NE(text.find("peerlane_store_value_bytes_total{path=\"ucx\",direction=\"" + std::string(direction) + "\"} " +

@@ -279,7 +279,7 @@ TEST(store_client, FindGoesThroughPagesByTheLastKey) {
       keys.push_back(one.key);
     }
     if (!got.more) break;
-    search.after = *got.fields.after;
+    search.after = *got.fields->after;
   }
   ASSERT_EQ(keys.size(), 15u);
   EXPECT_TRUE(std::is_sorted(keys.begin(), keys.end()));

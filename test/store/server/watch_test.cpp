@@ -385,7 +385,7 @@ TEST_F(LimitedWatches, WhoeverTakesNothingHoldsLittle) {
 TEST_F(Watches, AskedTwiceAtOnce) {
   const auto begun = store_->make_plain(opcode::watch, pool_, "k");
   ASSERT_EQ(store_->run(begun).status, 0);
-  const auto token = begun->got.fields.token.value_or(0);
+  const auto token = begun->got.fields->token.value_or(0);
   const auto ask = [&](std::uint64_t wait_ms) {
     const auto one = store_->make_plain(opcode::watch_next, pool_, {});
     one->fields.token = token;
