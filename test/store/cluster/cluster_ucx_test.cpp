@@ -68,7 +68,7 @@ TEST_F(store_cluster_ucx, LargeValuesGoByTheUcxTransportOfWhoeverHasThem) {
       ASSERT_EQ(done.status, 0) << done.text;
       EXPECT_EQ(done.result.way, path::ucx);
       EXPECT_EQ(done.result.copies, copies);
-      EXPECT_FALSE(done.fields.ucx_transports.value_or("").empty());
+      EXPECT_FALSE(done.fields->ucx_transports.value_or("").empty());
       EXPECT_EQ(read_back(*all, target, i), "");
     }
   }
