@@ -189,15 +189,18 @@ TEST_F(remote_puts, fences_and_ordered_transfers_wait_for_what_is_before_them) {
             0);
 }
 
-// CUDA's copies and messages take turns in one ring: each reads what the other has written.
+// CUDA's copies and messages take turns in one ring: each reads what the other has written. Copies are late, and short puts
+// read their source at once.
 TEST_F(remote_puts, local_and_remote_transfers_of_a_ring_wait_for_each_other) {
+  setenv("PEERLANE_SIM_SEED", "9", 1);
+  setenv("PEERLANE_SIM_DELAY", "200", 1);
   if (const auto reason = join({14, 50, 200, 0}); !reason.empty()) GTEST_SKIP() << "no two hosts here: " << reason;
   EXPECT_EQ(
       run([](messaging::bootstrap& group) {
         put_rank self;
         if (const int line = self.open(group)) return line;
-        constexpr std::size_t kPiece = 50'000;
-        constexpr unsigned kSteps = 4;
+        constexpr std::size_t kPiece = 3000;
+        constexpr unsigned kSteps = 30;
         const test::device_buffer between(2 * kPiece);
         peerlane_device_window relay{};
         if (const int line = self.add(between.pointer(), 2 * kPiece, relay)) return line;
@@ -210,6 +213,8 @@ TEST_F(remote_puts, local_and_remote_transfers_of_a_ring_wait_for_each_other) {
         return self.close();
       }),
       0);
+  unsetenv("PEERLANE_SIM_SEED");
+  unsetenv("PEERLANE_SIM_DELAY");
 }
 
 TEST_F(remote_puts, misuse_is_refused_and_the_ring_goes_on) {
