@@ -21,7 +21,6 @@ using store_client::value_part;
 using store_protocol::path;
 
 constexpr std::uint64_t kSmallestPart = 128 << 10;
-constexpr std::uint64_t kHelpedBytes = 4u << 20;  // with parts of half a MiB at most, which take some 40 us
 constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;  // like clients that copy it themselves
 
 }  // namespace
@@ -193,19 +192,14 @@ void session::fetch_from_device(const device_transfer_ptr& one) {
   one->copies_left = jobs.size();
   one->has_crc = is_summed;
   if (is_summed) {
-    // Of a short value this thread sums, too: others may be asleep, and it has to wait for them.
-    transfers_here->watch([me = shared_from_this(), one, helps = one->bytes <= kHelpedBytes] {
-      if (helps) (void)me->parts_.sums->help();
-      return me->device_sums_ended(one);
-    });
+    parts_.sums->call(one->parts.size());
+    transfers_here->watch([me = shared_from_this(), one] { return me->device_sums_ended(one); });
   }
   // Separate lists, so that the first parts are summed while the last ones are on their way.
   for (auto& copy : jobs) {
     transfers_here->add(std::move(copy));
     if (is_summed) transfers_here->flush();
   }
-  // Behind the copies, which go on while a thread is woken.
-  if (is_summed) parts_.sums->call(one->parts.size());
   if (!parsing_) transfers_here->flush();
 }
 
