@@ -3,15 +3,21 @@
 # What a ping-pong of 128 B takes of the CPU where one launch repeats it for a whole turn (graph-loop), beside the same graph
 # launched again and again (graph-kernel): each in performance and in economy mode, the four in turns. Two GPUs, no build here.
 # The table that comes last says whether a core's share is at most 0.5 %, and the time at most 1.02 of the performance mode's.
-# A second run, of some seconds, shows how the time depends on what a pass of the loop holds.
-#   scripts/gpu/economy_loop.sh <out folder of the build> <results folder>     about 3.8 minutes; SECONDS_EACH=5 for a first look
+# A second run, of some seconds, shows how the time depends on what a pass of the loop holds. With the build's graph_loop_bench a part on one
+# GPU comes first, 15 s: graphs of kernels launched and repeated, without a peer. ONE_GPU=1 ends the script behind it.
+#   scripts/gpu/economy_loop.sh <out folder of the build> <results folder> [graph_loop_bench]     about 3.9 minutes; SECONDS_EACH=5: a first look
 set -u
 # shellcheck source-path=SCRIPTDIR source=steps.sh
 . "$(dirname "$0")/steps.sh"
-arguments out results -- "$@"
+arguments out results "?bench=graph_loop_bench" -- "$@"
 export LIMIT=300 TAIL=14
 program=$out/peerlane
 each=${SECONDS_EACH:-50} unroll=${UNROLL:-640} turns=${TURNS:-2}
+
+if [ -n "$bench" ]; then
+  LD_LIBRARY_PATH=$out:${LD_LIBRARY_PATH:-} step loop_one_gpu "$bench" --seconds 1 "$results/loop_one_gpu.json"
+fi
+[ "${ONE_GPU:-0}" = 0 ] || exit "$failed"
 
 # So many iterations as take $each seconds, by a short run.
 "$program" async economy --arms graph-kernel -s 128 -b "$unroll" -r 1 -i $((unroll * 20)) --json "$results/first.json" >/dev/null 2>&1

@@ -200,8 +200,8 @@ class graph_exchange final : public exchange {
     if (!opened) return opened.error();
     channel_ = *std::move(opened);
     const auto queue = [&] { return queue_iterations(session_, *channel_, bytes, busy_ns, unit_); };
-    const auto done =
-        is_loop_ ? keep(graph_loop::make(session_, queue), loop_) : keep(captured_work::make(session_, queue), graph_);
+    const auto done = is_loop_ ? keep(graph_loop::make(session_.gpu(), session_.stream(), queue), loop_)
+                               : keep(captured_work::make(session_, queue), graph_);
     session_.barrier();  // an end that closes is an error of the other one, which may still be capturing
     return done;
   }

@@ -10,10 +10,12 @@
 
 namespace pl::async {
 
-graph_loop::graph_loop(const station& session) : session_(&session), left_(session.gpu(), sizeof(std::uint64_t)) {}
+graph_loop::graph_loop(const tools::gpu_session& gpu, cu::stream_t stream)
+    : gpu_(&gpu), stream_(stream), left_(gpu, sizeof(std::uint64_t)) {}
 
 graph_loop::graph_loop(graph_loop&& other) noexcept
-    : session_(other.session_),
+    : gpu_(other.gpu_),
+      stream_(other.stream_),
       left_(std::move(other.left_)),
       module_(std::exchange(other.module_, nullptr)),
       step_(other.step_),
@@ -21,17 +23,18 @@ graph_loop::graph_loop(graph_loop&& other) noexcept
       exec_(std::exchange(other.exec_, nullptr)) {}
 
 graph_loop::~graph_loop() {
-  const auto& cuda = session_->cuda();
-  if (module_ != nullptr) static_cast<void>(cuda.cuStreamSynchronize(session_->stream()));
+  const auto& cuda = gpu_->cuda();
+  if (module_ != nullptr) static_cast<void>(cuda.cuStreamSynchronize(stream_));
   if (exec_ != nullptr) static_cast<void>(cuda.cuGraphExecDestroy(exec_));
   if (graph_ != nullptr) static_cast<void>(cuda.cuGraphDestroy(graph_));
   if (module_ != nullptr) static_cast<void>(cuda.cuModuleUnload(module_));
 }
 
-result<graph_loop> graph_loop::make(const station& session, const std::function<status()>& queue) {
-  const auto loops = find_calls(session.cuda());
+result<graph_loop> graph_loop::make(const tools::gpu_session& gpu, cu::stream_t stream,
+                                    const std::function<status()>& queue) {
+  const auto loops = find_calls(gpu.cuda());
   if (!loops) return loops.error();
-  graph_loop made(session);
+  graph_loop made(gpu, stream);
   if (const auto built = made.build(*loops, queue); !built) return built.error();
   return made;
 }
@@ -51,7 +54,7 @@ result<cu::loop_calls> graph_loop::find_calls(const cu::driver_table& cuda) {
 // What is repeated is captured by itself and becomes a child of the body: so the driver keeps what a capture holds
 // references on, as it documents for children.
 status graph_loop::build(const cu::loop_calls& loops, const std::function<status()>& queue) {
-  const auto& cuda = session_->cuda();
+  const auto& cuda = gpu_->cuda();
   auto loaded = cu::load_kernels(cuda, kernels::graph_loop());
   if (!loaded) return failure{ENOTSUP, loaded.error().message + " (the kernel that ends a loop's passes)"};
   module_ = *loaded;
@@ -60,8 +63,8 @@ status graph_loop::build(const cu::loop_calls& loops, const std::function<status
   step_ = *found;
   cu::context_t context = nullptr;
   cu::graph_condition_t condition = 0;
-  session_->gpu().check(cuda.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
-  session_->gpu().check(cuda.cuGraphCreate(&graph_, 0), "cuGraphCreate");
+  gpu_->check(cuda.cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+  gpu_->check(cuda.cuGraphCreate(&graph_, 0), "cuGraphCreate");
   auto rc = loops.cuGraphConditionalHandleCreate(&condition, graph_, context, 1, cu::graph_condition_flag::assign_default);
   if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "the condition of a graph's loop");
   cu::conditional_node_params loop{};
@@ -84,15 +87,14 @@ status graph_loop::build(const cu::loop_calls& loops, const std::function<status
 }
 
 result<cu::graph_t> graph_loop::capture(const std::function<status()>& queue, cu::graph_condition_t condition) const {
-  const auto& cuda = session_->cuda();
-  session_->gpu().check(cuda.cuStreamBeginCapture_v2(session_->stream(), cu::capture_mode::relaxed), "cuStreamBeginCapture");
+  const auto& cuda = gpu_->cuda();
+  gpu_->check(cuda.cuStreamBeginCapture_v2(stream_, cu::capture_mode::relaxed), "cuStreamBeginCapture");
   auto queued = queue();
   std::uint64_t left = left_.get();
   void* params[] = {&condition, &left};
-  auto rc = queued ? cuda.cuLaunchKernel(step_, 1, 1, 1, 1, 1, 1, 0, session_->stream(), params, nullptr)
-                   : cu::error_code::success;
+  auto rc = queued ? cuda.cuLaunchKernel(step_, 1, 1, 1, 1, 1, 1, 0, stream_, params, nullptr) : cu::error_code::success;
   cu::graph_t made = nullptr;
-  const auto ended = cuda.cuStreamEndCapture(session_->stream(), &made);
+  const auto ended = cuda.cuStreamEndCapture(stream_, &made);
   if (rc == cu::error_code::success) rc = ended;
   if (queued && rc == cu::error_code::success) return made;
   if (made != nullptr) static_cast<void>(cuda.cuGraphDestroy(made));
@@ -101,9 +103,9 @@ result<cu::graph_t> graph_loop::capture(const std::function<status()>& queue, cu
 }
 
 void graph_loop::launch(std::uint64_t passes) const {
-  const auto& cuda = session_->cuda();
-  session_->gpu().check(cuda.cuStreamWriteValue64_v2(session_->stream(), left_.get(), passes, 0), "cuStreamWriteValue64");
-  session_->gpu().check(cuda.cuGraphLaunch(exec_, session_->stream()), "cuGraphLaunch");
+  const auto& cuda = gpu_->cuda();
+  gpu_->check(cuda.cuStreamWriteValue64_v2(stream_, left_.get(), passes, 0), "cuStreamWriteValue64");
+  gpu_->check(cuda.cuGraphLaunch(exec_, stream_), "cuGraphLaunch");
 }
 
 }  // namespace pl::async
