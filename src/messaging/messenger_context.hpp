@@ -50,6 +50,7 @@ struct peer_state {
   // packet_channel
   std::uint32_t sent = 0, received = 0;  // frames
   std::map<std::uint32_t, early_packet> early;
+  std::size_t early_bytes = 0;    // of `early`
   shm_queue queue_out, queue_in;  // same node
   wakeup::doorbell doorbell;      // same node
   bool has_light_barrier = false;

@@ -187,6 +187,7 @@ void messenger_core::mark_lost(int rank, const std::string& reason) {
   rendezvous_.forget(rank);
   direct_.forget(rank);
   remote.early.clear();
+  remote.early_bytes = 0;
   returns_.on_lost(remote);
 }
 

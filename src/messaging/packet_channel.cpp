@@ -14,6 +14,8 @@
 namespace pl::messaging {
 namespace {
 
+// Frames that overtook an earlier one, beside what the messages may cost. UCX lanes overtake each other by some packets.
+constexpr std::size_t kMaxEarly = 64u << 20;
 constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
 
 std::vector<std::string> devices_in(const std::string& rails) {
@@ -108,6 +110,7 @@ void packet_channel::close_all() {
     shm_queue_set::close(each.queue_out);
     shm_queue_set::close(each.queue_in);
     each.early.clear();
+    each.early_bytes = 0;
   }
   fabric_.reset();
 }
@@ -384,7 +387,12 @@ void packet_channel::accept(const frame& head, const std::byte* payload, std::si
     std::memcpy(whole.data(), &head, sizeof head);
     std::memcpy(whole.data() + sizeof head, &outcome, sizeof outcome);
     if (bytes != 0) std::memcpy(whole.data() + sizeof head + sizeof outcome, payload, bytes);
-    source.early.emplace(head.sequence, early_packet{std::move(whole), std::move(arriving_)});
+    const auto kept = whole.size() + sizeof(early_packet);
+    if (source.early_bytes + kept > kMaxEarly + 4 * context_.limits.unexpected_bytes)
+      return watch_.report(source.rank,
+                           format("is lost: it sends frames, and not the one before them (number %u)", source.received));
+    if (source.early.emplace(head.sequence, early_packet{std::move(whole), std::move(arriving_)}).second)
+      source.early_bytes += kept;
     return;
   }
   if (++source.received == 1 && fabric_ != nullptr && !source.is_same_node) fabric_->keep_connections(source.rank);
@@ -397,6 +405,7 @@ void packet_channel::accept_early(peer_state& source) {
        next = source.early.find(source.received)) {
     const byte_string whole = std::move(next->second.whole);
     arriving_ = std::move(next->second.data);
+    source.early_bytes -= whole.size() + sizeof(early_packet);
     source.early.erase(next);
     ++source.received;
     frame head;

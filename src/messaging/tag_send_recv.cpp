@@ -174,10 +174,11 @@ void tagged_messages::on_message(peer_state& source, const frame& head, const st
                                  int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
   if (!is_eager && bytes != sizeof(rts_body)) return;
-  const auto cost = cost_of(is_eager, head.is_remote != 0, head.bytes);
+  const std::uint64_t length = is_eager ? bytes : head.bytes;  // what has come counts, not what its sender says of it
+  const auto cost = cost_of(is_eager, head.is_remote != 0, length);
   if (operation* const receive = matchers_[head.space].take_receive(source.rank, head.tag)) {
     source.taken_cost += cost;
-    receive->info = {source.rank, head.tag, head.bytes};
+    receive->info = {source.rank, head.tag, length};
     if (is_eager) {
       context_.deliver(*receive, payload, bytes, outcome);
     } else {
@@ -217,12 +218,12 @@ void tagged_messages::hold(peer_state& source, const frame& head, const std::byt
   auto& unexpected = context_.operations.take(operation_kind::unexpected);
   unexpected.peer = source.rank;
   unexpected.space = tag_space{head.space};
-  unexpected.info = {source.rank, head.tag, head.bytes};
-  unexpected.bytes = head.bytes;
+  unexpected.is_rendezvous = head.kind != frame_kind::eager;
+  unexpected.bytes = unexpected.is_rendezvous ? head.bytes : bytes;
+  unexpected.info = {source.rank, head.tag, unexpected.bytes};
   unexpected.peer_op = head.op;
   unexpected.cost = cost;
   unexpected.code = outcome;
-  unexpected.is_rendezvous = head.kind != frame_kind::eager;
   unexpected.held.assign(payload, payload + bytes);
   unexpected.data = channel_.take_arriving();
   context_.counts.unexpected_bytes += bytes;

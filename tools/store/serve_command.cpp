@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/text.hpp"
+#include "store/server/host_limits.hpp"
 #include "store/server/server.hpp"
 #include "tools/common/options.hpp"
 #include "tools/common/word_list.hpp"
@@ -115,6 +116,7 @@ int serve(const tools::invocation& call) {
   config.spin_us = static_cast<std::uint64_t>(spin);
   if (check_only) {
     tools::must(store_server::check(config));
+    tools::must(store_server::check_files(config));
     return tools::kExitOk;
   }
   // The reader of standard error may end before the store does (`serve 2>&1 | head`): a line is lost then, not the store.

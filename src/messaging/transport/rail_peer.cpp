@@ -6,7 +6,7 @@
 namespace pl::messaging {
 
 bool arrivals::accept(std::uint64_t number) {
-  if (number < next_ || !ahead_.insert(number).second) return false;
+  if (number < next_ || number - next_ > kMaxPacketsAhead || !ahead_.insert(number).second) return false;
   while (!ahead_.empty() && *ahead_.begin() == next_) {
     ahead_.erase(ahead_.begin());
     ++next_;
@@ -16,7 +16,7 @@ bool arrivals::accept(std::uint64_t number) {
 
 bool silence::note_answer(std::uint64_t pinged_ns, std::uint64_t apart_ns) {
   if (first_ns_ == 0) first_ns_ = pinged_ns;
-  return pinged_ns - first_ns_ >= apart_ns;
+  return pinged_ns >= first_ns_ && pinged_ns - first_ns_ >= apart_ns;  // another rail's answer may be to an earlier ping
 }
 
 std::optional<unsigned> rail_peer::first_rail() const {

@@ -18,10 +18,14 @@ namespace pl::messaging {
 
 class rail_set;
 
+constexpr std::size_t kMaxKept = 8u << 20;  // copies of packets for one peer
+// A peer that keeps no more than that has no packet further ahead of one that has not come: a packet is a frame at least.
+constexpr std::uint64_t kMaxPacketsAhead = kMaxKept / frame_bytes(frame_kind::eager);
+
 // Numbers of which each counts once, in any order of coming.
 class arrivals {
  public:
-  // True: it is new.
+  // True: it is new, and no further ahead than a packet can be.
   bool accept(std::uint64_t number);
   // All below have come.
   std::uint64_t next() const noexcept { return next_; }
@@ -42,6 +46,8 @@ struct shipment : rail_message {
   std::uint64_t settled_ns = 0;  // when it was acknowledged or given up; 0: neither
   int code = 0;                  // for part->done()
   ucx_part* part = nullptr;      // null: a packet
+  unsigned life = 0;             // rail_peer::life
+  bool is_uncounted = false;     // not in lingering_bytes any more
   std::unique_ptr<std::byte[]> packed;
 };
 
@@ -62,6 +68,7 @@ struct rail_peer {
     bool is_up = true;
     std::size_t load = 0;  // bytes that were sent by it and are not acknowledged
     std::uint64_t heard_ns = 0, pinged_ns = 0;
+    std::size_t controls = 0;  // that UCX has not sent
     silence silent;
   };
   using shipments = std::map<std::uint64_t, std::unique_ptr<shipment>>;
@@ -72,6 +79,8 @@ struct rail_peer {
   // The one with the least load.
   std::optional<unsigned> free_rail() const;
   bool has_other_rail(unsigned rail) const;
+  // UCX may hold packets that are acknowledged already: a peer can acknowledge what it has not got.
+  bool has_room() const noexcept { return kept_bytes + lingering_bytes < kMaxKept; }
   bool has_outstanding() const noexcept { return !packets.empty() || !parts.empty() || !waiting.empty(); }
   // When the oldest unacknowledged shipment of a rail was sent; 0: there is none.
   std::uint64_t oldest_ns(unsigned rail) const;
@@ -81,7 +90,9 @@ struct rail_peer {
   shipments parts;              // by tag
   std::deque<packet*> waiting;  // for room in `packets`
   std::uint64_t next_number = 0;
-  std::size_t kept_bytes = 0;  // of `packets`
+  std::size_t kept_bytes = 0;       // of `packets`
+  std::size_t lingering_bytes = 0;  // of packets that are acknowledged, and with UCX
+  unsigned life = 0;                // another process of the rank has another one
   arrivals arrived;
   std::size_t due_bytes = 0;       // arrived, not acknowledged
   std::uint64_t due_since_ns = 0;  // 0: none

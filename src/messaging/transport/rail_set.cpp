@@ -16,7 +16,6 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::size_t kMaxKept = 8u << 20;       // copies of packets for one peer
 constexpr std::size_t kMinPart = 32u << 10;      // so that a message of 64 KiB uses two rails
 constexpr std::size_t kMaxPart = 252u << 10;     // fits one packet of every UCX over TCP
 constexpr std::size_t kDueBytes = 64u << 10;     // then an acknowledgement does not wait
@@ -24,6 +23,8 @@ constexpr std::uint64_t kDueNs = 200'000;        // nor longer than this
 constexpr std::uint64_t kGraceNs = 200'000'000;  // for what UCX should end when a connection closes
 constexpr std::uint64_t kSleepNs = 100'000'000;  // between two looks at rails, for a process that sleeps
 constexpr std::size_t kMaxCancelled = 1024;
+// Answers by one rail that UCX has not sent. A peer with so many does not read, whatever else it does.
+constexpr std::size_t kMaxControls = 16u << 10;
 
 void append(byte_string& out, const void* data, std::size_t bytes) {
   const auto* const first = static_cast<const std::byte*>(data);
@@ -82,7 +83,9 @@ rail_set::~rail_set() {
 
 void rail_set::set_peer(int rank, byte_string address, const port_list& ports) {
   if (peer(rank).is_closed) {
+    const unsigned life = peer(rank).life + 1;
     peer(rank) = rail_peer(rails());
+    peer(rank).life = life;
     std::erase_if(failing_, [&](const failing_rail& each) { return each.rank == rank; });
     std::erase(due_, rank);
   }
@@ -175,6 +178,7 @@ std::unique_ptr<shipment> rail_set::make_shipment(int rank, std::uint32_t kind, 
   made->done = &rail_set::on_shipped;
   made->owner = this;
   made->rank = rank;
+  made->life = peer(rank).life;
   return made;
 }
 
@@ -192,7 +196,7 @@ void rail_set::send(int rank, packet& outgoing) {
   auto& remote = peer(rank);
   outgoing.outcome = 0;
   if (remote.is_closed || !remote.first_rail()) return outgoing.done(outgoing, ECONNRESET);
-  if (remote.waiting.empty() && remote.kept_bytes < kMaxKept) return keep_and_ship(rank, outgoing);
+  if (remote.waiting.empty() && remote.has_room()) return keep_and_ship(rank, outgoing);
   remote.waiting.push_back(&outgoing);
 }
 
@@ -213,7 +217,7 @@ void rail_set::keep_and_ship(int rank, packet& outgoing) {
 
 void rail_set::send_waiting(int rank) {
   auto& remote = peer(rank);
-  while (!remote.waiting.empty() && remote.kept_bytes < kMaxKept && remote.first_rail()) {
+  while (!remote.waiting.empty() && remote.has_room() && remote.first_rail()) {
     packet& next = *remote.waiting.front();
     remote.waiting.pop_front();
     keep_and_ship(rank, next);
@@ -225,6 +229,8 @@ void rail_set::send_tagged(int rank, std::uint64_t tag, const void* source, std:
   part.is_receive = false;
   const auto rail = remote.free_rail();
   if (remote.is_closed || !rail) return part.done(part, ECONNRESET, 0);
+  // The receiver chooses the tags. UCX still reads the shipment that has this one.
+  if (remote.parts.contains(tag)) return part.done(part, EPROTO, 0);
   auto made = make_shipment(rank, kPart, tag);
   made->data = source;
   made->bytes = bytes;
@@ -242,26 +248,40 @@ void rail_set::send_control(int rank, unsigned rail, std::uint32_t kind, std::ui
   }
   auto& taken = *std::exchange(free_control_, free_control_->next);
   taken.head = {own_rank_, kind, number};
+  taken.rank = rank;
+  taken.rail = rail;
+  taken.life = peer(rank).life;
+  ++peer(rank).rails[rail].controls;
   rails_[rail]->send_on_rail(rank, taken);
 }
 
 void rail_set::on_control_sent(rail_message& message) {
   auto& sent = static_cast<control&>(message);
+  auto& remote = sent.owner->peer(sent.rank);
+  if (remote.life == sent.life) --remote.rails[sent.rail].controls;
   sent.next = std::exchange(sent.owner->free_control_, &sent);
 }
 
 // The peer has it, or never will. UCX may still read its bytes for a send by a rail that has failed.
 void rail_set::settle(std::unique_ptr<shipment> shipped, int code) {
-  auto& load = peer(shipped->rank).rails[shipped->rail].load;
+  auto& remote = peer(shipped->rank);
+  auto& load = remote.rails[shipped->rail].load;
   load -= std::min(load, shipped->bytes);
   shipped->code = code;
   shipped->settled_ns = monotonic_ns();
-  if (shipped->with_ucx == 0) finish(*shipped);
-  else lingering_.push_back(std::move(shipped));
+  if (shipped->with_ucx == 0) return finish(*shipped);
+  if (shipped->packed != nullptr) remote.lingering_bytes += shipped->bytes;
+  lingering_.push_back(std::move(shipped));
 }
 
 void rail_set::finish(shipment& shipped) {
   if (ucx_part* const part = std::exchange(shipped.part, nullptr)) part->done(*part, shipped.code, 0);
+}
+
+void rail_set::stop_counting(shipment& lingering) {
+  auto& remote = peer(lingering.rank);
+  if (lingering.life == remote.life && lingering.packed != nullptr && !std::exchange(lingering.is_uncounted, true))
+    remote.lingering_bytes -= lingering.bytes;
 }
 
 // Some versions of UCX never end a send whose peer has gone.
@@ -271,9 +291,17 @@ void rail_set::sweep_lingering() {
     const auto& remote = peer(each->rank);
     const bool has_lost = remote.is_closed || std::any_of(remote.rails.begin(), remote.rails.end(),
                                                           [](const auto& rail) { return !rail.is_up; });
-    if (each->with_ucx == 0 || (has_lost && now - each->settled_ns > kGraceNs)) finish(*each);
+    if (each->with_ucx == 0 || (has_lost && now - each->settled_ns > kGraceNs)) finish(*each), stop_counting(*each);
     return each->with_ucx == 0;
   });
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank)
+    if (!peer(rank).waiting.empty()) send_waiting(rank);
+}
+
+std::size_t rail_set::memory_held(int rank) const noexcept {
+  std::size_t held = peer(rank).kept_bytes + peer(rank).lingering_bytes;
+  for (const auto& rail : peer(rank).rails) held += rail.controls * sizeof(control);
+  return held;
 }
 
 // ---- Receiving
@@ -284,6 +312,10 @@ void rail_set::take(unsigned rail, const rail_head& head, const std::byte* data,
   if (!remote.rails[rail].is_up) return;
   remote.rails[rail].heard_ns = monotonic_ns();
   remote.rails[rail].silent.end();
+  if (remote.rails[rail].controls >= kMaxControls) {
+    if (head.kind == kPing) return;
+    if (head.kind == kPart) return failing_.push_back({rank, rail, "it takes no acknowledgements"});
+  }
   switch (head.kind) {
     case kPacket:
       return take_packet(rank, head.number, data, bytes);

@@ -53,6 +53,8 @@ class rail_set final : public network {
   void close(int rank, bool at_once) override;
   bool is_closing() const noexcept override;
   void reap_closed() override;
+  // Copies of packets for this rank, and answers to it that UCX has not sent.
+  std::size_t memory_held(int rank) const noexcept;
 
  private:
   // What comes by one rail.
@@ -83,10 +85,13 @@ class rail_set final : public network {
   struct control : rail_message {
     rail_set* owner = nullptr;
     control* next = nullptr;
+    int rank = -1;
+    unsigned rail = 0, life = 0;
   };
 
   rail_set(std::vector<std::string> devices, int ranks, int own_rank, listener& handler);
   status start(const ucx_fabric::options& wanted, int ranks);
+  const rail_peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   rail_peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   // Sending
   void keep_and_ship(int rank, packet& outgoing);
@@ -99,6 +104,7 @@ class rail_set final : public network {
   void settle(std::unique_ptr<shipment> shipped, int code);
   static void finish(shipment& shipped);
   void sweep_lingering();
+  void stop_counting(shipment& lingering);
   // Receiving
   void take(unsigned rail, const rail_head& head, const std::byte* data, std::size_t bytes);
   void take_packet(int rank, std::uint64_t number, const std::byte* data, std::size_t bytes);

@@ -145,7 +145,9 @@ std::string to_text(const cluster_map& map) {
       rows.push_back(std::move(row));
     }
   }
-  return json{{"epoch", map.epoch}, {"servers", servers}, {"slots", rows}}.dump();
+  json whole = {{"epoch", map.epoch}, {"servers", servers}, {"slots", rows}};
+  if (map.id != 0) whole["id"] = map.id;
+  return whole.dump();
 }
 
 result<cluster_map> read_cluster_map(std::string_view text) {
@@ -154,6 +156,7 @@ result<cluster_map> read_cluster_map(std::string_view text) {
   if (whole.is_discarded() || !whole.is_object() || !whole.value("epoch", json()).is_number_unsigned()) return bad;
   cluster_map out;
   out.epoch = whole["epoch"].get<std::uint64_t>();
+  if (const json id = whole.value("id", json(0u)); id.is_number_unsigned()) out.id = id.get<std::uint64_t>();
   const json servers = whole.value("servers", json()), rows = whole.value("slots", json());
   if (!servers.is_object() || !rows.is_array()) return bad;
   for (const auto& [name, one] : servers.items())

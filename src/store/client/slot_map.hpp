@@ -64,7 +64,8 @@ struct placement {
 };
 
 struct cluster_map {
-  std::uint64_t epoch = 0;  // greater with each change
+  std::uint64_t epoch = 0;  // greater with each change; 0: there is no map
+  std::uint64_t id = 0;     // random, the same for as long as there is a map; 0: a server of an earlier release wrote it
   std::map<std::string, cluster_server> servers;
   std::array<placement, kPlacements> units;
 

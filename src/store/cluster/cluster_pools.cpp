@@ -72,14 +72,12 @@ void cluster_pools::when_changed(std::function<void(const store::pool_info&)> ch
 
 // Deletes the pool unless etcd has this one.
 status cluster_pools::delete_if_gone(const store::pool_info& mine, const membership& members) {
-  const std::string key = members.prefix() + "pool/" + mine.name;
-  const auto known = members.store().list(key);
-  if (!known) return known.error();
-  const auto identity = identity_of(mine.options);
-  for (const auto& one : known->entries) {
-    const auto wanted = one.key == key ? read_pool(one.value) : std::nullopt;
-    if (wanted && identity_of(*wanted) == identity) return {};
-  }
+  const auto now = read_view(members.store(), members.options().cluster);
+  if (!now) return now.error();
+  if (const status same = members.believes(*now); !same) return same;
+  const auto listed = now->pools.find(mine.name);
+  const auto wanted = listed != now->pools.end() ? read_pool(listed->second) : std::nullopt;
+  if (wanted && identity_of(*wanted) == identity_of(mine.options)) return {};
   return engine_.delete_pool(mine.id);
 }
 

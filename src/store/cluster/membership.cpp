@@ -67,10 +67,16 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
   auto client = etcd::connect(options.etcd, timeout, options.tls);
   if (!client) return client.error();
   std::unique_ptr<membership> made(new membership(options, *std::move(client), std::move(callbacks)));
+  if (!options.data.empty()) {
+    const auto known = read_known_cluster(options.data);
+    if (!known) return known.error();
+    made->known_ = *known;
+  }
   const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
     const status done = made->enter_anew();
     if (done) break;
+    if (done.code() == EUCLEAN) return done.error();  // it stays so
     if (std::chrono::steady_clock::now() >= deadline) return done.error();
     std::this_thread::sleep_for(50ms);
   }
@@ -102,6 +108,32 @@ std::uint64_t membership::lease_left_ns() const noexcept {
   const std::uint64_t now = monotonic_ns(), deadline = lease_until_ns_.load(std::memory_order_acquire);
   return deadline > now ? deadline - now : 0;
 }
+status membership::believes(const cluster_view& seen) const {
+  const std::lock_guard hold(lock_);
+  return fits(known_, !options_.pools.empty(), {seen.map.id, seen.map.epoch, seen.revision},
+              known_cluster_file(options_.data));
+}
+
+// At most once a second: while slots move the map changes often.
+void membership::remember(const cluster_view& seen) {
+  if (options_.data.empty()) return;
+  const std::uint64_t now = monotonic_ns();
+  known_cluster next{seen.map.id, seen.map.epoch, seen.revision};
+  {
+    const std::lock_guard hold(lock_);
+    if (known_ && next.id == 0) next.id = known_->id;
+    const bool is_other = !known_ || known_->id != next.id;
+    if (!is_other && (next.revision <= known_->revision || now - remembered_ns_ < kSecond)) return;
+  }
+  remembered_ns_ = now;
+  if (const status written = write_known_cluster(options_.data, next); !written) {
+    hooks_.log("cluster_not_remembered", written.error().message);
+    return;
+  }
+  const std::lock_guard hold(lock_);
+  known_ = next;
+}
+
 bool membership::holds_lease() const noexcept { return lease_left_ns() > 0; }
 
 void membership::wake() {
@@ -171,6 +203,7 @@ status membership::enter_anew() {
   if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still under way"};
   auto now = read_view(etcd_, options_.cluster);
   if (!now) return now.error();
+  if (const status same = believes(*now); !same) return same;
   const std::string member = prefix() + "member/" + options_.name;
   const auto mine = now->member_revisions.find(options_.name);
   if (mine != now->member_revisions.end()) {
@@ -185,6 +218,10 @@ status membership::enter_anew() {
   const auto lease = etcd_.grant(options_.lease_s);
   if (!lease) return lease.error();
   cluster_map next = now->map;
+  if (next.id == 0) {  // of an earlier release, which writes none: all servers take the same one again
+    const std::lock_guard hold(lock_);
+    next.id = known_ && known_->id != 0 ? known_->id : random_run();
+  }
   now->alive.erase(options_.name);
   now->member_revisions.erase(options_.name);
   forget_dead(next, now->alive);
@@ -254,8 +291,10 @@ status membership::poll_once() {
   if (newest > known->revision || keys->entries.size() != count) {
     auto read = read_view(etcd_, options_.cluster);
     if (!read) return read.error();
+    if (const status same = believes(*read); !same) return same;
     now = std::make_shared<cluster_view>(*std::move(read));
   }
+  remember(*now);
   {
     const std::lock_guard hold(lock_);
     view_ = now;

@@ -16,12 +16,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "store/cluster/etcd.hpp"
+#include "store/cluster/known_cluster.hpp"
 #include "store/cluster/plan.hpp"
 
 namespace pl::store_cluster {
@@ -36,6 +38,7 @@ struct cluster_options {
   std::uint64_t instance = 0;       // what its greeting tells
   unsigned lease_s = 5;             // without etcd for so long, this server stops serving
   unsigned repair_after_s = 60;     // a dead server's copies are made anew on others after this time
+  std::string data;                 // its data folder, which remembers the cluster; empty: it does not
   std::string folder;               // identity of its data folder
   std::set<std::uint64_t> pools;    // of the cluster, that the folder has: their identities
 };
@@ -67,7 +70,8 @@ class membership {
     std::function<bool()> idle;
     std::function<void(const char* event, const std::string& text)> log;
   };
-  // Joins: blocks until etcd has this server, at most `patience`. EEXIST: another server has this name.
+  // Joins: blocks until etcd has this server, at most `patience`. EEXIST: another server has this name. EUCLEAN: etcd has
+  // lost data of the cluster that the data folder is of, or is another one (known_cluster.hpp).
   // Nothing happens after that before start().
   static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks callbacks,
                                                   std::chrono::milliseconds patience);
@@ -83,6 +87,8 @@ class membership {
   const etcd& store() const noexcept { return etcd_; }
   std::string prefix() const { return cluster_prefix(options_.cluster); }
   view_ptr view() const;
+  // EUCLEAN, as above: what etcd has now is no reason to change the folder.
+  status believes(const cluster_view& seen) const;
   // This server may serve what the map gives it. False for ever once false, until it has joined anew.
   bool holds_lease() const noexcept;
   std::uint64_t lease_left_ns() const noexcept;
@@ -97,6 +103,7 @@ class membership {
   membership(const cluster_options& options, etcd client, hooks callbacks);
   void serve();
   status enter_anew();
+  void remember(const cluster_view& seen);
   bool enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const;
   void publish_self(cluster_server& self) const;
   void report_waiting(const std::string& before, const cluster_map& now) const;
@@ -114,12 +121,13 @@ class membership {
   mutable std::mutex lock_;
   std::condition_variable changed_;
   view_ptr view_;
+  std::optional<known_cluster> known_;
   bool stopping_ = false, woken_ = false;
   std::uint64_t checks_begun_ = 0, checks_done_ = 0;  // of the thread; a look that fails is none
 
   // Of the thread alone.
   std::int64_t lease_ = 0;
-  std::uint64_t renew_at_ns_ = 0;
+  std::uint64_t renew_at_ns_ = 0, remembered_ns_ = 0;
   std::map<std::string, std::uint64_t> dead_since_ns_;
   std::thread thread_;
 };

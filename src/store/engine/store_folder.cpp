@@ -33,6 +33,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kArenaBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxUnderWay = 256;  // puts of a repair
 constexpr const char* kListName = "backup.list";
+constexpr const char* kUnfinishedName = "/unfinished";
 
 engine_options options_of(const std::string& folder, disk* files, bool read_only) {
   engine_options made;
@@ -68,17 +69,35 @@ class folder_lock {
 };
 
 status need_folder(const std::string& folder) {
+  if (status whole = need_finished(folder); !whole) return whole;
   std::error_code error;
   if (fs::is_directory(folder + "/index", error)) return {};
   return failure{ENOENT, "store: " + folder + " holds no store"};
+}
+
+// A folder within the source would become part of it, and go with it.
+status need_outside(const std::string& source, const std::string& target) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(target, error);
+  if (error) return failure{error.value(), "store: " + target + ": " + error.message()};
+  const fs::path outer = fs::weakly_canonical(source, error);
+  if (error) return failure{error.value(), "store: " + source + ": " + error.message()};
+  if (std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end()) return {};
+  return failure{EINVAL, "store: " + target + " is " + source + " or lies in it: name a directory outside"};
 }
 
 status need_empty(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
-  if (!fs::is_empty(folder, error)) return failure{ENOTEMPTY, "store: " + folder + " is not empty: name another one"};
+  const bool is_empty = fs::is_empty(folder, error);
+  if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
+  if (!is_empty) return failure{ENOTEMPTY, "store: " + folder + " is not empty: name another one"};
   fs::permissions(folder, fs::perms::owner_all, error);
+  // Whoever finds the mark knows that a process has ended before its work has, and two at once see each other.
+  const int mark = ::open((folder + kUnfinishedName).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (mark < 0) return failure{errno, "store: " + folder + kUnfinishedName + ": " + errno_text(errno)};
+  ::close(mark);
   return {};
 }
 
@@ -117,6 +136,36 @@ status sync_path(const fs::path& path) {
   return done == 0 ? status() : status(failure{error, "fsync of " + path.string() + ": " + errno_text(error)});
 }
 
+// All of it is on the disk.
+status finish(const std::string& folder) {
+  if (status done = sync_path(folder); !done) return done;
+  if (::unlink((folder + kUnfinishedName).c_str()) != 0)
+    return failure{errno, "store: " + folder + kUnfinishedName + ": " + errno_text(errno)};
+  return sync_path(folder);
+}
+
+// 0, or why not all of it is written. A disk that becomes full takes a part first.
+int write_all(int file, std::string_view data, off_t offset) {
+  while (!data.empty()) {
+    const ssize_t done = ::pwrite(file, data.data(), data.size(), offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return done < 0 ? errno : ENOSPC;
+    data.remove_prefix(static_cast<std::size_t>(done));
+    offset += done;
+  }
+  return 0;
+}
+
+// Durable on return.
+status write_text(const std::string& path, const std::string& text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
+  int error = write_all(file, text, 0);
+  if (error == 0 && ::fsync(file) != 0) error = errno;
+  ::close(file);
+  return error == 0 ? status() : status(failure{error, "store: " + path + ": " + errno_text(error)});
+}
+
 // Copies with holes, because extent files are mostly empty; durable on return.
 status copy_sparse(const fs::path& source, const fs::path& target) {
   const int input = ::open(source.c_str(), O_RDONLY | O_CLOEXEC);
@@ -131,8 +180,8 @@ status copy_sparse(const fs::path& source, const fs::path& target) {
     if (got < 0) outcome = failure{errno, source.string() + ": " + errno_text(errno)};
     if (got <= 0) break;
     const bool is_hole = std::all_of(part.begin(), part.begin() + got, [](char one) { return one == 0; });
-    if (!is_hole && ::pwrite(out, part.data(), static_cast<std::size_t>(got), offset) != got)
-      outcome = failure{errno != 0 ? errno : ENOSPC, target.string() + ": " + errno_text(errno)};
+    const int error = is_hole ? 0 : write_all(out, {part.data(), static_cast<std::size_t>(got)}, offset);
+    if (error != 0) outcome = failure{error, target.string() + ": " + errno_text(error)};
     offset += got;
   }
   if (outcome && (::ftruncate(out, offset) != 0 || ::fsync(out) != 0))
@@ -321,10 +370,7 @@ struct disk_choice {
   disk& use;
 };
 
-}  // namespace
-
-result<folder_report> check_folder(const std::string& folder, disk* files) {
-  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
+result<folder_report> check_files(const std::string& folder, disk* files) {
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
   const disk_choice disks(files);
@@ -346,24 +392,39 @@ result<folder_report> check_folder(const std::string& folder, disk* files) {
   return report;
 }
 
+}  // namespace
+
+status need_finished(const std::string& folder) {
+  if (::access((folder + kUnfinishedName).c_str(), F_OK) != 0) return {};
+  return failure{EUCLEAN, "store: a backup, restore or repair into " + folder +
+                              " has not ended, or was ended: remove the folder, and do that again"};
+}
+
+result<folder_report> check_folder(const std::string& folder, disk* files) {
+  if (status usable = need_folder(folder); !usable) return std::move(usable).error();
+  return check_files(folder, files);
+}
+
 result<repair_report> repair_folder(const std::string& folder, const std::string& target, disk* files, bool with_owners) {
   if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
+  if (status apart = need_outside(folder, target); !apart) return std::move(apart).error();
   if (status room = need_empty(target); !room) return std::move(room).error();
   const disk_choice disks(files);
   auto source = salvage::open(folder, disks.use);
-  if (!source) return source.error();
+  if (!source) return empty(target), source.error();
   engine_options settings = options_of(target, &disks.use, false);
   settings.extent_file_bytes = (*source)->extent_file_bytes();
   auto made = engine::open(settings);
-  if (!made) return made.error();
+  if (!made) return empty(target), made.error();
   repair_report report;
   refill transfer(**source, **made, report, with_owners);
   status done = transfer.make_pools();
   if (done) done = transfer.run();
   if (done) done = (*made)->close();
   made->reset();
+  if (done) done = finish(target);
   if (!done) {
     empty(target);
     return std::move(done).error();
@@ -376,27 +437,28 @@ result<folder_report> backup_folder(const std::string& folder, const std::string
   if (status usable = need_folder(folder); !usable) return std::move(usable).error();
   const auto lock = folder_lock::take(folder);
   if (!lock) return lock.error();
+  if (status apart = need_outside(folder, target); !apart) return std::move(apart).error();
   if (status room = need_empty(target); !room) return std::move(room).error();
   const auto give_up = [&](const failure& reason) {
     empty(target);
     return reason;
   };
   if (status copied = copy_files(folder, target); !copied) return give_up(copied.error());
-  auto report = check_folder(target, files);
+  auto report = check_files(target, files);
   if (!report) return give_up(report.error());
   if (!report->is_good())
     return give_up({EUCLEAN, "store: " + folder + " is damaged, and a copy of it would be no backup: " +
                                  report->problems.front() + "; `store check` lists all of it"});
   const auto list = list_of(target);
   if (!list) return give_up(list.error());
-  std::ofstream(target + "/" + kListName, std::ios::binary)
-      << *list << format("%08x\n", arch::crc32c(list->data(), list->size())) << std::flush;
-  if (status done = sync_path(target + "/" + kListName); !done) return give_up(done.error());
-  if (status done = sync_path(target); !done) return give_up(done.error());
+  const std::string sealed = *list + format("%08x\n", arch::crc32c(list->data(), list->size()));
+  if (status done = write_text(target + "/" + kListName, sealed); !done) return give_up(done.error());
+  if (status done = finish(target); !done) return give_up(done.error());
   return report;
 }
 
 result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files) {
+  if (status whole = need_finished(backup); !whole) return std::move(whole).error();
   std::ifstream list(backup + "/" + kListName, std::ios::binary);
   if (!list) return failure{ENOENT, "store: " + backup + " is no backup: it has no " + kListName};
   const std::string said{std::istreambuf_iterator<char>(list), {}};
@@ -405,18 +467,20 @@ result<folder_report> restore_folder(const std::string& backup, const std::strin
   if (said != *now + format("%08x\n", arch::crc32c(now->data(), now->size())))
     return failure{EUCLEAN, "store: the files of " + backup + " are not those of its " + kListName +
                                 ": the backup is damaged; take another one, or `store repair` it"};
+  if (status apart = need_outside(backup, target); !apart) return std::move(apart).error();
   if (status room = need_empty(target); !room) return std::move(room).error();
   const auto give_up = [&](const failure& reason) {
     empty(target);
     return reason;
   };
   if (status copied = copy_files(backup, target); !copied) return give_up(copied.error());
-  auto report = check_folder(target, files);
+  auto report = check_files(target, files);
   if (!report) return give_up(report.error());
   if (!report->is_good())
     return give_up({EUCLEAN, "store: " + backup + ": the restored copy is damaged: " + report->problems.front()});
   const disk_choice disks(files);
   if (status named = give_new_identity(target, disks.use); !named) return give_up(named.error());
+  if (status done = finish(target); !done) return give_up(done.error());
   return report;
 }
 

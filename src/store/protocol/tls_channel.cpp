@@ -94,7 +94,7 @@ class tls_channel final : public byte_channel {
       if (done == 1) return {};
       const int reason = SSL_get_error(tls_.get(), done);
       if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
-        return failure{EPROTO, format("TLS with the store at %s: %s", host.c_str(), openssl_reason().c_str())};
+        return failure{EPROTO, format("TLS with the store at %s: %s", host.c_str(), refusal().c_str())};
       const std::uint64_t now = monotonic_ns();
       if (now >= end) return failure{ETIMEDOUT, format("TLS with the store at %s: no answer", host.c_str())};
       wait_for(fd_, reason == SSL_ERROR_WANT_WRITE, static_cast<unsigned>((end - now) / 1'000'000 + 1));
@@ -102,6 +102,13 @@ class tls_channel final : public byte_channel {
   }
 
  private:
+  // OpenSSL's error says only that the certificate was refused.
+  std::string refusal() {
+    const long code = SSL_get_verify_result(tls_.get());
+    if (code == X509_V_OK) return openssl_reason();
+    ERR_clear_error();
+    return format("the store's certificate is refused: %s", X509_verify_cert_error_string(code));
+  }
   // Success: not now.
   status after(int done) {
     const int reason = SSL_get_error(tls_.get(), done);
@@ -134,7 +141,7 @@ result<std::unique_ptr<byte_channel>> start_tls(int socket, const address& targe
     SSL_set1_host(tls, host->first.c_str());
     SSL_set_tlsext_host_name(tls, host->first.c_str());
   }
-  const bool loaded = SSL_use_certificate_file(tls, target.tls_certificate.c_str(), SSL_FILETYPE_PEM) == 1 &&
+  const bool loaded = SSL_use_certificate_chain_file(tls, target.tls_certificate.c_str()) == 1 &&
                       SSL_use_PrivateKey_file(tls, target.tls_key.c_str(), SSL_FILETYPE_PEM) == 1 &&
                       SSL_CTX_load_verify_locations(context, target.tls_authority.c_str(), nullptr) == 1;
   if (!loaded)

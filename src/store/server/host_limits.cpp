@@ -11,6 +11,8 @@
 #include <limits>
 
 #include "base/text.hpp"
+#include "store/engine/store_folder.hpp"
+#include "store/server/transport.hpp"
 
 namespace pl::store_server {
 namespace {
@@ -55,6 +57,7 @@ status check_data_folder(const std::string& path) {
     return failure{errno, format("data directory %s: %s", path.c_str(), errno_text(errno).c_str())};
   }
   if (!S_ISDIR(about.st_mode)) return failure{ENOTDIR, format("data directory %s: it is no directory", path.c_str())};
+  if (auto whole = store::need_finished(path); !whole) return whole;
   std::error_code error;
   if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
   bool is_empty = true;  // or holds the rest of an unfinished first start
@@ -72,6 +75,13 @@ status check_data_folder(const std::string& path) {
                    format("data directory %s: it is no store, and belongs to uid %u: name a directory of the store's own",
                           path.c_str(), about.st_uid)};
   return {};
+}
+
+status check_files(const server_config& config) {
+  if (auto ours = check_data_folder(config.data); !ours) return ours;
+  if (config.tls.certificate.empty()) return {};
+  const auto made = make_tls_context(config.tls);
+  return made ? status() : status(made.error());
 }
 
 }  // namespace pl::store_server

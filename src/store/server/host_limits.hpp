@@ -14,5 +14,7 @@ int raise_descriptor_limit();
 status check_address_space(const server_config& config);
 // ENOTEMPTY, EPERM, ENOTDIR: the folder is somebody else's.
 status check_data_folder(const std::string& path);
+// What `serve` would refuse of the files that the settings name: the data folder, and those of TLS.
+status check_files(const server_config& config);
 
 }  // namespace pl::store_server

@@ -397,6 +397,7 @@ status server::state::join_cluster() {
   std::error_code no_path;
   if (local) options.socket = std::filesystem::absolute(socket_path, no_path).string();
   options.instance = instance;
+  options.data = config.data;
   options.lease_s = static_cast<unsigned>(config.lease_s);
   options.repair_after_s = static_cast<unsigned>(config.repair_s);
   store_client::address security;

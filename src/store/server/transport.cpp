@@ -143,7 +143,10 @@ result<tls_context> make_tls_context(const tls_files& files) {
   SSL_CTX* raw = context->native_handle();
   SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION);
   SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
+  // Without tickets a certificate is verified for each connection, with the authority of that time.
+  SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+  SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(raw, 0);
   std::error_code error;
   const auto step = [&](const char* label, const std::string& file) -> status {
     if (!error) return {};

@@ -43,6 +43,7 @@ class child_process {
     const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     dup2(out, 1);
     dup2(out, 2);
+    close_range(3, ~0u, 0);  // listeners of servers in the test's process among them
     if (before) before();
     execv(raw[0], raw.data());
     _exit(127);
@@ -84,13 +85,20 @@ class etcd_process {
   // Precondition: etcd_is_there().
   explicit etcd_process(const std::string& folder, const std::string& host = "127.0.0.1",
                         const std::function<void()>& before = nullptr)
-      : url_("http://" + host + ":" + std::to_string(free_port())) {
-    const std::string peers = "http://" + host + ":" + std::to_string(free_port());
+      : url_("http://" + host + ":" + std::to_string(free_port())),
+        peers_("http://" + host + ":" + std::to_string(free_port())),
+        folder_(folder) {
+    start(before);
+  }
+  std::string data() const { return folder_ + "/etcd"; }
+  // With what is in its folder, which somebody may have changed between.
+  void stop() { process_.reset(); }
+  void start(const std::function<void()>& before = nullptr) {
     process_ = std::make_unique<child_process>(
-        std::vector<std::string>{kEtcd, "--data-dir", folder + "/etcd", "--listen-client-urls", url_,
-                                 "--advertise-client-urls", url_, "--listen-peer-urls", peers,
-                                 "--initial-advertise-peer-urls", peers, "--initial-cluster", "default=" + peers},
-        folder + "/etcd.log", before);
+        std::vector<std::string>{kEtcd, "--data-dir", data(), "--listen-client-urls", url_, "--advertise-client-urls", url_,
+                                 "--listen-peer-urls", peers_, "--initial-advertise-peer-urls", peers_, "--initial-cluster",
+                                 "default=" + peers_},
+        folder_ + "/etcd.log", before);
   }
   const std::string& url() const { return url_; }
   child_process& process() { return *process_; }
@@ -107,7 +115,7 @@ class etcd_process {
   }
 
  private:
-  std::string url_;
+  std::string url_, peers_, folder_;
   std::unique_ptr<child_process> process_;
 };
 

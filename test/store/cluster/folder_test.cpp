@@ -177,5 +177,91 @@ TEST_F(cluster_folder, AMapFromBeforeIdentitiesTakesTheFolderThatHasTheClustersP
   EXPECT_NE(log_of("a").find("cluster_other_folder"), std::string::npos);
 }
 
+// ---- An etcd without the cluster's data
+
+// Every server that has been in the cluster says so and keeps its values.
+void expect_refused(cluster_rig& rig, const std::vector<std::string>& names, const std::string& reason) {
+  for (const auto& name : names) {
+    rig.stop(name);
+    auto settings = rig.server(name).config;
+    const auto refused = store_server::server::open(settings);
+    EXPECT_EQ(refused.code(), EUCLEAN);
+    EXPECT_NE(refused.error().message.find(reason), std::string::npos) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("remove " + settings.data + "/cluster.json"), std::string::npos);
+    settings.cluster.clear();  // alone it shows what it has
+    rig.server(name).config.cluster.clear();
+    rig.server(name).start();
+    const auto alone = store_rig::open(rig.server(name).over_unix());
+    const auto pool = alone->open_pool("p");
+    ASSERT_TRUE(pool) << name << ": " << pool.error().message;
+    for (int i = 0; i < 20; ++i)
+      EXPECT_EQ(get(*alone, *pool, "key" + std::to_string(i), 3000), random_value(3000, 1)) << name;
+    rig.stop(name);
+  }
+}
+
+void fill(cluster_rig& rig) {
+  for (const char* name : {"a", "b"}) rig.start(name);
+  ASSERT_TRUE(rig.settled({"a", "b"}));
+  const auto all = rig.open();
+  const auto pool = rig.make_pool(*all, "p", 2);
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(put(*all, pool, "key" + std::to_string(i), random_value(3000, 1)).status, 0);
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // they remember at most once a second
+}
+
+TEST_F(cluster_folder, AnEtcdThatLostItsDataDeletesNothing) {
+  cluster_rig rig;
+  fill(rig);
+  rig.etcd().stop();
+  std::filesystem::remove_all(rig.etcd().data());
+  rig.etcd().start();
+  ASSERT_TRUE(rig.etcd().wait_until_it_answers());
+  std::this_thread::sleep_for(std::chrono::seconds(3 * kLeaseSeconds));
+  const auto view = store_cluster::read_view(rig.etcd().client(), "default");
+  EXPECT_TRUE(view && view->map.epoch == 0) << "a server that knows better has begun a new cluster";
+  const auto one = rig.open(300);
+  if (const auto pool = one->open_pool("p")) { EXPECT_NE(put(*one, *pool, "key0", random_value(10, 2)).status, 0); }
+  expect_refused(rig, {"a", "b"}, "knows no such cluster");
+}
+
+// Servers that never were in it may begin one there; those that were do not take it for theirs.
+TEST_F(cluster_folder, AnotherClusterOfTheSameNameDeletesNothing) {
+  cluster_rig rig;
+  fill(rig);
+  for (const char* name : {"a", "b"}) rig.stop(name);
+  rig.etcd().stop();
+  std::filesystem::remove_all(rig.etcd().data());
+  rig.etcd().start();
+  ASSERT_TRUE(rig.etcd().wait_until_it_answers());
+  rig.start("new");
+  ASSERT_TRUE(rig.settled({"new"}));
+  rig.make_pool(*rig.open(), "q", 1);
+  expect_refused(rig, {"a", "b"}, "is another one");
+  // Whoever removes the file believes etcd.
+  std::filesystem::remove(rig.folder("a") / "cluster.json");
+  rig.start("a");
+  EXPECT_TRUE(rig.settled({"a", "new"}));
+}
+
+TEST_F(cluster_folder, AnOlderStateOfEtcdDeletesNoPoolThatItDoesNotKnow) {
+  cluster_rig rig;
+  rig.start("a");
+  ASSERT_TRUE(rig.settled({"a"}));
+  rig.stop("a");
+  rig.etcd().stop();
+  const std::string kept = rig.etcd().data() + ".kept";
+  std::filesystem::copy(rig.etcd().data(), kept, std::filesystem::copy_options::recursive);
+  rig.etcd().start();
+  ASSERT_TRUE(rig.etcd().wait_until_it_answers());
+  fill(rig);
+  rig.etcd().stop();
+  std::filesystem::remove_all(rig.etcd().data());
+  std::filesystem::rename(kept, rig.etcd().data());
+  rig.etcd().start();
+  ASSERT_TRUE(rig.etcd().wait_until_it_answers());
+  std::this_thread::sleep_for(std::chrono::seconds(2 * kLeaseSeconds));
+  expect_refused(rig, {"a", "b"}, "older");
+}
+
 }  // namespace
 }  // namespace pl::store_test

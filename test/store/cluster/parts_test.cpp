@@ -68,6 +68,7 @@ std::map<std::string, int> served(const cluster_map& map, unsigned copies) {
 TEST(slot_map, ComesBackFromItsText) {
   auto map = map_of({"a", "b", "c"});
   map.epoch = 1ull << 60;
+  map.id = ~0ull;
   map.servers["b"].assigned_role = cluster_server::role::leaving;
   map.servers["c"].down = true;
   map.units[5].copies = {left_in("b", "0123")};
@@ -75,6 +76,7 @@ TEST(slot_map, ComesBackFromItsText) {
   const auto read = store_client::read_cluster_map(to_text(map));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->epoch, map.epoch);
+  EXPECT_EQ(read->id, map.id);
   EXPECT_EQ(read->servers, map.servers);
   EXPECT_TRUE(read->units == map.units);
   EXPECT_LT(to_text(map).size(), 100'000u) << "etcd takes 1.5 MB";

@@ -2,6 +2,7 @@
 // TLS on TCP: certificates at both ends, the client's says who it is. The certificates are made by the openssl program.
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 
 #include "base/text.hpp"
 #include "test/store/server/store_rig.hpp"
@@ -131,6 +132,51 @@ TEST_F(store_tls, CertificatesAreReadAgainWhenTold) {
   rig_.server().reload();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_TRUE(store_client::client::open(options_for("next_client", "next_ca")));
+}
+
+// A client that another authority signed between shows that one's certificate, too.
+TEST_F(store_tls, ACertificateMayComeByAnotherAuthority) {
+  certificate("between", "ca", "DNS:between\nbasicConstraints=critical,CA:TRUE");
+  certificate("far", "between", "URI:spiffe://site/trainer");
+  rig_.start();
+  EXPECT_FALSE(store_client::client::open(options_for("far"))) << "nobody has shown who signed it";
+  std::ofstream(path("far.crt"), std::ios::app) << std::ifstream(path("between.crt")).rdbuf();
+  const auto opened = store_client::client::open(options_for("far"));
+  EXPECT_TRUE(opened) << opened.error().message;
+}
+
+TEST_F(store_tls, ARefusalSaysWhatIsWrongWithTheCertificate) {
+  authority("stranger_ca");
+  certificate("elsewhere", "ca", "IP:127.0.0.2");
+  rig_.start();
+  const auto unknown = store_client::client::open(options_for("client", "stranger_ca"));
+  EXPECT_NE(unknown.error().message.find("certificate is refused: self-signed certificate in"), std::string::npos)
+      << unknown.error().message;
+  rig_.stop();
+  rig_.config.tls.certificate = path("elsewhere.crt");
+  rig_.config.tls.key = path("elsewhere.key");
+  rig_.start();
+  const auto other = store_client::client::open(options_for("client"));
+  EXPECT_NE(other.error().message.find("IP address mismatch"), std::string::npos) << other.error().message;
+}
+
+// A client that keeps sessions (Python's, Go's) would offer one again; the answer to that was an internal error.
+TEST_F(store_tls, NoSessionIsKept) {
+  rig_.start();
+  const std::string kept = path("session");
+  const auto call = [&](const std::string& more) {
+    return std::system(format("(sleep 1; echo Q) | timeout 20 openssl s_client -connect %s -cert %s -key %s -CAfile %s %s "
+                              ">%s 2>&1",
+                              rig_.over_tcp().server.endpoint.c_str(), path("client.crt").c_str(),
+                              path("client.key").c_str(), path("ca.crt").c_str(), more.c_str(), path("said").c_str())
+                           .c_str());
+  };
+  EXPECT_EQ(call("-sess_out " + kept), 0);
+  std::ifstream said(path("said"));
+  const std::string text{std::istreambuf_iterator<char>(said), {}};
+  EXPECT_NE(text.find("Verify return code: 0 (ok)"), std::string::npos) << text;
+  EXPECT_EQ(text.find("New Session Ticket"), std::string::npos) << text;
+  EXPECT_FALSE(std::filesystem::exists(kept));
 }
 
 TEST_F(store_tls, StrangersAreRefusedAtBothEnds) {

@@ -483,7 +483,6 @@ def schema():
     documents = (  # and what the program says; empty: nothing is wrong
         ({"data": "d"}, ""),
         ({"data": "d", "threads": 4, "admins": ["uid:0"], "chunk_bytes": 1 << 30, "log_level": "warn"}, ""),
-        ({"data": "d", "tls_certificate": "c", "tls_key": "k", "tls_client_authority": "a", "listen": "0.0.0.0:1"}, ""),
         ({"data": "d", "treads": 4}, '"treads"'),
         ({"data": "d", "threads": 65}, "from 1 to 64"),
         ({"data": "d", "huge_pages": "yes"}, '"huge_pages"'),
@@ -503,6 +502,13 @@ def schema():
             if validator:
                 check(validator.is_valid(document) == (not problem), document)
         check("TLS" in run("serve", "--check", "--data", folder, "--listen", "0.0.0.0:0").err)
+        files = {"data": "d", "tls_certificate": "c", "tls_key": "k", "tls_client_authority": "a", "listen": "0.0.0.0:1"}
+        check(not validator or validator.is_valid(files))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(files, file)
+        done = run("serve", "--check", "--config", path)
+        check(done.code == 1 and "TLS certificate c: No such file" in done.err, done.err)
+        check("it is no store, and not empty" in run("serve", "--check", "--data", folder).err)
 
 
 def demo():
