@@ -54,7 +54,8 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   if (status fits = check_pool_quota(**found, length_bytes); !fits) return std::move(fits).error();
-  if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes); !fits) return std::move(fits).error();
+  if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes, options.request); !fits)
+    return std::move(fits).error();
   // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(options.level);

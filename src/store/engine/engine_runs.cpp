@@ -72,17 +72,21 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
   std::vector<std::uint64_t> sizes(puts.size()), small_sizes(puts.size());  // 0: not so
   std::uint64_t longest = 0;
   std::size_t name_bytes = 0;
-  const auto check = [&](const run_put& one) -> status {
+  const auto check = [&](std::size_t i) -> status {
+    const run_put& one = puts[i];
     if (!one.is_wanted) return failure{ECANCELED, "store: it is not wanted"};
     if (status good = impl_->check_key(one.key); !good) return good;
     if (status fits = check_pool_quota(*in, one.length_bytes); !fits) return fits;
-    if (has_owner_quota)
-      if (status fits = impl_->check_owner(*in, one.key, options.owner, one.length_bytes); !fits) return fits;
+    if (has_owner_quota) {
+      request_key request = options.request;
+      if (!request.empty()) request.sequence += i;
+      if (status fits = impl_->check_owner(*in, one.key, options.owner, one.length_bytes, request); !fits) return fits;
+    }
     return impl_->check_cached_put(*in, own_level, 0, one.length_bytes);
   };
   const std::uint64_t limit = impl_->max_in_memory();
   for (std::size_t i = 0; i < puts.size(); ++i) {
-    if (status good = check(puts[i]); !good) {
+    if (status good = check(i); !good) {
       given.values[i].refusal = std::move(good).error();
       continue;
     }

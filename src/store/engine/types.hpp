@@ -196,6 +196,8 @@ struct begin_options {
   owner_id owner = 0;
   // With which it will probably be committed: where the value lies follows from it. Another one costs a little more then.
   durability level = durability::pool_default;
+  // The one that will be committed, if it has a number: what it did already is the commit's answer, and no refusal.
+  request_key request{};
 };
 
 struct commit_options {

@@ -136,6 +136,7 @@ void session::put_device_batch(const device_batch_ptr& one) {
   store::begin_options options;
   options.owner = owner_of(one->request->fields);
   options.level = one->request->fields.level.value_or(store_protocol::durability::pool_default);
+  options.request = request_of(one->request->fields);
   auto begun = parts_.engine.begin_run(engine_session_, pool, puts, options);
   if (!begun) return answer(one->request, begun.error());
   one->run = begun->first;
