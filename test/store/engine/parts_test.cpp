@@ -317,6 +317,7 @@ TEST(OwnerCounts, AddUpOverThreads) {
   pool_owners pool, dropped;
   pool.join(table);
   dropped.join(table);
+  table.set_quotas({{"*", 4000, 0}});
   std::atomic<bool> ends{false};
   std::thread watcher([&] {
     for (std::uint64_t turn = 1; !ends; ++turn) {
@@ -345,6 +346,11 @@ TEST(OwnerCounts, AddUpOverThreads) {
   for (std::thread& one : threads) one.join();
   ends = true;
   watcher.join();
+  // Threads that ran one after the other may have been refused nothing.
+  for (int owner = 0; owner < 3; ++owner) {
+    const owned_value large{true, table.need("owner " + std::to_string(owner)), 5000};
+    EXPECT_FALSE(pool.charge(owner_changes::between({}, large), true)) << owner;
+  }
   dropped.take_back();
   std::map<owner_id, pool_counts> expected;
   for (const owned_value& one : last)
