@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <string_view>
+#include <system_error>
 
 #include "base/env.hpp"
 #include "measure/machine.hpp"
@@ -158,6 +159,12 @@ int run(const command& chosen, const invocation& call) {
     std::fflush(stdout);
     std::fprintf(stderr, "%s: %s\n", call.program.c_str(), failure.what());
     return failure.exit_code;
+  } catch (const std::system_error& failure) {
+    std::fflush(stdout);
+    const bool no_thread = failure.code() == std::errc::resource_unavailable_try_again;
+    std::fprintf(stderr, "%s: %s%s\n", call.program.c_str(), failure.what(),
+                 no_thread ? ": no thread could be started (ulimit -u, or a container's limit of processes?)" : "");
+    return kExitFailed;
   } catch (
       const std::exception& failure) {  // a folder that vanished, no memory: the reader gets the reason, not a core dump
     std::fflush(stdout);

@@ -186,17 +186,19 @@ size_limits limits_of(direction way, const choice& option) {
 
 cost_table::cost_table(std::vector<cost_curve> curves, double question_ns)
     : curves_(std::move(curves)), question_ns_(question_ns) {
-  for (std::size_t way = 0; way < decisions_.size(); ++way)
+  const auto made = std::make_shared<decisions>();
+  for (std::size_t way = 0; way < made->by_side.size(); ++way)
     for (std::size_t index = 0; index < kExecutors; ++index)
       for (std::size_t cell = 0; cell < kCells; ++cell) {
         const auto bytes = std::max<std::uint64_t>(1, middle_of(cell));
         const auto direction_of = static_cast<direction>(way);
         const auto present = static_cast<executor>(index);
         for (std::size_t side = 0; side < kSides; ++side)
-          decisions_[way][side][index][cell] = cheapest(direction_of, static_cast<other_side>(side), present, bytes);
+          made->by_side[way][side][index][cell] = cheapest(direction_of, static_cast<other_side>(side), present, bytes);
         if (direction_of != direction::on_device)
-          unasked_[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
+          made->unasked[way][index][cell] = cheapest_unasked(direction_of, present, bytes);
       }
+  decisions_ = made;
 }
 
 cost_table cost_table::drop_method(method kind) const {

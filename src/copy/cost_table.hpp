@@ -3,12 +3,13 @@
 //
 // Curves are measured points (bytes, nanoseconds), interpolated linearly between two points and continued at the last
 // slope. The decision for a size is the cheapest curve there; all decisions are made beforehand, so that a copy's lookup is
-// one load: for four round sizes an octave (4, 5, 6 and 7 times a power of two), which people use and at which ways begin
-// and end, and for the sizes between two of them.
+// one load of a table: for four round sizes an octave (4, 5, 6 and 7 times a power of two), which people use and at which
+// ways begin and end, and for the sizes between two of them.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -106,13 +107,13 @@ class cost_table {
   explicit cost_table(std::vector<cost_curve> curves, double question_ns = kUsualQuestionNs);
 
   choice pick(direction way, other_side side, executor present, std::uint64_t bytes) const noexcept {
-    return decisions_[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)][static_cast<std::size_t>(present)]
-                     [cell_of(bytes)];
+    return decisions_->by_side[static_cast<std::size_t>(way)][static_cast<std::size_t>(side)]
+                              [static_cast<std::size_t>(present)][cell_of(bytes)];
   }
   // The method for host memory whose pinned state is unknown: it works for pinned and pageable memory, and costs no more
   // over the best method than the driver call would. Width 0: no such method, ask the driver.
   choice pick_unasked(direction way, executor present, std::uint64_t bytes) const noexcept {
-    return unasked_[static_cast<std::size_t>(way)][static_cast<std::size_t>(present)][cell_of(bytes)];
+    return decisions_->unasked[static_cast<std::size_t>(way)][static_cast<std::size_t>(present)][cell_of(bytes)];
   }
   double question_ns() const noexcept { return question_ns_; }
   // The same table without what the curves say of a method.
@@ -156,8 +157,12 @@ class cost_table {
   }
   std::vector<cost_curve> curves_;
   double question_ns_;
-  std::array<std::array<std::array<std::array<choice, kCells>, kExecutors>, kSides>, 3> decisions_;
-  std::array<std::array<std::array<choice, kCells>, kExecutors>, 2> unasked_;  // to_device, to_host
+  // 36 KiB: tables are handed on by value, and some threads have stacks of 256 KiB.
+  struct decisions {
+    std::array<std::array<std::array<std::array<choice, kCells>, kExecutors>, kSides>, 3> by_side;
+    std::array<std::array<std::array<choice, kCells>, kExecutors>, 2> unasked;  // to_device, to_host
+  };
+  std::shared_ptr<const decisions> decisions_;
 };
 
 }  // namespace pl::copy

@@ -19,6 +19,7 @@ constexpr std::size_t kHugePageBytes = 2u << 20;
 
 result<pinned_buffer> pinned_buffer::make(const gpu_context& context, std::size_t bytes) {
   const std::size_t granule = bytes >= kHugePageBytes ? kHugePageBytes : 4096;
+  if (bytes > SIZE_MAX - granule) return failure{ENOMEM, format("%zu bytes of host memory for copies: too many", bytes)};
   pinned_buffer made;
   made.context_ = context;
   made.bytes_ = (bytes + granule - 1) / granule * granule;

@@ -62,6 +62,33 @@ TEST_P(several_gpus, messages_between_any_two_memories) {
             0);
 }
 
+// A context there would cost its process some hundred MiB of a GPU that it does not use.
+TEST(one_gpu_each, host_memory_is_received_without_another_gpus_context) {
+  auto options = test_options();
+  options.use_channels = false;
+  EXPECT_EQ(run_job(2, gpus::one_each, options,
+                    [](const rank_context& ctx) {
+                      constexpr std::size_t kBytes = 4u << 20;
+                      piece data(ctx.rank == 0, kBytes);
+                      unsigned flags = 0;
+                      int is_active = 0;
+                      const auto& cuda = test::simulated_cuda();
+                      if (ctx.rank == 0) {
+                        data.set(test::random_bytes(kBytes, 1));
+                        CHECK_OK(ctx.messenger->send(1, data.all(), 1, kPatience));
+                      } else {
+                        CHECK_OK(ctx.messenger->recv(0, data.all(), 1, kWholeTag, kPatience));
+                        CHECK(data.get(kBytes) == test::random_bytes(kBytes, 1));
+                        CHECK(ctx.messenger->counts().ipc == 1);
+                        CHECK(cuda.cuDevicePrimaryCtxGetState(0, &flags, &is_active) == cu::error_code::success);
+                        CHECK(is_active == 0);
+                      }
+                      CHECK_OK(ctx.messenger->barrier(kPatience));
+                      return 0;
+                    }),
+            0);
+}
+
 // All at once, so that transfers of different GPUs are under way together.
 TEST_P(several_gpus, many_messages_at_once) {
   EXPECT_EQ(run(2,

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,8 +28,8 @@ std::string temporary_parent() {
 
 namespace {
 
-// A line tells that the folder is no longer its business. Else the pipe's end comes with that of the process, of which a
-// server may still write there for a moment.
+// A line tells that the folder is no longer its business. Else the end of the connection comes with that of the process, of
+// which a server may still write there for a moment.
 constexpr const char* kRemover =
     "read -r line && exit 0; for pause in 0 1 3; do sleep $pause; rm -rf -- \"$1\" && exit 0; done";
 
@@ -46,11 +47,11 @@ constexpr const char* kRemover =
 // Where it cannot be started the folder stays after a kill.
 void temporary_folder::start_remover() {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return;
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
   remover_ = fork();
   if (remover_ == 0) become_remover(ends[0], path_.c_str());
   close(ends[0]);
-  remover_pipe_ = ends[1];
+  remover_end_ = ends[1];
 }
 
 temporary_folder::temporary_folder(const std::string& name, const std::string& parent, when_killed fate)
@@ -62,9 +63,10 @@ temporary_folder::temporary_folder(const std::string& name, const std::string& p
 temporary_folder::~temporary_folder() {
   std::error_code ignored;
   if (!is_kept_) fs::remove_all(path_, ignored);
-  if (remover_pipe_ < 0) return;
-  [[maybe_unused]] const auto wrote = write(remover_pipe_, "\n", 1);
-  close(remover_pipe_);
+  if (remover_end_ < 0) return;
+  // Somebody may have killed it, or there was no process for it: no SIGPIPE.
+  [[maybe_unused]] const auto wrote = send(remover_end_, "\n", 1, MSG_NOSIGNAL);
+  close(remover_end_);
   if (remover_ > 0) waitpid(remover_, nullptr, 0);
 }
 

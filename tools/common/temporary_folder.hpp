@@ -30,7 +30,7 @@ class temporary_folder {
   void start_remover();
   std::string path_;
   bool is_kept_ = false;
-  int remover_pipe_ = -1;
+  int remover_end_ = -1;
   pid_t remover_ = -1;
 };
 

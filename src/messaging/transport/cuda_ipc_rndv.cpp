@@ -27,6 +27,7 @@ cuda_ipc_rndv::cuda_ipc_rndv(rendezvous& owner) : transport(owner, true), cache_
 
 void cuda_ipc_rndv::offer(operation& send, const std::optional<cu::pointer_info>& gpu, rts_body& rts) {
   if (!context_.options.use_ipc || !gpu || send.bytes < context_.limits.ipc_from) return;
+  usual_device_ = gpu->device_ordinal;
   const auto handle = cache_.export_handle(*gpu);
   if (!handle) return;
   rts.has_ipc = true;
@@ -43,11 +44,22 @@ bool cuda_ipc_rndv::suits(const operation& receive, const rts_body& rts) const {
   return receive.moved >= smallest || !rts.has_ring;
 }
 
+// A copy to host memory goes by any GPU. One that this process does not use would cost it a context there.
+int cuda_ipc_rndv::device_for_host() const {
+  cu::context_t current = nullptr;
+  cu::device_t device = -1;
+  const bool has_one = context_.cuda->cuCtxGetCurrent(&current) == cu::error_code::success && current != nullptr &&
+                       context_.cuda->cuCtxGetDevice(&device) == cu::error_code::success;
+  return has_one ? device : usual_device_;
+}
+
 bool cuda_ipc_rndv::start_receive(operation& receive, const rts_body& rts) {
   if (!suits(receive, rts)) return false;
   auto& state = *receive.transfer;
   const bool is_to_device = receive.range.is_device;
-  const auto opened = cache_.open(receive.peer, rts.buffer_id, rts.ipc, is_to_device ? state.device_ordinal : 0);
+  if (is_to_device) usual_device_ = state.device_ordinal;
+  const int device = is_to_device ? usual_device_ : device_for_host();
+  const auto opened = cache_.open(receive.peer, rts.buffer_id, rts.ipc, device);
   if (!opened) return false;
   auto& slice = state.slice.emplace<cuda_ipc_transfer>();
   slice.source = (*opened)->base + rts.ipc_offset;

@@ -39,12 +39,14 @@ class cuda_ipc_rndv final : public transport {
 
  private:
   bool suits(const operation& receive, const rts_body& rts) const;
+  int device_for_host() const;
   bool begin_by_planner(operation& receive);
   void submit_copies();
   void submit_list(std::span<operation* const> list);
   void advance(operation& op);
 
   cuda_ipc_cache cache_;
+  int usual_device_ = 0;           // the last one whose memory was sent or received into
   std::vector<operation*> ready_;  // of those under way, the ones that have not been queued
   std::size_t ready_bytes_ = 0;
   std::size_t queued_copies_ = 0;  // between GPUs
