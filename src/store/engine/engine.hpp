@@ -206,9 +206,9 @@ class engine {
   std::uint64_t max_in_memory_bytes() const noexcept;
   // Finds space on disk for the value. Blocking (extent files are made). EFBIG, EDQUOT, ENOSPC: the disk, or kMaxStreams
   // are open.
-  // `owner`: as in begin_options.
+  // `owner`, `request`: as in begin_options.
   result<std::shared_ptr<value_writer>> open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes,
-                                                    owner_id owner = 0);
+                                                    owner_id owner = 0, const request_key& request = {});
   // The range of the current version that options.offset_bytes and length_bytes say, which stays whatever is put meanwhile.
   // A part is verified as options.verify says by reading all of the value first; the whole value is as it is read. Blocking.
   // EAGAIN: the value is not large.

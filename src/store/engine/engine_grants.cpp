@@ -49,7 +49,8 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   const auto limits = (*found)->options();
   if (limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
-  if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes); !fits) return std::move(fits).error();
+  if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes, options.request); !fits)
+    return std::move(fits).error();
   // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(durability::pool_default);

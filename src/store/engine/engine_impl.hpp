@@ -46,7 +46,9 @@ class engine::impl {
   status check_key(std::string_view key) const;
   std::string name_of_owner(owner_id id) const;
   // EDQUOT: a put of so many bytes by this owner would be refused as things are now. Reads the index if it looks so.
-  status check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes);
+  // Not of a request that was done before.
+  status check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes,
+                     const request_key& request);
 
   // ---- engine_write.cpp
   // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.

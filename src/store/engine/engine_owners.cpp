@@ -35,8 +35,9 @@ std::string engine::impl::name_of_owner(owner_id id) const {
 }
 
 // Refuses early what the commit would refuse, where that spares the bytes' way. Conditions and repeated requests are the
-// commit's matter, so a put that replaces as many bytes of the same owner passes.
-status engine::impl::check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes) {
+// commit's matter, so a put that replaces as many bytes of the same owner passes, and so does one that was done before.
+status engine::impl::check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes,
+                                 const request_key& request) {
   owner_state* const one = pool.cache ? nullptr : writers.find(owner);
   if (one == nullptr) return {};
   const auto more_bytes = static_cast<std::int64_t>(length_bytes);
@@ -46,6 +47,11 @@ status engine::impl::check_owner(const pool_state& pool, std::string_view key, o
   if (now && now->owner == owner) {
     const auto grows = more_bytes - static_cast<std::int64_t>(now->length_bytes);
     fits = check_quota(*one, 0, one->keys, grows, one->bytes + static_cast<std::uint64_t>(grows));
+  }
+  if (!fits && !request.empty()) {
+    const auto once = remembered->lock(request);
+    const auto done_before = remembered->find(request);
+    if (!done_before || *done_before) return {};
   }
   if (!fits) one->refused.fetch_add(1, std::memory_order_relaxed);
   return fits;

@@ -194,6 +194,8 @@ struct begin_options {
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
   // Who will commit: a value that does not fit its quota now is refused before its bytes come. Not the value's owner yet.
   owner_id owner = 0;
+  // The one that will be committed, if it has a number: what it did already is the commit's answer, and no refusal.
+  request_key request{};
 };
 
 struct commit_options {

@@ -301,7 +301,7 @@ result<std::vector<segment>> engine::impl::allocate_extents(std::uint64_t size_b
 }
 
 result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::string_view key, std::uint64_t length_bytes,
-                                                          owner_id owner) {
+                                                          owner_id owner, const request_key& request) {
   auto found = impl_->need_pool(pool);
   if (!found) return std::move(found).error();
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
@@ -315,7 +315,7 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
                           static_cast<unsigned long long>(limit), format_size(impl_->options.extent_file_bytes).c_str())};
   if (const auto limits = (*found)->options(); limits->quota_bytes != 0 && length_bytes > limits->quota_bytes)
     return failure{EDQUOT, "store: pool " + shown((*found)->name) + ": a value greater than its quota"};
-  if (status fits = impl_->check_owner(**found, key, owner, length_bytes); !fits) return std::move(fits).error();
+  if (status fits = impl_->check_owner(**found, key, owner, length_bytes, request); !fits) return std::move(fits).error();
   auto slot = std::make_unique<stream_slot>(impl_->streams);
   if (!slot->taken())
     return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
@@ -355,7 +355,7 @@ result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& 
 // Puts a copy of such a value.
 result<put_result> engine::impl::put_in_windows(engine& owner, pool_id pool, std::string_view key,
                                                 std::span<const std::byte> bytes, const put_options& options) {
-  auto writer = owner.open_writer(pool, key, bytes.size(), options.copy.version == 0 ? options.owner : 0);
+  auto writer = owner.open_writer(pool, key, bytes.size(), options.copy.version == 0 ? options.owner : 0, options.request);
   if (!writer) return std::move(writer).error();
   std::uint32_t crc = 0;
   while (!bytes.empty()) {

@@ -231,6 +231,10 @@ class session : public std::enable_shared_from_this<session> {
   }
   // Whose quota the value counts for: the client's, or, of a copy from another server, that of who had put it there.
   store::owner_id owner_of(const store_protocol::tail& fields) const;
+  static store::request_key request_of(const store_protocol::tail& fields) {
+    if (!fields.request_number) return {};
+    return {fields.request_number->client, fields.request_number->number};
+  }
   // Of every request that stores something.
   store::put_options put_options_of(const store_protocol::tail& fields, std::uint16_t request_group) const;
   status admits(const pending_request& request, std::string_view key, bool writes);

@@ -129,6 +129,7 @@ void session::put_device_batch(const device_batch_ptr& one) {
     }
     store::begin_options options;
     options.owner = owner_of(one->request->fields);
+    options.request = request_of(one->request->fields);
     auto begun = parts_.engine.begin_put(engine_session_, pool, item.key, item.room, options);
     if (!begun) {
       one->fail(i, begun.error());

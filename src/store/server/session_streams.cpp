@@ -39,7 +39,8 @@ void session::open_writer(const std::shared_ptr<upload>& one) {
   const store::owner_id owner = owner_of(one->request->fields);
   parts_.blocking.post(fair_workers::kind::brief, wire_->other().principal, this, [me = shared_from_this(), one, owner] {
     const auto& head = one->request->head;
-    auto made = me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes, owner);
+    auto made =
+        me->parts_.engine.open_writer(head.pool_id, one->key, head.value_bytes, owner, request_of(one->request->fields));
     me->run_on_home_thread([me, one, made = std::move(made)] {
       me->waiting_for_room_ = false;
       if (made.code() == ENOSPC && me->may_wait(*one->request))

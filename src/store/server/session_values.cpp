@@ -241,6 +241,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
   }
   if (auto may = may_hold(length); !may) return may.error();
   if (!request.fields.copy) options.owner = owner_of(request.fields);  // a copy has been admitted elsewhere
+  options.request = request_of(request.fields);
   return parts_.engine.begin_put(engine_session_, pool, key, length, options);
 }
 

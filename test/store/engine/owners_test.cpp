@@ -237,6 +237,30 @@ TEST_F(Owners, AreRefusedBeforeTheirBytesCome) {
   EXPECT_EQ(store_->begin_put(store_->open_session(), pool_, "b", 11, by_ann).code(), EDQUOT);
 }
 
+// Its answer was lost, somebody else has replaced the value since, and the quota is full: the answer is the first one.
+TEST_F(Owners, ARepeatedPutIsAnsweredAsTheFirstTime) {
+  store_->set_quotas({{"ann", kLarge, 0}});
+  put_options first;
+  first.owner = ann_;
+  first.request = {7, 1};
+  const bytes value = pattern_bytes(kLarge, 1);
+  const auto done = store_->put(pool_, "a", value, first);
+  ASSERT_TRUE(done);
+  ASSERT_TRUE(put(bob_, "a", 10));
+  ASSERT_TRUE(put(ann_, "b", kLarge));
+  const auto again = store_->put(pool_, "a", value, first);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(again->version, done->version);
+  begin_options by_ann;
+  by_ann.owner = ann_;
+  by_ann.request = first.request;
+  EXPECT_TRUE(store_->begin_put(store_->open_session(), pool_, "a", kLarge, by_ann));
+  EXPECT_TRUE(store_->open_writer(pool_, "a", kLarge, ann_, first.request));
+  by_ann.request.sequence = 2;  // another one
+  EXPECT_EQ(store_->begin_put(store_->open_session(), pool_, "a", kLarge, by_ann).code(), EDQUOT);
+  EXPECT_EQ(holding("bob"), held(1, 10));
+}
+
 TEST_F(Owners, ALimitInTheMiddleOfABatch) {
   store_->set_quotas({{"ann", 0, 3}});
   std::vector<batch_operation> five;
