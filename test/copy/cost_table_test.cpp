@@ -11,6 +11,9 @@
 namespace pl::copy {
 namespace {
 
+// Tables are handed on by value, also in threads with stacks of 256 KiB: the 36 KiB of decisions are not part of them.
+static_assert(sizeof(cost_table) <= 64);
+
 constexpr direction kDirections[] = {direction::to_device, direction::to_host, direction::on_device};
 constexpr other_side kAllSides[] = {other_side::pinned, other_side::pageable, other_side::same_gpu, other_side::peer_gpu};
 const std::string kHeader = "peerlane-calibration/1\n";
