@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clients that take what they can get and give nothing back: none of them may keep others from their values.
 #include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <functional>
 
 #include "test/store/server/raw_peer.hpp"
 
@@ -367,6 +370,46 @@ TEST(store_hostile, AScraperThatSaysNothingIsCutOff) {
   EXPECT_TRUE(soon([&] { return test::open_descriptor_count() <= before + static_cast<int>(many.size()) + 40; }))
       << test::open_descriptor_count();
   for (const auto& one : many) EXPECT_TRUE(one->is_cut_off(5000));
+}
+
+// The kernel's queue of a client that was let go: it does not stay for as long as the client does.
+TEST(store_hostile, WhatAClientDidNotTakeDoesNotStayWithTheKernel) {
+  store_rig rig;
+  rig.config.stall_timeout_s = 1;
+  rig.start();
+  const auto good = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*good, "p");
+  ASSERT_TRUE(good->open_pool("p"));
+  ASSERT_EQ(put(*good, pool, "k", random_value(7u << 20, 1)).status, 0);
+  raw_peer idler(rig.over_tcp(), pool, "p");
+  store_protocol::head header;
+  header.op = store_protocol::opcode::get;
+  header.request_id = 1;
+  header.pool_id = pool;
+  header.value_bytes = 7u << 20;
+  for (int i = 0; i < 4; ++i, ++header.request_id) idler.ask(header, "k");
+  const auto port = static_cast<unsigned>(std::stoul(rig.config.listen.substr(rig.config.listen.rfind(':') + 1)));
+  // Bytes that the kernel keeps for the port's connections, by state.
+  const auto kept = [port](unsigned wanted_state) {
+    std::ifstream table("/proc/net/tcp");
+    std::string line;
+    std::uint64_t bytes = 0;
+    while (std::getline(table, line)) {
+      unsigned own = 0, state = 0, queued = 0;
+      if (std::sscanf(line.c_str(), " %*u: %*8x:%x %*8x:%*x %x %x:", &own, &state, &queued) == 3 && own == port &&
+          state == wanted_state)
+        bytes += queued;
+    }
+    return bytes;
+  };
+  constexpr unsigned kEstablished = 1, kFinWait1 = 4;
+  const auto wait_for = [](const std::function<bool()>& is, int seconds) {
+    for (int i = 0; i < seconds * 20 && !is(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return is();
+  };
+  EXPECT_TRUE(wait_for([&] { return kept(kEstablished) > 100'000; }, 10));
+  EXPECT_TRUE(wait_for([&] { return kept(kFinWait1) > 100'000; }, 20)) << "it was not let go";
+  EXPECT_TRUE(wait_for([&] { return kept(kFinWait1) == 0; }, 40)) << kept(kFinWait1) << " bytes";
 }
 
 }  // namespace
