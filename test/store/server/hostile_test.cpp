@@ -386,6 +386,7 @@ TEST(store_hostile, WhatAClientDidNotTakeDoesNotStayWithTheKernel) {
   header.op = store_protocol::opcode::get;
   header.request_id = 1;
   header.pool_id = pool;
+  header.value_bytes = 7u << 20;
   for (int i = 0; i < 4; ++i, ++header.request_id) idler.ask(header, "k");
   const auto port = static_cast<unsigned>(std::stoul(rig.config.listen.substr(rig.config.listen.rfind(':') + 1)));
   // Bytes that the kernel keeps for the port's connections, by state.
