@@ -43,8 +43,8 @@ class child_process {
     const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     dup2(out, 1);
     dup2(out, 2);
-    close_range(3, ~0u, 0);  // listeners of servers in the test's process among them
     if (before) before();
+    close_range(3, ~0u, 0);  // listeners of servers in the test's process among them
     execv(raw[0], raw.data());
     _exit(127);
   }
