@@ -14,14 +14,25 @@
 
 namespace pl::messaging {
 
+// A truth value that another process wrote: every byte but 0 means true, where a bool with another value than 0 and 1 means
+// nothing.
+class wire_flag {
+ public:
+  constexpr wire_flag(bool value = false) noexcept : byte_(value ? 1 : 0) {}
+  constexpr operator bool() const noexcept { return byte_ != 0; }
+
+ private:
+  std::uint8_t byte_;
+};
+
 // Behind the frame `rts`: the ways to reach the message's memory. Each transport fills its own members in offer().
 struct rts_body {
-  bool is_device = false;
-  bool has_ipc = false;
-  bool has_ring = false;
-  bool is_staged = false;     // ucx: the sender copies the message through chunks, because UCX cannot register its memory
-  bool has_cma = false;       // the receiver may read the message at `address` with process_vm_readv
-  std::uint64_t address = 0;  // of the message in host memory
+  wire_flag is_device = false;
+  wire_flag has_ipc = false;
+  wire_flag has_ring = false;
+  wire_flag is_staged = false;  // ucx: the sender copies the message through chunks, because UCX cannot register its memory
+  wire_flag has_cma = false;    // the receiver may read the message at `address` with process_vm_readv
+  std::uint64_t address = 0;    // of the message in host memory
   std::uint64_t withdrawals = 0;  // the queue's count when this was sent
   std::uint64_t buffer_id = 0;    // CUDA's, of the exported allocation
   std::uint64_t ipc_offset = 0;   // of the message in it
@@ -35,8 +46,8 @@ struct rts_body {
 // Behind the frame `rtr`, from the receiver.
 struct rtr_body {
   transport_kind transport = transport_kind::none;
-  bool receiver_is_device = false;
-  bool is_raw_gpu = false;        // ucx: GPU pointers go to UCX as they are
+  wire_flag receiver_is_device = false;
+  wire_flag is_raw_gpu = false;   // ucx: GPU pointers go to UCX as they are
   std::uint64_t bytes = 0;        // that the receiver wants
   std::uint64_t chunk_bytes = 0;  // ucx: of one tagged part
   std::uint64_t first_tag = 0;    // ucx: of the first part; the next ones count up
