@@ -302,19 +302,19 @@ result<pinned_run> engine::pin_run(session_id session, pool_id pool, std::span<c
   std::size_t name_bytes = 0;
   for (const std::string_view key : keys) name_bytes += sizeof(pool_id) + key.size();
   names.reserve(name_bytes);
+  const auto name_of = [&](std::size_t i) {
+    const std::size_t bytes = sizeof(pool_id) + keys[i].size();
+    return std::string_view(names).substr(ends[i] - bytes, bytes);
+  };
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (status good = impl_->check_key(keys[i]); !good) out.values[i].refusal = std::move(good).error();
     append_ordered(names, pool);
     names += keys[i];
     ends[i] = names.size();
-    hashes[i] = entry_map::hash_of(std::string_view(names).substr(ends[i] - keys[i].size() - sizeof(pool_id)));
+    hashes[i] = entry_map::hash_of(name_of(i));
   }
   if (options.past_memory) return out;
   std::vector<value_ref> pinned(keys.size());
-  const auto name_of = [&](std::size_t i) {
-    const std::size_t bytes = sizeof(pool_id) + keys[i].size();
-    return std::string_view(names).substr(ends[i] - bytes, bytes);
-  };
   shard_order(hashes).each([&](std::size_t number, std::span<const std::uint32_t> values_here) {
     table::shard& shard = impl_->values->shard_at(number);
     const std::lock_guard lock(shard.mutex);
