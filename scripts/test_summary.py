@@ -4,8 +4,8 @@
 
     scripts/test_summary.py PRESET=REPORT.xml...      exit 1 if a test failed, a report is missing, or nothing ran
 
-Beside a report, ctest.log (if there is one) tells which tests passed at their second try only: they are named too; and
-tests-left how many tests of the preset were not begun.
+A test that is in several reports of a preset passed if it passed in one of them, which is said: it was tried again. Beside a report,
+tests-left tells how many tests of the preset were not begun.
 """
 
 import re
@@ -27,39 +27,45 @@ def skip_reason(case):
     return (case.find("skipped").get("message") if case.find("skipped") is not None else "") or "no reason given"
 
 
-def add_report(preset, path, counts, failures, skips, unchecked):
+def outcome_of(case):
+    """Passed, failed, skipped, or None of a test that is switched off."""
+    if case.find("failure") is not None or case.get("status") == "fail":
+        return "failed"
+    if case.find("skipped") is not None or case.get("status") == "notrun":
+        return "skipped"
+    return None if case.get("status") == "disabled" else "passed"
+
+
+def read_report(path, outcomes, skips, unchecked):
+    """Adds to a preset's outcomes: of each test's name, those of its tries in order."""
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         # A test may pass and still say that it left something out, such as lint without clang-format.
         unchecked.update(re.findall(r"NOT CHECKED: (.+)$", case.findtext("system-out") or "", re.M))
-        if case.find("failure") is not None or case.get("status") == "fail":
-            counts["failed"] += 1
-            failures.append(f"{preset}: {case.get('name')}")
-        elif case.find("skipped") is not None or case.get("status") == "notrun":
-            counts["skipped"] += 1
+        outcome = outcome_of(case)
+        if outcome is not None:
+            outcomes.setdefault(case.get("name"), []).append(outcome)
+        if outcome == "skipped":
             skips[skip_reason(case)] += 1
-        elif case.get("status") != "disabled":
-            counts["passed"] += 1
-
-
-def second_tries(preset, log, failures):
-    """Those that the log says failed and the report does not."""
-    failed = re.findall(r" Test +#\d+: (.+?) \.*\*\*\*(?!Skipped|Not Run)", log.read_text(errors="replace")) if log.is_file() else []
-    return [name for name in (f"{preset}: {one}" for one in dict.fromkeys(failed)) if name not in failures]
 
 
 def main(arguments):
-    counts, failures, skips, unchecked, folders = Counter(), [], Counter(), set(), {}
+    counts, failures, retried, skips, unchecked, presets = Counter(), [], [], Counter(), set(), {}
     for argument in arguments:
         preset, _, path = argument.partition("=")
         if Path(path).is_file():
-            add_report(preset, path, counts, failures, skips, unchecked)
-            folders[preset] = Path(path).parent
+            outcomes, _ = presets.setdefault(preset, ({}, Path(path).parent))
+            read_report(path, outcomes, skips, unchecked)
         else:
             counts["failed"] += 1
             failures.append(f"{preset}: no report was written: ctest did not run")
-    retried = []
-    for preset, folder in folders.items():
-        retried += second_tries(preset, folder / "ctest.log", failures)
+    for preset, (outcomes, folder) in presets.items():
+        for name, tries in outcomes.items():
+            outcome = "failed" if set(tries) == {"failed"} else "passed" if "passed" in tries else "skipped"
+            counts[outcome] += 1
+            if outcome == "failed":
+                failures.append(f"{preset}: {name}")
+            elif "failed" in tries:
+                retried.append(f"{preset}: {name}")
         if (folder / "tests-left").is_file():
             left = int((folder / "tests-left").read_text())
             counts["skipped"] += left

@@ -51,7 +51,8 @@ class Summary(unittest.TestCase):
     def test_what_no_time_was_left_for_is_counted(self):
         with tempfile.TemporaryDirectory() as folder:
             for quarter in (1, 2):
-                (Path(folder) / f"junit-{quarter}.xml").write_text(f"<testsuite>{PASSED}</testsuite>")
+                case = PASSED.replace('"a"', f'"a{quarter}"')
+                (Path(folder) / f"junit-{quarter}.xml").write_text(f"<testsuite>{case}</testsuite>")
             (Path(folder) / "tests-left").write_text("7\n")
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
@@ -60,16 +61,23 @@ class Summary(unittest.TestCase):
                          (0, ["skipped: 7 x p: no time was left for it (TEST_END_S)", "2 passed, 0 failed, 7 skipped"]))
 
     def test_second_tries_are_named(self):
+        again = ['<testcase name="a" status="fail"><failure message=""/></testcase>', FAILED]
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "junit.xml").write_text(f"<testsuite>{PASSED}{FAILED}</testsuite>")
-            lines = [" 1/3 Test #1: a ......***Failed    0.01 sec", " 2/3 Test #2: b ....***Timeout 9.00 sec", "    Test #2: b ....***Failed 9.00 sec",
-                     "    Test #1: a ......   Passed    0.01 sec", " 3/3 Test #3: c ....***Skipped   0.00 sec"]
-            (Path(folder) / "ctest.log").write_text("\n".join(lines))
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                code = test_summary.main([f"p={folder}/junit.xml"])
-        self.assertEqual(code, 1)
-        self.assertEqual(output.getvalue().split("\n")[:3], ["failed: p: b", "passed at the second try only: p: a", "1 passed, 1 failed, 0 skipped"])
+            first, second = Path(folder) / "junit.xml", Path(folder) / "junit-again.xml"
+            first.write_text(f"<testsuite>{''.join(again)}{SKIPPED}</testsuite>")
+            second.write_text(f"<testsuite>{PASSED}{FAILED}</testsuite>")
+            for reports in ([first, second], [second, first]):
+                output = io.StringIO()
+                with contextlib.redirect_stdout(output):
+                    code = test_summary.main([f"p={path}" for path in reports])
+                self.assertEqual(code, 1)
+                self.assertEqual(output.getvalue().split("\n")[:4],
+                                 ["failed: p: b", "passed at the second try only: p: a", "skipped: 1 x no GPU answers",
+                                  "1 passed, 1 failed, 1 skipped"])
+
+    def test_same_test_of_two_presets(self):
+        code, lines = run(PASSED, '<testcase name="a" status="fail"><failure message=""/></testcase>')
+        self.assertEqual((code, lines), (1, ["failed: p1: a", "1 passed, 1 failed, 0 skipped"]))
 
     def test_missing_report(self):
         code, lines = run(PASSED, None)

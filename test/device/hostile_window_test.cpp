@@ -279,7 +279,7 @@ TEST_P(hostile_segments, ChangeNothingOutsideOfTheWindows) {
   int ended = 0;
   const int wanted = rounds != nullptr ? std::atoi(rounds) : 60;
   for (int round = 0; round < wanted; ++round) {
-    open(kShortTimeoutNs, 64, 2);
+    open(kLongTimeoutNs, 64, 2);
     std::uint32_t words[PEERLANE_DEVICE_SEGMENT_BYTES / 4] = {};
     forge(random, words, guard);
     post(words);
