@@ -20,7 +20,7 @@ TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each 
          "weights": "Weights of files", "dma_order_bench": "Bytes behind their completion words",
          "dma_peer_bench": "DMA channels between GPUs", "dma_planner_bench": "Copies by DMA channel",
          "dma_submit_bench": "What a submission costs", "dma_urgent_bench": "Short lists beside long ones",
-         "device_peer_bench": "Kernels that put into another GPU", "device_turns_bench": "Rings that share an engine", "both_ways_bench": "Copy kernels of both directions",
+         "device_peer_bench": "Kernels that put into another GPU", "device_remote_bench": "Kernels that put into another process, as between hosts", "device_turns_bench": "Rings that share an engine", "both_ways_bench": "Copy kernels of both directions",
          "host_pool_bench": "Host pools while they are pinned", "doctor": "Doctor",
          "env": "Environment", "eviction_bench": "Which value leaves a cache first", "explain-copy": "Why a copy goes its way", "gate": "Fit for a job",
          "gate_false_alarms": "False alarms of the gate", "info": "This machine", "matching_bench": "Matching of messages", "nixl_bench": "NIXL transfers", "p2p": "Messages",

@@ -13,7 +13,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "dma_order_bench": view_channels.by_kind, "dma_engines_bench": view_channels.by_kind,
          "kv_cache": view_channels.by_kind, "weights": view_channels.by_kind, "matching_bench": view_channels.by_kind, "several_gpus_bench": view_channels.by_kind, "between_hosts_bench": view_channels.by_kind,
          "nixl_bench": view_channels.by_kind, "prefill_decode": view_channels.by_kind,
-         **dict.fromkeys(("both_ways_bench", "device_peer_bench", "device_turns_bench", "dma_peer_bench", "dma_submit_bench", "dma_urgent_bench", "host_pool_bench"),
+         **dict.fromkeys(("both_ways_bench", "device_peer_bench", "device_remote_bench", "device_turns_bench", "dma_peer_bench", "dma_submit_bench", "dma_urgent_bench", "host_pool_bench"),
                          view_channels.by_kind),
          "dma_planner_bench": view_copy.dma_planner_bench, "doctor": view_checks.doctor, "env": view_checks.env, "eviction_bench": view_channels.by_kind,
          "explain-copy": view_copy.explain,
