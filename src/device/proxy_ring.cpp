@@ -185,9 +185,26 @@ result<proxy_ring::progress> proxy_ring::copy_remote(const step& now, const plac
     if (!idle) return idle.error();
     if (now.is_ordered ? !*idle : !remote_.has_room()) return progress::waits;
   }
-  remote_.add(destination.remote != nullptr ? destination.remote->put(destination.address, source.address, now.bytes)
-                                            : source.remote->get(source.address, destination.address, now.bytes));
+  if (destination.remote == nullptr) {
+    remote_.add(source.remote->get(source.address, destination.address, now.bytes));
+  } else if (auto both = put_signal(now, destination, source)) {
+    remote_.add(std::move(both));
+    steps_.pop_front();  // the copy; the caller takes the word away
+  } else {
+    remote_.add(destination.remote->put(destination.address, source.address, now.bytes));
+  }
   return progress::done;
+}
+
+// The put with the word that its segment has behind it, if nothing else is under way that the word would have to wait for.
+std::unique_ptr<remote_transfer> proxy_ring::put_signal(const step& now, const place& destination, const place& source) {
+  if (!remote_.is_empty() || steps_.size() < 2) return nullptr;
+  const step& word = steps_[1];
+  if (word.bytes != 0 || word.destination == handle_.completed) return nullptr;
+  const auto target = find(word.destination, sizeof word.value);
+  if (!target || target->remote == nullptr) return nullptr;  // an error is told when the word's turn comes
+  return destination.remote->put_signal(destination.address, source.address, now.bytes, *target->remote, target->address,
+                                        word.value);
 }
 
 result<proxy_ring::progress> proxy_ring::set_word(const step& now) {

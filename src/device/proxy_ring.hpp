@@ -5,7 +5,7 @@
 //
 // What goes to or comes from a remote window (remote_target.hpp) is a transfer of its own. Those of one ring are under way
 // together, and count as done in their order; between them and what CUDA does stands the end of whatever came first. A
-// signal begins when everything before it has ended.
+// signal begins when everything before it has ended; behind a put alone the two go together.
 //
 // The counts lie in GPU memory, where kernels take tickets by atomics; CUDA's stream writes how far it is.
 //
@@ -71,6 +71,7 @@ class proxy_ring final : public dma::kernel_ring {
   result<progress> take(const step& now);
   result<progress> copy(const step& now);
   result<progress> copy_remote(const step& now, const place& destination, const place& source);
+  std::unique_ptr<remote_transfer> put_signal(const step& now, const place& destination, const place& source);
   result<progress> set_word(const step& now);
   // Whether transfers to other processes have ended, with the count of what has; whether CUDA's copies have.
   result<bool> is_remote_idle();

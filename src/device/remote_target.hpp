@@ -30,6 +30,10 @@ class remote_target {
   virtual std::unique_ptr<remote_transfer> put(std::uint64_t offset, std::uint64_t address, std::uint64_t bytes) = 0;
   virtual std::unique_ptr<remote_transfer> get(std::uint64_t offset, std::uint64_t address, std::uint64_t bytes) = 0;
   virtual std::unique_ptr<remote_transfer> put_word(std::uint64_t offset, std::uint32_t value) = 0;
+  // A put, and a word of `word_target` behind it, which ends when both are there. Null: the two are not of one process.
+  virtual std::unique_ptr<remote_transfer> put_signal(std::uint64_t offset, std::uint64_t address, std::uint64_t bytes,
+                                                      const remote_target& word_target, std::uint64_t word_offset,
+                                                      std::uint32_t value) = 0;
 };
 
 }  // namespace pl::device

@@ -164,8 +164,9 @@ class window {
   std::byte* data_ = nullptr;
 };
 
-// What a put raises at its target once its bytes are there: an aligned 64-bit word of a window of the same process.
-enum class signal_kind : std::uint8_t { set, add };
+// What a put raises at its target once its bytes are there: an aligned 64-bit word of a window of the same process, or one
+// of 32 bits (set_32: the lower half of `value`).
+enum class signal_kind : std::uint8_t { set, add, set_32 };
 struct signal_word {
   window::key_t key;
   std::uint64_t offset = 0;

@@ -73,7 +73,7 @@ void messenger_context::follow(operation& put) {
   if (next == nullptr || next->has_ended()) return;
   next->leader = 0;
   if (put.code != 0) end(*next, put.code, put.message);
-  else due_signals.push_back(next->id());
+  else if (next->word != nullptr) due_signals.push_back(next->id());
 }
 
 void messenger_context::release(operation& op) {

@@ -45,6 +45,7 @@ struct peer_state {
   pid_t pid = 0;
   std::uint64_t barriers = 0;  // the last one that it has entered
   std::uint64_t puts = 0;      // not answered yet
+  int put_outcome = 0;         // of the last short put that came from it
   // Its liveness() when it last missed a deadline. While that has not changed, nobody waits for it again.
   std::pair<std::uint64_t, std::uint64_t> unanswered_state{~0ull, ~0ull};
   // packet_channel

@@ -66,7 +66,7 @@ struct operation {
   std::uint32_t window = 0;  // deposit, reply: whose memory it uses
   // A put and the atomic operation behind it (put_signal): each other's numbers, until the put has ended.
   std::uint64_t follower = 0, leader = 0;
-  std::unique_ptr<signal_word> word;  // of the latter
+  std::unique_ptr<signal_word> word;  // of the latter, until it is on its way
   std::string message;                // of a failure
   std::uint64_t* before = nullptr;
   packet out;  // its owner: this operation

@@ -116,12 +116,16 @@ operation& remote_access::put(const window::key_t& key, std::uint64_t offset, co
 }
 
 void remote_access::on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+  const bool is_short = head.kind == frame_kind::put_eager;
+  const bool is_word = is_short && head.code == kBehindPut;
   const auto answer = [&](int code) {
+    if (is_short && !is_word) source.put_outcome = code;
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = code, .peer_op = head.op});
   };
+  if (is_word && source.put_outcome != 0) return answer(source.put_outcome);
   const auto range = window_part(head.peer_op, head.tag, head.bytes);
   if (!range) return answer(EINVAL);
-  if (head.kind == frame_kind::put_eager) {
+  if (is_short) {
     if (outcome != 0 || bytes != head.bytes) return answer(EIO);
     before_store_in_view(range->address);  // it may be a word for which a kernel waits
     const auto done = bytes == 0 ? status{} : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range));
@@ -200,10 +204,10 @@ void remote_access::on_reply(peer_state& source, const frame& head, const std::b
 
 // ---- Atomics: of the CPU on host memory; on GPU memory the target's messenger executes them, one after another.
 
-std::optional<failure> remote_access::refuses_word(const window::key_t& key, std::uint64_t offset) const {
-  if (auto refused = refuses_window(key, offset, sizeof(std::uint64_t))) return refused;
-  if (offset % sizeof(std::uint64_t) == 0) return std::nullopt;
-  return failure{EINVAL, "an atomic operation needs an offset of whole words"};
+std::optional<failure> remote_access::refuses_word(const window::key_t& key, std::uint64_t offset, std::size_t bytes) const {
+  if (auto refused = refuses_window(key, offset, bytes)) return refused;
+  if (offset % bytes == 0) return std::nullopt;
+  return failure{EINVAL, "an atomic operation or a signal needs an offset of whole words"};
 }
 
 operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request,
@@ -218,28 +222,32 @@ operation& remote_access::atomic(const window::key_t& key, std::uint64_t offset,
 }
 
 void remote_access::start_atomic(operation& made, const window::key_t& key, std::uint64_t offset,
-                                 const atomic_request& request) {
+                                 const atomic_request& request, std::int32_t code) {
   if (key.rank == context_.rank) {
     const auto word = window_part(key.id, offset, sizeof(std::uint64_t));
     const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
     if (old && made.before != nullptr) *made.before = *old;
     return context_.end(made, old.code(), old ? "" : old.error().message);
   }
-  if (auto old = direct_.atomic(key, offset, request)) {
+  auto old = code == 0 ? direct_.atomic(key, offset, request) : std::nullopt;
+  if (old) {
     ++context_.counts.one_sided;
     if (*old && made.before != nullptr) *made.before = **old;
     return context_.end(made, old->code(), *old ? "" : old->error().message);
   }
-  channel_.send_control(key.rank, {.kind = frame_kind::atomic, .tag = offset, .op = made.id(), .peer_op = key.id}, &request,
-                        sizeof request);
+  channel_.send_control(key.rank,
+                        {.kind = frame_kind::atomic, .code = code, .tag = offset, .op = made.id(), .peer_op = key.id},
+                        &request, sizeof request);
 }
 
-// ---- Put with a signal: the put, then an atomic operation, whose number is the caller's.
+// ---- Put with a signal: the put, then an operation on the word, whose number is the caller's. Frames are taken in their
+// order, so behind a short put the word's frame leaves at once; behind a long one when the target has acknowledged it.
 
 operation& remote_access::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data,
                                      const signal_word& word) {
   constexpr auto kKind = operation_kind::put;
-  if (auto refused = refuses_word(word.key, word.offset))
+  const std::size_t word_bytes = word.kind == signal_kind::set_32 ? sizeof(std::uint32_t) : sizeof(std::uint64_t);
+  if (auto refused = refuses_word(word.key, word.offset, word_bytes))
     return context_.failed(kKind, refused->code, "the signal: " + refused->message);
   if (word.key.rank != key.rank)
     return context_.failed(kKind, EINVAL,
@@ -252,26 +260,49 @@ operation& remote_access::put_signal(const window::key_t& key, std::uint64_t off
   auto& made = context_.operations.take(operation_kind::atomic);
   made.peer = key.rank;
   if (is_there) return raise(made, word), made;
-  made.word = std::make_unique<signal_word>(word);
   made.leader = first.id();
   first.follower = made.id();
+  if (first.out.head.kind == frame_kind::put_eager) return raise(made, word, kBehindPut), made;
+  made.word = std::make_unique<signal_word>(word);
   return made;
 }
 
-void remote_access::raise(operation& made, const signal_word& word) {
-  if (word.kind == signal_kind::set)
+void remote_access::raise(operation& made, const signal_word& word, std::int32_t code) {
+  if (word.kind == signal_kind::set_32) return set_short_word(made, word, code);
+  if (word.kind == signal_kind::set && code == 0)
     if (auto done = direct_.set_gpu_word(word.key, word.offset, word.value)) {
       ++context_.counts.one_sided;
       return context_.end(made, done->code(), *done ? "" : done->error().message);
     }
   const auto change = word.kind == signal_kind::set ? atomic_op::swap : atomic_op::add;
-  start_atomic(made, word.key, word.offset, {change, word.value, 0});
+  start_atomic(made, word.key, word.offset, {change, word.value, 0}, code);
+}
+
+void remote_access::set_short_word(operation& made, const signal_word& word, std::int32_t code) {
+  auto value = static_cast<std::uint32_t>(word.value);
+  memory source;
+  source.set_host(copy::address_of(&value), sizeof value);
+  const auto end = [&](const status& done) { context_.end(made, done.code(), done ? "" : done.error().message); };
+  if (word.key.rank == context_.rank) {
+    const auto target = window_part(word.key.id, word.offset, sizeof value);
+    return end(target ? context_.buffers.move(*target, source, sizeof value) : status(target.error()));
+  }
+  if (auto done = code == 0 ? direct_.put(word.key, word.offset, source) : std::nullopt)
+    return ++context_.counts.one_sided, end(*done);
+  channel_.send_control(word.key.rank,
+                        {.kind = frame_kind::put_eager,
+                         .code = code,
+                         .tag = word.offset,
+                         .bytes = sizeof value,
+                         .op = made.id(),
+                         .peer_op = word.key.id},
+                        &value, sizeof value);
 }
 
 void remote_access::send_due_signals() {
   for (const auto id : std::exchange(context_.due_signals, {})) {
     operation* const due = context_.operations.find(id);
-    if (due != nullptr && !due->has_ended()) raise(*due, *due->word);
+    if (due != nullptr && !due->has_ended()) raise(*due, *std::exchange(due->word, nullptr));
   }
 }
 
@@ -291,7 +322,10 @@ void remote_access::on_atomic(peer_state& source, const frame& head, const std::
   if (bytes != sizeof request) return;
   std::memcpy(&request, payload, sizeof request);
   const auto word = window_part(head.peer_op, head.tag, sizeof(std::uint64_t));
-  const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
+  const bool is_behind_failure = head.code == kBehindPut && source.put_outcome != 0;
+  const auto old = is_behind_failure ? result<std::uint64_t>(failure{source.put_outcome, ""})
+                   : word            ? apply(*word, request)
+                                     : result<std::uint64_t>(word.error());
   if (!old) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = old.code(), .peer_op = head.op});
   channel_.send_control(source.rank, {.kind = frame_kind::atomic_reply, .tag = *old, .peer_op = head.op});
 }

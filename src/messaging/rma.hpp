@@ -59,9 +59,13 @@ class remote_access {
   result<memory> window_part(std::uint64_t id, std::uint64_t offset, std::uint64_t bytes) const;
   static constexpr std::size_t kMaxAtOnce = 8u << 10;
   bool move_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data, bool is_put);
-  std::optional<failure> refuses_word(const window::key_t& key, std::uint64_t offset) const;
-  void start_atomic(operation& made, const window::key_t& key, std::uint64_t offset, const atomic_request& request);
-  void raise(operation& made, const signal_word& word);
+  std::optional<failure> refuses_word(const window::key_t& key, std::uint64_t offset,
+                                      std::size_t bytes = sizeof(std::uint64_t)) const;
+  // `code`: of the frame; kBehindPut: by a frame, which must not overtake that of the put.
+  void start_atomic(operation& made, const window::key_t& key, std::uint64_t offset, const atomic_request& request,
+                    std::int32_t code = 0);
+  void raise(operation& made, const signal_word& word, std::int32_t code = 0);
+  void set_short_word(operation& made, const signal_word& word, std::int32_t code);
   result<std::uint64_t> apply(const memory& range, const atomic_request& request);
   std::optional<failure> refuses_window(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes) const;
 

@@ -12,7 +12,10 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c000a;
+constexpr std::uint32_t kProtocol = 0x504c000b;
+
+// `code` of put_eager and atomic: a word behind the put whose frame came before it, which acts only if that went well.
+constexpr std::int32_t kBehindPut = 1;
 
 enum class frame_kind : std::uint8_t {
   eager,        // a message with its data

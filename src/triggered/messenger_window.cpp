@@ -52,6 +52,16 @@ class messenger_window final : public device::remote_target {
     made->begin(messages_.put(key_, offset, messaging::host_buffer(&made->word(), sizeof value)));
     return made;
   }
+  std::unique_ptr<device::remote_transfer> put_signal(std::uint64_t offset, std::uint64_t address, std::uint64_t bytes,
+                                                      const remote_target& word_target, std::uint64_t word_offset,
+                                                      std::uint32_t value) override {
+    const auto* const word = dynamic_cast<const messenger_window*>(&word_target);
+    if (word == nullptr || word->key_.rank != key_.rank || &word->messages_ != &messages_) return nullptr;
+    auto made = std::make_unique<message_transfer>(key_.rank, "a put");
+    made->begin(messages_.put_signal(key_, offset, {address, bytes, messaging::memory_kind::detect},
+                                     {word->key_, word_offset, value, messaging::signal_kind::set_32}));
+    return made;
+  }
 
  private:
   messaging::messenger& messages_;

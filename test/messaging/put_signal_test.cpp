@@ -105,6 +105,15 @@ TEST_P(put_signal, shows_the_word_after_the_bytes) {
           CHECK_OK(seen);
           CHECK(*seen == 77 && bytes.bytes()[offset] == 5);
         }
+        if (ctx.rank == 1) {  // the lower half of the word at 24
+          const std::uint64_t value = 6;
+          const signal_word raised{given->exposed, 24, ~std::uint64_t{0} << 32 | 78, signal_kind::set_32};
+          CHECK_OK(ctx.messenger->put_signal(given->allocated, offset + 8, host_buffer(&value, 8), raised).wait(kPatience));
+        } else {
+          auto seen = ctx.messenger->wait_signal(word.key(), 24, 78, kPatience);
+          CHECK_OK(seen);
+          CHECK(*seen == 78 && bytes.bytes()[offset + 8] == 6);
+        }
         CHECK_OK(ctx.messenger->barrier(kPatience));
         return 0;
       }),
@@ -148,6 +157,77 @@ TEST_P(put_signal, is_refused_with_the_bytes_unwritten) {
               return 0;
             }),
             0);
+}
+
+// The word's frame is on its way before the target has refused the put.
+TEST_P(put_signal, that_is_refused_raises_nothing) {
+  EXPECT_EQ(run([](const rank_context& ctx) {
+              target_window bytes, word;
+              CHECK_OK(bytes.open(ctx, GetParam().bytes, 4096));
+              CHECK_OK(word.open(ctx, GetParam().word, 64));
+              auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
+              CHECK_OK(given);
+              if (ctx.rank == 0) CHECK_OK(bytes.get().close());
+              CHECK_OK(ctx.messenger->barrier(kPatience));
+              const std::uint64_t value = 5;
+              for (const auto kind : {signal_kind::add, signal_kind::set, signal_kind::set_32}) {
+                if (ctx.rank == 1) {
+                  const signal_word raised{given->exposed, 0, 1, kind};
+                  auto put = ctx.messenger->put_signal(given->allocated, 0, host_buffer(&value, 8), raised);
+                  CHECK(put.wait(kPatience).code() == EINVAL);
+                }
+                CHECK_OK(ctx.messenger->barrier(kPatience));
+                if (ctx.rank == 0) CHECK(ctx.messenger->wait_signal(word.key(), 0, 1, 1ms).code() == ETIMEDOUT);
+              }
+              CHECK_OK(ctx.messenger->barrier(kPatience));
+              CHECK(ctx.messenger->counts().operations == 0);
+              return 0;
+            }),
+            0);
+}
+
+// Many under way together, good ones and refused ones: each word is raised by its own put only.
+TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
+  EXPECT_EQ(
+      run([](const rank_context& ctx) {
+        constexpr std::size_t kPuts = 64, kPut = 512;
+        target_window bytes, word, ended;
+        CHECK_OK(bytes.open(ctx, GetParam().bytes, kPuts * kPut));
+        CHECK_OK(word.open(ctx, GetParam().word, kPuts * 8));
+        CHECK_OK(ended.open(ctx, GetParam().bytes, 4096));
+        auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
+        CHECK_OK(given);
+        auto gone = of_rank_0(ctx, {ended.key(), word.key(), getpid()});
+        CHECK_OK(gone);
+        if (ctx.rank == 0) CHECK_OK(ended.get().close());
+        CHECK_OK(ctx.messenger->barrier(kPatience));
+        const auto sent = test::random_bytes(kPuts * kPut, 11);
+        if (ctx.rank == 1) {
+          std::vector<request> all;
+          for (std::size_t i = 0; i < kPuts; ++i) {
+            const bool is_good = i % 3 != 0;
+            const signal_word raised{given->exposed, i * 8, i + 1, static_cast<signal_kind>(i % 3 == 2 ? 2 : i % 2)};
+            all.push_back(ctx.messenger->put_signal(is_good ? given->allocated : gone->allocated, is_good ? i * kPut : 0,
+                                                    host_buffer(sent.data() + i * kPut, kPut), raised));
+          }
+          for (std::size_t i = 0; i < kPuts; ++i) CHECK(all[i].wait(kPatience).code() == (i % 3 != 0 ? 0 : EINVAL));
+        }
+        CHECK_OK(ctx.messenger->barrier(kPatience));
+        if (ctx.rank == 0) {
+          const auto now = bytes.bytes(), words = word.bytes();
+          for (std::size_t i = 0; i < kPuts; ++i) {
+            std::uint64_t value = 0;
+            std::memcpy(&value, words.data() + i * 8, 8);
+            CHECK(value == (i % 3 != 0 ? i + 1 : 0));
+            const auto begin = static_cast<std::ptrdiff_t>(i * kPut);
+            CHECK(i % 3 == 0 || std::equal(sent.begin() + begin, sent.begin() + begin + kPut, now.begin() + begin));
+          }
+        }
+        CHECK_OK(ctx.messenger->barrier(kPatience));
+        CHECK(ctx.messenger->counts().operations == 0);
+        return 0;
+      }),
+      0);
 }
 
 TEST(put_signal, needs_nothing_of_a_stopped_target) {
