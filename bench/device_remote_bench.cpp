@@ -77,14 +77,14 @@ class process {
   }
 
   // Nanoseconds of a round trip, the mean of all rounds.
-  double measure(arm which, std::size_t bytes, int rounds, bool checks = false) {
+  double measure(arm method, std::size_t bytes, int rounds, bool checks = false) {
     need(comm_.barrier(kLimit));
-    if (which == kernels_put) return by_kernels(bytes, rounds, checks);
+    if (method == kernels_put) return by_kernels(bytes, rounds, checks);
     const std::uint64_t begin_ns = monotonic_ns();
     for (int i = 0; i < rounds; ++i) {
-      if (rank_ == 0) send(bytes, which);
+      if (rank_ == 0) send(bytes, method);
       (void)take(comm_.recv(1 - rank_, peerlane::device_buffer(bytes_.address, bytes), 1, peerlane::whole_tag, kLimit));
-      if (rank_ == 1) send(bytes, which);
+      if (rank_ == 1) send(bytes, method);
     }
     return static_cast<double>(monotonic_ns() - begin_ns) / rounds;
   }
@@ -153,8 +153,8 @@ class process {
     return static_cast<double>(found[0]) / rounds;
   }
   // The bytes that a kernel of no work has left, if a launch belongs to it.
-  void send(std::size_t bytes, arm which) {
-    if (which == messages_and_launches) launch(bytes, 0, false);
+  void send(std::size_t bytes, arm method) {
+    if (method == messages_and_launches) launch(bytes, 0, false);
     need(comm_.send(1 - rank_, peerlane::device_buffer(source_address_, bytes), 1, kLimit));
   }
 
@@ -181,18 +181,18 @@ void be(int rank, const settings& wanted, const std::string& meeting) {
     self.measure(kernels_put, bytes, std::max(wanted.rounds / 3, 10), true);
     std::vector<double> took_ns[kArms];
     for (int turn = 0; turn < wanted.turns; ++turn)
-      for (int which = 0; which < kArms; ++which) {
+      for (int method = 0; method < kArms; ++method) {
         const int rounds = bytes >= 65536 ? std::max(wanted.rounds / 5, 10) : wanted.rounds;
-        took_ns[which].push_back(self.measure(static_cast<arm>(which), bytes, rounds) / 2);
+        took_ns[method].push_back(self.measure(static_cast<arm>(method), bytes, rounds) / 2);
       }
     if (rank != 0) continue;
-    for (int which = 0; which < kArms; ++which) {
-      auto& sorted = took_ns[which];
+    for (int method = 0; method < kArms; ++method) {
+      auto& sorted = took_ns[method];
       std::sort(sorted.begin(), sorted.end());
       const double middle = quantile_of_sorted(sorted, 0.5), least = sorted.front(), most = sorted.back();
-      std::printf("%8zu B  %-22s %9.2f us (%.2f to %.2f)\n", bytes, kNames[which], middle / 1e3, least / 1e3, most / 1e3);
+      std::printf("%8zu B  %-22s %9.2f us (%.2f to %.2f)\n", bytes, kNames[method], middle / 1e3, least / 1e3, most / 1e3);
       out.add_row({{"kind", "latency"},
-                   {"method", kNames[which]},
+                   {"method", kNames[method]},
                    {"bytes", bytes},
                    {"turns", wanted.turns},
                    {"rounds", wanted.rounds},
