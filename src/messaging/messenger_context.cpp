@@ -62,6 +62,10 @@ void messenger_context::end(operation& op, int code, std::string message) {
   if (op.kind == operation_kind::put) {
     --peer(op.peer).puts;
     if (op.follower != 0) follow(op);
+  } else if (op.kind == operation_kind::deposit) {
+    auto& source = peer(op.peer);
+    if (source.last_deposit == op.id()) source.put_outcome = code;
+    if (op.follower != 0) follow(op);
   }
   if (op.transfer != nullptr && !op.is_sending) op.transfer.reset();
   if (op.is_released && !op.is_sending) operations.give_back(op);
@@ -72,8 +76,8 @@ void messenger_context::follow(operation& put) {
   put.is_released = true;
   if (next == nullptr || next->has_ended()) return;
   next->leader = 0;
-  if (put.code != 0) end(*next, put.code, put.message);
-  else if (next->word != nullptr) due_signals.push_back(next->id());
+  if (put.code != 0) end(*next, put.code, put.message);  // (of a word, the sender is told by the put's answer)
+  else if (next->kind == operation_kind::word) due_words.push_back(next->id());
 }
 
 void messenger_context::release(operation& op) {

@@ -43,9 +43,10 @@ struct peer_state {
   bool can_take_gpu_pointers = false;  // UCX has RDMA lanes for GPU memory at both ends
   std::uint16_t gpu = 0;
   pid_t pid = 0;
-  std::uint64_t barriers = 0;  // the last one that it has entered
-  std::uint64_t puts = 0;      // not answered yet
-  int put_outcome = 0;         // of the last short put that came from it
+  std::uint64_t barriers = 0;      // the last one that it has entered
+  std::uint64_t puts = 0;          // not answered yet
+  int put_outcome = 0;             // of the last put that came from it, once that has ended
+  std::uint64_t last_deposit = 0;  // that put, if it was a long one
   // Its liveness() when it last missed a deadline. While that has not changed, nobody waits for it again.
   std::pair<std::uint64_t, std::uint64_t> unanswered_state{~0ull, ~0ull};
   // packet_channel
@@ -90,7 +91,7 @@ struct messenger_context {
   }
   // No request refers to it any more.
   void release(operation& op);
-  std::vector<std::uint64_t> due_signals;  // operations whose put has ended well
+  std::vector<std::uint64_t> due_words;  // operations that wait no more for the deposit before them
   // An operation that has failed. It is not of the pool: a forked child must not touch what the parent's threads may hold.
   static operation& failed(operation_kind kind, int code, std::string message);
   // Ends a receive or a get with the payload of an eager frame.

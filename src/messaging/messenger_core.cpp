@@ -158,7 +158,7 @@ bool messenger_core::progress(bool with_network) {
   const bool has_moved = channel_.advance(with_network);
   if (has_moved) context_.wake.note();
   rendezvous_.advance();
-  if (!context_.due_signals.empty()) windows_.send_due_signals();
+  if (!context_.due_words.empty()) windows_.raise_due_words();
   if (++rounds_ % kRoundsBetweenClocks == 0 && watch_.check()) {
     channel_.reap_closed();
     direct_.release_ended();

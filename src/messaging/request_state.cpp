@@ -31,7 +31,6 @@ void operation_pool::clear(operation& op) noexcept {
   op.peer_op = op.bytes = op.moved = op.cost = 0;
   op.window = 0;
   op.follower = op.leader = 0;
-  if (op.word != nullptr) op.word.reset();
   op.info = {};
   op.range = {};
   if (!op.message.empty()) op.message.clear();

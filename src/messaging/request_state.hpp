@@ -18,9 +18,21 @@
 
 namespace pl::messaging {
 
-// deposit: the target's side of a put. reply: the target's side of a get. failure: of failure_reports. arrival: of
-// readmission.
-enum class operation_kind : std::uint8_t { send, receive, unexpected, put, get, atomic, deposit, reply, failure, arrival };
+// deposit: the target's side of a put. word: that of the signal behind it. reply: the target's side of a get. failure: of
+// failure_reports. arrival: of readmission.
+enum class operation_kind : std::uint8_t {
+  send,
+  receive,
+  unexpected,
+  put,
+  get,
+  atomic,
+  deposit,
+  word,
+  reply,
+  failure,
+  arrival
+};
 
 enum class operation_state : std::uint8_t {
   idle,     // in the pool
@@ -64,14 +76,14 @@ struct operation {
   std::uint64_t bytes = 0;    // of the message; the receiver takes `moved` of them
   std::uint64_t moved = 0;
   std::uint32_t window = 0;  // deposit, reply: whose memory it uses
-  // A put and the atomic operation behind it (put_signal): each other's numbers, until the put has ended.
+  // A put and the operation on the word behind it (put_signal), or a deposit and its word: each other's numbers, until the
+  // former has ended.
   std::uint64_t follower = 0, leader = 0;
-  std::unique_ptr<signal_word> word;  // of the latter, until it is on its way
-  std::string message;                // of a failure
+  std::string message;  // of a failure
   std::uint64_t* before = nullptr;
   packet out;  // its owner: this operation
 
-  // Unexpected message: its data, or its RTS, or the operation of this process that sends it.
+  // Unexpected message: its data, or its RTS, or the operation of this process that sends it. Word: its frame.
   std::vector<std::byte> held;
   operation* self_send = nullptr;
   remote_data data;

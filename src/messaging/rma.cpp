@@ -116,29 +116,37 @@ operation& remote_access::put(const window::key_t& key, std::uint64_t offset, co
 }
 
 void remote_access::on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
-  const bool is_short = head.kind == frame_kind::put_eager;
-  const bool is_word = is_short && head.code == kBehindPut;
-  const auto answer = [&](int code) {
-    if (is_short && !is_word) source.put_outcome = code;
-    channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = code, .peer_op = head.op});
-  };
-  if (is_word && source.put_outcome != 0) return answer(source.put_outcome);
-  const auto range = window_part(head.peer_op, head.tag, head.bytes);
-  if (!range) return answer(EINVAL);
-  if (is_short) {
-    if (outcome != 0 || bytes != head.bytes) return answer(EIO);
-    before_store_in_view(range->address);  // it may be a word for which a kernel waits
-    const auto done = bytes == 0 ? status{} : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range));
-    return answer(done.code());
+  const bool is_word = head.kind == frame_kind::put_eager && head.code == kBehindPut;
+  if (is_word) {
+    if (!stops_word(source, head, payload, bytes)) answer_put(source, head, write_short(head, payload, bytes, outcome));
+    return;
   }
+  source.last_deposit = 0;
+  if (head.kind == frame_kind::put_eager)
+    return answer_put(source, head, source.put_outcome = write_short(head, payload, bytes, outcome));
+  const auto range = window_part(head.peer_op, head.tag, head.bytes);
   rts_body rts;
-  if (bytes != sizeof rts) return answer(EPROTO);
+  source.put_outcome = !range ? EINVAL : bytes != sizeof rts ? EPROTO : 0;
+  if (source.put_outcome != 0) return answer_put(source, head, source.put_outcome);
   std::memcpy(&rts, payload, sizeof rts);
   auto& deposit = context_.operations.take(operation_kind::deposit);
   deposit.range = *range;
   deposit.is_released = true;
   deposit.window = static_cast<std::uint32_t>(head.peer_op);
+  source.last_deposit = deposit.id();
   rendezvous_.start_receive(deposit, source.rank, rts, head.bytes, head.op, channel_.take_arriving());
+}
+
+void remote_access::answer_put(const peer_state& source, const frame& head, int code) {
+  channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = code, .peer_op = head.op});
+}
+
+int remote_access::write_short(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+  const auto range = window_part(head.peer_op, head.tag, head.bytes);
+  if (!range) return EINVAL;
+  if (outcome != 0 || bytes != head.bytes) return EIO;
+  before_store_in_view(range->address);  // it may be a word for which a kernel waits
+  return bytes == 0 ? 0 : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range)).code();
 }
 
 // ---- Get
@@ -240,8 +248,8 @@ void remote_access::start_atomic(operation& made, const window::key_t& key, std:
                         &request, sizeof request);
 }
 
-// ---- Put with a signal: the put, then an operation on the word, whose number is the caller's. Frames are taken in their
-// order, so behind a short put the word's frame leaves at once; behind a long one when the target has acknowledged it.
+// ---- Put with a signal: the put, then an operation on the word, whose number is the caller's. The word's frame leaves
+// behind the put's, and waits at the target for the put's bytes.
 
 operation& remote_access::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data,
                                      const signal_word& word) {
@@ -262,8 +270,7 @@ operation& remote_access::put_signal(const window::key_t& key, std::uint64_t off
   if (is_there) return raise(made, word), made;
   made.leader = first.id();
   first.follower = made.id();
-  if (first.out.head.kind == frame_kind::put_eager) return raise(made, word, kBehindPut), made;
-  made.word = std::make_unique<signal_word>(word);
+  raise(made, word, kBehindPut);
   return made;
 }
 
@@ -299,10 +306,36 @@ void remote_access::set_short_word(operation& made, const signal_word& word, std
                         &value, sizeof value);
 }
 
-void remote_access::send_due_signals() {
-  for (const auto id : std::exchange(context_.due_signals, {})) {
+bool remote_access::stops_word(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes) {
+  operation* const before = context_.operations.find(source.last_deposit);
+  if (before == nullptr || before->has_ended()) {
+    if (source.put_outcome != 0) answer_put(source, head, source.put_outcome);
+    return source.put_outcome != 0;
+  }
+  if (before->follower != 0 || bytes > sizeof(atomic_request)) return answer_put(source, head, EPROTO), true;
+  auto& word = context_.operations.take(operation_kind::word);
+  word.peer = source.rank;
+  word.is_released = true;
+  word.held.resize(sizeof head + bytes);
+  std::memcpy(word.held.data(), &head, sizeof head);
+  std::memcpy(word.held.data() + sizeof head, payload, bytes);
+  word.leader = before->id();
+  before->follower = word.id();
+  return true;
+}
+
+void remote_access::raise_due_words() {
+  for (const auto id : std::exchange(context_.due_words, {})) {
     operation* const due = context_.operations.find(id);
-    if (due != nullptr && !due->has_ended()) raise(*due, *std::exchange(due->word, nullptr));
+    if (due == nullptr || due->has_ended()) continue;
+    frame head;
+    std::memcpy(&head, due->held.data(), sizeof head);
+    const std::byte* const payload = due->held.data() + sizeof head;
+    const std::size_t bytes = due->held.size() - sizeof head;
+    const auto& source = context_.peer(due->peer);
+    if (head.kind == frame_kind::atomic) change_word(source, head, payload);
+    else answer_put(source, head, write_short(head, payload, bytes, 0));
+    context_.end(*due, 0);
   }
 }
 
@@ -318,14 +351,15 @@ result<std::uint64_t> remote_access::read_word(std::uint32_t id, std::uint64_t o
 }
 
 void remote_access::on_atomic(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes) {
+  if (bytes != sizeof(atomic_request)) return;
+  if (head.code != kBehindPut || !stops_word(source, head, payload, bytes)) change_word(source, head, payload);
+}
+
+void remote_access::change_word(const peer_state& source, const frame& head, const std::byte* payload) {
   atomic_request request;
-  if (bytes != sizeof request) return;
   std::memcpy(&request, payload, sizeof request);
   const auto word = window_part(head.peer_op, head.tag, sizeof(std::uint64_t));
-  const bool is_behind_failure = head.code == kBehindPut && source.put_outcome != 0;
-  const auto old = is_behind_failure ? result<std::uint64_t>(failure{source.put_outcome, ""})
-                   : word            ? apply(*word, request)
-                                     : result<std::uint64_t>(word.error());
+  const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
   if (!old) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = old.code(), .peer_op = head.op});
   channel_.send_control(source.rank, {.kind = frame_kind::atomic_reply, .tag = *old, .peer_op = head.op});
 }

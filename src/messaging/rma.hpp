@@ -44,8 +44,8 @@ class remote_access {
   operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word);
-  // The words of puts that have ended meanwhile.
-  void send_due_signals();
+  // Words that came behind deposits, which have ended meanwhile.
+  void raise_due_words();
   result<std::uint64_t> read_word(std::uint32_t id, std::uint64_t offset);
   operation& atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request, std::uint64_t* before);
 
@@ -66,6 +66,12 @@ class remote_access {
                     std::int32_t code = 0);
   void raise(operation& made, const signal_word& word, std::int32_t code = 0);
   void set_short_word(operation& made, const signal_word& word, std::int32_t code);
+  void answer_put(const peer_state& source, const frame& head, int code);
+  // 0, or the errno value of the answer.
+  int write_short(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  void change_word(const peer_state& source, const frame& head, const std::byte* payload);
+  // Whether a word waits for the put before it, or is refused with it.
+  bool stops_word(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes);
   result<std::uint64_t> apply(const memory& range, const atomic_request& request);
   std::optional<failure> refuses_window(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes) const;
 

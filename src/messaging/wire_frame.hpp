@@ -14,7 +14,7 @@ namespace pl::messaging {
 
 constexpr std::uint32_t kProtocol = 0x504c000b;
 
-// `code` of put_eager and atomic: a word behind the put whose frame came before it, which acts only if that went well.
+// `code` of put_eager and atomic: a word behind the put whose frame came before it. It acts when that has ended well.
 constexpr std::int32_t kBehindPut = 1;
 
 enum class frame_kind : std::uint8_t {

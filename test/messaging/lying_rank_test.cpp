@@ -147,7 +147,8 @@ TEST(lying_rank, noise_in_every_frame_harms_nobody) {
         for (int i = 0; i < 20'000 && messages.peer_state(1); ++i) {
           const std::uint64_t words[] = {next() % 8, next() % 5000, next(), ~0ull, ~0ull - next() % 4096, 1ull << 63};
           const auto word = [&] { return words[next() % std::size(words)]; };
-          frame noise{.code = static_cast<std::int32_t>(next() % 3 == 0 ? 0 : next()),
+          const std::int32_t codes[] = {0, kBehindPut, static_cast<std::int32_t>(next())};
+          frame noise{.code = codes[next() % std::size(codes)],
                       .tag = word(),
                       .bytes = word(),
                       .credit = next() % 2 == 0 ? 0 : word(),

@@ -163,22 +163,23 @@ TEST_P(put_signal, is_refused_with_the_bytes_unwritten) {
 TEST_P(put_signal, that_is_refused_raises_nothing) {
   EXPECT_EQ(run([](const rank_context& ctx) {
               target_window bytes, word;
-              CHECK_OK(bytes.open(ctx, GetParam().bytes, 4096));
+              CHECK_OK(bytes.open(ctx, GetParam().bytes, 128 << 10));
               CHECK_OK(word.open(ctx, GetParam().word, 64));
               auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
               CHECK_OK(given);
               if (ctx.rank == 0) CHECK_OK(bytes.get().close());
               CHECK_OK(ctx.messenger->barrier(kPatience));
-              const std::uint64_t value = 5;
-              for (const auto kind : {signal_kind::add, signal_kind::set, signal_kind::set_32}) {
-                if (ctx.rank == 1) {
-                  const signal_word raised{given->exposed, 0, 1, kind};
-                  auto put = ctx.messenger->put_signal(given->allocated, 0, host_buffer(&value, 8), raised);
-                  CHECK(put.wait(kPatience).code() == EINVAL);
+              const auto sent = test::random_bytes(70'001, 5);
+              for (const std::size_t size : {std::size_t{8}, sent.size()})
+                for (const auto kind : {signal_kind::add, signal_kind::set, signal_kind::set_32}) {
+                  if (ctx.rank == 1) {
+                    const signal_word raised{given->exposed, 0, 1, kind};
+                    auto put = ctx.messenger->put_signal(given->allocated, 0, host_buffer(sent.data(), size), raised);
+                    CHECK(put.wait(kPatience).code() == EINVAL);
+                  }
+                  CHECK_OK(ctx.messenger->barrier(kPatience));
+                  if (ctx.rank == 0) CHECK(ctx.messenger->wait_signal(word.key(), 0, 1, 1ms).code() == ETIMEDOUT);
                 }
-                CHECK_OK(ctx.messenger->barrier(kPatience));
-                if (ctx.rank == 0) CHECK(ctx.messenger->wait_signal(word.key(), 0, 1, 1ms).code() == ETIMEDOUT);
-              }
               CHECK_OK(ctx.messenger->barrier(kPatience));
               CHECK(ctx.messenger->counts().operations == 0);
               return 0;
@@ -190,11 +191,12 @@ TEST_P(put_signal, that_is_refused_raises_nothing) {
 TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
   EXPECT_EQ(
       run([](const rank_context& ctx) {
-        constexpr std::size_t kPuts = 64, kPut = 512;
+        constexpr std::size_t kPuts = 48, kPut = 70'001;
+        const auto size_of = [](std::size_t i) { return i % 4 < 2 ? std::size_t{512} : kPut; };
         target_window bytes, word, ended;
         CHECK_OK(bytes.open(ctx, GetParam().bytes, kPuts * kPut));
         CHECK_OK(word.open(ctx, GetParam().word, kPuts * 8));
-        CHECK_OK(ended.open(ctx, GetParam().bytes, 4096));
+        CHECK_OK(ended.open(ctx, GetParam().bytes, kPut));
         auto given = of_rank_0(ctx, {bytes.key(), word.key(), getpid()});
         CHECK_OK(given);
         auto gone = of_rank_0(ctx, {ended.key(), word.key(), getpid()});
@@ -208,7 +210,7 @@ TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
             const bool is_good = i % 3 != 0;
             const signal_word raised{given->exposed, i * 8, i + 1, static_cast<signal_kind>(i % 3 == 2 ? 2 : i % 2)};
             all.push_back(ctx.messenger->put_signal(is_good ? given->allocated : gone->allocated, is_good ? i * kPut : 0,
-                                                    host_buffer(sent.data() + i * kPut, kPut), raised));
+                                                    host_buffer(sent.data() + i * kPut, size_of(i)), raised));
           }
           for (std::size_t i = 0; i < kPuts; ++i) CHECK(all[i].wait(kPatience).code() == (i % 3 != 0 ? 0 : EINVAL));
         }
@@ -220,7 +222,9 @@ TEST_P(put_signal, of_many_at_once_each_has_its_own_outcome) {
             std::memcpy(&value, words.data() + i * 8, 8);
             CHECK(value == (i % 3 != 0 ? i + 1 : 0));
             const auto begin = static_cast<std::ptrdiff_t>(i * kPut);
-            CHECK(i % 3 == 0 || std::equal(sent.begin() + begin, sent.begin() + begin + kPut, now.begin() + begin));
+            CHECK(i % 3 == 0 ||
+                  std::equal(now.begin() + begin, now.begin() + begin + static_cast<std::ptrdiff_t>(size_of(i)),
+                             sent.begin() + begin));
           }
         }
         CHECK_OK(ctx.messenger->barrier(kPatience));
