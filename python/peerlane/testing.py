@@ -85,7 +85,14 @@ def is_simulated() -> bool:
     return driver().is_simulated
 
 
-class Stream:
+class _Owner:
+    """Owns something of CUDA's, which a copy would free a second time and another process does not have."""
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise TypeError("GPU memory and streams are neither copied nor pickled with their owner: take array.get(), which is host memory")
+
+
+class Stream(_Owner):
     """A CUDA stream; `ptr` is its CUstream."""
 
     def __init__(self, device: int = 0):
@@ -110,7 +117,7 @@ class Stream:
             driver().library.cuStreamDestroy_v2(ctypes.c_void_p(self.ptr))
 
 
-class _Memory:
+class _Memory(_Owner):
     """An allocation; freed when the last array on it goes."""
 
     def __init__(self, size_bytes: int, device: int, is_managed: bool = False):

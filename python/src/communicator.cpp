@@ -38,7 +38,9 @@ class window {
     const auto outcome = [&] {
       const nb::gil_scoped_release waiting;
       const call_gate::entry inside(gate_.get());
-      return exposed_.release();
+      if (inside) return exposed_.release();
+      exposed_.reset();  // it has ended with its communicator
+      return peerlane::status{};
     }();
     must(outcome);
   }

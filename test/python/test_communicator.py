@@ -186,6 +186,15 @@ def closings(rank, rendezvous):
         assert refused == [errno.EDEADLK]
 
 
+def test_a_window_ends_with_its_communicator():
+    with communicator.open(rank=0, size=1, host_only=True) as alone:
+        first, second = alone.expose(np.zeros(8)), alone.expose(np.zeros(8))
+        first.close()
+    for window in (first, second):
+        window.close()
+        window.close()
+
+
 def test_a_communicator_is_closed_beside_its_calls(tmp_path):
     job.run(closings, tmp_path)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """peerlane.map: what the view shows, single elements, slices, life times, refusals."""
 
+import copy
 import errno
 import gc
 import os
@@ -30,6 +31,18 @@ def test_elements_of_every_dtype(dtype):
     expected = np.zeros((3, 4), dtype)
     expected[1, 2] = expected[2, 3] = value
     assert np.array_equal(x.get(), expected)
+
+
+def test_memory_is_not_copied_with_its_owner():
+    x, stream = testing.array(np.arange(4.0)), testing.Stream()
+    for copying in (copy.deepcopy, pickle.dumps):
+        for one in (x, x[1:], stream):
+            with pytest.raises(TypeError, match="neither copied nor pickled"):
+                copying(one)
+    view = copy.copy(x)
+    del x
+    gc.collect()
+    assert (view.get() == np.arange(4)).all()
 
 
 def test_half_precision_rounds_as_numpy_does():
