@@ -36,6 +36,12 @@ def seconds(role: str, given: Any) -> float:
 def text(role: str, given: Any) -> str:
     if not isinstance(given, str):
         raise _wrong(role, given, "text")
+    if "\0" in given:
+        raise ValueError(f"{role}: {given!r} has a byte of zero, where it would end")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{role}: {given!r} is not Unicode that can be written as UTF-8") from None
     return given
 
 

@@ -30,7 +30,8 @@ def copy_blocks_async(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequen
                       src_indices: Any = None, *, urgent: bool = False, after: After = "auto") -> _core.Operation:
     """Begins that: `await` the operation, wait(), or make_wait(stream). The tensors are kept until it has ended; the indices are free
     again when this returns."""
-    return _core.copy_blocks_async(dst, src, _numbers(dst_indices), _numbers(src_indices), truth("urgent", urgent), after)
+    return _core.copy_blocks_async(dst, src, _integers("dst_indices", dst_indices, np.int64), _integers("src_indices", src_indices, np.int64),
+                                   truth("urgent", urgent), after)
 
 
 def copy_block_list(dst: Any, src: Any, sizes: Any, *, urgent: bool = False, after: Any = None) -> None:
@@ -50,17 +51,24 @@ def copy_block_list_async(dst: Any, src: Any, sizes: Any, *, urgent: bool = Fals
     if isinstance(after, str):
         raise ValueError("copy_block_list: after: give a stream or None, as addresses tell none")
     if not isinstance(sizes, int):
-        sizes = _addresses(sizes)
-    return _core.copy_block_list_async(_addresses(dst), _addresses(src), sizes, truth("urgent", urgent), after)
+        sizes = _addresses("sizes", sizes)
+    return _core.copy_block_list_async(_addresses("dst", dst), _addresses("src", src), sizes, truth("urgent", urgent), after)
 
 
-def _addresses(numbers: Any) -> Any:
+def _addresses(role: str, numbers: Any) -> Any:
+    return _integers(role, numbers, np.uint64)
+
+
+def _integers(role: str, numbers: Any, dtype: Any) -> Any:
     """Lists and ranges become an array; arrays and tensors stay as they are."""
-    return np.asarray(numbers, np.uint64) if isinstance(numbers, (list, tuple, range)) else numbers
-
-
-def _numbers(indices: Any) -> Any:
-    """Lists and ranges become an array; arrays and tensors stay as they are."""
-    if isinstance(indices, (list, tuple, range)):
-        return np.asarray(indices, np.int64)
-    return indices
+    if not isinstance(numbers, (list, tuple, range)):
+        return numbers
+    given = np.asarray(numbers)
+    if given.size == 0:
+        return np.empty(0, dtype)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"{role}: integers are wanted, of at most 64 bits; these are {given.dtype}")
+    limits = np.iinfo(dtype)
+    if int(given.min()) < limits.min or int(given.max()) > limits.max:
+        raise ValueError(f"{role}: a number is outside of {limits.min} to {limits.max}")
+    return given.astype(dtype, copy=False)

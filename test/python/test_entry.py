@@ -160,7 +160,9 @@ def test_words_of_openings_and_options():
             "version: float is given": lambda: pool.erase("k", version=1.0), "regex: bytes is given": lambda: pool.keys(regex=b"a"),
     }.items():
         refused(TypeError, "^" + re.escape(words), call)
-    for words, call in {"size_bytes: -1 is not from 0 to": lambda: peerlane.HostPool(-1), "device: -1 is not from 0": lambda: peerlane.HostPool(1, device=-1),
+    for words, call in {"name: 'a\\x00b' has a byte of zero": lambda: store.open_pool("a\0b"),
+                        "rendezvous: 'file:\\udcff' is not Unicode": lambda: peerlane.communicator.open(rendezvous="file:\udcff", rank=0, size=1),
+                        "size_bytes: -1 is not from 0 to": lambda: peerlane.HostPool(-1), "device: -1 is not from 0": lambda: peerlane.HostPool(1, device=-1),
                         "timeout: nan is no number of seconds": lambda: peerlane.communicator.open(timeout=float("nan")),
                         "wait_timeout: inf is no": lambda: peerlane.triggered.open(wait_timeout=float("inf")),
                         "rank: 2147483648 is not from 0": lambda: peerlane.communicator.open(rank=1 << 31)}.items():
