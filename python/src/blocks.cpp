@@ -10,6 +10,7 @@
 
 #include "copies.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 #include "operation.hpp"
 #include "stream_order.hpp"
 #include "tensor.hpp"
@@ -158,7 +159,7 @@ std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb:
   const auto busy = streams_before(after, destination, source);
   if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // an operation can wait for one stream
   auto begun = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     peerlane_op_t op = PEERLANE_OP_INIT;
     const std::uint32_t flags = (busy.empty() ? 0u : static_cast<std::uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) |
                                 (is_urgent ? static_cast<std::uint32_t>(PEERLANE_BEGIN_URGENT) : 0u);
@@ -207,7 +208,7 @@ std::unique_ptr<operation> copy_block_list_async(nb::handle dst, nb::handle src,
   if (!is_one_length) throw nb::value_error("copy_block_list: the arrays differ in length");
   const auto busy = busy_streams(after, {});
   auto begun = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     peerlane_op_t op = PEERLANE_OP_INIT;
     const std::uint32_t flags = (busy.empty() ? 0u : static_cast<std::uint32_t>(PEERLANE_BEGIN_AFTER_STREAM)) |
                                 (is_urgent ? static_cast<std::uint32_t>(PEERLANE_BEGIN_URGENT) : 0u);

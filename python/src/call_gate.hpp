@@ -7,6 +7,8 @@
 #include <memory>
 #include <thread>
 
+#include "gil.hpp"
+
 namespace pl::py {
 
 class call_gate {
@@ -35,10 +37,17 @@ class call_gate {
     bool is_in_ = true;
   };
 
-  // Lets no call in any more, and waits for those that are in. Not with the GIL, which they may need.
-  void close() {
+  // Lets no call in any more, and waits for those that are in. Not with the GIL, which they may need. False: the interpreter
+  // has ended, and a thread that was in a call then sleeps for good: what the call uses must stay.
+  bool close() {
+    constexpr std::chrono::microseconds kNap(200);
+    constexpr std::chrono::milliseconds kEndOfCalls(500);  // more than a wait's next look at the gate
     is_closing_ = true;
-    while (inside_ != 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    for (std::chrono::microseconds waited{0}; inside_ != 0; waited += kNap) {
+      if (waited > kEndOfCalls && interpreter_end::is_over()) return false;
+      std::this_thread::sleep_for(kNap);
+    }
+    return true;
   }
   // True: this thread is in a call, and is at a function of then(). It would wait for itself.
   static bool is_in_call() noexcept { return depth() != 0; }

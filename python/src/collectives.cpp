@@ -9,6 +9,7 @@
 
 #include "arguments.hpp"
 #include "device_span.hpp"
+#include "gil.hpp"
 #include "operation.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
@@ -81,7 +82,7 @@ std::unique_ptr<operation> begun_by(self_t self, two_sides& sides, Begin&& begin
   const auto& owner = *nb::inst_ptr<communicator>(self);
   const communicator::call link(owner);
   auto begun = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     return value_of(begin(*link));
   }();
   const auto or_none = [](nb::object& one) { return one.is_valid() ? std::move(one) : nb::none(); };
@@ -275,7 +276,7 @@ void bind_stream_collectives(nb::module_& module) {
           "close",
           [](stream_collectives& self) {
             const auto outcome = [&] {
-              const nb::gil_scoped_release waiting;
+              const gil_release waiting;
               return self.all.get() != 0 ? self.all.close() : peerlane::status();
             }();
             must(outcome);

@@ -5,6 +5,7 @@
 #include <peerlane/triggered.hpp>
 
 #include "communicator.hpp"
+#include "gil.hpp"
 
 namespace pl::py {
 
@@ -15,7 +16,7 @@ struct stream_collectives {
   nb::object context;
   peerlane::triggered::stream_collectives all;
   ~stream_collectives() {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     all.reset();
   }
 };

@@ -14,6 +14,7 @@
 #include "arguments.hpp"
 #include "collectives.hpp"
 #include "device_span.hpp"
+#include "gil.hpp"
 #include "operation.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
@@ -27,7 +28,7 @@ class window {
   window(nb::object owner, nb::object memory, peerlane::window exposed, call_gate_ref gate)
       : communicator_(std::move(owner)), memory_(std::move(memory)), gate_(std::move(gate)), exposed_(std::move(exposed)) {}
   ~window() {
-    const nb::gil_scoped_release waiting;  // for a peer that may still read the memory
+    const gil_release waiting;  // for a peer that may still read the memory
     const call_gate::entry inside(gate_.get());
     exposed_.reset();
   }
@@ -36,7 +37,7 @@ class window {
   nb::bytes key() const { return nb::bytes(&exposed_.key(), sizeof exposed_.key()); }
   void close() {
     const auto outcome = [&] {
-      const nb::gil_scoped_release waiting;
+      const gil_release waiting;
       const call_gate::entry inside(gate_.get());
       if (inside) return exposed_.release();
       exposed_.reset();  // it has ended with its communicator
@@ -73,7 +74,7 @@ template <class Begin>
 peerlane::operation begun_by(self_t self, const tensor& view, Begin&& begin) {
   const auto link = link_of(self);
   const auto memory = memory_of(view);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(begin(*link, memory));
 }
 
@@ -112,7 +113,7 @@ std::unique_ptr<operation> await_failure(self_t self) {
 peerlane::op_info end_blocking(self_t self, peerlane::operation& begun, std::chrono::milliseconds limit) {
   const call_gate_ref gate = gate_of(self);
   const auto withdraw = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     const call_gate::entry inside(gate.get());
     if (!inside) (void)begun.give_up();
     begun.release();
@@ -174,7 +175,7 @@ std::uint64_t wait_signal(self_t self, bytes_argument key, integer_argument offs
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset"), wanted = least.as<std::uint64_t>("least");
   const auto link = link_of(self);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(link->wait_signal(key_bytes, offset_bytes, wanted, limit));
 }
 
@@ -191,7 +192,7 @@ std::uint64_t fetch_add(self_t self, bytes_argument key, integer_argument offset
   const auto key_bytes = key_of(key);
   const auto offset_bytes = offset.as<std::uint64_t>("offset"), added = operand.as<std::uint64_t>("operand");
   const auto link = link_of(self);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(link->fetch_add(key_bytes, offset_bytes, added));
 }
 
@@ -200,7 +201,7 @@ std::unique_ptr<window> expose(self_t self, nb::handle x) {
   must_be_one_run(view, true);
   const auto link = link_of(self);
   auto made = [&] {
-    const nb::gil_scoped_release waiting;  // memory may be registered with the network
+    const gil_release waiting;  // memory may be registered with the network
     return value_of(link->expose(memory_of(view)));
   }();
   return std::make_unique<window>(nb::borrow(self), keeper_of(x, view), std::move(made), gate_of(self));
@@ -214,14 +215,14 @@ std::unique_ptr<operation> await_return(self_t self) {
 void restore_collectives(self_t self, nb::handle timeout) {
   const auto limit = limit_of(timeout);
   const auto link = link_of(self);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   must(link->restore_collectives(limit));
 }
 
 void barrier(self_t self, nb::handle timeout) {
   const auto limit = limit_of(timeout);
   const auto link = link_of(self);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   must(link->barrier(limit));
 }
 
@@ -231,7 +232,7 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
   const auto bytes = mine.size();
   std::string all(bytes * static_cast<std::size_t>(link->size()), '\0');
   {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     if (const int code = peerlane_comm_all_gather(link->get(), mine.c_str(), bytes, all.data()))
       throw error(code, peerlane_last_error());
   }
@@ -345,7 +346,7 @@ void bind_communicator(nb::module_& module) {
           "progress",
           [](self_t self) {
             const auto link = link_of(self);
-            const nb::gil_scoped_release waiting;
+            const gil_release waiting;
             return value_of(link->progress());
           },
           "Advances everything once; true: something moved.")

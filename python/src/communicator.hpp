@@ -13,6 +13,7 @@
 
 #include "call_gate.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 #include "tensor.hpp"
 
 namespace nb = nanobind;
@@ -30,7 +31,7 @@ class communicator {
     options.host_only = host_only ? 1 : 0;
     options.elastic = elastic ? PEERLANE_YES : PEERLANE_AS_SET;
     options.open_timeout_ms = static_cast<std::int64_t>(std::ceil(std::max(1.0, open_timeout_s) * 1000));
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     link_ = value_of(peerlane::communicator::open(&options));
   }
   ~communicator() { close(); }
@@ -40,10 +41,11 @@ class communicator {
   void close() {
     if (call_gate::is_in_call())
       throw error(EDEADLK, "a function of then() cannot close a communicator: the call that it is in uses it");
-    const nb::gil_scoped_release waiting;
-    gate_->close();
+    const gil_release waiting;
+    const bool is_alone = gate_->close();
     const std::lock_guard alone(closing_);
-    link_.reset();
+    if (is_alone) link_.reset();
+    else static_cast<void>(new peerlane::communicator(std::move(link_)));  // ends with the process
   }
   // The communicator in a call, which keeps it open.
   class call {

@@ -13,6 +13,7 @@
 #include "call.hpp"
 #include "device_span.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 #include "operation.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
@@ -44,7 +45,7 @@ bool is_one_run(const tensor& destination, const tensor& source) {
 void copy_one_run(const tensor& destination, const tensor& source) {
   const std::uint64_t bytes = destination.bytes();
   if (bytes == 0) return;
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   must(shared_copier().copy(buffer_over(destination, destination.address, bytes),
                             buffer_over(source, source.address, bytes)));
 }
@@ -59,7 +60,7 @@ bool copy(nb::handle dst, nb::handle src, nb::handle after) {
   wait_for(busy_streams(after, std::array{&destination, &source}));
   if (is_simple) return copy_one_run(destination, source), true;
   if (list.empty()) return true;
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   must(shared_copier().copy_list(list));
   return true;
 }
@@ -130,7 +131,7 @@ std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle
   if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // a copy can wait for one stream
   nb::object first = keeper_of(dst, destination), second = keeper_of(src, source);
   auto begun = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     const auto& copier = shared_copier();
     if (list.empty()) return peerlane::operation();
     return value_of(busy.empty() ? copier.begin(list) : copier.begin_after(busy[0], list));
@@ -153,7 +154,7 @@ std::optional<nb::bytes> fill_bytes(nb::handle dst, nb::handle value, nb::handle
   if (!is_one_byte || destination.location == place::host || !destination.is_contiguous())
     return nb::bytes(bytes.data(), destination.type.bytes);
   if (destination.elements() == 0) return std::nullopt;
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   must(shared_copier().fill(peerlane::device_buffer(destination.address, destination.bytes()), std::byte(bytes[0])));
   return std::nullopt;
 }

@@ -11,6 +11,7 @@
 #include "call.hpp"
 #include "copies.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 #include "process.hpp"
 #include "waiting.hpp"
 
@@ -22,11 +23,11 @@ namespace {
 class host_pool {
  public:
   host_pool(std::uint64_t size_bytes, int device, std::uint64_t piece_bytes) {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     pool_ = value_of(peerlane::host_pool::open(size_bytes, device, piece_bytes, shared_copier().get()));
   }
   ~host_pool() {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     pool_.reset();
   }
   host_pool(const host_pool&) = delete;
@@ -46,7 +47,7 @@ class host_pool {
     for (std::int64_t waited = 0;; waited += kSliceMs) {
       const std::int64_t some = timeout_ms < 0 ? kSliceMs : std::min(kSliceMs, timeout_ms - waited);
       const auto ended = [&] {
-        const nb::gil_scoped_release waiting;
+        const gil_release waiting;
         return pool_.wait(some);
       }();
       if (ended) return;
@@ -63,7 +64,7 @@ class host_pool {
       throw nb::buffer_error(("the host pool has " + std::to_string(views_) +
                               " views (arrays, tensors, memoryviews): let them go before it is closed")
                                  .c_str());
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     pool_.reset();
   }
   bool is_closed() const { return pool_.get() == nullptr; }

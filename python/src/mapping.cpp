@@ -3,6 +3,7 @@
 
 #include "call.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 #include "torch.hpp"
 
 namespace pl::py {
@@ -45,7 +46,7 @@ void reinterpret(tensor& view, nb::handle dtype, nb::handle shape) {
 }
 
 peerlane::mapping map_range(extent range, std::uint32_t flags) {
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(peerlane::map(range.begin, range.bytes, flags));
 }
 

@@ -6,6 +6,7 @@
 #include "blocks.hpp"
 #include "communicator.hpp"
 #include "copies.hpp"
+#include "gil.hpp"
 #include "host_pool.hpp"
 #include "mapping.hpp"
 #include "operation.hpp"
@@ -18,6 +19,7 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of the package; use `peerlane`.";
   module.def("process_number", &pl::py::process_number, "Another number in every forked child.");
+  pl::py::interpreter_end::expect();
   pl::py::bind_mapping(module);
   pl::py::bind_operations(module);
   pl::py::bind_copies(module);

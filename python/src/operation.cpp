@@ -5,40 +5,30 @@
 
 #include <algorithm>
 #include <peerlane/copy.hpp>
-#include <shared_mutex>
 #include <vector>
 
 #include "device_span.hpp"
+#include "gil.hpp"
 #include "stream_order.hpp"
 #include "waiting.hpp"
 
 namespace pl::py {
 namespace {
 
-// A function may be called by a thread of the library, which must not ask for the GIL once the interpreter ends.
-std::shared_mutex g_calls_mutex;
-bool g_has_ended = false;
-
-void end_calls() {
-  const nb::gil_scoped_release waiting;  // a call may wait for it
-  const std::unique_lock alone(g_calls_mutex);
-  g_has_ended = true;
-}
-
-// Calls a Python function once, with 0 or the errno value; what it raises is reported as unraisable.
+// Calls a Python function once, with 0 or the errno value; what it raises is reported as unraisable. A thread of the library
+// may do it.
 struct python_function {
   PyObject* function;
   void operator()(const peerlane::op_info& info) const noexcept {
-    const std::shared_lock calling(g_calls_mutex);
-    if (g_has_ended) return;
-    const nb::gil_scoped_acquire held;
-    const nb::object owned = nb::steal(function);
-    try {
-      owned(info.error);
-    } catch (nb::python_error& raised) {
-      raised.restore();
-      PyErr_WriteUnraisable(owned.ptr());
-    }
+    interpreter_end::before([&] {
+      const nb::object owned = nb::steal(function);
+      try {
+        owned(info.error);
+      } catch (nb::python_error& raised) {
+        raised.restore();
+        PyErr_WriteUnraisable(owned.ptr());
+      }
+    });
   }
 };
 
@@ -142,7 +132,7 @@ bool operation::poll() {
 
 bool operation::done() {
   if (has_ended()) return true;
-  const nb::gil_scoped_release waiting;  // progress may copy
+  const gil_release waiting;  // progress may copy
   return poll();
 }
 
@@ -190,7 +180,7 @@ nb::object operation::info() const {
 void operation::cancel() {
   if (has_ended()) return;
   const auto outcome = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     const std::lock_guard alone(mutex_);
     const call_gate::entry inside(gate_.get());
     return inside ? begun_.cancel() : peerlane::status{};  // it has ended
@@ -202,7 +192,7 @@ void operation::then(nb::object function) {
   if (PyCallable_Check(function.ptr()) == 0) throw nb::type_error("then: give a function of one argument, the errno value");
   PyObject* const kept = function.release().ptr();  // python_function ends it
   const auto outcome = [&]() -> peerlane::status {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     const std::lock_guard alone(mutex_);
     const call_gate::entry inside(gate_.get());
     if (!inside && !has_ended()) keep_closed();
@@ -218,7 +208,7 @@ void operation::then(nb::object function) {
 
 void operation::make_wait(nb::handle stream) {
   auto* const handle = stream_of(stream);
-  const nb::gil_scoped_release waiting;  // copies that need a CPU are waited for
+  const gil_release waiting;  // copies that need a CPU are waited for
   const std::lock_guard alone(mutex_);
   must(peerlane::make_wait(begun_, handle));
 }
@@ -228,20 +218,19 @@ void operation::record(nb::handle event) {
                             : nb::hasattr(event, "ptr")      ? event.attr("ptr")
                                                              : nb::borrow(event);
   auto* const handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(unsigned_integer(number, "the event")));
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   const std::lock_guard alone(mutex_);
   must(peerlane::record(begun_, handle));
 }
 
 int operation::descriptor() {
-  const nb::gil_scoped_release waiting;  // who has the mutex may be in a function that needs the GIL
+  const gil_release waiting;  // who has the mutex may be in a function that needs the GIL
   const std::lock_guard alone(mutex_);
   if (has_ended()) throw error(EINVAL, "the operation has ended: there is nothing to sleep for");
   return value_of(peerlane::descriptor(begun_));
 }
 
 void bind_operations(nb::module_& module) {
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&end_calls));
   nb::class_<operation>(
       module, "Operation", nb::dynamic_attr(),
       nb::sig("class Operation(typing.Coroutine[typing.Any, typing.Any, tuple[int, int, int]], metaclass=abc.ABCMeta)"),

@@ -13,6 +13,7 @@
 
 #include "call_gate.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 
 namespace nb = nanobind;
 
@@ -46,7 +47,7 @@ class operation {
         begun_(std::move(begun)),
         kind_(made_by) {}
   ~operation() {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     const call_gate::entry inside(gate_.get());
     if (!inside) (void)begun_.give_up();
     begun_.release();

@@ -16,6 +16,7 @@
 
 #include "arguments.hpp"
 #include "error.hpp"
+#include "gil.hpp"
 
 namespace nb = nanobind;
 
@@ -54,7 +55,7 @@ class connection {
       options.tls_authority = std::get<2>(*tls).c_str();
     }
     options.timeout_ms = timeout_ms;
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     store_.emplace(value_of(peerlane::store::open(&options)));
   }
   ~connection() { (void)end(); }
@@ -71,7 +72,7 @@ class connection {
  private:
   peerlane::status end() {
     if (!store_) return {};
-    const nb::gil_scoped_release waiting;  // copies under way are waited for
+    const gil_release waiting;  // copies under way are waited for
     const auto outcome = store_->close();
     store_.reset();
     return outcome;
@@ -87,7 +88,7 @@ template <class Call>
 auto asked(self_t self, Call&& call) {
   const auto& store = store_of(self);
   auto outcome = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     return call(store);
   }();
   if constexpr (requires { *outcome; }) return value_of(std::move(outcome));

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "gil.hpp"
 #include "operation.hpp"
 #include "raise.hpp"
 #include "store_connection.hpp"
@@ -136,5 +137,6 @@ NB_MODULE(_store, module) {
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of peerlane.store; use that.";
   nb::module_::import_("peerlane._core");  // whose Operation these calls return
+  pl::py::interpreter_end::expect();
   pl::py::bind_store(module);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gil.hpp"
 #include "store_connection.hpp"
 #include "waiting.hpp"
 
@@ -24,7 +25,7 @@ class watch {
   void close() {
     const auto handle = handle_.exchange(nullptr);
     if (handle == nullptr) return;
-    const nb::gil_scoped_release waiting;  // for whoever waits in next()
+    const gil_release waiting;  // for whoever waits in next()
     (void)peerlane_store_watch_close(handle);
   }
   bool is_open() const noexcept { return handle_.load() != nullptr; }

@@ -13,6 +13,7 @@
 #include "arguments.hpp"
 #include "collectives.hpp"
 #include "device_span.hpp"
+#include "gil.hpp"
 #include "stream_order.hpp"
 #include "torch.hpp"
 #include "waiting.hpp"
@@ -34,14 +35,14 @@ class stream_context {
     options.has_device = device ? 1 : 0;
     options.device = device.value_or(0);
     options.wait_timeout_ms = static_cast<std::int64_t>(wait_timeout_s * 1e3);
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     context_ = value_of(peerlane::triggered::context::open(&options));
   }
   ~stream_context() { close(); }
   stream_context(const stream_context&) = delete;
   stream_context& operator=(const stream_context&) = delete;
   void close() {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     context_.reset();
   }
   const peerlane::triggered::context& open() const {
@@ -66,7 +67,7 @@ struct channel {
   nb::object context;
   peerlane::triggered::channel end;
   ~channel() {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     end.reset();
   }
 };
@@ -101,7 +102,7 @@ std::unique_ptr<channel> connect(self_t self, integer_argument peer, integer_arg
 std::unique_ptr<stream_collectives> open_collectives(self_t self) {
   const auto& context = context_of(self);
   auto opened = [&] {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     return value_of(context.open_collectives());
   }();
   return std::unique_ptr<stream_collectives>(new stream_collectives{nb::borrow(self), std::move(opened)});
@@ -113,7 +114,7 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
   const auto bytes = mine.size();
   std::string all(bytes * static_cast<std::size_t>(context.size()), '\0');
   {
-    const nb::gil_scoped_release waiting;
+    const gil_release waiting;
     if (const int code = peerlane_triggered_all_gather(context.get(), mine.c_str(), bytes, all.data()))
       throw error(code, peerlane_last_error());
   }
@@ -130,27 +131,27 @@ std::uint64_t put_signal(const channel& self, nb::handle stream, const imported&
   const tensor view = describe(x, "the tensor");
   must_be_one_run(view, false);
   auto* const native_stream = stream_of(stream);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(self.end.put_signal(native_stream, target.window, offset_bytes, memory_of(view)));
 }
 
 std::uint64_t signal(const channel& self, nb::handle stream) {
   auto* const native_stream = stream_of(stream);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(self.end.signal(native_stream));
 }
 
 std::uint64_t wait_signal(const channel& self, nb::handle stream, integer_argument sequence) {
   const auto number = sequence.as<std::uint64_t>("sequence");
   auto* const native_stream = stream_of(stream);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   return value_of(self.end.wait_signal(native_stream, number));
 }
 
 void release(const channel& self, nb::handle stream, integer_argument sequence) {
   const auto number = sequence.as<std::uint64_t>("sequence");
   auto* const native_stream = stream_of(stream);
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   must(self.end.release(native_stream, number));
 }
 
@@ -265,7 +266,7 @@ void bind_triggered(nb::module_& module) {
           "barrier",
           [](self_t self) {
             const auto& context = context_of(self);
-            const nb::gil_scoped_release waiting;
+            const gil_release waiting;
             must(context.barrier());
           },
           "Returns once every process has come here.")

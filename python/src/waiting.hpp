@@ -9,6 +9,8 @@
 #include <chrono>
 #include <thread>
 
+#include "gil.hpp"
+
 namespace nb = nanobind;
 
 namespace pl::py {
@@ -17,8 +19,9 @@ constexpr std::chrono::milliseconds kSignalPeriod{50};  // how long Ctrl-C may t
 
 // Throws what a signal's handler raises, on the main thread. The GIL is not held.
 inline void check_signals() {
-  const nb::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  interpreter_end::before([] {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  });
 }
 
 // Until is_over(), which is called without the GIL and may throw. Most waits are over within the first millisecond, in which
@@ -26,7 +29,7 @@ inline void check_signals() {
 template <class IsOver>
 void wait_until(IsOver&& is_over) {
   using clock = std::chrono::steady_clock;
-  const nb::gil_scoped_release waiting;  // also for the first look: it may wait for a function that needs the GIL
+  const gil_release waiting;  // also for the first look: it may wait for a function that needs the GIL
   const auto begin = clock::now();
   auto last_check = begin;
   while (!is_over()) {
@@ -42,7 +45,7 @@ void wait_until(IsOver&& is_over) {
 // `wait(slice)` waits for so long at most and says whether it is over; negative `limit`: without limit. False: out of time.
 template <class Wait>
 bool wait_in_slices(std::chrono::milliseconds limit, Wait&& wait) {
-  const nb::gil_scoped_release waiting;
+  const gil_release waiting;
   for (;;) {
     const bool is_last = limit >= limit.zero() && limit <= kSignalPeriod;
     if (wait(is_last ? limit : kSignalPeriod)) return true;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test runs on the simulated GPU."""
 
+import gc
 import os
 
 os.environ["PEERLANE_GPU"] = "sim"
@@ -13,6 +14,12 @@ from peerlane import testing
 @pytest.fixture(scope="session", autouse=True)
 def simulated_gpu():
     assert testing.is_simulated()
+
+
+@pytest.fixture(autouse=True)
+def no_garbage():
+    """Of earlier tests: freeing GPU memory waits for the device, which some tests hold up."""
+    gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter):

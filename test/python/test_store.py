@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -410,3 +411,31 @@ def test_nobody_serves(tmp_path):
     with pytest.raises(peerlane.Error) as told:
         peerlane.store.open(str(tmp_path / "none.sock"))
     assert told.value.errno in (errno.ENOENT, errno.ECONNREFUSED)
+
+
+AT_THE_END = """
+import sys, threading, time
+from peerlane import store
+
+pool = store.open(sys.argv[1]).create_pool(sys.argv[2])
+pool.put("k", bytes(100))
+watched = pool.watch("")
+calls = {"put": lambda: pool.put("k", bytes(100)), "read": lambda: pool.read("k"), "many": lambda: pool.multi_read(["k"] * 50), "watch": lambda: next(iter(watched))}
+
+def loop():
+    while True:
+        calls[sys.argv[2]]()
+
+for _ in range(2):
+    threading.Thread(target=loop, daemon=True).start()
+time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("call", ["put", "read", "many", "watch"])
+def test_the_interpreter_ends_beside_calls(server, call):
+    """The store of a thread that sleeps for good is not waited for. What threads raise then is theirs: the store is closed."""
+    ended = subprocess.run([sys.executable, "-c", AT_THE_END, server, call], capture_output=True, timeout=100, check=False,
+                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert "terminate" not in ended.stderr.decode()
