@@ -15,8 +15,8 @@ build: setup        ## build/release/out: the peerlane program, its drop-in name
 run: build          ## every job once, verified, on the simulated GPU if no real one answers
 	@$(BUILD)/out/peerlane demo
 
-test: setup-tests   ## every test of the release build; the last line counts passed, failed and skipped
-	@scripts/test.sh release
+test: setup         ## every test of the release build; the last line counts passed, failed and skipped
+	@scripts/test.sh --setup release
 
 test-sanitizers: setup-tests  ## the same tests under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@scripts/test.sh asan tsan

@@ -11,6 +11,7 @@ rules run wherever the build does.
 """
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -353,21 +354,22 @@ def rule_machine_paths(tree):
         for folder in (str(tree.root), str(tree.root.parent)):
             if folder not in COMMON_DIRS:
                 own.append(folder)
+    own_paths = [(folder, re.compile(rf"(?<![\w.-]){re.escape(folder)}(?![\w-])")) for folder in own]
     for path, text in tree.files.items():
-        if path in SELF:
+        if path in SELF or not (MACHINE_PATH.search(text) or any(folder in text for folder in own)):
             continue
         for number, line in lines_of(text):
             if allowed(line, "machine-path"):
                 continue
             found = MACHINE_PATH.search(line)
-            hit = found.group(0) if found else next((o for o in own if re.search(rf"(?<![\w.-]){re.escape(o)}(?![\w-])", line)), None)
+            hit = found.group(0) if found else next((folder for folder, pattern in own_paths if pattern.search(line)), None)
             if hit:
                 yield Finding(path, number, "machine-path", f"{hit}... is a path of one machine")
 
 
 def rule_words(tree):
     for path, text in tree.files.items():
-        if path in SELF or DATA.search(path):
+        if path in SELF or DATA.search(path) or not re.search("TODO|FIXME|XXX", text):
             continue
         for number, line in lines_of(text):
             if allowed(line, "words"):
@@ -383,7 +385,7 @@ def rule_whitespace(tree):
     for path, text in tree.files.items():
         if DATA.search(path):
             continue
-        for number, line in lines_of(text):
+        for number, line in lines_of(text) if re.search(r"[^\S\n]$", text, re.M) else ():
             if line != line.rstrip():
                 yield Finding(path, number, "whitespace", "trailing white space")
         if text and not text.endswith("\n"):
@@ -439,7 +441,7 @@ PRINTED_LENGTH = re.compile(r"\breturn\s+(?:std::)?(?:v?f?printf|f?puts)\s*\(.*\
 
 def rule_printed_length(tree):
     for path, text in tree.with_suffix(*CXX, ".md").items():
-        if DATA.search(path):
+        if DATA.search(path) or not PRINTED_LENGTH.search(text):
             continue
         for number, line in lines_of(text):
             if PRINTED_LENGTH.search(line) and not allowed(line, "printed-length"):
@@ -477,6 +479,9 @@ LANE_FILES = re.compile(r"^(src|test)/ucx/|^src/arch/|\.cuh?$")
 COMMENT_OR_LITERAL = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'')
 
 
+IDENTIFIER = re.compile(r"(?<!\w)([A-Za-z_]\w*)(?=\s*(\())?")
+
+
 def without_comments_and_literals(text):
     """C or C++ with blanks in their place, so that lines and columns stay."""
     return COMMENT_OR_LITERAL.sub(lambda match: re.sub(r"[^\n]", " ", match.group(0)), text)
@@ -486,17 +491,18 @@ def parts_of(name):
     return [part.lower() for part in re.split(r"_|(?<=[a-z0-9])(?=[A-Z])", name) if part]
 
 
-def complaint_about(path, name, rest):
-    """What is wrong with an identifier, or None; `rest` follows it on its line."""
+@functools.cache
+def complaint_about(name, is_call, has_lanes):
+    """What is wrong with an identifier, or None; `has_lanes`: of a file where the field has lanes."""
     bare = name.rstrip("_")
-    if bare in BARE_WORDS and not (bare in STANDARD_CALLS and rest.lstrip().startswith("(")):
+    if bare in BARE_WORDS and not (bare in STANDARD_CALLS and is_call):
         return f"{name} needs the sentence around it: name the role (destination, reason, deadline, peer)"
     if re.match(r"kMost([A-Z]|$)", name):
         return f"{name}: limits are kMaxX and kMinX"
     if bare in PRIVATE_NAMES:
         return f"{name} is this project's own word; the field says {PRIVATE_NAMES[bare]}"
     for part in parts_of(name):
-        if part in PRIVATE_WORDS and not (part == "lane" and (LANE_OF_THE_FIELD.search(name) or LANE_FILES.search(path))):
+        if part in PRIVATE_WORDS and not (part == "lane" and (has_lanes or LANE_OF_THE_FIELD.search(name))):
             return f"{name}: \"{part}\" is this project's own word; the field says {PRIVATE_WORDS[part]}"
     return None
 
@@ -506,13 +512,13 @@ def rule_names(tree):
     for path, text in tree.with_suffix(*CXX).items():
         if DATA.search(path):
             continue
-        originals = text.split("\n")
+        originals, has_lanes = text.split("\n"), LANE_FILES.search(path) is not None
         for number, line in lines_of(without_comments_and_literals(text)):
             if re.match(r"\s*#\s*include\b", line) or allowed(originals[number - 1], "names"):
                 continue
             seen = set()
-            for match in re.finditer(r"(?<!\w)[A-Za-z_]\w*", line):
-                problem = complaint_about(path, match.group(0), line[match.end():])
+            for match in IDENTIFIER.finditer(line):
+                problem = complaint_about(match.group(1), match.group(2) is not None, has_lanes)
                 if problem and problem not in seen:
                     seen.add(problem)
                     yield Finding(path, number, "names", problem)
@@ -558,7 +564,7 @@ def rule_python_names(tree):
                     node.arg if isinstance(node, ast.arg) else
                     node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)) else
                     node.attr if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) else None)
-            problem = name and complaint_about(path, name.lstrip("_"), "")
+            problem = name and complaint_about(name.lstrip("_"), False, False)
             if problem and not allowed(lines[node.lineno - 1], "names"):
                 yield Finding(path, node.lineno, "names", problem)
 

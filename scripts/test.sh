@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# scripts/test.sh [PRESET...]: builds these presets (release, which users run, if none is named) and runs every test of each. All of
-# them run even if one fails; the last line counts all. Environment: JOBS, CTEST_ARGS (for example "-R Env"), and TEST_END_S: seconds
+# scripts/test.sh [--setup] [PRESET...]: builds these presets (release, which users run, if none is named) and runs every test of each.
+# All of them run even if one fails; the last line counts all. --setup: what only tests need is installed first, as root beside the
+# build of the programs, which do without it. Environment: JOBS, CTEST_ARGS (for example "-R Env"), and TEST_END_S: seconds
 # of `date +%s` when other presets than release should have ended. Each then runs in quarters, every fourth test in turn, as long as
 # there is time for another; what was left out is said and counted as skipped.
 set -euo pipefail
@@ -10,6 +11,37 @@ cd "$(dirname "$0")/.."
 # to 1200 s on two CPUs, two tests at a time.
 jobs=$((2 * ${JOBS:-$(nproc)}))
 export LC_ALL=C.UTF-8  # tests read what other programs print
+setup='' setup_log=build/setup-tests.log
+# Minutes on a bare machine, in which the network and the disk work and the CPUs do not.
+begin_setup() {
+  if [ "$(id -u)" -ne 0 ]; then  # it may end with the command that is to be run, so it comes before all else
+    scripts/setup.sh --tests
+    return
+  fi
+  mkdir -p build
+  scripts/setup.sh --tests >"$setup_log" 2>&1 &
+  setup=$!
+  trap 'wait "$setup" || true' EXIT  # never without its end: it may be the package manager
+}
+
+finish_setup() {
+  local code=0
+  wait "$setup" || code=$?
+  trap - EXIT
+  setup=''
+  cat "$setup_log"
+  if [ "$code" -ne 0 ]; then
+    echo "test: what the tests need could not be installed (above, and in $setup_log)" >&2
+    exit 1
+  fi
+  # It may have come while the configure step looked for it.
+  if [ -s "$setup_log" ]; then touch build/setup-installed; fi
+}
+
+if [ "${1:-}" = --setup ]; then
+  shift
+  begin_setup
+fi
 presets=("$@")
 [ $# -gt 0 ] || presets=(release)
 failed=0
@@ -94,6 +126,10 @@ for preset in "${presets[@]}"; do
     continue
   fi
   began=$SECONDS
+  if [ -n "$setup" ]; then
+    scripts/build.sh "$preset"
+    finish_setup
+  fi
   scripts/build.sh "$preset" --tests
   build_s=$((SECONDS - began))
   rm -f "build/$preset/"junit*.xml "build/$preset/tests-left" "build/$preset/ctest.log"

@@ -64,12 +64,12 @@ void end_context(const context_ref& ended) {
   release_context_modules(ended->handle);
 }
 
-constexpr unsigned kKnownFlags = 0x7f;  // scheduling (0..7), map host, local memory resize, core dumps, sync memops
+constexpr unsigned kContextFlags = 0x7f;  // scheduling (0..7), map host, local memory resize, core dumps, sync memops
 
 // At most one way to wait.
 bool are_flags_valid(unsigned flags) {
   const unsigned scheduling = flags & 7;
-  return (flags & ~kKnownFlags) == 0 && (scheduling & (scheduling - 1)) == 0;
+  return (flags & ~kContextFlags) == 0 && (scheduling & (scheduling - 1)) == 0;
 }
 
 // The device of a primary context's handle, also after the context's end; null for other handles.

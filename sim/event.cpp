@@ -13,7 +13,7 @@ handle_table<event, event_t, 3>& events() {
   return *instance;
 }
 
-constexpr unsigned kKnownFlags = event_flag::blocking_sync | event_flag::disable_timing | event_flag::interprocess;
+constexpr unsigned kEventFlags = event_flag::blocking_sync | event_flag::disable_timing | event_flag::interprocess;
 
 struct event_entry {
   result_t rc;
@@ -40,7 +40,7 @@ void release_context_events(context_t handle) {
 PL_SIM_API cuEventCreate(event_t* out, unsigned flags) {
   const auto e = enter();
   if (!e) return e.rc;
-  if (out == nullptr || (flags & ~kKnownFlags) != 0) return code::invalid_value;
+  if (out == nullptr || (flags & ~kEventFlags) != 0) return code::invalid_value;
   if ((flags & event_flag::interprocess) != 0) {
     if ((flags & event_flag::disable_timing) == 0) return code::invalid_value;
     log_unsupported_once("cuEventCreate with CU_EVENT_INTERPROCESS", "is not part of the simulated GPU");

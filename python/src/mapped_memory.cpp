@@ -5,17 +5,12 @@
 #include <cstdio>
 
 #include "cuda/pointer.hpp"
+#include "driver.hpp"
 
 namespace pl::py {
 namespace {
 
-const cu::driver_table* open_driver() {
-  const auto cuda = cu::driver();
-  if (!cuda) throw error(cuda.error());
-  return *cuda;
-}
-
-const cu::driver_table& driver() {
+const cu::driver_table& mapping_driver() {
   static const cu::driver_table* const table = open_driver();
   return *table;
 }
@@ -42,7 +37,7 @@ mapped_memory::mapped_memory(extent range, nb::object data_ptr) : range_(range),
     owner_address_ = current_address(data_ptr_);
     return;
   }
-  const auto& cuda = driver();
+  const auto& cuda = mapping_driver();
   const std::uint64_t end = range.begin + range.bytes;
   for (std::uint64_t address = range.begin; address < end;) {
     const auto info = cu::inspect_pointer(cuda, address);
@@ -68,7 +63,7 @@ void mapped_memory::check(std::uint64_t address, const piece& expected) const {
   int attributes[] = {cu::pointer_attribute::buffer_id, cu::pointer_attribute::memory_block_id};
   void* values[] = {&buffer_id, &block_id};
   const unsigned asked = expected.block_id != 0 ? 2 : 1;
-  const auto rc = driver().cuPointerGetAttributes(asked, attributes, values, address);
+  const auto rc = mapping_driver().cuPointerGetAttributes(asked, attributes, values, address);
   if (rc != cu::error_code::success || buffer_id != expected.buffer_id || block_id != expected.block_id) [[unlikely]]
     throw_stale(address);
 }

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "cuda/driver_table.hpp"
 #include "cuda/pointer.hpp"
 #include "dlpack.hpp"
+#include "driver.hpp"
 #include "error.hpp"
 #include "process.hpp"
 #include "torch.hpp"
@@ -18,12 +18,6 @@ constexpr std::uintptr_t kLegacyStream = 1;  // 0 would mean the per-thread stre
 
 stream_handle to_stream(std::uint64_t number) {
   return reinterpret_cast<stream_handle>(static_cast<std::uintptr_t>(number == 0 ? kLegacyStream : number));
-}
-
-const cu::driver_table* open_driver() {
-  const auto cuda = cu::driver();
-  if (!cuda) throw error(cuda.error());
-  return *cuda;
 }
 
 const cu::driver_table& driver() {

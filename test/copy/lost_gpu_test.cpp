@@ -12,7 +12,7 @@ namespace pl::copy {
 namespace {
 
 constexpr std::uint64_t kPatienceNs = 50'000'000;
-constexpr std::size_t kBytes = 3u << 20;
+constexpr std::size_t kCopyBytes = 3u << 20;
 
 template <class Reached>
 bool is_soon(Reached reached) {
@@ -53,7 +53,7 @@ TEST_F(LostGpu, EachWayToWaitEndsWithAnError) {
   enum class ending { wait, test, descriptor };
   for (const ending kind : {ending::wait, ending::test, ending::descriptor}) {
     SCOPED_TRACE(static_cast<int>(kind));
-    const copy_case one(direction::to_host, other_side::pinned, kBytes, 1, 3);
+    const copy_case one(direction::to_host, other_side::pinned, kCopyBytes, 1, 3);
     const auto before = taken(method::dma_channel);
     gate held;
     auto begun = begin(one, {true, held.stream()});
@@ -74,14 +74,14 @@ TEST_F(LostGpu, EachWayToWaitEndsWithAnError) {
     }
     EXPECT_EQ(ended.code(), ETIMEDOUT) << (ended ? "no error" : ended.error().message);
     lose_(0);
-    const copy_case next(direction::to_host, other_side::pinned, kBytes, 1, 5);
+    const copy_case next(direction::to_host, other_side::pinned, kCopyBytes, 1, 5);
     EXPECT_TRUE(is_copied_soon(next));
   }
 }
 
 TEST_F(LostGpu, CopiesUnderWayEndWithAnError) {
   for (const bool is_waited_for : {true, false}) {
-    const copy_case one(direction::to_host, other_side::pinned, kBytes, 1, 3);
+    const copy_case one(direction::to_host, other_side::pinned, kCopyBytes, 1, 3);
     ASSERT_TRUE(is_copied_soon(one));  // channel and memory are there
     const auto before = taken(method::dma_channel);
     lose_(1);
@@ -111,7 +111,7 @@ TEST_F(LostGpu, StreamsThatWaitForCopiesGoOn) {
   cu::stream_t later = nullptr;
   ASSERT_EQ(cuda_.cuStreamCreate(&later, cu::stream_flag::non_blocking), 0);
   for (const bool is_behind_a_stream : {true, false}) {
-    const copy_case one(direction::to_host, other_side::pinned, kBytes, 1, 3);
+    const copy_case one(direction::to_host, other_side::pinned, kCopyBytes, 1, 3);
     gate held;
     auto begun = begin(one, {is_behind_a_stream, held.stream()});
     ASSERT_TRUE(begun) << begun.error().message;

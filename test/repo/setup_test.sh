@@ -55,6 +55,35 @@ for script in setup build test; do
 done
 make -j8 -C "$checkout" --no-print-directory build test || fail "targets overlap"
 
+# `make test` as root: what tests need is installed beside the build of the programs, and is there before tests are built.
+mkdir -p "$work/root/bin"
+for program in id ctest python3; do printf '#!/bin/sh\necho 0\n' >"$work/root/bin/$program"; done
+cat >"$checkout/scripts/setup.sh" <<'END'
+#!/bin/sh
+for _ in $(seq 600); do [ -e build/programs ] && break; sleep 0.1; done
+[ -e build/programs ] || exit 1
+echo "installed what tests need"
+exit "$(cat setup-code)"
+END
+cat >"$checkout/scripts/build.sh" <<'END'
+#!/bin/sh
+case "$*" in
+  release) mkdir -p build/release && touch build/programs ;;
+  "release --tests") grep -q "installed what tests need" build/setup-tests.log && [ -e build/setup-installed ] && touch build/tests ;;
+esac
+END
+cp "$source/scripts/test.sh" "$checkout/scripts/"
+chmod 755 "$work/root/bin"/* "$checkout/scripts"/*.sh
+echo 0 >"$checkout/setup-code"
+text=$(PATH="$work/root/bin:$PATH" timeout 60 "$checkout/scripts/test.sh" --setup release 2>&1) || fail "make test as root: $text"
+[ -e "$checkout/build/tests" ] || fail "the tests were not built behind the setup: $text"
+case "$text" in *"installed what tests need"*) ;; *) fail "nobody says what was installed: $text" ;; esac
+rm -r "$checkout/build"
+echo 1 >"$checkout/setup-code"
+if text=$(PATH="$work/root/bin:$PATH" timeout 60 "$checkout/scripts/test.sh" --setup release 2>&1); then fail "a setup that failed: $text"; fi
+case "$text" in *"installed what tests need"*"could not be installed"*) ;; *) fail "nobody says what failed: $text" ;; esac
+[ ! -e "$checkout/build/tests" ] || fail "tests were built without what they need"
+
 # The name of a package that the lists tell, in a language in which apt-cache says "Hängt ab von".
 cat >"$work/bin/apt-cache" <<'END'
 #!/bin/sh

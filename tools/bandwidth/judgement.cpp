@@ -33,7 +33,7 @@ struct case_at_hand {
   const machine_links* now() const { return known.after != nullptr ? known.after : known.before; }
 };
 
-using reason = std::optional<std::string>;
+using slow_reason = std::optional<std::string>;
 
 const gpu_link_facts* facts_of_known(const machine_links* links, int gpu) {
   return links != nullptr && gpu >= 0 && static_cast<std::size_t>(gpu) < links->gpus.size()
@@ -42,7 +42,7 @@ const gpu_link_facts* facts_of_known(const machine_links* links, int gpu) {
 }
 
 // The first GPU of the case for which `check` gives a reason.
-reason of_any_gpu(const case_at_hand& c, const std::function<reason(int, const gpu_link_facts&)>& check) {
+slow_reason of_any_gpu(const case_at_hand& c, const std::function<slow_reason(int, const gpu_link_facts&)>& check) {
   for (const int gpu : c.gpus)
     if (const auto* facts = facts_of_known(c.now(), gpu))
       if (auto found = check(gpu, *facts)) return found;
@@ -57,9 +57,9 @@ bool could_cross(const case_at_hand& c, double raw) {
   return c.value <= raw * kAnyLonger * (c.path.is_sum_of_both ? 2 : 1);
 }
 
-reason trained_down(const case_at_hand& c) {
+slow_reason trained_down(const case_at_hand& c) {
   if (!crosses_pcie(c)) return std::nullopt;
-  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> slow_reason {
     const double now = pcie_raw_gb_per_s(facts.pcie_generation_now, facts.pcie_width_now);
     if (now <= 0 || now >= pcie_raw_gb_per_s(facts.pcie_generation_max, facts.pcie_width_max)) return std::nullopt;
     if (!could_cross(c, now)) return std::nullopt;
@@ -71,9 +71,9 @@ reason trained_down(const case_at_hand& c) {
   });
 }
 
-reason narrow_uplink(const case_at_hand& c) {
+slow_reason narrow_uplink(const case_at_hand& c) {
   if (!crosses_pcie(c)) return std::nullopt;
-  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> slow_reason {
     const double uplink = pcie_raw_gb_per_s(facts.uplink_generation, facts.uplink_width);
     const double own = pcie_raw_gb_per_s(facts.pcie_generation_max, facts.pcie_width_max);
     if (uplink <= 0 || uplink >= own || !could_cross(c, uplink)) return std::nullopt;
@@ -84,10 +84,10 @@ reason narrow_uplink(const case_at_hand& c) {
   });
 }
 
-reason wrong_numa_node(const case_at_hand& c) {
+slow_reason wrong_numa_node(const case_at_hand& c) {
   const bool has_host = c.path.source.type == place::kind::host || c.path.destination.type == place::kind::host;
   if (!has_host || c.known.host_node < 0) return std::nullopt;
-  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> slow_reason {
     if (facts.numa_node < 0 || facts.numa_node == c.known.host_node) return std::nullopt;
     return format(
         "wrong NUMA node: the host memory lies on node %d, GPU %d is at node %d and the data crosses the socket "
@@ -96,9 +96,9 @@ reason wrong_numa_node(const case_at_hand& c) {
   });
 }
 
-reason nvlinks_missing(const case_at_hand& c) {
+slow_reason nvlinks_missing(const case_at_hand& c) {
   if (!c.crossed || c.crossed->kind != traffic::peer_nvlink) return std::nullopt;
-  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> slow_reason {
     if (facts.nvlinks_active >= facts.nvlinks_total || !facts.nvlinks_to_gpu.empty()) return std::nullopt;
     return format("NVLinks missing: GPU %d has %u of %u active; see nvidia-smi nvlink -s and the fabric manager's log", gpu,
                   facts.nvlinks_active, facts.nvlinks_total);
@@ -116,8 +116,8 @@ std::string throttle_words(std::uint64_t bits) {
   return "";
 }
 
-reason clocks_throttled(const case_at_hand& c) {
-  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> reason {
+slow_reason clocks_throttled(const case_at_hand& c) {
+  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> slow_reason {
     const std::string words = throttle_words(facts.throttle_reasons);
     if (!words.empty()) return format("clocks of GPU %d are throttled: %s", gpu, words.c_str());
     const bool uses_memory = c.crossed && c.crossed->kind == traffic::local_copy;
@@ -129,8 +129,8 @@ reason clocks_throttled(const case_at_hand& c) {
 }
 
 // Counters that rose between the two readings.
-reason errors_rose(const case_at_hand& c) {
-  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& after) -> reason {
+slow_reason errors_rose(const case_at_hand& c) {
+  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& after) -> slow_reason {
     const auto* before = facts_of_known(c.known.before, gpu);
     if (c.known.after == nullptr || before == nullptr) return std::nullopt;
     const auto rise = [](std::uint64_t now, std::uint64_t earlier) {
@@ -148,9 +148,9 @@ reason errors_rose(const case_at_hand& c) {
   });
 }
 
-reason small_bar1(const case_at_hand& c) {
+slow_reason small_bar1(const case_at_hand& c) {
   if (c.path.executor.kind != executor_kind::bar) return std::nullopt;
-  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> slow_reason {
     if (facts.bar1_bytes == 0 || facts.bar1_bytes >= kSmallBar1) return std::nullopt;
     return format(
         "BAR1 of GPU %d is %s: only a part of its memory is mapped at a time; enable Resizable BAR and Above 4G "
@@ -159,9 +159,9 @@ reason small_bar1(const case_at_hand& c) {
   });
 }
 
-reason translated(const case_at_hand& c) {
+slow_reason translated(const case_at_hand& c) {
   if (!c.crossed || c.crossed->kind != traffic::peer_pcie) return std::nullopt;
-  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> slow_reason {
     if (facts.acs_redirect)
       return format(
           "ACS sends the packets of GPU %d up to the root complex and back: switch ACS off on the bridges above it, "
@@ -172,8 +172,8 @@ reason translated(const case_at_hand& c) {
   });
 }
 
-reason others_there(const case_at_hand& c) {
-  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> reason {
+slow_reason others_there(const case_at_hand& c) {
+  return of_any_gpu(c, [](int gpu, const gpu_link_facts& facts) -> slow_reason {
     if (facts.other_processes == 0) return std::nullopt;
     return format("%u other process%s on GPU %d: run again when it is idle (nvidia-smi)", facts.other_processes,
                   facts.other_processes == 1 ? "" : "es", gpu);
@@ -188,7 +188,7 @@ std::string option_size(std::uint64_t bytes) {
   return format("%llu%c", static_cast<unsigned long long>(count), *unit);
 }
 
-reason small_buffer(const case_at_hand& c) {
+slow_reason small_buffer(const case_at_hand& c) {
   if (!c.is_bandwidth() || !c.crossed || c.path.bytes == 0 || c.expected.value <= 0) return std::nullopt;
   const double start_up = start_up_us(c.path.executor.kind, c.crossed->kind);
   const double moving_us = static_cast<double>(c.path.bytes) / c.expected.value / 1e3;
@@ -207,9 +207,9 @@ std::string varied_words(const circumstances& known) {
       known.attempts > 1 ? format(" in the last of %u runs", known.attempts).c_str() : "");
 }
 
-reason shared_uplink(const case_at_hand& c) {
+slow_reason shared_uplink(const case_at_hand& c) {
   if (!crosses_pcie(c) || !c.is_bandwidth()) return std::nullopt;
-  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> reason {
+  return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> slow_reason {
     for (std::size_t other = 0; !facts.uplink_bus_id.empty() && other < c.now()->gpus.size(); ++other)
       if (static_cast<int>(other) != gpu && c.now()->gpus[other].uplink_bus_id == facts.uplink_bus_id)
         return format(
@@ -220,7 +220,7 @@ reason shared_uplink(const case_at_hand& c) {
 }
 
 // Tried last: each link may be fine while the host cannot feed all of them.
-reason shared_host(const case_at_hand& c) {
+slow_reason shared_host(const case_at_hand& c) {
   if (!crosses_pcie(c) || !c.is_bandwidth() || c.path.gpus_at_host < 2) return std::nullopt;
   return format(
       "%u GPUs use the host's memory at once, some %.0f GB/s together: memory, a switch or the way between sockets "
@@ -242,8 +242,8 @@ std::string unexplained(const case_at_hand& c) {
       next.c_str());
 }
 
-reason find_reason(const case_at_hand& c) {
-  constexpr reason (*kAll[])(const case_at_hand&) = {
+slow_reason find_reason(const case_at_hand& c) {
+  constexpr slow_reason (*kAll[])(const case_at_hand&) = {
       trained_down, narrow_uplink, wrong_numa_node, nvlinks_missing, clocks_throttled, errors_rose,
       small_bar1,   translated,    others_there,    small_buffer,    shared_uplink,    shared_host,
   };

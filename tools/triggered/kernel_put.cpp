@@ -19,7 +19,7 @@ namespace pl::async {
 namespace {
 
 constexpr const char* kScopes[] = {"thread", "warp", "block"};
-constexpr unsigned kThreads = 128;
+constexpr unsigned kBlockThreads = 128;
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{64} << 20;
 
 class put_bench {
@@ -128,7 +128,7 @@ class put_bench {
       launch("kernel_put_latency", 1,
              scope == 0   ? 1
              : scope == 1 ? 32
-                          : kThreads,
+                          : kBlockThreads,
              ring(), destinations_[place], source_window_, std::uint64_t{bytes}, word_, next_, rounds, scope,
              std::uint64_t{answers()});
       next_ += rounds;
@@ -175,7 +175,7 @@ class put_bench {
     launch("kernel_put_rate", static_cast<unsigned>(blocks),
            scope == 0   ? 1u
            : scope == 1 ? 32u
-                        : kThreads,
+                        : kBlockThreads,
            ring(), destinations_[place], source_window_, std::uint64_t{bytes}, slice, count, scope,
            std::uint64_t{answers()});
     const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;

@@ -8,7 +8,6 @@ using namespace pl::mpi;
 #include "compat/mpi/both_counts.inc"
 
 #if MPI_VERSION >= 4
-#undef PL_FUNCTIONS
 #define PL_FUNCTIONS "persistent_collectives.inc"
 #include "compat/mpi/both_counts.inc"
 #endif

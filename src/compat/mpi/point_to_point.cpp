@@ -8,7 +8,6 @@ using namespace pl::mpi;
 #include "compat/mpi/both_counts.inc"
 
 #if MPI_VERSION >= 4
-#undef PL_FUNCTIONS
 #define PL_FUNCTIONS "point_to_point_mpi4.inc"
 #include "compat/mpi/both_counts.inc"
 #endif

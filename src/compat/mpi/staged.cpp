@@ -63,10 +63,10 @@ bool any_on_device(std::span<const part> absolute) {
   return false;
 }
 
-int staged::describe(const void* buffer, std::span<const part> parts) {
+int staged::describe(const void* buffer, std::span<const part> buffer_parts) {
   pointer_ = const_cast<void*>(buffer);
   pieces runs;
-  for (const auto& one : parts) {
+  for (const auto& one : buffer_parts) {
     if (one.count <= 0) continue;  // a negative one is MPI's to refuse
     auto type = layout_of(one.type);
     if (!type) return failed("a datatype", type.error());

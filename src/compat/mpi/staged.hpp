@@ -45,7 +45,7 @@ class staged {
 
   // Takes the argument apart if `buffer` is device memory and the parts hold any byte; the stand-in is made by a second
   // call.
-  int describe(const void* buffer, std::span<const part> parts);
+  int describe(const void* buffer, std::span<const part> buffer_parts);
   int describe(const void* buffer, MPI_Count count, MPI_Datatype type) {
     const part one{0, count, type};
     return describe(buffer, {&one, 1});

@@ -41,7 +41,7 @@ endpoint::address address_of(const std::string& text, std::uint16_t port) {
   return out;
 }
 
-std::string text_of(endpoint::address one) {
+std::string address_text(endpoint::address one) {
   char text[INET6_ADDRSTRLEN] = {};
   if (one.family() == AF_INET) inet_ntop(AF_INET, &ipv4(one).sin_addr, text, sizeof text);
   else inet_ntop(AF_INET6, &ipv6(one).sin6_addr, text, sizeof text);
@@ -126,7 +126,7 @@ result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const s
 
 std::string meeting_text(const std::vector<endpoint::address>& addresses, const std::string& secret) {
   std::string out = format("%s %s %u", kMark, secret.c_str(), port_of(addresses.front()));
-  for (const auto& one : addresses) out += " " + text_of(one);
+  for (const auto& one : addresses) out += " " + address_text(one);
   return out;
 }
 

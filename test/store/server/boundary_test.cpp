@@ -13,15 +13,13 @@ namespace {
 using store_protocol::durability;
 using store_protocol::opcode;
 
-std::string me() { return "uid:" + std::to_string(geteuid()); }
-
 TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
   store_rig rig;
   rig.config.admins.clear();
   rig.start();
   const auto admin = store_rig::open(rig.over_unix()), anybody = store_rig::open(rig.over_tcp());
   store_protocol::pool_settings settings;
-  settings.access = me() + "=rw";
+  settings.access = own_uid() + "=rw";
   const auto pool = make_pool(*admin, "mine", settings);
   ASSERT_EQ(put(*admin, pool, "k", {1}).status, 0);
   EXPECT_EQ(anybody->open_pool("mine").code(), EACCES);
@@ -30,7 +28,7 @@ TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
   EXPECT_EQ(get(*admin, pool, "k", 1), bytes_t{1});
   // Only on request.
   rig.stop();
-  rig.config.admins = {me(), "tcp"};
+  rig.config.admins = {own_uid(), "tcp"};
   rig.start();
   const auto named = store_rig::open(rig.over_tcp());
   EXPECT_TRUE(named->open_pool("mine"));
@@ -71,12 +69,12 @@ constexpr std::size_t kSizes[] = {200, 1500, 60'000, 3'000'000};
 TEST(store_boundary, MappedMemoryHoldsOnlyWhatItsMappersMayReadAndWrite) {
   store_rig rig;
   rig.config.admins = {"uid:4242"};
-  rig.config.mappers = {me(), "uid:4242"};
+  rig.config.mappers = {own_uid(), "uid:4242"};
   std::vector<std::pair<std::string, std::uint32_t>> pools;
   {
     store_rig& once = rig;  // pools are made by somebody else
     const auto admins = once.config.admins;
-    once.config.admins = {me()};
+    once.config.admins = {own_uid()};
     once.start();
     const auto admin = store_rig::open(once.over_unix());
     const auto add = [&](const char* name, const std::string& access, bool allow_shm) {
@@ -86,8 +84,8 @@ TEST(store_boundary, MappedMemoryHoldsOnlyWhatItsMappersMayReadAndWrite) {
       pools.emplace_back(name, make_pool(*admin, name, settings));
     };
     add("open", "", true);
-    add("ours", me() + "=rw,tcp=rw", true);
-    add("read only", me() + "=r,tcp=rw", true);
+    add("ours", own_uid() + "=rw,tcp=rw", true);
+    add("read only", own_uid() + "=r,tcp=rw", true);
     add("theirs", "tcp=rw", true);
     add("no shm", "", false);
     once.stop();
@@ -121,7 +119,7 @@ TEST(store_boundary, WhatOneUserHasGoesThroughMappedMemoryAsBefore) {
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
   store_protocol::pool_settings mine, others;
-  mine.access = me() + "=rw";
+  mine.access = own_uid() + "=rw";
   others.access = "uid:4242=rw";  // an admin may all the same
   for (const auto& [name, settings] : {std::pair("a", store_protocol::pool_settings{}), {"b", mine}, {"c", others}}) {
     const auto pool = make_pool(*store, name, settings);
@@ -137,7 +135,7 @@ TEST(store_boundary, WhatOneUserHasGoesThroughMappedMemoryAsBefore) {
 TEST(store_boundary, ValuesLeaveMappedMemoryWithTheRights) {
   store_rig rig;
   rig.config.admins = {"tcp"};
-  rig.config.mappers = {me()};
+  rig.config.mappers = {own_uid()};
   rig.start();
   const auto owner = store_rig::open(rig.over_tcp()), mapper = store_rig::open(rig.over_unix());
   store_protocol::pool_settings settings;
@@ -173,7 +171,7 @@ TEST(store_boundary, ValuesLeaveMappedMemoryWithTheRights) {
 TEST(store_boundary, AGrantIsNoRightThatOutlivesTheList) {
   store_rig rig;
   rig.config.admins = {"tcp"};
-  rig.config.mappers = {me()};
+  rig.config.mappers = {own_uid()};
   rig.start();
   const auto owner = store_rig::open(rig.over_tcp()), mapper = store_rig::open(rig.over_unix());
   store_protocol::pool_settings settings;

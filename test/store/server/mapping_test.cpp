@@ -15,8 +15,6 @@ using store_protocol::durability;
 using store_protocol::opcode;
 using store_protocol::path;
 
-std::string me() { return "uid:" + std::to_string(geteuid()); }
-
 // The memory's descriptor as a client gets it, and the connection that it came by.
 struct attached {
   explicit attached(const store_rig& rig) {
@@ -135,7 +133,7 @@ TEST(store_mapping, PartsOfAValueAreCopiedInParts) {
 TEST(store_mapping, ReadersReadThereAndWriteByTheSocket) {
   store_rig rig;
   rig.config.mappers = {"uid:4242424"};
-  rig.config.map_readers = {me()};
+  rig.config.map_readers = {own_uid()};
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
   const auto pool = make_pool(*store, "p");
@@ -176,7 +174,7 @@ TEST(store_mapping, PoolsThatForbidItAreReachedByTheSocket) {
 TEST(store_mapping, WhatReadersGetCannotBeMadeWritable) {
   store_rig rig;
   rig.config.mappers = {"uid:4242424"};
-  rig.config.map_readers = {me()};
+  rig.config.map_readers = {own_uid()};
   rig.start();
   const attached one(rig);
   ASSERT_TRUE(one.arena.read_only);

@@ -24,8 +24,6 @@ using store_protocol::path;
 
 using held_t = std::pair<std::uint64_t, std::uint64_t>;  // keys, bytes
 
-std::string own_uid() { return "uid:" + std::to_string(geteuid()); }
-
 held_t held_by(store_rig& rig, const std::string& principal) {
   for (const auto& one : rig.server().engine().list_owners())
     if (one.name == principal) return {one.keys, one.bytes};

@@ -21,6 +21,9 @@ namespace pl::store_test {
 
 using bytes_t = std::vector<unsigned char>;
 
+// The principal that this process is for a server on the same machine.
+inline std::string own_uid() { return "uid:" + std::to_string(geteuid()); }
+
 inline bytes_t random_value(std::size_t bytes, std::uint64_t seed) {
   bytes_t out(bytes);
   std::mt19937_64 random(seed);
@@ -43,7 +46,7 @@ class store_rig {
     directory_ = pattern;
     config.data = directory_ + "/data";
     config.listen = "127.0.0.1:0";
-    config.admins = {"uid:" + std::to_string(geteuid()), "uid:0", "tcp"};
+    config.admins = {own_uid(), "uid:0", "tcp"};
     config.log = directory_ + "/log";
     config.log_level = "debug";
     config.arena_bytes = 64u << 20;
