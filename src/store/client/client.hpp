@@ -187,6 +187,7 @@ class client {
   // client_pump.cpp; by the thread that drives the connection
   bool pump(lock_t& hold, clock::time_point deadline, bool may_sleep);
   void submit(const operation_ptr& one);  // by any thread
+  static store_protocol::tail fields_for_room(const operation& put);
   void ask(operation& one, store_protocol::opcode op, const store_protocol::tail& fields);
   bool flush();  // by any thread
   bool send_next_data();

@@ -48,6 +48,7 @@ class cluster_service final : public value_service {
                     const store::commit_options& options, store::completion<store::put_result> done) override;
   void erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
                    store::completion<store::erase_result> done) override;
+  bool has_runs(store::pool_id pool) const override;
   void commit_run(store::session_id session, store::grant_id first, store::pool_id pool,
                   std::span<const std::string_view> keys, std::span<const store::run_commit> items,
                   const store::run_options& options, store::run_completion done) override;
