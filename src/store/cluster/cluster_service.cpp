@@ -59,11 +59,16 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   me->members_ = *std::move(joined);
   if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
     me->log_("cluster_pool", pools.error().message);
+  // Before the first put: what the others hold counts from the beginning.
+  me->held_ = std::make_unique<held_reports>(behind, *me->members_, me->log_);
+  if (const status said = me->held_->exchange(); !said) return said.error();
   me->members_->start();
+  me->held_->start();
   return made;
 }
 
 cluster_service::~cluster_service() {
+  if (held_) held_->stop();
   if (members_) members_->stop();
   copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends operations under way
   filler_.stop();

@@ -18,6 +18,7 @@
 
 #include "store/cluster/catch_up.hpp"
 #include "store/cluster/cluster_pools.hpp"
+#include "store/cluster/held_reports.hpp"
 #include "store/cluster/key_serializer.hpp"
 #include "store/cluster/membership.hpp"
 #include "store/cluster/peer_links.hpp"
@@ -135,6 +136,7 @@ class cluster_service final : public value_service {
   peer_links links_;
   replicator copies_;
   std::unique_ptr<membership> members_;
+  std::unique_ptr<held_reports> held_;
   catch_up filler_;
   mutable std::mutex lock_;
   service_state_ptr service_state_;

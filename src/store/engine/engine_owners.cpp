@@ -84,6 +84,7 @@ bool engine::fits_quotas(pool_id pool, owner_id owner, std::uint64_t keys, std::
   return one == nullptr || check_quota(*one, static_cast<std::int64_t>(keys), one->keys + keys,
                                        static_cast<std::int64_t>(bytes), one->bytes + bytes);
 }
+void engine::set_held_elsewhere(const std::vector<owner_held>& held) { impl_->writers.set_held_elsewhere(held); }
 std::vector<owner_info> engine::list_owners() const { return impl_->writers.list(); }
 
 }  // namespace pl::store

@@ -59,7 +59,7 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   const pool_ref& in = *found;
   const owner_state* const owner = in->cache || !options.checks_quotas ? nullptr : impl_->writers.find(options.owner);
-  const bool has_owner_quota = owner != nullptr && (owner->quota_keys != 0 || owner->quota_bytes != 0);
+  const bool has_owner_quota = owner != nullptr && owner->has_quota();
   const durability level = in->level(options.level), own_level = in->level(durability::pool_default);
   const placement place = impl_->place_of(*in, level);
   const placement small_place = impl_->place_of(*in, durability::volatile_);  // whatever they are committed as

@@ -285,12 +285,21 @@ struct owner_quota {
   std::string name;         // "*": every owner without one of its own
   std::uint64_t bytes = 0;  // of values, keys not counted; 0: as many as there is room for
   std::uint64_t keys = 0;   // likewise
+  // Of what it holds here and elsewhere (engine::set_held_elsewhere). 0: no limit.
+  std::uint64_t cluster_bytes = 0, cluster_keys = 0;
+};
+// What an owner holds in other stores, as far as they have said.
+struct owner_held {
+  std::string name;
+  std::uint64_t keys = 0, bytes = 0;
+  bool operator==(const owner_held&) const = default;
 };
 struct owner_info {
   owner_id id = 0;
   std::string name;
   std::uint64_t keys = 0, bytes = 0;  // of current values
-  std::uint64_t refused = 0;          // puts, since the engine opened
+  std::uint64_t elsewhere_keys = 0, elsewhere_bytes = 0;
+  std::uint64_t refused = 0;  // puts, since the engine opened
   owner_quota quota;
 };
 
