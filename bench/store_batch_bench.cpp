@@ -50,11 +50,11 @@ class contestant {
   contestant(const named_server& server, store_protocol::durability level) : name_(server.name), level_(level) {
     store_protocol::pool_settings settings;
     settings.level = level;
-    const auto at = server.address.find('@');
-    if (at != std::string::npos) {
-      is_single_ = server.address.substr(0, at) == "single";
+    const auto separator = server.address.find('@');
+    if (separator != std::string::npos) {
+      is_single_ = server.address.substr(0, separator) == "single";
       router_options options;
-      options.servers = {server.address.substr(at + 1)};
+      options.servers = {server.address.substr(separator + 1)};
       cluster_ = must(router::open(options));
       auto opened = cluster_->open_pool(kPool);
       pool_ = opened ? *opened : must(cluster_->create_pool(kPool, settings));

@@ -40,8 +40,9 @@ constexpr std::size_t kFewValues = 256;
 
 routed_ptr router::made_of(opcode op, std::uint32_t pool, const batch_entry& entry, clock::time_point end) const {
   const bool changes = op == opcode::batch_put || op == opcode::batch_erase;
-  auto one = made(pool, entry.key, entry.buffer.bytes, changes, -1,
-                  [op, entry](client& to, std::uint32_t at) { return to.make_alone(op, at, entry, 0, -1); });
+  auto one = made(pool, entry.key, entry.buffer.bytes, changes, -1, [op, entry](client& connection, std::uint32_t number) {
+    return connection.make_alone(op, number, entry, 0, -1);
+  });
   one->deadline = end;
   return one;
 }

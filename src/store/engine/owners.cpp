@@ -108,18 +108,18 @@ owner_changes owner_changes::between(const owned_value& before, const owned_valu
 
 status check_quota(const owner_state& owner, std::int64_t more_keys, std::uint64_t keys, std::int64_t more_bytes,
                    std::uint64_t bytes) {
-  const auto refusal_of_keys = [&](std::uint64_t all, std::uint64_t quota, const char* where) {
+  const auto refusal_of_keys = [&](std::uint64_t all, std::uint64_t quota, const char* scope) {
     return failure{
         EDQUOT, format("store: %s holds %llu keys%s, of a quota of %llu: erase some, or ask for a greater one",
-                       shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_keys), where,
+                       shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_keys), scope,
                        static_cast<text_number>(quota))};
   };
-  const auto refusal_of_bytes = [&](std::uint64_t all, std::uint64_t quota, const char* where) {
+  const auto refusal_of_bytes = [&](std::uint64_t all, std::uint64_t quota, const char* scope) {
     return failure{EDQUOT,
                    format("store: %s holds %llu bytes%s, of a quota of %llu, and this value would make them %llu: "
                           "erase some, or ask for a greater one",
                           shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_bytes),
-                          where, static_cast<text_number>(quota), static_cast<text_number>(all))};
+                          scope, static_cast<text_number>(quota), static_cast<text_number>(all))};
   };
   constexpr const char* kInCluster = " on all servers of the cluster";
   if (const std::uint64_t most = owner.quota_keys; more_keys > 0 && most != 0 && keys > most)

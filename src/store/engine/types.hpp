@@ -198,8 +198,8 @@ struct begin_options {
   durability level = durability::pool_default;
   // The one that will be committed, if it has a number: what it did already is the commit's answer, and no refusal.
   request_key request{};
-  // Of begin_run(). False: the bytes are here already, so nothing is spared by a refusal before the commit, which alone knows
-  // what the values before it have changed.
+  // Of begin_run(). False: the bytes are here already, so nothing is spared by a refusal before the commit, which alone
+  // knows what the values before it have changed.
   bool checks_quotas = true;
   // With which it will be committed. Where it is not met now, and a quota does not hold either, the refusal is the
   // condition's, as the commit's would be.

@@ -137,38 +137,39 @@ TEST_P(BatchRuns, EndAsPutsInTheirOrderWould) {
 // A condition that is not met is the reason, also where a quota would refuse the value; by every kind of put.
 TEST_P(BatchRuns, AConditionSaysMoreThanAQuota) {
   for (const auto level : {durability::volatile_, durability::durable}) {
-    const auto here = make_pool(*store_, std::string("quota of ") + name_of(level));
+    const auto limited_pool = make_pool(*store_, std::string("quota of ") + name_of(level));
     for (const std::size_t bytes : {std::size_t{500}, std::size_t{60'000}, std::size_t{400'000}}) {
       engine().set_quotas({});
-      item there{"there", random_value(10, 1), {}, 0};
-      ASSERT_EQ(put_singly(*store_, here, {there})[0].status, 0);
+      item before{"there", random_value(10, 1), {}, 0};
+      ASSERT_EQ(put_singly(*store_, limited_pool, {before})[0].status, 0);
       engine().set_quotas({{principal(), 20, 0}});
       item again{"there", random_value(bytes, 2), {condition::if_absent, 0}, 0};
       item other{"not there", random_value(bytes, 2), {condition::if_present, 0}, 0};
       auto list = entries_of({again, other, item{"new", again.value, {}, 0}});
       for (auto& one : list) one.level = level;
-      const auto got = store_->run_batch(opcode::batch_put, here, list);
+      const auto got = store_->run_batch(opcode::batch_put, limited_pool, list);
       EXPECT_EQ(got[0].status, EEXIST) << bytes << ": " << got[0].text;
       EXPECT_EQ(got[1].status, ENOENT) << bytes << ": " << got[1].text;
       EXPECT_EQ(got[2].status, EDQUOT) << bytes << ": " << got[2].text;
       auto request = at_level(level);
       request.only = again.only;
-      EXPECT_EQ(put(*store_, here, "there", again.value, request).status, EEXIST) << bytes;
+      EXPECT_EQ(put(*store_, limited_pool, "there", again.value, request).status, EEXIST) << bytes;
       request.only = other.only;
-      EXPECT_EQ(put(*store_, here, "not there", other.value, request).status, ENOENT) << bytes;
+      EXPECT_EQ(put(*store_, limited_pool, "not there", other.value, request).status, ENOENT) << bytes;
     }
   }
 }
 
 // More than memory holds: values of the batch leave it for later ones, as they do for single puts.
 TEST_P(BatchRuns, MoreThanMemoryHoldsLeavesForTheDisk) {
-  const auto here = pool("pool");
+  const auto limited_pool = pool("pool");
   std::vector<item> items;
   for (std::size_t i = 0; i < 1000; ++i) items.push_back({std::to_string(i), random_value(60'000, i + 1), {}, 0});
-  for (const auto& one : store_->run_batch(opcode::batch_put, here, entries_of(items))) ASSERT_EQ(one.status, 0) << one.text;
+  for (const auto& one : store_->run_batch(opcode::batch_put, limited_pool, entries_of(items)))
+    ASSERT_EQ(one.status, 0) << one.text;
   std::vector<item> rooms = items;
   for (item& one : rooms) std::fill(one.value.begin(), one.value.end(), 0);
-  const auto got = store_->run_batch(opcode::batch_get, here, entries_of(rooms));
+  const auto got = store_->run_batch(opcode::batch_get, limited_pool, entries_of(rooms));
   for (std::size_t i = 0; i < items.size(); ++i) {
     ASSERT_EQ(got[i].status, 0) << i << ": " << got[i].text;
     ASSERT_EQ(rooms[i].value, items[i].value) << i;

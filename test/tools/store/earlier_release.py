@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What release 0.2.0 left behind, and says, before this one: release_0.2.0/ was recorded with its program (revision dae1e666).
 
-  folder.tar.gz   a data folder whose server was killed: durable values in the index and in extents, a logged one, one that was
+  folder.tar.gz   (in base64) a data folder whose server was killed: durable values in the index and in extents, a logged one, one that was
                   replaced, one that was erased, and a volatile one
   capture.json    what its commands and its server said to each other over TCP, one connection a command
 
@@ -33,7 +33,8 @@ def content(key):
 def folder():
     """This release opens the folder as it is: every value that was acknowledged is there, and stays beside new ones."""
     with tempfile.TemporaryDirectory() as top:
-        subprocess.run(["tar", "-xzf", os.path.join(RECORDED, "folder.tar.gz"), "-C", top], check=True)
+        with open(os.path.join(RECORDED, "folder.tar.gz.base64"), "rb") as file:
+            subprocess.run(["tar", "-xz", "-C", top], input=base64.b64decode(file.read()), check=True)
         out = os.path.join(top, "out")
 
         def compare(server):
