@@ -64,39 +64,53 @@ bool goes_alone(const peerlane_store_item& item) {
   return item.request == PEERLANE_STORE_ERASE && put.timeout_ms != 0;
 }
 
-std::vector<batch_entry> entries_of(const open_store& opened, const peerlane_store_item* items,
-                                    const std::vector<memory>& buffers) {
-  std::vector<batch_entry> out(buffers.size());
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const auto options = pl::put_request_of(items[i].put_options);
-    out[i].key = pl::key_of(items[i].key, items[i].key_size_bytes);
-    out[i].buffer = buffers[i];
-    if (items[i].request == PEERLANE_STORE_PUT || items[i].request == PEERLANE_STORE_ERASE) {
-      out[i].only = options.only;
-      out[i].level = options.level;
-      out[i].user_flags = options.user_flags.value_or(0);
-      out[i].ttl_ms = options.ttl_ms.value_or(0);
-    }
-    if (goes_alone(items[i])) out[i].alone = pl::make_item(*opened.store, items[i], buffers[i]);
+batch_entry entry_of(const peerlane_store_item& item, const memory& buffer) {
+  batch_entry out;
+  out.key = pl::key_of(item.key, item.key_size_bytes);
+  out.buffer = buffer;
+  if (item.request == PEERLANE_STORE_PUT || item.request == PEERLANE_STORE_ERASE) {
+    const auto options = pl::put_request_of(item.put_options);
+    out.only = options.only;
+    out.level = options.level;
+    out.user_flags = options.user_flags.value_or(0);
+    out.ttl_ms = options.ttl_ms.value_or(0);
   }
   return out;
 }
 
-// A cluster's keys lie on several servers: each request finds its own, and those for one server share system calls.
-std::vector<reply> ask_cluster(const open_store& opened, const peerlane_store_item* items,
-                               const std::vector<memory>& buffers) {
-  std::vector<reply> out(buffers.size());
-  if (!buffers.empty() && items->request == PEERLANE_STORE_EXISTS) {
-    for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = opened.cluster->stat(items[i].pool, pl::key_of(items[i].key, items[i].key_size_bytes));
-    return out;
+std::vector<batch_entry> entries_of(const open_store& opened, const peerlane_store_item* items,
+                                    const std::vector<memory>& buffers) {
+  std::vector<batch_entry> out;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    out.push_back(entry_of(items[i], buffers[i]));
+    if (goes_alone(items[i])) out.back().alone = pl::make_item(*opened.store, items[i], buffers[i]);
   }
-  std::vector<pl::store_client::routed_ptr> begun;
-  for (std::size_t i = 0; i < out.size(); ++i) begun.push_back(pl::make_item(*opened.cluster, items[i], buffers[i]));
-  opened.cluster->start(begun);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    opened.cluster->wait(begun[i]);
-    out[i] = begun[i]->got;
+  return out;
+}
+
+// A cluster's keys lie on several servers, each of which gets its own as one batch. What goes alone is begun first.
+std::vector<reply> ask_cluster(const open_store& opened, const peerlane_store_item* items,
+                               const std::vector<memory>& buffers, int timeout_ms) {
+  std::vector<std::pair<std::size_t, pl::store_client::routed_ptr>> begun;
+  std::vector<std::size_t> batched;
+  std::vector<batch_entry> entries;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (goes_alone(items[i])) {
+      begun.emplace_back(i, pl::make_item(*opened.cluster, items[i], buffers[i]));
+      continue;
+    }
+    batched.push_back(i);
+    entries.push_back(entry_of(items[i], buffers[i]));
+  }
+  std::vector<pl::store_client::routed_ptr> alone;
+  for (const auto& [i, one] : begun) alone.push_back(one);
+  opened.cluster->start(alone);
+  std::vector<reply> out(buffers.size());
+  auto got = opened.cluster->run_batch(opcode_of(items->request), items->pool, entries, timeout_ms);
+  for (std::size_t i = 0; i < batched.size(); ++i) out[batched[i]] = std::move(got[i]);
+  for (const auto& [i, one] : begun) {
+    opened.cluster->wait(one);
+    out[i] = one->got;
   }
   return out;
 }
@@ -120,13 +134,14 @@ PL_EXPORT int peerlane_store_batch(peerlane_store_t store, const peerlane_store_
       return fail(ENOTSUP, "a cluster's keys lie on several servers, which have no batch that is all or nothing");
     const auto buffers = check_items(*one, items, count);
     if (!buffers) return fail(buffers.error());
+    const int timeout_ms = options.timeout_ms != 0 ? pl::limit_of(options.timeout_ms) : -1;
     std::vector<reply> got;
     if (one->cluster) {
-      got = ask_cluster(*one, items, *buffers);
+      got = ask_cluster(*one, items, *buffers, timeout_ms);
     } else {
       pl::store_client::batch_settings settings;
       settings.atomic = options.is_atomic != 0;
-      if (options.timeout_ms != 0) settings.timeout_ms = pl::limit_of(options.timeout_ms);
+      settings.timeout_ms = timeout_ms;
       const auto entries = entries_of(*one, items, *buffers);
       got = one->store->run_batch(opcode_of(items->request), items->pool, entries, settings);
       // Refused before anything was asked for.

@@ -11,36 +11,10 @@ using store_client::batch_entry;
 using store_client::reply;
 using store_protocol::opcode;
 
-namespace {
-
-store_client::routed_ptr make_routed(store_client::router& cluster, opcode op, std::uint32_t pool, const batch_entry& one) {
-  store_client::put_request options;
-  options.only = one.only;
-  options.level = one.level;
-  if (one.ttl_ms != 0) options.ttl_ms = one.ttl_ms;
-  if (op == opcode::batch_put) return cluster.make_put(pool, one.key, one.buffer, options);
-  if (op == opcode::batch_erase) return cluster.make_erase(pool, one.key, options);
-  return cluster.make_get(pool, one.key, one.buffer);
-}
-
-}  // namespace
-
 std::vector<reply> open_store::batch(opcode op, std::span<const batch_entry> entries, bool is_atomic) {
   if (!cluster_) return store_->run_batch(op, pool_, entries, {is_atomic, -1});
   if (is_atomic) throw tools::tool_failure("--atomic: a cluster's keys lie on several servers, which have no such batch");
-  std::vector<reply> out;
-  if (op == opcode::batch_exists) {
-    for (const auto& one : entries) out.push_back(cluster_->stat(pool_, one.key));
-    return out;
-  }
-  std::vector<store_client::routed_ptr> begun;
-  for (const auto& one : entries) begun.push_back(make_routed(*cluster_, op, pool_, one));
-  cluster_->start(begun);
-  for (const auto& one : begun) {
-    cluster_->wait(one);
-    out.push_back(one->got);
-  }
-  return out;
+  return cluster_->run_batch(op, pool_, entries);
 }
 
 void open_store::find(store_client::key_search search, const std::function<bool(const store_protocol::key_entry&)>& each) {

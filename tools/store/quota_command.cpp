@@ -15,6 +15,7 @@ namespace {
 
 struct principal_row {
   std::uint64_t keys = 0, bytes = 0, quota_keys = 0, quota_bytes = 0, refused = 0;
+  std::uint64_t elsewhere_keys = 0, elsewhere_bytes = 0, cluster_quota_keys = 0, cluster_quota_bytes = 0;
 };
 
 constexpr struct {
@@ -24,6 +25,10 @@ constexpr struct {
                  {"bytes", &principal_row::bytes},
                  {"quota_keys", &principal_row::quota_keys},
                  {"quota_bytes", &principal_row::quota_bytes},
+                 {"elsewhere_keys", &principal_row::elsewhere_keys},
+                 {"elsewhere_bytes", &principal_row::elsewhere_bytes},
+                 {"cluster_quota_keys", &principal_row::cluster_quota_keys},
+                 {"cluster_quota_bytes", &principal_row::cluster_quota_bytes},
                  {"refused_total", &principal_row::refused}};
 
 // A label's value up to its closing quote, without the escapes of Prometheus' text.
@@ -59,6 +64,12 @@ void print_table(const std::map<std::string, principal_row>& rows) {
   for (const auto& [name, one] : rows)
     std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s %8" PRIu64 "\n", name.c_str(), one.keys,
                 of_quota(one.quota_keys).c_str(), one.bytes, of_quota(one.quota_bytes).c_str(), one.refused);
+  // What only clusters have: a line for those whom it concerns.
+  for (const auto& [name, one] : rows)
+    if ((one.elsewhere_keys | one.cluster_quota_keys | one.cluster_quota_bytes) != 0)
+      std::printf("%-32s %12" PRIu64 " %12s %16" PRIu64 " %16s  on all servers\n", name.c_str(),
+                  one.keys + one.elsewhere_keys, of_quota(one.cluster_quota_keys).c_str(), one.bytes + one.elsewhere_bytes,
+                  of_quota(one.cluster_quota_bytes).c_str());
 }
 
 void print_json(const std::map<std::string, principal_row>& rows) {
@@ -67,6 +78,9 @@ void print_json(const std::map<std::string, principal_row>& rows) {
     nlohmann::ordered_json row{{"principal", name}, {"keys", one.keys}, {"bytes", one.bytes}};
     if (one.quota_keys != 0) row["quota_keys"] = one.quota_keys;
     if (one.quota_bytes != 0) row["quota_bytes"] = one.quota_bytes;
+    if (one.elsewhere_keys != 0) row["elsewhere_keys"] = one.elsewhere_keys, row["elsewhere_bytes"] = one.elsewhere_bytes;
+    if (one.cluster_quota_keys != 0) row["cluster_quota_keys"] = one.cluster_quota_keys;
+    if (one.cluster_quota_bytes != 0) row["cluster_quota_bytes"] = one.cluster_quota_bytes;
     row["refused"] = one.refused;
     out["principals"].push_back(std::move(row));
   }

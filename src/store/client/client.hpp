@@ -76,6 +76,9 @@ struct batch_entry {
 struct batch_settings {
   bool atomic = false;  // put, erase: all or nothing
   int timeout_ms = -1;
+  // put, erase, not atomic: becomes the number of each entry's request (of client::id()), with which it may be sent again
+  // elsewhere. 0: it was not sent.
+  std::vector<std::uint64_t>* numbers = nullptr;
 };
 
 // Classifies the caller's memory. EINVAL: GPU memory, and `copies` is null.
@@ -103,6 +106,13 @@ class client {
   // Atomic: one frame, EMSGSIZE if it is too small; ENOTSUP: no batch of this server.
   std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                const batch_settings& settings = {});
+  // As many changes of a batch are under way at a time: fewer than the numbers that a server remembers of a client.
+  static constexpr std::size_t kChangesAtATime = 512;
+  // What a batch does with an entry that goes by itself. `number`: put_request::number.
+  operation_ptr make_alone(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, std::uint64_t number,
+                           int timeout_ms);
+  // Of its requests (tail::request_number).
+  std::uint64_t id() const noexcept { return client_id_; }
   // Erases the keys that begin so; `result.value_bytes` of the answer says how many there were.
   reply erase_prefix(std::uint32_t pool, std::string_view prefix, int timeout_ms = -1);
   static constexpr std::uint64_t kMaxBatchedBytes = 64 << 10;
@@ -170,8 +180,6 @@ class client {
   std::vector<batch_frame> make_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                        std::size_t first, const batch_settings& settings);
   void add_device_frames(std::span<const batch_entry> entries, std::size_t first, std::vector<batch_frame>& out);
-  operation_ptr make_alone(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, std::uint64_t number,
-                           int timeout_ms);
   std::vector<reply> run_atomic(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                 const batch_settings& settings);
   void run_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
@@ -187,6 +195,7 @@ class client {
   // client_pump.cpp; by the thread that drives the connection
   bool pump(lock_t& hold, clock::time_point deadline, bool may_sleep);
   void submit(const operation_ptr& one);  // by any thread
+  static store_protocol::tail fields_for_room(const operation& put);
   void ask(operation& one, store_protocol::opcode op, const store_protocol::tail& fields);
   bool flush();  // by any thread
   bool send_next_data();

@@ -18,7 +18,6 @@ namespace capability = store_protocol::capability;
 
 // What of a frame the texts of failures and the numbers may take beside the values.
 constexpr std::uint64_t kAnswerRoom = 512u << 10;
-constexpr std::size_t kChangesAtATime = 512;
 // Of values that the store moves itself: enough for its DMA channel's rate, and some frames share a second's half a
 // thousandth.
 constexpr std::size_t kDeviceItems = 256;
@@ -124,6 +123,8 @@ std::vector<client::batch_frame> client::make_frames(opcode op, std::uint32_t po
     if (!changes(op)) continue;
     const lock_t hold(lock_);
     frame.operation->fields.request_number = {client_id_, next_sequence_};
+    if (settings.numbers != nullptr)
+      for (std::size_t i = 0; i < frame.items.size(); ++i) (*settings.numbers)[frame.items[i]] = next_sequence_ + i;
     next_sequence_ += settings.atomic ? 1 : frame.items.size();
   }
   return out;
@@ -197,6 +198,7 @@ void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry
 std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                      const batch_settings& settings) {
   std::vector<reply> out(entries.size());
+  if (settings.numbers != nullptr) settings.numbers->assign(entries.size(), 0);
   // A path that is required is taken one by one, but for the store's DMA channels: frames of bytes have the connection's.
   const bool is_free =
       options_.require == store_protocol::path::none || options_.require == store_protocol::path::gpu_direct;
@@ -278,13 +280,18 @@ void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entr
   const bool is_short = std::all_of(items.begin(), items.end(), [&](const alone_item& one) {
     return entries[one.entry].buffer.bytes <= kMaxBatchedBytes;
   });
+  const auto begin = [&](const alone_item& one) {
+    auto made = make_alone(op, pool, entries[one.entry], one.number, settings.timeout_ms);
+    if (settings.numbers != nullptr && made->fields.request_number)
+      (*settings.numbers)[one.entry] = made->fields.request_number->number;
+    return made;
+  };
   std::deque<std::pair<std::span<const alone_item>, std::vector<operation_ptr>>> parts;
   for (std::size_t first = 0; first < items.size() || !parts.empty(); first += kAtATime) {
     if (first < items.size()) {
       auto& [part, list] = parts.emplace_back();
       part = items.subspan(first, std::min(kAtATime, items.size() - first));
-      for (const alone_item& one : part)
-        list.push_back(make_alone(op, pool, entries[one.entry], one.number, settings.timeout_ms));
+      for (const alone_item& one : part) list.push_back(begin(one));
       start(list);
       if (is_short && parts.size() < kParts) continue;
     }
@@ -300,7 +307,7 @@ void client::run_alone(opcode op, std::uint32_t pool, std::span<const batch_entr
   for (const alone_item& one : items) {
     reply& got = out[one.entry];
     if (got.status != ENOSPC) continue;
-    got = run(make_alone(op, pool, entries[one.entry], one.number, settings.timeout_ms));
+    got = run(begin(one));
     if (got.status == ENOSPC) return;
   }
 }

@@ -58,8 +58,17 @@ void client::submit(const operation_ptr& one) {
   }
   if ((one->method == operation::kind::put_shm || one->method == operation::kind::get_shm) && arena_ == nullptr)
     return finish(one, ENOTSUP, "the store's memory is not mapped any more: " + why_no_shm_);
-  ask(*one, op, one->method == operation::kind::put_shm ? store_protocol::tail{} : one->fields);
+  ask(*one, op, one->method == operation::kind::put_shm ? fields_for_room(*one) : one->fields);
   if (one->method == operation::kind::put_streamed && one->mine.bytes > 0) streaming_.push_back(one);
+}
+
+// What a store looks at before it refuses room for the value: a quota is not the reason where the condition is not met, and
+// none at all for what was done before.
+store_protocol::tail client::fields_for_room(const operation& put) {
+  store_protocol::tail out;
+  out.only = put.fields.only;
+  out.request_number = put.fields.request_number;
+  return out;
 }
 
 void client::ask(operation& one, opcode op, const store_protocol::tail& fields) {

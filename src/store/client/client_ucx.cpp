@@ -111,7 +111,7 @@ void client::submit_by_ucx(const operation_ptr& one) {
   const auto given = one->head.flags;
   one->head.flags |= flag::ucx;
   if (one->method == operation::kind::put_ucx) {
-    ask(*one, opcode::alloc, {});
+    ask(*one, opcode::alloc, fields_for_room(*one));
   } else {
     auto& incoming = one->ucx_transfer = std::make_shared<stream_transfer>();
     incoming->token = random_token();

@@ -28,7 +28,7 @@ class routed_operation {
   int event_fd = -1;                           // written once, the caller's
 
   // ---- progress; owned by the thread that handles the current try
-  store_protocol::sequence request_number;
+  store_protocol::sequence request_number;  // set before: it was sent already, with this number
   std::chrono::milliseconds pause{0};
   std::uint64_t epoch = 0;  // of the map by which it was sent
 

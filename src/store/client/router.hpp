@@ -53,6 +53,12 @@ class router {
   reply get(std::uint32_t pool, std::string_view key, const memory& destination, const get_request& options = {});
   reply erase(std::uint32_t pool, std::string_view key, const put_request& options = {});
   reply stat(std::uint32_t pool, std::string_view key);
+  // Puts, gets, erases or asks for many keys (opcode::batch_put and its like): as client::run_batch, of every server that
+  // has some of them, at a time. The answers are in the order of the entries, each with a status of its own: where a server
+  // is gone, its keys' are tried again as those of put() and the like, and the others' are there. Precondition: no entry
+  // goes alone (batch_entry::alone).
+  std::vector<reply> run_batch(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
+                               int timeout_ms = -1);
   // One page of all servers' keys, in order; reply::more and fields.after as from one server. Keys that move to another
   // server between two pages may be missed or seen twice.
   reply find(std::uint32_t pool, const key_search& search);
@@ -129,6 +135,14 @@ class router {
   unsigned copies_of(std::uint32_t pool) const;
   result<std::uint32_t> remember(const std::string& name, const reply& got);
   clock::time_point end_of(int timeout_ms) const;
+
+  // router_batch.cpp
+  struct batch_call;
+  routed_ptr made_of(store_protocol::opcode op, std::uint32_t pool, const batch_entry& entry, clock::time_point end) const;
+  std::vector<reply> run_singly(const batch_call& call);
+  void run_parts(batch_call& call, const std::map<std::string, std::vector<std::size_t>>& parts);
+  void run_part(batch_call& call, const std::string& endpoint, std::span<const std::size_t> items);
+  bool ask_batch(batch_call& call, const client_ptr& connection, std::uint32_t pool, std::span<const std::size_t> items);
 
   // router_async.cpp
   routed_ptr made(std::uint32_t pool, std::string_view key, std::uint64_t bytes, bool changes, int timeout_ms,

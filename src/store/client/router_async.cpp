@@ -78,7 +78,7 @@ void router::start(std::span<const routed_ptr> list) {
   std::map<client_ptr, std::vector<operation_ptr>> by_server;
   const std::uint64_t epoch = map_epoch();
   for (const auto& one : list) {
-    if (one->changes) one->request_number = {id_, next_sequence_++};
+    if (one->changes && one->request_number.client == 0) one->request_number = {id_, next_sequence_++};
     one->epoch = epoch;
     std::string endpoint;
     std::uint32_t pool = 0;

@@ -59,11 +59,16 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   me->members_ = *std::move(joined);
   if (const status pools = me->pools_.follow(*me->members_->view(), *me->members_); !pools)
     me->log_("cluster_pool", pools.error().message);
+  // Before the first put: what the others hold counts from the beginning.
+  me->held_ = std::make_unique<held_reports>(behind, *me->members_, me->log_);
+  if (const status said = me->held_->exchange(); !said) return said.error();
   me->members_->start();
+  me->held_->start();
   return made;
 }
 
 cluster_service::~cluster_service() {
+  if (held_) held_->stop();
   if (members_) members_->stop();
   copies_.act_by(now()->view ? now()->view : std::make_shared<cluster_view>(), false, 0);  // ends operations under way
   filler_.stop();
@@ -195,6 +200,11 @@ void cluster_service::commit_async(store::session_id session, store::grant_id id
   });
 }
 
+bool cluster_service::has_runs(store::pool_id pool) const {
+  const auto known = pools_.find(pool);
+  return !known || known->copies == 0;
+}
+
 // Each value has its own turn, and its own copies.
 void cluster_service::commit_run(store::session_id session, store::grant_id first, store::pool_id pool,
                                  std::span<const std::string_view> keys, std::span<const store::run_commit> items,
@@ -257,14 +267,25 @@ void cluster_service::end_read(const known_pool& pool, std::string_view key, res
                      });
 }
 
-// Each is looked up by itself, which finds out whether this server may answer for its key.
+// Those whose keys nobody changes now, and that this server serves; the others are looked up one by one, which waits for the
+// change, says who has the key, or heals what is damaged.
 result<store::pinned_run> cluster_service::pin_run(store::session_id session, store::pool_id pool,
                                                    std::span<const std::string_view> keys,
                                                    const store::get_options& options) {
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return engine_.pin_run(session, pool, keys, options);
-  store::pinned_run out;
-  out.values.resize(keys.size());
+  auto out = engine_.pin_run(session, pool, keys, options);
+  if (!out) return out;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    store::pinned_run::pinned& one = out->values[i];
+    if (one.refusal.code == EBADMSG) one.refusal = {0, {}};
+    if (!one.is_pinned) continue;
+    // (As end_read() does: a change that begins from here on is one that this read need not see.)
+    if (serializer_.is_free(turn_of(pool, keys[i])) && may(*now(), unit_of(known->copies, keys[i]), keys[i])) continue;
+    (void)engine_.unpin(session, out->first + i);
+    one.is_pinned = false;
+    one.segments = store::segment_list();
+  }
   return out;
 }
 

@@ -18,6 +18,7 @@
 
 #include "store/cluster/catch_up.hpp"
 #include "store/cluster/cluster_pools.hpp"
+#include "store/cluster/held_reports.hpp"
 #include "store/cluster/key_serializer.hpp"
 #include "store/cluster/membership.hpp"
 #include "store/cluster/peer_links.hpp"
@@ -48,6 +49,7 @@ class cluster_service final : public value_service {
                     const store::commit_options& options, store::completion<store::put_result> done) override;
   void erase_async(store::pool_id pool, std::string_view key, const store::erase_options& options,
                    store::completion<store::erase_result> done) override;
+  bool has_runs(store::pool_id pool) const override;
   void commit_run(store::session_id session, store::grant_id first, store::pool_id pool,
                   std::span<const std::string_view> keys, std::span<const store::run_commit> items,
                   const store::run_options& options, store::run_completion done) override;
@@ -134,6 +136,7 @@ class cluster_service final : public value_service {
   peer_links links_;
   replicator copies_;
   std::unique_ptr<membership> members_;
+  std::unique_ptr<held_reports> held_;
   catch_up filler_;
   mutable std::mutex lock_;
   service_state_ptr service_state_;

@@ -67,4 +67,9 @@ void key_serializer::leave(const std::string& key) {
   run(std::move(next));
 }
 
+bool key_serializer::is_free(const std::string& key) {
+  const std::lock_guard hold(lock_);
+  return !taken_.contains(key);
+}
+
 }  // namespace pl::store_cluster

@@ -22,6 +22,8 @@ class key_serializer {
   // Calls `next_step` without taking the key, after everyone who has it or waits for it now has left.
   void behind(const std::string& key, step next_step);
   void leave(const std::string& key);
+  // Nobody has it now.
+  bool is_free(const std::string& key);
 
  private:
   struct waiter {

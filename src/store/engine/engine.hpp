@@ -141,6 +141,11 @@ class engine {
   // In place of those so far, of owners that are there and that come. Puts beyond are EDQUOT, which names owner, quota and
   // what it holds; copies of other stores (copy_of) are taken anyway. What is there already stays.
   void set_quotas(const std::vector<owner_quota>& quotas);
+  // Whether so many keys and bytes more exceed no quota of the pool and the owner, as things are now: then no put of a run
+  // can be refused for one, whatever the order in which they are applied.
+  bool fits_quotas(pool_id pool, owner_id owner, std::uint64_t keys, std::uint64_t bytes) const;
+  // In place of what was said so far: it counts beside what is here for owner_quota::cluster_bytes and cluster_keys.
+  void set_held_elsewhere(const std::vector<owner_held>& held);
   // By name.
   std::vector<owner_info> list_owners() const;
 

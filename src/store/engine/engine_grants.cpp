@@ -53,9 +53,10 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   if (!found) return std::move(found).error();
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
-  if (status fits = check_pool_quota(**found, length_bytes); !fits) return std::move(fits).error();
-  if (status fits = impl_->check_owner(**found, key, options.owner, length_bytes, options.request); !fits)
-    return std::move(fits).error();
+  status fits = check_pool_quota(**found, length_bytes);
+  if (fits) fits = impl_->check_owner(**found, key, options.owner, length_bytes, options.request);
+  if (!fits)
+    return impl_->why_refused(**found, key, options.precondition, options.expected_version, std::move(fits).error());
   // Small values may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(options.level);

@@ -49,6 +49,10 @@ class engine::impl {
   // Not of a request that was done before.
   status check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes,
                      const request_key& request);
+  // For a put that a quota refuses before its commit: the reason that the commit would have, which looks at the condition
+  // first.
+  failure why_refused(const pool_state& pool, std::string_view key, condition precondition, version_t expected_version,
+                      failure by_quota);
 
   // ---- engine_write.cpp
   // Memory for a value, after eviction and waiting if need be. EFBIG, ENOSPC.

@@ -57,11 +57,34 @@ status engine::impl::check_owner(const pool_state& pool, std::string_view key, o
   return fits;
 }
 
+failure engine::impl::why_refused(const pool_state& pool, std::string_view key, condition precondition,
+                                  version_t expected_version, failure by_quota) {
+  if (precondition == condition::none) return by_quota;
+  const std::string full = full_key(pool.id, key);
+  const auto now = stat(full);
+  if (!now && now.code() != ENOENT) return by_quota;
+  const status met = check_condition(precondition, expected_version, now.ok(), now ? now->version : 0, full);
+  return met ? by_quota : met.error();
+}
+
 // ---- Owners ------------------------------------------------------------------------------------------------------------
 
 owner_id engine::need_owner(std::string_view name) { return impl_->writers.need(name); }
 std::string engine::owner_name(owner_id id) const { return impl_->name_of_owner(id); }
 void engine::set_quotas(const std::vector<owner_quota>& quotas) { impl_->writers.set_quotas(quotas); }
+bool engine::fits_quotas(pool_id pool, owner_id owner, std::uint64_t keys, std::uint64_t bytes) const {
+  const pool_ref in = impl_->known.find(pool);
+  if (!in || in->cache) return true;  // (a cache refuses nothing for a quota)
+  if (in->has_quota()) {
+    const auto limits = in->options();
+    if (limits->quota_keys != 0 && in->keys + keys > limits->quota_keys) return false;
+    if (limits->quota_bytes != 0 && in->bytes + bytes > limits->quota_bytes) return false;
+  }
+  const owner_state* const one = impl_->writers.find(owner);
+  return one == nullptr || check_quota(*one, static_cast<std::int64_t>(keys), one->keys + keys,
+                                       static_cast<std::int64_t>(bytes), one->bytes + bytes);
+}
+void engine::set_held_elsewhere(const std::vector<owner_held>& held) { impl_->writers.set_held_elsewhere(held); }
 std::vector<owner_info> engine::list_owners() const { return impl_->writers.list(); }
 
 }  // namespace pl::store

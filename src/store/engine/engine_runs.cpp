@@ -58,8 +58,8 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
   if (options.from_current) return failure{EINVAL, "store: many values are begun without the present ones"};
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   const pool_ref& in = *found;
-  const owner_state* const owner = in->cache ? nullptr : impl_->writers.find(options.owner);
-  const bool has_owner_quota = owner != nullptr && (owner->quota_keys != 0 || owner->quota_bytes != 0);
+  const owner_state* const owner = in->cache || !options.checks_quotas ? nullptr : impl_->writers.find(options.owner);
+  const bool has_owner_quota = owner != nullptr && owner->has_quota();
   const durability level = in->level(options.level), own_level = in->level(durability::pool_default);
   const placement place = impl_->place_of(*in, level);
   const placement small_place = impl_->place_of(*in, durability::volatile_);  // whatever they are committed as
@@ -70,18 +70,19 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
   run.pool = in;
   run.values.resize(puts.size());
   std::vector<std::uint64_t> sizes(puts.size()), small_sizes(puts.size());  // 0: not so
-  std::uint64_t longest = 0;
+  std::uint64_t all_bytes = 0;
   std::size_t name_bytes = 0;
   const auto check = [&](std::size_t i) -> status {
     const run_put& one = puts[i];
     if (!one.is_wanted) return failure{ECANCELED, "store: it is not wanted"};
     if (status good = impl_->check_key(one.key); !good) return good;
-    if (status fits = check_pool_quota(*in, one.length_bytes); !fits) return fits;
-    if (has_owner_quota) {
+    status fits = options.checks_quotas ? check_pool_quota(*in, one.length_bytes) : status();
+    if (fits && has_owner_quota) {
       request_key request = options.request;
       if (!request.empty()) request.sequence += i;
-      if (status fits = impl_->check_owner(*in, one.key, options.owner, one.length_bytes, request); !fits) return fits;
+      fits = impl_->check_owner(*in, one.key, options.owner, one.length_bytes, request);
     }
+    if (!fits) return impl_->why_refused(*in, one.key, one.precondition, one.expected_version, std::move(fits).error());
     return impl_->check_cached_put(*in, own_level, 0, one.length_bytes);
   };
   const std::uint64_t limit = impl_->max_in_memory();
@@ -91,11 +92,11 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
       continue;
     }
     name_bytes += sizeof(pool_id) + puts[i].key.size();
-    longest = std::max(longest, puts[i].length_bytes);
+    all_bytes += puts[i].length_bytes;
     if (puts[i].length_bytes <= limit)
       (puts[i].length_bytes <= arena::kSlotBytes ? small_sizes : sizes)[i] = puts[i].length_bytes;
   }
-  impl_->trim_cache(*in, longest);
+  impl_->trim_cache(*in, all_bytes);
   std::vector<segment> pieces(puts.size()), small_pieces(puts.size());
   impl_->memory->allocate_many(sizes, place, pieces);
   impl_->memory->allocate_many(small_sizes, small_place, small_pieces);

@@ -294,7 +294,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   // (The committer decides; a large value would have been written to the disk in vain.)
   if (options.copy.version == 0 && impl_->is_large(value.size(), level)) {
     if (status fits = impl_->check_owner(**found, key, options.owner, value.size(), options.request); !fits)
-      return done(fits.error());
+      return done(impl_->why_refused(**found, key, options.precondition, options.expected_version, fits.error()));
   }
   impl_->trim_cache(**found, value.size());
   auto made = impl_->make_value(value.size(), options.deadline, impl_->place_of(**found, level));

@@ -22,6 +22,14 @@ void owners::give_quota(owner_state& one) const {
   if (found == quotas_.end()) found = quotas_.find(kEverybody);
   one.quota_keys = found == quotas_.end() ? 0 : found->second.keys;
   one.quota_bytes = found == quotas_.end() ? 0 : found->second.bytes;
+  one.cluster_keys = found == quotas_.end() ? 0 : found->second.cluster_keys;
+  one.cluster_bytes = found == quotas_.end() ? 0 : found->second.cluster_bytes;
+}
+
+void owners::give_elsewhere(owner_state& one) const {
+  const auto found = elsewhere_.find(one.name);
+  one.elsewhere_keys = found == elsewhere_.end() ? 0 : found->second.keys;
+  one.elsewhere_bytes = found == elsewhere_.end() ? 0 : found->second.bytes;
 }
 
 owner_state& owners::add(owner_id id, std::string_view name) {
@@ -29,6 +37,7 @@ owner_state& owners::add(owner_id id, std::string_view name) {
   made = std::make_unique<owner_state>(id, name);
   by_name_[made->name] = made.get();
   give_quota(*made);
+  give_elsewhere(*made);
   return *made;
 }
 
@@ -64,16 +73,26 @@ void owners::set_quotas(const std::vector<owner_quota>& quotas) {
   for (const auto& [id, one] : by_id_) give_quota(*one);
 }
 
+void owners::set_held_elsewhere(const std::vector<owner_held>& held) {
+  const std::unique_lock lock(mutex_);
+  elsewhere_.clear();
+  for (const owner_held& one : held) elsewhere_[one.name] = one;
+  for (const auto& [id, one] : by_id_) give_elsewhere(*one);
+}
+
 std::vector<owner_info> owners::list() const {
   std::vector<owner_info> out;
   const std::shared_lock lock(mutex_);
   for (const auto& [name, one] : by_name_)
-    out.push_back({one->id,
-                   name,
-                   one->keys.load(),
-                   one->bytes.load(),
-                   one->refused.load(),
-                   {name, one->quota_bytes.load(), one->quota_keys.load()}});
+    out.push_back(
+        {one->id,
+         name,
+         one->keys.load(),
+         one->bytes.load(),
+         one->elsewhere_keys.load(),
+         one->elsewhere_bytes.load(),
+         one->refused.load(),
+         {name, one->quota_bytes.load(), one->quota_keys.load(), one->cluster_bytes.load(), one->cluster_keys.load()}});
   return out;
 }
 
@@ -89,18 +108,29 @@ owner_changes owner_changes::between(const owned_value& before, const owned_valu
 
 status check_quota(const owner_state& owner, std::int64_t more_keys, std::uint64_t keys, std::int64_t more_bytes,
                    std::uint64_t bytes) {
-  const std::uint64_t most_keys = owner.quota_keys, most_bytes = owner.quota_bytes;
-  if (more_keys > 0 && most_keys != 0 && keys > most_keys)
+  const auto refusal_of_keys = [&](std::uint64_t all, std::uint64_t quota, const char* scope) {
+    return failure{
+        EDQUOT, format("store: %s holds %llu keys%s, of a quota of %llu: erase some, or ask for a greater one",
+                       shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_keys), scope,
+                       static_cast<text_number>(quota))};
+  };
+  const auto refusal_of_bytes = [&](std::uint64_t all, std::uint64_t quota, const char* scope) {
     return failure{EDQUOT,
-                   format("store: %s holds %llu keys, of a quota of %llu: erase some, or ask for a greater one",
-                          shown(owner.name).c_str(), static_cast<text_number>(keys) - static_cast<text_number>(more_keys),
-                          static_cast<text_number>(most_keys))};
-  if (more_bytes > 0 && most_bytes != 0 && bytes > most_bytes)
-    return failure{EDQUOT,
-                   format("store: %s holds %llu bytes, of a quota of %llu, and this value would make them %llu: erase "
-                          "some, or ask for a greater one",
-                          shown(owner.name).c_str(), static_cast<text_number>(bytes) - static_cast<text_number>(more_bytes),
-                          static_cast<text_number>(most_bytes), static_cast<text_number>(bytes))};
+                   format("store: %s holds %llu bytes%s, of a quota of %llu, and this value would make them %llu: "
+                          "erase some, or ask for a greater one",
+                          shown(owner.name).c_str(), static_cast<text_number>(all) - static_cast<text_number>(more_bytes),
+                          scope, static_cast<text_number>(quota), static_cast<text_number>(all))};
+  };
+  constexpr const char* kInCluster = " on all servers of the cluster";
+  if (const std::uint64_t most = owner.quota_keys; more_keys > 0 && most != 0 && keys > most)
+    return refusal_of_keys(keys, most, "");
+  if (const std::uint64_t most = owner.quota_bytes; more_bytes > 0 && most != 0 && bytes > most)
+    return refusal_of_bytes(bytes, most, "");
+  const std::uint64_t all_keys = keys + owner.elsewhere_keys, all_bytes = bytes + owner.elsewhere_bytes;
+  if (const std::uint64_t most = owner.cluster_keys; more_keys > 0 && most != 0 && all_keys > most)
+    return refusal_of_keys(all_keys, most, kInCluster);
+  if (const std::uint64_t most = owner.cluster_bytes; more_bytes > 0 && most != 0 && all_bytes > most)
+    return refusal_of_bytes(all_bytes, most, kInCluster);
   return {};
 }
 

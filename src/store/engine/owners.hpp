@@ -31,6 +31,9 @@ struct owner_state {
   const std::string name;
   std::atomic<std::uint64_t> keys{0}, bytes{0};
   std::atomic<std::uint64_t> quota_keys{0}, quota_bytes{0};  // 0: none
+  std::atomic<std::uint64_t> cluster_keys{0}, cluster_bytes{0};
+  std::atomic<std::uint64_t> elsewhere_keys{0}, elsewhere_bytes{0};
+  bool has_quota() const noexcept { return (quota_keys | quota_bytes | cluster_keys | cluster_bytes) != 0; }
   std::atomic<std::uint64_t> refused{0};
   bool is_recorded = false;  // the committer's: the catalogue has the name
 };
@@ -49,15 +52,19 @@ class owners {
   void restore(owner_id id, std::string_view name);
   // In place of those so far; of owners that come later, too.
   void set_quotas(const std::vector<owner_quota>& quotas);
+  // Likewise.
+  void set_held_elsewhere(const std::vector<owner_held>& held);
   // By name.
   std::vector<owner_info> list() const;
 
  private:
   owner_state& add(owner_id id, std::string_view name);
   void give_quota(owner_state& one) const;
+  void give_elsewhere(owner_state& one) const;
 
   mutable std::shared_mutex mutex_;
   std::map<std::string, owner_quota, std::less<>> quotas_;
+  std::map<std::string, owner_held, std::less<>> elsewhere_;
   std::map<owner_id, std::unique_ptr<owner_state>> by_id_;
   std::map<std::string, owner_state*, std::less<>> by_name_;
 };

@@ -26,6 +26,9 @@ struct run_put {
   std::string_view key;
   std::uint64_t length_bytes = 0;
   bool is_wanted = true;  // else it gets nothing: its refusal is ECANCELED
+  // With which it will be committed, as begin_options has it.
+  condition precondition = condition::none;
+  version_t expected_version = 0;
 };
 
 // The grant of value i has the number first + i, as engine::abort() and the like take it.

@@ -198,6 +198,13 @@ struct begin_options {
   durability level = durability::pool_default;
   // The one that will be committed, if it has a number: what it did already is the commit's answer, and no refusal.
   request_key request{};
+  // Of begin_run(). False: the bytes are here already, so nothing is spared by a refusal before the commit, which alone
+  // knows what the values before it have changed.
+  bool checks_quotas = true;
+  // With which it will be committed. Where it is not met now, and a quota does not hold either, the refusal is the
+  // condition's, as the commit's would be.
+  condition precondition = condition::none;
+  version_t expected_version = 0;
 };
 
 struct commit_options {
@@ -278,12 +285,21 @@ struct owner_quota {
   std::string name;         // "*": every owner without one of its own
   std::uint64_t bytes = 0;  // of values, keys not counted; 0: as many as there is room for
   std::uint64_t keys = 0;   // likewise
+  // Of what it holds here and elsewhere (engine::set_held_elsewhere). 0: no limit.
+  std::uint64_t cluster_bytes = 0, cluster_keys = 0;
+};
+// What an owner holds in other stores, as far as they have said.
+struct owner_held {
+  std::string name;
+  std::uint64_t keys = 0, bytes = 0;
+  bool operator==(const owner_held&) const = default;
 };
 struct owner_info {
   owner_id id = 0;
   std::string name;
   std::uint64_t keys = 0, bytes = 0;  // of current values
-  std::uint64_t refused = 0;          // puts, since the engine opened
+  std::uint64_t elsewhere_keys = 0, elsewhere_bytes = 0;
+  std::uint64_t refused = 0;  // puts, since the engine opened
   owner_quota quota;
 };
 

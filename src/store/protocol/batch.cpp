@@ -49,7 +49,7 @@ void append(std::string& body, const batch_item& one, batch_memory memory) {
   body += one.value;
 }
 
-void append(std::string& body, const batch_outcome& one) {
+void append_without_value(std::string& body, const batch_outcome& one, std::size_t value_bytes) {
   fixed_fields<kBatchOutcomeBytes> fields;
   fields.add(static_cast<std::uint32_t>(one.status));
   fields.add(one.version);
@@ -59,9 +59,13 @@ void append(std::string& body, const batch_outcome& one) {
   fields.add(static_cast<std::uint8_t>(one.reached));
   fields.add(static_cast<std::uint8_t>(one.repeated));
   fields.add(static_cast<std::uint16_t>(one.text.size()));
-  fields.add(static_cast<std::uint32_t>(one.value.size()));
+  fields.add(static_cast<std::uint32_t>(value_bytes));
   fields.append_to(body);
   body += one.text;
+}
+
+void append(std::string& body, const batch_outcome& one) {
+  append_without_value(body, one, one.value.size());
   body += one.value;
 }
 

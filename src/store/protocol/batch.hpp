@@ -48,6 +48,8 @@ struct batch_outcome {
 
 void append(std::string& body, const batch_item& one, batch_memory memory = batch_memory::host);
 void append(std::string& body, const batch_outcome& one);
+// All of it but the value: the caller appends that many bytes, which nobody has in one piece.
+void append_without_value(std::string& body, const batch_outcome& one, std::size_t value_bytes);
 // What they return points into `body`. EPROTO: cut off, or a number without a meaning; EMSGSIZE: more than kMaxBatchItems.
 result<std::vector<batch_item>> decode_batch(std::string_view body, batch_memory memory = batch_memory::host);
 result<std::vector<batch_outcome>> decode_outcomes(std::string_view body);

@@ -2,6 +2,7 @@
 // What the requests of one batch frame have in common until the last of them is answered.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -22,6 +23,22 @@ struct session::batch_work {
   struct one_outcome {
     store_protocol::batch_outcome reported;
     std::string text, value;
+    store::segment_list pieces;  // or: of the arena, in the value's order, while they are pinned
+    std::uint64_t bytes = 0;     // of these
+    void append_pieces(const std::byte* base, std::string& out) const {
+      std::uint64_t left = bytes;
+      for (const store::segment& piece : pieces) {
+        const auto part = std::min(piece.size_bytes, left);
+        out.append(reinterpret_cast<const char*>(base + piece.offset_bytes), part);
+        left -= part;
+      }
+    }
+    // What nothing pins any more.
+    void copy_pieces(const std::byte* base) {
+      value.reserve(bytes);
+      append_pieces(base, value);
+      bytes = 0, pieces = store::segment_list();
+    }
   };
   // Of the answer's frame: for texts, and for all but texts and values of the longest batch.
   static constexpr std::size_t kTextBytes = 128u << 10;
@@ -37,16 +54,22 @@ struct session::batch_work {
     outcomes[i].reported.status = reason.code;
     outcomes[i].text = reason.message.substr(0, kMaxTextBytes);
   }
-  std::string body() {
+  // `base`: the arena's.
+  std::string body(const std::byte* base) {
+    std::size_t all_bytes = 0;
+    for (const one_outcome& one : outcomes)
+      all_bytes += store_protocol::kBatchOutcomeBytes + one.text.size() + one.value.size() + one.bytes;
     std::string out;
+    out.reserve(all_bytes);
     std::size_t text_room = kTextBytes;  // beyond it an item has its number alone
     for (one_outcome& one : outcomes) {
-      one.reported.value = one.value;
       if (one.text.size() <= text_room) {
         one.reported.text = one.text;
         text_room -= one.text.size();
       }
-      store_protocol::append(out, one.reported);
+      store_protocol::append_without_value(out, one.reported, one.value.size() + one.bytes);
+      out += one.value;
+      one.append_pieces(base, out);
     }
     return out;
   }

@@ -84,6 +84,13 @@ constexpr labelled_family<store::owner_info> kPrincipalFamilies[] = {
     {"bytes", "gauge", "Bytes of these values.", [](const store::owner_info& one) { return one.bytes; }},
     {"quota_keys", "gauge", "Keys that it may hold.", [](const store::owner_info& one) { return one.quota.keys; }},
     {"quota_bytes", "gauge", "Bytes that it may hold.", [](const store::owner_info& one) { return one.quota.bytes; }},
+    {"elsewhere_keys", "gauge", "Keys that it holds on other servers of the cluster, as they said last.",
+     [](const store::owner_info& one) { return one.elsewhere_keys; }},
+    {"elsewhere_bytes", "gauge", "Bytes of these values.", [](const store::owner_info& one) { return one.elsewhere_bytes; }},
+    {"cluster_quota_keys", "gauge", "Keys that it may hold on all servers together.",
+     [](const store::owner_info& one) { return one.quota.cluster_keys; }},
+    {"cluster_quota_bytes", "gauge", "Bytes that it may hold on all servers together.",
+     [](const store::owner_info& one) { return one.quota.cluster_bytes; }},
     {"refused_total", "counter", "Puts beyond its quota.", [](const store::owner_info& one) { return one.refused; }},
 };
 

@@ -40,11 +40,15 @@ std::optional<store::owner_quota> parse_quota(std::string_view line) {
   for (line = trim(line);;) {
     const auto space = line.rfind(' ');
     const auto word = space == std::string_view::npos ? std::string_view() : line.substr(space + 1);
-    const bool is_bytes = word.starts_with("bytes="), is_keys = word.starts_with("keys=");
+    constexpr std::string_view kOfCluster = "cluster-";
+    const bool is_of_cluster = word.starts_with(kOfCluster);
+    const auto limit = is_of_cluster ? word.substr(kOfCluster.size()) : word;
+    const bool is_bytes = limit.starts_with("bytes="), is_keys = limit.starts_with("keys=");
     if (!is_bytes && !is_keys) break;
-    const auto number = is_bytes ? parse_size(word.substr(6)) : parse_count(word.substr(5));
+    const auto number = is_bytes ? parse_size(limit.substr(6)) : parse_count(limit.substr(5));
     if (!number) return std::nullopt;
-    (is_bytes ? out.bytes : out.keys) = *number;
+    if (is_of_cluster) (is_bytes ? out.cluster_bytes : out.cluster_keys) = *number;
+    else (is_bytes ? out.bytes : out.keys) = *number;
     line = trim(line.substr(0, space));
   }
   out.name = line;
@@ -60,8 +64,9 @@ result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::stri
   for (const std::string& line : lines) {
     auto one = parse_quota(line);
     if (!one)
-      return failure{EINVAL, format("quota \"%s\" is not PRINCIPAL [bytes=SIZE] [keys=COUNT] with a principal of uid:N, "
-                                    "cert:URI, cn:NAME, tcp or *, like \"uid:1000 bytes=10G keys=1M\"",
+      return failure{EINVAL, format("quota \"%s\" is not PRINCIPAL [bytes=SIZE] [keys=COUNT] [cluster-bytes=SIZE] "
+                                    "[cluster-keys=COUNT] with a principal of uid:N, cert:URI, cn:NAME, tcp or *, like "
+                                    "\"uid:1000 bytes=10G keys=1M\"",
                                     line.c_str())};
     if (!names.insert(one->name).second)
       return failure{EINVAL, format("quota \"%s\": there is another one of %s", line.c_str(), one->name.c_str())};

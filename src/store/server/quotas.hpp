@@ -12,8 +12,9 @@
 
 namespace pl::store_server {
 
-// "uid:1000 bytes=10G keys=1M": bytes in powers of 1024, keys in powers of 1000; what is not said is not limited. "*": every
-// principal without a line of its own. EINVAL names the line.
+// "uid:1000 bytes=10G keys=1M": bytes in powers of 1024, keys in powers of 1000; what is not said is not limited.
+// "cluster-bytes=", "cluster-keys=": of what it holds on all servers of the cluster. "*": every principal without a line of
+// its own. EINVAL names the line.
 result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::string>& lines);
 
 // The quotas of a config file, all of which must be right.

@@ -304,7 +304,7 @@ std::string config_schema() {
     properties[one.name] = std::visit(describe{}, one.destination);
     properties[one.name]["description"] = one.meaning;
   }
-  properties["quotas"]["items"]["pattern"] = "^(\\*|tcp|(uid|cert|cn):.*)( +(bytes|keys)=[0-9]+[A-Za-z]*)*$";
+  properties["quotas"]["items"]["pattern"] = "^(\\*|tcp|(uid|cert|cn):.*)( +(cluster-)?(bytes|keys)=[0-9]+[A-Za-z]*)*$";
   properties["log_level"]["enum"] = kLogLevels;
   properties["ucx"]["enum"] = kUcxModes;
   properties["socket_mode"]["enum"] = kSocketModes;

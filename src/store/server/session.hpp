@@ -250,6 +250,13 @@ class session : public std::enable_shared_from_this<session> {
   // ---- session_batches.cpp
   struct batch_work;
   void dispatch_batch(const request_ptr& request, const pool_policy& pool, std::string_view key, std::string_view body);
+  bool put_run(const request_ptr& request, const std::shared_ptr<batch_work>& work, const pool_policy& pool,
+               const std::vector<store_protocol::batch_item>& items);
+  void note_run(batch_work& work, const std::vector<store::committed_value>& done, const std::vector<std::uint64_t>& sizes);
+  bool get_run(const request_ptr& request, const std::shared_ptr<batch_work>& work,
+               const std::vector<store_protocol::batch_item>& items);
+  store::get_options batch_get_options(const pending_request& request) const;
+  static bool take_room(batch_work& work, std::size_t number, std::uint64_t wanted);
   void batch_item_done(const request_ptr& request, const std::shared_ptr<batch_work>& work);
   void batch_put(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
                  const store_protocol::batch_item& one);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many keys in one frame: each item runs as the request of its kind would, with its own rights of the cluster, its own
 // number against repetition, and its own outcome. Also erasing all keys that begin alike.
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <optional>
 
+#include "arch/crc32c.hpp"
 #include "base/text.hpp"
 #include "store/protocol/batch.hpp"
 #include "store/server/batch_work.hpp"
@@ -17,6 +19,13 @@ using store_protocol::batch_item;
 using store_protocol::batch_outcome;
 using store_protocol::opcode;
 namespace flag = store_protocol::flag;
+
+const failure kNoRoomInAnswer{EMSGSIZE, "the value does not fit the answer: get it by itself"};
+
+void note_found(batch_outcome& reported, const store::value_info& info) {
+  reported.version = info.version, reported.crc = info.crc32c, reported.user_flags = info.user_flags;
+  reported.value_bytes = info.length_bytes, reported.reached = info.level;
+}
 
 bool changes(opcode op) { return op == opcode::batch_put || op == opcode::batch_erase || op == opcode::erase_prefix; }
 
@@ -46,6 +55,8 @@ void session::dispatch_batch(const request_ptr& request, const pool_policy& pool
   const auto work = std::make_shared<batch_work>(items->size());
   work->room = static_cast<std::int64_t>(
       std::min<std::uint64_t>(request->head.value_bytes, store_protocol::kMaxBodyBytes - batch_work::kOtherBytes));
+  if (op == opcode::batch_get && get_run(request, work, *items)) return;
+  if (op == opcode::batch_put && put_run(request, work, pool, *items)) return;
   for (std::size_t i = 0; i < items->size(); ++i) {
     const batch_item& one = (*items)[i];
     if (const status admitted = parts_.values.admits(request->head.pool_id, one.key, writes); !admitted) {
@@ -61,10 +72,161 @@ void session::dispatch_batch(const request_ptr& request, const pool_policy& pool
   }
 }
 
+// ---- By one call of the engine for all values (engine/runs.hpp) ----------------------------------------------------------
+
+// The values of one frame lie in memory at once: what finds no room beside its neighbours goes as the others do without
+// runs. False: nothing has been done, and the items go one by one.
+bool session::put_run(const request_ptr& request, const std::shared_ptr<batch_work>& work, const pool_policy& pool,
+                      const std::vector<batch_item>& items) {
+  store::run_options options;
+  options.put = put_options_of(request->fields, 0);
+  options.take_crc = true;
+  const auto level = options.put.level == store::durability::pool_default ? pool.level : options.put.level;
+  const auto id = request->head.pool_id;
+  // (What goes to the disk has a commit of its own each: a run would spare it little.)
+  if (level != store::durability::volatile_ || !parts_.values.has_runs(id)) return false;
+  std::vector<store::run_put> puts;
+  std::vector<std::string_view> keys;
+  std::uint64_t bytes = 0;
+  puts.reserve(items.size()), keys.reserve(items.size());
+  for (const batch_item& one : items) {
+    puts.push_back({one.key, one.value.size(), parts_.values.admits(id, one.key, true).ok()});
+    keys.push_back(one.key);
+    if (!puts.back().is_wanted) return false;
+    bytes += one.value.size();
+  }
+  // Where a quota ends in the middle, the earlier items have what it leaves: a run has another order.
+  if (!parts_.engine.fits_quotas(id, options.put.owner, items.size(), bytes)) return false;
+  store::begin_options begin;
+  begin.level = options.put.level;
+  begin.checks_quotas = false;
+  auto given = parts_.engine.begin_run(engine_session_, id, puts, begin);
+  if (!given) return false;
+  const bool has_room =
+      std::none_of(given->values.begin(), given->values.end(), [](const auto& one) { return one.refusal.code == ENOSPC; });
+  if (!has_room) {
+    if (given->first != 0) (void)parts_.engine.abort_run(engine_session_, given->first);
+    return false;
+  }
+  std::vector<store::run_commit> commits(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    store::run_commit& mine = commits[i];
+    mine.is_wanted = given->values[i].is_granted();
+    if (!mine.is_wanted) work->fail(i, given->values[i].refusal);
+    const store::put_options one = options_of_item({}, items[i], 0);
+    mine.precondition = one.precondition, mine.expected_version = one.expected_version;
+    mine.user_flags = one.user_flags, mine.ttl_ms = one.ttl_ms;
+    mine.request_group = parts_.values.request_group(id, items[i].key);
+    const char* next = items[i].value.data();
+    for (const store::segment& piece : given->values[i].segments) {
+      mine.crc32c = arch::crc32c_copy(parts_.engine.arena().base + piece.offset_bytes, next, piece.size_bytes, mine.crc32c);
+      next += piece.size_bytes;
+    }
+  }
+  work->left = 1;
+  if (given->first == 0) {
+    batch_item_done(request, work);
+    return true;
+  }
+  std::vector<std::uint64_t> sizes;
+  sizes.reserve(items.size());
+  for (const batch_item& one : items) sizes.push_back(one.value.size());
+  parts_.values.commit_run(
+      engine_session_, given->first, id, keys, commits, options,
+      [me = shared_from_this(), request, work, sizes = std::move(sizes)](const std::vector<store::committed_value>& done) {
+        me->note_run(*work, done, sizes);
+        me->batch_item_done(request, work);
+      });
+  return true;
+}
+
+// `done` says nothing of those that failed before. On any thread.
+void session::note_run(batch_work& work, const std::vector<store::committed_value>& done,
+                       const std::vector<std::uint64_t>& sizes) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < done.size(); ++i) {
+    batch_outcome& reported = work.outcomes[i].reported;
+    if (reported.status != 0) continue;
+    if (!done[i].is_done()) {
+      work.fail(i, done[i].refusal);
+      continue;
+    }
+    const store::put_result& put = done[i].done;
+    reported.version = put.version, reported.crc = put.crc32c, reported.reached = put.reached;
+    reported.value_bytes = sizes[i], reported.repeated = put.repeated;
+    bytes += sizes[i];
+  }
+  parts_.counters.bytes(wire_->other().way, true, bytes);
+}
+
+// What lies in memory goes from there into the answer; the rest is looked up one by one, and may come from the disk. False:
+// nothing has been done.
+bool session::get_run(const request_ptr& request, const std::shared_ptr<batch_work>& work,
+                      const std::vector<batch_item>& items) {
+  const auto pool = request->head.pool_id;
+  std::vector<std::string_view> keys;
+  keys.reserve(items.size());
+  for (const batch_item& one : items) keys.push_back(one.key);
+  auto run = parts_.values.pin_run(engine_session_, pool, keys, batch_get_options(*request));
+  if (!run) return false;
+  std::vector<std::size_t> missing;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    auto& found = run->values[i];
+    auto& outcome = work->outcomes[i];
+    if (const status admitted = parts_.values.admits(pool, items[i].key, false); !admitted) {
+      work->fail(i, admitted.error());
+    } else if (found.refusal.code != 0) {
+      work->fail(i, found.refusal);
+    } else if (!found.is_pinned) {
+      missing.push_back(i);
+    } else {
+      note_found(outcome.reported, found.info);
+      if (!take_room(*work, i, items[i].room)) continue;
+      outcome.bytes = std::min(items[i].room, found.info.length_bytes);
+      outcome.pieces = std::move(found.segments);
+      bytes += outcome.bytes;
+    }
+  }
+  parts_.counters.bytes(wire_->other().way, false, bytes);
+  const std::byte* base = parts_.engine.arena().base;
+  if (missing.empty()) {
+    answer(request, status{}, {}, work->body(base));
+  } else {
+    for (auto& one : work->outcomes) one.copy_pieces(base);
+  }
+  if (run->first != 0) (void)parts_.engine.unpin_run(engine_session_, run->first);
+  work->left = missing.size();
+  for (const std::size_t i : missing) batch_read(request, work, i, items[i]);
+  return true;
+}
+
+store::get_options session::batch_get_options(const pending_request& request) const {
+  store::get_options options;
+  options.verify = (request.head.flags & flag::verify) != 0;
+  options.or_reader = true;
+  options.past_memory = !may_hold(0).ok();
+  return options;
+}
+
+// Of the answer, for a value that was found. False: the item has failed.
+bool session::take_room(batch_work& work, std::size_t number, std::uint64_t wanted) {
+  const std::uint64_t bytes = std::min(wanted, work.outcomes[number].reported.value_bytes);
+  const auto taken = static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, store_protocol::kMaxBodyBytes));
+  if (work.room.fetch_sub(taken) >= taken) return true;
+  work.room.fetch_add(taken);
+  work.fail(number, kNoRoomInAnswer);
+  return false;
+}
+
+// ---- One by one ----------------------------------------------------------------------------------------------------------
+
 // On any thread.
 void session::batch_item_done(const request_ptr& request, const std::shared_ptr<batch_work>& work) {
   if (work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  run_on_home_thread([me = shared_from_this(), request, work] { me->answer(request, status{}, {}, work->body()); });
+  run_on_home_thread([me = shared_from_this(), request, work] {
+    me->answer(request, status{}, {}, work->body(me->parts_.engine.arena().base));
+  });
 }
 
 store::put_options options_of_item(const store::put_options& frame, const batch_item& one, std::size_t number) {
@@ -122,38 +284,25 @@ void session::batch_erase(const request_ptr& request, const std::shared_ptr<batc
 // The value's bytes are copied at once and its pin goes again, so that a batch holds no memory of the arena.
 void session::batch_read(const request_ptr& request, const std::shared_ptr<batch_work>& work, std::size_t number,
                          const batch_item& one) {
-  const auto note = [](batch_outcome& reported, const store::value_info& info) {
-    reported.version = info.version, reported.crc = info.crc32c, reported.user_flags = info.user_flags;
-    reported.value_bytes = info.length_bytes, reported.reached = info.level;
-  };
   const auto pool = request->head.pool_id;
   if (request->head.op == opcode::batch_exists) {
     return parts_.values.stat_async(pool, one.key, [=, me = shared_from_this()](result<store::value_info> found) {
-      if (found) note(work->outcomes[number].reported, *found);
+      if (found) note_found(work->outcomes[number].reported, *found);
       else work->fail(number, found.error());
       me->batch_item_done(request, work);
     });
   }
-  store::get_options options;
-  options.verify = (request->head.flags & flag::verify) != 0;
-  options.or_reader = true;
-  options.past_memory = !may_hold(0).ok();
-  parts_.values.lookup_async(engine_session_, pool, one.key, options,
+  parts_.values.lookup_async(engine_session_, pool, one.key, batch_get_options(*request),
                              [=, me = shared_from_this(), wanted = one.room](result<store::pinned_value> found) {
                                if (!found) {
                                  work->fail(number, found.error());
                                  return me->batch_item_done(request, work);
                                }
                                auto& outcome = work->outcomes[number];
-                               note(outcome.reported, found->info);
+                               note_found(outcome.reported, found->info);
                                const std::uint64_t bytes = std::min(wanted, found->info.length_bytes);
-                               const auto taken =
-                                   static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, store_protocol::kMaxBodyBytes));
-                               const bool fits = work->room.fetch_sub(taken) >= taken;
-                               if (!fits) work->room.fetch_add(taken);
-                               if (!fits || found->reader)
-                                 work->fail(number, {EMSGSIZE, "the value does not fit the answer: get it by itself"});
-                               if (fits && !found->reader) me->append_pinned(*found, bytes, outcome.value);
+                               if (found->reader) work->fail(number, kNoRoomInAnswer);
+                               else if (take_room(*work, number, wanted)) me->append_pinned(*found, bytes, outcome.value);
                                if (found->pin != 0) (void)me->parts_.engine.unpin(me->engine_session_, found->pin);
                                me->parts_.counters.bytes(me->wire_->other().way, false, outcome.value.size());
                                me->batch_item_done(request, work);

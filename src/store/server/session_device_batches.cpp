@@ -131,7 +131,7 @@ void session::put_device_batch(const device_batch_ptr& one) {
     const batch_item& item = one->items[i];
     const status admitted = parts_.values.admits(pool, item.key, true);
     if (!admitted) one->fail(i, admitted.error());
-    puts.push_back({item.key, item.room, admitted.ok()});
+    puts.push_back({item.key, item.room, admitted.ok(), static_cast<store::condition>(item.only.kind), item.only.version});
   }
   store::begin_options options;
   options.owner = owner_of(one->request->fields);
@@ -241,7 +241,7 @@ void session::device_batch_committed(const device_batch_ptr& one, const std::vec
   }
   parts_.counters.bytes(path::gpu_direct, true, stored_bytes);
   let_hold_go(std::exchange(one->held_bytes, 0));
-  answer(one->request, status{}, {}, one->work->body());
+  answer(one->request, status{}, {}, one->work->body(parts_.engine.arena().base));
 }
 
 // On several threads, then commits.
@@ -387,7 +387,7 @@ void session::end_device_batch(const device_batch_ptr& one) {
   let_hold_go(std::exchange(one->held_bytes, 0));
   if (!one->outcome) return refuse_device(one->request, one->outcome.error());
   parts_.counters.bytes(path::gpu_direct, false, moved);
-  answer(one->request, status{}, {}, one->work->body());
+  answer(one->request, status{}, {}, one->work->body(parts_.engine.arena().base));
 }
 
 }  // namespace pl::store_server

@@ -242,6 +242,10 @@ result<store::grant> session::begin(const pending_request& request, std::string_
   if (auto may = may_hold(length); !may) return may.error();
   if (!request.fields.copy) options.owner = owner_of(request.fields);  // a copy has been admitted elsewhere
   options.request = request_of(request.fields);
+  if (request.fields.only) {
+    options.precondition = static_cast<store::condition>(request.fields.only->kind);
+    options.expected_version = request.fields.only->version;
+  }
   return parts_.engine.begin_put(engine_session_, pool, key, length, options);
 }
 

@@ -69,6 +69,32 @@ class Owners : public StoreTest {
   std::atomic<bool> is_apart_{false};
 };
 
+// What other stores say beside what is here: also of owners that come later, and for a batch.
+TEST_F(Owners, WhatIsHeldElsewhereCountsForTheQuotaOfTheCluster) {
+  store_->set_quotas({{"ann", 0, 0, 1000, 5}, {"carl", 0, 0, 0, 2}});
+  ASSERT_TRUE(put(ann_, "a", 300));
+  store_->set_held_elsewhere({{"ann", 2, 600}, {"carl", 2, 10}, {"nobody here", 9, 9}});
+  const auto refused = put(ann_, "b", 101);
+  ASSERT_EQ(refused.code(), EDQUOT);
+  for (const char* part : {"ann", "900", "1000", "1001", "cluster"})
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  ASSERT_TRUE(put(ann_, "b", 100));
+  EXPECT_EQ(put(ann_, "a", 301).code(), EDQUOT);
+  EXPECT_TRUE(put(ann_, "a", 200)) << "less than before";
+  ASSERT_TRUE(put(ann_, "c", 1, durability::volatile_));
+  EXPECT_EQ(put(ann_, "d", 1, durability::volatile_).code(), EDQUOT) << "its sixth key";
+  EXPECT_EQ(put(store_->need_owner("carl"), "e", 1).code(), EDQUOT);
+  EXPECT_TRUE(put(bob_, "f", 5000));
+  const auto list = store_->list_owners();
+  EXPECT_EQ(list[0].elsewhere_keys, 2u);
+  EXPECT_EQ(list[0].elsewhere_bytes, 600u);
+  EXPECT_EQ(list[0].quota.cluster_bytes, 1000u);
+  store_->set_held_elsewhere({});
+  EXPECT_TRUE(put(ann_, "d", 1));
+  EXPECT_TRUE(put(ann_, "a", 600));
+  EXPECT_EQ(put(ann_, "a", 900).code(), EDQUOT) << "the limit holds for one store alone, too";
+}
+
 TEST_F(Owners, AQuotaNamesOwnerLimitAndWhatItHolds) {
   store_->set_quotas({{"ann", 1000, 0}, {"bob", 0, 2}});
   ASSERT_TRUE(put(ann_, "a", 700));

@@ -295,8 +295,15 @@ TEST(store_quotas, LinesSayWhoAndHowMuch) {
   EXPECT_EQ(list[1].keys, 5000u);
   EXPECT_EQ(list[2].name, "cert:x://a=b");
   EXPECT_EQ(list[3].bytes + list[3].keys, 0u);
-  for (const char* bad :
-       {"", "bytes=1", "alice bytes=1", "uid:1 bytes=", "uid:1 bytes=-1", "uid:1 keys=1.5", "uid:1 keys=x"}) {
+  const auto of_cluster = store_server::parse_quotas({"uid:7 keys=3 cluster-bytes=2K cluster-keys=1k"});
+  ASSERT_TRUE(of_cluster) << of_cluster.error().message;
+  EXPECT_EQ((*of_cluster)[0].name, "uid:7");
+  EXPECT_EQ((*of_cluster)[0].keys, 3u);
+  EXPECT_EQ((*of_cluster)[0].bytes, 0u);
+  EXPECT_EQ((*of_cluster)[0].cluster_bytes, 2048u);
+  EXPECT_EQ((*of_cluster)[0].cluster_keys, 1000u);
+  for (const char* bad : {"", "bytes=1", "alice bytes=1", "uid:1 bytes=", "uid:1 bytes=-1", "uid:1 keys=1.5", "uid:1 keys=x",
+                          "uid:1 cluster-keys="}) {
     const auto refused = store_server::parse_quotas({bad});
     ASSERT_EQ(refused.code(), EINVAL) << bad;
     EXPECT_NE(refused.error().message.find("uid:1000 bytes=10G keys=1M"), std::string::npos);
