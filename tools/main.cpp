@@ -15,6 +15,7 @@
 #include "base/env.hpp"
 #include "measure/machine.hpp"
 #include "tools/common/command_facts.hpp"
+#include "tools/common/standard_descriptors.hpp"
 #include "tools/common/subcommand.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/p2p/command_line.hpp"
@@ -229,6 +230,7 @@ int dispatch(int argc, char** argv) {
 }  // namespace pl::tools
 
 int main(int argc, char** argv) {
+  if (!pl::tools::fill_standard_descriptors()) return pl::tools::kExitFailed;  // nobody could read why
   // A file that may not grow (ulimit -f) is an error with a reason (EFBIG), and ends neither this program nor a store.
   std::signal(SIGXFSZ, SIG_IGN);
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.

@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c000a;
+constexpr std::uint32_t kProtocol = 0x504c000b;
 
 enum class frame_kind : std::uint8_t {
   eager,        // a message with its data

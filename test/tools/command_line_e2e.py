@@ -234,6 +234,23 @@ def full_disks():
             check(done.returncode == 1 and missing in done.stderr, words, done.returncode, done.stderr[-500:])
 
 
+def closed_descriptors():
+    """Standard input, output and error that are closed get no file of a command, and a closed output is an error as a full one is."""
+    def without(*places):
+        def close():
+            for place in places:
+                os.close(place)
+        return close
+    for words in (["info"], ["copybw"], ["p2p", "latency"], ["store", "perf"]):
+        line = [os.path.join(OUT, "peerlane"), *words, *QUICK.get(" ".join(words), [])]
+        for places in ((0,), (1,), (2,), (0, 1, 2)):
+            done = subprocess.run(line, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False,
+                                  preexec_fn=without(*places))
+            check(done.returncode == (1 if 1 in places else 0), words, places, done.returncode, done.stderr[-500:])
+            if places == (1,):
+                check("standard output cannot be written" in done.stderr, words, done.stderr[-500:])
+
+
 def gpu_numbers():
     """A GPU that is not there is named by every command that takes its number, at once."""
     asked = 0

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "messaging/bootstrap/bootstrap.hpp"
-#include "messaging/transport/close_on_exec.hpp"
+#include "os/close_on_exec.hpp"
 #include "messaging/wire_frame.hpp"
 #include "ucx/ucx_table.hpp"
 
