@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -249,6 +250,17 @@ def closed_descriptors():
             check(done.returncode == (1 if 1 in places else 0), words, places, done.returncode, done.stderr[-500:])
             if places == (1,):
                 check("standard output cannot be written" in done.stderr, words, done.stderr[-500:])
+
+
+def inherited_signals():
+    """Signals that the caller has blocked, or children that it ignores, make no command wait for its helpers for ever."""
+    def block_all():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP])
+    for prepare in (block_all, lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)):
+        for words in (["store", "perf"], ["soak"], ["p2p", "latency"]):
+            done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *QUICK[" ".join(words)]], env=environment(), stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=140, check=False, preexec_fn=prepare)
+            check(done.returncode == 0, words, done.returncode, done.stderr[-500:])
 
 
 def gpu_numbers():
