@@ -23,14 +23,14 @@ TEST(attended_time, one_pause_passes_no_limit) {
 TEST(attended_time, a_limit_is_reached_by_looks_and_not_before) {
   const auto begin = std::chrono::steady_clock::now();
   attended_time waited;
-  int looks = 0;
-  for (; !waited.has_reached(80ms); ++looks) {
+  int checks = 0;
+  for (; !waited.has_reached(80ms); ++checks) {
     ASSERT_LE(waited.next_look(80ms), 10ms);
-    ASSERT_LT(looks, 1000);
+    ASSERT_LT(checks, 1000);
     std::this_thread::sleep_for(waited.next_look(80ms));
   }
   EXPECT_GE(std::chrono::steady_clock::now() - begin, 80ms);
-  EXPECT_GE(looks, 4);
+  EXPECT_GE(checks, 4);
   EXPECT_TRUE(attended_time().has_reached(0ms));
 }
 

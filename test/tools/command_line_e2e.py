@@ -263,6 +263,36 @@ def inherited_signals():
             check(done.returncode == 0, words, done.returncode, done.stderr[-500:])
 
 
+NO_THREAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+static atomic_int made;
+int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*body)(void*), void* value) {
+  int (*real)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return atomic_fetch_add(&made, 1) >= atoi(getenv("THREADS")) ? EAGAIN : real(thread, how, body, value);
+}
+"""
+
+
+def scarce_threads():
+    """Each process gets k threads and no more: a reason and no signal, for every k, in the store's index and the simulated GPU, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = os.path.join(folder, "no_thread.so")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-xc", "-", "-o", library, "-ldl"], input=NO_THREAD, text=True, check=True)
+        for words in (["store", "perf", "--elements", "10"], ["copybw", "-s", "64K", "-w", "1", "-r", "1"], ["pplat", "-t", "20"]):
+            codes = []
+            for count in (0, 1, 2, 3, 5, 6, 7, 10, 15, 40):
+                done = run(*words, LD_PRELOAD=library, THREADS=str(count))
+                check(done.returncode in (0, 1) and "terminate" not in done.stderr and "signal" not in done.stderr, words, count,
+                      done.returncode, done.stderr[-800:])
+                codes.append(done.returncode)
+            check(codes[-1] == 0, words, codes)
+
+
 def gpu_numbers():
     """A GPU that is not there is named by every command that takes its number, at once."""
     asked = 0
