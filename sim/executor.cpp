@@ -2,6 +2,7 @@
 // A device's multiprocessors: up to kMultiprocessors threads, started when there are blocks, gone when idle for a while.
 #include <chrono>
 #include <deque>
+#include <system_error>
 
 #include "sim/launch.hpp"
 
@@ -24,11 +25,11 @@ executor& executor_of(int ordinal) {
   return (*all)[static_cast<std::size_t>(ordinal)];
 }
 
-void work_loop(executor& self) {
+void work_loop(executor& self, std::chrono::milliseconds linger) {
   std::unique_lock lock(self.mutex);
   for (;;) {
     ++self.idle;
-    const bool has_work = self.changed.wait_for(lock, kLinger, [&] { return !self.queue.empty(); });
+    const bool has_work = self.changed.wait_for(lock, linger, [&] { return !self.queue.empty(); });
     --self.idle;
     if (!has_work) {
       --self.threads;
@@ -58,6 +59,7 @@ void execute_launch(const std::shared_ptr<const launch>& work) {
   started->work = work;
   started->stores = current_writer();
   order_stores();
+  bool has_thread = true;
   {
     const std::lock_guard lock(pool.mutex);
     pool.queue.push_back(started);
@@ -66,10 +68,15 @@ void execute_launch(const std::shared_ptr<const launch>& work) {
     for (int i = 0; i < pool.idle && wanted > static_cast<std::uint64_t>(i); ++i) pool.changed.notify_one();
     // An idle thread may already have been promised to an earlier launch, whose kernel may wait for this one.
     pool.pending_blocks += wanted;
-    for (int i = pool.idle; pool.pending_blocks > static_cast<std::uint64_t>(i) && pool.threads < kMultiprocessors;
-         ++i, ++pool.threads)
-      start_thread([&pool] { work_loop(pool); });
+    try {
+      for (int i = pool.idle; pool.pending_blocks > static_cast<std::uint64_t>(i) && pool.threads < kMultiprocessors;
+           ++i, ++pool.threads)
+        start_thread([&pool] { work_loop(pool, kLinger); });
+    } catch (const std::system_error&) { work->fate->fail(code::out_of_memory); }
+    has_thread = pool.threads != 0;
+    if (!has_thread) ++pool.threads;
   }
+  if (!has_thread) work_loop(pool, {});
   std::unique_lock lock(started->mutex);
   started->changed.wait(lock, [&] { return started->finished_blocks == work->block_count(); });
 }

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "sim/stream.hpp"
@@ -67,8 +68,10 @@ void make_known(const std::shared_ptr<store_buffer>& buffer) {
   auto& all = buffers();
   const std::lock_guard lock(all.mutex);
   all.known.push_back(buffer);
-  if (!all.has_drainer) start_thread(&drain_in_the_background);
-  all.has_drainer = true;
+  try {
+    if (!all.has_drainer) start_thread(&drain_in_the_background);
+    all.has_drainer = true;
+  } catch (const std::system_error&) {}  // whoever waits for a stream drains its stores, and the next buffer tries again
   all.changed.notify_all();
 }
 

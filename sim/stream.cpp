@@ -2,6 +2,7 @@
 #include "sim/stream.hpp"
 
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "os/blocked_signals.hpp"
@@ -48,6 +49,7 @@ void stream::run_claimed(const action& work) {
 void stream::wait(ticket position) {
   {
     std::unique_lock lock(mutex_);
+    run_without_worker(lock);
     changed_.wait(lock, [&] { return completed_ >= position; });
   }
   if (stores_are_delayed()) stores_->drain();
@@ -77,12 +79,16 @@ bool stream::has_room(std::uint64_t depth) {
 
 void stream::wait_for_room(std::uint64_t depth) {
   std::unique_lock lock(mutex_);
+  run_without_worker(lock);
   changed_.wait(lock, [&] { return submitted_ - completed_ < depth; });
 }
 
+// Without a thread the GPU has failed: the next calls tell, and whoever waits for the stream carries out what is in it.
 void stream::start_worker_locked() {
-  has_worker_ = true;
-  start_thread([self = shared_from_this()] { self->work_loop(); });
+  try {
+    start_thread([self = shared_from_this()] { self->work_loop(); });
+    has_worker_ = true;
+  } catch (const std::system_error&) { fate_->fail(code::out_of_memory); }
 }
 
 // Leaves when the queue stays empty for a while; the next submission starts a new worker. So a destroyed stream finishes
@@ -94,22 +100,27 @@ void stream::work_loop() {
       has_worker_ = false;
       return;
     }
-    if (is_running_) {  // a claiming thread got in first
-      changed_.wait(lock);
-      continue;
-    }
-    is_running_ = true;
-    {
-      operation next = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      execute(next);
-    }  // what the operation held is released before its completion shows
-    lock.lock();
-    is_running_ = false;
-    ++completed_;
-    changed_.notify_all();
+    if (is_running_) changed_.wait(lock);  // a claiming thread got in first
+    else run_first(lock);
   }
+}
+
+void stream::run_without_worker(std::unique_lock<std::mutex>& lock) {
+  while (!has_worker_ && !is_running_ && !queue_.empty()) run_first(lock);
+}
+
+void stream::run_first(std::unique_lock<std::mutex>& lock) {
+  is_running_ = true;
+  {
+    operation next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    execute(next);
+  }  // what the operation held is released before its completion shows
+  lock.lock();
+  is_running_ = false;
+  ++completed_;
+  changed_.notify_all();
 }
 
 void stream::execute(operation& next) {

@@ -85,6 +85,8 @@ class stream : public std::enable_shared_from_this<stream> {
   };
 
   void start_worker_locked();
+  void run_without_worker(std::unique_lock<std::mutex>& lock);
+  void run_first(std::unique_lock<std::mutex>& lock);
   void work_loop();
   void execute(operation& next);
 

@@ -22,10 +22,13 @@ handle_table<user_object, user_object_t, 12>& user_objects() {
 void give_back(const std::shared_ptr<user_object>& object, unsigned count) {
   if (object->references.fetch_sub(count, std::memory_order_acq_rel) != count) return;
   user_objects().remove(object->handle);
-  start_thread([object] {
+  const auto destroy = [object] {
     const host_function_scope scope;
     object->destroy(object->data);
-  });
+  };
+  try {
+    start_thread(destroy);
+  } catch (const std::system_error&) { destroy(); }
 }
 
 }  // namespace

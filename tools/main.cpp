@@ -15,6 +15,7 @@
 #include "base/env.hpp"
 #include "measure/machine.hpp"
 #include "tools/common/command_facts.hpp"
+#include "tools/common/standard_descriptors.hpp"
 #include "tools/common/subcommand.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/p2p/command_line.hpp"
@@ -181,6 +182,17 @@ void check_variables() {
   setenv("PEERLANE_NAMES_CHECKED", "1", 1);
 }
 
+// Signals that are ignored or blocked stay so in the programs that a process starts. With SIGCHLD ignored nobody could wait
+// for helpers, and with SIGTERM blocked nobody could end them.
+void set_up_signals() {
+  std::signal(SIGCHLD, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // A file that may not grow (ulimit -f) is an error with a reason (EFBIG), and ends neither this program nor a store.
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
 int refuse_command(const std::string& word) {
   std::vector<std::string> names = {"help"};
   for (const auto& one : kCommands) names.emplace_back(one.name);
@@ -229,8 +241,8 @@ int dispatch(int argc, char** argv) {
 }  // namespace pl::tools
 
 int main(int argc, char** argv) {
-  // A file that may not grow (ulimit -f) is an error with a reason (EFBIG), and ends neither this program nor a store.
-  std::signal(SIGXFSZ, SIG_IGN);
+  if (!pl::tools::fill_standard_descriptors()) return pl::tools::kExitFailed;  // nobody could read why
+  pl::tools::set_up_signals();
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   pl::tools::check_variables();

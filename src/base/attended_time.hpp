@@ -13,21 +13,29 @@
 
 namespace pl {
 
-// Of a loop that looks at least once per second. The time between two looks counts as kMaxStepNs at most.
+// Of a loop that looks every `between_looks(limit)` at least. The time between two looks counts as twice that at most: 2 s,
+// and a quarter of a limit below 8 s.
 class attended_time {
  public:
-  static constexpr std::uint64_t kMaxStepNs = 2'000'000'000;
+  static constexpr std::chrono::milliseconds between_looks(std::chrono::milliseconds limit) noexcept {
+    using std::chrono::milliseconds;
+    return std::clamp(limit / 8, milliseconds(1), milliseconds(1000));
+  }
 
-  // To be called once per second at least.
-  std::uint64_t measure() noexcept {
+  std::uint64_t measure(std::chrono::milliseconds limit) noexcept {
     const auto now = monotonic_ns();
-    passed_ns_ += std::min(now - looked_ns_, kMaxStepNs);
+    const auto max_step_ns = static_cast<std::uint64_t>(between_looks(limit).count()) * 2'000'000;
+    passed_ns_ += std::min(now - looked_ns_, max_step_ns);
     looked_ns_ = now;
     return passed_ns_;
   }
   bool has_reached(std::chrono::milliseconds limit) noexcept {
-    measure();
+    measure(limit);
     return passed_ms() >= limit;
+  }
+  // How long a loop may sleep before its next look.
+  std::chrono::milliseconds next_look(std::chrono::milliseconds limit) const noexcept {
+    return std::min(between_looks(limit), limit - std::min(limit, passed_ms()) + std::chrono::milliseconds(1));
   }
   // Until the last look.
   std::chrono::milliseconds passed_ms() const noexcept { return std::chrono::milliseconds(passed_ns_ / 1'000'000u); }

@@ -37,12 +37,14 @@ constexpr int kPollsAtOnce = 16;  // in one hold of the lock
 class backoff {
  public:
   void pause() noexcept {
-    constexpr unsigned kHot = 30;
-    if (++rounds_ < kHot) arch::relax();
-    else sched_yield();
+    ++rounds_;
+    if (is_yielding()) sched_yield();
+    else arch::relax();
   }
+  bool is_yielding() const noexcept { return rounds_ >= kHot; }
 
  private:
+  static constexpr unsigned kHot = 30;
   unsigned rounds_ = 0;
 };
 
@@ -72,20 +74,20 @@ status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bo
     }
     // Checked even while other messages keep moving.
     ++polls;
-    if (waited && polls % kLooksBetweenClocks == 1 && waited->has_reached(limit)) return not_within(limit);
+    if (waited && (polls % kLooksBetweenClocks == 1 || idle.is_yielding()) && waited->has_reached(limit))
+      return not_within(limit);
     if (!has_moved) idle.pause();
   }
 }
 
 template <class Done>
 status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, std::optional<attended_time>& waited) {
-  constexpr std::chrono::milliseconds kLook{1000};
   std::unique_lock lock(mutex_);
   for (;;) {
     if (std::optional<status> ended = done()) return *std::move(ended);
     if (waited && waited->has_reached(limit)) return not_within(limit);
     std::optional<std::chrono::steady_clock::time_point> wake_up;
-    if (waited) wake_up = std::chrono::steady_clock::now() + std::min(limit - waited->passed_ms(), kLook);
+    if (waited) wake_up = std::chrono::steady_clock::now() + waited->next_look(limit);
     context_.wake.wait(lock, wake_up);
   }
 }

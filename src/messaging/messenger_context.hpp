@@ -58,8 +58,11 @@ struct peer_state {
   bool has_light_barrier = false;
   bool is_rung_in_vain = false;  // it sleeps, and could not be woken yet
   std::deque<packet*> unsent;    // for which the queue has no room yet
-  // Credit: what a peer's messages cost here before a receive takes them is bounded by their sender.
+  // Credit: what a peer's messages cost here before a receive takes them is bounded by their sender, which knows the limit
+  // of each receiver (`cost_limit`: that peer's). Here `held_cost` is compared with it, since the sender may be no honest
+  // one.
   std::uint64_t sent_cost = 0, granted_cost = 0, taken_cost = 0, reported_cost = 0;
+  std::uint64_t cost_limit = 0, held_cost = 0;
   intrusive_list<operation, &operation::in_queue> waiting_sends;
 
   // Counters that change whenever the peer shows a sign of life.

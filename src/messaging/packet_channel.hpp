@@ -114,6 +114,8 @@ class packet_channel final : public network::listener {
   remote_data take_arriving() { return std::move(arriving_); }
   // Takes what a lost peer had sent whole.
   void drain(peer_state& source);
+  // The peer breaks the rules: it counts as lost from the next round of progress on.
+  void report_lost(const peer_state& source, std::string reason) { watch_.report(source.rank, std::move(reason)); }
   // Ends everything that was to be sent to a lost peer.
   void close(peer_state& destination);
 

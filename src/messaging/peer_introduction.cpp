@@ -27,6 +27,7 @@ status introducer::prepare(const bootstrap& group) {
   mine_.node = node_identity::current();
   mine_.wants_calibration = context_.options.calibrate ? 1 : 0;
   mine_.is_elastic = group.stays_open() ? 1 : 0;
+  mine_.unexpected_bytes = context_.limits.unexpected_bytes;
   if (context_.options.path != messenger_options::path_t::automatic) return {};
   auto queues = channel_.make_queues();
   if (!queues) return std::move(queues).error();
@@ -73,6 +74,7 @@ result<std::vector<introduction>> introducer::gather(bootstrap& group) {
 // Opens the queues to a process of the node whose memory can be reached. Else it counts as remote.
 status introducer::open_queues(peer_state& remote, const introduction& received) {
   remote.pid = received.node.pid;
+  remote.cost_limit = std::max<std::uint64_t>(received.unexpected_bytes, thresholds::kMinUnexpected);
   if (remote.rank == context_.rank || !received.node.is_same_node(mine_.node)) return {};
   auto opened = channel_.open_queues(remote, received.send_queues);
   if (!opened) return std::move(opened).error();

@@ -27,7 +27,8 @@ struct introduction {
   std::uint8_t wants_calibration = 0;
   std::uint8_t rails = 0;
   std::uint8_t is_elastic = 0;
-  port_list ports{};  // of UCX
+  port_list ports{};                   // of UCX
+  std::uint64_t unexpected_bytes = 0;  // what each peer may have sent to this process without a receive for it
 };
 
 class introducer {

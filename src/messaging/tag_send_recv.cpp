@@ -20,6 +20,15 @@ constexpr std::uint64_t cost_of(bool is_eager, bool is_remote, std::uint64_t byt
   return kCostOfMessage + (is_eager ? bytes : is_remote ? kCostOfRendezvous : 0);
 }
 
+void give_back_cost(peer_state& source, const operation& unexpected) noexcept {
+  source.taken_cost += unexpected.cost;
+  source.held_cost -= unexpected.cost;
+}
+
+bool lacks_credit(const peer_state& destination, std::uint64_t cost) noexcept {
+  return destination.sent_cost - destination.granted_cost + cost > destination.cost_limit;
+}
+
 int read_message(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
   auto& op = *static_cast<operation*>(outgoing.owner);
   const auto done = op.context->buffers.read(op.range, offset, destination, bytes, op.context->touch_of(op.range));
@@ -56,9 +65,7 @@ bool tagged_messages::send_at_once(int destination_rank, const buffer& data, std
     return false;
   auto& destination = context_.peer(destination_rank);
   const auto cost = cost_of(true, false, data.bytes);
-  if (destination.is_dead || !destination.waiting_sends.is_empty() ||
-      destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes)
-    return false;
+  if (destination.is_dead || !destination.waiting_sends.is_empty() || lacks_credit(destination, cost)) return false;
   if (!channel_.send_at_once(destination, tag, space, copy::host_pointer(data.address), data.bytes)) return false;
   destination.sent_cost += cost;
   ++context_.counts.eager;
@@ -74,8 +81,7 @@ void tagged_messages::start_send(operation& op) {
   const bool has_turn = op.state == operation_state::queued;
   // The few of ranks that come back do not wait until the program receives others.
   const bool is_reserved = op.space == tag_space::collective && op.tag >= kReservedTags;
-  if (!is_reserved && ((!has_turn && !destination.waiting_sends.is_empty()) ||
-                       destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes)) {
+  if (!is_reserved && ((!has_turn && !destination.waiting_sends.is_empty()) || lacks_credit(destination, cost))) {
     if (!has_turn) ++context_.counts.waiting_sends;
     op.state = operation_state::queued;
     destination.waiting_sends.push_back(&op);
@@ -96,7 +102,7 @@ void tagged_messages::send_waiting(peer_state& destination) {
   while (operation* const first = destination.waiting_sends.first()) {
     const bool is_eager = first->bytes <= channel_.eager_limit(first->range, destination);
     const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(first->peer, first->range), first->bytes);
-    if (destination.sent_cost - destination.granted_cost + cost > context_.limits.unexpected_bytes) return;
+    if (lacks_credit(destination, cost)) return;
     destination.waiting_sends.remove(first);
     start_send(*first);
   }
@@ -215,6 +221,11 @@ void tagged_messages::on_eager(peer_state& source, std::uint64_t tag, tag_space 
 
 void tagged_messages::hold(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome,
                            std::uint64_t cost) {
+  // Twice: those of ranks that come back do not wait for credit.
+  if (source.held_cost + cost > 2 * context_.limits.unexpected_bytes)
+    return channel_.report_lost(source, format("is lost: it sends more than the %zu bytes that may wait for a receive here",
+                                               context_.limits.unexpected_bytes));
+  source.held_cost += cost;
   auto& unexpected = context_.operations.take(operation_kind::unexpected);
   unexpected.peer = source.rank;
   unexpected.space = tag_space{head.space};
@@ -234,7 +245,7 @@ void tagged_messages::hold(peer_state& source, const frame& head, const std::byt
 void tagged_messages::receive_unexpected(operation& receive, operation& unexpected) {
   receive.info = unexpected.info;
   auto& source = context_.peer(unexpected.peer);
-  source.taken_cost += unexpected.is_orphaned ? 0 : unexpected.cost;
+  if (!unexpected.is_orphaned) give_back_cost(source, unexpected);
   if (unexpected.self_send != nullptr) {
     deliver_from_self(receive, *unexpected.self_send);
   } else if (unexpected.is_rendezvous) {
@@ -343,7 +354,7 @@ void tagged_messages::on_retract(peer_state& source, const frame& head) {
 
 void tagged_messages::drop_rts(peer_state& source, operation& unexpected) {
   matcher_of(unexpected).remove_unexpected(unexpected);
-  source.taken_cost += unexpected.cost;
+  give_back_cost(source, unexpected);
   context_.counts.unexpected_bytes -= unexpected.held.size();
   context_.operations.give_back(unexpected);
 }

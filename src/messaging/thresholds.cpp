@@ -146,7 +146,7 @@ thresholds thresholds::choose(const messenger_options& wanted, const copy::cost_
   out.store_limit = wanted.gdr_receive_limit;
   if (wanted.chunk_bytes != 0) out.ring_chunk_bytes = out.network_chunk_bytes = whole_pages(wanted.chunk_bytes);
   // At least four of the largest packets: with less the sender would wait for an answer after each.
-  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, 4 * kMaxEager);
+  if (wanted.unexpected_bytes != 0) out.unexpected_bytes = std::max(wanted.unexpected_bytes, kMinUnexpected);
   return out;
 }
 

@@ -18,6 +18,7 @@ namespace pl::messaging {
 
 struct thresholds {
   static constexpr std::size_t kMaxEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
+  static constexpr std::size_t kMinUnexpected = 4 * kMaxEager;
   std::size_t eager_host = 8 << 10;
   std::size_t eager_host_network = kMaxEager;  // the same to another host: over TCP no copy costs as much as a handshake
   std::size_t eager_host_rdma = 16 << 10;  // ... to which UCX has RDMA: three packets of it cost less than its rendezvous

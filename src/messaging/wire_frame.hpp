@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c000b;
+constexpr std::uint32_t kProtocol = 0x504c000c;
 
 // `code` of put_eager and atomic: a word behind the put whose frame came before it. It acts when that has ended well.
 constexpr std::int32_t kBehindPut = 1;

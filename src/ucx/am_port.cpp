@@ -7,6 +7,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
+#include "os/close_on_exec.hpp"
 #include "ucx/lanes.hpp"
 #include "ucx/ucx_table.hpp"
 
@@ -53,6 +54,7 @@ class port final : public am_port {
     ucp_ep_h endpoint = nullptr;
     bool lost = false;
   };
+  status make_worker(const options& wanted);
   transfer& make(void* ticket, bool is_receive, std::span<const iovec> memory);
   // Memory as passed to UCX.
   struct view {
@@ -84,9 +86,17 @@ class port final : public am_port {
   std::list<transfer> under_way_, ended_;
   std::vector<std::pair<peer_id, std::string>> lost_;
   std::vector<std::pair<void*, peer_id>> closing_;
+  exec_guard guard_;
 };
 
 status port::start(const options& wanted) {
+  const auto descriptors = open_descriptors();
+  auto made = make_worker(wanted);
+  guard_.add_own(close_on_exec_since(descriptors));
+  return made;
+}
+
+status port::make_worker(const options& wanted) {
   ucp_config_t* config = nullptr;
   if (const auto rc = ucx_.ucp_config_read(nullptr, nullptr, &config); rc != UCS_OK)
     return failed(ucx_, rc, "reading its configuration");
@@ -172,7 +182,10 @@ result<am_port::peer_id> port::connect(std::string_view address) {
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&port::on_error, &made};
-  if (const auto rc = ucx_.ucp_ep_create(worker_, &params, &made.endpoint); rc != UCS_OK) {
+  const auto descriptors = open_descriptors();
+  const auto rc = ucx_.ucp_ep_create(worker_, &params, &made.endpoint);
+  close_on_exec_since(descriptors);
+  if (rc != UCS_OK) {
     peers_.erase(next_peer_);
     return failed(ucx_, rc, "connecting");
   }

@@ -11,6 +11,7 @@
 #include "base/env.hpp"
 #include "base/load_library.hpp"
 #include "base/text.hpp"
+#include "os/close_on_exec.hpp"
 
 namespace pl::ucx {
 namespace {
@@ -26,7 +27,9 @@ failure not_there(const char* reason) {
 
 result<std::unique_ptr<ucx_table>> load(const std::string& path) {
   // Local: an application may have another UCX of its own (an MPI's), whose symbols must not mix with these.
+  const auto descriptors = open_descriptors();
   const auto loaded = load_library(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  close_on_exec_since(descriptors);
   if (!loaded && loaded.code() != ENOENT) return loaded.error();
   if (!loaded) return not_there(loaded.error().message.c_str());
   void* const library = *loaded;

@@ -132,6 +132,26 @@ TEST(lying_rank, frames_behind_a_gap_are_bounded) {
             0);
 }
 
+// A sender that does not wait for credit must not fill the receiver's memory.
+TEST(lying_rank, messages_without_credit_are_bounded) {
+  EXPECT_EQ(beside_a_liar([](messenger& messages, liar& other) {
+              constexpr std::size_t kBytes = 60'000;
+              std::size_t held = 0;
+              for (std::uint32_t i = 0; i < 1000 && messages.peer_state(1); ++i) {
+                other.say({.kind = frame_kind::eager, .tag = i}, kBytes);
+                CHECK(turn_until(messages, other, [&] {
+                  held = std::max<std::size_t>(held, messages.counts().unexpected_bytes);
+                  return other.said.empty() || other.said.back().is_done || !messages.peer_state(1);
+                }));
+              }
+              CHECK(turn_until(messages, other, [&] { return !messages.peer_state(1); }));
+              CHECK(messages.peer_state(1).error().message.find("may wait for a receive here") != std::string::npos);
+              CHECK(held > 4u << 20 && held <= 8u << 20);
+              return 0;
+            }),
+            0);
+}
+
 TEST(lying_rank, noise_in_every_frame_harms_nobody) {
   EXPECT_EQ(
       beside_a_liar([](messenger& messages, liar& other) {

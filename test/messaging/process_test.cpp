@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "messaging/thresholds.hpp"
-#include "messaging/transport/close_on_exec.hpp"
+#include "os/close_on_exec.hpp"
 #include "test/messaging/job.hpp"
 #include "ucx/ucx_table.hpp"
 

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -232,6 +233,64 @@ def full_disks():
                 check(done.returncode == 1 and "standard output cannot be written" in done.stderr, words, added, done.returncode, done.stderr[-500:])
             done = run(*words, *more, "--json", missing)
             check(done.returncode == 1 and missing in done.stderr, words, done.returncode, done.stderr[-500:])
+
+
+def closed_descriptors():
+    """Standard input, output and error that are closed get no file of a command, and a closed output is an error as a full one is."""
+    def without(*places):
+        def close():
+            for place in places:
+                os.close(place)
+        return close
+    for words in (["info"], ["copybw"], ["p2p", "latency"], ["store", "perf"]):
+        line = [os.path.join(OUT, "peerlane"), *words, *QUICK.get(" ".join(words), [])]
+        for places in ((0,), (1,), (2,), (0, 1, 2)):
+            done = subprocess.run(line, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False,
+                                  preexec_fn=without(*places))
+            check(done.returncode == (1 if 1 in places else 0), words, places, done.returncode, done.stderr[-500:])
+            if places == (1,):
+                check("standard output cannot be written" in done.stderr, words, done.stderr[-500:])
+
+
+def inherited_signals():
+    """Signals that the caller has blocked, or children that it ignores, make no command wait for its helpers for ever."""
+    def block_all():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP])
+    for prepare in (block_all, lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)):
+        for words in (["store", "perf"], ["soak"], ["p2p", "latency"]):
+            done = subprocess.run([os.path.join(OUT, "peerlane"), *words, *QUICK[" ".join(words)]], env=environment(), stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=140, check=False, preexec_fn=prepare)
+            check(done.returncode == 0, words, done.returncode, done.stderr[-500:])
+
+
+NO_THREAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+static atomic_int made;
+int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*body)(void*), void* value) {
+  int (*real)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return atomic_fetch_add(&made, 1) >= atoi(getenv("THREADS")) ? EAGAIN : real(thread, how, body, value);
+}
+"""
+
+
+def scarce_threads():
+    """Each process gets k threads and no more: a reason and no signal, for every k, in the store's index and the simulated GPU, too."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = os.path.join(folder, "no_thread.so")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-xc", "-", "-o", library, "-ldl"], input=NO_THREAD, text=True, check=True)
+        for words in (["store", "perf", "--elements", "10"], ["copybw", "-s", "64K", "-w", "1", "-r", "1"], ["pplat", "-t", "20"]):
+            codes = []
+            for count in (0, 1, 2, 3, 5, 6, 7, 10, 15, 40):
+                done = run(*words, LD_PRELOAD=library, THREADS=str(count))
+                check(done.returncode in (0, 1) and "terminate" not in done.stderr and "signal" not in done.stderr, words, count,
+                      done.returncode, done.stderr[-800:])
+                codes.append(done.returncode)
+            check(codes[-1] == 0, words, codes)
 
 
 def gpu_numbers():

@@ -35,7 +35,7 @@ constexpr const char* kRemover =
 
 [[noreturn]] void become_remover(int end, const char* path) {
   setsid();  // ^C is not for it
-  const int null = open("/dev/null", O_RDWR);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(end, STDIN_FILENO);
   for (const int each : {STDOUT_FILENO, STDERR_FILENO}) dup2(null, each);
   execl("/bin/sh", "sh", "-c", kRemover, "sh", path, nullptr);

@@ -109,6 +109,10 @@ abi::status backend::refuse_child() {
 abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi::memory_type& type, abi::metadata*& out) {
   if (is_forked()) return refuse_child();
   std::shared_ptr<memory> made;
+  std::uint64_t end = 0;
+  if (__builtin_add_overflow(wanted.address, wanted.size_bytes, &end) || (wanted.address == 0 && end != 0))
+    return refuse("memory is not registered", {EINVAL, format("%zu bytes at 0x%llx are no memory", wanted.size_bytes,
+                                                              static_cast<unsigned long long>(wanted.address))});
   if (type == abi::memory_type::dram) {
     made = memory::make_host(wanted.address, wanted.size_bytes);
   } else if (type == abi::memory_type::vram) {

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/clock.hpp"
+#include "base/attended_time.hpp"
 #include "base/text.hpp"
 
 namespace pl::messaging {
@@ -33,7 +33,8 @@ status check_head(const star_frame_head& head, std::size_t max_body) {
 
 status frame_stream::send(star_frame_head head, std::span<const std::byte> body, unsigned timeout_ms) {
   head.length = body.size();
-  const std::uint64_t deadline = monotonic_ns() + timeout_ms * std::uint64_t{1'000'000};
+  const std::chrono::milliseconds limit(timeout_ms);
+  attended_time unmoved;
   std::size_t done = 0;
   while (done < sizeof head + body.size()) {
     const bool in_head = done < sizeof head;
@@ -49,10 +50,9 @@ status frame_stream::send(star_frame_head head, std::span<const std::byte> body,
       continue;
     }
     if (sent < 0 && errno != EAGAIN && errno != EINTR) return failure{ECONNRESET, errno_text(errno)};
-    const std::uint64_t now = monotonic_ns();
-    if (now >= deadline) return failure{ETIMEDOUT, "nothing is taken"};
+    if (unmoved.has_reached(limit)) return failure{ETIMEDOUT, "nothing is taken"};
     pollfd ready{socket_.get(), POLLOUT, 0};
-    poll(&ready, 1, static_cast<int>((deadline - now) / 1'000'000) + 1);
+    poll(&ready, 1, static_cast<int>(unmoved.next_look(limit).count()));
   }
   return {};
 }

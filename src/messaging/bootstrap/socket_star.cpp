@@ -194,7 +194,7 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
   attended_time waiting_time;
   bool has_reported = false;
   while (!is_complete()) {
-    const std::uint64_t waited = waiting_time.measure();
+    const std::uint64_t waited = waiting_time.measure(std::chrono::seconds(settings_.timeout_s));
     if (waited > settings_.timeout_s * kSecond)
       return end(
           nullptr,
@@ -231,12 +231,13 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
 }
 
 result<unique_fd> reach_rank_0(const meeting& settings) {
+  const std::chrono::seconds limit(settings.timeout_s);
   attended_time waiting_time;
   bool has_reported = false;
   for (;;) {
-    auto made = connect_to(settings.rendezvous, 1000);
+    auto made = connect_to(settings.rendezvous, static_cast<unsigned>(attended_time::between_looks(limit).count()));
     if (made) return made;
-    const std::uint64_t waited = waiting_time.measure();
+    const std::uint64_t waited = waiting_time.measure(limit);
     if (waited > settings.timeout_s * kSecond)
       return failure{
           ETIMEDOUT,

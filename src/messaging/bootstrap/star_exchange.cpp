@@ -22,6 +22,11 @@ constexpr unsigned kSilenceGraceMs = 3 * kHeartbeatMs;
 constexpr unsigned kPatientMs = 2000;  // to a rank that has come back and waits for it: the others wait meanwhile
 constexpr unsigned kGoodbyeMs = 200;   // for telling a rank that the group has failed
 
+// Also of kHeartbeatMs at most.
+unsigned look_ms(unsigned limit_ms) noexcept {
+  return static_cast<unsigned>(attended_time::between_looks(std::chrono::milliseconds(limit_ms)).count());
+}
+
 enum class message_kind : std::uint32_t { part = 1, whole, heartbeat, failure };
 
 struct message_head {
@@ -140,7 +145,7 @@ result<std::vector<byte_string>> star_exchange::collect(std::span<const std::byt
   attended_time waited;
   std::uint64_t heartbeat = monotonic_ns();
   while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
-    if (auto event = channel_->receive(kHeartbeatMs)) {
+    if (auto event = channel_->receive(look_ms(timeout_ms_))) {
       if (auto taken = take_part(std::move(*event), parts); !taken) return taken.error();
     }
     const std::uint64_t now = monotonic_ns();
@@ -162,7 +167,7 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
   // Where the connection is gone, what rank 0 said before it went may still be waiting to be read.
   attended_time unheard;
   while (!is_limited || !unheard.has_reached(std::chrono::milliseconds(timeout_ms_ + kSilenceGraceMs))) {
-    auto event = channel_->receive(kHeartbeatMs);
+    auto event = channel_->receive(look_ms(timeout_ms_));
     if (!event) continue;
     if (event->is_lost) return lost(0, event->reason);
     unheard = {};

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "messaging/bootstrap/bootstrap.hpp"
-#include "messaging/transport/close_on_exec.hpp"
 #include "messaging/wire_frame.hpp"
+#include "os/close_on_exec.hpp"
 #include "ucx/ucx_table.hpp"
 
 namespace pl::messaging {

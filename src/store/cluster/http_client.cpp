@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/text.hpp"
+#include "os/close_on_exec.hpp"
 #include "store/cluster/http_answer.hpp"
 
 namespace pl::store_cluster {
@@ -49,6 +50,7 @@ class http_client::connection {
       asio::async_connect(socket_, found, [end](std::error_code reason, const tcp::endpoint&) { end(reason, 0); });
     });
     if (!done) return done.error();
+    set_close_on_exec(socket_.native_handle());
     socket_.set_option(tcp::no_delay(true), error);
     if (!secure_) return {};
     expect_host();

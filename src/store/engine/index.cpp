@@ -67,6 +67,8 @@ rocksdb::DBOptions database_options(const index::options& settings, bool is_new,
   options.manifest_preallocation_size = std::size_t{64} << 10;
   options.max_background_jobs = 2;
   options.max_open_files = 512;
+  // RocksDB opens its files by this many threads, and ends the process where one cannot be started. There are few files.
+  options.max_file_opening_threads = 1;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<warnings>();

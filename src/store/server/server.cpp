@@ -21,6 +21,7 @@
 #include "base/live_counter.hpp"
 #include "base/text.hpp"
 #include "os/blocked_signals.hpp"
+#include "os/close_on_exec.hpp"
 #include "store/client/checksum_pool.hpp"
 #include "store/cluster/cluster_service.hpp"
 #include "store/protocol/byte_channel.hpp"
@@ -119,6 +120,7 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
                           endpoint.c_str(), address.address().to_string().c_str())};
   auto out = std::make_unique<tcp::acceptor>(home);
   out->open(address.protocol(), error);
+  set_close_on_exec(out->native_handle());
   if (!error) out->set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) out->bind(address, error);
   if (!error) out->listen(asio::socket_base::max_listen_connections, error);
@@ -153,7 +155,10 @@ status give_socket(const std::string& path, const server_config& config) {
 // Replaces a socket file without a listener; one that answers stays.
 result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path,
                                                               const server_config& config) {
-  if (path.size() > 107) return failure{EINVAL, format("the socket path %s is longer than 107 bytes", path.c_str())};
+  if (path.size() > 107)
+    return failure{EINVAL, format("the socket path %s is longer than 107 bytes: name a shorter one with --socket (the field "
+                                  "\"socket\"), or another folder",
+                                  path.c_str())};
   std::error_code error;
   const unix_socket::endpoint endpoint(path);
   if (store_client::is_listened_to(path)) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
@@ -165,6 +170,7 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
   auto out = std::make_unique<unix_socket::acceptor>(home);
   error = {};
   out->open(endpoint.protocol(), error);
+  set_close_on_exec(out->native_handle());
   const mode_t before = umask(0177);
   if (!error) out->bind(endpoint, error);
   umask(before);
@@ -457,6 +463,7 @@ void server::state::accept(Acceptor& acceptor) {
       return;
     }
     accept(acceptor);
+    set_close_on_exec(taken->native_handle());
     if (!has_descriptors(taken->native_handle())) return;
     if constexpr (std::is_same_v<Acceptor, tcp::acceptor>) {
       if (is_scrape) return serve_scrape(std::move(*taken));

@@ -230,6 +230,16 @@ TEST_F(NixlBackend, WhatIsNotGpuMemoryIsRefused) {
   EXPECT_EQ(one.add(address(host), kBytes, abi::memory_type::file, out), code::not_supported);
 }
 
+TEST_F(NixlBackend, RangesThatAreNoMemoryAreRefused) {
+  const agent one("one");
+  agent::registered out;
+  for (const auto type : {abi::memory_type::dram, abi::memory_type::vram}) {
+    EXPECT_EQ(one.add(0, kBytes, type, out), code::invalid_param);
+    EXPECT_EQ(one.add(UINTPTR_MAX - 4095, 8192, type, out), code::invalid_param);
+    EXPECT_EQ(one.add(4096, SIZE_MAX, type, out), code::invalid_param);
+  }
+}
+
 // Own memory of two GPUs, and another agent's memory of another GPU than ours: both ways, every byte.
 TEST_F(NixlBackend, TwoGpusMoveBetweenTheirMemories) {
   const agent one("one"), two("two");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server as a process of its own, with limits that the system sets.
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -8,12 +9,14 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 #include <functional>
 #include <sstream>
 
+#include "base/text.hpp"
 #include "test/store/server/raw_peer.hpp"
 
 #ifdef PL_PROGRAM
@@ -152,6 +155,43 @@ TEST_F(store_process, ALogWithoutAReaderDoesNotEndTheStore) {
   kill(pid_, SIGTERM);
   const int state = wait();
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+}
+
+// `serve <&- >&- 2>&-`: their numbers would be those of the store's files and sockets, and lines of its log would go there.
+TEST_F(store_process, ClosedStandardDescriptorsAreNoFilesOfTheStore) {
+  start({}, [] {
+    for (const int each : {0, 1, 2}) close(each);
+  });
+  ASSERT_TRUE(serves());
+  for (const int each : {0, 1, 2})
+    EXPECT_EQ(std::filesystem::read_symlink(pl::format("/proc/%d/fd/%d", pid_, each)), "/") << each;
+  const auto store = store_rig::open(reachable());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(put(*store, make_pool(*store, "p"), "k", {1}).status, 0);
+}
+
+TEST_F(store_process, WhatItStartsInheritsNoDescriptor) {
+  start({"--ucx", "on", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"},
+        [] { close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); });
+  ASSERT_TRUE(serves()) << said();
+  const auto store = store_rig::open(reachable());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(put(*store, make_pool(*store, "p"), "k", bytes_t(1u << 20)).status, 0);
+  int looked = 0;
+  for (const auto& one : std::filesystem::directory_iterator(pl::format("/proc/%d/fd", pid_))) {
+    const std::string name = one.path().filename();
+    if (std::stoi(name) < 3) continue;
+    std::ifstream info(pl::format("/proc/%d/fdinfo/%s", pid_, name.c_str()));
+    std::string word, flags;
+    while (info >> word && word != "flags:") {}
+    info >> flags;
+    if (flags.empty()) continue;  // closed meanwhile
+    std::error_code ignored;
+    EXPECT_NE(std::stoul(flags, nullptr, 8) & static_cast<unsigned long>(O_CLOEXEC), 0u)
+        << name << " " << std::filesystem::read_symlink(one.path(), ignored);
+    ++looked;
+  }
+  EXPECT_GT(looked, 10);
 }
 
 TEST_F(store_process, IdleConnectionsLeaveTheEngineItsDescriptors) {

@@ -10,13 +10,16 @@
 #include <span>
 #include <vector>
 
-namespace pl::messaging {
+namespace pl {
 
 // TCP ports on which a process listens for its peers, 0 where there are fewer.
 using port_list = std::array<std::uint16_t, 8>;
 
 // Descriptors of this process, in order.
 std::vector<int> open_descriptors();
+// For those of libraries that cannot be asked to mark them, as Asio's sockets. The child of a fork() between the two calls
+// inherits it.
+void set_close_on_exec(int fd) noexcept;
 // Marks what is open now and was not `before`, and names the ports on which it listens. Another thread's that was opened
 // meanwhile is marked too.
 port_list close_on_exec_since(const std::vector<int>& before);
@@ -46,4 +49,4 @@ class exec_guard {
   exec_guard* next_ = nullptr;
 };
 
-}  // namespace pl::messaging
+}  // namespace pl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "messaging/transport/close_on_exec.hpp"
+#include "os/close_on_exec.hpp"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -19,7 +19,7 @@
 #include <mutex>
 #include <string>
 
-namespace pl::messaging {
+namespace pl {
 namespace {
 
 bool is_marked(int fd) {
@@ -53,9 +53,13 @@ std::vector<int> open_descriptors() {
     const std::string name = each.path().filename();
     if (int fd = -1; std::from_chars(name.data(), name.data() + name.size(), fd).ec == std::errc()) found.push_back(fd);
   }
+  // That of the folder, which is closed by now: the next one that is opened gets its number.
+  std::erase_if(found, [](int fd) { return fcntl(fd, F_GETFD) < 0; });
   std::sort(found.begin(), found.end());
   return found;
 }
+
+void set_close_on_exec(int fd) noexcept { fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
 port_list close_on_exec_since(const std::vector<int>& before) {
   port_list ports{};
@@ -174,4 +178,4 @@ void exec_guard::mark(int fd) {
   }
 }
 
-}  // namespace pl::messaging
+}  // namespace pl
