@@ -31,6 +31,12 @@ std::string endpoint_in(const std::string& member) {
   return read.is_object() ? read.value("endpoint", "") : std::string();
 }
 
+std::optional<std::uint64_t> id_in(const std::string& member) {
+  const auto read = nlohmann::json::parse(member, nullptr, false);
+  if (!read.is_object() || !read.contains("id") || !read["id"].is_number_unsigned()) return std::nullopt;
+  return read["id"].get<std::uint64_t>();
+}
+
 }  // namespace
 
 std::string cluster_prefix(const std::string& cluster) { return "/peerlane/" + cluster + "/"; }
@@ -50,6 +56,7 @@ result<cluster_view> read_view(const etcd& client, const std::string& cluster) {
     } else if (one.key.starts_with(members)) {
       out.alive.insert(one.key.substr(members.size()));
       out.member_revisions[one.key.substr(members.size())] = one.revision;
+      if (const auto told = id_in(one.value)) out.told_ids[one.key.substr(members.size())] = *told;
     } else if (one.key.starts_with(pools)) {
       out.pools[one.key.substr(pools.size())] = one.value;
     }
@@ -134,6 +141,24 @@ void membership::remember(const cluster_view& seen) {
   known_ = next;
 }
 
+std::uint64_t membership::known_id() const {
+  const std::lock_guard hold(lock_);
+  return known_ ? known_->id : 0;
+}
+
+// The cluster's number for a map that has none. A server of an earlier release drops it with each change, so there is none
+// while the map has such a server: two servers that each made one would not believe each other's maps. 0: there is none.
+std::uint64_t membership::id_for(const cluster_view& now) const {
+  const bool all_keep_it = std::all_of(now.map.servers.begin(), now.map.servers.end(), [&](const auto& one) {
+    return one.first == options_.name || now.told_ids.contains(one.first);
+  });
+  if (!all_keep_it) return 0;
+  if (const std::uint64_t known = known_id(); known != 0) return known;
+  for (const auto& [name, told] : now.told_ids)
+    if (told != 0) return told;
+  return random_run();
+}
+
 bool membership::holds_lease() const noexcept { return lease_left_ns() > 0; }
 
 void membership::wake() {
@@ -169,6 +194,9 @@ void membership::serve() {
       if (back) ++rejoins_;
     }
     status refreshed = poll_once();
+    const bool believes_etcd = refreshed.code() != EUCLEAN;
+    if (!believes_etcd && believes_etcd_) hooks_.log("cluster_not_believed", refreshed.error().message);
+    believes_etcd_ = believes_etcd;
     if (refreshed && lease_ != 0) refreshed = propose();
     hooks_.seen(view());
   }
@@ -218,15 +246,12 @@ status membership::enter_anew() {
   const auto lease = etcd_.grant(options_.lease_s);
   if (!lease) return lease.error();
   cluster_map next = now->map;
-  if (next.id == 0) {  // of an earlier release, which writes none: all servers take the same one again
-    const std::lock_guard hold(lock_);
-    next.id = known_ && known_->id != 0 ? known_->id : random_run();
-  }
+  if (next.id == 0) next.id = id_for(*now);
   now->alive.erase(options_.name);
   now->member_revisions.erase(options_.name);
   forget_dead(next, now->alive);
   const bool other_folder = enter_with_folder(*now, next, run);
-  const nlohmann::json about = {{"endpoint", options_.endpoint}, {"run", run}};
+  const nlohmann::json about = {{"endpoint", options_.endpoint}, {"run", run}, {"id", known_id()}};
   const cluster_map written = next;
   const auto done = write_map(*now, std::move(next), {}, {{member, about.dump(), *lease, false}});
   if (!done) return done.error();
@@ -326,6 +351,7 @@ status membership::propose() {
     if (!now->alive.contains(options_.name)) return {};
     cluster_map next = now->map;
     bool changed = forget_dead(next, now->alive);
+    if (next.id == 0 && (next.id = id_for(*now)) != 0) changed = true;
     if (*now->alive.begin() == options_.name) {  // one server is enough for this
       mark_down(*now, next, changed);
       changed = place(next, now->alive) || changed;

@@ -49,6 +49,9 @@ struct cluster_view {
   std::int64_t map_revision = 0;
   names_t alive;
   std::map<std::string, std::int64_t> member_revisions;
+  // The cluster's number (cluster_map::id) as members knew it when they joined, 0: not. Members of earlier releases, which
+  // write maps without one, tell none.
+  std::map<std::string, std::uint64_t> told_ids;
   std::map<std::string, std::string> pools;  // settings as text
   std::int64_t revision = 0;
 };
@@ -104,6 +107,8 @@ class membership {
   void serve();
   status enter_anew();
   void remember(const cluster_view& seen);
+  std::uint64_t known_id() const;
+  std::uint64_t id_for(const cluster_view& now) const;
   bool enter_with_folder(const cluster_view& view, cluster_map& next, std::uint64_t run) const;
   void publish_self(cluster_server& self) const;
   void report_waiting(const std::string& before, const cluster_map& now) const;
@@ -128,6 +133,7 @@ class membership {
   // Of the thread alone.
   std::int64_t lease_ = 0;
   std::uint64_t renew_at_ns_ = 0, remembered_ns_ = 0;
+  bool believes_etcd_ = true;
   std::map<std::string, std::uint64_t> dead_since_ns_;
   std::thread thread_;
 };

@@ -113,6 +113,51 @@ TEST_F(cluster_folder, AnEmptyDiskIsNotTakenForTheTruthAndIsFilled) {
   for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i;
 }
 
+// One server at a time comes from a release that writes maps without the cluster's number: nobody makes one up as long as
+// such a server is there, and then all take the same.
+TEST_F(cluster_folder, AClusterOfAnEarlierReleaseGetsItsNumberWhenAllHaveChanged) {
+  const auto& etcd = rig->etcd().client();
+  const std::string prefix = store_cluster::cluster_prefix("default"), member = prefix + "member/old";
+  const auto write_as_earlier = [&](bool is_there) {
+    for (int attempt = 0; attempt < 50; ++attempt) {
+      auto view = now();
+      view.map.id = 0;
+      ++view.map.epoch;
+      if (is_there) view.map.servers["old"] = {"127.0.0.1:1", store_client::cluster_server::role::out, false, 7, "", 0, ""};
+      else view.map.servers.erase("old");
+      const auto done = etcd.transact(
+          {{prefix + "map", view.map_revision}},
+          {{prefix + "map", to_text(view.map), 0, false}, {member, R"({"endpoint":"127.0.0.1:1","run":7})", 0, !is_there}});
+      if (done && *done) return true;
+    }
+    return false;
+  };
+  for (const char* name : {"a", "b"}) {
+    rig->stop(name);
+    std::filesystem::remove(store_cluster::known_cluster_file(rig->folder(name)));  // its release had none
+    ASSERT_TRUE(write_as_earlier(true));
+    rig->start(name);
+    ASSERT_TRUE(wait_until(etcd, [&](const auto& view) { return view.alive.contains(name); }));
+  }
+  const auto all = rig->open();
+  for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i;
+  EXPECT_EQ(now().map.id, 0u);
+  ASSERT_TRUE(write_as_earlier(false));
+  ASSERT_TRUE(wait_until(etcd, [](const auto& view) { return view.map.id != 0; }));
+  const auto id = now().map.id;
+  for (std::uint64_t i = 0; i < kKeys; ++i) EXPECT_EQ(get(*all, "two", i).status, 0) << i;
+  const auto remembers = [&](const char* name) {
+    const auto known = store_cluster::read_known_cluster(rig->folder(name));
+    return known && *known && (*known)->id == id;
+  };
+  EXPECT_TRUE(wait_until(etcd, [&](const auto&) { return remembers("a") && remembers("b"); }));
+  for (const char* name : {"a", "b"}) EXPECT_EQ(log_of(name).find("cluster_not_believed"), std::string::npos) << name;
+  // Dropped once more (somebody went back), it is the same again.
+  ASSERT_TRUE(write_as_earlier(true));
+  ASSERT_TRUE(write_as_earlier(false));
+  EXPECT_TRUE(wait_until(etcd, [&](const auto& view) { return view.map.id == id; }));
+}
+
 TEST_F(cluster_folder, AcceptedLossIsNotFoundAndTheRestIsKept) {
   rig->stop("a");
   std::filesystem::remove_all(rig->folder("a"));
