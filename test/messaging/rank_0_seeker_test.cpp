@@ -124,6 +124,37 @@ TEST(rank_0_seeker, whom_one_has_lost_is_lost_to_all) {
   EXPECT_TRUE(all[2]->rank_0()->is_looking_for_rank_0());
 }
 
+// A survivor that leaves as it is welcomed lives: it is waited for once more, and not counted as gone.
+TEST(rank_0_seeker, who_leaves_at_the_welcome_is_gathered_again) {
+  const auto place = "127.0.0.1:" + free_port();
+  auto all = meet_three(place);
+  ASSERT_TRUE(all[0] && all[1] && all[2]);
+  all[0].reset();
+  const auto come = [&](int rank, std::uint32_t last) {
+    auto& group = *all[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(group.rank_0()->look_for_rank_0({0, {{last, false}, {1, false}, {1, false}}}));
+  };
+  const auto find = [&](int rank, std::uint32_t number) {
+    auto event = next_event(*all[static_cast<std::size_t>(rank)]);
+    while (event && event->type != rank_0_event::kind::found) event = next_event(*all[static_cast<std::size_t>(rank)]);
+    return event && event->number == number && event->living == std::vector<std::uint32_t>{number, 1, 1};
+  };
+  come(1, 1);
+  come(2, 1);
+  auto coming = std::async(std::launch::async, [&] { return open_bootstrap(elastic(0, place)); });
+  ASSERT_TRUE(find(1, 2) && find(2, 2));
+  come(1, 2);  // drops the connection
+  auto gone = next_event(*all[2]);
+  while (gone && gone->type != rank_0_event::kind::gone) gone = next_event(*all[2]);
+  ASSERT_TRUE(gone);
+  come(2, 2);
+  ASSERT_TRUE(find(1, 3) && find(2, 3));
+  for (int rank : {1, 2}) all[static_cast<std::size_t>(rank)]->rank_0()->answer_rank_0(1, {std::byte{1}});
+  auto back = coming.get();
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ((*back)->incarnation(), 3u);
+}
+
 // Nor does rank 0 hear of it as of a process that asks.
 TEST(rank_0_seeker, a_living_rank_0_turns_away_who_takes_it_for_lost) {
   const auto place = "127.0.0.1:" + free_port();

@@ -38,9 +38,9 @@ void rank_0_seeker::watch(int fd) const {
 status rank_0_seeker::look_for(survivor_claim claim) {
   {
     const std::lock_guard lock(mutex_);
+    if (found_) return {};
     claim_ = std::move(claim);
     ++version_;
-    found_.reset();
     if (is_running_) return {};
     is_running_ = true;
   }
@@ -60,7 +60,6 @@ void rank_0_seeker::stop_looking() {
   const std::lock_guard lock(mutex_);
   claim_.reset();
   ++version_;
-  found_.reset();
 }
 
 bool rank_0_seeker::is_looking() {
@@ -90,7 +89,7 @@ void rank_0_seeker::seek(const std::stop_token& stop) {
     auto socket = connect_to(settings_.rendezvous, kConnectMs);
     auto joined = socket ? join_by(*std::move(socket), settings_, secret_, {&claim, is_over}) : socket.error();
     lock.lock();
-    if (joined && version == version_) {
+    if (joined) {  // also with facts that have changed: rank 0 counts on this process from now on
       claim_.reset();
       found_ = *std::move(joined);
       const std::uint64_t one = 1;

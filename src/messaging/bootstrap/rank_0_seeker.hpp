@@ -26,7 +26,7 @@ class rank_0_seeker {
   ~rank_0_seeker();
   // Begins to look, or begins anew with other facts.
   status look_for(survivor_claim claim);
-  // What was found and not taken is given up. Does not wait.
+  // What was found is kept: rank 0 counts on this process since then. Does not wait.
   void stop_looking();
   bool is_looking();
   // The connection with the new process, which this rank's claim has been told, once.

@@ -215,6 +215,7 @@ result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const st
   for (int peer = 1; peer < size(); ++peer) {
     const bool is_there = known[static_cast<std::size_t>(peer)] != 0 && !ended_.contains(peer);
     if (is_there && channel_->send(peer, message, timeout_ms_)) continue;
+    if (is_there && sequence_ == 1) return lost(peer, "its connection was closed");
     if (is_there) ended_.insert(peer);
     parts[static_cast<std::size_t>(peer)] = byte_string();
   }
@@ -222,6 +223,7 @@ result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const st
   while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
     auto event = channel_->receive(kHeartbeatMs);
     if (event && event->is_lost) {
+      if (sequence_ == 1) return lost(event->peer, event->reason);  // it may live, and come again with other facts
       ended_.insert(event->peer);
       parts[static_cast<std::size_t>(event->peer)] = byte_string();
     } else if (event) {
