@@ -315,7 +315,7 @@ std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
   const auto first = std::find_if(members_.begin(), members_.end(), [](const auto& each) { return each.second.claim; });
   const std::uint64_t run = first->second.claim->run;
   socket_channel::returns_t returns;
-  auto table = take_survivors();
+  const auto table = take_survivors();
   returns.incarnation = table.living.front();
   returns.rejoins = std::make_unique<rejoin_listener>(settings_, secret_, std::move(listener), run);
   std::vector<std::uint32_t> words{returns.incarnation};
@@ -326,16 +326,13 @@ std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
       returns.rejoins->take_over(rank, std::move(one.stream));
       continue;
     }
-    const auto sent =
-        one.stream.send(head_of(settings_, star_frame_kind::welcome, run), std::as_bytes(std::span(words)), kSendMs);
-    if (!sent) {
-      table.living[static_cast<std::size_t>(rank)] = 0;
-      continue;
-    }
+    // Who has left meanwhile is missed in the first step, which gathers all anew.
+    static_cast<void>(
+        one.stream.send(head_of(settings_, star_frame_kind::welcome, run), std::as_bytes(std::span(words)), kSendMs));
     returns.rejoins->watch(one.stream.fd());
     peers.emplace(rank, std::move(one.stream));
   }
-  returns.survivors = std::move(table);
+  returns.survivors = table;
   return std::make_unique<socket_channel>(settings_, run, std::move(peers), std::move(returns));
 }
 
