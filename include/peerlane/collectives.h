@@ -176,8 +176,8 @@ int peerlane_comm_iall_to_allv(peerlane_comm_t comm, struct peerlane_buffer sour
  * peerlane_comm_await_return(). There every loss of a rank stops collectives and barriers until this call, and a process
  * that has come back begins with it.
  *
- * @return 0; ECONNRESET: a rank is gone, so this communicator has no collectives any more; in an elastic job rank 0 is, or
- * another rank was lost meanwhile (peerlane_comm_peer_state() tells): call it again; ETIMEDOUT: not every rank came, and the
+ * @return 0; ECONNRESET: a rank is gone, so this communicator has no collectives any more; in an elastic job another
+ * rank was lost meanwhile (peerlane_comm_peer_state() tells): call it again; ETIMEDOUT: not every rank came, and the
  * next call goes on with it.
  */
 int peerlane_comm_restore_collectives(peerlane_comm_t comm, int64_t timeout_ms);

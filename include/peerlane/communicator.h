@@ -188,12 +188,11 @@ int peerlane_comm_await_failure(peerlane_comm_t comm, peerlane_op_t* op);
  * by new keys, work with it; barriers and collectives after peerlane_comm_restore_collectives() at all ranks. Nothing of the
  * former process is left: what it had sent and nobody has received is dropped, its keys are refused with EINVAL.
  *
- * It ends with ECONNRESET when rank 0 is gone, which holds the meeting: then nobody comes back. It can be cancelled or
- * released at any time.
+ * While rank 0 is gone, which holds the meeting, nobody else comes back; this operation also takes back rank 0. It can be
+ * cancelled or released at any time.
  *
  * @param op  begins.
- * @return 0; ENOTSUP: the job is not elastic; ECONNRESET: rank 0 is gone; EINVAL: op is NULL; EAGAIN: 4 million operations
- *         are not ended.
+ * @return 0; ENOTSUP: the job is not elastic; EINVAL: op is NULL; EAGAIN: 4 million operations are not ended.
  */
 int peerlane_comm_await_return(peerlane_comm_t comm, peerlane_op_t* op);
 

@@ -268,6 +268,7 @@ constexpr std::array kVariables = {
     env_variable{"OMPI_MCA_orte_precondition_transports", env_type::text, "", "", "", "a number of this job (Open MPI 4)"},
     env_variable{"PMI_FD", env_type::text, "", "", "",
                  "the launcher's socket for PMI (set by MPICH's mpiexec, and srun --mpi=pmi2)"},
+    env_variable{"PMI_JOBID", env_type::text, "", "", "", "the job that the ranks belong to (srun --mpi=pmi2)"},
     env_variable{"PMI_PORT", env_type::text, "", "", "",
                  "where the launcher listens for PMI (set by MPICH's mpiexec -pmi-port)"},
     env_variable{"PMI_RANK", env_type::text, "", "", "", "this process's rank (set by MPICH's mpiexec)"},

@@ -40,16 +40,8 @@ class open_arms {
 result<reunion::verdict> reunion::meet(std::uint64_t epoch, std::chrono::milliseconds limit) {
   const open_arms open(messages_);
   attended_time waited;
-  // Else it goes on with what the last call began.
-  if (messages_.rank() != 0 && answer_.is_empty()) {
-    own_ = {epoch, messages_.last_barrier()};
-    verdict_words_.assign(2 + guests_.size(), 0);
-    answer_ = messages_.irecv(0, host_buffer(verdict_words_.data(), verdict_words_.size() * sizeof verdict_words_[0]),
-                              kVerdict, kWholeTag, tag_space::collective);
-    sent_ = messages_.isend(0, host_buffer(&own_, sizeof own_), kProposal, tag_space::collective);
-  }
   for (;;) {
-    auto done = messages_.rank() == 0 ? host(epoch, kBetweenLooks) : ask();
+    auto done = messages_.rank() == 0 ? host(epoch, kBetweenLooks) : ask(epoch);
     if (!done) return std::move(done).error();
     if (*done) break;
     if (limit.count() >= 0 && waited.has_reached(limit)) return not_in_time(missing());
@@ -67,11 +59,25 @@ bool reunion::is_agreed() const {
   return true;
 }
 
-result<bool> reunion::ask() {
+// It goes on with what the last call began. A rank 0 that is gone may come back, and is asked once it is there.
+result<bool> reunion::ask(std::uint64_t epoch) {
+  if (answer_.is_empty()) {
+    messages_.progress();
+    if (!messages_.peer_state(0).ok()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    }
+    own_ = {epoch, messages_.last_barrier()};
+    verdict_words_.assign(2 + guests_.size(), 0);
+    answer_ = messages_.irecv(0, host_buffer(verdict_words_.data(), verdict_words_.size() * sizeof verdict_words_[0]),
+                              kVerdict, kWholeTag, tag_space::collective);
+    sent_ = messages_.isend(0, host_buffer(&own_, sizeof own_), kProposal, tag_space::collective);
+  }
   auto done = answer_.wait(kBetweenLooks);
   if (done.code() == ETIMEDOUT) return false;
   answer_ = {};
   sent_ = {};
+  if (done.code() == ECONNRESET) return false;
   if (!done) return std::move(done).error();
   return true;
 }
@@ -79,7 +85,7 @@ result<bool> reunion::ask() {
 // Only rank 0 knows who has not called; any rank may be the one that keeps another from coming back.
 std::string reunion::missing() const {
   std::string names = messages_.rank() == 0 ? "" : "rank 0, or a rank that it waits for";
-  for (int rank = 1; rank < messages_.size(); ++rank) {
+  for (int rank = messages_.rank() == 0 ? 1 : 0; rank < messages_.size(); ++rank) {
     const auto gone = messages_.awaited_for_return(rank);
     const bool is_missing = messages_.rank() == 0 ? !guests_[static_cast<std::size_t>(rank)].has_come : !gone.empty();
     if (!is_missing) continue;

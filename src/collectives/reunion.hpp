@@ -8,7 +8,7 @@
 //                each rank is
 //
 // Owns: the proposals under way; a call that ran out of time leaves them for the next one. Threads: one at a time.
-// Errors: ETIMEDOUT; ECONNRESET rank 0 is gone, or a rank was lost again.
+// Errors: ETIMEDOUT; ECONNRESET a rank was lost again. A rank 0 that is gone is waited for.
 #pragma once
 
 #include <chrono>
@@ -42,7 +42,7 @@ class reunion {
     proposal said;
     messaging::request received;
   };
-  result<bool> ask();
+  result<bool> ask(std::uint64_t epoch);
   result<bool> host(std::uint64_t epoch, std::chrono::milliseconds limit);
   void look_at(int rank);
   bool is_agreed() const;

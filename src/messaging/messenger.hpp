@@ -305,7 +305,7 @@ class messenger {
   request await_failure();
   // Of an elastic job. Ends well when another process is a rank that was gone: info().source is the rank, info().tag its
   // incarnation. Each return needs one at every rank: before it has ended, nothing of the new process reaches this one.
-  // ECONNRESET: rank 0 is gone, so nobody comes back. ENOTSUP: the job is not elastic. It can be cancelled at any time.
+  // While rank 0 is gone only rank 0 can. ENOTSUP: the job is not elastic. It can be cancelled at any time.
   request await_return();
   // While it is true every return is agreed to without await_return().
   void let_return(bool is_let);

@@ -128,7 +128,7 @@ result<int> messenger_core::open_descriptor() {
     if (!network) return std::move(network).error();
     others.push_back(*network);
   }
-  if (returns_.host().is_open()) others.push_back(returns_.host().descriptor());
+  if (const int meeting = returns_.descriptor(); meeting >= 0) others.push_back(meeting);
   return context_.wake.descriptor(others);
 }
 

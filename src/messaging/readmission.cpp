@@ -5,15 +5,16 @@
 
 #include <algorithm>
 
+#include "base/clock.hpp"
 #include "base/text.hpp"
 
 namespace pl::messaging {
 namespace {
 
-constexpr const char* kNoMeeting =
-    "rank 0 is gone, which holds the meeting, so nobody can come back: close this communicator and open a new one among "
-    "those "
-    "that are left";
+constexpr std::uint64_t kRank0LookNs = 1'000'000;
+constexpr unsigned kRoundsBetweenRank0Looks = 64;
+// A closed connection tells that rank 0 has ended, or closes: what it has sent meanwhile by messages says which.
+constexpr std::chrono::milliseconds kClosing{200};
 
 byte_string own_host() {
   char name[256] = {};
@@ -43,6 +44,8 @@ void readmission::open(bootstrap& group) {
   is_open_ = true;
   context_.peer(context_.rank).incarnation = group.incarnation();
   desk_ = group.returns();
+  meeting_rank_0_ = group.rank_0();
+  last_rank_0_ = context_.peer(0).incarnation;
   if (group.incarnation() == 1) return;
   losses_ = 1;  // of its predecessor, to it: all ranks must begin anew
   barrier_.stop(format("rank %d has come back: all ranks call peerlane_comm_restore_collectives() first", context_.rank));
@@ -51,6 +54,9 @@ void readmission::open(bootstrap& group) {
 }
 
 void readmission::hold_meeting(std::string opening_text) {
+  opening_text_ = opening_text;
+  rank_0_ = meeting_rank_0_;
+  if (rank_0_ != nullptr) context_.wake.watch(rank_0_->rank_0_descriptor());
   if (desk_ == nullptr || host_.is_open()) return;
   host_.open(*desk_, std::move(opening_text));
   context_.wake.watch(host_.descriptor());
@@ -67,7 +73,6 @@ operation& readmission::begin() {
         kKind, ENOTSUP,
         "ranks of this job cannot come back: open the communicator with elastic (PEERLANE_LINK_ELASTIC=1) "
         "at all ranks");
-  if (context_.peer(0).is_dead) return context_.failed(kKind, ECONNRESET, kNoMeeting);
   operation& made = context_.operations.take(kKind);
   made.peer = kAnySource;
   if (!untold_.empty()) {
@@ -98,14 +103,21 @@ void readmission::on_lost(const peer_state& lost) {
   barrier_.stop(lost.loss + "; once it is back, all ranks call peerlane_comm_restore_collectives()");
   if (host_.is_open()) host_.on_lost(lost.rank, lost.has_left);
   if (lost.rank != 0) return;
+  closing_.reset();
+  give_up_coming();
+}
+
+// Who was coming back does not, as rank 0 is gone; it asks again.
+void readmission::give_up_coming() {
+  if (coming_ && coming_->waiter != nullptr) waiting_.push_front(coming_->waiter);
   coming_.reset();
-  for (; !waiting_.empty(); waiting_.pop_front()) context_.end(*waiting_.front(), ECONNRESET, kNoMeeting);
 }
 
 // ---- A return
 
 void readmission::advance() {
   if (host_.is_open()) host_.advance();
+  if (rank_0_ != nullptr) look_for_rank_0();
   while (auto letter = mail_.next()) take(*std::move(letter));
   if (coming_ && !coming_->first.empty() && !coming_->is_answered) consent();
 }
@@ -138,6 +150,7 @@ void readmission::report(int rank, std::uint32_t incarnation, const char* reason
 void readmission::take_step(return_letter&& letter) {
   const bool is_due = coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation;
   if (letter.step == 1) {
+    if (letter.rank != 0) give_up_coming();
     coming_ = arrival{letter.rank, letter.incarnation};
     // Rank 0 knows better than a connection that has not noticed yet.
     report(letter.rank, context_.peer(letter.rank).incarnation, "is replaced by a new process", false);
@@ -146,11 +159,68 @@ void readmission::take_step(return_letter&& letter) {
   if (!is_due) return;
   if (letter.step == 2) coming_->first = std::move(letter.part);
   if (letter.step == 3) answer(3, introducer_.answer_second(context_.peer(letter.rank), letter.part));
-  if (letter.step == return_host::kLastStep) complete();
+  if (letter.step == kReturnSteps) complete();
 }
 
+// To rank 0, which may be the one that comes back and has no messages yet.
 void readmission::answer(std::uint32_t step, byte_string part) {
+  if (coming_->rank == 0) return rank_0_->answer_rank_0(step, part);
   mail_.send(0, {return_letter::kind::answer, coming_->rank, coming_->incarnation, step, context_.rank, std::move(part)});
+}
+
+// ---- Rank 0's own return, at the others
+
+int readmission::descriptor() const noexcept {
+  if (rank_0_ != nullptr) return rank_0_->rank_0_descriptor();
+  return host_.is_open() ? host_.descriptor() : -1;
+}
+
+void readmission::look_for_rank_0() {
+  const auto& zero = context_.peer(0);
+  if (!zero.is_dead && !closing_ && ++rounds_ % kRoundsBetweenRank0Looks != 0) return;
+  const auto now = monotonic_ns();
+  if (now - looked_ns_ < kRank0LookNs) return;
+  looked_ns_ = now;
+  while (auto event = rank_0_->poll_rank_0()) take_rank_0(*std::move(event));
+  if (closing_ && closing_->has_reached(kClosing)) {
+    closing_.reset();
+    watch_.report(0, "has ended: its connection is closed");
+  }
+  if (!zero.is_dead || coming_) return;
+  // Without consent it is not looked for, so that a process that only ends is nothing to a new job at the same address.
+  if (!lets_all_ && waiting_.empty()) {
+    must_look_ = false;
+    if (rank_0_->is_looking_for_rank_0()) rank_0_->stop_looking_for_rank_0();
+    return;
+  }
+  if (!must_look_ && rank_0_->is_looking_for_rank_0() && told_losses_ == losses_) return;
+  survivor_claim claim;
+  for (const auto& each : context_.peers) claim.ranks.push_back({each.incarnation, each.is_dead && each.rank != 0});
+  claim.ranks.front().incarnation = last_rank_0_;
+  told_losses_ = losses_;
+  must_look_ = !rank_0_->look_for_rank_0(std::move(claim));
+}
+
+void readmission::take_rank_0(rank_0_event&& event) {
+  using kind = rank_0_event::kind;
+  const auto number = static_cast<std::uint32_t>(event.number);
+  switch (event.type) {
+    case kind::found:
+      last_rank_0_ = number;
+      coming_ = arrival{0, number};
+      for (const auto& each : context_.peers)
+        if (each.rank != 0 && each.rank != context_.rank && event.living[static_cast<std::size_t>(each.rank)] == 0)
+          report(each.rank, each.incarnation, "is gone, as the new process of rank 0 knows", false);
+      return;
+    case kind::step:
+      if (coming_ && coming_->rank == 0)
+        take_step({return_letter::kind::step, 0, coming_->incarnation, number, 0, std::move(event.data)});
+      return;
+    case kind::gone:
+      if (coming_ && coming_->rank == 0) give_up_coming();
+      else if (!context_.peer(0).is_dead) closing_.emplace();
+      return;
+  }
 }
 
 // What was begun with the former process and goes on, or still has memory with UCX.
@@ -173,7 +243,9 @@ std::string readmission::awaited(int rank) {
     return "nobody here takes it back";
   }
   if (host_.is_open()) return host_.awaited(rank);
-  return is_here ? "its new process comes back" : "rank 0 has not told of a new process";
+  if (is_here) return "its new process comes back";
+  if (rank == 0) return "no new process of it answers at its address";
+  return context_.peer(0).is_dead ? "rank 0 must come back first" : "rank 0 has not told of a new process";
 }
 
 void readmission::consent() {
@@ -195,6 +267,8 @@ void readmission::consent() {
 
 // From here on the rank is as alive as any other.
 void readmission::complete() {
+  const auto text = std::as_bytes(std::span(opening_text_));
+  if (coming_->rank == 0) answer(kReturnSteps, {text.begin(), text.end()});
   const auto one = *std::exchange(coming_, std::nullopt);
   auto& remote = context_.peer(one.rank);
   remote.is_dead = remote.is_lost = false;
@@ -203,7 +277,8 @@ void readmission::complete() {
   if (introducer_.is_on_node(one.first)) watch_.add(one.rank, remote.pid);
   failures_.forget(one.rank);
   barrier_.abandon();
-  mail_.send(0, {return_letter::kind::answer, one.rank, one.incarnation, return_host::kLastStep, context_.rank, {}});
+  if (one.rank != 0)
+    mail_.send(0, {return_letter::kind::answer, one.rank, one.incarnation, kReturnSteps, context_.rank, {}});
   context_.wake.note();
   const known_return done{one.rank, one.incarnation};
   if (one.waiter != nullptr) tell(*one.waiter, done);
@@ -211,10 +286,7 @@ void readmission::complete() {
 }
 
 void readmission::drop(const return_letter& letter) {
-  if (coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation) {
-    if (coming_->waiter != nullptr) waiting_.push_front(coming_->waiter);
-    coming_.reset();
-  }
+  if (coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation) give_up_coming();
   report(letter.rank, letter.incarnation, "has ended while it came back", false);
 }
 

@@ -6,13 +6,18 @@
 // this one before. When the operation ends the rank is like one that has just opened: no message, memory, window, number or
 // credit of its former process is left.
 //
+// Rank 0 holds the meeting. While it is gone nobody can come back; the others look for its new process, which holds the
+// meeting from then on.
+//
 // Owns: the operations that wait, and the state of one return. Threads: the messenger's lock guards all calls.
-// Errors: ECONNRESET once rank 0 is gone, which holds the meeting; ENOTSUP in a job that is not elastic.
+// Errors: ENOTSUP in a job that is not elastic.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <optional>
 
+#include "base/attended_time.hpp"
 #include "messaging/barrier.hpp"
 #include "messaging/failure_reports.hpp"
 #include "messaging/peer_introduction.hpp"
@@ -31,7 +36,6 @@ class readmission {
   bool is_open() const noexcept { return is_open_; }
   // The meeting's last exchange is over: who comes back is heard from now on.
   void hold_meeting(std::string opening_text);
-  const return_host& host() const noexcept { return host_; }
 
   // An operation that ends well when a rank is back: `info.source` is its rank, `info.tag` its incarnation.
   operation& begin();
@@ -48,7 +52,9 @@ class readmission {
 
   void advance();
   void on_lost(const peer_state& lost);
-  bool must_poll() const noexcept { return host_.is_open() && host_.is_busy(); }
+  bool must_poll() const noexcept { return (host_.is_open() && host_.is_busy()) || closing_ || must_look_; }
+  // Readable when somebody asks to come back, or rank 0 ends or comes back; -1: nobody can.
+  int descriptor() const noexcept;
 
  private:
   struct arrival {
@@ -64,6 +70,9 @@ class readmission {
   };
   void take(return_letter&& letter);
   void take_step(return_letter&& letter);
+  void give_up_coming();
+  void look_for_rank_0();
+  void take_rank_0(rank_0_event&& event);
   void answer(std::uint32_t step, byte_string part);
   void consent();
   bool is_quiet(int rank) { return count_busy(rank) == 0; }
@@ -84,7 +93,16 @@ class readmission {
   introducer introducer_;
   return_mail mail_;
   return_host host_;
-  return_desk* desk_ = nullptr;  // of rank 0
+  return_desk* desk_ = nullptr;            // of rank 0
+  rank_0_desk* meeting_rank_0_ = nullptr;  // of the others
+  rank_0_desk* rank_0_ = nullptr;  // the same, once the meeting's exchanges are over: until then its messages are theirs
+  std::string opening_text_;
+  std::optional<attended_time> closing_;  // since rank 0's connection has ended
+  std::uint32_t last_rank_0_ = 1;         // the last process of rank 0 that was heard of
+  std::uint64_t told_losses_ = 0;         // of which the claim to a new process of rank 0 tells
+  bool must_look_ = false;                // a new process of rank 0 is to be looked for, and is not yet
+  std::uint64_t looked_ns_ = 0;
+  unsigned rounds_ = 0;
   bool is_open_ = false, lets_all_ = false;
   std::uint64_t losses_ = 0;
   std::optional<arrival> coming_;

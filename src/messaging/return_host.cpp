@@ -86,7 +86,7 @@ void return_host::begin(int rank, std::uint64_t now) {
 
 void return_host::begin_step(byte_string part) {
   auto& one = *current_;
-  if (++one.step > kLastStep) return;
+  if (++one.step > kReturnSteps) return;
   one.parts.assign(context_.peers.size(), std::nullopt);
   one.parts[static_cast<std::size_t>(one.rank)] = part;
   const return_letter letter{return_letter::kind::step, one.rank, one.incarnation, one.step, context_.rank, std::move(part)};
@@ -125,7 +125,7 @@ void return_host::end_step() {
   std::vector<byte_string> all;
   for (auto& each : one.parts) all.push_back(std::move(*each));
   one.parts.clear();
-  const bool is_last = one.step == kLastStep;
+  const bool is_last = one.step == kReturnSteps;
   if (is_last) all.front() = incarnations();
   desk_->answer(one.rank, all);
   if (is_last) current_.reset();
@@ -150,8 +150,9 @@ void return_host::give_up(const failure& reason) {
 
 std::string return_host::awaited(int rank) const {
   if (current_ && current_->rank == rank)
-    return current_->parts.empty() ? format("its new process has not begun step %u of %u", current_->step + 1, kLastStep)
-                                   : format("step %u of %u waits for rank %s", current_->step, kLastStep, missing().c_str());
+    return current_->parts.empty()
+               ? format("its new process has not begun step %u of %u", current_->step + 1, kReturnSteps)
+               : format("step %u of %u waits for rank %s", current_->step, kReturnSteps, missing().c_str());
   if (asking_.contains(rank))
     return current_ ? format("its new process waits until rank %d is back", current_->rank)
                     : "its new process has just come";

@@ -25,14 +25,14 @@ namespace pl::messaging {
 
 class return_host {
  public:
-  static constexpr std::uint32_t kLastStep = 4;
-
   return_host(messenger_context& context, peer_watch& watch, return_mail& mail)
       : context_(context), watch_(watch), mail_(mail) {}
   // `opening_text`: what a process that has come back is told when it opens its collectives.
   void open(return_desk& desk, std::string opening_text) {
     desk_ = &desk;
     opening_text_ = std::move(opening_text);
+    const auto last = desk.last_incarnations();
+    for (std::size_t rank = 0; rank < last.size(); ++rank) last_incarnation_[static_cast<int>(rank)] = last[rank];
   }
   bool is_open() const noexcept { return desk_ != nullptr; }
 

@@ -119,27 +119,28 @@ TEST(return_refusals, a_stranger_with_another_secret_does_not_become_the_rank) {
   EXPECT_EQ(deaths, 1);
 }
 
-TEST(return_refusals, without_rank_0_nobody_comes_back_and_the_others_go_on_with_messages) {
+TEST(return_refusals, without_rank_0_the_others_go_on_with_messages_and_wait_for_it) {
   elastic_job job(3);
-  EXPECT_EQ(
-      job.run(
-          [&](const elastic_rank& me) {
-            if (const int line = all_reduce_once(me)) return line;
-            auto back = me.messages->await_return();
-            if (me.rank == 0) return raise(SIGKILL);
-            const auto outcome = back.wait(kSoon);
-            CHECK(outcome.code() == ECONNRESET && has(outcome.error().message, "rank 0 is gone, which holds the meeting"));
-            CHECK(me.messages->await_return().outcome().code() == ECONNRESET);
-            CHECK(me.all->restore(kSoon).code() == ECONNRESET);
-            std::uint8_t sent = 7, got = 0;
-            auto received = me.messages->irecv(3 - me.rank, host_buffer(&got, 1), 1);
-            CHECK_OK(me.messages->send(3 - me.rank, host_buffer(&sent, 1), 1, kSoon));
-            CHECK_OK(received.wait(kSoon));
-            CHECK(got == 7);
-            return 0;
-          },
-          kNobody),
-      0);
+  EXPECT_EQ(job.run(
+                [&](const elastic_rank& me) {
+                  if (const int line = all_reduce_once(me)) return line;
+                  auto failed = me.messages->await_failure(), back = me.messages->await_return();
+                  if (me.rank == 0) return raise(SIGKILL);
+                  CHECK_OK(failed.wait(kSoon));
+                  CHECK(back.wait(100ms).code() == ETIMEDOUT);
+                  const auto waited = me.all->restore(300ms);
+                  CHECK(waited.code() == ETIMEDOUT &&
+                        has(waited.error().message, "rank 0 (it is gone, and no new process of it answers at its address)"));
+                  std::uint8_t sent = 7, got = 0;
+                  auto received = me.messages->irecv(3 - me.rank, host_buffer(&got, 1), 1);
+                  CHECK_OK(me.messages->send(3 - me.rank, host_buffer(&sent, 1), 1, kSoon));
+                  CHECK_OK(received.wait(kSoon));
+                  CHECK(got == 7);
+                  CHECK_OK(back.cancel());
+                  return 0;
+                },
+                kNobody),
+            0);
 }
 
 TEST(return_refusals, a_return_that_nobody_has_agreed_to_times_out_and_names_who_has_not) {

@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+
 #include "base/env.hpp"
 #include "base/text.hpp"
 #include "messaging/bootstrap/launcher_meeting.hpp"
@@ -46,9 +48,15 @@ result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher
   settings.stays_open = options.is_elastic;
   settings.timeout_s = options.timeout_s;
   settings.report = options.report;
-  auto channel = meet(settings, std::move(place.listener));
-  if (!channel) return std::move(channel).error();
-  return introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
+  constexpr unsigned kMaxGatherings = 20;
+  for (unsigned gatherings = 1;; ++gatherings) {
+    auto channel = meet(settings, std::move(place.listener));
+    if (!channel) return std::move(channel).error();
+    const bool has_come_back = (*channel)->survivors() != nullptr;
+    auto made = introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
+    // A survivor that learns of another loss, or consents no more, leaves as it is welcomed. It is not gone: all come again.
+    if (made || !has_come_back || made.code() != ECONNRESET || gatherings == kMaxGatherings) return made;
+  }
 }
 
 result<endpoint> place_of(const launcher& launched_by) {

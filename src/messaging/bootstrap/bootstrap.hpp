@@ -16,6 +16,7 @@
 
 namespace pl::messaging {
 
+class rank_0_desk;
 class return_desk;
 
 using byte_string = std::vector<std::byte>;
@@ -37,11 +38,13 @@ class bootstrap {
 
   // ---- Of a meeting that stays open: ranks may leave and come back (docs/design/0013-ranks-that-come-back.md)
   virtual bool stays_open() const noexcept { return false; }
-  // Which process of its rank this one is, from 1. Above 1 it has come back: rank 0 answers for all in its exchanges, and
-  // the contribution of a rank that is gone is empty.
+  // Which process of its rank this one is, from 1. Above 1 it has come back: rank 0 answers for all in its exchanges (to
+  // rank 0 all others do), and the contribution of a rank that is gone is empty.
   virtual std::uint32_t incarnation() const noexcept { return 1; }
   // Rank 0: who asks to come back. Null: another rank, or nobody can.
   virtual return_desk* returns() noexcept { return nullptr; }
+  // Others: rank 0's end, and its return. Null: rank 0, or it cannot come back.
+  virtual rank_0_desk* rank_0() noexcept { return nullptr; }
 };
 
 struct bootstrap_options {

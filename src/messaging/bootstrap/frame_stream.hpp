@@ -17,8 +17,9 @@ inline constexpr std::uint16_t kFrameVersion = 1;
 // challenge and proof: where the job has a secret, between hello and welcome.
 enum class star_frame_kind : std::uint16_t { hello = 1, welcome, refusal, message, challenge, proof };
 
-inline constexpr std::size_t kMaxBody = 64u << 20;     // results of the largest run are far below; a stray length is not
-inline constexpr std::size_t kMaxStrangerBody = 2048;  // from a peer that has not proved yet that it belongs to the job
+inline constexpr std::size_t kMaxBody = 64u << 20;  // results of the largest run are far below; a stray length is not
+// From a peer that has not proved yet that it belongs to the job: a hello with what a survivor knows of some thousand ranks.
+inline constexpr std::size_t kMaxStrangerBody = 32u << 10;
 
 // Little-endian, as x86 and ARM store it. The magic number of a big-endian sender differs and is rejected.
 struct star_frame_head {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messaging/bootstrap/pmi_store.hpp"
 
+#include <link.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,9 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <sstream>
+#include <cstring>
+#include <optional>
 
-#include "base/clock.hpp"
 #include "base/deadline.hpp"
 #include "base/env.hpp"
 #include "base/text.hpp"
@@ -19,12 +20,11 @@
 namespace pl::messaging {
 namespace {
 
-constexpr unsigned kAnswerMs = 10'000;  // of a question that the launcher answers by itself
-constexpr std::size_t kMaxLine = 8192;
+constexpr std::size_t kMaxValue2 = 1024;  // of PMI 2, with the zero that its C interface appends
 
 failure not_spoken(const std::string& reason) { return {ENOSYS, "the launcher's PMI_FD cannot be used: " + reason}; }
 
-// Values are words of a line, so they have no blanks.
+// Values of PMI 1 are words of a line, so they have no blanks.
 std::string joined(std::string text) {
   std::replace(text.begin(), text.end(), ' ', '_');
   return text;
@@ -34,66 +34,126 @@ std::string parted(std::string text) {
   return text;
 }
 
+// What was agreed when this process began. The launcher may not let it begin a second time.
+struct session {
+  ino_t inode = 0;
+  int version = 1;
+  std::string name_space;
+  std::size_t longest_value = 0;
+};
+std::optional<session>& agreed() {
+  static std::optional<session> one;
+  return one;
+}
+
+ino_t inode_of(int socket) {
+  struct stat about {};
+  return fstat(socket, &about) == 0 && S_ISSOCK(about.st_mode) ? about.st_ino : 0;
+}
+
 // A process that has talked to the launcher and ends without a last word is taken for one that has died, with the whole job.
 // Where an MPI has said it, and closed the socket, there is nothing to say: the number may be another file's by then.
-void leave_at_exit(int socket) {
-  static int left_socket = -1;
+void leave_at_exit(int socket, int version) {
+  static int left_socket = -1, left_version = 1;
   static pid_t owner = 0;
   static ino_t inode = 0;
-  struct stat about {};
-  if (left_socket >= 0 || fstat(socket, &about) != 0) return;
+  if (left_socket >= 0) return;
   left_socket = socket;
+  left_version = version;
   owner = getpid();
-  inode = about.st_ino;
+  inode = inode_of(socket);
   std::atexit([] {
-    struct stat now {};
-    if (getpid() != owner || fstat(left_socket, &now) != 0 || now.st_ino != inode) return;
-    constexpr char kLast[] = "cmd=finalize\n";
-    if (send(left_socket, kLast, sizeof kLast - 1, MSG_NOSIGNAL) <= 0) return;
+    if (getpid() != owner || inode_of(left_socket) != inode) return;
+    pmi_connection last(left_socket);
+    last.use_version(left_version);
+    if (!last.send("finalize")) return;
     char answer[64];
     pollfd ready{left_socket, POLLIN, 0};
     if (poll(&ready, 1, 1000) > 0) static_cast<void>(recv(left_socket, answer, sizeof answer, MSG_DONTWAIT));
   });
 }
 
-}  // namespace
+bool is_slurm() { return env_read("SLURM_STEP_ID").is_set && env_read("PMI_JOBID").is_set; }
 
-std::string pmi_value(const std::string& line, const std::string& name) {
-  std::istringstream words(line);
-  for (std::string word; words >> word;)
-    if (word.rfind(name + "=", 0) == 0) return word.substr(name.size() + 1);
-  return {};
+// libmpi.so.40, libmpich.so.12, libmpi_cray.so.12 ...
+bool has_mpi() {
+  return dl_iterate_phdr(
+             [](dl_phdr_info* each, std::size_t, void*) {
+               const char* const slash = std::strrchr(each->dlpi_name, '/');
+               const std::string name = slash == nullptr ? each->dlpi_name : slash + 1;
+               return name.rfind("libmpi", 0) == 0 ? 1 : 0;
+             },
+             nullptr) != 0;
 }
+
+}  // namespace
 
 bool pmi_store::is_offered() { return env_read("PMI_FD").is_set && env_read("PMI_RANK").is_set; }
 
 result<std::unique_ptr<pmi_store>> pmi_store::open() {
   const auto descriptor = parse_integer(env_read("PMI_FD").text), rank = parse_integer(env_read("PMI_RANK").text);
-  struct stat about {};
-  const bool is_socket = descriptor && *descriptor >= 0 && *descriptor < (1 << 20) && rank && *rank >= 0 &&
-                         fstat(static_cast<int>(*descriptor), &about) == 0 && S_ISSOCK(about.st_mode);
-  if (!is_socket)
+  const bool is_number = descriptor && *descriptor >= 0 && *descriptor < (1 << 20) && rank && *rank >= 0;
+  const ino_t inode = is_number ? inode_of(static_cast<int>(*descriptor)) : 0;
+  if (inode == 0)
     return not_spoken(format("%s is no socket of this process (was it closed, or is the variable of another program?)",
                              env_read("PMI_FD").text.c_str()));
-  std::unique_ptr<pmi_store> made(new pmi_store(static_cast<int>(*descriptor)));
-  made->rank_ = static_cast<int>(*rank);
-  if (auto begun = made->begin(); !begun) return not_spoken(begun.error().message);
-  leave_at_exit(made->socket_);
+  const int socket = static_cast<int>(*descriptor);
+  std::unique_ptr<pmi_store> made(new pmi_store(socket, static_cast<int>(*rank)));
+  if (const auto& known = agreed(); known && known->inode == inode) {
+    made->connection_.use_version(known->version);
+    made->name_space_ = known->name_space;
+    made->longest_value_ = known->longest_value;
+    return made;
+  }
+  if (is_slurm() && env_read("PEERLANE_LINK_SECRET_FILE").is_set)
+    return not_spoken("PEERLANE_LINK_SECRET_FILE is set, with which Slurm's variables are enough");
+  if (is_slurm() && has_mpi())
+    return not_spoken(
+        "Slurm lets one user have it, and this process has an MPI: set PEERLANE_LINK_SECRET_FILE for all ranks, "
+        "or start by srun --mpi=pmix");
+  // The version that a launcher speaks itself comes first; the other one is an addition of it.
+  const int first = is_slurm() ? 2 : 1;
+  auto begun = made->begin(first);
+  if (!begun && begun.code() == EPROTONOSUPPORT) begun = made->begin(3 - first);
+  if (!begun) return not_spoken(begun.error().message);
+  agreed() = session{inode, made->connection_.version(), made->name_space_, made->longest_value_};
+  leave_at_exit(socket, made->connection_.version());
   return made;
 }
 
-// Repeated where an MPI of this process has begun before.
-status pmi_store::begin() {
-  auto answer = ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init");
-  if (answer && pmi_value(*answer, "rc") != "0") return failure{EPROTO, "it does not speak PMI 1: " + *answer};
-  if (answer) answer = ask("cmd=get_maxes", "maxes");
+// EPROTONOSUPPORT: the launcher refuses this version.
+status pmi_store::begin(int version) {
+  const std::string number = std::to_string(version), minor = version == 1 ? "1" : "0";
+  auto answer = connection_.ask("init", {{"pmi_version", number}, {"pmi_subversion", minor}}, "response_to_init");
   if (!answer) return std::move(answer).error();
-  longest_value_ =
-      static_cast<std::size_t>(std::max<std::int64_t>(parse_integer(pmi_value(*answer, "vallen_max")).value_or(0), 0));
-  answer = ask("cmd=get_my_kvsname", "my_kvsname");
+  const std::string spoken = connection_.value(*answer, "pmi_version");
+  if (connection_.value(*answer, "rc") != "0" || (!spoken.empty() && spoken != number))
+    return failure{EPROTONOSUPPORT, format("it does not speak PMI %d: %s", version, answer->c_str())};
+  return version == 1 ? begin_lines() : begin_messages();
+}
+
+status pmi_store::begin_lines() {
+  auto answer = connection_.ask("get_maxes", {}, "maxes");
   if (!answer) return std::move(answer).error();
-  name_space_ = pmi_value(*answer, "kvsname");
+  longest_value_ = static_cast<std::size_t>(
+      std::max<std::int64_t>(parse_integer(connection_.value(*answer, "vallen_max")).value_or(0), 0));
+  answer = connection_.ask("get_my_kvsname", {}, "my_kvsname");
+  if (!answer) return std::move(answer).error();
+  name_space_ = connection_.value(*answer, "kvsname");
   return name_space_.empty() ? status(failure{EPROTO, "it names no key-value space: " + *answer}) : status();
+}
+
+status pmi_store::begin_messages() {
+  connection_.use_version(2);
+  auto answer = connection_.ask(
+      "fullinit", {{"pmijobid", env_read("PMI_JOBID").text}, {"pmirank", std::to_string(rank_)}, {"threaded", "FALSE"}},
+      "fullinit-response");
+  if (!answer) return std::move(answer).error();
+  if (connection_.value(*answer, "rc") != "0") return failure{EPROTO, "it lets this process not begin: " + *answer};
+  if (const auto rank = connection_.value(*answer, "rank"); rank != std::to_string(rank_))
+    return failure{EPROTO, format("it says that rank %d is rank \"%s\"", rank_, rank.substr(0, 20).c_str())};
+  longest_value_ = kMaxValue2;
+  return {};
 }
 
 // Others come to the same barrier at the latest when they connect, and then its end is there.
@@ -102,82 +162,54 @@ pmi_store::~pmi_store() {
   if (is_in_barrier_) static_cast<void>(leave_barrier(deadline_after_ms(kLastMs)));
 }
 
-status pmi_store::send(const std::string& line) const {
-  const std::string whole = line + "\n";
-  for (std::size_t done = 0; done != whole.size();) {
-    const auto n = ::send(socket_, whole.data() + done, whole.size() - done, MSG_NOSIGNAL);
-    if (n > 0) done += static_cast<std::size_t>(n);
-    else if (errno != EINTR) return failure{EIO, "the launcher takes nothing: " + errno_text(errno)};
-  }
-  return {};
-}
-
-result<std::string> pmi_store::receive(std::uint64_t deadline_ns) {
-  for (;;) {
-    if (const auto end = unread_.find('\n'); end != std::string::npos) {
-      std::string line = unread_.substr(0, end);
-      unread_.erase(0, end + 1);
-      return line;
-    }
-    if (unread_.size() > kMaxLine) return failure{EPROTO, "the launcher sends lines without an end"};
-    const auto now = monotonic_ns();
-    if (now >= deadline_ns) return failure{ETIMEDOUT, "the launcher does not answer"};
-    pollfd ready{socket_, POLLIN, 0};
-    const auto left_ms = std::min<std::uint64_t>((deadline_ns - now) / 1'000'000u + 1, 1'000'000);
-    if (poll(&ready, 1, static_cast<int>(left_ms)) <= 0) continue;
-    char bytes[1024];
-    const auto n = recv(socket_, bytes, sizeof bytes, MSG_DONTWAIT);
-    if (n == 0) return failure{EIO, "the launcher has closed the connection"};
-    if (n > 0) unread_.append(bytes, static_cast<std::size_t>(n));
-    else if (errno != EAGAIN && errno != EINTR) return failure{EIO, "the launcher: " + errno_text(errno)};
-  }
-}
-
-result<std::string> pmi_store::ask(const std::string& line, const char* reply) {
-  if (auto sent = send(line); !sent) return sent.error();
-  auto answer = receive(deadline_after_ms(kAnswerMs));
-  if (answer && pmi_value(*answer, "cmd") != reply)
-    return failure{EPROTO, format("it answers \"%s\" with \"%s\"", line.c_str(), answer->c_str())};
-  return answer;
+status pmi_store::enter_barrier() {
+  is_in_barrier_ = true;
+  return connection_.send(connection_.version() == 1 ? "barrier_in" : "kvs-fence");
 }
 
 status pmi_store::leave_barrier(std::uint64_t deadline_ns) {
-  auto answer = receive(deadline_ns);
+  auto answer = connection_.receive(deadline_ns);
   if (!answer) return answer.error();
-  if (pmi_value(*answer, "cmd") != "barrier_out") return failure{EPROTO, "the launcher says at a barrier: " + *answer};
+  const bool is_lines = connection_.version() == 1;
+  const std::string code = connection_.value(*answer, "rc");
+  if (connection_.value(*answer, "cmd") != (is_lines ? "barrier_out" : "kvs-fence-response") || (!is_lines && code != "0"))
+    return failure{EPROTO, "the launcher says at a barrier: " + *answer};
   is_in_barrier_ = false;
   return {};
 }
 
 // The end of the barrier is not waited for: who does not come is missed, by its rank, where all connect.
 status pmi_store::publish(const std::string& key, const std::string& text) {
-  const std::string value = joined(text);
-  if (value.size() >= longest_value_)
+  if (text.size() >= longest_value_)
     return failure{EMSGSIZE, format("the launcher takes %zu bytes, and rank 0's addresses have %zu: set "
                                     "PEERLANE_LINK_RENDEZVOUS=HOST:PORT for all",
-                                    longest_value_, value.size())};
-  auto answer =
-      ask(format("cmd=put kvsname=%s key=%s value=%s", name_space_.c_str(), key.c_str(), value.c_str()), "put_result");
+                                    longest_value_, text.size())};
+  auto answer = connection_.version() == 1
+                    ? connection_.ask("put", {{"kvsname", name_space_}, {"key", key}, {"value", joined(text)}}, "put_result")
+                    : connection_.ask("kvs-put", {{"key", key}, {"value", text}}, "kvs-put-response");
   if (!answer) return answer.error();
-  if (pmi_value(*answer, "rc") != "0") return failure{EIO, "the launcher keeps nothing: " + *answer};
-  is_in_barrier_ = true;
-  return send("cmd=barrier_in");
+  if (connection_.value(*answer, "rc") != "0") return failure{EIO, "the launcher keeps nothing: " + *answer};
+  return enter_barrier();
 }
 
 result<std::string> pmi_store::read(int rank, const std::string& key, unsigned timeout_s) {
-  if (auto sent = send("cmd=barrier_in"); !sent) return sent.error();
-  is_in_barrier_ = true;
+  if (auto sent = enter_barrier(); !sent) return sent.error();
   if (auto left = leave_barrier(deadline_after_ms(std::int64_t{timeout_s} * 1000)); !left) {
     is_in_barrier_ = false;  // nobody waits for it a second time
     if (left.code() != ETIMEDOUT) return left.error();
     return failure{ETIMEDOUT,
                    format("rank %d, or another one, has not come to the launcher's barrier for %u s", rank, timeout_s)};
   }
-  auto answer = ask(format("cmd=get kvsname=%s key=%s", name_space_.c_str(), key.c_str()), "get_result");
+  const bool is_lines = connection_.version() == 1;
+  // Without a process that is known to have it, as PMI 2 allows: -1.
+  auto answer = is_lines ? connection_.ask("get", {{"kvsname", name_space_}, {"key", key}}, "get_result")
+                         : connection_.ask("kvs-get", {{"jobid", env_read("PMI_JOBID").text}, {"srcid", "-1"}, {"key", key}},
+                                           "kvs-get-response");
   if (!answer) return answer;
-  if (pmi_value(*answer, "rc") != "0")
+  if (connection_.value(*answer, "rc") != "0" || (!is_lines && connection_.value(*answer, "found") != "TRUE"))
     return failure{EIO, format("rank %d has told the launcher nothing: %s", rank, answer->c_str())};
-  return parted(pmi_value(*answer, "value"));
+  const std::string value = connection_.value(*answer, "value");
+  return is_lines ? parted(value) : value;
 }
 
 }  // namespace pl::messaging

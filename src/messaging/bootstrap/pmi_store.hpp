@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store of MPICH's mpiexec (Hydra), by the PMI-1 protocol: lines of text over a socket that the launcher has left open
-// (PMI_FD). `srun --mpi=pmi2` speaks it too. No library is needed.
+// The store of MPICH's mpiexec (Hydra), by PMI 1, and of `srun --mpi=pmi2`, by PMI 2: over a socket that the launcher has
+// left open (PMI_FD). No library is needed.
 //
-//   rank 0    put, barrier_in                     the others    barrier_in, wait for barrier_out, get
+//   rank 0    put, barrier                     the others    barrier, wait for its end, get
 //
-// An MPI in the process uses the same socket, before or behind this: neither disturbs the other as long as they do not talk
-// at the same time.
+// Slurm lets one user of the socket begin, once in the life of a process: an MPI that does so behind this one waits for
+// ever. So it is left alone where an MPI is in the process, or a secret of the user's makes it needless. Hydra lets each
+// begin: an MPI and this do not disturb each other there as long as they do not talk at the same time.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "messaging/bootstrap/launcher_store.hpp"
+#include "messaging/bootstrap/pmi_connection.hpp"
 
 namespace pl::messaging {
 
@@ -22,7 +24,7 @@ class pmi_store final : public launcher_store {
  public:
   // Whether the launcher of this process says that it has one.
   static bool is_offered();
-  // ENOSYS: PMI_FD is no socket of a launcher, or it does not answer.
+  // ENOSYS: PMI_FD is no socket of a launcher, it does not answer, or it is an MPI's.
   static result<std::unique_ptr<pmi_store>> open();
   ~pmi_store() override;
 
@@ -32,23 +34,18 @@ class pmi_store final : public launcher_store {
   result<std::string> read(int rank, const std::string& key, unsigned timeout_s) override;
 
  private:
-  explicit pmi_store(int socket) : socket_(socket) {}
-  status begin();
-  status send(const std::string& line) const;
-  // The next line, or ETIMEDOUT.
-  result<std::string> receive(std::uint64_t deadline_ns);
-  // The answer to `line`, which is a `reply`.
-  result<std::string> ask(const std::string& line, const char* reply);
+  pmi_store(int socket, int rank) : connection_(socket), rank_(rank) {}
+  status begin(int version);
+  status begin_lines();
+  status begin_messages();
+  status enter_barrier();
   status leave_barrier(std::uint64_t deadline_ns);
 
-  int socket_;
-  int rank_ = -1;
-  std::string name_space_, unread_;
+  pmi_connection connection_;
+  int rank_;
+  std::string name_space_;  // of PMI 1
   std::size_t longest_value_ = 0;
   bool is_in_barrier_ = false;
 };
-
-// The value of a word "name=value" of a line; empty: there is none.
-std::string pmi_value(const std::string& line, const std::string& name);
 
 }  // namespace pl::messaging

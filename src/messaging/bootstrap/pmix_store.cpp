@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kNamespaceBytes = 256, kKeyBytes = 512;
 constexpr std::uint16_t kStringType = 3;
 constexpr std::uint8_t kGlobalScope = 3;
-constexpr int kNotFound = -46;
+constexpr int kNotFound = -46, kTimedOut = -24;  // of a question to which a server has no answer yet
 constexpr std::chrono::milliseconds kPause{50};  // between questions
 
 struct pmix_process {
@@ -135,7 +135,7 @@ result<std::string> pmix_store::state::read_once(int rank, const std::string& ke
   static_cast<void>(context.release());  // take_value's
   std::unique_lock hold(one->mutex);
   one->has_come.wait_until(hold, end, [&] { return one->status.has_value(); });
-  if (!one->status || *one->status == kNotFound) return failure{ENOENT, "not yet"};
+  if (!one->status || *one->status == kNotFound || *one->status == kTimedOut) return failure{ENOENT, "not yet"};
   if (*one->status != 0) return refused("asking the launcher", *one->status);
   if (one->text.empty()) return failure{EIO, format("rank %d has told the launcher nothing that can be read", rank)};
   return one->text;

@@ -27,8 +27,10 @@ void rejoin_listener::watch(int fd) const {
 }
 
 // The job goes on whatever a visitor says: who does not fit is turned away alone.
-status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host) {
+status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame_head& hello,
+                              const std::string& introduction) {
   const int rank = static_cast<int>(hello.rank);
+  const auto [host, claim] = parse_introduction(introduction, settings_.size);
   const std::string name = format("rank %d (%s)", rank, host.c_str());
   const auto refuse_it = [&](const std::string& reason) { return desk_.turn_away(candidate, reason), status{}; };
   if (hello.kind != star_frame_kind::hello || hello.nonce != settings_.job || hello.version != kFrameVersion)
@@ -36,13 +38,20 @@ status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame
   if (hello.nodes != static_cast<std::uint32_t>(settings_.size))
     return refuse_it(format("%s says it is one of %u ranks, and the job has %d", name.c_str(), hello.nodes, settings_.size));
   if (rank < 1 || rank >= settings_.size)
-    return refuse_it(format("rank %d cannot come back: ranks 1 to %d can", rank, settings_.size - 1));
+    return refuse_it(
+        format("rank %d is no rank that can come back while rank 0 lives: 1 to %d can", rank, settings_.size - 1));
+  if (claim) return refuse_it(name + " takes rank 0 for lost, which it is not: end it, and start it again");
   drop_gone();
   if (asking_.contains(rank)) return refuse_it(format("another process already asks to be rank %d", rank));
   candidate.stream.trust();
-  asking_.emplace(rank, std::move(candidate.stream));
-  untold_.push_back(rank);
+  take_over(rank, std::move(candidate.stream));
   return {};
+}
+
+void rejoin_listener::take_over(int rank, frame_stream stream) {
+  watch(stream.fd());
+  asking_.emplace(rank, std::move(stream));
+  untold_.push_back(rank);
 }
 
 // Who asks has nothing to say before it is welcomed.

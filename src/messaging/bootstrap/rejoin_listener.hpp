@@ -20,6 +20,8 @@ class rejoin_listener {
   rejoin_listener(const meeting& settings, const std::string& secret, unique_fd listener, std::uint64_t run);
   // Looks after visitors. A rank that a process asks to be, each time once.
   std::optional<int> next();
+  // Who has shown to somebody else that it belongs to the job asks to be this rank.
+  void take_over(int rank, frame_stream stream);
   // The connection of who asks, after it was told that it is welcome. ECONNRESET: it is gone.
   result<frame_stream> admit(int rank, std::uint32_t incarnation);
   void refuse(int rank, const std::string& reason);
@@ -28,7 +30,7 @@ class rejoin_listener {
   void watch(int fd) const;
 
  private:
-  status judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host);
+  status judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& introduction);
   void drop_gone();
 
   const meeting settings_;

@@ -14,6 +14,7 @@
 #include "base/text.hpp"
 #include "messaging/bootstrap/frame_stream.hpp"
 #include "messaging/bootstrap/peer_identity.hpp"
+#include "messaging/bootstrap/rank_0_seeker.hpp"
 #include "messaging/bootstrap/rejoin_listener.hpp"
 #include "messaging/bootstrap/visitor_desk.hpp"
 
@@ -32,14 +33,15 @@ void report(const meeting& settings, const std::string& line) {
 
 class socket_channel final : public star_channel {
  public:
-  // `rejoins`: rank 0's, if the meeting stays open. `incarnation`: of a rank that has come back.
-  socket_channel(const meeting& settings, std::uint64_t nonce, std::map<int, frame_stream> peers,
-                 std::unique_ptr<rejoin_listener> rejoins, std::uint32_t incarnation)
-      : settings_(settings),
-        nonce_(nonce),
-        peers_(std::move(peers)),
-        rejoins_(std::move(rejoins)),
-        incarnation_(incarnation) {}
+  // Of a meeting that stays open.
+  struct returns_t {
+    std::uint32_t incarnation = 1;             // of this process
+    std::unique_ptr<rejoin_listener> rejoins;  // rank 0's
+    std::unique_ptr<rank_0_seeker> seeker;     // the others'
+    std::optional<survivor_table> survivors;   // rank 0's, if it has come back
+  };
+  socket_channel(const meeting& settings, std::uint64_t nonce, std::map<int, frame_stream> peers, returns_t returns)
+      : settings_(settings), nonce_(nonce), peers_(std::move(peers)), returns_(std::move(returns)) {}
 
   int rank() const override { return settings_.rank; }
   int size() const override { return settings_.size; }
@@ -50,8 +52,11 @@ class socket_channel final : public star_channel {
   std::optional<channel_event> receive(unsigned timeout_ms) override;
   void abandon() override {}  // what is not closed in order is noticed by the others
   bool stays_open() const override { return settings_.stays_open; }
-  std::uint32_t incarnation() const override { return incarnation_; }
-  rejoin_listener* rejoins() override { return rejoins_.get(); }
+  std::uint32_t incarnation() const override { return returns_.incarnation; }
+  rejoin_listener* rejoins() override { return returns_.rejoins.get(); }
+  rank_0_seeker* seeker() override { return returns_.seeker.get(); }
+  const survivor_table* survivors() const override { return returns_.survivors ? &*returns_.survivors : nullptr; }
+  std::uint64_t run() const override { return nonce_; }
   void adopt(int peer, frame_stream stream) override { peers_.insert_or_assign(peer, std::move(stream)); }
   void drop(int peer) override { peers_.erase(peer); }
 
@@ -61,8 +66,7 @@ class socket_channel final : public star_channel {
   meeting settings_;
   std::uint64_t nonce_;
   std::map<int, frame_stream> peers_;  // without the lost ones
-  std::unique_ptr<rejoin_listener> rejoins_;
-  std::uint32_t incarnation_;
+  returns_t returns_;
 };
 
 status socket_channel::send(int peer, std::span<const std::byte> message, unsigned timeout_ms) {
@@ -117,12 +121,22 @@ class host_side {
   struct member {
     frame_stream stream;
     std::string host;
+    std::optional<survivor_claim> claim;  // of a rank that a former process of rank 0 has left behind
   };
   status look_after_members();
-  status judge(visitor_desk::visitor& candidate, const star_frame_head& head, const std::string& host);
+  bool refuse_odd(visitor_desk::visitor& candidate, int rank, const std::string& name,
+                  const std::optional<survivor_claim>& claim);
+  bool is_missed_by_others(int rank) const;
+  result<std::unique_ptr<star_channel>> welcome_all(unique_fd listener);
+  std::unique_ptr<star_channel> come_back(unique_fd listener);
+  survivor_table take_survivors();
+  bool has_survivors() const {
+    return std::any_of(members_.begin(), members_.end(), [](const auto& each) { return each.second.claim.has_value(); });
+  }
+  status judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& introduction);
   failure end(visitor_desk::visitor* candidate, failure reason);
   std::string missing() const;
-  bool is_complete() const { return members_.size() + 1 == static_cast<std::size_t>(settings_.size); }
+  bool is_complete() const;
 
   const meeting& settings_;
   const std::string secret_;
@@ -130,10 +144,24 @@ class host_side {
   std::map<int, member> members_;
 };
 
+// Whom one of the survivors has lost is lost to all.
+bool host_side::is_missed_by_others(int rank) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& each) {
+    return each.second.claim && each.second.claim->ranks[static_cast<std::size_t>(rank)].is_gone;
+  });
+}
+
+// Nobody waits for a rank whose end the survivors know.
+bool host_side::is_complete() const {
+  for (int r = 1; r < settings_.size; ++r)
+    if (!members_.contains(r) && !is_missed_by_others(r)) return false;
+  return true;
+}
+
 std::string host_side::missing() const {
   std::string names;
   for (int r = 1; r < settings_.size; ++r)
-    if (!members_.contains(r)) names += (names.empty() ? "" : ", ") + std::to_string(r);
+    if (!members_.contains(r) && !is_missed_by_others(r)) names += (names.empty() ? "" : ", ") + std::to_string(r);
   return names;
 }
 
@@ -145,8 +173,24 @@ failure host_side::end(visitor_desk::visitor* candidate, failure reason) {
   return reason;
 }
 
-status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& host) {
+// Where survivors are, the job goes on whatever a visitor says: who does not fit is turned away alone.
+bool host_side::refuse_odd(visitor_desk::visitor& candidate, int rank, const std::string& name,
+                           const std::optional<survivor_claim>& claim) {
+  const auto refuse_it = [&](const std::string& reason) { return desk_.turn_away(candidate, reason), true; };
+  if (claim && !settings_.stays_open)
+    return refuse_it(
+        "rank 0 has come back, and its options do not say so: open it as the others did (elastic, or "
+        "PEERLANE_LINK_ELASTIC=1)");
+  if (!claim && !has_survivors()) return false;
+  if (rank < 1 || rank >= settings_.size) return refuse_it(name + " is no rank of this job");
+  for (const auto& [other, one] : members_)
+    if (claim && one.claim && one.claim->run != claim->run) return refuse_it(name + " was left behind by another run");
+  return members_.contains(rank) && refuse_it(format("two processes are rank %d: %s is the second one", rank, name.c_str()));
+}
+
+status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head& hello, const std::string& introduction) {
   const int rank = static_cast<int>(hello.rank);
+  auto [host, claim] = parse_introduction(introduction, settings_.size);
   const std::string name = format("rank %d (%s)", rank, host.c_str());
   if (hello.kind != star_frame_kind::hello || hello.nonce != settings_.job) {
     desk_.turn_away(candidate,
@@ -158,6 +202,7 @@ status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head&
         &candidate,
         {EPROTO, format("%s speaks version %u of the protocol, rank 0 (%s) version %u: start the same peerlane everywhere",
                         name.c_str(), hello.version, own_host_name().c_str(), kFrameVersion)});
+  if (refuse_odd(candidate, rank, name, claim)) return {};
   if (hello.nodes != static_cast<std::uint32_t>(settings_.size))
     return end(&candidate,
                {EINVAL, format("%s was started as one of %u ranks, rank 0 (%s) as one of %d: give all the same number",
@@ -171,16 +216,21 @@ status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head&
                {EEXIST, format("two processes are rank %d: on %s and on %s; every number from 0 to %d goes to one process",
                                rank, other->second.host.c_str(), host.c_str(), settings_.size - 1)});
   candidate.stream.trust();
-  members_.emplace(rank, member{std::move(candidate.stream), host});
+  members_.emplace(rank, member{std::move(candidate.stream), host, std::move(claim)});
   return {};
 }
 
 // A member has nothing to say before it is welcomed.
 status host_side::look_after_members() {
-  for (auto& [rank, one] : members_) {
+  const bool goes_on = has_survivors();
+  for (auto each = members_.begin(); each != members_.end();) {
+    auto& [rank, one] = *each;
     star_frame ignored;
-    if (auto whole = one.stream.receive(ignored); !whole || *whole)
+    const auto whole = one.stream.receive(ignored);
+    const bool is_there = whole && !*whole;
+    if (!is_there && !goes_on)
       return end(nullptr, {ECONNRESET, format("rank %d (%s) left before all had come", rank, one.host.c_str())});
+    each = is_there ? std::next(each) : members_.erase(each);
   }
   return {};
 }
@@ -198,8 +248,11 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
     if (waited > settings_.timeout_s * kSecond)
       return end(
           nullptr,
-          {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s%s%s", settings_.size,
+          {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s%s%s%s", settings_.size,
                              settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
+                             has_survivors() ? " (to take rank 0 back they call peerlane_comm_await_return() or "
+                                               "peerlane_comm_restore_collectives())"
+                                             : "",
                              desk_.last_turned_away().empty() ? "" : "; turned away: ", desk_.last_turned_away().c_str())});
     if (!has_reported && waited > kQuietMs * std::uint64_t{1'000'000})
       report(settings_, format("rank 0 waits at %s for rank %s (up to %u s)", settings_.rendezvous.text.c_str(),
@@ -213,6 +266,11 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
     if (auto fine = desk_.look_after(); !fine) return fine.error();
     if (auto fine = look_after_members(); !fine) return fine.error();
   }
+  if (has_survivors()) return come_back(std::move(listener));
+  return welcome_all(std::move(listener));
+}
+
+result<std::unique_ptr<star_channel>> host_side::welcome_all(unique_fd listener) {
   std::random_device random;
   const std::uint64_t nonce = (std::uint64_t{random()} << 32) | random();
   std::map<int, frame_stream> peers;
@@ -221,13 +279,61 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
       return end(nullptr, {ECONNRESET, format("rank %d (%s) left before all had come", rank, one.host.c_str())});
   }
   for (auto& [rank, one] : members_) peers.emplace(rank, std::move(one.stream));
-  std::unique_ptr<rejoin_listener> rejoins;
+  socket_channel::returns_t returns;
   if (settings_.stays_open) {
-    rejoins = std::make_unique<rejoin_listener>(settings_, secret_, std::move(listener), nonce);
-    for (const auto& [rank, stream] : peers) rejoins->watch(stream.fd());
+    returns.rejoins = std::make_unique<rejoin_listener>(settings_, secret_, std::move(listener), nonce);
+    for (const auto& [rank, stream] : peers) returns.rejoins->watch(stream.fd());
   }
   return std::unique_ptr<star_channel>(
-      std::make_unique<socket_channel>(settings_, nonce, std::move(peers), std::move(rejoins), 1));
+      std::make_unique<socket_channel>(settings_, nonce, std::move(peers), std::move(returns)));
+}
+
+// Who is there, as all will know it. A survivor that another one has lost is told so.
+survivor_table host_side::take_survivors() {
+  const auto count = static_cast<std::size_t>(settings_.size);
+  survivor_table out{std::vector<std::uint32_t>(count, 0), std::vector<std::uint32_t>(count, 1)};
+  for (const auto& [rank, one] : members_)
+    for (std::size_t r = 0; one.claim && r < count; ++r)
+      out.last[r] = std::max(out.last[r], one.claim->ranks[r].incarnation);
+  const std::string lost = "another rank has lost this one, so it is lost to all: end it, and start it again";
+  for (auto each = members_.begin(); each != members_.end();) {
+    auto& [rank, one] = *each;
+    const auto own = static_cast<std::size_t>(rank);
+    const bool is_lost = one.claim && is_missed_by_others(rank);
+    if (is_lost)
+      static_cast<void>(one.stream.send(head_of(settings_, star_frame_kind::refusal, 0), bytes_of(lost), kSendMs));
+    else if (one.claim) out.living[own] = one.claim->ranks[own].incarnation;
+    each = is_lost ? members_.erase(each) : std::next(each);
+  }
+  out.living.front() = ++out.last.front();
+  return out;
+}
+
+// This process is rank 0 once more. Those that its predecessor left behind take it back; who else has come asks to come back
+// itself, behind it.
+std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
+  const auto first = std::find_if(members_.begin(), members_.end(), [](const auto& each) { return each.second.claim; });
+  const std::uint64_t run = first->second.claim->run;
+  socket_channel::returns_t returns;
+  const auto table = take_survivors();
+  returns.incarnation = table.living.front();
+  returns.rejoins = std::make_unique<rejoin_listener>(settings_, secret_, std::move(listener), run);
+  std::vector<std::uint32_t> words{returns.incarnation};
+  words.insert(words.end(), table.living.begin(), table.living.end());
+  std::map<int, frame_stream> peers;
+  for (auto& [rank, one] : members_) {
+    if (!one.claim) {
+      returns.rejoins->take_over(rank, std::move(one.stream));
+      continue;
+    }
+    // Who has left meanwhile is missed in the first step, which gathers all anew.
+    static_cast<void>(
+        one.stream.send(head_of(settings_, star_frame_kind::welcome, run), std::as_bytes(std::span(words)), kSendMs));
+    returns.rejoins->watch(one.stream.fd());
+    peers.emplace(rank, std::move(one.stream));
+  }
+  returns.survivors = table;
+  return std::make_unique<socket_channel>(settings_, run, std::move(peers), std::move(returns));
 }
 
 result<unique_fd> reach_rank_0(const meeting& settings) {
@@ -253,12 +359,11 @@ result<unique_fd> reach_rank_0(const meeting& settings) {
 }
 
 // Rank 0 asks for the secret, and shows first that it has it.
-status answer_challenge(const meeting& settings, const std::string& secret, const nonce& own, const star_frame& asked,
-                        frame_stream& stream) {
+status answer_challenge(const meeting& settings, const std::string& secret, const nonce& own,
+                        const std::string& introduction, const star_frame& asked, frame_stream& stream) {
   const auto peer_nonce = take_fixed<nonce>(asked.body);
   const auto shown = take_fixed<digest>(asked.body, sizeof(nonce));
-  const std::string host = own_host_name();
-  const auto hello = text_to_prove(head_of(settings, star_frame_kind::hello, settings.job), bytes_of(host));
+  const auto hello = text_to_prove(head_of(settings, star_frame_kind::hello, settings.job), bytes_of(introduction));
   if (secret.empty() || !peer_nonce || !shown || !is_equal(*shown, prove(prover::rank_0, secret, *peer_nonce, own, hello)))
     return failure{EACCES, "rank 0 at " + settings.rendezvous.text + " has " + (secret.empty() ? "a" : "another") +
                                " secret; " + kHowToShare};
@@ -266,21 +371,46 @@ status answer_challenge(const meeting& settings, const std::string& secret, cons
                      kSendMs);
 }
 
-// ECONNRESET: rank 0 has closed the connection without a word.
-result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& settings, const std::string& secret) {
+// Rank 0's welcome: to a rank that has come back its incarnation, to a survivor rank 0's and everybody's.
+result<joined_meeting> finish_join(const meeting& settings, const join_terms& terms, star_frame&& welcome,
+                                   frame_stream&& stream) {
+  joined_meeting out{std::move(stream), welcome.head.nonce};
+  out.stream.trust();
+  if (!welcome.body.empty()) out.incarnation = take_fixed<std::uint32_t>(welcome.body).value_or(0);
+  const auto count = static_cast<std::size_t>(settings.size);
+  if (terms.claim != nullptr) {
+    const bool fits = welcome.body.size() == (1 + count) * sizeof(std::uint32_t) && out.run == terms.claim->run &&
+                      out.incarnation > terms.claim->ranks.front().incarnation;
+    if (!fits) return failure{EPROTO, "what answers as rank 0 at " + settings.rendezvous.text + " does not know this run"};
+    out.living.resize(count);
+    std::memcpy(out.living.data(), welcome.body.data() + sizeof(std::uint32_t), count * sizeof(std::uint32_t));
+    return out;
+  }
+  if (out.incarnation == 0 || (out.incarnation > 1 && !settings.stays_open))
+    return failure{EINVAL, format("rank %d comes back to a job that goes on, and its options do not say so: open it as "
+                                  "the others did (elastic, or PEERLANE_LINK_ELASTIC=1)",
+                                  settings.rank)};
+  return out;
+}
+
+}  // namespace
+
+result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const std::string& secret,
+                               const join_terms& terms) {
   prepare_connection(socket.get(), settings.timeout_s);
   frame_stream stream(std::move(socket), kMaxStrangerBody);
   auto own = make_nonce();
   if (!own) return std::move(own).error();
   std::vector<std::byte> hello;
   if (!secret.empty()) hello.assign(own->begin(), own->end());
-  const std::string host = own_host_name();
-  hello.insert(hello.end(), bytes_of(host).begin(), bytes_of(host).end());
+  const std::string introduction = introduction_of(own_host_name(), terms.claim);
+  hello.insert(hello.end(), bytes_of(introduction).begin(), bytes_of(introduction).end());
   if (auto sent = stream.send(head_of(settings, star_frame_kind::hello, settings.job), hello, kSendMs); !sent)
     return failure{sent.code(), "rank 0 at " + settings.rendezvous.text + " closed the connection: " + sent.error().message};
   bool is_known = false;
   attended_time waited;
   while (!waited.has_reached(std::chrono::milliseconds(settings.timeout_s * 1000 + kJoinGraceMs))) {
+    if (terms.is_over && terms.is_over()) return failure{ECANCELED, "given up"};
     pollfd ready{stream.fd(), POLLIN, 0};
     poll(&ready, 1, kRetryMs);
     star_frame got;
@@ -294,7 +424,7 @@ result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& s
     if (!*whole) continue;
     if (got.head.kind == star_frame_kind::refusal) return failure{ECONNREFUSED, text_of(got.body)};
     if (got.head.kind == star_frame_kind::challenge) {
-      if (auto done = answer_challenge(settings, secret, *own, got, stream); !done) return done.error();
+      if (auto done = answer_challenge(settings, secret, *own, introduction, got, stream); !done) return done.error();
       is_known = true;
       continue;
     }
@@ -305,19 +435,24 @@ result<std::unique_ptr<star_channel>> join_by(unique_fd socket, const meeting& s
       return failure{EACCES, "what answers as rank 0 at " + settings.rendezvous.text +
                                  " shows no secret and is not of this user and machine, as far as the kernel tells; " +
                                  kHowToShare};
-    const auto incarnation = got.body.empty() ? std::optional(1u) : take_fixed<std::uint32_t>(got.body);
-    if (!incarnation || (*incarnation > 1 && !settings.stays_open))
-      return failure{EINVAL, format("rank %d comes back to a job that goes on, and its options do not say so: open it as "
-                                    "the others did (elastic, or PEERLANE_LINK_ELASTIC=1)",
-                                    settings.rank)};
-    stream.trust();
-    std::map<int, frame_stream> peers;
-    peers.emplace(0, std::move(stream));
-    return std::unique_ptr<star_channel>(
-        std::make_unique<socket_channel>(settings, got.head.nonce, std::move(peers), nullptr, *incarnation));
+    return finish_join(settings, terms, std::move(got), std::move(stream));
   }
   return failure{ETIMEDOUT, format("rank 0 at %s took the connection and then said nothing for %u s",
                                    settings.rendezvous.text.c_str(), settings.timeout_s)};
+}
+
+namespace {
+
+std::unique_ptr<star_channel> member_of(const meeting& settings, const std::string& secret, joined_meeting&& joined) {
+  socket_channel::returns_t returns;
+  returns.incarnation = joined.incarnation;
+  if (settings.stays_open) {
+    returns.seeker = std::make_unique<rank_0_seeker>(settings, secret);
+    returns.seeker->watch(joined.stream.fd());
+  }
+  std::map<int, frame_stream> peers;
+  peers.emplace(0, std::move(joined.stream));
+  return std::make_unique<socket_channel>(settings, joined.run, std::move(peers), std::move(returns));
 }
 
 // A rank that is cut off comes again while somebody listens there. A rank 0 that has ended does not.
@@ -325,11 +460,12 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
   auto socket = reach_rank_0(settings);
   if (!socket) return socket.error();
   for (unsigned attempt = 1;; ++attempt) {
-    auto joined = join_by(std::move(*socket), settings, secret);
-    if (joined || joined.code() != ECONNRESET || attempt == kMaxAttempts) return joined;
+    auto joined = join_by(std::move(*socket), settings, secret, {});
+    if (joined) return member_of(settings, secret, *std::move(joined));
+    if (joined.code() != ECONNRESET || attempt == kMaxAttempts) return std::move(joined).error();
     poll(nullptr, 0, kRetryMs);
     socket = connect_to(settings.rendezvous, 1000);
-    if (!socket) return joined;
+    if (!socket) return std::move(joined).error();
   }
 }
 

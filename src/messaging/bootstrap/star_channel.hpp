@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,7 +14,14 @@
 
 namespace pl::messaging {
 
+class rank_0_seeker;
 class rejoin_listener;
+
+// What a new process of rank 0 has learnt from those that its predecessor left behind.
+struct survivor_table {
+  std::vector<std::uint32_t> living;  // by rank: which process of its rank has told; 0: none
+  std::vector<std::uint32_t> last;    // the highest incarnation that anybody knows
+};
 
 struct channel_event {
   int peer = -1;
@@ -42,9 +50,15 @@ class star_channel {
   virtual std::uint32_t incarnation() const { return 1; }
   // Rank 0: who asks to come back (rejoin_listener.hpp). Null: nobody can.
   virtual rejoin_listener* rejoins() { return nullptr; }
-  // Rank 0: from now on this is the connection with the rank.
+  // Others: who looks for a new process of rank 0 (rank_0_seeker.hpp). Null: none can come.
+  virtual rank_0_seeker* seeker() { return nullptr; }
+  // Rank 0, if it has come back. Else null.
+  virtual const survivor_table* survivors() const { return nullptr; }
+  // The number that all frames of this run carry.
+  virtual std::uint64_t run() const { return 0; }
+  // From now on this is the connection with the rank.
   virtual void adopt(int, frame_stream) {}
-  // Rank 0: ends the connection with the rank.
+  // Ends the connection with the rank.
   virtual void drop(int) {}
 };
 

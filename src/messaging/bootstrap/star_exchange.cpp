@@ -9,6 +9,7 @@
 #include "base/attended_time.hpp"
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "messaging/bootstrap/rank_0_seeker.hpp"
 #include "messaging/bootstrap/rejoin_listener.hpp"
 
 namespace pl::messaging {
@@ -94,7 +95,10 @@ status star_exchange::patient_barrier() {
 result<std::vector<byte_string>> star_exchange::exchange(std::span<const std::byte> mine, bool is_limited) {
   if (broken_) return *broken_;
   ++sequence_;
-  auto outcome = rank() == 0 ? collect(mine, is_limited) : contribute(mine, is_limited);
+  const bool has_come_back = rank() == 0 && channel_->survivors() != nullptr;
+  auto outcome = has_come_back ? ask_survivors(mine)
+                 : rank() == 0 ? collect(mine, is_limited)
+                               : contribute(mine, is_limited);
   if (!outcome) give_up(outcome.error());
   return outcome;
 }
@@ -194,6 +198,90 @@ void star_exchange::give_up(const failure& reason) {
   const byte_string message = make_message({message_kind::failure, reason.code, sequence_}, text);
   for (int peer = 1; peer < size(); ++peer)
     static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
+}
+
+// ---- Rank 0 comes back: it asks the survivors for their parts, step by step
+
+// Which process of its rank each one is; 0: it is gone.
+byte_string star_exchange::living() const {
+  auto numbers = channel_->survivors()->living;
+  for (const int rank : ended_) numbers[static_cast<std::size_t>(rank)] = 0;
+  const auto raw = std::as_bytes(std::span(numbers));
+  return {raw.begin(), raw.end()};
+}
+
+result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const std::byte> mine) {
+  std::vector<byte_string> all(static_cast<std::size_t>(size()));
+  if (sequence_ > kReturnSteps) return all.front() = opening_text_, all;  // the collectives' settings are the job's
+  const auto& known = channel_->survivors()->living;
+  const byte_string message = make_message({message_kind::part, 0, sequence_}, mine);
+  parts_t parts(all.size());
+  parts[0] = byte_string(mine.begin(), mine.end());
+  for (int peer = 1; peer < size(); ++peer) {
+    const bool is_there = known[static_cast<std::size_t>(peer)] != 0 && !ended_.contains(peer);
+    if (is_there && channel_->send(peer, message, timeout_ms_)) continue;
+    if (is_there && sequence_ == 1) return lost(peer, "its connection was closed");
+    if (is_there) ended_.insert(peer);
+    parts[static_cast<std::size_t>(peer)] = byte_string();
+  }
+  attended_time waited;
+  while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
+    auto event = channel_->receive(kHeartbeatMs);
+    if (event && event->is_lost) {
+      if (sequence_ == 1) return lost(event->peer, event->reason);  // it may live, and come again with other facts
+      ended_.insert(event->peer);
+      parts[static_cast<std::size_t>(event->peer)] = byte_string();
+    } else if (event) {
+      if (auto taken = take_part(std::move(*event), parts); !taken) return taken.error();
+    }
+    if (waited.has_reached(std::chrono::milliseconds(timeout_ms_)))
+      return failure{ETIMEDOUT,
+                     format("rank 0 was not taken back within %u s: %s; they call peerlane_comm_await_return() or "
+                            "peerlane_comm_restore_collectives(), and make progress",
+                            timeout_ms_ / 1000, silent(parts).message.c_str())};
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) all[r] = std::move(*parts[r]);
+  if (sequence_ == kReturnSteps) {
+    for (const auto& each : all)
+      if (!each.empty()) opening_text_ = each;
+    all.front() = living();
+  }
+  return all;
+}
+
+// ---- The same at a survivor
+
+std::optional<rank_0_event> star_exchange::poll_rank_0() {
+  using kind = rank_0_event::kind;
+  if (auto found = channel_->seeker()->take()) {
+    channel_->seeker()->watch(found->stream.fd());
+    channel_->adopt(0, std::move(found->stream));
+    return rank_0_event{kind::found, found->incarnation, std::move(found->living)};
+  }
+  auto heard = channel_->receive(0);
+  if (!heard) return std::nullopt;
+  if (heard->is_lost) return rank_0_event{};
+  const auto head = message_head_of(heard->data);
+  if (head && head->kind == message_kind::part) return rank_0_event{kind::step, head->sequence, {}, body_of(heard->data)};
+  if (head && head->kind == message_kind::heartbeat) return std::nullopt;
+  channel_->drop(0);  // it has given up
+  return rank_0_event{};
+}
+
+int star_exchange::rank_0_descriptor() const noexcept { return channel_->seeker()->descriptor(); }
+
+status star_exchange::look_for_rank_0(survivor_claim known) {
+  channel_->drop(0);
+  known.run = channel_->run();
+  return channel_->seeker()->look_for(std::move(known));
+}
+
+void star_exchange::stop_looking_for_rank_0() { channel_->seeker()->stop_looking(); }
+
+bool star_exchange::is_looking_for_rank_0() { return channel_->seeker()->is_looking(); }
+
+void star_exchange::answer_rank_0(std::uint64_t step, const std::vector<std::byte>& part) {
+  static_cast<void>(channel_->send(0, make_message({message_kind::part, 0, step}, part), kPatientMs));
 }
 
 // ---- Who comes back

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ namespace pl::messaging {
 
 // A rank that dies or is silent for longer than the time-out makes the call fail on all others (ECONNRESET, ETIMEDOUT, with
 // the rank's number and host). After a failure every later call fails at once with the same sentence. One thread.
-class star_exchange final : public bootstrap, private return_desk {
+class star_exchange final : public bootstrap, private return_desk, private rank_0_desk {
  public:
   star_exchange(std::unique_ptr<star_channel> channel, unsigned timeout_s)
       : channel_(std::move(channel)), timeout_ms_(timeout_s * 1000) {}
@@ -31,6 +32,7 @@ class star_exchange final : public bootstrap, private return_desk {
   bool stays_open() const noexcept override { return channel_->stays_open(); }
   std::uint32_t incarnation() const noexcept override { return channel_->incarnation(); }
   return_desk* returns() noexcept override { return channel_->rejoins() != nullptr ? this : nullptr; }
+  rank_0_desk* rank_0() noexcept override { return channel_->seeker() != nullptr ? this : nullptr; }
   // A barrier without a time limit, for ranks that have nothing to do while another works for long. A dead rank still ends
   // it.
   status patient_barrier();
@@ -43,6 +45,8 @@ class star_exchange final : public bootstrap, private return_desk {
   using parts_t = std::vector<std::optional<byte_string>>;
   result<std::vector<byte_string>> exchange(std::span<const std::byte> mine, bool is_limited);
   result<std::vector<byte_string>> collect(std::span<const std::byte> mine, bool is_limited);
+  result<std::vector<byte_string>> ask_survivors(std::span<const std::byte> mine);
+  byte_string living() const;
   result<std::vector<byte_string>> contribute(std::span<const std::byte> mine, bool is_limited);
   status take_part(channel_event&& event, parts_t& parts) const;
   status spread(const byte_string& message);
@@ -60,12 +64,26 @@ class star_exchange final : public bootstrap, private return_desk {
   void answer(int rank, const std::vector<byte_string>& all) override;
   void ask_for_patience(int rank) override;
   unsigned timeout_ms() const noexcept override { return timeout_ms_; }
+  std::vector<std::uint32_t> last_incarnations() const override {
+    return channel_->survivors() != nullptr ? channel_->survivors()->last : std::vector<std::uint32_t>();
+  }
+
+  // ---- rank_0_desk
+  std::optional<rank_0_event> poll_rank_0() override;
+  int rank_0_descriptor() const noexcept override;
+  status look_for_rank_0(survivor_claim known) override;
+  void stop_looking_for_rank_0() override;
+  bool is_looking_for_rank_0() override;
+  void answer_rank_0(std::uint64_t step, const std::vector<std::byte>& part) override;
 
   std::unique_ptr<star_channel> channel_;
   unsigned timeout_ms_;
   std::vector<std::string> hosts_;
   std::uint64_t sequence_ = 0;
   std::optional<failure> broken_;
+  // Of rank 0, if it has come back: survivors that have ended since, and what their collectives were opened with.
+  std::set<int> ended_;
+  byte_string opening_text_;
   std::map<int, std::uint64_t> admitted_;  // ranks that have come back, and the exchange that each has begun
 };
 

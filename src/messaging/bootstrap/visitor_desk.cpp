@@ -34,8 +34,8 @@ star_frame_head head_of(const meeting& settings, star_frame_kind kind, std::uint
 std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<const std::byte> host) {
   const std::uint64_t numbers[] = {hello.rank, hello.nodes, hello.nonce};
   const auto raw = std::as_bytes(std::span(numbers));
-  std::vector<std::byte> out(raw.begin(), raw.end());
-  out.insert(out.end(), host.begin(), host.end());
+  std::vector<std::byte> out(raw.size() + host.size());
+  std::copy(host.begin(), host.end(), std::copy(raw.begin(), raw.end(), out.begin()));
   return out;
 }
 

@@ -4,15 +4,17 @@
 
 import json
 import os
-import pwd
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+import slurm_cluster  # noqa: E402
+from slurm_cluster import wait_for  # noqa: E402
 
 RATES = "h2d=0.4,d2h=0.4,p2p=0.8,local=0.8,far=0.4"
 LINKS = "pcie=1x4/1x4"
@@ -145,68 +147,21 @@ def usage():
 # ---- schedulers -------------------------------------------------------------------------------------------------------------
 
 
-def wait_for(what, is_there, limit_s=60):
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if is_there():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"not within {limit_s} s: {what}")
-
-
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
-
-
-class Slurm:
-    """munged, slurmctld and slurmd of their own, on loopback, with the gate's scripts as packaging/slurm has them."""
+class Slurm(slurm_cluster.Cluster):
+    """One node of this machine's name, with the gate's scripts as packaging/slurm has them."""
 
     def __init__(self, folder):
-        self.folder, self.node = Path(folder), socket.gethostname().split(".")[0]
-        self.children = []
-        for name in ("peerlane-gate-prolog", "peerlane-gate-health"):
-            shutil.copy(f"{SOURCE}/packaging/slurm/{name}", self.folder)
-        for name in ("state", "spool"):
-            (self.folder / name).mkdir()
-        control, daemon = free_ports(2)
-        user = pwd.getpwuid(os.getuid()).pw_name
-        settings = f"""
-ClusterName=gate
-SlurmctldHost={self.node}(127.0.0.1)
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmctldPort={control}
-SlurmdPort={daemon}
+        self.node = socket.gethostname().split(".")[0]
+        control, daemon = slurm_cluster.free_ports(2)
+        super().__init__(folder, {self.node: daemon}, control, cpus=1, more=f"""
 Prolog={folder}/peerlane-gate-prolog
 SchedulerParameters=nohold_on_prolog_fail
 HealthCheckProgram={folder}/peerlane-gate-health
 HealthCheckInterval=1
 HealthCheckNodeState=ANY
-NodeName={self.node} NodeAddr=127.0.0.1 CPUs=1 State=UNKNOWN
-PartitionName=all Nodes={self.node} Default=YES State=UP
-"""
-        (self.folder / "slurm.conf").write_text(settings)
-        # Nothing here needs control groups, which containers may not have; slurmd looks for them unless it is told which.
-        (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        self.environment = os.environ | {"SLURM_CONF": f"{folder}/slurm.conf"}
+""")
+        for name in ("peerlane-gate-prolog", "peerlane-gate-health"):
+            shutil.copy(f"{SOURCE}/packaging/slurm/{name}", self.folder)
 
     def gate(self, links, baseline, health_options=""):
         """What the scripts find: a machine with these links. Whole or not at all, as a script may be reading it."""
@@ -215,54 +170,17 @@ PartitionName=all Nodes={self.node} Default=YES State=UP
                          f"export SLURM_CONF={self.folder}/slurm.conf PEERLANE_GPU=sim PEERLANE_SIM_LOG=off PEERLANE_SIM_RATES='{RATES}' PEERLANE_SIM_LINKS='{links}'\n")
         fresh.rename(self.folder / "gate.conf")
 
-    def start(self):
-        key = self.folder / "munge.key"
-        key.write_bytes(os.urandom(128))
-        key.chmod(0o600)
-        self.spawn("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket",
-                   f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log",
-                   f"--seed-file={self.folder}/munged.seed")
-        wait_for("munged's socket", (self.folder / "munge.socket").exists)
-        self.spawn("slurmctld", "-D", "-c")
-        self.spawn("slurmd", "-D")
-        wait_for("an idle node", lambda: self.state() == "idle")
-
-    def spawn(self, program, *arguments):
-        log = open(self.folder / f"{program}.out", "w")
-        self.children.append(subprocess.Popen([shutil.which(program), *arguments], env=self.environment, stdout=log, stderr=log))
-
-    def ask(self, *arguments):
-        return subprocess.run(arguments, env=self.environment, capture_output=True, text=True, timeout=60)
-
-    def state(self):
-        return self.ask("sinfo", "-h", "-o", "%T").stdout.strip()
-
     def reason(self):
         shown = self.ask("scontrol", "-o", "show", "node", self.node).stdout
         found = re.search(r" Reason=(.*)$", shown.strip())
         return found.group(1) if found else ""
 
-    def stop(self):
-        for one in reversed(self.children):
-            one.terminate()
-        for one in reversed(self.children):
-            try:
-                one.wait(20)
-            except subprocess.TimeoutExpired:
-                one.kill()
-                one.wait()
-
 
 def slurm():
     """Debian's Slurm on loopback: a fit node runs jobs; one that turns unfit is drained with the reason before a job starts, the
     job waits, and the node and the job go on when it is fit again; a node that a person drained stays drained."""
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    missing = [one for one in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(one) is None]
-    if missing:
-        print(f"SKIPPED: {', '.join(missing)} not installed (apt-get install slurmctld slurmd slurm-client munge)")
-        sys.exit(77)
-    if os.getuid() != 0:
-        print("SKIPPED: slurmd starts jobs as root only")
+    if reason := slurm_cluster.why_not():
+        print(f"SKIPPED: {reason}")
         sys.exit(77)
     with learnt() as good, tempfile.TemporaryDirectory() as folder:
         cluster = Slurm(folder)
@@ -291,8 +209,7 @@ def slurm():
                 wait_for("a health check", lambda count=before: health_checks(cluster) > count)
             check(cluster.reason().startswith("by hand"), cluster.reason())
         except AssertionError:
-            for log in ("slurmctld.out", "slurmd.out", "munged.out"):
-                print(f"---- {log}\n{(Path(folder) / log).read_text()[-3000:] if (Path(folder) / log).exists() else ''}")
+            cluster.print_logs()
             raise
         finally:
             cluster.stop()

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messaging/bootstrap/rank_0_seeker.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "os/blocked_signals.hpp"
+
+namespace pl::messaging {
+namespace {
+
+constexpr int kPauseMs = 100;         // between attempts
+constexpr unsigned kConnectMs = 500;  // of one: the end of this process waits for it
+
+}  // namespace
+
+rank_0_seeker::rank_0_seeker(const meeting& settings, const std::string& secret)
+    : settings_(settings),
+      secret_(secret),
+      epoll_(real_device_io(), epoll_create1(EPOLL_CLOEXEC)),
+      event_(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  watch(event_.get());
+}
+
+rank_0_seeker::~rank_0_seeker() = default;  // the thread is told to stop, and waited for, first
+
+void rank_0_seeker::watch(int fd) const {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+status rank_0_seeker::look_for(survivor_claim claim) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (found_) return {};
+    claim_ = std::move(claim);
+    ++version_;
+    if (is_running_) return {};
+    is_running_ = true;
+  }
+  try {
+    const blocked_signals during_start;
+    thread_ = std::jthread([this](const std::stop_token& stop) { seek(stop); });
+  } catch (const std::system_error& error) {
+    const std::lock_guard lock(mutex_);
+    is_running_ = false;
+    claim_.reset();
+    return failure{EAGAIN, std::string("no thread that looks for a new process of rank 0: ") + error.what()};
+  }
+  return {};
+}
+
+void rank_0_seeker::stop_looking() {
+  const std::lock_guard lock(mutex_);
+  claim_.reset();
+  ++version_;
+}
+
+bool rank_0_seeker::is_looking() {
+  const std::lock_guard lock(mutex_);
+  return claim_ || found_;
+}
+
+std::optional<joined_meeting> rank_0_seeker::take() {
+  std::uint64_t ignored = 0;
+  const std::lock_guard lock(mutex_);
+  if (!found_) return std::nullopt;
+  static_cast<void>(read(event_.get(), &ignored, sizeof ignored));
+  return std::exchange(found_, std::nullopt);
+}
+
+void rank_0_seeker::seek(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (claim_ && !stop.stop_requested()) {
+    const survivor_claim claim = *claim_;
+    const unsigned version = version_;
+    lock.unlock();
+    const auto is_over = [&] {
+      if (stop.stop_requested()) return true;
+      const std::lock_guard guard(mutex_);
+      return version != version_;
+    };
+    auto socket = connect_to(settings_.rendezvous, kConnectMs);
+    auto joined = socket ? join_by(*std::move(socket), settings_, secret_, {&claim, is_over}) : socket.error();
+    lock.lock();
+    if (joined) {  // also with facts that have changed: rank 0 counts on this process from now on
+      claim_.reset();
+      found_ = *std::move(joined);
+      const std::uint64_t one = 1;
+      static_cast<void>(write(event_.get(), &one, sizeof one));
+      break;
+    }
+    changed_.wait_for(lock, stop, kPause, [&] { return version != version_; });
+  }
+  is_running_ = false;
+}
+
+}  // namespace pl::messaging
