@@ -56,7 +56,7 @@ result<cluster_view> read_view(const etcd& client, const std::string& cluster) {
     } else if (one.key.starts_with(members)) {
       out.alive.insert(one.key.substr(members.size()));
       out.member_revisions[one.key.substr(members.size())] = one.revision;
-      if (const auto told = id_in(one.value)) out.told_ids[one.key.substr(members.size())] = *told;
+      if (const auto known = id_in(one.value)) out.member_ids[one.key.substr(members.size())] = *known;
     } else if (one.key.starts_with(pools)) {
       out.pools[one.key.substr(pools.size())] = one.value;
     }
@@ -150,12 +150,12 @@ std::uint64_t membership::known_id() const {
 // while the map has such a server: two servers that each made one would not believe each other's maps. 0: there is none.
 std::uint64_t membership::id_for(const cluster_view& now) const {
   const bool all_keep_it = std::all_of(now.map.servers.begin(), now.map.servers.end(), [&](const auto& one) {
-    return one.first == options_.name || now.told_ids.contains(one.first);
+    return one.first == options_.name || now.member_ids.contains(one.first);
   });
   if (!all_keep_it) return 0;
   if (const std::uint64_t known = known_id(); known != 0) return known;
-  for (const auto& [name, told] : now.told_ids)
-    if (told != 0) return told;
+  for (const auto& [name, id] : now.member_ids)
+    if (id != 0) return id;
   return random_run();
 }
 

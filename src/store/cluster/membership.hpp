@@ -51,7 +51,7 @@ struct cluster_view {
   std::map<std::string, std::int64_t> member_revisions;
   // The cluster's number (cluster_map::id) as members knew it when they joined, 0: not. Members of earlier releases, which
   // write maps without one, tell none.
-  std::map<std::string, std::uint64_t> told_ids;
+  std::map<std::string, std::uint64_t> member_ids;
   std::map<std::string, std::string> pools;  // settings as text
   std::int64_t revision = 0;
 };
