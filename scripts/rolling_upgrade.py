@@ -217,9 +217,9 @@ def main():
                         one.check(name, turn)
         finally:
             cluster.close()
-    report["rows"] = [{"release": one.name, "puts": one.puts, "gets": one.gets, "slowest_command_s": round(one.slowest_s, 1),
+    report["writers"] = [{"release": one.name, "puts": one.puts, "gets": one.gets, "slowest_command_s": round(one.slowest_s, 1),
                           "asked_another_server": one.retries, "problems": one.problems} for one in writers]
-    print(json.dumps(report["rows"], indent=1))
+    print(json.dumps(report["writers"], indent=1))
     if given.json:
         with open(given.json, "w", encoding="utf-8") as out:
             json.dump(report, out, indent=1)

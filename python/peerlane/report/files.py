@@ -27,7 +27,7 @@ TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each 
          "prefill_decode": "A cache from prefill to decode", "several_gpus_bench": "Several GPUs of a process", "between_hosts_bench": "Proxies between hosts",
          "pplat": "CPU and kernel in turns", "sanity": "Correctness", "soak": "Random load and faults",
          "store gpu-direct-demo": "GPU memory and the store", "store perf": "The store's operations",
-         "store_batch_engine_bench": "Many values by one call", "store_bench": "The store's engine", "store_compare": "The store and its rivals", "store_scale_bench": "Many small keys", "python_cost": "Calls from Python",
+         "store_batch_engine_bench": "Many values by one call", "store_batch_bench": "Batches of the store from a client", "store_bench": "The store's engine", "store_compare": "The store and its rivals", "store_scale_bench": "Many small keys", "python_cost": "Calls from Python",
          "topo": "Topology"}
 
 

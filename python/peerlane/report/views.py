@@ -20,7 +20,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "gate": view_checks.gate, "gate_false_alarms": view_checks.gate_false_alarms,
          "info": view_checks.info, "p2p": view_messages.p2p, "pplat": view_foundation.pplat, "sanity": view_checks.sanity,
          "soak": view_checks.soak,
-         "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_batch_engine_bench": view_channels.by_kind, "store_bench": view_store.bench, "store_compare": view_store.rivals, "store_scale_bench": view_channels.by_kind,
+         "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_batch_engine_bench": view_channels.by_kind, "store_batch_bench": view_channels.by_kind, "store_bench": view_store.bench, "store_compare": view_store.rivals, "store_scale_bench": view_channels.by_kind,
          "python_cost": view_foundation.python_cost, "topo": view_checks.topo}
 
 # Escapes that colour a terminal have no place on a page.
