@@ -393,6 +393,11 @@ result<joined_meeting> finish_join(const meeting& settings, const join_terms& te
   return out;
 }
 
+bool has_other_end_closed(int socket) {
+  pollfd now{socket, POLLRDHUP, 0};
+  return poll(&now, 1, 0) > 0 && (now.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 }  // namespace
 
 result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const std::string& secret,
@@ -431,7 +436,10 @@ result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const 
     if (got.head.kind != star_frame_kind::welcome || got.head.version != kFrameVersion)
       return failure{EPROTO,
                      "rank 0 at " + settings.rendezvous.text + " runs another version; start the same peerlane everywhere"};
-    if (!is_known && (!secret.empty() || !is_same_user(stream.fd())))
+    const bool is_trusted = is_known || (secret.empty() && is_same_user(stream.fd()));
+    if (!is_trusted && secret.empty() && has_other_end_closed(stream.fd()))  // then the kernel does not tell whose it was
+      return failure{ECONNRESET, "rank 0 at " + settings.rendezvous.text + " ended at once"};
+    if (!is_trusted)
       return failure{EACCES, "what answers as rank 0 at " + settings.rendezvous.text +
                                  " shows no secret and is not of this user and machine, as far as the kernel tells; " +
                                  kHowToShare};
@@ -455,7 +463,7 @@ std::unique_ptr<star_channel> member_of(const meeting& settings, const std::stri
   return std::make_unique<socket_channel>(settings, joined.run, std::move(peers), std::move(returns));
 }
 
-// A rank that is cut off comes again while somebody listens there. A rank 0 that has ended does not.
+// A rank that is cut off comes again while somebody listens there. A rank 0 that has ended does not, but in an elastic job.
 result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::string& secret) {
   auto socket = reach_rank_0(settings);
   if (!socket) return socket.error();
@@ -464,7 +472,7 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
     if (joined) return member_of(settings, secret, *std::move(joined));
     if (joined.code() != ECONNRESET || attempt == kMaxAttempts) return std::move(joined).error();
     poll(nullptr, 0, kRetryMs);
-    socket = connect_to(settings.rendezvous, 1000);
+    socket = settings.stays_open ? reach_rank_0(settings) : connect_to(settings.rendezvous, 1000);
     if (!socket) return std::move(joined).error();
   }
 }

@@ -25,6 +25,7 @@ struct item {
   std::uint32_t user_flags = 0;
 };
 
+std::vector<batch_entry> entries_of(std::vector<item>&& gone_too_soon) = delete;
 std::vector<batch_entry> entries_of(const std::vector<item>& items) {
   std::vector<batch_entry> out(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -145,7 +146,8 @@ TEST_P(BatchRuns, AConditionSaysMoreThanAQuota) {
       engine().set_quotas({{principal(), 20, 0}});
       item again{"there", random_value(bytes, 2), {condition::if_absent, 0}, 0};
       item other{"not there", random_value(bytes, 2), {condition::if_present, 0}, 0};
-      auto list = entries_of({again, other, item{"new", again.value, {}, 0}});
+      const std::vector<item> items{again, other, item{"new", again.value, {}, 0}};
+      auto list = entries_of(items);
       for (auto& one : list) one.level = level;
       const auto got = store_->run_batch(opcode::batch_put, limited_pool, list);
       EXPECT_EQ(got[0].status, EEXIST) << bytes << ": " << got[0].text;
