@@ -360,7 +360,7 @@ void remote_access::change_word(const peer_state& source, const frame& head, con
   std::memcpy(&request, payload, sizeof request);
   const auto word = window_part(head.peer_op, head.tag, sizeof(std::uint64_t));
   const auto old = word ? apply(*word, request) : result<std::uint64_t>(word.error());
-  if (!old) return channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = old.code(), .peer_op = head.op});
+  if (!old) return answer_put(source, head, old.code());
   channel_.send_control(source.rank, {.kind = frame_kind::atomic_reply, .tag = *old, .peer_op = head.op});
 }
 

@@ -66,6 +66,7 @@ class remote_access {
                     std::int32_t code = 0);
   void raise(operation& made, const signal_word& word, std::int32_t code = 0);
   void set_short_word(operation& made, const signal_word& word, std::int32_t code);
+  // Also of a word that is refused.
   void answer_put(const peer_state& source, const frame& head, int code);
   // 0, or the errno value of the answer.
   int write_short(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);

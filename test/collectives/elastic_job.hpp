@@ -26,6 +26,14 @@ using messaging::request;
 constexpr int kComeBack = 42;  // exit code of a rank that is to be started again
 constexpr auto kSoon = 30s;    // generous for a loaded machine: it takes some milliseconds
 
+// The path of a file with a job's secret, which others may not read.
+inline std::string secret_file(const char* name, const char* secret) {
+  const auto path = testing::TempDir() + "peerlane-" + name + "-" + std::to_string(getpid());
+  std::ofstream(path) << secret << "\n";
+  chmod(path.c_str(), 0600);
+  return path;
+}
+
 struct elastic_rank {
   int rank = 0, size = 1;
   std::uint32_t process = 1;  // of this rank, as the launcher counts

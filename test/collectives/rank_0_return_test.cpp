@@ -162,14 +162,8 @@ TEST_P(rank_0_returns, after_dying_while_it_came_back) {
 
 // A process that listens in rank 0's place and has another secret is none; the right one comes behind it.
 TEST(rank_0_impostor, has_another_secret_and_is_not_taken_for_rank_0) {
-  const auto file_of = [](const char* name, const char* secret) {
-    const auto path = testing::TempDir() + "peerlane-zero-" + name + "-" + std::to_string(getpid());
-    std::ofstream(path) << secret << "\n";
-    chmod(path.c_str(), 0600);
-    return path;
-  };
-  const auto right = file_of("right", "the secret of this job of the tests");
-  const auto wrong = file_of("wrong", "another secret, of some other job");
+  const auto right = secret_file("zero-right", "the secret of this job of the tests");
+  const auto wrong = secret_file("zero-wrong", "another secret, of some other job");
   setenv("PEERLANE_LINK_SECRET_FILE", right.c_str(), 1);
   elastic_job job(2);
   int impostors = 0;

@@ -85,14 +85,8 @@ TEST(return_refusals, ranks_that_are_none_and_other_sizes_are_turned_away) {
 
 // A stranger's attempts, while the rank is away, do not keep the right one from coming back.
 TEST(return_refusals, a_stranger_with_another_secret_does_not_become_the_rank) {
-  const auto file_of = [](const char* name, const char* secret) {
-    const auto path = testing::TempDir() + "peerlane-" + name + "-" + std::to_string(getpid());
-    std::ofstream(path) << secret << "\n";
-    chmod(path.c_str(), 0600);
-    return path;
-  };
-  const auto right = file_of("right", "the secret of this job of the tests");
-  const auto wrong = file_of("wrong", "another secret, of some other job");
+  const auto right = secret_file("right", "the secret of this job of the tests");
+  const auto wrong = secret_file("wrong", "another secret, of some other job");
   setenv("PEERLANE_LINK_SECRET_FILE", right.c_str(), 1);
   elastic_job job(2);
   int deaths = 0;

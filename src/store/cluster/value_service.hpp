@@ -37,9 +37,9 @@ class value_service {
                             const store::commit_options& options, store::completion<store::put_result> done) {
     engine_.commit_async(session, id, options, std::move(done));
   }
-  // Runs (runs.hpp). `keys`: those of begin_run.
   // Whether a run of this pool's values is committed by one call of the engine.
   virtual bool has_runs(store::pool_id) const { return true; }
+  // Runs (runs.hpp). `keys`: those of begin_run.
   virtual void commit_run(store::session_id session, store::grant_id first, store::pool_id,
                           std::span<const std::string_view> /*keys*/, std::span<const store::run_commit> items,
                           const store::run_options& options, store::run_completion done) {
