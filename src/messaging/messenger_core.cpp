@@ -61,6 +61,7 @@ void messenger_core::dispatch(peer_state& source, const frame& head, const std::
     case frame_kind::rts:
       return messages_.on_message(source, head, payload, bytes, outcome);
     case frame_kind::put_eager:
+    case frame_kind::put_signal:
     case frame_kind::put_rts:
       return windows_.on_put(source, head, payload, bytes, outcome);
     case frame_kind::reply_eager:

@@ -213,7 +213,7 @@ void packet_channel::send_operation(operation& op, frame_kind kind, std::size_t 
   op.out.payload = payload;
   op.out.read = read;
   const bool is_data = kind == frame_kind::eager || kind == frame_kind::put_eager || kind == frame_kind::reply_eager;
-  op.out.is_plain = !is_data || !op.range.is_device;
+  op.out.is_plain = kind != frame_kind::put_signal && (!is_data || !op.range.is_device);
   op.out.plain = !op.out.is_plain ? nullptr : is_data ? copy::host_pointer(op.range.address) : &op.transfer->rts;
   op.out.done = done;
   op.is_sending = true;

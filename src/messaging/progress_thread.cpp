@@ -7,15 +7,19 @@
 #include <mutex>
 
 #include "arch/mmio.hpp"
+#include "base/clock.hpp"
 #include "messaging/messenger_core.hpp"
+#include "messaging/spin_time.hpp"
 #include "os/blocked_signals.hpp"
+#include "os/cpu_list.hpp"
 
 namespace pl::messaging {
 namespace {
 
-// Rounds without anything to do before it sleeps: some microseconds, in which the answer of a quick peer comes without the
-// cost of a system call at both ends.
-constexpr int kIdleRounds = 200;
+constexpr std::size_t kFewCpus = 2;  // where a thread that looks takes the time of one that works
+
+// While other threads want the messenger's lock: as long as one of them may need to wake up.
+constexpr int kRoundsForOthers = 1000;
 
 }  // namespace
 
@@ -41,13 +45,16 @@ progress_thread::~progress_thread() {
 }
 
 void progress_thread::run(const std::stop_token& stop) {
-  int idle = 0;
+  spin_time spin(cpus_of_this_thread().size() > kFewCpus);
+  std::uint64_t idle_since_ns = monotonic_ns();
   while (!stop.stop_requested()) {
-    if (progress_once()) {
-      idle = 0;
+    const bool did_something = progress_once();
+    const std::uint64_t now_ns = monotonic_ns();
+    if (did_something) {
+      idle_since_ns = now_ns;
       continue;
     }
-    if (++idle < kIdleRounds) {
+    if (now_ns - idle_since_ns < spin.ns()) {
       arch::relax();
       continue;
     }
@@ -62,11 +69,14 @@ void progress_thread::run(const std::stop_token& stop) {
     }
     pollfd waited{descriptor_, POLLIN, 0};
     poll(&waited, 1, -1);
-    idle = 0;
+    idle_since_ns = monotonic_ns();
+    spin.slept(idle_since_ns - now_ns);
   }
 }
 
 bool progress_thread::progress_once() {
+  // Who unlocks a mutex and locks it again at once keeps everybody else asleep.
+  for (int i = 0; i < kRoundsForOthers && core_.mutex_.is_wanted(); ++i) arch::relax();
   const std::lock_guard lock(core_.mutex_);
   return core_.progress();
 }

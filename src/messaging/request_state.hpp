@@ -84,6 +84,7 @@ struct operation {
   packet out;  // its owner: this operation
 
   // Unexpected message: its data, or its RTS, or the operation of this process that sends it. Word: its frame.
+  // Put: the word that goes with it, or nothing.
   std::vector<std::byte> held;
   operation* self_send = nullptr;
   remote_data data;

@@ -18,6 +18,16 @@ int read_operation(packet& outgoing, std::size_t offset, void* destination, std:
   return done.code();
 }
 
+// The word first, then the data.
+int read_with_word(packet& outgoing, std::size_t offset, void* destination, std::size_t bytes) {
+  const auto& word = static_cast<operation*>(outgoing.owner)->held;
+  const std::size_t of_word = offset < word.size() ? std::min(bytes, word.size() - offset) : 0;
+  if (of_word != 0) std::memcpy(destination, word.data() + offset, of_word);
+  if (of_word == bytes) return 0;
+  return read_operation(outgoing, offset + of_word - word.size(), static_cast<std::byte*>(destination) + of_word,
+                        bytes - of_word);
+}
+
 constexpr const char* kRefused = "the target refuses: its window has ended, or the range leaves it";
 
 }  // namespace
@@ -81,7 +91,7 @@ bool remote_access::move_at_once(const window::key_t& key, std::uint64_t offset,
 
 // ---- Put
 
-operation& remote_access::put(const window::key_t& key, std::uint64_t offset, const buffer& data) {
+operation& remote_access::put(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word* word) {
   constexpr auto kKind = operation_kind::put;
   if (auto refused = refuses_window(key, offset, data.bytes))
     return context_.failed(kKind, refused->code, std::move(refused->message));
@@ -92,6 +102,7 @@ operation& remote_access::put(const window::key_t& key, std::uint64_t offset, co
   op.range = *range;
   op.tag = offset;
   op.bytes = range->bytes;
+  op.held.clear();
   ++context_.peer(key.rank).puts;
   if (key.rank == context_.rank) {
     const auto target = window_part(key.id, offset, data.bytes);
@@ -105,12 +116,20 @@ operation& remote_access::put(const window::key_t& key, std::uint64_t offset, co
     return op;
   }
   op.out.head.peer_op = key.id;
-  if (op.bytes > channel_.eager_limit(op.range, context_.peer(key.rank))) {
+  const std::size_t limit = channel_.eager_limit(op.range, context_.peer(key.rank));
+  if (op.bytes > limit) {
     rendezvous_.send_rts(op, frame_kind::put_rts);
     return op;
   }
   op.out.head.tag = offset;
   op.out.head.bytes = op.bytes;
+  if (word != nullptr && op.bytes + sizeof(signal_body) <= limit) {
+    const signal_body body{word->key.id, word->offset, word->value, static_cast<std::uint64_t>(word->kind)};
+    op.held.resize(sizeof body);
+    std::memcpy(op.held.data(), &body, sizeof body);
+    channel_.send_operation(op, frame_kind::put_signal, sizeof body + op.bytes, &read_with_word);
+    return op;
+  }
   channel_.send_operation(op, frame_kind::put_eager, op.bytes, &read_operation);
   return op;
 }
@@ -122,6 +141,8 @@ void remote_access::on_put(peer_state& source, const frame& head, const std::byt
     return;
   }
   source.last_deposit = 0;
+  if (head.kind == frame_kind::put_signal)
+    return answer_put(source, head, source.put_outcome = write_with_word(head, payload, bytes, outcome));
   if (head.kind == frame_kind::put_eager)
     return answer_put(source, head, source.put_outcome = write_short(head, payload, bytes, outcome));
   const auto range = window_part(head.peer_op, head.tag, head.bytes);
@@ -147,6 +168,24 @@ int remote_access::write_short(const frame& head, const std::byte* payload, std:
   if (outcome != 0 || bytes != head.bytes) return EIO;
   before_store_in_view(range->address);  // it may be a word for which a kernel waits
   return bytes == 0 ? 0 : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range)).code();
+}
+
+int remote_access::write_with_word(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
+  signal_body body;
+  if (bytes < sizeof body) return EPROTO;
+  std::memcpy(&body, payload, sizeof body);
+  const bool is_short = body.kind == static_cast<std::uint64_t>(signal_kind::set_32);
+  // Before the bytes: a put whose word is refused writes nothing.
+  const auto word = window_part(body.window, body.offset, is_short ? sizeof(std::uint32_t) : sizeof(std::uint64_t));
+  if (!word) return EINVAL;
+  if (const int code = write_short(head, payload + sizeof body, bytes - sizeof body, outcome); code != 0) return code;
+  if (!is_short) {
+    const auto change = body.kind == static_cast<std::uint64_t>(signal_kind::set) ? atomic_op::swap : atomic_op::add;
+    return apply(*word, {change, body.value, 0}).code();
+  }
+  const auto value = static_cast<std::uint32_t>(body.value);
+  before_store_in_view(word->address);
+  return context_.buffers.write(*word, 0, &value, sizeof value, context_.touch_of(*word)).code();
 }
 
 // ---- Get
@@ -248,8 +287,8 @@ void remote_access::start_atomic(operation& made, const window::key_t& key, std:
                         &request, sizeof request);
 }
 
-// ---- Put with a signal: the put, then an operation on the word, whose number is the caller's. The word's frame leaves
-// behind the put's, and waits at the target for the put's bytes.
+// ---- Put with a signal: one operation where one frame takes both. Else the put, then an operation on the word, whose
+// number is the caller's: the word's frame leaves behind the put's, and waits at the target for the put's bytes.
 
 operation& remote_access::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data,
                                      const signal_word& word) {
@@ -261,8 +300,8 @@ operation& remote_access::put_signal(const window::key_t& key, std::uint64_t off
     return context_.failed(kKind, EINVAL,
                            format("the signal lies at rank %d, and the put goes to rank %d: give a window of one process",
                                   word.key.rank, key.rank));
-  auto& first = put(key, offset, data);
-  if (first.has_ended() && first.code != 0) return first;
+  auto& first = put(key, offset, data, &word);
+  if ((first.has_ended() && first.code != 0) || !first.held.empty()) return first;
   const bool is_there = first.has_ended();
   if (is_there) context_.release(first);
   auto& made = context_.operations.take(operation_kind::atomic);

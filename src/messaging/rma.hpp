@@ -41,7 +41,9 @@ class remote_access {
   bool get_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data) {
     return move_at_once(key, offset, data, false);
   }
-  operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data);
+  // `word`: changed behind the put, if that is short enough to go with it in one frame; the operation holds a signal_body
+  // then.
+  operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word* word = nullptr);
   operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word);
   // Words that came behind deposits, which have ended meanwhile.
@@ -70,6 +72,8 @@ class remote_access {
   void answer_put(const peer_state& source, const frame& head, int code);
   // 0, or the errno value of the answer.
   int write_short(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  // A put with its word. 0, or the errno value of the answer.
+  int write_with_word(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void change_word(const peer_state& source, const frame& head, const std::byte* payload);
   // Whether a word waits for the put before it, or is refused with it.
   bool stops_word(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes);

@@ -12,7 +12,7 @@
 
 namespace pl::messaging {
 
-constexpr std::uint32_t kProtocol = 0x504c000c;
+constexpr std::uint32_t kProtocol = 0x504c000d;
 
 // `code` of put_eager and atomic: a word behind the put whose frame came before it. It acts when that has ended well.
 constexpr std::int32_t kBehindPut = 1;
@@ -22,6 +22,7 @@ enum class frame_kind : std::uint8_t {
   rts,          // ready to send: a message whose data waits at its sender (rts_body behind the frame)
   put_eager,    // data for a window (tag: offset, peer_op: window)
   put_rts,      // the same, waiting at its sender
+  put_signal,   // as put_eager, with a word to change behind it (signal_body before the data)
   reply_eager,  // the answer to `get`: data for the operation peer_op
   reply_rts,
   get,           // requests a window's bytes (tag: offset, peer_op: window)
@@ -62,6 +63,14 @@ static_assert(sizeof(frame) == 56);
 constexpr std::size_t frame_bytes(frame_kind kind) noexcept {
   return kind == frame_kind::eager ? offsetof(frame, op) : sizeof(frame);
 }
+
+// The word of a put_signal frame.
+struct signal_body {
+  std::uint64_t window = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t value = 0;
+  std::uint64_t kind = 0;  // signal_kind
+};
 
 using trailer = std::int32_t;
 

@@ -4,7 +4,8 @@
 // The first thread that locks it owns the bias. It says that it is inside by a plain store and reads whether the bias was
 // revoked. The first other thread revokes it for ever: it says so, has every thread of the process pass a memory barrier
 // (process_barrier.hpp), and waits until the owner is outside. From then on, as where the kernel has no such barrier, it is
-// a std::mutex.
+// a std::mutex, for which a thread looks some microseconds before it sleeps: it is held for less, and to sleep and be woken
+// takes longer. is_wanted() lets a thread that locks it again and again stand back for those who wait.
 //
 // Owns: nothing. Threads: any; not recursive. Errors: none.
 #pragma once
@@ -36,15 +37,19 @@ class biased_mutex {
       is_inside_.store(false, std::memory_order_release);
     else mutex_.unlock();
   }
+  // Whether a thread waits for it. For who has just unlocked it and would be the first to have it again.
+  bool is_wanted() const noexcept { return waiting_.load(std::memory_order_relaxed) != 0; }
 
  private:
   // Different for two threads that live. The next thread at an ended owner's address goes on as the owner.
   static std::uintptr_t this_thread() noexcept { return reinterpret_cast<std::uintptr_t>(__builtin_thread_pointer()); }
   void lock_shared_by_threads() noexcept;
+  void lock_mutex() noexcept;
 
   std::atomic<std::uintptr_t> owner_{0};
   std::atomic<bool> is_inside_{false};
   std::atomic<bool> is_revoked_;
+  std::atomic<int> waiting_{0};
   std::mutex mutex_;
 };
 

@@ -75,5 +75,20 @@ TEST(biased_mutex, threads_that_begin_together) {
   }
 }
 
+// By which a thread that locks it again and again stands back.
+TEST(biased_mutex, tells_that_another_thread_waits) {
+  guarded shared;
+  shared.add();
+  std::jthread([&] { shared.add(); }).join();  // from now on a mutex of all threads
+  EXPECT_FALSE(shared.mutex.is_wanted());
+  shared.mutex.lock();
+  std::jthread other([&] { shared.add(); });
+  while (!shared.mutex.is_wanted()) std::this_thread::yield();
+  shared.mutex.unlock();
+  other.join();
+  EXPECT_FALSE(shared.mutex.is_wanted());
+  EXPECT_EQ(shared.count, 3);
+}
+
 }  // namespace
 }  // namespace pl
