@@ -111,12 +111,28 @@ result<std::shared_ptr<channel_memory::host_binding>> channel_memory::bind_host(
 }
 
 // Null: not bound.
-std::shared_ptr<channel_memory::host_binding> channel_memory::bound_host(const host_memory& info, std::uint64_t pointer) {
+std::shared_ptr<channel_memory::host_binding> channel_memory::bound_host(std::uint64_t pointer) {
   const std::lock_guard lock(mutex_);
   auto next = host_.upper_bound(pointer);
   if (next == host_.begin()) return nullptr;
   const auto& known = std::prev(next)->second;
-  return known->buffer_id == info.buffer_id && known->pages.contains({pointer, 1}) ? known : nullptr;
+  return known->pages.contains({pointer, 1}) ? known : nullptr;
+}
+
+std::shared_ptr<channel_memory::host_binding> channel_memory::bound_host(const host_memory& info, std::uint64_t pointer) {
+  auto known = bound_host(pointer);
+  return known != nullptr && known->buffer_id == info.buffer_id ? std::move(known) : nullptr;
+}
+
+std::optional<channel_memory::piece> channel_memory::find_bound_host(std::uint64_t pointer, std::uint64_t& begin) {
+  auto known = bound_host(pointer);
+  if (known == nullptr || !cu::is_still_buffer(cuda_, known->probe, known->buffer_id)) return std::nullopt;
+  piece out;
+  out.address = known->bound.address();
+  out.size_bytes = known->pages.size_bytes;
+  begin = known->pages.begin;
+  out.host = std::move(known);
+  return out;
 }
 
 bool channel_memory::has_host(const host_memory& info, std::uint64_t pointer) {

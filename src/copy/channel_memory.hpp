@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "copy/host_memory.hpp"
 #include "copy/mapping_cache.hpp"
@@ -41,6 +42,9 @@ class channel_memory {
   result<piece> find_device(const cu::pointer_info& info, std::uint64_t pointer, std::uint64_t size_bytes);
   // `info` is inspect_host's of the memory. ENOTSUP: CUDA does not name it; EFAULT, ENOMEM: it cannot be bound.
   result<piece> find_host(const host_memory& info, std::uint64_t pointer, std::uint64_t size_bytes);
+  // Host memory that is bound already, from the binding's first address on, which `begin` tells; one short question to the
+  // driver. Nothing: it is not bound, or its memory was freed meanwhile.
+  std::optional<piece> find_bound_host(std::uint64_t pointer, std::uint64_t& begin);
   // Whether find_host() of the address binds nothing.
   bool has_host(const host_memory& info, std::uint64_t pointer);
   // Ends the bindings that no copy uses.
@@ -49,6 +53,7 @@ class channel_memory {
  private:
   struct host_binding;
   result<std::shared_ptr<host_binding>> bind_host(const host_memory& info, std::uint64_t pointer);
+  std::shared_ptr<host_binding> bound_host(std::uint64_t pointer);
   std::shared_ptr<host_binding> bound_host(const host_memory& info, std::uint64_t pointer);
   bool drop_freed_host_memory();
 

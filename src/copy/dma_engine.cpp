@@ -433,6 +433,13 @@ status dma_engine::list::bind(unsigned side, const sides& given, std::uint64_t p
   sides ends = given;
   host_memory piece;
   if (is_host && given.host->is_in_pieces) {
+    std::uint64_t begin = 0;
+    if (auto known = owner_.memory_.find_bound_host(pointer, begin)) {  // a long list comes to many pieces of a pool
+      const binding made{{begin, known->size_bytes}, known->address};
+      begun_.more_.push_back(*std::move(known));
+      remember(side, pointer, made);
+      return {};
+    }
     piece = inspect_host(*owner_.context_.cuda, host_pointer(pointer), 1, &owner_.context_);
     if (!piece.is_pinned) return failure{ENOTSUP, "DMA channels: a part of the host memory is not pinned"};
     ends.host = &piece;
@@ -455,6 +462,11 @@ status dma_engine::list::bind(unsigned side, const sides& given, std::uint64_t p
     made = {{pointer, found->size_bytes}, found->address};
     begun_.more_.push_back(*std::move(found));
   }
+  remember(side, pointer, made);
+  return {};
+}
+
+void dma_engine::list::remember(unsigned side, std::uint64_t pointer, const binding& made) {
   bound_side& bound = sides_[side];
   if (bound.last.pointers.size_bytes != 0) {
     if (bound.by_window.empty()) {
@@ -464,7 +476,6 @@ status dma_engine::list::bind(unsigned side, const sides& given, std::uint64_t p
     bound.by_window[(pointer >> kWindowShift) % kWindows] = made;
   }
   bound.last = made;
-  return {};
 }
 
 result<std::pair<std::uint64_t, std::uint64_t>> dma_engine::list::find(unsigned side, const sides& ends,

@@ -201,6 +201,7 @@ class dma_engine {
     result<std::pair<std::uint64_t, std::uint64_t>> find(unsigned side, const sides& ends, std::uint64_t pointer,
                                                          std::uint64_t size_bytes);
     status bind(unsigned side, const sides& given, std::uint64_t pointer, std::uint64_t size_bytes);
+    void remember(unsigned side, std::uint64_t pointer, const binding& made);
     status flush(bool is_last);
     bool give_to_helper();
     // The size that the next block must have for the short way; no block has the one that stands for none.
