@@ -157,7 +157,8 @@ struct accumulation {
     if (op == op_replace()) return move(place, true, operands.rows(n), false);
     int size = 0;
     PMPI_Type_size(element, &size);
-    code = PMPI_Reduce_local(operands.data(), values.data(), static_cast<int>(n / static_cast<std::size_t>(size)), element, op);
+    code =
+        PMPI_Reduce_local(operands.data(), values.data(), static_cast<int>(n / static_cast<std::size_t>(size)), element, op);
     return code == MPI_SUCCESS ? move(place, true, values.rows(n), false) : code;
   }
 };
@@ -194,7 +195,8 @@ int accumulate_directly(window& window, const origin_buffer& source, const origi
   if (code == MPI_SUCCESS && result != nullptr) code = describe(*result, all.result);
   if (code == MPI_SUCCESS) code = begin(window, place, all.target);
   if (code != MPI_SUCCESS || all.target.bytes == 0) return code;
-  if ((op != op_no_op() && all.source.bytes != all.target.bytes) || (result != nullptr && all.result.bytes < all.target.bytes))
+  if ((op != op_no_op() && all.source.bytes != all.target.bytes) ||
+      (result != nullptr && all.result.bytes < all.target.bytes))
     return MPI_ERR_TRUNCATE;
   if ((code = find_element(place.type, all.element)) != MPI_SUCCESS) return code;
   const window_locks::element_lock held(*window.locks, place.rank);

@@ -22,7 +22,7 @@ int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, 
   if (!on_device(origin) && !on_device(compare) && !on_device(result)) [[likely]]
     return PMPI_Compare_and_swap(origin, compare, result, type, target, offset, window);
   return guarded_window(window, [&] {
-    auto made = std::make_shared<staged_operation>(target);
+    auto made = std::make_shared<staged_operation>(window, target);
     int code = attach_source(made->origin, origin, 1, type);
     if (code == MPI_SUCCESS) code = attach_source(made->compare, compare, 1, type);
     if (code == MPI_SUCCESS) code = attach_source(made->result, result, 1, type);

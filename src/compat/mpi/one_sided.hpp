@@ -15,7 +15,9 @@ inline int end_directly(MPI_Win window, int code, MPI_Request* request) {
 }
 
 // MPI has begun an operation with stand-ins.
-inline void keep(MPI_Win window, std::shared_ptr<staged_operation> made) { windows().find_or_add(window)->add(std::move(made)); }
+inline void keep(MPI_Win window, std::shared_ptr<staged_operation> made) {
+  windows().find_or_add(window)->add(std::move(made));
+}
 inline void keep(MPI_Win window, std::shared_ptr<staged_operation> made, MPI_Request* request) {
   auto entry = std::make_unique<record>();
   entry->operation = record::kind::one_sided;
@@ -42,10 +44,10 @@ int put(const void* origin, Count origin_count, MPI_Datatype origin_type, int ta
     return call(origin);
   return guarded_window(window, [&] {
     if (is_direct)
-      return end_directly(window,
-                          put_directly(*known, {origin, origin_count, origin_type}, {target, offset, target_count, target_type}),
-                          request...);
-    auto made = std::make_shared<staged_operation>(target);
+      return end_directly(
+          window, put_directly(*known, {origin, origin_count, origin_type}, {target, offset, target_count, target_type}),
+          request...);
+    auto made = std::make_shared<staged_operation>(window, target);
     if (int code = attach_source(made->origin, origin, origin_count, origin_type); code != MPI_SUCCESS)
       return raise_on(window, code);
     const int code = call(made->origin.pointer());
@@ -66,10 +68,10 @@ int get(void* origin, Count origin_count, MPI_Datatype origin_type, int target, 
     return call(origin);
   return guarded_window(window, [&] {
     if (is_direct)
-      return end_directly(window,
-                          get_directly(*known, {origin, origin_count, origin_type}, {target, offset, target_count, target_type}),
-                          request...);
-    auto made = std::make_shared<staged_operation>(target);
+      return end_directly(
+          window, get_directly(*known, {origin, origin_count, origin_type}, {target, offset, target_count, target_type}),
+          request...);
+    auto made = std::make_shared<staged_operation>(window, target);
     if (int code = attach_source(made->result, origin, origin_count, origin_type); code != MPI_SUCCESS)
       return raise_on(window, code);
     const int code = call(made->result.pointer());
@@ -94,7 +96,7 @@ int accumulate(const void* origin, Count origin_count, MPI_Datatype origin_type,
                           accumulate_directly(*known, {origin, origin_count, origin_type}, nullptr,
                                               {target, offset, target_count, target_type}, op),
                           request...);
-    auto made = std::make_shared<staged_operation>(target);
+    auto made = std::make_shared<staged_operation>(window, target);
     if (int code = attach_source(made->origin, origin, origin_count, origin_type); code != MPI_SUCCESS)
       return raise_on(window, code);
     const int code = call(made->origin.pointer());
@@ -114,9 +116,8 @@ int get_accumulate(const origin_buffer& origin, const origin_buffer& result, con
   if (!is_direct && !reads && !writes) [[likely]]
     return call(origin.pointer, const_cast<void*>(result.pointer));
   return guarded_window(window, [&] {
-    if (is_direct)
-      return end_directly(window, accumulate_directly(*known, origin, &result, place, op), request...);
-    auto made = std::make_shared<staged_operation>(place.rank);
+    if (is_direct) return end_directly(window, accumulate_directly(*known, origin, &result, place, op), request...);
+    auto made = std::make_shared<staged_operation>(window, place.rank);
     made->origin = staged(origin.pointer), made->result = staged(result.pointer);
     int code = reads ? attach_source(made->origin, origin.pointer, origin.count, origin.type) : MPI_SUCCESS;
     if (code == MPI_SUCCESS && writes) code = attach_source(made->result, result.pointer, result.count, result.type);

@@ -11,9 +11,7 @@ class row_walk {
  public:
   explicit row_walk(const pieces& rows) : rows_(rows) {}
   bool is_at_end() const { return index_ == rows_.size(); }
-  std::ptrdiff_t place() const {
-    return piece_().offset + static_cast<std::ptrdiff_t>(row_ * piece_().pitch + column_);
-  }
+  std::ptrdiff_t place() const { return piece_().offset + static_cast<std::ptrdiff_t>(row_ * piece_().pitch + column_); }
   std::size_t rest_of_row() const { return piece_().row_bytes - column_; }
   bool is_at_row() const { return column_ == 0; }
   std::size_t rows_left() const { return piece_().rows - row_; }

@@ -70,7 +70,8 @@ std::optional<MPI_Comm> on_one_host(MPI_Comm comm) {
 int open_targets(window& made, const std::vector<introduction>& all, MPI_Comm comm, bool is_one_host) {
   const std::size_t n = all.size();
   std::vector<std::uint8_t> own(n), everyone;
-  const auto own_memory = all[static_cast<std::size_t>(made.rank)].is_device != 0 ? reinterpret_cast<std::uint64_t>(made.base) : 0;
+  const auto own_memory =
+      all[static_cast<std::size_t>(made.rank)].is_device != 0 ? reinterpret_cast<std::uint64_t>(made.base) : 0;
   made.targets.resize(n);
   for (std::size_t i = 0; i < n; ++i) {
     auto& target = made.targets[i];
@@ -99,29 +100,17 @@ int open_targets(window& made, const std::vector<introduction>& all, MPI_Comm co
   return MPI_SUCCESS;
 }
 
-constexpr std::size_t kLockAlignment = 64;
-
-// Memory that MPI shares among the ranks of a host. Open MPI makes none for one rank.
-int share_memory(window& made, MPI_Comm host, std::size_t bytes, void*& memory) {
-  if (made.ranks() == 1) {
-    made.own_locks = std::make_unique<std::byte[]>(bytes);
-    memory = made.own_locks.get();
-    return MPI_SUCCESS;
-  }
-  MPI_Aint size = made.rank == 0 ? static_cast<MPI_Aint>(bytes) : 0;
-  int unit = 1;
-  if (const int code = PMPI_Win_allocate_shared(size, 1, info_null(), host, &memory, &made.shared); code != MPI_SUCCESS)
-    return code;
-  return PMPI_Win_shared_query(made.shared, 0, &size, &unit, &memory);
-}
-
+// The locks, in memory that MPI shares among the ranks of a host.
 int open_locks(window& made, MPI_Comm host) {
+  constexpr std::size_t kAlignment = 64;
+  MPI_Aint size = made.rank == 0 ? static_cast<MPI_Aint>(window_locks::bytes_for(made.ranks()) + kAlignment) : 0;
   void* memory = nullptr;
-  int code = share_memory(made, host, window_locks::bytes_for(made.ranks()) + kLockAlignment, memory);
+  int unit = 1;
+  int code = PMPI_Win_allocate_shared(size, 1, info_null(), host, &memory, &made.shared);
   if (code != MPI_SUCCESS) return code;
+  if ((code = PMPI_Win_shared_query(made.shared, 0, &size, &unit, &memory)) != MPI_SUCCESS) return code;
   // Mapped at page boundaries, so that all ranks see the same alignment.
-  memory = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory) + kLockAlignment - 1) / kLockAlignment *
-                                   kLockAlignment);
+  memory = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(memory) + kAlignment - 1) / kAlignment * kAlignment);
   if (made.rank == 0) window_locks::format(memory, made.ranks());
   if ((code = PMPI_Barrier(host)) != MPI_SUCCESS) return code;
   made.locks = std::make_unique<window_locks>(memory, made.ranks(), made.rank);
@@ -149,7 +138,8 @@ class info_of_window {
   explicit info_of_window(MPI_Info given) : info_(given) {
     char value[8];
     int flag = 0;
-    if (given == info_null() || PMPI_Info_get(given, kKey, sizeof value - 1, value, &flag) != MPI_SUCCESS || flag == 0) return;
+    if (given == info_null() || PMPI_Info_get(given, kKey, sizeof value - 1, value, &flag) != MPI_SUCCESS || flag == 0)
+      return;
     if (PMPI_Info_dup(given, &info_) != MPI_SUCCESS) return;
     is_own_ = true;
     PMPI_Info_delete(info_, kKey);

@@ -110,8 +110,7 @@ int window::wait() {
 bool window::test() {
   const std::lock_guard held(mutex_);
   int flag = 1;
-  if (!exposure_.empty())
-    PMPI_Testall(static_cast<int>(exposure_.size()), exposure_.data(), &flag, MPI_STATUSES_IGNORE);
+  if (!exposure_.empty()) PMPI_Testall(static_cast<int>(exposure_.size()), exposure_.data(), &flag, MPI_STATUSES_IGNORE);
   return flag != 0;
 }
 

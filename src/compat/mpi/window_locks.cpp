@@ -62,10 +62,7 @@ void window_locks::format(void* memory, int ranks) noexcept {
 }
 
 window_locks::window_locks(void* memory, int ranks, int rank) noexcept
-    : states_(static_cast<target_state*>(memory)),
-      ranks_(ranks),
-      rank_(rank),
-      watches_(static_cast<std::size_t>(ranks)) {
+    : states_(static_cast<target_state*>(memory)), ranks_(ranks), rank_(rank), watches_(static_cast<std::size_t>(ranks)) {
   const auto n = static_cast<std::size_t>(ranks);
   auto* place = static_cast<std::byte*>(memory) + aligned(n * sizeof(target_state));
   processes_ = reinterpret_cast<process*>(place);

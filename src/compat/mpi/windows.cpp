@@ -89,8 +89,7 @@ int window::close() {
   copy.reset();
   if (locks == nullptr) return MPI_SUCCESS;
   locks.reset();
-  const int code = own_locks == nullptr ? PMPI_Win_free(&shared) : MPI_SUCCESS;
-  own_locks.reset();
+  const int code = PMPI_Win_free(&shared);
   const int freed = PMPI_Comm_free(&comm);
   return code == MPI_SUCCESS ? freed : code;
 }

@@ -53,8 +53,9 @@ class window {
   // Null: MPI reaches this rank, or there is no such rank.
   const window_target* direct_target(int target) const noexcept {
     const bool is_rank = target >= 0 && target < ranks();
-    return is_rank && targets[static_cast<std::size_t>(target)].way == reach::direct ? &targets[static_cast<std::size_t>(target)]
-                                                                                      : nullptr;
+    return is_rank && targets[static_cast<std::size_t>(target)].way == reach::direct
+               ? &targets[static_cast<std::size_t>(target)]
+               : nullptr;
   }
   bool has_direct() const noexcept { return locks != nullptr; }
 
@@ -89,13 +90,12 @@ class window {
   MPI_Win handle{};
   std::vector<window_target> targets;  // empty: all are MPI's
   int rank = -1;
-  void* base = nullptr;  // the caller's
+  void* base = nullptr;                 // the caller's
   std::unique_ptr<window_locks> locks;  // null: no target is direct
   MPI_Comm comm{};                      // of the same ranks, if there are locks
-  MPI_Win shared{};                     // holds the locks, or `own_locks` those of a single rank
-  std::unique_ptr<std::byte[]> own_locks;
-  std::unique_ptr<public_copy> copy;  // of this rank's memory
-  bool is_separate = false;           // some rank's memory is copied
+  MPI_Win shared{};                     // that holds them
+  std::unique_ptr<public_copy> copy;    // of this rank's memory
+  bool is_separate = false;             // some rank's memory is copied
 
  private:
   enum : std::uint8_t { unlocked, locked, unchecked };
