@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::size_t kElementsAtOnce = 1u << 20;  // bytes of an accumulate that pass the CPU at a time
 
-int failed(const char* description, const failure& reason) {
-  complain(description, reason);
-  return reason.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
-}
-
 int check(MPI_Count count, MPI_Datatype type) {
   if (count < 0) return MPI_ERR_COUNT;
   return type == type_null() ? MPI_ERR_TYPE : MPI_SUCCESS;
@@ -44,7 +39,7 @@ int describe(const origin_buffer& buffer, rows_of_argument& out) {
     return MPI_SUCCESS;
   }
   auto form = layout_of(buffer.type);
-  if (!form) return failed("a datatype", form.error());
+  if (!form) return report_buffer("a datatype", form.error());
   out.rows = form->rows_of(static_cast<std::size_t>(buffer.count));
   for (auto& one : out.rows) one.offset += reinterpret_cast<std::ptrdiff_t>(buffer.pointer);
   sum_up(out);
@@ -58,7 +53,7 @@ int describe(const window_target& target, const target_place& place, rows_of_arg
   out.is_device = true;
   if (place.count == 0) return MPI_SUCCESS;
   auto form = layout_of(place.type);
-  if (!form) return failed("a datatype", form.error());
+  if (!form) return report_buffer("a datatype", form.error());
   MPI_Aint begin = 0;
   if (__builtin_mul_overflow(place.offset, target.unit, &begin)) return MPI_ERR_RMA_RANGE;
   out.rows = form->rows_of(static_cast<std::size_t>(place.count));
@@ -81,7 +76,7 @@ int move(const pieces& destination, bool to_device, const pieces& source, bool f
   const auto list = pair_rows(destination, source, way);
   if (list.empty()) return MPI_SUCCESS;
   if (to_device || from_device) {
-    if (auto done = copy_all(list, nullptr); !done) return failed("a one-sided operation", done.error());
+    if (auto done = copy_all(list, nullptr); !done) return report_buffer("a one-sided operation", done.error());
     return MPI_SUCCESS;
   }
   for (const auto& one : list)
@@ -102,11 +97,11 @@ class elements {
  public:
   int make(MPI_Datatype type, std::uint64_t device, std::size_t bytes) {
     auto form = layout_of(type);
-    if (!form) return failed("a datatype", form.error());
+    if (!form) return report_buffer("a datatype", form.error());
     form_ = std::move(*form);
     most_ = std::max<std::size_t>(std::min(bytes, kElementsAtOnce) / form_.bytes, 1);
     auto memory = take_staging(device, most_ * static_cast<std::size_t>(form_.extent), false);
-    if (!memory) return failed("host memory for an accumulate", memory.error());
+    if (!memory) return report_buffer("host memory for an accumulate", memory.error());
     memory_ = std::move(*memory);
     return MPI_SUCCESS;
   }
@@ -136,11 +131,12 @@ struct accumulation {
     const auto device = static_cast<std::uint64_t>(target.rows[0].offset);
     if (const int code = operands.make(element, device, target.bytes); code != MPI_SUCCESS) return code;
     if (const int code = values.make(element, device, target.bytes); code != MPI_SUCCESS) return code;
-    piece_cursor from(source.rows), to(target.rows), old(result.rows);
+    piece_cursor source_rows(source.rows), destination_rows(target.rows), old(result.rows);
     for (std::size_t done = 0; done < target.bytes;) {
       const std::size_t n = std::min(values.chunk_bytes(), target.bytes - done);
-      const pieces part = op == op_no_op() ? pieces() : from.next(n);
-      if (const int code = run_part(operands, part, values, to.next(n), old.next(n), n); code != MPI_SUCCESS) return code;
+      const pieces part = op == op_no_op() ? pieces() : source_rows.next(n);
+      if (const int code = run_part(operands, part, values, destination_rows.next(n), old.next(n), n); code != MPI_SUCCESS)
+        return code;
       done += n;
     }
     return MPI_SUCCESS;
@@ -173,19 +169,19 @@ int find_element(MPI_Datatype type, MPI_Datatype& out) {
 }  // namespace
 
 int put_directly(window& window, const origin_buffer& source, const target_place& place) {
-  rows_of_argument from, to;
-  if (const int code = describe(source, from); code != MPI_SUCCESS) return code;
-  if (const int code = begin(window, place, to); code != MPI_SUCCESS) return code;
-  if (from.bytes > to.bytes) return MPI_ERR_TRUNCATE;
-  return move(to.rows, true, from.rows, from.is_device);
+  rows_of_argument source_rows, destination_rows;
+  if (const int code = describe(source, source_rows); code != MPI_SUCCESS) return code;
+  if (const int code = begin(window, place, destination_rows); code != MPI_SUCCESS) return code;
+  if (source_rows.bytes > destination_rows.bytes) return MPI_ERR_TRUNCATE;
+  return move(destination_rows.rows, true, source_rows.rows, source_rows.is_device);
 }
 
 int get_directly(window& window, const origin_buffer& destination, const target_place& place) {
-  rows_of_argument from, to;
-  if (const int code = describe(destination, to); code != MPI_SUCCESS) return code;
-  if (const int code = begin(window, place, from); code != MPI_SUCCESS) return code;
-  if (from.bytes > to.bytes) return MPI_ERR_TRUNCATE;
-  return move(to.rows, to.is_device, from.rows, true);
+  rows_of_argument source_rows, destination_rows;
+  if (const int code = describe(destination, destination_rows); code != MPI_SUCCESS) return code;
+  if (const int code = begin(window, place, source_rows); code != MPI_SUCCESS) return code;
+  if (source_rows.bytes > destination_rows.bytes) return MPI_ERR_TRUNCATE;
+  return move(destination_rows.rows, destination_rows.is_device, source_rows.rows, true);
 }
 
 int accumulate_directly(window& window, const origin_buffer& source, const origin_buffer* result, const target_place& place,

@@ -54,9 +54,9 @@ status public_copy::publish() {
     const std::size_t bytes = std::min(kChunk, bytes_ - begin);
     const copy::transfer chunk{copy::direction::to_host, copy::address_of(chunk_.data()), device_ + begin, bytes};
     if (auto done = copy_all({&chunk, 1}, nullptr); !done) return done;
-    for_each_difference(chunk_.data(), met_.data() + begin, bytes, [&](std::size_t from, std::size_t to) {
-      std::memcpy(data() + begin + from, chunk_.data() + from, to - from);
-      std::memcpy(met_.data() + begin + from, chunk_.data() + from, to - from);
+    for_each_difference(chunk_.data(), met_.data() + begin, bytes, [&](std::size_t first, std::size_t last) {
+      std::memcpy(data() + begin + first, chunk_.data() + first, last - first);
+      std::memcpy(met_.data() + begin + first, chunk_.data() + first, last - first);
     });
   }
   return {};
@@ -72,13 +72,13 @@ status public_copy::adopt_chunk(std::size_t begin, std::size_t bytes) {
   // MPI may write on: what is compared is what is copied.
   std::memcpy(chunk_.data(), data() + begin, bytes);
   std::vector<copy::transfer> changes;
-  for_each_difference(chunk_.data(), met_.data() + begin, bytes, [&](std::size_t from, std::size_t to) {
-    const auto place = device_ + begin + from;
+  for_each_difference(chunk_.data(), met_.data() + begin, bytes, [&](std::size_t first, std::size_t last) {
+    const auto place = device_ + begin + first;
     // A number of which one byte stayed is one copy. Between two meetings only one side may change a window's memory.
     constexpr std::size_t kGap = 16;
     if (!changes.empty() && changes.back().dst + changes.back().row_bytes + kGap >= place)
-      changes.back().row_bytes = place + (to - from) - changes.back().dst;
-    else changes.push_back({copy::direction::to_device, place, copy::address_of(chunk_.data() + from), to - from});
+      changes.back().row_bytes = place + (last - first) - changes.back().dst;
+    else changes.push_back({copy::direction::to_device, place, copy::address_of(chunk_.data() + first), last - first});
   });
   if (changes.empty()) return {};
   if (auto done = copy_all(changes, nullptr); !done) return done;

@@ -22,10 +22,10 @@ struct record {
   bool is_active = true;   // persistent: started and not yet completed
   bool is_stored = false;  // MPI_Request_get_status has reported the end already
   staged send, receive;
-  std::unique_ptr<host_target> host;          // of a receive into host memory that may get a header
-  std::unique_ptr<pipelined_send> pipelined;  // of a send that went as one
+  std::unique_ptr<host_target> host;            // of a receive into host memory that may get a header
+  std::unique_ptr<pipelined_send> pipelined;    // of a send that went as one
   std::shared_ptr<staged_operation> one_sided;  // which a synchronization of its window may end before the request is
-  MPI_Status stored{};                        // as MPI_Request_get_status has reported it
+  MPI_Status stored{};                          // as MPI_Request_get_status has reported it
 };
 
 // Thread-safe. MPI lets only one thread complete a request, so a record that was taken out has a single owner.

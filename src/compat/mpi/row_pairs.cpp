@@ -40,14 +40,14 @@ class row_walk {
 
 std::vector<copy::transfer> pair_rows(const pieces& destination, const pieces& source, copy::direction way) {
   std::vector<copy::transfer> out;
-  row_walk to(destination), from(source);
-  while (!to.is_at_end() && !from.is_at_end()) {
-    const std::size_t bytes = std::min(to.rest_of_row(), from.rest_of_row());
-    const std::size_t rows = std::max<std::size_t>(std::min(to.rows_of(bytes), from.rows_of(bytes)), 1);
-    out.push_back({way, static_cast<std::uint64_t>(to.place()), static_cast<std::uint64_t>(from.place()), bytes, rows,
-                   to.pitch_of(bytes), from.pitch_of(bytes)});
-    to.advance(rows * bytes);
-    from.advance(rows * bytes);
+  row_walk writing(destination), reading(source);
+  while (!writing.is_at_end() && !reading.is_at_end()) {
+    const std::size_t bytes = std::min(writing.rest_of_row(), reading.rest_of_row());
+    const std::size_t rows = std::max<std::size_t>(std::min(writing.rows_of(bytes), reading.rows_of(bytes)), 1);
+    out.push_back({way, static_cast<std::uint64_t>(writing.place()), static_cast<std::uint64_t>(reading.place()), bytes,
+                   rows, writing.pitch_of(bytes), reading.pitch_of(bytes)});
+    writing.advance(rows * bytes);
+    reading.advance(rows * bytes);
   }
   return out;
 }

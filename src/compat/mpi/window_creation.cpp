@@ -55,13 +55,13 @@ introduction introduce(void* base, MPI_Aint size, MPI_Aint unit) {
 
 // The communicator's ranks as one host sees them, in the same order; empty: they are on several.
 std::optional<MPI_Comm> on_one_host(MPI_Comm comm) {
-  int ranks = 0, rank = 0, here = 0;
+  int ranks = 0, rank = 0, host_ranks = 0;
   MPI_Comm host;
   PMPI_Comm_size(comm, &ranks);
   PMPI_Comm_rank(comm, &rank);
   if (PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, info_null(), &host) != MPI_SUCCESS) return std::nullopt;
-  PMPI_Comm_size(host, &here);
-  if (here == ranks) return host;
+  PMPI_Comm_size(host, &host_ranks);
+  if (host_ranks == ranks) return host;
   PMPI_Comm_free(&host);
   return std::nullopt;
 }

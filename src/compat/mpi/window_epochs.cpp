@@ -23,13 +23,13 @@ void let_mpi_progress(MPI_Comm comm) {
 std::vector<int> window::direct_ranks(MPI_Group group) const {
   int n = 0;
   PMPI_Group_size(group, &n);
-  std::vector<int> all(static_cast<std::size_t>(n)), here(all.size());
+  std::vector<int> all(static_cast<std::size_t>(n)), members(all.size());
   for (int i = 0; i < n; ++i) all[static_cast<std::size_t>(i)] = i;
   MPI_Group own;
   PMPI_Comm_group(comm, &own);
-  PMPI_Group_translate_ranks(group, n, all.data(), own, here.data());
+  PMPI_Group_translate_ranks(group, n, all.data(), own, members.data());
   PMPI_Group_free(&own);
-  return here;
+  return members;
 }
 
 bool window::enter(int target) {
@@ -59,11 +59,11 @@ int window::post(MPI_Group origins) {
     in_fence_ = false;
   }
   if (direct_target(rank) == nullptr) return MPI_SUCCESS;
-  const auto here = direct_ranks(origins);
-  std::vector<MPI_Request> made(2 * here.size(), request_null());
-  for (std::size_t i = 0; i < here.size(); ++i) {
-    int code = PMPI_Irecv(nullptr, 0, byte_type(), here[i], kCompleted, comm, &made[2 * i]);
-    if (code == MPI_SUCCESS) code = PMPI_Isend(nullptr, 0, byte_type(), here[i], kPosted, comm, &made[2 * i + 1]);
+  const auto members = direct_ranks(origins);
+  std::vector<MPI_Request> made(2 * members.size(), request_null());
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    int code = PMPI_Irecv(nullptr, 0, byte_type(), members[i], kCompleted, comm, &made[2 * i]);
+    if (code == MPI_SUCCESS) code = PMPI_Isend(nullptr, 0, byte_type(), members[i], kPosted, comm, &made[2 * i + 1]);
     if (code != MPI_SUCCESS) return code;
   }
   const std::lock_guard held(mutex_);

@@ -74,10 +74,7 @@ int window::finish_all() { return finish(-1); }
 
 namespace {
 
-int code_of(const status& done) {
-  if (!done) complain("the public copy of a window", done.error());
-  return done ? MPI_SUCCESS : MPI_ERR_BUFFER;
-}
+int code_of(const status& done) { return done ? MPI_SUCCESS : report_buffer("the public copy of a window", done.error()); }
 
 }  // namespace
 
