@@ -5,7 +5,7 @@
     mpirun -n 2 -x LD_PRELOAD=.../libpeerlane-mpi-ompi.so scripts/gpu/mpi_examples.py [cupy|torch|driver]
 
 The arrays are CuPy's, else PyTorch's; `driver` takes memory from libcuda itself, which is all that the simulated GPU has. Rank r
-uses GPU r modulo their number. Prints one line for each example, and the latency of 8 bytes. Exit code 77 with a reason where
+uses GPU r modulo their number. Prints one line for each example, the latency of 8 bytes, and that of puts and gets. Exit code 77 with a reason where
 mpi4py, or the library that was asked for, is not installed.
 """
 
@@ -281,6 +281,35 @@ class Examples:
             self._same(got, (wanted[i] if i in chosen else -1.0 for i in range(100)))
             kind.Free()
 
+    def window_put_and_get(self):
+        exposed, got = self._zeros(), self._zeros()
+        window = MPI.Win.Create(exposed, disp_unit=8, comm=self._world)
+        window.Fence()
+        window.Put(self._arrays.new(self._mine()), self._after)
+        window.Fence()
+        self._same(exposed, self._mine(self._before))
+        window.Get(got, self._after)
+        window.Fence()
+        self._same(got, self._mine())
+        window.Free()
+
+    def window_of_a_target_that_does_nothing(self):
+        exposed = self._arrays.new([0, 0] + [self._rank] * 8, "q")
+        window = MPI.Win.Create(exposed, disp_unit=8, comm=self._world)
+        window.Lock_all()
+        one, old = self._arrays.new([1], "q"), self._zeros(1, "q")
+        window.Accumulate(one, 0, target=[0, 1, MPI.LONG_LONG])
+        window.Fetch_and_op(one, old, 0, target_disp=1, op=MPI.SUM)
+        window.Flush(0)
+        assert 0 <= self._arrays.values(old)[0] < self._size
+        window.Unlock_all()
+        self._world.Barrier()
+        window.Lock(self._rank)
+        if self._rank == 0:
+            self._same(exposed, [self._size, self._size] + [0] * 8)
+        window.Unlock(self._rank)
+        window.Free()
+
     def _all(self):
         for name in (name for name in dir(self) if not name.startswith("_")):
             getattr(self, name)()
@@ -333,6 +362,41 @@ def print_latencies(arrays, turns):
               flush=True)
 
 
+def one_sided_us(window, call, size, turns):
+    """A call of rank 0 and its flush: the median."""
+    times = []
+    for _ in range(turns + 5):
+        begin = time.perf_counter()
+        call(size)
+        window.Flush(1)
+        times.append(time.perf_counter() - begin)
+    return sorted(times[5:])[turns // 2] * 1e6
+
+
+def print_one_sided(arrays, largest=1 << 24):
+    """Rank 0 puts to and gets from the window of rank 1, which waits in a barrier; the last column has the data in host memory."""
+    world = MPI.COMM_WORLD
+    exposed, local, host = arrays.new([0] * (largest // 8), "q"), arrays.new([1] * (largest // 8), "q"), array.array("q", [2] * (largest // 8))
+    window = MPI.Win.Create(exposed, disp_unit=1, comm=world)
+    device = MPI.buffer.fromaddress(local.__cuda_array_interface__["data"][0], largest)
+    model = "by the origin alone" if window.Get_attr(MPI.WIN_MODEL) != MPI.WIN_SEPARATE else "by a copy in host memory"
+    if world.rank == 0:
+        print(f"a window of device memory, reached {model}: us for a call and its flush", flush=True)
+        window.Lock(1)
+        for size in (8, 4096, 65536, 1 << 20, largest):
+            turns = 200 if size < 1 << 20 else 20
+            put, get, accumulate, from_host = (
+                one_sided_us(window, call, size, turns) for call in (
+                    lambda n: window.Put([device, n, MPI.BYTE], 1, target=[0, n, MPI.BYTE]),
+                    lambda n: window.Get([device, n, MPI.BYTE], 1, target=[0, n, MPI.BYTE]),
+                    lambda n: window.Accumulate([device, n // 8, MPI.LONG_LONG], 1, target=[0, n // 8, MPI.LONG_LONG]),
+                    lambda n: window.Put([host, n, MPI.BYTE], 1, target=[0, n, MPI.BYTE])))
+            print(f"{size:9} bytes: put {put:.2f}, get {get:.2f}, accumulate {accumulate:.2f}, put from the host {from_host:.2f}", flush=True)
+        window.Unlock(1)
+    world.Barrier()
+    window.Free()
+
+
 def main():
     world = MPI.COMM_WORLD
     arrays = open_arrays(sys.argv[1] if len(sys.argv) > 1 else None, world.rank)
@@ -342,6 +406,7 @@ def main():
         Examples(arrays)._all()
         if world.size > 1:
             print_latencies(arrays, 1000)
+            print_one_sided(arrays)
     except Exception as failure:  # the other ranks would wait for this one for ever
         print(f"rank {world.rank}: {failure!r}", file=sys.stderr, flush=True)
         world.Abort(1)

@@ -82,6 +82,8 @@ constexpr std::array kVariables = {
                  "MPI shim: the smallest message of device memory that is pipelined (at least 4096)"},
     env_variable{"PEERLANE_MPI_PIPELINE_RING", env_type::size_bytes, "bytes", "32M", "",
                  "MPI shim: shared memory that one message gets; more only if its receiver keeps it waiting"},
+    env_variable{"PEERLANE_MPI_WINDOWS", env_type::choice, "", "auto", "auto|copied",
+                 "MPI shim: copied: windows of device memory as if no rank could map another's, by copies in host memory"},
     env_variable{"PEERLANE_NCCL_LIBRARY", env_type::text, "", "", "",
                  "path of the libnccl.so.2 for `peerlane p2p --via nccl`; empty: the loader finds it by name"},
     env_variable{"PEERLANE_UCX_LIBRARY", env_type::text, "", "", "",

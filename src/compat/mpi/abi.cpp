@@ -39,7 +39,11 @@ const predefined& handles() {
   static const predefined found{static_cast<MPI_Comm>(dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world")),
                                 static_cast<MPI_Comm>(dlsym(RTLD_DEFAULT, "ompi_mpi_comm_null")),
                                 static_cast<MPI_Request>(dlsym(RTLD_DEFAULT, "ompi_request_null")),
-                                static_cast<MPI_Datatype>(dlsym(RTLD_DEFAULT, "ompi_mpi_byte"))};
+                                static_cast<MPI_Datatype>(dlsym(RTLD_DEFAULT, "ompi_mpi_byte")),
+                                static_cast<MPI_Datatype>(dlsym(RTLD_DEFAULT, "ompi_mpi_datatype_null")),
+                                static_cast<MPI_Info>(dlsym(RTLD_DEFAULT, "ompi_mpi_info_null")),
+                                static_cast<MPI_Op>(dlsym(RTLD_DEFAULT, "ompi_mpi_op_replace")),
+                                static_cast<MPI_Op>(dlsym(RTLD_DEFAULT, "ompi_mpi_op_no_op"))};
   return found;
 }
 #endif

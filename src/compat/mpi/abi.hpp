@@ -24,18 +24,28 @@ void find_mpi();
 struct predefined {
   MPI_Comm comm_world, comm_null;
   MPI_Request request_null;
-  MPI_Datatype byte;
+  MPI_Datatype byte, type_null;
+  MPI_Info info_null;
+  MPI_Op replace, no_op;
 };
 const predefined& handles();
 inline MPI_Comm comm_world() { return handles().comm_world; }
 inline MPI_Comm comm_null() { return handles().comm_null; }
 inline MPI_Request request_null() { return handles().request_null; }
 inline MPI_Datatype byte_type() { return handles().byte; }
+inline MPI_Datatype type_null() { return handles().type_null; }
+inline MPI_Info info_null() { return handles().info_null; }
+inline MPI_Op op_replace() { return handles().replace; }
+inline MPI_Op op_no_op() { return handles().no_op; }
 #else
 inline MPI_Comm comm_world() { return MPI_COMM_WORLD; }
 inline MPI_Comm comm_null() { return MPI_COMM_NULL; }
 inline MPI_Request request_null() { return MPI_REQUEST_NULL; }
 inline MPI_Datatype byte_type() { return MPI_BYTE; }
+inline MPI_Datatype type_null() { return MPI_DATATYPE_NULL; }
+inline MPI_Info info_null() { return MPI_INFO_NULL; }
+inline MPI_Op op_replace() { return MPI_REPLACE; }
+inline MPI_Op op_no_op() { return MPI_NO_OP; }
 #endif
 
 // A handle as a number: Open MPI's are pointers, MPICH's integers.

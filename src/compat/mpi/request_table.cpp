@@ -75,6 +75,7 @@ void request_table::clear() {
 int store_result(record& entry, MPI_Status& status) {
   if (!entry.is_active) return MPI_SUCCESS;
   if (entry.is_stored) return status = entry.stored, MPI_SUCCESS;
+  if (entry.operation == record::kind::one_sided) return entry.one_sided->finish_request();
   if (entry.operation == record::kind::collective) return entry.receive.store();
   // Nobody cancels these, and Open MPI's say now and then that somebody has.
   if (entry.operation == record::kind::file_read) return entry.receive.store_first(received_bytes(status));

@@ -11,19 +11,21 @@
 #include <vector>
 
 #include "compat/mpi/pipelined.hpp"
+#include "compat/mpi/staged_operation.hpp"
 
 namespace pl::mpi {
 
 struct record {
-  enum class kind : std::uint8_t { send, receive, collective, file_read, exchange };
+  enum class kind : std::uint8_t { send, receive, collective, file_read, exchange, one_sided };
   kind operation = kind::send;
   bool is_persistent = false;
   bool is_active = true;   // persistent: started and not yet completed
   bool is_stored = false;  // MPI_Request_get_status has reported the end already
   staged send, receive;
-  std::unique_ptr<host_target> host;          // of a receive into host memory that may get a header
-  std::unique_ptr<pipelined_send> pipelined;  // of a send that went as one
-  MPI_Status stored{};                        // as MPI_Request_get_status has reported it
+  std::unique_ptr<host_target> host;            // of a receive into host memory that may get a header
+  std::unique_ptr<pipelined_send> pipelined;    // of a send that went as one
+  std::shared_ptr<staged_operation> one_sided;  // which a synchronization of its window may end before the request is
+  MPI_Status stored{};                          // as MPI_Request_get_status has reported it
 };
 
 // Thread-safe. MPI lets only one thread complete a request, so a record that was taken out has a single owner.

@@ -10,11 +10,6 @@ namespace {
 constexpr std::size_t kSparseFrom = 1u << 20;  // smaller spans come from the pool, whatever their gaps
 constexpr std::size_t kSparseRatio = 4;
 
-int failed(const char* description, const failure& reason) {
-  complain(description, reason);
-  return reason.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
-}
-
 std::ptrdiff_t end_of(const piece& one) {
   return one.offset + static_cast<std::ptrdiff_t>((one.rows - 1) * one.pitch + one.row_bytes);
 }
@@ -44,6 +39,11 @@ class kind_of_runs {
 
 }  // namespace
 
+int report_buffer(const char* description, const failure& reason) {
+  complain(description, reason);
+  return reason.code == ENOMEM ? MPI_ERR_NO_MEM : MPI_ERR_BUFFER;
+}
+
 bool any_on_device(std::span<const part> absolute) {
   kind_of_runs kind;
   for (const auto& one : absolute) {
@@ -69,7 +69,7 @@ int staged::describe(const void* buffer, std::span<const part> buffer_parts) {
   for (const auto& one : buffer_parts) {
     if (one.count <= 0) continue;  // a negative one is MPI's to refuse
     auto type = layout_of(one.type);
-    if (!type) return failed("a datatype", type.error());
+    if (!type) return report_buffer("a datatype", type.error());
     if (type->bytes == 0) continue;
     for (piece run : type->rows_of(static_cast<std::size_t>(one.count))) {
       run.offset += one.offset + reinterpret_cast<std::ptrdiff_t>(buffer);
@@ -94,9 +94,9 @@ int staged::take(const void* buffer, pieces&& runs) {
     std::size_t devices = 0;
     for (const auto& one : runs) devices += kind.is_device(one) ? 1 : 0;
     if (devices != 0 && devices != runs.size())
-      return failed("MPI_BOTTOM", {ENOTSUP,
-                                   "its types name device and host memory together, for which nothing can stand: use "
-                                   "two messages"});
+      return report_buffer("MPI_BOTTOM", {ENOTSUP,
+                                          "its types name device and host memory together, for which nothing can stand: use "
+                                          "two messages"});
   }
   const auto* const first = reinterpret_cast<const void*>(runs[0].offset);
   // What no driver answers for can still be memory that must not be touched: of a forked child's parent.
@@ -119,7 +119,7 @@ int staged::make_stand_in(bool is_header_expected) {
   // The low bits of the address stay, for MPI libraries that compute with aligned types.
   const auto misfit = static_cast<std::size_t>(begin) % 64;
   auto memory = take_staging(static_cast<std::uint64_t>(runs_[0].offset), span + misfit, sparse);
-  if (!memory) return runs_.clear(), failed("host memory for a message", memory.error());
+  if (!memory) return runs_.clear(), report_buffer("host memory for a message", memory.error());
   memory_ = std::move(*memory);
   to_host_ = reinterpret_cast<std::ptrdiff_t>(memory_.data()) + static_cast<std::ptrdiff_t>(misfit) - begin;
   pointer_ = reinterpret_cast<void*>(reinterpret_cast<std::ptrdiff_t>(pointer_) + to_host_);
@@ -142,13 +142,13 @@ int staged::copy_runs(const pieces& runs, bool to_device) const {
   const auto* const device = device_ ? &*device_ : nullptr;
   if (runs.size() == 1) {
     const auto only = transfer_of(runs[0], to_host_, to_device);
-    if (auto done = copy_all({&only, 1}, device); !done) return failed(description, done.error());
+    if (auto done = copy_all({&only, 1}, device); !done) return report_buffer(description, done.error());
     return MPI_SUCCESS;
   }
   std::vector<copy::transfer> list;
   list.reserve(runs.size());
   for (const auto& one : runs) list.push_back(transfer_of(one, to_host_, to_device));
-  if (auto done = copy_all(list, nullptr); !done) return failed(description, done.error());
+  if (auto done = copy_all(list, nullptr); !done) return report_buffer(description, done.error());
   return MPI_SUCCESS;
 }
 

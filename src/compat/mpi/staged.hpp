@@ -19,6 +19,9 @@ struct part {
   MPI_Datatype type;
 };
 
+// Tells of a buffer that cannot be used; the MPI code for it.
+int report_buffer(const char* description, const failure& reason);
+
 // Whether any of the addresses that MPI_BOTTOM with these parts stands for is device memory.
 bool any_on_device(std::span<const part> absolute);
 

@@ -160,4 +160,19 @@ result<pieces> take_apart(MPI_Datatype type) {
   return take_regular(form.combiner, contents, *base, extent_of(contents.types[0]));
 }
 
+result<MPI_Datatype> element_type(MPI_Datatype type) {
+  const envelope form = envelope_of(type);
+  if (form.is_large)
+    return failure{ENOTSUP, "a datatype of device memory was made with large counts, which is not supported"};
+  if (form.combiner == MPI_COMBINER_NAMED || form.types == 0) return type;
+  const arguments contents(type, form);
+  auto out = element_type(contents.types[0]);
+  for (std::size_t i = 1; out && i < contents.types.size(); ++i) {
+    auto other = element_type(contents.types[i]);
+    if (!other) return other;
+    if (*other != *out) return failure{EINVAL, "an accumulate takes a datatype that is made of one predefined type alone"};
+  }
+  return out;
+}
+
 }  // namespace pl::mpi

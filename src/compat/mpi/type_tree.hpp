@@ -9,4 +9,8 @@ namespace pl::mpi {
 // One element's pieces in the order of its type map. ENOTSUP as layout_of.
 result<pieces> take_apart(MPI_Datatype type);
 
+// The predefined type of which all of it consists, as accumulates want it. EINVAL: there is more than one; ENOTSUP as
+// layout_of.
+result<MPI_Datatype> element_type(MPI_Datatype type);
+
 }  // namespace pl::mpi

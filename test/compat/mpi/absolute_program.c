@@ -105,13 +105,6 @@ static void refused(void) {
   MPI_Cart_create(MPI_COMM_WORLD, 1, &ranks, &periodic, 0, &ring);
   MPI_Comm_set_errhandler(ring, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  MPI_Datatype source_type = absolute(device_in, 1), target_type = absolute(host_out, 1);
-  MPI_Win window;
-  MPI_Win_create(host_in, kBytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
-  MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
-  REFUSED(MPI_Put(MPI_BOTTOM, 1, source_type, 0, 0, 1, MPI_INT, window));
-  REFUSED(MPI_Get(MPI_BOTTOM, 1, source_type, 0, 0, 1, MPI_INT, window));
-  MPI_Win_free(&window);
   /* Device and host memory in one argument: nothing can stand for both. */
   const int lengths[2] = {1, 1};
   for (int turn = 0; turn < 2; ++turn) {
@@ -125,9 +118,33 @@ static void refused(void) {
     REFUSED(MPI_Alltoallw(MPI_BOTTOM, ones, zeros, mixed_each, MPI_BOTTOM, ones, zeros, mixed_each, MPI_COMM_WORLD));
     MPI_Type_free(&mixed);
   }
-  MPI_Type_free(&source_type);
-  MPI_Type_free(&target_type);
   MPI_Comm_free(&ring);
+}
+
+/* The origin by its address, to a window of device memory and to one of host memory, and from there. */
+static void one_sided(void) {
+  enum { kHalf = kBytes / 2 };
+  for (int of_host = 0; of_host < 2; ++of_host) {
+    static unsigned char exposed[kHalf];
+    MPI_Win window;
+    reset();
+    MPI_Datatype source_type = absolute(device_in, kInts), back_type = absolute(device_in + kHalf, kInts);
+    memcpy(exposed, host_out, kHalf);
+    CHECK(MPI_Win_create(of_host ? exposed : device_out, kHalf, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window) == 0);
+    MPI_Win_fence(0, window);
+    CHECK(MPI_Put(MPI_BOTTOM, 1, source_type, next_rank, 8, kInts, MPI_INT, window) == 0);
+    MPI_Win_fence(0, window);
+    CHECK(MPI_Get(MPI_BOTTOM, 1, back_type, next_rank, 8, kInts, MPI_INT, window) == 0);
+    MPI_Win_fence(MPI_MODE_NOSUCCEED, window);
+    MPI_Win_free(&window);
+    if (of_host) to_device(device_out, exposed, kHalf);
+    memcpy(host_in + kHalf, host_in, kInts * 4);
+    PMPI_Sendrecv(host_in, kInts, MPI_INT, next_rank, 1, host_out + 8, kInts, MPI_INT, previous_rank, 1, MPI_COMM_WORLD,
+                  MPI_STATUS_IGNORE);
+    compare(of_host ? "window of host memory" : "window of device memory", __LINE__);
+    MPI_Type_free(&source_type);
+    MPI_Type_free(&back_type);
+  }
 }
 
 int main(int argc, char** argv) {
@@ -136,6 +153,7 @@ int main(int argc, char** argv) {
   if (ranks == 1) ones[1] = 1;
   supported();
   supported_since();
+  one_sided();
   refused();
   MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();

@@ -140,7 +140,10 @@ static void errors(void) {
   MPI_Win window;
   int class = 0;
   MPI_Comm_set_errhandler(WORLD, MPI_ERRORS_RETURN);
-  CHECK(MPI_Win_create(device_in, 64, 1, MPI_INFO_NULL, WORLD, &window) == MPI_ERR_BUFFER);
+  CHECK(MPI_Win_create_dynamic(MPI_INFO_NULL, WORLD, &window) == 0);
+  CHECK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN) == 0);
+  CHECK(MPI_Win_attach(window, device_in, 64) == MPI_ERR_BUFFER);
+  CHECK(MPI_Win_free(&window) == 0);
   reset();
   MPI_Request request;
   CHECK(MPI_Isend(device_in, 100, MPI_INT, next_rank, 7, WORLD, &request) == 0);

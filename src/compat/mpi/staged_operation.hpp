@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stand-ins of a one-sided operation that MPI has under way. Its window's synchronization ends it, and its request, if it
+// has one: whichever comes first.
+#pragma once
+
+#include <mutex>
+#include <utility>
+
+#include "compat/mpi/staged.hpp"
+
+namespace pl::mpi {
+
+class staged_operation {
+ public:
+  staged_operation(MPI_Win handle, int rank) : target(rank), window_(handle) {}
+  // Its window's synchronization has ended it: the result is stored, once. An MPI code. Thread-safe, as the next.
+  int finish() {
+    return finish_after([] { return MPI_SUCCESS; });
+  }
+  // Its request has ended. MPICH 4.0.2 says so before the rows of an MPI_Rget are there, of host memory too.
+  int finish_request() {
+    return finish_after([&] { return PMPI_Win_flush_local(target, window_); });
+  }
+
+  staged origin, compare, result;
+  const int target;
+
+ private:
+  template <class Wait>
+  int finish_after(Wait wait) {
+    const std::lock_guard held(mutex_);
+    if (std::exchange(is_finished_, true)) return MPI_SUCCESS;
+    int code = result.is_stand_in() ? wait() : MPI_SUCCESS;
+    if (code == MPI_SUCCESS) code = result.store();
+    origin = staged(), compare = staged(), result = staged();
+    return code;
+  }
+
+  const MPI_Win window_;
+  std::mutex mutex_;
+  bool is_finished_ = false;
+};
+
+}  // namespace pl::mpi

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compat/mpi/windows.hpp"
+
+namespace pl::mpi {
+
+window_table& windows() {
+  static auto* const table = new window_table;  // never destroyed, as the request table
+  return *table;
+}
+
+std::shared_ptr<window> window_table::find(MPI_Win handle) const {
+  if (is_empty()) return nullptr;
+  const std::shared_lock held(mutex_);
+  const auto found = windows_.find(number_of(handle));
+  return found == windows_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<window> window_table::find_or_add(MPI_Win handle) {
+  if (auto found = find(handle)) return found;
+  const std::unique_lock held(mutex_);
+  auto& place = windows_[number_of(handle)];
+  if (place == nullptr) {
+    place = std::make_shared<window>();
+    place->handle = handle;
+  }
+  size_.store(windows_.size(), std::memory_order_release);
+  return place;
+}
+
+void window_table::add(std::shared_ptr<window> made) {
+  const std::unique_lock held(mutex_);
+  windows_[number_of(made->handle)] = std::move(made);
+  size_.store(windows_.size(), std::memory_order_release);
+}
+
+std::shared_ptr<window> window_table::take(MPI_Win handle) {
+  if (is_empty()) return nullptr;
+  const std::unique_lock held(mutex_);
+  const auto found = windows_.find(number_of(handle));
+  if (found == windows_.end()) return nullptr;
+  auto out = std::move(found->second);
+  windows_.erase(found);
+  size_.store(windows_.size(), std::memory_order_release);
+  return out;
+}
+
+int raise_on(MPI_Win window, int code) {
+  if (code != MPI_SUCCESS) PMPI_Win_call_errhandler(window, code);
+  return code;
+}
+
+void window::add(std::shared_ptr<staged_operation> made) {
+  const std::lock_guard held(mutex_);
+  pending_.push_back(std::move(made));
+}
+
+int window::finish(int target) {
+  std::vector<std::shared_ptr<staged_operation>> ended;
+  {
+    const std::lock_guard held(mutex_);
+    std::erase_if(pending_, [&](auto& one) {
+      if (target >= 0 && one->target != target) return false;
+      ended.push_back(std::move(one));
+      return true;
+    });
+  }
+  int code = MPI_SUCCESS;
+  for (const auto& one : ended)
+    if (const int failed = one->finish(); failed != MPI_SUCCESS) code = failed;
+  return code;
+}
+
+int window::finish_all() { return finish(-1); }
+
+namespace {
+
+int code_of(const status& done) { return done ? MPI_SUCCESS : report_buffer("the public copy of a window", done.error()); }
+
+}  // namespace
+
+int window::publish() { return copy == nullptr ? MPI_SUCCESS : code_of(copy->publish()); }
+int window::adopt() { return copy == nullptr ? MPI_SUCCESS : code_of(copy->adopt()); }
+
+int window::close() {
+  targets.clear();
+  copy.reset();
+  if (locks == nullptr) return MPI_SUCCESS;
+  locks.reset();
+  const int code = PMPI_Win_free(&shared);
+  const int freed = PMPI_Comm_free(&comm);
+  return code == MPI_SUCCESS ? freed : code;
+}
+
+}  // namespace pl::mpi
