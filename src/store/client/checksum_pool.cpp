@@ -37,6 +37,7 @@ void checksum_pool::start() {
   } catch (const std::system_error&) {
     if (threads_.empty()) throw;  // fewer do
   }
+  count_ = threads_.size();
 }
 
 void checksum_pool::prepare() {

@@ -53,6 +53,8 @@ class checksum_pool {
   void give(std::span<const std::shared_ptr<value_part>> parts);
   // Sums one waiting part in the calling thread. False: no part waits.
   bool help();
+  // Whether more parts wait than there are threads.
+  bool is_behind() const noexcept { return given_.load(std::memory_order_relaxed) > count_.load(std::memory_order_relaxed); }
 
   // The size of the next copy of a value with `left` bytes to go. Long copies are cheap, because the link idles for 4 to
   // 10 us between two. The last copies are short, because the checksum is ready only when the last part is summed; sizes
@@ -79,6 +81,7 @@ class checksum_pool {
   unsigned asleep_ = 0;                 // guarded by lock_, as the two below
   unsigned called_ = 0;                 // of the sleeping, told to get up
   std::vector<std::thread> threads_;
+  std::atomic<std::size_t> count_{0};  // of them
   bool closing_ = false;
 };
 

@@ -269,9 +269,12 @@ bool client::test(const operation_ptr& one) {
 }
 
 bool client::wait(const operation_ptr& one, clock::time_point deadline) {
+  return wait_looking(one, deadline, std::chrono::microseconds(options_.spin_us));
+}
+
+bool client::wait_looking(const operation_ptr& one, clock::time_point deadline, std::chrono::microseconds spin) {
   lock_t hold(lock_);
   auto busy = clock::now();
-  const auto spin = std::chrono::microseconds(options_.spin_us);
   while (!one->done()) {
     if (pumping_) {
       changed_.wait_until(hold, std::min(deadline, clock::now() + kMaxSleep));

@@ -168,6 +168,8 @@ class client {
 
   // client.cpp
   clock::time_point deadline_of(int timeout_ms) const;
+  // wait() that sleeps no earlier than after `spin` without anything to do.
+  bool wait_looking(const operation_ptr& one, clock::time_point deadline, std::chrono::microseconds spin);
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
   void wake_background();
@@ -177,9 +179,7 @@ class client {
     std::size_t entry = 0;
     std::uint64_t number = 0;  // put_request::number
   };
-  std::vector<batch_frame> make_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
-                                       std::size_t first, const batch_settings& settings);
-  void add_device_frames(std::span<const batch_entry> entries, std::size_t first, std::vector<batch_frame>& out);
+  class frame_maker;
   std::vector<reply> run_atomic(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                 const batch_settings& settings);
   void run_frames(store_protocol::opcode op, std::uint32_t pool, std::span<const batch_entry> entries,

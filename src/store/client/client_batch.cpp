@@ -2,7 +2,10 @@
 // Many keys in a few frames.
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <functional>
+#include <thread>
 #include <unordered_map>
 
 #include "base/text.hpp"
@@ -18,10 +21,20 @@ namespace capability = store_protocol::capability;
 
 // What of a frame the texts of failures and the numbers may take beside the values.
 constexpr std::uint64_t kAnswerRoom = 512u << 10;
-// Of values that the store moves itself: enough for its DMA channel's rate, and some frames share a second's half a
-// thousandth.
+// Of values that the store moves itself: 2 MiB take its DMA channel 40 us, in which it does the work on the frame before and
+// sums the one before that. Frames of 4 MiB came to their ends too late for the channel to be busy all the time.
 constexpr std::size_t kDeviceItems = 256;
-constexpr std::uint64_t kDeviceFrameBytes = 16 << 20;
+constexpr std::uint64_t kDeviceFrameBytes = 2 << 20;
+// Under way at a time. With the frame whose answer is being read they are fewer than the numbers that a server remembers.
+constexpr std::size_t kFramesAtATime = 8, kDeviceChangesAtATime = 768;
+
+// How long a caller looks for the answer to a frame of device memory: such frames follow each other within that time, and
+// who sleeps is woken by a system call of the thread that moves the next one.
+std::chrono::microseconds device_spin(unsigned usual_us) {
+  constexpr unsigned kFewCpus = 4, kSpinUs = 500;
+  static const bool has_few = std::thread::hardware_concurrency() <= kFewCpus;
+  return std::chrono::microseconds(has_few ? usual_us : std::max(usual_us, kSpinUs));
+}
 
 reply refused(int code, std::string text) {
   reply out;
@@ -56,7 +69,8 @@ struct client::batch_frame {
   std::string body;
   std::uint64_t answer_bytes = 0;
   std::uint64_t device_bytes = 0;
-  handed_memory handed;  // its owner is null: host memory
+  handed_memory handed;      // its owner is null: host memory
+  std::uint64_t origin = 0;  // address of the first byte of that memory
   std::optional<store_protocol::durability> level;
   bool is_device() const noexcept { return operation->method == operation::kind::batch_device; }
 };
@@ -82,86 +96,146 @@ operation_ptr client::make_alone(opcode op, std::uint32_t pool, const batch_entr
   return make_put(pool, entry.key, entry.buffer, options);
 }
 
-// The frames of those entries that go in some. `first`: the number of the first entry in the whole batch.
-std::vector<client::batch_frame> client::make_frames(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
-                                                     std::size_t first, const batch_settings& settings) {
-  std::vector<batch_frame> out;
-  const std::size_t most =
-      changes(op) && !settings.atomic ? store_protocol::kMaxBatchChanges : store_protocol::kMaxBatchItems;
-  const bool needs_path = options_.require != store_protocol::path::none;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const batch_entry& one = entries[i];
-    const bool fits = one.buffer.bytes <= kMaxBatchedBytes || settings.atomic;
-    if (one.alone || one.buffer.device || !fits || !has_good_key(one) || (needs_path && !settings.atomic)) continue;
+// Makes frames of those entries that go in some. Each is sent when it is full: the server works on it while the next one is
+// made.
+class client::frame_maker {
+ public:
+  using sink = std::function<void(batch_frame)>;
+  frame_maker(client& owner, opcode op, std::uint32_t pool, const batch_settings& settings, sink send)
+      : owner_(owner),
+        op_(op),
+        pool_(pool),
+        settings_(settings),
+        send_(std::move(send)),
+        needs_path_(owner.options_.require != store_protocol::path::none),
+        moves_device_memory_(moves(op) && !settings.atomic &&
+                             (owner.server_capabilities() & capability::device_batches) != 0) {}
+
+  // `number`: of the entry in the whole batch.
+  void add(std::size_t number, const batch_entry& one) {
+    if (one.alone || !has_good_key(one)) return;
+    if (!one.buffer.device) add_host(number, one);
+    else if (moves_device_memory_ && one.buffer.bytes <= kMaxBatchedDeviceBytes) add_device(number, one);
+  }
+  // Sends what has begun.
+  void end() {
+    if (host_) send(*host_);
+    host_.reset();
+    for (auto& [memory, frame] : device_) send(frame);
+    device_.clear();
+    last_ = nullptr;
+  }
+
+ private:
+  void add_host(std::size_t number, const batch_entry& one) {
+    if ((one.buffer.bytes > kMaxBatchedBytes || needs_path_) && !settings_.atomic) return;
+    const std::size_t most =
+        changes(op_) && !settings_.atomic ? store_protocol::kMaxBatchChanges : store_protocol::kMaxBatchItems;
     const std::size_t bytes =
-        store_protocol::kBatchItemBytes + one.key.size() + (op == opcode::batch_put ? one.buffer.bytes : 0);
-    const std::uint64_t answer = op == opcode::batch_get ? one.buffer.bytes : 0;
+        store_protocol::kBatchItemBytes + one.key.size() + (op_ == opcode::batch_put ? one.buffer.bytes : 0);
+    const std::uint64_t answer = op_ == opcode::batch_get ? one.buffer.bytes : 0;
     const auto is_full = [&](const batch_frame& frame) {
       return frame.items.size() == most || frame.level != one.level ||
              frame.body.size() + bytes > store_protocol::kMaxBodyBytes ||
              frame.answer_bytes + answer > store_protocol::kMaxBodyBytes - kAnswerRoom;
     };
-    if (out.empty() || (is_full(out.back()) && !settings.atomic)) out.emplace_back().level = one.level;
-    batch_frame& frame = out.back();
-    frame.items.push_back(first + i);
-    frame.answer_bytes += answer;
-    store_protocol::batch_item item = item_of(one);
-    if (op == opcode::batch_put) item.value = {reinterpret_cast<const char*>(one.buffer.address), one.buffer.bytes};
-    store_protocol::append(frame.body, item);
-  }
-  if (moves(op) && !settings.atomic) add_device_frames(entries, first, out);
-  for (batch_frame& frame : out) {
-    frame.operation = make_plain(op, pool, {}, settings.timeout_ms);
-    frame.operation->body = std::move(frame.body);
-    frame.operation->head.value_bytes = frame.answer_bytes;
-    frame.operation->fields.level = frame.level;
-    if (frame.handed.owner != nullptr) {
-      frame.operation->method = operation::kind::batch_device;
-      frame.operation->handed = std::move(frame.handed);
+    if (host_ && is_full(*host_) && !settings_.atomic) {
+      send(*host_);
+      host_.reset();
     }
-    if (settings.atomic) frame.operation->head.flags |= flag::atomic;
-    if (!changes(op)) continue;
-    const lock_t hold(lock_);
-    frame.operation->fields.request_number = {client_id_, next_sequence_};
-    if (settings.numbers != nullptr)
-      for (std::size_t i = 0; i < frame.items.size(); ++i) (*settings.numbers)[frame.items[i]] = next_sequence_ + i;
-    next_sequence_ += settings.atomic ? 1 : frame.items.size();
+    if (!host_) host_.emplace().level = one.level;
+    host_->items.push_back(number);
+    host_->answer_bytes += answer;
+    store_protocol::batch_item item = item_of(one);
+    if (op_ == opcode::batch_put) item.value = {reinterpret_cast<const char*>(one.buffer.address), one.buffer.bytes};
+    store_protocol::append(host_->body, item);
   }
-  return out;
-}
 
-// Frames of the values in device memory that the store moves itself, each of one handed-over memory.
-void client::add_device_frames(std::span<const batch_entry> entries, std::size_t first, std::vector<batch_frame>& out) {
-  if ((server_capabilities() & capability::device_batches) == 0) return;
-  std::unordered_map<std::uint32_t, std::size_t> open_frames;  // frame by memory
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const batch_entry& one = entries[i];
-    if (one.alone || !one.buffer.device || one.buffer.bytes > kMaxBatchedDeviceBytes || !has_good_key(one)) continue;
-    handed_memory handed = hand_over(one.buffer, 1, {});
-    if (handed.owner == nullptr) continue;
-    const std::size_t bytes = store_protocol::kBatchItemBytes + store_protocol::kBatchOffsetBytes + one.key.size();
-    const std::uint64_t offset = handed.use.offset;
-    const auto is_full = [&](const batch_frame& frame) {
-      return frame.items.size() == kDeviceItems || frame.level != one.level || frame.handed.owner != handed.owner ||
-             frame.body.size() + bytes > store_protocol::kMaxBodyBytes ||
-             frame.device_bytes + one.buffer.bytes > kDeviceFrameBytes;
-    };
-    const auto [found, is_new] = open_frames.try_emplace(handed.use.memory, out.size());
-    if (is_new || is_full(out[found->second])) {
-      found->second = out.size();
-      batch_frame& begun = out.emplace_back();
-      begun.level = one.level;
-      begun.handed = std::move(handed);
-      begun.handed.use.offset = 0;  // the items have their own
+  // Into the frame of the handed-over memory that it lies in.
+  void add_device(std::size_t number, const batch_entry& one) {
+    batch_frame* frame = last_;
+    const bool is_near = frame != nullptr && one.buffer.bytes > 0 &&
+                         frame->handed.use.covers(*one.buffer.device, {one.buffer.address, one.buffer.bytes});
+    handed_memory handed;
+    if (!is_near) {
+      handed = owner_.hand_over(one.buffer, 1, {});
+      if (handed.owner == nullptr) return;
+      const auto found = device_.find(handed.use.memory);
+      frame = found == device_.end() ? nullptr : &found->second;
+      if (frame != nullptr && frame->handed.owner != handed.owner) frame = full(*frame);
     }
-    batch_frame& frame = out[found->second];
-    frame.items.push_back(first + i);
-    frame.device_bytes += one.buffer.bytes;
+    const std::size_t bytes = store_protocol::kBatchItemBytes + store_protocol::kBatchOffsetBytes + one.key.size();
+    const auto is_full = [&] {
+      return frame->items.size() == kDeviceItems || frame->level != one.level ||
+             frame->body.size() + bytes > store_protocol::kMaxBodyBytes ||
+             frame->device_bytes + one.buffer.bytes > kDeviceFrameBytes;
+    };
+    if (frame != nullptr && is_full()) {
+      if (is_near) handed = owner_.hand_over(one.buffer, 1, {});  // each frame has a use of its own
+      frame = full(*frame);
+      if (handed.owner == nullptr) return;
+    }
+    if (frame == nullptr) frame = begin_device(one, std::move(handed));
+    last_ = frame;
+    frame->items.push_back(number);
+    frame->device_bytes += one.buffer.bytes;
     store_protocol::batch_item item = item_of(one);
-    item.offset = offset;
-    store_protocol::append(frame.body, item, store_protocol::batch_memory::device);
+    item.offset = one.buffer.address - frame->origin;
+    store_protocol::append(frame->body, item, store_protocol::batch_memory::device);
   }
-}
+  batch_frame* begin_device(const batch_entry& one, handed_memory handed) {
+    if (const auto found = device_.find(handed.use.memory); found != device_.end()) full(found->second);
+    batch_frame& begun = device_[handed.use.memory];
+    begun.level = one.level;
+    begun.origin = one.buffer.address - handed.use.offset;
+    begun.handed = std::move(handed);
+    begun.handed.use.offset = 0;  // the items have their own
+    begun.items.reserve(kDeviceItems);
+    begun.body.reserve(kDeviceItems *
+                       (store_protocol::kBatchItemBytes + store_protocol::kBatchOffsetBytes + one.key.size() + 1));
+    return &begun;
+  }
+  // Null: the frame is gone.
+  batch_frame* full(batch_frame& frame) {
+    last_ = nullptr;
+    const std::uint32_t memory = frame.handed.use.memory;
+    send(frame);
+    device_.erase(memory);
+    return nullptr;
+  }
+
+  void send(batch_frame& frame) {
+    frame.operation = owner_.make_plain(op_, pool_, {}, settings_.timeout_ms);
+    operation& made = *frame.operation;
+    made.body = std::move(frame.body);
+    made.head.value_bytes = frame.answer_bytes;
+    made.fields.level = frame.level;
+    if (frame.handed.owner != nullptr) {
+      made.method = operation::kind::batch_device;
+      made.handed = std::move(frame.handed);
+    }
+    if (settings_.atomic) made.head.flags |= flag::atomic;
+    if (changes(op_)) {
+      const lock_t hold(owner_.lock_);
+      std::uint64_t& next = owner_.next_sequence_;
+      made.fields.request_number = {owner_.client_id_, next};
+      if (settings_.numbers != nullptr)
+        for (std::size_t i = 0; i < frame.items.size(); ++i) (*settings_.numbers)[frame.items[i]] = next + i;
+      next += settings_.atomic ? 1 : frame.items.size();
+    }
+    send_(std::move(frame));
+  }
+
+  client& owner_;
+  const opcode op_;
+  const std::uint32_t pool_;
+  const batch_settings& settings_;
+  const sink send_;
+  const bool needs_path_, moves_device_memory_;
+  std::optional<batch_frame> host_;
+  std::unordered_map<std::uint32_t, batch_frame> device_;  // by memory
+  batch_frame* last_ = nullptr;                            // of these
+};
 
 void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry> entries, std::vector<reply>& out) {
   const reply& got = frame.operation->got;
@@ -197,7 +271,7 @@ void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry
 
 std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                      const batch_settings& settings) {
-  std::vector<reply> out(entries.size());
+  std::vector<reply> out;
   if (settings.numbers != nullptr) settings.numbers->assign(entries.size(), 0);
   // A path that is required is taken one by one, but for the store's DMA channels: frames of bytes have the connection's.
   const bool is_free =
@@ -206,8 +280,10 @@ std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<co
   if (settings.atomic && !able)
     return refuse_all(entries.size(), ENOTSUP, "the server knows no batches: it is of an earlier release");
   if (settings.atomic) return run_atomic(op, pool, entries, settings);
-  std::vector<bool> is_answered(entries.size());
+  std::vector<bool> is_answered;
   if (able) run_frames(op, pool, entries, settings, is_answered, out);
+  out.resize(entries.size());
+  is_answered.resize(entries.size());
   std::vector<alone_item> alone;
   for (std::size_t i = 0; i < entries.size(); ++i)
     if (!is_answered[i]) alone.push_back({i});
@@ -218,7 +294,10 @@ std::vector<reply> client::run_batch(opcode op, std::uint32_t pool, std::span<co
 std::vector<reply> client::run_atomic(opcode op, std::uint32_t pool, std::span<const batch_entry> entries,
                                       const batch_settings& settings) {
   std::vector<reply> out(entries.size());
-  const auto frames = make_frames(op, pool, entries, 0, settings);
+  std::vector<batch_frame> frames;
+  frame_maker maker(*this, op, pool, settings, [&](batch_frame frame) { frames.push_back(std::move(frame)); });
+  for (std::size_t i = 0; i < entries.size(); ++i) maker.add(i, entries[i]);
+  maker.end();
   const bool has_all = frames.size() == 1 && frames.front().items.size() == entries.size();
   if (!has_all)
     return refuse_all(entries.size(), EINVAL,
@@ -235,18 +314,20 @@ std::vector<reply> client::run_atomic(opcode op, std::uint32_t pool, std::span<c
 }
 
 // Makes frames while earlier ones are under way. A server remembers the last 1024 numbers of a client: fewer changes are
-// under way at a time, so that each is known when it comes again.
+// under way at a time, so that each is known when it comes again. `out` and `is_answered` get their sizes here, once the
+// server has work: the memory of thousands of answers takes a while to be there.
 void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_entry> entries, const batch_settings& settings,
                         std::vector<bool>& is_answered, std::vector<reply>& out) {
-  constexpr std::size_t kFramesAtATime = 8, kEntriesAtATime = 1024;
-  const std::size_t most = changes(op) ? kChangesAtATime / store_protocol::kMaxBatchChanges : kFramesAtATime;
   std::deque<batch_frame> under_way;
+  std::size_t items_under_way = 0;
   // By themselves values may wait for room, have any length, and go by any path.
   const auto may_do_alone = [](int status) { return status == EMSGSIZE || status == ENOSPC || status == ENOTSUP; };
   const auto wait_for_oldest = [&] {
     batch_frame frame = std::move(under_way.front());
     under_way.pop_front();
-    wait(frame.operation);
+    items_under_way -= frame.items.size();
+    wait_looking(frame.operation, clock::time_point::max(),
+                 frame.is_device() ? device_spin(options_.spin_us) : std::chrono::microseconds(options_.spin_us));
     return frame;
   };
   const auto take = [&](const batch_frame& frame) {
@@ -260,16 +341,22 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
       again.push_back({frame.items[i], changes(op) ? frame.operation->fields.request_number->number + i : 0});
     run_alone(op, pool, entries, again, settings, out);
   };
-  for (std::size_t first = 0; first < entries.size(); first += kEntriesAtATime) {
-    const auto part = entries.subspan(first, std::min(kEntriesAtATime, entries.size() - first));
-    for (batch_frame& frame : make_frames(op, pool, part, first, settings)) {
-      std::optional<batch_frame> ended;
-      if (under_way.size() == most) ended.emplace(wait_for_oldest());
-      start(frame.operation);
-      under_way.push_back(std::move(frame));
-      if (ended) take(*ended);  // the store works on the next one meanwhile
-    }
-  }
+  const auto has_room = [&](const batch_frame& next) {
+    const std::size_t most = next.is_device() ? kDeviceChangesAtATime : kChangesAtATime;
+    return under_way.size() < kFramesAtATime && (!changes(op) || items_under_way + next.items.size() <= most);
+  };
+  frame_maker maker(*this, op, pool, settings, [&](batch_frame frame) {
+    std::deque<batch_frame> ended;
+    while (!under_way.empty() && !has_room(frame)) ended.push_back(wait_for_oldest());
+    start(frame.operation);
+    items_under_way += frame.items.size();
+    under_way.push_back(std::move(frame));
+    out.resize(entries.size());
+    is_answered.resize(entries.size());
+    for (const batch_frame& one : ended) take(one);  // the store works on the next one meanwhile
+  });
+  for (std::size_t i = 0; i < entries.size(); ++i) maker.add(i, entries[i]);
+  maker.end();
   while (!under_way.empty()) take(wait_for_oldest());
 }
 

@@ -194,8 +194,10 @@ result<device_memories::use> device_memories::find(const cu::pointer_info& info,
   auto found = cache_.find(cuda_, info, pointer, bytes);
   if (!found) return found.error();
   const std::uint64_t address = copy::address_of(found->data);
+  const auto window = copy::window_around(info, {pointer, bytes}, kWindowBytes);  // what was found has one
   return use{*std::move(found), static_cast<std::uint32_t>(address >> kNumberShift),
-             address & ((std::uint64_t{1} << kNumberShift) - 1)};
+             address & ((std::uint64_t{1} << kNumberShift) - 1), copy::identity_of(info),
+             window ? window->exact : address_range{pointer, bytes}};
 }
 
 }  // namespace pl::store_client

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "copy/mapping_cache.hpp"
+#include "copy/memory_window.hpp"
 #include "cuda/pointer.hpp"
 #include "dma/shared_region.hpp"
 #include "store/protocol/device_link.hpp"
@@ -68,6 +69,12 @@ class device_memories {
     copy::mapping_cache::hold hold;  // the store keeps the memory meanwhile
     std::uint32_t memory = 0;
     std::uint64_t offset = 0;
+    // What else it is good for, without a lookup: values that lie side by side are thousands in one call.
+    copy::memory_identity identity;
+    address_range exact;
+    bool covers(const cu::pointer_info& info, address_range wanted) const {
+      return exact.contains(wanted) && info.allocation.contains(wanted) && copy::identity_of(info) == identity;
+    }
   };
   // `info` is what the driver said of `pointer`. Errors: mapping_cache::find, device_link::import.
   result<use> find(const cu::pointer_info& info, std::uint64_t pointer, std::uint64_t bytes);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/protocol/batch.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -71,6 +72,9 @@ void append(std::string& body, const batch_outcome& one) {
 
 result<std::vector<batch_item>> decode_batch(std::string_view body, batch_memory memory) {
   std::vector<batch_item> out;
+  // (Without bytes of values the body's length tells about how many there are.)
+  if (memory == batch_memory::device)
+    out.reserve(std::min(body.size() / (kBatchItemBytes + kBatchOffsetBytes), kMaxBatchItems));
   for (byte_reader reader(body); !reader.at_end();) {
     if (out.size() == kMaxBatchItems)
       return failure{EMSGSIZE, format("store protocol: a batch has at most %zu items", kMaxBatchItems)};
@@ -95,6 +99,8 @@ result<std::vector<batch_item>> decode_batch(std::string_view body, batch_memory
 
 result<std::vector<batch_outcome>> decode_outcomes(std::string_view body) {
   std::vector<batch_outcome> out;
+  constexpr std::size_t kUsualItems = 256;
+  out.reserve(std::min(body.size() / kBatchOutcomeBytes, kUsualItems));
   for (byte_reader reader(body); !reader.at_end();) {
     batch_outcome one;
     one.status = static_cast<std::int32_t>(reader.number<std::uint32_t>());

@@ -241,7 +241,7 @@ struct server::state {
   std::unique_ptr<orphaned_sessions> orphans;
   std::unique_ptr<ucx_listener> stream_end;
   std::unique_ptr<device_mover> device;
-  store_client::checksum_pool sums;
+  std::optional<store_client::checksum_pool> sums{std::in_place};
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
@@ -307,7 +307,7 @@ std::string server::state::open_device() {
   if (auto usable = device_mover::probe(); !usable) return usable.error().message;
   const auto& arena = engine->arena();
   try {
-    sums.prepare();  // a request must not be the first to find out, since the event loops would end
+    sums->prepare();  // a request must not be the first to find out, since the event loops would end
   } catch (const std::system_error&) { return "no thread for checksums could be started: raise the limit of processes"; }
   device = std::make_unique<device_mover>(std::span(arena.base, arena.size_bytes));
   return {};
@@ -372,7 +372,7 @@ status server::state::open() {
   parts->ucx = stream_end.get();
   parts->device_refusal = counters.device_refusal = open_device();
   parts->device = device.get();
-  parts->sums = &sums;
+  parts->sums = &*sums;
   parts->quotas = limits.get();
   parts->ended = [this](session* gone) {
     {
@@ -611,6 +611,7 @@ status server::run() {
   all.halted = true;
   all.blocking.join();
   for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
+  all.sums.reset();                                   // what arrived whole is committed by its threads
   all.stream_end.reset();                             // and UCX
   all.cluster.reset();                                // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());

@@ -12,7 +12,9 @@
 #include <asio/post.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 
@@ -324,7 +326,11 @@ class session : public std::enable_shared_from_this<session> {
   void dispatch_device_batch(const request_ptr& request, const pool_policy& pool, std::string_view body);
   void put_device_batch(const device_batch_ptr& one);
   void fetch_device_batch(const device_batch_ptr& one);
+  void prepare_device_commits(device_batch& one);
+  void device_batch_arrived(const device_batch_ptr& one);
   void sum_device_batch(const device_batch_ptr& one);
+  void device_batch_ready(const device_batch_ptr& one);
+  void commit_ready_batches();
   status pin_device_item(device_batch& one, std::uint64_t value_bytes) const;
   void found_device_item(const device_batch_ptr& one, std::size_t i, const result<store::pinned_value>& found);
   void take_device_item(const device_batch_ptr& one, std::size_t i, std::uint64_t pin, const store::value_info& info,
@@ -419,6 +425,11 @@ class session : public std::enable_shared_from_this<session> {
   std::unique_ptr<asio::steady_timer> ucx_timer_;
   std::unordered_map<std::uint64_t, std::shared_ptr<watching>> watches_;  // by token
   std::shared_ptr<device_imports> imports_;                               // null: the client has handed over nothing
+  struct {
+    std::mutex mutex;
+    std::deque<device_batch_ptr> in_order;  // puts that are not committed yet, as their frames came
+    bool is_busy = false;                   // a thread commits the one that was the first
+  } device_commits_;
   store::session_id engine_session_ = 0;
   mutable store::owner_id owner_ = 0;  // of this client, once it was asked for
 };

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many values of one frame that this server moves itself, as session_device.cpp moves one:
 //
-//   put   a grant each ─▶ one claim ─▶ one list of copies ─▶ each summed and committed ─▶ one answer
+//   put   a grant each ─▶ one claim ─▶ one list of copies ─▶ each summed ─▶ committed by one call ─▶ one answer
 //   get   a pin each   ─▶ one claim ─▶ one list of copies ─▶ unpinned ─▶ one answer
 //
+// Several frames of a connection are under way at a time: while one is copied, the connection's thread begins the next one,
+// and the threads that sum also commit. Frames are committed in the order in which they came, so that of a key that is in
+// two of them the later value stays.
+//
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
-// the frame is answered ENOTSUP. All on the connection's thread, but for sums and completions.
+// the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
 #include <algorithm>
 #include <atomic>
 
@@ -25,7 +29,8 @@ using store_protocol::opcode;
 using store_protocol::path;
 namespace flag = store_protocol::flag;
 
-constexpr std::size_t kShareItems = 16;  // of a batch, that one thread sums without looking for more
+// Of a batch, that one thread sums without looking for more: it takes 25 us.
+constexpr std::uint64_t kShareBytes = 256 << 10;
 
 }  // namespace
 
@@ -45,33 +50,57 @@ struct session::device_batch : device_claim {
     }
   };
 
+  // What moves, in the items' order. Neighbours both here and there are one piece: the arena gives the values of a run
+  // memory side by side, and callers mostly have theirs so.
+  struct piece {
+    std::uint64_t offset = 0, bytes = 0;  // of the arena
+    std::uint64_t device_address = 0;
+  };
+
   request_ptr request;
   std::string body;
   std::vector<batch_item> items;  // their texts lie in `body`
   std::vector<value> values;      // by item
   std::vector<std::string_view> keys;
+  std::vector<piece> moved;
   std::uint64_t run = 0;  // the first of the grants, or of the pins; 0: there are none
   std::shared_ptr<batch_work> work;
   std::uint64_t held_bytes = 0, moving_bytes = 0;
+  // put: what it is committed with, made before other threads do that
+  std::vector<store::run_commit> commits;
+  store::run_options commit_options;
+  bool is_ready = false;                       // to be committed; guarded by device_commits::mutex
+  std::atomic<std::size_t> shares_left{0};     // to be summed
   std::atomic<std::uint64_t> pinned_bytes{0};  // get: a pin holds the whole value, however little of it is asked for
   bool is_summed = false;                      // by this server's threads, not by the engine
   status outcome;                              // of the copies
 
-  std::vector<store::segment> all_segments() const {
-    std::vector<store::segment> out;
-    for (const value& one : values) out.insert(out.end(), one.segments.begin(), one.segments.end());
-    return out;
-  }
-  device_queue::job make_job(device_gpu::way direction) const {
-    device_queue::job out{memory->gpu, direction, {}, {}};
-    out.blocks.reserve(values.size());
+  std::vector<piece> pieces() const {
+    std::vector<piece> out;
+    out.reserve(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
       std::uint64_t address = memory->bound.address() + part.offset + items[i].offset;
       segment_walk(values[i].segments.span(), 0).next(values[i].bytes, [&](std::uint64_t offset, std::uint64_t bytes) {
-        memory->gpu->add_blocks(direction, offset, address, bytes, out.blocks);
+        piece* const last = out.empty() ? nullptr : &out.back();
+        if (last != nullptr && last->offset + last->bytes == offset && last->device_address + last->bytes == address)
+          last->bytes += bytes;
+        else out.push_back({offset, bytes, address});
         address += bytes;
       });
     }
+    return out;
+  }
+  std::vector<store::segment> moved_segments() const {
+    std::vector<store::segment> out;
+    out.reserve(moved.size());
+    for (const piece& one : moved) out.push_back({one.offset, one.bytes});
+    return out;
+  }
+  // Precondition: these are bound.
+  device_queue::job make_job(device_gpu::way direction) const {
+    device_queue::job out{memory->gpu, direction, {}, {}};
+    out.blocks.reserve(moved.size());
+    for (const piece& one : moved) memory->gpu->add_blocks(direction, one.offset, one.device_address, one.bytes, out.blocks);
     return out;
   }
   // Nothing of the item moves any more.
@@ -159,7 +188,12 @@ void session::put_device_batch(const device_batch_ptr& one) {
     one->moving_bytes += puts[i].length_bytes;
   }
   hold(one->held_bytes);
-  bind_for_device(one->memory->gpu, one->all_segments(), [me = shared_from_this(), one](const status& bound) {
+  {
+    const std::lock_guard lock(device_commits_.mutex);
+    device_commits_.in_order.push_back(one);
+  }
+  one->moved = one->pieces();
+  bind_for_device(one->memory->gpu, one->moved_segments(), [me = shared_from_this(), one](const status& bound) {
     one->outcome = bound;
     me->fetch_device_batch(one);
   });
@@ -169,6 +203,11 @@ void session::abort_device_batch(const device_batch_ptr& one) {
   one->end_memory();
   let_hold_go(std::exchange(one->held_bytes, 0));
   if (one->run != 0) (void)parts_.engine.abort_run(engine_session_, one->run);
+  {
+    const std::lock_guard lock(device_commits_.mutex);
+    std::erase(device_commits_.in_order, one);
+  }
+  commit_ready_batches();  // those behind it
   refuse_device(one->request, one->outcome.error());
 }
 
@@ -177,58 +216,132 @@ void session::fetch_device_batch(const device_batch_ptr& one) {
     one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
   if (!one->outcome) return abort_device_batch(one);
   auto copy = one->make_job(device_gpu::way::to_store);
-  if (copy.blocks.empty()) return commit_device_batch(one);
+  const bool has_bytes = !copy.blocks.empty();
   one->is_summed = one->moving_bytes > kUnsummedBytes;
   copy.ended = [me = shared_from_this(), one](const status& ended) {
     one->outcome = ended;
-    if (!ended) return me->abort_device_batch(one);
-    one->end_memory();
-    if (!one->is_summed) return me->commit_device_batch(one);
-    me->sum_device_batch(one);
+    me->device_batch_arrived(one);
   };
-  transfers_here->add(std::move(copy));
-  transfers_here->flush();
-  if (one->is_summed) parts_.sums->call((one->items.size() + kShareItems - 1) / kShareItems);  // the copies go on meanwhile
+  if (has_bytes) {
+    transfers_here->add(std::move(copy));
+    transfers_here->flush();
+    if (one->is_summed) parts_.sums->call(one->moving_bytes / kShareBytes + 1);  // the copies go on meanwhile
+  }
+  prepare_device_commits(*one);
+  if (!has_bytes) device_batch_arrived(one);
 }
 
-void session::commit_device_batch(const device_batch_ptr& one) {
-  one->end_memory();
-  if (closed_) one->outcome = failure{ECANCELED, "the client has gone"};
-  if (!one->outcome) return abort_device_batch(one);
-  const auto pool = one->request->head.pool_id;
-  const bool may_write = may_still_write(pool);
-  std::vector<store::run_commit> list(one->items.size());
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    store::run_commit& mine = list[i];
-    mine.is_wanted = one->values[i].id != 0 && may_write;
-    if (one->values[i].id != 0 && !may_write) one->fail(i, no_right_any_more(pool));
+void session::prepare_device_commits(device_batch& one) {
+  const auto pool = one.request->head.pool_id;
+  one.commits.resize(one.items.size());
+  one.keys.reserve(one.items.size());
+  for (std::size_t i = 0; i < one.items.size(); ++i) {
+    const batch_item& item = one.items[i];
+    one.keys.push_back(item.key);
+    store::run_commit& mine = one.commits[i];
+    mine.is_wanted = one.values[i].id != 0;
     if (!mine.is_wanted) continue;
-    const batch_item& item = one->items[i];
     mine.precondition = static_cast<store::condition>(item.only.kind);
     mine.expected_version = item.only.version;
     mine.user_flags = item.user_flags;
     mine.ttl_ms = item.ttl_ms;
-    mine.crc32c = one->values[i].crc;
     mine.request_group = parts_.values.request_group(pool, item.key);
   }
-  if (one->run == 0) return device_batch_committed(one, {});
-  store::run_options options;
-  options.put = put_options_of(one->request->fields, 0);
-  options.take_crc = one->is_summed;
-  one->keys.reserve(one->items.size());
-  for (const batch_item& item : one->items) one->keys.push_back(item.key);
-  parts_.values.commit_run(
-      engine_session_, one->run, pool, one->keys, list, options,
-      [me = shared_from_this(), one](std::vector<store::committed_value> done) {
-        me->run_on_home_thread([me, one, done = std::move(done)] { me->device_batch_committed(one, done); });
-      });
+  one.commit_options.put = put_options_of(one.request->fields, 0);
+  one.commit_options.take_crc = one.is_summed;
+}
+
+// Its bytes are in the arena, or do not come.
+void session::device_batch_arrived(const device_batch_ptr& one) {
+  one->end_memory();
+  if (one->outcome && closed_) one->outcome = failure{ECANCELED, "the client has gone"};
+  if (!one->outcome) return abort_device_batch(one);
+  const auto pool = one->request->head.pool_id;
+  if (!may_still_write(pool)) {
+    for (std::size_t i = 0; i < one->values.size(); ++i)
+      if (std::exchange(one->commits[i].is_wanted, false)) one->fail(i, no_right_any_more(pool));
+  }
+  if (one->is_summed) sum_device_batch(one);
+  else device_batch_ready(one);
+}
+
+// On several threads; the last one goes on.
+void session::sum_device_batch(const device_batch_ptr& one) {
+  std::vector<std::size_t> ends;  // of the shares
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < one->values.size(); ++i) {
+    bytes += one->values[i].bytes;
+    if (bytes < kShareBytes && i + 1 < one->values.size()) continue;
+    ends.push_back(i + 1);
+    bytes = 0;
+  }
+  one->shares_left = ends.size();
+  const auto block = std::make_shared<std::vector<value_part>>(ends.size());
+  std::vector<std::shared_ptr<value_part>> parts;
+  parts.reserve(ends.size());
+  for (std::size_t share = 0; share < ends.size(); ++share) {
+    const std::size_t first = share == 0 ? 0 : ends[share - 1], end = ends[share];
+    (*block)[share].task = [me = shared_from_this(), one, first, end] {
+      const std::byte* base = me->parts_.engine.arena().base;
+      for (std::size_t i = first; i < end; ++i) {
+        one->values[i].sum(base);
+        one->commits[i].crc32c = one->values[i].crc;
+      }
+      if (one->shares_left.fetch_sub(1, std::memory_order_acq_rel) == 1) me->device_batch_ready(one);
+    };
+    parts.emplace_back(block, &(*block)[share]);
+  }
+  parts_.sums->give(parts);
+  // This thread has the next frames to begin, and sums only what the others would begin late.
+  transfers_here->watch([one, sums = parts_.sums] {
+    const bool is_over = one->shares_left.load(std::memory_order_acquire) == 0;
+    if (!is_over && sums->is_behind()) (void)sums->help();
+    return is_over;
+  });
+}
+
+// On any thread.
+void session::device_batch_ready(const device_batch_ptr& one) {
+  {
+    const std::lock_guard lock(device_commits_.mutex);
+    one->is_ready = true;
+  }
+  commit_ready_batches();
+}
+
+// On any thread. Who commits goes on with what becomes ready meanwhile.
+void session::commit_ready_batches() {
+  for (;;) {
+    device_batch_ptr next;
+    {
+      const std::lock_guard lock(device_commits_.mutex);
+      auto& list = device_commits_.in_order;
+      if (device_commits_.is_busy || list.empty() || !list.front()->is_ready) return;
+      next = std::move(list.front());
+      list.pop_front();
+      device_commits_.is_busy = true;
+    }
+    commit_device_batch(next);
+    const std::lock_guard lock(device_commits_.mutex);
+    device_commits_.is_busy = false;
+  }
+}
+
+// On any thread.
+void session::commit_device_batch(const device_batch_ptr& one) {
+  const auto go_on = [me = shared_from_this(), one](std::vector<store::committed_value> done) {
+    me->run_on_home_thread([me, one, done = std::move(done)] { me->device_batch_committed(one, done); });
+  };
+  if (one->run == 0) return go_on({});
+  parts_.values.commit_run(engine_session_, one->run, one->request->head.pool_id, one->keys, one->commits,
+                           one->commit_options, go_on);
 }
 
 // `done`: nothing, or of each item; it says nothing of those that failed before.
 void session::device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done) {
   std::uint64_t stored_bytes = 0;
   for (std::size_t i = 0; i < done.size(); ++i) {
-    if (one->values[i].id == 0) continue;
+    if (!one->commits[i].is_wanted) continue;
     if (!done[i].is_done()) {
       one->work->fail(i, done[i].refusal);
       continue;
@@ -242,28 +355,6 @@ void session::device_batch_committed(const device_batch_ptr& one, const std::vec
   parts_.counters.bytes(path::gpu_direct, true, stored_bytes);
   let_hold_go(std::exchange(one->held_bytes, 0));
   answer(one->request, status{}, {}, one->work->body(parts_.engine.arena().base));
-}
-
-// On several threads, then commits.
-void session::sum_device_batch(const device_batch_ptr& one) {
-  const std::size_t count = one->values.size(), shares = (count + kShareItems - 1) / kShareItems;
-  const auto block = std::make_shared<std::vector<value_part>>(shares);
-  std::vector<std::shared_ptr<value_part>> parts;
-  for (std::size_t share = 0; share < shares; ++share) {
-    const std::size_t first = share * kShareItems, end = std::min(count, first + kShareItems);
-    (*block)[share].task = [one, first, end, base = parts_.engine.arena().base] {
-      for (std::size_t i = first; i < end; ++i) one->values[i].sum(base);
-    };
-    parts.emplace_back(block, &(*block)[share]);
-  }
-  parts_.sums->give(parts);
-  while (parts_.sums->help()) {}
-  transfers_here->watch([me = shared_from_this(), one, block] {
-    const bool is_over = std::all_of(block->begin(), block->end(),
-                                     [](const value_part& part) { return part.summed.load(std::memory_order_acquire); });
-    if (is_over) me->commit_device_batch(one);
-    return is_over;
-  });
 }
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
@@ -354,7 +445,8 @@ void session::device_batch_found(const device_batch_ptr& one) {
     if (value.id != 0) one->held_bytes += std::max(one->work->outcomes[i].reported.value_bytes, kMinHeldBytes);
   }
   hold(one->held_bytes);
-  bind_for_device(one->memory->gpu, one->all_segments(), [me = shared_from_this(), one](const status& bound) {
+  one->moved = one->pieces();
+  bind_for_device(one->memory->gpu, one->moved_segments(), [me = shared_from_this(), one](const status& bound) {
     one->outcome = bound;
     me->write_device_batch(one);
   });
