@@ -137,7 +137,7 @@ packets_of_second() {{ cat /sys/class/infiniband/rxe1/ports/1/hw_counters/sent_p
 over_verbs rails {peerlane} p2p bw H H {large}
 step rails.through_second [ $(packets_of_second) -gt 200 ]
 before=$(packets_of_second)
-{peerlane} p2p bw H H -m 262144:262144 -i 60 -x 1 -u 1 -W 8 -c &
+{peerlane} p2p bw H H -m 262144:262144 -i 15 -x 1 -u 1 -W 8 -c &
 while [ $(packets_of_second) -lt $((before + 500)) ]; do sleep 0.1; done
 ifconfig dummy1 down
 over_verbs rail_cut wait $!
