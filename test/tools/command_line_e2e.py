@@ -25,7 +25,7 @@ SHARED_MACHINE = 4  # other tests run at the same time
 # Commands that measure, with options that make them quick.
 QUICK = {
     "demo": [], "info": [], "doctor": [], "gate": ["--passive"], "env": [], "topo": [], "sanity": ["-t", "basic_cumemalloc"],
-    "copybw": ["-s", "64K", "-w", "1", "-r", "1"], "copylat": ["--sizes", "64"], "apiperf": ["-s", "64K"], "pplat": ["-t", "20"],
+    "copybw": ["-s", "64K", "-w", "1", "-r", "1"], "copylat": ["-s", "64", "--budget-ms", "10"], "apiperf": ["-s", "64K"], "pplat": ["-t", "20"],
     "copy": ["--max", "4K", "--time", "1", "--direction", "h2d"],
     "blocks": ["--sizes", "4K", "--counts", "16", "--time", "1"], "calibrate": ["--dry-run", "--budget-ms", "50", "--max", "4K"],
     "explain-copy": ["--size", "64K", "--d2h"], "bandwidth": ["-t", "0", "-b", "1M", "-i", "1"],
