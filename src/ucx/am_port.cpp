@@ -103,7 +103,9 @@ status port::make_worker(const options& wanted) {
     return failed(ucx_, rc, "reading its configuration");
   if (!env_read("UCX_TLS").is_set) {
     if (wanted.rdma_only) (void)ucx_.ucp_config_modify(config, "TLS", "ib");
-    else if (has_cuda_module(ucx_)) (void)ucx_.ucp_config_modify(config, "TLS", "^cuda_copy,cuda_ipc");
+    // No shared memory: by it an end attaches, and reads, what the other names. UCX without the module has no name
+    // "cuda_...".
+    else (void)ucx_.ucp_config_modify(config, "TLS", has_cuda_module(ucx_) ? "^shm,cuda_copy,cuda_ipc" : "^shm");
   }
   (void)ucx_.ucp_config_modify(config, "MEMTYPE_CACHE", "n");  // host memory only
   avoid_faulty_protocols(ucx_, config);
