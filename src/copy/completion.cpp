@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 
 #include "copy/planner_impl.hpp"
 #include "os/blocked_signals.hpp"
@@ -72,11 +73,16 @@ void planner::run_queue() {
   }
 }
 
-void planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind) {
+status planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind) {
   const std::lock_guard lock(shared_->queue_mutex);
-  if (!shared_->runner.joinable()) shared_->runner = start_thread([this] { run_queue(); });
+  try {
+    if (!shared_->runner.joinable()) shared_->runner = start_thread([this] { run_queue(); });
+  } catch (const std::system_error&) {
+    return failure{EAGAIN, "the thread that copies by CPU could not be started: raise the limit of processes"};
+  }
   shared_->queue.push_back({std::move(run), dma, behind});
   shared_->queue_changed.notify_one();
+  return {};
 }
 
 result<gpu_checksum::job> planner::begin_checksum(const cu::pointer_info& device, std::uint64_t src, std::size_t bytes,
@@ -168,8 +174,7 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
   }
   auto job = std::make_shared<completion::job>();
   job->list = std::move(by_cpu);
-  made.job_ = job;
-  enqueue(
+  auto queued = enqueue(
       [this, job](const status& reached) {
         status outcome = reached ? copy_list(job->list) : reached;
         const std::lock_guard lock(job->mutex);
@@ -179,6 +184,8 @@ result<completion> planner::begin(std::span<const transfer> list, const async_op
         if (job->wake != nullptr) job->wake->signal();
       },
       dma, behind);
+  if (!queued) return queued.error();
+  made.job_ = std::move(job);  // a completion waits for the job it has
   return made;
 }
 
@@ -238,7 +245,9 @@ result<int> completion::descriptor() {
     tick(fd && wake->watch(*fd) ? dma::completion_event::kLookAgainNs : kNoEventNs);
   }
   if (!given_.empty()) tick(kKernelNs);
-  for (const auto& one : queued_) owner_->enqueue([wake](const status&) { wake->signal(); }, one.dma, one.ticket);
+  for (const auto& one : queued_)
+    if (auto done = owner_->enqueue([wake](const status&) { wake->signal(); }, one.dma, one.ticket); !done)
+      return done.error();
   if (job_ != nullptr) {
     const std::lock_guard lock(job_->mutex);
     if (job_->done.load(std::memory_order_relaxed)) wake->signal();

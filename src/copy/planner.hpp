@@ -242,7 +242,7 @@ class planner {
                                   copy_engine::ticket& ticket);
   std::optional<std::pair<gpu_engine*, gpu_engine::request>> give_to_engine(const choice& option, const transfer& transfer,
                                                                             sides& ends);
-  void enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind);
+  status enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind);
   void run_queue();
   void count(method kind, std::size_t bytes, std::size_t copies = 1) noexcept;
   void count_refusal(const choice& option) noexcept;

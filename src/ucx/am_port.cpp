@@ -8,6 +8,7 @@
 #include "base/env.hpp"
 #include "base/text.hpp"
 #include "os/close_on_exec.hpp"
+#include "ucx/address.hpp"
 #include "ucx/lanes.hpp"
 #include "ucx/ucx_table.hpp"
 
@@ -102,7 +103,9 @@ status port::make_worker(const options& wanted) {
     return failed(ucx_, rc, "reading its configuration");
   if (!env_read("UCX_TLS").is_set) {
     if (wanted.rdma_only) (void)ucx_.ucp_config_modify(config, "TLS", "ib");
-    else if (has_cuda_module(ucx_)) (void)ucx_.ucp_config_modify(config, "TLS", "^cuda_copy,cuda_ipc");
+    // No shared memory: by it an end attaches, and reads, what the other names. UCX without the module has no name
+    // "cuda_...".
+    else (void)ucx_.ucp_config_modify(config, "TLS", has_cuda_module(ucx_) ? "^shm,cuda_copy,cuda_ipc" : "^shm");
   }
   (void)ucx_.ucp_config_modify(config, "MEMTYPE_CACHE", "n");  // host memory only
   avoid_faulty_protocols(ucx_, config);
@@ -173,13 +176,15 @@ status port::keep_registered(void* memory, std::size_t bytes) {
 // ---- Peers
 
 result<am_port::peer_id> port::connect(std::string_view address) {
+  if (auto good = check_address(address_, address); !good) return good.error();
+  const std::string padded = with_padding(address);
   auto& made = peers_[next_peer_];
   made.owner = this;
   made.id = next_peer_;
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(padded.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&port::on_error, &made};
   const auto descriptors = open_descriptors();

@@ -10,6 +10,7 @@
 
 #include "base/env.hpp"
 #include "base/text.hpp"
+#include "ucx/address.hpp"
 #include "ucx/lanes.hpp"
 
 namespace pl::messaging {
@@ -206,10 +207,18 @@ ucx_fabric::~ucx_fabric() {
 ucs_status_t ucx_fabric::connect(peer& destination) {
   if (destination.endpoint != nullptr) return UCS_OK;
   if (destination.is_closed) return UCS_ERR_CONNECTION_RESET;
+  const auto view = [](const byte_string& bytes) {
+    return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  if (const auto good = ucx::check_address(view(address_), view(destination.address)); !good) {
+    handler_->on_lost(destination.rank, good.error().message.c_str());
+    return UCS_ERR_INVALID_ADDR;
+  }
+  const std::string padded = ucx::with_padding(view(destination.address));
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(destination.address.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(padded.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&ucx_fabric::on_error, &destination};
   const auto rc = ucx_->ucp_ep_create(worker_, &params, &destination.endpoint);

@@ -151,6 +151,26 @@ TEST_F(ucx_streams, WhatNamesNoTransferOrLeavesItIsRefused) {
 }
 
 // Bytes that change while they travel: somebody wrote into them, or the network did.
+// UCX ends a process that it gives such an address.
+TEST_F(ucx_streams, AMalformedAddressIsRefused) {
+  for (const bool breaks_off : {false, true}) {
+    auto offer = client_->offer();
+    if (breaks_off) offer.address.resize(offer.address.size() / 2);
+    else offer.address[0] = static_cast<char>(offer.address[0] | 2);  // a version that is none
+    const auto refused = store_->connect(offer, kSecret);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.code(), EBADMSG) << refused.error().message;
+  }
+  EXPECT_TRUE(store_->connect(open(false)->offer(), kSecret));
+}
+
+// By shared memory an end attaches, and reads, what the other's address names.
+TEST_F(ucx_streams, UseNoSharedMemory) {
+  const std::string all = "," + client_->offer().transports;
+  for (const char* const name : {",posix/", ",sysv/", ",cma/", ",xpmem/", ",knem/"})
+    EXPECT_EQ(all.find(name), std::string::npos) << all;
+}
+
 TEST_F(ucx_streams, DamageIsFound) {
   auto value = random_bytes(kStreamChunkBytes);
   bytes_t room(value.size());
