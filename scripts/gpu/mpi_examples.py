@@ -298,7 +298,7 @@ class Examples:
         window = MPI.Win.Create(exposed, disp_unit=8, comm=self._world)
         window.Lock_all()
         one, old = self._arrays.new([1], "q"), self._zeros(1, "q")
-        window.Accumulate(one, 0, target=[0, 1, MPI.LONG_LONG])
+        window.Accumulate([one, 1, MPI.LONG_LONG], 0, target=[0, 1, MPI.LONG_LONG])
         window.Fetch_and_op(one, old, 0, target_disp=1, op=MPI.SUM)
         window.Flush(0)
         assert 0 <= self._arrays.values(old)[0] < self._size
