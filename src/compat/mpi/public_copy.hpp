@@ -8,6 +8,7 @@
 // Threads: one at a time, the owner's. MPI may write to data() meanwhile.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -3,6 +3,8 @@
 // nothing of its owner.
 #pragma once
 
+#include <cstdint>
+
 #include "base/checked_math.hpp"
 #include "base/status.hpp"
 #include "cuda/driver_table.hpp"

@@ -10,6 +10,7 @@
 // device memory at its origin.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <shared_mutex>
