@@ -166,8 +166,12 @@ int remote_access::write_short(const frame& head, const std::byte* payload, std:
   const auto range = window_part(head.peer_op, head.tag, head.bytes);
   if (!range) return EINVAL;
   if (outcome != 0 || bytes != head.bytes) return EIO;
-  before_store_in_view(range->address);  // it may be a word for which a kernel waits
-  return bytes == 0 ? 0 : context_.buffers.write(*range, 0, payload, bytes, context_.touch_of(*range)).code();
+  return store(*range, payload, bytes);
+}
+
+int remote_access::store(const memory& range, const void* data, std::size_t bytes) {
+  before_store_in_view(range.address);  // it may be a word for which a kernel waits
+  return bytes == 0 ? 0 : context_.buffers.write(range, 0, data, bytes, context_.touch_of(range)).code();
 }
 
 int remote_access::write_with_word(const frame& head, const std::byte* payload, std::size_t bytes, int outcome) {
@@ -184,8 +188,7 @@ int remote_access::write_with_word(const frame& head, const std::byte* payload, 
     return apply(*word, {change, body.value, 0}).code();
   }
   const auto value = static_cast<std::uint32_t>(body.value);
-  before_store_in_view(word->address);
-  return context_.buffers.write(*word, 0, &value, sizeof value, context_.touch_of(*word)).code();
+  return store(*word, &value, sizeof value);
 }
 
 // ---- Get

@@ -72,6 +72,8 @@ class remote_access {
   void answer_put(const peer_state& source, const frame& head, int code);
   // 0, or the errno value of the answer.
   int write_short(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
+  // What came, in our memory. 0, or an errno value.
+  int store(const memory& range, const void* data, std::size_t bytes);
   // A put with its word. 0, or the errno value of the answer.
   int write_with_word(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void change_word(const peer_state& source, const frame& head, const std::byte* payload);

@@ -13,10 +13,7 @@ int raise_on(MPI_File file, int code) {
 
 template <class Work>
 int guarded_file(MPI_File file, Work work) {
-  requests().progress();
-  try {
-    return work();
-  } catch (const std::bad_alloc&) { return raise_on(file, MPI_ERR_NO_MEM); }
+  return guarded_with([file](int code) { return raise_on(file, code); }, std::move(work));
 }
 
 // `place...` is the file, and for some functions an offset in it.

@@ -32,77 +32,70 @@ inline int attach_source(staged& out, const void* buffer, MPI_Count count, MPI_D
   return code == MPI_SUCCESS ? out.load() : code;
 }
 
-template <auto Pmpi, class Count, class... Request>
-int put(const void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, Count target_count,
-        MPI_Datatype target_type, MPI_Win window, Request... request) {
-  const auto call = [&](const void* source) {
-    return Pmpi(source, origin_count, origin_type, target, offset, target_count, target_type, window, request...);
-  };
+// An operation with one buffer at the origin: by `direct`, where this process reaches the target, else by `call`, to which
+// MPI gets the buffer or its stand-in, the operation's `side`.
+template <class Direct, class Call, class... Request>
+int operate(const origin_buffer& buffer, staged staged_operation::*side, int target, MPI_Win window, Direct direct,
+            Call call, Request... request) {
   const auto known = windows().find(window);
   const bool is_direct = known != nullptr && known->direct_target(target) != nullptr;
-  if (!is_direct && !on_device(origin, origin_count, origin_type)) [[likely]]
-    return call(origin);
+  if (!is_direct && !on_device(buffer.pointer, buffer.count, buffer.type)) [[likely]]
+    return call(const_cast<void*>(buffer.pointer));
   return guarded_window(window, [&] {
-    if (is_direct)
-      return end_directly(
-          window, put_directly(*known, {origin, origin_count, origin_type}, {target, offset, target_count, target_type}),
-          request...);
+    if (is_direct) return end_directly(window, direct(*known), request...);
     auto made = std::make_shared<staged_operation>(window, target);
-    if (int code = attach_source(made->origin, origin, origin_count, origin_type); code != MPI_SUCCESS)
+    staged& stand_in = (*made).*side;
+    if (int code = attach_source(stand_in, buffer.pointer, buffer.count, buffer.type); code != MPI_SUCCESS)
       return raise_on(window, code);
-    const int code = call(made->origin.pointer());
+    const int code = call(stand_in.pointer());
     if (code == MPI_SUCCESS) keep(window, std::move(made), request...);
     return code;
   });
+}
+
+template <auto Pmpi, class Count, class... Request>
+int put(const void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, Count target_count,
+        MPI_Datatype target_type, MPI_Win window, Request... request) {
+  const origin_buffer source{origin, origin_count, origin_type};
+  return operate(
+      source, &staged_operation::origin, target, window,
+      [&](auto& known) {
+        return put_directly(known, source, {target, offset, target_count, target_type});
+      },
+      [&](const void* data) {
+        return Pmpi(data, origin_count, origin_type, target, offset, target_count, target_type, window, request...);
+      },
+      request...);
 }
 
 template <auto Pmpi, class Count, class... Request>
 int get(void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset, Count target_count,
         MPI_Datatype target_type, MPI_Win window, Request... request) {
-  const auto call = [&](void* destination) {
-    return Pmpi(destination, origin_count, origin_type, target, offset, target_count, target_type, window, request...);
-  };
-  const auto known = windows().find(window);
-  const bool is_direct = known != nullptr && known->direct_target(target) != nullptr;
-  if (!is_direct && !on_device(origin, origin_count, origin_type)) [[likely]]
-    return call(origin);
-  return guarded_window(window, [&] {
-    if (is_direct)
-      return end_directly(
-          window, get_directly(*known, {origin, origin_count, origin_type}, {target, offset, target_count, target_type}),
-          request...);
-    auto made = std::make_shared<staged_operation>(window, target);
-    if (int code = attach_source(made->result, origin, origin_count, origin_type); code != MPI_SUCCESS)
-      return raise_on(window, code);
-    const int code = call(made->result.pointer());
-    if (code == MPI_SUCCESS) keep(window, std::move(made), request...);
-    return code;
-  });
+  const origin_buffer destination{origin, origin_count, origin_type};
+  return operate(
+      destination, &staged_operation::result, target, window,
+      [&](auto& known) {
+        return get_directly(known, destination, {target, offset, target_count, target_type});
+      },
+      [&](void* data) {
+        return Pmpi(data, origin_count, origin_type, target, offset, target_count, target_type, window, request...);
+      },
+      request...);
 }
 
 template <auto Pmpi, class Count, class... Request>
 int accumulate(const void* origin, Count origin_count, MPI_Datatype origin_type, int target, MPI_Aint offset,
                Count target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win window, Request... request) {
-  const auto call = [&](const void* source) {
-    return Pmpi(source, origin_count, origin_type, target, offset, target_count, target_type, op, window, request...);
-  };
-  const auto known = windows().find(window);
-  const bool is_direct = known != nullptr && known->direct_target(target) != nullptr;
-  if (!is_direct && !on_device(origin, origin_count, origin_type)) [[likely]]
-    return call(origin);
-  return guarded_window(window, [&] {
-    if (is_direct)
-      return end_directly(window,
-                          accumulate_directly(*known, {origin, origin_count, origin_type}, nullptr,
-                                              {target, offset, target_count, target_type}, op),
-                          request...);
-    auto made = std::make_shared<staged_operation>(window, target);
-    if (int code = attach_source(made->origin, origin, origin_count, origin_type); code != MPI_SUCCESS)
-      return raise_on(window, code);
-    const int code = call(made->origin.pointer());
-    if (code == MPI_SUCCESS) keep(window, std::move(made), request...);
-    return code;
-  });
+  const origin_buffer source{origin, origin_count, origin_type};
+  return operate(
+      source, &staged_operation::origin, target, window,
+      [&](auto& known) {
+        return accumulate_directly(known, source, nullptr, {target, offset, target_count, target_type}, op);
+      },
+      [&](const void* data) {
+        return Pmpi(data, origin_count, origin_type, target, offset, target_count, target_type, op, window, request...);
+      },
+      request...);
 }
 
 // Also fetch_and_op, with one element of one type.

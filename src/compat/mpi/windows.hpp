@@ -26,13 +26,10 @@ namespace pl::mpi {
 // Runs the window's error handler on an error, and returns the code.
 int raise_on(MPI_Win window, int code);
 
-// For calls with windows of ours: `work` returns an MPI error code, and C programs get no exception.
+// For calls with windows of ours.
 template <class Work>
 int guarded_window(MPI_Win window, Work work) {
-  requests().progress();
-  try {
-    return work();
-  } catch (const std::bad_alloc&) { return raise_on(window, MPI_ERR_NO_MEM); }
+  return guarded_with([window](int code) { return raise_on(window, code); }, std::move(work));
 }
 
 enum class reach : std::uint8_t { mpi, direct, copied };
