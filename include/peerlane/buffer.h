@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Buffers: a range of host or GPU memory, as every call of Peerlane takes it (copies, messages, the store).
+ * Buffers: a range of host or GPU memory. Copies, messages and the store take memory in this form.
  * C++: <peerlane/buffer.hpp>.
  *
- * A buffer is a value of 24 bytes that names memory and owns nothing. Make one with an inline function below and pass it by
- * value. The memory must live as long as the call, or the operation that the call began, uses it.
+ * A buffer is a 24-byte value that refers to memory and does not own it. Make one with an inline function below and pass it
+ * by value. The memory must stay valid until the call, or the operation that the call began, has ended.
  *
  * @code
  * struct peerlane_buffer words = peerlane_host_buffer(values, sizeof values);
@@ -27,22 +27,22 @@ extern "C" {
 /** An address in GPU memory: CUdeviceptr, or what cudaMalloc returned, as a number. */
 typedef uint64_t peerlane_device_ptr_t;
 
-/** What lies at a buffer's address. */
+/** The kind of memory at a buffer's address. */
 enum peerlane_memory {
-  PEERLANE_MEMORY_ANY = 0, /**< Each call asks the driver, unless the memory is registered. */
+  PEERLANE_MEMORY_ANY = 0, /**< Not known: each call asks the driver, unless the memory is registered. */
   PEERLANE_MEMORY_HOST = 1,
   PEERLANE_MEMORY_DEVICE = 2
 };
 
-/** A range of memory. All zero is an empty one. */
+/** A range of memory. A buffer with all fields zero is empty. */
 struct peerlane_buffer {
   uint64_t address;  /**< A pointer or a peerlane_device_ptr_t, as a number. */
   size_t size_bytes; /**< 0: empty; the address is then not read. */
   uint32_t memory;   /**< enum peerlane_memory. */
-  uint32_t reserved; /**< 0. */
+  uint32_t reserved; /**< Must be 0. */
 };
 
-/** @brief Host memory, pinned or not. A call that only reads the buffer leaves the memory unchanged. */
+/** @brief Makes a buffer of host memory, pinned or pageable. A call that only reads a buffer never changes its memory. */
 static inline struct peerlane_buffer peerlane_host_buffer(const void* pointer, size_t size_bytes) {
   struct peerlane_buffer buffer;
   buffer.address = (uint64_t)(uintptr_t)pointer;
@@ -52,7 +52,10 @@ static inline struct peerlane_buffer peerlane_host_buffer(const void* pointer, s
   return buffer;
 }
 
-/** @brief Memory of any GPU, context and allocator. Managed memory is refused where the buffer is used. */
+/**
+ * @brief Makes a buffer of device memory of any GPU, context and allocator. Managed memory is not supported: the call that
+ *        uses the buffer refuses it.
+ */
 static inline struct peerlane_buffer peerlane_device_buffer(peerlane_device_ptr_t device_ptr, size_t size_bytes) {
   struct peerlane_buffer buffer;
   buffer.address = device_ptr;
@@ -62,7 +65,10 @@ static inline struct peerlane_buffer peerlane_device_buffer(peerlane_device_ptr_
   return buffer;
 }
 
-/** @brief Memory of a kind that the caller does not know. Say it where you do: a call then asks nobody. */
+/**
+ * @brief Makes a buffer of memory whose kind the caller does not know. Use the functions above if you know it: calls then do
+ *        not have to ask the driver.
+ */
 static inline struct peerlane_buffer peerlane_any_buffer(const void* pointer, size_t size_bytes) {
   struct peerlane_buffer buffer;
   buffer.address = (uint64_t)(uintptr_t)pointer;
@@ -73,13 +79,12 @@ static inline struct peerlane_buffer peerlane_any_buffer(const void* pointer, si
 }
 
 /**
- * @brief Asks the driver once what lies at an address; the buffer then says it to every call. In libpeerlane.
+ * @brief Asks the driver once for the kind of memory at an address and makes a buffer of that kind. Part of libpeerlane.
  *
  * @param pointer     host pointer or device address.
  * @param size_bytes  length of the range.
- * @param buffer      written on success: a host or a device buffer.
- * @return 0; EINVAL: `buffer` is null, or the range leaves its allocation of GPU memory. Where no driver answers, the memory
- *         is the host's.
+ * @param buffer      written on success: a host or a device buffer; a host buffer where there is no driver.
+ * @return 0; EINVAL: `buffer` is null, or the range leaves its allocation of GPU memory.
  */
 int peerlane_detect_buffer(const void* pointer, size_t size_bytes, struct peerlane_buffer* buffer);
 
