@@ -14,8 +14,8 @@ constexpr bool kIsInstrumented = true;
 constexpr bool kIsInstrumented = false;
 #endif
 
-// What a flood may cost (docs/messaging.md): each request at its sender, and each byte of credit at its receiver, whose
-// bookkeeping for a message of 8 bytes is more than the 72 bytes that it costs its sender.
+// What a flood may cost (docs/messaging-transports.md): each request at its sender, and each byte of credit at its receiver,
+// whose bookkeeping for a message of 8 bytes is more than the 72 bytes that it costs its sender.
 constexpr std::size_t kMaxOfRequest = 640, kMaxPerByteOfCredit = 12;
 constexpr std::size_t kOther = 16u << 20;  // what the processes allocate anyhow
 
