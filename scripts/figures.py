@@ -7,7 +7,7 @@
     scripts/figures.py --eval 'cl[size_bytes=8].latency_ns_p50' --file cl=foundation/h100/copylat.json     try an expression
 
 A page is README.md, CHANGELOG.md, CONTRIBUTING.md, SECURITY.md, or any page below docs/. It has a proof file: README.md has
-docs/figures/README.txt, docs/store.md has docs/figures/store.txt, docs/results/p2p/README.md has docs/figures/results/p2p/README.txt.
+docs/figures/README.txt, docs/blocks.md has docs/figures/blocks.txt, docs/results/p2p/README.md has docs/figures/results/p2p/README.txt.
 The comments of the public headers and the Python package are one page together, with docs/figures/comments.txt: there every number of
 ns, us, GB/s or operations a second needs a proof (times in ms and s are settings and time-outs). A proof file consists of
 

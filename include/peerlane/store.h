@@ -54,7 +54,7 @@ enum peerlane_store_path {
   PEERLANE_PATH_UNIX = 3,
   PEERLANE_PATH_TCP = 4,
   PEERLANE_PATH_TLS = 5,
-  PEERLANE_PATH_UCX = 6,       /**< The bytes by UCX, beside the connection (docs/store.md). */
+  PEERLANE_PATH_UCX = 6,       /**< The bytes by UCX, beside the connection (docs/store-transports.md). */
   PEERLANE_PATH_GPU_DIRECT = 7 /**< The store's own DMA channel moves them, between its memory and the GPU's. */
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fuzz test in two forms: a seeded loop in the test suite, and a libFuzzer program (preset fuzz; docs/store.md,
+// A fuzz test in two forms: a seeded loop in the test suite, and a libFuzzer program (preset fuzz; docs/store-engine.md,
 // "Fuzzing"). A source of the second form defines both functions under PL_LIBFUZZER; fuzz_main.cpp is the rest of the
 // program.
 #pragma once

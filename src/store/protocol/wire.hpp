@@ -6,7 +6,7 @@
 // The head's checksum covers head, key and tail; the body has its own, so that it can be read straight to where it shall
 // lie. A field whose type has kMandatory set and which the receiver does not know makes the request EPROTO; other unknown
 // fields are skipped: that is how the protocol grows. A status is a positive errno value as Linux numbers it, 0 is success.
-// Pure functions; nothing here reads a socket. Format and flows for other implementations: docs/store.md.
+// Pure functions; nothing here reads a socket. Format and flows for other implementations: docs/store-transports.md.
 #pragma once
 
 #include <array>
@@ -168,7 +168,7 @@ struct pool_settings {
   durability level = durability::pool_default;
   bool is_cache = false;    // values may be evicted
   bool allow_shm = true;    // false: clients never map the arena for this pool
-  std::string access;       // "principal=rwa,..." (docs/store.md); empty: whoever created it
+  std::string access;       // "principal=rwa,..." (docs/store-operate.md); empty: whoever created it
   std::uint8_t copies = 1;  // servers of a cluster that each value is on
   bool operator==(const pool_settings&) const = default;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each principal may hold in the store (docs/store.md). The engine counts and refuses (engine/owners.hpp); here is
-// which principal a session puts for, and the settings as people write them.
+// What each principal may hold in the store (docs/store-operate.md). The engine counts and refuses (engine/owners.hpp); here
+// is which principal a session puts for, and the settings as people write them.
 #pragma once
 
 #include <atomic>
