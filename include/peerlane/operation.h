@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Operations: the one handle of everything that goes on after its call has returned. Copies (<peerlane/copy.h>), messages,
- * puts and gets (<peerlane/communicator.h>) and the store's requests (<peerlane/store.h>) all begin with a call that writes
- * a peerlane_op_t, and end with the calls of this header. C++: <peerlane/operation.hpp>.
+ * Operations: the handle of everything asynchronous. Copies (<peerlane/copy.h>), messages, puts and gets
+ * (<peerlane/communicator.h>) and requests to the store (<peerlane/store.h>) begin with a call that writes a peerlane_op_t.
+ * The calls of this header test, wait for, cancel and release it. C++: <peerlane/operation.hpp>.
  *
  * @code
  * peerlane_op_t ops[2] = {PEERLANE_OP_INIT, PEERLANE_OP_INIT};
@@ -12,26 +12,26 @@
  * if (peerlane_wait_all(ops, 2, 10000, NULL) != 0) puts(peerlane_op_last_error(&ops[0]));
  * @endcode
  *
- * Life. A peerlane_op_t is a value of 24 bytes; nothing is allocated for it. It is *empty* while its number is 0, as after
- * PEERLANE_OP_INIT. The call that begins an operation fills it, and the call that reports the end (test, wait, release)
- * empties it. An empty one has ended well. Each operation must be ended by one of these calls. Copying the value does not
- * copy the operation: of several copies one ends it, and the others are answered with EINVAL, never with a crash. Only
- * `calls` is trusted: never write the fields yourself.
+ * Lifetime. A peerlane_op_t is a 24-byte value that needs no allocation. It is *empty* while its number is 0, as after
+ * PEERLANE_OP_INIT. The call that begins an operation fills it. The call that reports its end (test, wait, release) empties
+ * it. An empty operation counts as one that ended successfully. End each operation with one of these calls. Copying the
+ * value does not copy the operation: the first call that ends it through any copy wins, and the other copies get EINVAL. Do
+ * not write the fields yourself: the library trusts `calls`.
  *
  * Memory. The buffers of an operation belong to it until it has ended.
  *
- * Errors. The calls return what the operation ended with: 0, or a positive errno value. peerlane_op_last_error() has the
- * sentence. A message that is longer than its buffer ends with EMSGSIZE, and info->size_bytes is its true length.
+ * Errors. The calls return the result of the operation: 0 or a positive errno value. peerlane_op_last_error() explains it. A
+ * receive whose message is longer than the buffer ends with EMSGSIZE; info->size_bytes is then the full length.
  *
- * Threads. One operation is used by one thread at a time; different ones by any threads at once. fork: an operation belongs
- * to the process that began it, and in a child every call answers EACCES.
+ * Threads. Only one thread at a time may use an operation. Different threads may use different operations at the same time.
+ * fork: an operation belongs to the process that began it; in a child process every call returns EACCES.
  *
- * Memory order. When an operation has ended for its waiter, later CPU loads see the bytes that it wrote, and so does GPU
- * work that is launched afterwards (docs/ordering.md).
+ * Memory order. After the call that reports the end, CPU loads of that thread and GPU work that it launches see the bytes
+ * that the operation wrote (docs/ordering.md).
  *
- * The functions are inline: they go through `calls`, a constant table of the library that began the operation. So one wait
- * takes operations of libpeerlane and of libpeerlane_store, and neither library needs the other. Bindings of other languages
- * call the table's entries directly; an entry is never called for an empty operation.
+ * The functions are inline and go through `calls`, a constant table of the library that began the operation. One wait can
+ * therefore take operations of libpeerlane and libpeerlane_store, and neither library needs the other. Bindings for other
+ * languages call the table's entries directly, but never for an empty operation.
  */
 #ifndef PEERLANE_OPERATION_H
 #define PEERLANE_OPERATION_H
@@ -45,43 +45,43 @@
 extern "C" {
 #endif
 
-/** Every time-out is an int64_t in milliseconds. A negative one is no limit; 0 looks once. */
+/** A timeout without a limit. Every timeout is an int64_t in milliseconds; negative means no limit, 0 tests once. */
 #define PEERLANE_NO_LIMIT ((int64_t)-1)
 
 struct peerlane_op_calls;
 
 /** An operation; see the top of this header. */
 typedef struct peerlane_op {
-  const struct peerlane_op_calls* calls; /**< Of the library that began it; stays when the operation has ended. */
+  const struct peerlane_op_calls* calls; /**< Functions of the library that began it; kept when the operation has ended. */
   void* owner;                           /**< The copier, communicator or store. */
-  uint64_t number;                       /**< Among the owner's; 0: empty. */
+  uint64_t number;                       /**< Number of the operation at its owner; 0: empty. */
 } peerlane_op_t;
 
 /** Initialises an empty operation; memset to 0 does, too. */
 #define PEERLANE_OP_INIT \
   { 0, 0, 0 }
 
-/** What became of an operation. Fields that do not concern it are 0, `source` -1. */
+/** Result of an operation. Fields that do not apply are 0, `source` is -1. */
 struct peerlane_op_info {
-  int32_t error;        /**< 0, or the errno value that it ended with. */
+  int32_t error;        /**< 0, or the errno value of the failure. */
   int32_t source;       /**< Receive: the sender's rank. */
   uint64_t tag;         /**< Receive: the message's tag. */
-  uint64_t size_bytes;  /**< Length of the whole message (also if it was truncated), copy, or stored value. */
-  uint64_t moved_bytes; /**< How much of it was moved. */
-  uint64_t version;     /**< Store: the value's version. */
-  uint64_t server_ns;   /**< Store: time that the server took, in nanoseconds. */
-  uint32_t path;        /**< Store: enum peerlane_store_path, which the bytes took. */
-  uint32_t durability;  /**< Store: enum peerlane_store_durability, which was reached. */
-  uint32_t crc32c;      /**< Store: of the whole value. */
-  uint32_t user_flags;  /**< Store: as they were put. */
-  uint32_t repeated;    /**< Store: 1: asked again after a lost answer, and had been applied. */
+  uint64_t size_bytes;  /**< Length of the whole message (even if it was truncated), of the copy, or of the stored value. */
+  uint64_t moved_bytes; /**< Number of bytes transferred. */
+  uint64_t version;     /**< Store: version of the value. */
+  uint64_t server_ns;   /**< Store: time in the server, in nanoseconds. */
+  uint32_t path;        /**< Store: enum peerlane_store_path that the bytes took. */
+  uint32_t durability;  /**< Store: enum peerlane_store_durability that was reached. */
+  uint32_t crc32c;      /**< Store: CRC-32C of the whole value. */
+  uint32_t user_flags;  /**< Store: the flags that were put with the value. */
+  uint32_t repeated;    /**< Store: 1 if the request was repeated after a lost reply and had already been applied. */
   uint32_t reserved;
 };
 
-/** See peerlane_op_then(). */
+/** Callback of peerlane_op_then(). `info` is valid only during the call. */
 typedef void (*peerlane_op_function_t)(void* context, const struct peerlane_op_info* info);
 
-/** How a library serves its operations. Later releases add entries at the end. */
+/** Functions of a library for its operations. Later releases add entries at the end. */
 struct peerlane_op_calls {
   size_t struct_bytes;
   int (*test)(peerlane_op_t* op, int* done, struct peerlane_op_info* info);
@@ -94,10 +94,10 @@ struct peerlane_op_calls {
   const char* (*last_error)(void);
 };
 
-/** @brief 1 if the operation is empty: it has ended, or was never begun. */
+/** @brief Returns 1 if the operation is empty (it has ended, or was never begun), else 0. */
 static inline int peerlane_op_is_empty(const peerlane_op_t* op) { return op == NULL || op->number == 0; }
 
-/** @brief Writes the info of an operation that has ended well and concerns nothing. `info` may be NULL. */
+/** @brief Writes the result of an empty operation. `info` may be NULL. */
 static inline void peerlane_op_info_clear(struct peerlane_op_info* info) {
   if (info == NULL) return;
   memset(info, 0, sizeof *info);
@@ -105,13 +105,14 @@ static inline void peerlane_op_info_clear(struct peerlane_op_info* info) {
 }
 
 /**
- * @brief Says whether the operation has ended, without blocking, and makes progress on its owner. While another thread is in
- * the function of peerlane_op_then() it goes on.
+ * @brief Tests without blocking whether the operation has ended. Also makes progress on its owner.
  *
- * @param op    emptied if it has ended.
- * @param done  becomes 1 if it has ended, whatever its outcome, else 0. Not written for an operation that is not live.
- * @param info  may be NULL; written if it has ended.
- * @return what it ended with, 0 while it goes on; EINVAL: not live, or a null pointer.
+ * While another thread executes the callback of peerlane_op_then(), the operation has not ended yet.
+ *
+ * @param op    emptied if the operation has ended.
+ * @param done  set to 1 if the operation has ended, successfully or not, else to 0. Not written if it is not live.
+ * @param info  may be NULL; written if the operation has ended.
+ * @return the result of the operation, or 0 if it has not ended; EINVAL: not live, or a null pointer.
  */
 static inline int peerlane_op_test(peerlane_op_t* op, int* done, struct peerlane_op_info* info) {
   if (op == NULL || done == NULL) return EINVAL;
@@ -124,10 +125,10 @@ static inline int peerlane_op_test(peerlane_op_t* op, int* done, struct peerlane
 /**
  * @brief Waits until the operation has ended.
  *
- * @param op          emptied unless the answer is ETIMEDOUT with op->number left.
- * @param timeout_ms  limit in milliseconds; negative: none. The death of a peer ends the wait in any case.
- * @param info        may be NULL; written if it has ended.
- * @return what it ended with; ETIMEDOUT: not by then, and it goes on; EINVAL: not live.
+ * @param op          emptied when the operation has ended. If the call times out, op->number is not 0.
+ * @param timeout_ms  in milliseconds; negative: no limit. The death of a peer ends the wait in any case.
+ * @param info        may be NULL; written if the operation has ended.
+ * @return the result of the operation; ETIMEDOUT with op->number left: it has not ended, and continues; EINVAL: not live.
  */
 static inline int peerlane_op_wait(peerlane_op_t* op, int64_t timeout_ms, struct peerlane_op_info* info) {
   if (op == NULL) return EINVAL;
@@ -137,10 +138,10 @@ static inline int peerlane_op_wait(peerlane_op_t* op, int64_t timeout_ms, struct
 }
 
 /**
- * @brief Ends an operation that has not moved anything yet, with ECANCELED; wait for it afterwards.
+ * @brief Cancels an operation that has not transferred anything yet. It ends with ECANCELED; wait for it or test it then.
  *
- * @return 0: it has ended, or had ended already; EBUSY: too late, it goes on (copies and store requests always). The memory
- *         is in use until it ends: peerlane_op_release() takes it back.
+ * @return 0: it is cancelled, or had already ended; EBUSY: too late, it continues (copies and store requests always do). Its
+ *         memory stays in use until it ends, or until peerlane_op_release() takes it back; EINVAL: not live.
  */
 static inline int peerlane_op_cancel(const peerlane_op_t* op) {
   if (op == NULL) return EINVAL;
@@ -149,16 +150,17 @@ static inline int peerlane_op_cancel(const peerlane_op_t* op) {
 }
 
 /**
- * @brief Has a function called once, when the operation has ended.
+ * @brief Sets a callback that is called once, when the operation has ended.
  *
- * It is called by the first thread that sees the end: one in a call on the operation or its owner, or a thread of the
- * library (copies and the store; messages make progress only inside calls). A test, wait or release that reports the end
- * returns after the function has returned. The operation is still to be ended by one of these. The function must not block,
- * and must not use this operation; it may begin others.
+ * The first thread that notices the end calls it: a thread in a call on the operation or its owner, or a thread of the
+ * library (for copies and the store; messages make progress only inside calls). A test, wait or release that reports the end
+ * returns after the callback has returned. You still have to end the operation with one of these calls. The callback must
+ * not block and must not use this operation. It may begin others.
  *
- * @param function  called with `context` and what became of the operation (ECANCELED if it is released before it has ended).
- *                  For an operation that has ended it is called at once, within this call.
- * @return 0; EEXIST: the operation has a function already; EINVAL: not live, or `function` is null.
+ * @param function  called with `context` and the result (ECANCELED if the operation is released before its end). If the
+ *                  operation has already ended, it is called at once, inside this call.
+ * @param context   passed to the callback; must stay valid until then.
+ * @return 0; EEXIST: the operation already has a callback; EINVAL: not live, or `function` is null.
  */
 static inline int peerlane_op_then(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   struct peerlane_op_info info;
@@ -170,14 +172,14 @@ static inline int peerlane_op_then(const peerlane_op_t* op, peerlane_op_function
 }
 
 /**
- * @brief Ends the operation, whatever its state, and forgets its outcome. Its memory is free on return.
+ * @brief Ends the operation in any state and discards its result. You own its memory again on return.
  *
- * A message that has not begun is cancelled. Of one under way the memory is taken back: some 0.2 s where the peer does not
- * answer, 1.2 s over a network whose peer takes nothing (the connection with it is then closed); at the peer it ends with
- * ECANCELED. Copies and store requests are waited for.
+ * A message that has not begun is cancelled. The memory of a message in progress is taken back; at the peer the message ends
+ * with ECANCELED. This takes some 0.2 s if the peer does not answer, and 1.2 s over a network whose peer accepts nothing
+ * (the connection to it is then closed). For copies and store requests the call waits until they have ended.
  *
  * @param op  emptied.
- * @return 0; EINVAL: not live; EACCES: the parent process's.
+ * @return 0; EINVAL: not live; EACCES: the operation belongs to the parent process.
  */
 static inline int peerlane_op_release(peerlane_op_t* op) {
   if (op == NULL) return EINVAL;
@@ -185,21 +187,24 @@ static inline int peerlane_op_release(peerlane_op_t* op) {
   return op->calls != NULL ? op->calls->release(op) : EINVAL;
 }
 
-/** @brief The sentence behind this thread's last failure in the library that began `op`, with the next step. Never NULL. */
+/**
+ * @brief Returns the error message of the last call that failed in this thread, in the library that began `op`.
+ * @return never NULL. The library owns the text; it is valid until the next failing call of this thread.
+ */
 static inline const char* peerlane_op_last_error(const peerlane_op_t* op) {
   if (op == NULL || op->calls == NULL) return "the operation was never begun: give what a call wrote";
   return op->calls->last_error();
 }
 
 /**
- * @brief Waits until all have ended; they may be of any kinds and owners.
+ * @brief Waits until all operations have ended. They may be of different kinds and owners.
  *
- * @param ops         each is emptied once it has ended; empty ones count as ended well.
- * @param count       how many.
- * @param timeout_ms  limit of the whole call in milliseconds; negative: none.
- * @param infos       NULL, or `count` of them; written for those that have ended.
- * @return 0, or the first error that one ended with, once all have ended; ETIMEDOUT: the ones left not empty go on. The
- *         sentence is peerlane_op_last_error() of the first that was begun.
+ * @param ops         each operation is emptied when it has ended. Empty operations count as ended successfully.
+ * @param count       number of operations.
+ * @param timeout_ms  limit of the whole call in milliseconds; negative: no limit.
+ * @param infos       NULL, or an array of `count` results; written for the operations that have ended.
+ * @return when all have ended: 0, or the first error; ETIMEDOUT: the operations that are not empty continue. For the
+ * message, pass the first operation that is not PEERLANE_OP_INIT to peerlane_op_last_error().
  */
 static inline int peerlane_wait_all(peerlane_op_t* ops, size_t count, int64_t timeout_ms, struct peerlane_op_info* infos) {
   size_t i;
@@ -211,12 +216,14 @@ static inline int peerlane_wait_all(peerlane_op_t* ops, size_t count, int64_t ti
 }
 
 /**
- * @brief Waits until one has ended; they may be of any kinds and owners.
+ * @brief Waits until one operation has ended. They may be of different kinds and owners.
  *
- * @param ops    the one that has ended is emptied.
- * @param index  becomes its index, or `count` if all are empty already.
- * @param info   may be NULL; its info.
- * @return what it ended with; ETIMEDOUT: none has ended, and *index is not written.
+ * @param ops         the operation that has ended is emptied.
+ * @param count       number of operations.
+ * @param timeout_ms  in milliseconds; negative: no limit.
+ * @param index       set to the index of that operation, or to `count` if all were empty.
+ * @param info        may be NULL; the result of that operation.
+ * @return the result of that operation; ETIMEDOUT: none has ended, and `index` is not written.
  */
 static inline int peerlane_wait_any(peerlane_op_t* ops, size_t count, int64_t timeout_ms, size_t* index,
                                     struct peerlane_op_info* info) {
