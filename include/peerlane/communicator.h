@@ -33,7 +33,7 @@
  * Memory order. After the call that reports the end of a receive, get or put, CPU loads of that thread and GPU work that it
  * launches see the bytes. The source of a send or put is read at an unspecified time between the call and the end of the
  * operation: complete the GPU work that writes it before the call (synchronise its stream). For kernels that are already
- * running, see docs/ordering.md.
+ * running, see docs/ordering-copies.md.
  */
 #ifndef PEERLANE_COMMUNICATOR_H
 #define PEERLANE_COMMUNICATOR_H

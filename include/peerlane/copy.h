@@ -20,7 +20,7 @@
  * call on the same object. fork: in a child process every call returns EACCES.
  *
  * Memory order. When a copy has ended, the CPU and GPU work launched afterwards see the copied bytes. For kernels that are
- * already running, see docs/ordering.md.
+ * already running, see docs/ordering-copies.md.
  */
 #ifndef PEERLANE_COPY_H
 #define PEERLANE_COPY_H
@@ -174,8 +174,8 @@ int peerlane_copy_capture(peerlane_copier_t copier, const struct peerlane_transf
 /**
  * @brief Makes a stream wait, on the GPU, for the copies of an operation. Work queued on the stream later sees the data.
  *
- * If a copy needs the CPU, this call waits for it (docs/ordering.md lists these copies). It does not end the operation: you
- * still have to test or wait for it.
+ * If a copy needs the CPU, this call waits for it (docs/ordering-copies.md lists these copies). It does not end the
+ * operation: you still have to test or wait for it.
  *
  * @param op      an operation of peerlane_copy_begin(); an empty operation counts as ended.
  * @param stream  a CUstream or cudaStream_t of any GPU.

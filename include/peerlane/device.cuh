@@ -16,10 +16,10 @@
 //
 // A thread that has a ring for itself (own) posts without atomics, which takes the least time.
 //
-// Order (docs/ordering.md): a ring's segments start in the order of their tickets and may overlap. A put reads what the
-// calling thread (warp, block) has written before it. A signal is seen behind the bytes of its put and of all puts of the
-// ring with earlier tickets. What a put reads or overwrites must not be written by earlier puts of the ring unless fence()
-// or PEERLANE_DEVICE_ORDERED stands between.
+// Order (docs/ordering-copies.md): a ring's segments start in the order of their tickets and may overlap. A put reads what
+// the calling thread (warp, block) has written before it. A signal is seen behind the bytes of its put and of all puts of
+// the ring with earlier tickets. What a put reads or overwrites must not be written by earlier puts of the ring unless
+// fence() or PEERLANE_DEVICE_ORDERED stands between.
 #pragma once
 
 #include "device_types.h"

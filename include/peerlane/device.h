@@ -23,7 +23,7 @@
  * rings; it sleeps 0.3 to 10 ms between its looks, or until the engine's interrupt (PEERLANE_DEVICE_WAKEUPS). fork: in a
  * child every call answers EACCES.
  *
- * Memory order: docs/ordering.md, "Transfers that kernels start".
+ * Memory order: docs/ordering-copies.md, "Transfers that kernels start".
  */
 #ifndef PEERLANE_DEVICE_H
 #define PEERLANE_DEVICE_H

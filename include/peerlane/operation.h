@@ -27,7 +27,7 @@
  * fork: an operation belongs to the process that began it; in a child process every call returns EACCES.
  *
  * Memory order. After the call that reports the end, CPU loads of that thread and GPU work that it launches see the bytes
- * that the operation wrote (docs/ordering.md).
+ * that the operation wrote (docs/ordering-copies.md).
  *
  * The functions are inline and go through `calls`, a constant table of the library that began the operation. One wait can
  * therefore take operations of libpeerlane and libpeerlane_store, and neither library needs the other. Bindings for other

@@ -35,7 +35,7 @@ class completion {
   // failure wakes too, at most 20 ms late. EACCES: a forked child; EMFILE: the limit of open files.
   result<int> descriptor();
   // `stream` (of any context and GPU) waits on the GPU for the copies; work queued there afterwards sees their data. Copies
-  // that only the CPU can finish are waited for on the CPU before this returns, which docs/ordering.md lists.
+  // that only the CPU can finish are waited for on the CPU before this returns, which docs/ordering-copies.md lists.
   // EBUSY: the stream is being captured into a graph.
   status make_wait(cu::stream_t stream);
   // Records `event` behind the copies, likewise.

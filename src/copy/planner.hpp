@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One call for every copy between host and GPU memory: it classifies the two addresses and takes the method that costs
-// least for this size (cost_table.hpp). docs/ordering.md defines the memory order of a copy.
+// least for this size (cost_table.hpp). docs/ordering-copies.md defines the memory order of a copy.
 //
 //   small to_device    stores through the mapping              small to_host    loads, then the GPU engine's data lines
 //   larger             several threads, then DMA               larger           GPU engine, then DMA

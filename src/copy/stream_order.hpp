@@ -8,7 +8,7 @@
 //
 // An armed channel takes nothing else until its stream has come that far, so these channels are apart from those of other
 // copies, and one serves one stream at a time. If all wait for other streams the caller takes another way: nothing ever
-// stands behind a stream that it did not name. docs/ordering.md has the argument why this cannot deadlock.
+// stands behind a stream that it did not name. docs/ordering-copies.md has the argument why this cannot deadlock.
 //
 // A thread looks after what is outstanding, every 20 ms: where the GPU has ended a channel or ends no copies any more, or
 // the context of the stream is gone, the channel is stopped (it touches no memory any more), its copies fail, and the CPU
