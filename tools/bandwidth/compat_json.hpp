@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The original's -j: one object with all results (docs/bandwidth.md).
+// The original's -j: one object with all results (docs/bandwidth-testcases.md).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

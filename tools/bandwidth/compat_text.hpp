@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The original's text output, line by line as programs parse it (docs/bandwidth.md). Every function returns whole lines.
+// The original's text output, line by line as programs parse it (docs/bandwidth-testcases.md). Every function returns whole
+// lines.
 #pragma once
 
 #include <span>

@@ -68,8 +68,8 @@ struct host_planner {
   const test_options& options;
 
   std::uint64_t bytes() const { return std::min(options.bytes, spec.most_bytes); }
-  // Both directions on every multiprocessor keep the link busier than each on half of them (docs/bandwidth.md). A budget of
-  // multiprocessors is for both together.
+  // Both directions on every multiprocessor keep the link busier than each on half of them (docs/bandwidth-testcases.md). A
+  // budget of multiprocessors is for both together.
   bool divides() const { return spec.both && (options.sm_count != 0 || !shape.kernels_share); }
 
   transfer_spec transfer(int gpu, bool to_device) const {
