@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Transfers that kernels start and a copy engine moves: the host's side. It opens rings, makes windows of memory, and passes
- * both to kernels by value; kernels call <peerlane/device.cuh>. Link -lpeerlane. C++: <peerlane/device.hpp>; guide:
- * docs/device.md.
+ * Transfers that kernels start and a copy engine carries out: the host interface. Open rings and make windows of memory
+ * here, and pass both to kernels by value. Kernels call the functions of <peerlane/device.cuh>. Link -lpeerlane. C++:
+ * <peerlane/device.hpp>; guide: docs/device.md.
  *
  * @code
  * peerlane_device_t device;
@@ -16,12 +16,12 @@
  * kernel<<<blocks, threads>>>(ring, results, host);
  * @endcode
  *
- * Conventions. A call returns 0 or a positive errno value; outputs are written on success only; peerlane_last_error() is the
- * sentence behind a failure.
+ * Conventions. A call returns 0 or a positive errno value and writes its outputs only on success. peerlane_last_error()
+ * explains the last failure.
  *
- * Threads. Any thread may call. Closing must not run beside other calls on the same object. A thread of the library refills
- * rings; it sleeps 0.3 to 10 ms between its looks, or until the engine's interrupt (PEERLANE_DEVICE_WAKEUPS). fork: in a
- * child every call answers EACCES.
+ * Threads. Any thread may make any call. Do not close an object while another thread is in a call on it. A thread of the
+ * library refills the rings; it sleeps until the engine's interrupt, or 0.3 to 10 ms at a time (PEERLANE_DEVICE_WAKEUPS).
+ * fork: in a child process every call returns EACCES.
  *
  * Memory order: docs/ordering-copies.md, "Transfers that kernels start".
  */
@@ -40,59 +40,60 @@ extern "C" {
 
 typedef struct peerlane_device* peerlane_device_t; /**< open .. close */
 
-/** Zero means the default everywhere, so options may be all zero but struct_bytes. */
+/** In every field but struct_bytes, zero means the default. */
 struct peerlane_device_options {
-  size_t struct_bytes;    /**< sizeof(struct peerlane_device_options): fields that come later are not read. */
-  int32_t device_ordinal; /**< CUDA's number of the GPU; default 0. */
-  uint32_t rings;         /**< 1 to 16, on the GPU's copy engines in turn; default 1. */
-  uint32_t segments;      /**< Posted and not done in a ring: a power of two, 64 to 4096; default 4096. */
-  uint32_t yields;        /**< 1: rings that wait for kernels leave their engine to others meanwhile, and react later. */
-  uint64_t timeout_ns;    /**< Longest wait inside a call of a kernel, in nanoseconds; default 2 s. */
-  uint32_t by_proxy;      /**< 1: a thread of the host carries out what kernels post, also where a copy engine could.
-                               Remote windows need it. */
-  uint32_t reserved;      /**< 0 */
+  size_t struct_bytes;    /**< sizeof(struct peerlane_device_options). Fields beyond this size are not read. */
+  int32_t device_ordinal; /**< CUDA ordinal of the GPU; default 0. */
+  uint32_t rings;         /**< Number of rings, 1 to 16, on the GPU's copy engines in turn; default 1. */
+  uint32_t segments;      /**< Segments of a ring: a power of two, 64 to 4096; default 4096. */
+  uint32_t yields;        /**< 1: a ring that waits for kernels gives its engine to others meanwhile, and reacts later. */
+  uint64_t timeout_ns;    /**< Longest wait inside a device function, in nanoseconds; default 2 s. */
+  uint32_t by_proxy;      /**< 1: a host thread carries out the transfers, even if a copy engine could. Remote windows need
+                               it. */
+  uint32_t reserved;      /**< Must be 0. */
 };
 
 /**
- * @brief Opens rings of a GPU. Some 10 ms for each. Makes the device's primary context if there is none.
+ * @brief Opens the rings of a GPU. Takes some 10 ms for each ring. Creates the device's primary context if necessary.
  *
- * @param options  NULL: all defaults.
- * @param device   becomes the handle.
- * Where DMA channels cannot be had (driver, GPU, MIG, MPS: docs/dma.md#limits) a thread of the host carries out what kernels
- * post, by CUDA's copies; peerlane_device_get_ring_state() says so. PEERLANE_DEVICE_RINGS chooses: auto, dma, proxy.
+ * If DMA channels are not available (driver, GPU, MIG, MPS: docs/dma.md#limits), a host thread carries out the transfers by
+ * CUDA's copies; peerlane_device_get_ring_state() reports it. PEERLANE_DEVICE_RINGS selects auto, dma or proxy.
  *
- * @return 0; ENOTSUP: neither can be had, or not the one that the variable asks for; EINVAL: the options;
- *         ENODEV, ENOSYS: no GPU; EACCES: the device files; ENOMEM; ENFILE: 64 are open.
+ * @param options  may be NULL: all defaults. Not kept after the call.
+ * @param device   owned by the caller; end it with peerlane_device_close().
+ * @return 0; ENOTSUP: neither kind is available, or not the one that the variable selects; EINVAL: an option is invalid;
+ *         ENODEV, ENOSYS: no GPU; EACCES: no access to the device files; ENOMEM; ENFILE: 64 devices are already open.
  */
 int peerlane_device_open(const struct peerlane_device_options* options, peerlane_device_t* device);
 
 /**
- * @brief Closes it with its rings and windows. Kernels that post or wait get PEERLANE_DEVICE_ESHUTDOWN; what is under way
- * may be left half done. Waits until kernels that run on the GPU have ended, since it frees GPU memory. Kernels launched
- *        afterwards must not use the rings.
+ * @brief Closes the device with its rings and windows.
  *
- * @return 0; EINVAL: not open.
+ * Kernels that post or wait get PEERLANE_DEVICE_ESHUTDOWN. Transfers in progress may be left incomplete. The call frees GPU
+ * memory, so it waits until the kernels that run on the GPU have ended. Later kernels must not use the rings.
+ *
+ * @return 0; EINVAL: the device is not open.
  */
 int peerlane_device_close(peerlane_device_t device);
 
 /**
- * @brief A ring, to be passed to kernels by value.
+ * @brief Returns a ring, to be passed to kernels by value.
  *
- * @param index  below the number of rings that were opened.
- * @param ring   written; valid until the close.
+ * @param index  0 to the number of rings - 1.
+ * @param ring   valid until peerlane_device_close().
  * @return 0; EINVAL: no such ring.
  */
 int peerlane_device_get_ring(peerlane_device_t device, uint32_t index, struct peerlane_device_ring* ring);
 
 /**
- * @brief Makes a window of memory of this process, which rings reach.
+ * @brief Makes a window of this process's memory, which rings can access.
  *
- * @param memory  device memory of the rings' GPU or of another that it reaches, in one allocation; or host memory, of any
- *                kind and alignment, which is pinned until the release. Kernels wait for words in host memory only if CUDA
- *                has pinned it too. Of another GPU's memory `address` is 0: they put and get.
- * @param window  written; valid until peerlane_device_release_window(). The memory must live as long.
- * @return 0; EINVAL: no memory; EXDEV: another GPU's that this one does not reach; ENOTSUP: managed memory, mappings of
- *         files, memory of several objects of the driver; ENOMEM.
+ * @param memory  device memory in one allocation, of the rings' GPU or of another GPU that it can access; or host memory of
+ *                any kind and alignment, which is pinned until the release. Kernels can wait for words in host memory only
+ * if CUDA has pinned it too. For memory of another GPU, `address` of the window is 0: kernels can put and get, but not load.
+ * @param window  valid until peerlane_device_release_window(). The memory must stay allocated until then.
+ * @return 0; EINVAL: invalid memory; EXDEV: memory of another GPU that this one cannot access; ENOTSUP: managed memory, a
+ *         mapping of a file, or memory of several driver objects; ENOMEM.
  */
 int peerlane_device_add_window(peerlane_device_t device, struct peerlane_buffer memory,
                                struct peerlane_device_window* window);
@@ -101,24 +102,25 @@ int peerlane_device_add_window(peerlane_device_t device, struct peerlane_buffer 
  * @brief Makes a window of memory that another rank exposes (peerlane_comm_expose(), peerlane_comm_allocate()), on this host
  *        or another one.
  *
- * Kernels put, get and signal; they wait for words in windows of their own memory. The thread of the rings hands what they
- * post to the communicator, as peerlane_comm_put() and _get(): who carries it out at the other rank is said there. That
- * rank's communicator makes progress inside its calls or by a thread of its own (peerlane_comm_options.progress_thread); so
- * while it waits for its GPU it needs the thread. If the rank is gone, or its window has ended, the ring ends: kernels get
- * PEERLANE_DEVICE_ECONNRESET or PEERLANE_DEVICE_EIO.
+ * Kernels can put, get and signal. They can wait only for words in windows of their own process. The proxy thread passes
+ * transfers to the communicator, as peerlane_comm_put() and peerlane_comm_get() do; these calls define which process carries
+ * them out. If the other rank waits for its GPU, it needs a progress thread (peerlane_comm_options.progress_thread). If the
+ * rank dies, or its window is released, the ring ends: kernels get PEERLANE_DEVICE_ECONNRESET or PEERLANE_DEVICE_EIO.
  *
- * @param comm    not closed before the window is released, or the device closed.
- * @param key     copied.
- * @param window  written; its `address` is 0. Valid until peerlane_device_release_window().
- * @return 0; ENOTSUP: copy engines carry out these rings: open others with peerlane_device_options.by_proxy; EINVAL: no such
- *         rank, or a key of no bytes; ENOSYS: libpeerlane was built without UCX's headers.
+ * @param comm    must stay open until the window is released or the device is closed.
+ * @param key     not kept after the call.
+ * @param window  its `address` is 0. Valid until peerlane_device_release_window().
+ * @return 0; ENOTSUP: copy engines carry out these rings: open the device with peerlane_device_options.by_proxy; EINVAL: no
+ *         such rank, or an empty window; ENOSYS: libpeerlane was built without UCX's headers.
  */
 int peerlane_device_add_remote_window(peerlane_device_t device, peerlane_comm_t comm, const struct peerlane_window_key* key,
                                       struct peerlane_device_window* window);
 
 /**
- * @brief Releases a window. Waits until what was posted before is done, at most the time-out. A put or get that is posted
- *        later ends its ring: kernels get PEERLANE_DEVICE_EIO, and peerlane_device_get_ring_state() has the address.
+ * @brief Releases a window. Waits for earlier transfers, at most for the timeout of the device.
+ *
+ * A later put or get with this window ends its ring: kernels get PEERLANE_DEVICE_EIO, and peerlane_device_get_ring_state()
+ * has the address.
  *
  * @return 0; EINVAL: not a window of this device.
  */
@@ -127,38 +129,44 @@ int peerlane_device_release_window(peerlane_device_t device, const struct peerla
 /**
  * @brief Sends a window of GPU memory to another process, over a connected Unix socket.
  *
- * The other process gets the whole of the driver's memory object, which may hold neighbours of the window: use it among
- * processes that trust each other.
+ * The other process gets access to the driver's whole memory object, which may contain neighbours of the window. Use this
+ * only between processes that trust each other.
  *
- * @return 0; EINVAL: not a window of this device, or its address or size is no multiple of 64 KiB; ENOTSUP: host memory;
- *         EPIPE: the other end is gone.
+ * @param socket  a connected Unix socket; stays open.
+ * @return 0; EINVAL: not a window of this device, or its address or size is not a multiple of 64 KiB; ENOTSUP: host memory;
+ *         EPIPE: the other end is closed.
  */
 int peerlane_device_send_window(peerlane_device_t device, const struct peerlane_device_window* window, int socket);
 
 /**
- * @brief Receives a window that another process sends. Kernels put and get; they cannot load from it (address is 0).
+ * @brief Receives a window from another process. Kernels can put and get, but not load from it (its address is 0).
  *
- * @param timeout_ms  limit in milliseconds; negative: none.
- * @return 0; ETIMEDOUT: none came; EPROTO: what came is no window; EXDEV: it lies on a GPU that this one does not reach;
- *         ENODEV, EACCES: on one that this process does not see; EPIPE: the other end is gone; ENOTSUP: GPU memory, and the
- *         rings are carried out by the host; EINVAL.
+ * @param socket      a connected Unix socket; stays open.
+ * @param timeout_ms  in milliseconds; negative: no limit.
+ * @param window      valid until peerlane_device_release_window(), even if the other process ends.
+ * @return 0; ETIMEDOUT: no window came; EPROTO: the message is not a window; EXDEV: it lies on a GPU that this one cannot
+ *         access; ENODEV, EACCES: it lies on a GPU that is not visible to this process; EPIPE: the other end is closed;
+ *         ENOTSUP: it is GPU memory, and the proxy carries out these rings; EINVAL.
  */
 int peerlane_device_receive_window(peerlane_device_t device, int socket, int64_t timeout_ms,
                                    struct peerlane_device_window* window);
 
-/** What peerlane_device_get_ring_state() tells. */
+/** State of a ring. */
 struct peerlane_device_ring_state {
-  size_t struct_bytes; /**< Set it to sizeof before the call: fields that come later are not written. */
+  size_t struct_bytes; /**< Set by the caller: sizeof(struct peerlane_device_ring_state). Later fields are not written. */
   uint64_t posted;     /**< Segments that kernels have taken. */
-  uint64_t completed;  /**< Segments that the engine has done. */
-  int32_t error;       /**< 0: it works; else why it takes nothing any more: EIO, ECONNRESET, ETIMEDOUT, ESHUTDOWN. */
-  uint32_t by_proxy;   /**< 1: no DMA channels could be had, and a thread of the host carries out what kernels post. */
+  uint64_t completed;  /**< Segments that the engine has completed. */
+  int32_t error;       /**< 0: the ring works. Otherwise why it has ended: EIO, ECONNRESET, ETIMEDOUT or ESHUTDOWN. */
+  uint32_t by_proxy;   /**< 1: a host thread carries out the transfers, by CUDA. */
 };
 
 /**
- * @brief Says how far a ring is. Costs some microseconds: it reads GPU memory.
+ * @brief Reads the state of a ring. Takes some microseconds, because it reads GPU memory.
  *
- * @param text      NULL, or room for the sentence behind state->error (empty without one), cut to `capacity` with its end.
+ * @param index     of the ring.
+ * @param text      NULL, or receives the message for state->error (empty if there is none): at most capacity - 1 characters
+ *                  and a terminating null.
+ * @param capacity  of text, in bytes.
  * @return 0; EINVAL: no such ring.
  */
 int peerlane_device_get_ring_state(peerlane_device_t device, uint32_t index, struct peerlane_device_ring_state* state,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * What the host makes and kernels take by value: <peerlane/device.h> fills these structs, <peerlane/device.cuh> reads them.
- * Includes nothing, so NVRTC takes it. Their fields may change between releases: compile both sides with one release.
+ * Structs that the host creates and passes to kernels by value: <peerlane/device.h> fills them, <peerlane/device.cuh> reads
+ * them. This header includes nothing, so that NVRTC can compile it. The fields may change between releases: compile both
+ * sides with the same release.
  */
 #ifndef PEERLANE_DEVICE_TYPES_H
 #define PEERLANE_DEVICE_TYPES_H
@@ -11,62 +12,60 @@
 extern "C" {
 #endif
 
-/** A queue of one copy engine that kernels post into. Any number of threads, blocks and kernels of its GPU may share it. */
+/** A queue of one copy engine into which kernels post. All threads, blocks and kernels of its GPU may share it. */
 struct peerlane_device_ring {
-  unsigned long long control;    /**< Kernels' address of the words below. */
-  unsigned long long segments;   /**< Kernels' address of the commands. */
-  unsigned long long completed;  /**< The engine's address of the word that counts what is done. */
-  unsigned long long spare;      /**< The engine's address of 64 bytes that nobody reads. */
-  unsigned long long timeout_ns; /**< Longest wait inside one call. */
-  unsigned count;                /**< Segments, a power of two. */
-  unsigned by_proxy;             /**< 1: no copy engine takes them; a thread of the host hands them to CUDA. */
+  unsigned long long control;    /**< Address, for kernels, of the control words below. */
+  unsigned long long segments;   /**< Address, for kernels, of the segments (commands). */
+  unsigned long long completed;  /**< Address, for the engine, of the word that counts completed segments. */
+  unsigned long long spare;      /**< Address, for the engine, of 64 bytes that nobody reads. */
+  unsigned long long timeout_ns; /**< Longest wait inside one call, in nanoseconds. */
+  unsigned count;                /**< Number of segments, a power of two. */
+  unsigned by_proxy;             /**< 1: not a copy engine but a host thread carries out the segments, by CUDA. */
 };
 
-/** Memory that rings of one GPU reach. */
+/** Memory that the rings of one GPU can access. */
 struct peerlane_device_window {
-  unsigned long long address;    /**< Kernels' address of the first byte; 0: kernels cannot reach it themselves. */
-  unsigned long long dma;        /**< The engine's. */
-  unsigned long long size_bytes; /**< Puts and gets outside of it are refused. */
-  unsigned is_outside;           /**< Not 0: not in the memory of the rings' GPU, so what kernels write there takes longer.
-                                      PEERLANE_DEVICE_ON_PEER: in another GPU's, and puts there are always flushed.
-                                      PEERLANE_DEVICE_ON_REMOTE: in another process, perhaps of another host. */
+  unsigned long long address; /**< Address of the first byte for kernels; 0: kernels cannot load from it or store to it. */
+  unsigned long long dma;     /**< Address of the first byte for the engine. */
+  unsigned long long size_bytes; /**< Size of the window. Puts and gets outside of it are refused. */
+  unsigned is_outside;           /**< enum peerlane_device_place; 0: in the memory of the rings' GPU. */
   unsigned reserved;
 };
 
-/** `is_outside` of a window; 0: in the memory of the rings' GPU. */
+/** Where a window lies, if not in the memory of the rings' GPU. Kernels' own writes to such memory take longer. */
 enum peerlane_device_place {
-  PEERLANE_DEVICE_ON_HOST = 1,  /**< Host memory. */
-  PEERLANE_DEVICE_ON_PEER = 2,  /**< Another GPU's. */
-  PEERLANE_DEVICE_ON_REMOTE = 3 /**< Another process's, which messages reach: for rings with by_proxy. */
+  PEERLANE_DEVICE_ON_HOST = 1,  /**< In host memory. */
+  PEERLANE_DEVICE_ON_PEER = 2,  /**< In the memory of another GPU. Puts there are always flushed. */
+  PEERLANE_DEVICE_ON_REMOTE = 3 /**< In another process, perhaps on another host; only for rings with by_proxy. */
 };
 
-/* `dma` of remote windows: from here on, where no memory lies. */
+/* `dma` addresses of remote windows start here; there is no memory at these addresses. */
 #define PEERLANE_DEVICE_REMOTE_BASE 0x4000000000000000ull
 
-/** What device functions answer instead of a ticket: errno values, negated. */
+/** Errors that device functions return instead of a ticket: negated errno values. */
 enum peerlane_device_error {
-  PEERLANE_DEVICE_EIO = -5,          /**< The GPU has ended the ring: peerlane_device_ring_state() says why. */
-  PEERLANE_DEVICE_EBUSY = -16,       /**< Others are posting into the ring that one thread wants for itself. */
-  PEERLANE_DEVICE_EINVAL = -22,      /**< More than 2 GiB in one call, a word that is not aligned, or a remote window and a
-                                          ring of a copy engine's, or two remote windows. */
-  PEERLANE_DEVICE_ERANGE = -34,      /**< Not inside the window. */
-  PEERLANE_DEVICE_ECONNRESET = -104, /**< The process of a remote window is gone. This ring has ended. */
+  PEERLANE_DEVICE_EIO = -5,          /**< The GPU has ended the ring: peerlane_device_get_ring_state() tells why. */
+  PEERLANE_DEVICE_EBUSY = -16,       /**< Another thread is posting into the ring that one thread wants to own. */
+  PEERLANE_DEVICE_EINVAL = -22,      /**< More than 2 GiB in one call, a word that is not aligned, a remote window with a
+                                          ring of a copy engine, or two remote windows. */
+  PEERLANE_DEVICE_ERANGE = -34,      /**< The bytes leave the window. */
+  PEERLANE_DEVICE_ECONNRESET = -104, /**< The process of a remote window has died. This ring has ended. */
   PEERLANE_DEVICE_ESHUTDOWN = -108,  /**< The host has closed the ring. */
-  PEERLANE_DEVICE_ETIMEDOUT = -110   /**< Not within the ring's time-out. */
+  PEERLANE_DEVICE_ETIMEDOUT = -110   /**< Not done within the ring's timeout. */
 };
 
-/** How a put or get behaves, to be combined. */
+/** Flags of a put or get; may be combined. */
 enum peerlane_device_flags {
   PEERLANE_DEVICE_DEFAULT = 0,
-  /** It begins when everything posted before it has ended: it reads what that has written. */
+  /** The transfer starts when all earlier ones have ended, and reads what they have written. */
   PEERLANE_DEVICE_ORDERED = 1,
-  /** Its ticket stands for visible bytes, and not only for a source that may be used again. A signal implies it. */
+  /** When the ticket is done, the bytes are visible. Without it, only the source may be reused. A signal implies it. */
   PEERLANE_DEVICE_FLUSHED = 2,
-  /** A signal without it: the word may be seen before the bytes. Measure before you use it. */
+  /** For signals: the word may be visible before the bytes. Measure before you use it. */
   PEERLANE_DEVICE_UNFLUSHED = 4
 };
 
-/* The ring's control words: offsets. Lines of their own, since kernels, the engine and the host write them. */
+/* Offsets of the ring's control words. They lie in separate lines, because kernels, the engine and the host write them. */
 enum {
   PEERLANE_DEVICE_TICKETS_AT = 0,     /* u64: taken by kernels */
   PEERLANE_DEVICE_COMPLETED_AT = 256, /* u32: segments that it has executed; behind it, u32: the ring's error */
