@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of the messages: RAII and buffers over the C calls of <peerlane/communicator.h>, where each call, the threads'
-// rule and memory order are described; link libpeerlane.
+// C++ interface of messages: RAII objects over the C calls of <peerlane/communicator.h>, which describes each call, the
+// rules for threads and the memory order. Link libpeerlane.
 //
 //   auto comm = peerlane::communicator::open();                                    // result<communicator>; as mpirun says
 //   auto received = comm->irecv(peerlane::any_source, peerlane::device_buffer(device_ptr, size_bytes), tag);
@@ -34,7 +34,7 @@ inline constexpr std::uint64_t whole_tag = PEERLANE_WHOLE_TAG;
 using window_key = peerlane_window_key;
 
 namespace detail {
-// Owner of a number of a communicator (or another `Handle`) that `End` ends.
+// Owns a number of a communicator (or another `Handle`); `End` ends it.
 template <class Handle, int (*End)(Handle, std::uint64_t)>
 class owned_number {
  public:
@@ -65,17 +65,17 @@ inline int release_message(peerlane_comm_t handle, std::uint64_t number) {
 }
 }  // namespace detail
 
-// Memory that other processes may put to and get from, until this is released or dropped. Drop it where release() has
-// failed only if the memory stays.
+// Memory that other processes may put to and get from, until this object is released or destroyed. If release() has failed,
+// destroy it only if the memory stays allocated.
 class window : public detail::owned_number<peerlane_comm_t, peerlane_comm_release_window> {
  public:
   window() = default;
   window(peerlane_comm_t handle, peerlane_window_t number, const window_key& key, void* data = nullptr) noexcept
       : owned_number(handle, number), key_(key), data_(data) {}
   const window_key& key() const noexcept { return key_; }
-  // Of allocate(), until the window ends; else null.
+  // The memory of a window made by allocate(), valid until the window ends; null for other windows.
   void* data() const noexcept { return data_; }
-  // As peerlane_comm_release_window. ETIMEDOUT: a peer may still read the memory; call it again.
+  // As peerlane_comm_release_window. ETIMEDOUT: a peer may still access the memory; call again.
   status release() noexcept {
     if (number_ == 0) return {};
     const int code = peerlane_comm_release_window(owner_, number_);
@@ -88,7 +88,7 @@ class window : public detail::owned_number<peerlane_comm_t, peerlane_comm_releas
   void* data_ = nullptr;
 };
 
-// A message that matched_probe has taken out of the matching. Dropping it discards the message.
+// A message that matched_probe has removed from matching. Destroying this object discards the message.
 class matched_message : public detail::owned_number<peerlane_comm_t, detail::release_message> {
  public:
   matched_message() = default;
@@ -102,11 +102,11 @@ class matched_message : public detail::owned_number<peerlane_comm_t, detail::rel
   op_info info_{};
 };
 
-// Memory whose messages do not ask the driver.
+// Registered memory: messages from and to it do not have to ask the driver.
 using registered_memory = detail::owned_number<peerlane_comm_t, peerlane_comm_release_registered>;
 
-// The caller's own exchange, as an object: all_gather(mine, all) like MPI_Allgather, 0 or an errno value. Must outlive its
-// communicator.
+// The caller's own bootstrap: all_gather(mine, all) works as MPI_Allgather and returns 0 or an errno value. The object must
+// outlive its communicator.
 class callback_bootstrap {
  public:
   using all_gather_t = std::function<int(std::span<const std::byte> mine, std::byte* all)>;
@@ -128,13 +128,14 @@ class callback_bootstrap {
   peerlane_bootstrap calls_{};
 };
 
-// A process's place in a job. Any thread; must outlive its operations, windows, messages and registrations.
+// This process's membership in a job. Any thread may use it. It must outlive its operations, windows, messages and
+// registrations.
 class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_close> {
  public:
   using owned_handle::get;  // the C handle; a window's bytes below
   using owned_handle::owned_handle;
 
-  // Collective. Options to start from: communicator::options().
+  // Collective. For options other than the defaults, start from communicator::options().
   static result<communicator> open(const peerlane_comm_options* options = nullptr) {
     peerlane_comm_t out = nullptr;
     if (const int code = peerlane_comm_open(options, &out)) return failure{code, peerlane_last_error()};
@@ -151,15 +152,15 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   int rank() const noexcept { return peerlane_comm_rank(handle_); }
   int size() const noexcept { return peerlane_comm_size(handle_); }
   status peer_state(int peer) const { return detail::to_status(peerlane_comm_peer_state(handle_, peer)); }
-  // Ends when a process of the job is gone: its info has the rank in `source`, and a peerlane_failure in `tag`.
+  // Ends when a process of the job has gone: its info has the rank in `source`, and a peerlane_failure in `tag`.
   result<operation> await_failure() const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_await_failure(handle_, out); });
   }
-  // Of an elastic job. Ends when a rank is back: its info has the rank in `source`, and its incarnation in `tag`.
+  // For elastic jobs. Ends when a rank has come back: its info has the rank in `source`, and its incarnation in `tag`.
   result<operation> await_return() const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_await_return(handle_, out); });
   }
-  // Which process of its rank it is, from 1; 0: none that this process has known.
+  // Number of the rank's process, from 1; 0: this process has known none.
   result<std::uint32_t> incarnation(int peer) const {
     std::uint32_t out = 0;
     if (const int code = peerlane_comm_incarnation(handle_, peer, &out)) return failure{code, peerlane_last_error()};
@@ -180,7 +181,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   status send(int peer, const_buffer data, std::uint64_t tag, std::chrono::milliseconds limit = no_limit) const {
     return detail::to_status(peerlane_comm_send(handle_, peer, data, tag, limit.count()));
   }
-  // `info`, if given, is written for EMSGSIZE too: info->size_bytes is the message's true length.
+  // `info`, if passed, is also written for EMSGSIZE: info->size_bytes is then the full length of the message.
   result<op_info> recv(int source, buffer destination, std::uint64_t tag, std::uint64_t mask = whole_tag,
                        std::chrono::milliseconds limit = no_limit, op_info* info = nullptr) const {
     op_info own{};
@@ -205,7 +206,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
       return failure{code, peerlane_last_error()};
     return found != 0;
   }
-  // Empty if no message is here.
+  // Empty if there is no such message.
   result<matched_message> matched_probe(int source, std::uint64_t tag, std::uint64_t mask = whole_tag) const {
     peerlane_message_t number = 0;
     op_info info{};
@@ -224,7 +225,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     if (const int code = peerlane_comm_expose(handle_, range, &number, &key)) return failure{code, peerlane_last_error()};
     return window(handle_, number, key);
   }
-  // Zeroed host memory that peers of the node reach without this process.
+  // Zeroed host memory that peers on the node can access without this process.
   result<window> allocate(std::size_t size_bytes) const {
     peerlane_window_t number = 0;
     window_key key{};
@@ -236,13 +237,13 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   result<operation> put(const window_key& key, std::uint64_t offset_bytes, const_buffer data) const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_put(handle_, &key, offset_bytes, data, out); });
   }
-  // Changes a word of a window of the same process when the bytes are there.
+  // Changes a word in a window of the same process when the bytes have arrived.
   result<operation> put_signal(const window_key& key, std::uint64_t offset_bytes, const_buffer data,
                                const peerlane_signal& signal) const {
     return begun(
         [&](peerlane_op_t* out) { return peerlane_comm_put_signal(handle_, &key, offset_bytes, data, &signal, out); });
   }
-  // Until a word of this process's window is `least` or more; its value.
+  // Waits until a word in a window of this process is at least `least`, and returns its value.
   result<std::uint64_t> wait_signal(const window_key& own, std::uint64_t offset_bytes, std::uint64_t least,
                                     std::chrono::milliseconds limit = no_limit) const {
     std::uint64_t value = 0;
@@ -259,7 +260,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
       return peerlane_comm_atomic(handle_, &key, offset_bytes, kind, operand, compare, before, out);
     });
   }
-  // The old value; waits for the answer.
+  // Returns the old value; waits for it.
   result<std::uint64_t> fetch_add(const window_key& key, std::uint64_t offset_bytes, std::uint64_t operand) const {
     return fetch(key, offset_bytes, PEERLANE_ATOMIC_ADD, operand, 0);
   }
@@ -285,8 +286,8 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     if (const int code = peerlane_comm_progress(handle_, &moved)) return failure{code, peerlane_last_error()};
     return moved != 0;
   }
-  // For poll, epoll or an event loop: readable when something happens after arm() succeeded. arm() before each sleep; EBUSY:
-  // test your operations, and call it again.
+  // For poll, epoll or an event loop: becomes readable at the next event after arm() has succeeded. Call arm() before each
+  // sleep; EBUSY: test your operations, and call it again.
   result<int> event_descriptor() const {
     int descriptor = -1;
     if (const int code = peerlane_comm_event_descriptor(handle_, &descriptor)) return failure{code, peerlane_last_error()};
@@ -296,7 +297,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   status barrier(std::chrono::milliseconds limit = no_limit) const {
     return detail::to_status(peerlane_comm_barrier(handle_, limit.count()));
   }
-  // `mine` of every rank, by rank: for setting up.
+  // Gathers `mine` from every rank, in rank order; to exchange window keys at startup.
   template <class T>
   result<std::vector<T>> all_gather(const T& mine) const {
     static_assert(std::is_trivially_copyable_v<T>, "bytes are what is exchanged");
@@ -306,8 +307,8 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
     return all;
   }
 
-  // ---- Collectives, as in <peerlane/collectives.h>: begun, or done within the call. Of the latter, one that is out of time
-  // is released, so that collectives are stopped at all ranks until restore_collectives().
+  // ---- Collectives, as in <peerlane/collectives.h>: asynchronous, or complete on return. If one of the latter times out,
+  // it is released, which stops collectives at all ranks until restore_collectives().
   result<operation> ibarrier() const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_ibarrier(handle_, out); });
   }
@@ -337,7 +338,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
                                        static_cast<std::uint32_t>(reduction), out);
     });
   }
-  // `counts`: elements of each rank's block.
+  // `counts`: number of elements in each rank's block.
   result<operation> ireduce_scatter(const_buffer source, buffer destination, std::span<const std::size_t> counts,
                                     peerlane_element type, peerlane_reduction reduction) const {
     if (!is_for_each_rank(counts)) return not_for_each_rank();
@@ -349,7 +350,7 @@ class communicator : public detail::owned_handle<peerlane_comm_t, peerlane_comm_
   result<operation> iall_to_all(const_buffer source, buffer destination) const {
     return begun([&](peerlane_op_t* out) { return peerlane_comm_iall_to_all(handle_, source, destination, out); });
   }
-  // The blocks of one side, by rank, in bytes.
+  // Lengths and offsets of the blocks of one side, in rank order, in bytes.
   struct block_sizes {
     std::span<const std::size_t> size_bytes, offset_bytes;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of the copies: RAII over the C calls of <peerlane/copy.h>, where each call is described; link libpeerlane.
+// C++ interface of copies: RAII over the C calls of <peerlane/copy.h>, which describes each call. Link libpeerlane.
 //
 //   auto copier = peerlane::copier::open();                                       // result<copier>
 //   copier->copy(peerlane::host_buffer(&result, sizeof result), device);         // device: a buffer, a span of host memory
@@ -23,7 +23,7 @@
 namespace peerlane {
 
 namespace detail {
-// Owner of a C handle that `End` ends.
+// Owns a C handle; `End` ends it.
 template <class Handle, int (*End)(Handle)>
 class owned_handle {
  public:
@@ -39,7 +39,7 @@ class owned_handle {
   }
   ~owned_handle() { reset(); }
   Handle get() const noexcept { return handle_; }
-  // The caller ends it from now on.
+  // Gives up ownership: the caller must end the returned handle.
   Handle give_up() noexcept { return std::exchange(handle_, nullptr); }
   void reset() noexcept {
     if (handle_ != nullptr) End(give_up());
@@ -67,7 +67,7 @@ result<std::string> whole_text(Give&& give) {
 struct transfer : peerlane_transfer {
   transfer(buffer destination_buffer, const_buffer source_buffer) noexcept
       : peerlane_transfer(peerlane_plain_transfer(destination_buffer, source_buffer)) {}
-  // `row_count` rows of `row_bytes` each; the pitches lead from one row's begin to the next one's.
+  // `row_count` rows of `row_bytes` each; a pitch is the distance between the starts of two rows, in bytes.
   transfer(buffer destination_buffer, std::size_t destination_pitch, const_buffer source_buffer, std::size_t source_pitch,
            std::size_t row_bytes, std::size_t row_count) noexcept
       : transfer(destination_buffer, source_buffer) {
@@ -79,12 +79,12 @@ struct transfer : peerlane_transfer {
 };
 static_assert(sizeof(transfer) == sizeof(peerlane_transfer), "spans of them are passed to C");
 
-// The resident kernel stays hot while one of these lives.
+// Keeps the resident kernel on the GPU while this object exists.
 using hot_engine = detail::owned_handle<peerlane_hold_t, peerlane_hold_release>;
-// Memory whose copies do not ask what lies there.
+// Registered memory: its copies do not have to ask the driver about it.
 using registration = detail::owned_handle<peerlane_registration_t, peerlane_registration_release>;
 
-// `operation` is one of begin(). An empty one has ended. `stream` is a CUstream (cudaStream_t), `event` a CUevent
+// `operation` comes from begin(); an empty one counts as ended. `stream` is a CUstream (cudaStream_t), `event` a CUevent
 // (cudaEvent_t).
 inline status make_wait(const operation& copies, void* stream) {
   return copies.is_empty() ? status{} : detail::to_status(peerlane_copy_make_wait(&copies.get(), stream));
@@ -92,8 +92,8 @@ inline status make_wait(const operation& copies, void* stream) {
 inline status record(const operation& copies, void* event) {
   return copies.is_empty() ? status{} : detail::to_status(peerlane_copy_record(&copies.get(), event));
 }
-// For poll, epoll and event loops: readable when the copies may have ended; test() tells. The library's, closed at their
-// end.
+// File descriptor for poll, epoll and event loops: becomes readable when the copies may have ended; then call test(). The
+// library owns it and closes it when they have ended.
 inline result<int> descriptor(const operation& copies) {
   int made = -1;
   if (const int code = peerlane_copy_descriptor(&copies.get(), &made)) return failure{code, peerlane_last_error()};
@@ -105,7 +105,7 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
  public:
   using owned_handle::owned_handle;
 
-  // Options to start from: copier::options().
+  // For options other than the defaults, start from copier::options().
   static result<copier> open(const peerlane_copier_options* options = nullptr) {
     peerlane_copier_t out = nullptr;
     if (const int code = peerlane_copier_open(options, &out)) return failure{code, peerlane_last_error()};
@@ -133,7 +133,7 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
   result<operation> begin(std::initializer_list<transfer> list) const {
     return begin_with({list.begin(), list.size()}, PEERLANE_BEGIN_DEFAULT, nullptr);
   }
-  // After what `stream` (a CUstream) has queued so far.
+  // The copies wait for the work that `stream` (a CUstream) holds at the call.
   result<operation> begin_after(void* stream, std::span<const transfer> list) const {
     return begin_with(list, PEERLANE_BEGIN_AFTER_STREAM, stream);
   }
@@ -141,7 +141,7 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
     return begin_with({list.begin(), list.size()}, PEERLANE_BEGIN_AFTER_STREAM, stream);
   }
 
-  // As nodes of the graph that `stream` is being captured into: each launch makes the copies anew.
+  // Adds the copies as nodes to the graph that `stream` is being captured into: each launch makes them again.
   status capture(void* stream, std::span<const transfer> list) const {
     return detail::to_status(peerlane_copy_capture(handle_, list.data(), list.size(), stream));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ operations: RAII over <peerlane/operation.h>, which says what holds for all of them (life, memory, threads).
+// C++ operations: RAII over <peerlane/operation.h>, which has the rules for all of them (lifetime, memory, threads).
 //
 //   auto received = comm.irecv(peer, peerlane::device_buffer(device_ptr, size_bytes), tag);   // result<operation>
 //   auto written = store.begin_put(pool, "key", values);
@@ -30,14 +30,14 @@ namespace peerlane {
 using op_info = peerlane_op_info;
 inline constexpr std::chrono::milliseconds no_limit{PEERLANE_NO_LIMIT};
 
-// What *_or_throw throws: a failure that can be thrown.
+// The exception of *_or_throw: a failure that can be thrown.
 class error : public std::exception {
  public:
   explicit error(failure reason, const op_info& info = {})
       : reason_(std::make_shared<const failure>(std::move(reason))), info_(info) {}
   int code() const noexcept { return reason_->code; }
   const char* what() const noexcept override { return reason_->message.c_str(); }
-  // Of EMSGSIZE: the message's source, tag and true length, which is more than the buffer holds.
+  // For EMSGSIZE: the source, tag and full length of the message that was truncated.
   const op_info& info() const noexcept { return info_; }
 
  private:
@@ -54,12 +54,12 @@ inline void value_or_throw(const status& outcome) {
   if (!outcome) throw error(outcome.error());
 }
 
-// Anything that goes on after its call has returned. Dropping one that has not ended is peerlane_op_release(): its memory is
-// free afterwards. Must be gone before its copier, communicator or store is closed. An empty one has ended well. Move-only.
+// An asynchronous operation. Destroying one that has not ended calls peerlane_op_release(): its memory may be reused
+// afterwards. Destroy it before its copier, communicator or store. An empty one counts as successful. Move-only.
 class operation {
  public:
   operation() = default;
-  // Takes over what a C call wrote.
+  // Takes ownership of an operation that a C call wrote.
   explicit operation(const peerlane_op_t& begun) noexcept : op_(begun) {}
   operation(operation&& other) noexcept : op_(other.give_up()) {}
   operation& operator=(operation&& other) noexcept {
@@ -73,17 +73,17 @@ class operation {
 
   bool is_empty() const noexcept { return peerlane_op_is_empty(&op_) != 0; }
   const peerlane_op_t& get() const noexcept { return op_; }
-  // The caller ends it from now on.
+  // Gives up ownership: the caller must end the returned handle.
   peerlane_op_t give_up() noexcept { return std::exchange(op_, peerlane_op_t{}); }
 
-  // true: ended; then the operation is empty. `info`, if given, says how it ended, also beside an error.
+  // Returns true if the operation has ended; it is then empty. `info`, if passed, is its result, also after an error.
   result<bool> test(op_info* info = nullptr) {
     int done = 0;
     if (const int code = peerlane_op_test(&op_, &done, info)) return last_failure(code);
     return done != 0;
   }
-  // ETIMEDOUT with the operation not empty: it goes on. EMSGSIZE: truncated. `info`, if given, says how it ended whatever
-  // the answer: of a truncated message info->size_bytes is the true length.
+  // ETIMEDOUT with the operation not empty: it continues. EMSGSIZE: the message was truncated. `info`, if passed, is the
+  // result, also after an error: for a truncated message, info->size_bytes is the full length.
   result<op_info> wait(std::chrono::milliseconds limit = no_limit, op_info* info = nullptr) {
     op_info own{};
     op_info& ended = info != nullptr ? *info : own;
@@ -95,9 +95,10 @@ class operation {
     auto outcome = wait(limit, &info);
     return value_or_throw(std::move(outcome), info);
   }
-  // EBUSY: too late, it goes on.
+  // EBUSY: too late, the operation continues.
   status cancel() const { return to_status(peerlane_op_cancel(&op_)); }
-  // Calls function(info) once when it has ended, from a thread that peerlane_op_then() names. It must not block or throw.
+  // Calls function(info) once when the operation has ended, in a thread as described at peerlane_op_then(). The function
+  // must not block or throw.
   template <class Function>
   status then(Function&& function) const {
     using kept = std::decay_t<Function>;
@@ -113,7 +114,7 @@ class operation {
     if (code != 0) delete made;
     return to_status(code);
   }
-  // Ends it whatever its state, and forgets the outcome.
+  // Ends the operation in any state and discards its result.
   void release() noexcept {
     peerlane_op_release(&op_);
     op_ = {};  // also where its owner had been closed
@@ -144,8 +145,8 @@ inline failure wait_failure(int code, std::span<const peerlane_op_t> ops) {
 }
 }  // namespace detail
 
-// The first error that one ended with, once all have; ETIMEDOUT: those not empty go on. `infos` is empty or as long as
-// `operations`, which may be of any kinds and owners.
+// Waits until all have ended, and returns the first error. ETIMEDOUT: operations that are not empty continue. `infos` is
+// empty or as long as `operations`, which may be of different kinds and owners.
 inline status wait_all(std::span<operation> operations, std::chrono::milliseconds limit = no_limit,
                        std::span<op_info> infos = {}) {
   if (!infos.empty() && infos.size() != operations.size())
@@ -156,8 +157,8 @@ inline status wait_all(std::span<operation> operations, std::chrono::millisecond
   });
 }
 
-// The index of an operation that has ended, which is empty then; operations.size() if all were empty. The error is its own
-// (`info`, if given, says more), or ETIMEDOUT with nothing ended.
+// Waits until one has ended, and returns its index (it is then empty), or operations.size() if all were empty. An error is
+// that of the operation (`info`, if passed, is its result), or ETIMEDOUT if none has ended.
 inline result<std::size_t> wait_any(std::span<operation> operations, std::chrono::milliseconds limit = no_limit,
                                     op_info* info = nullptr) {
   return detail::with_c_operations(operations, [&](std::span<peerlane_op_t> ops) -> result<std::size_t> {

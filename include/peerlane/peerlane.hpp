@@ -83,7 +83,7 @@ class mapping : public mapping_view {
     return out;
   }
   mapping_view view() const noexcept { return mapping_view(handle_); }
-  // The caller ends it from now on.
+  // Gives up ownership: the caller must end the returned handle.
   peerlane_mapping_t give_up() noexcept { return std::exchange(handle_, nullptr); }
   status unmap() { return detail::to_status(peerlane_unmap(give_up())); }
 
@@ -127,7 +127,7 @@ class session {
     return out;
   }
   peerlane_session_t get() const noexcept { return handle_; }
-  // The caller ends it from now on.
+  // Gives up ownership: the caller must end the returned handle.
   peerlane_session_t give_up() noexcept { return std::exchange(handle_, nullptr); }
   status close() { return detail::to_status(peerlane_session_close(give_up())); }
 

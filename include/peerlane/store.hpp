@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of the store's client: RAII over the C calls of <peerlane/store.h>, where each call is described; link
+// C++ interface of the store's client: RAII over the C calls of <peerlane/store.h>, which describes each call. Link
 // libpeerlane_store.
 //
-//   auto store = peerlane::store::open();                          // PEERLANE_STORE says where
+//   auto store = peerlane::store::open();                          // at the address in PEERLANE_STORE
 //   auto pool = store->open_pool("checkpoints");
 //   auto weights = peerlane::device_buffer(device_ptr, size_bytes);
 //   auto put = store->put(*pool, "layer0", weights);               // result<op_info>: put->path, put->durability
@@ -27,7 +27,7 @@
 
 namespace peerlane {
 
-// Memory that operations need not look at again. Must outlive them; ends before its store does.
+// Registered memory: operations on it do not have to ask the driver. Must outlive them, and be destroyed before its store.
 class store_memory {
  public:
   explicit store_memory(peerlane_store_memory_t handle) noexcept : handle_(handle) {}
@@ -45,8 +45,8 @@ class store_memory {
   peerlane_store_memory_t handle_;
 };
 
-// The changes of a pool's keys; from store::watch(). Must end before its store. One thread waits at a time; close() from
-// any.
+// A watch of a pool's keys, made by store::watch(). Must be destroyed before its store. Only one thread at a time may wait;
+// any thread may call close().
 class store_watch {
  public:
   struct event {
@@ -65,9 +65,9 @@ class store_watch {
     if (handle_ != nullptr) peerlane_store_watch_close(handle_);
   }
   peerlane_store_watch_t get() const noexcept { return handle_; }
-  // The caller closes it from now on.
+  // Gives up ownership: the caller must close the returned handle.
   peerlane_store_watch_t release() noexcept { return std::exchange(handle_, nullptr); }
-  // At least one; none: ETIMEDOUT. Negative: no limit.
+  // Returns at least one change; ETIMEDOUT if there was none. A negative limit means no limit.
   result<std::vector<event>> next(std::int64_t timeout_ms = -1) const {
     std::vector<event> out;
     const auto keep = [](void* context, const peerlane_watch_event* one) {
@@ -81,7 +81,7 @@ class store_watch {
     if (code != 0) return failure{code, peerlane_store_last_error()};
     return out;
   }
-  // A next() that waits ends with ECANCELED.
+  // A next() in another thread ends with ECANCELED.
   status close() noexcept {
     const int code = peerlane_store_watch_close(handle_);
     if (code != 0) return failure{code, peerlane_store_last_error()};
@@ -96,7 +96,7 @@ class store_watch {
 // Any thread. Must outlive its operations, memory and watches.
 class store {
  public:
-  // Options to start from: store::options().
+  // For options other than the defaults, start from store::options().
   static result<store> open(const peerlane_store_options* options = nullptr) {
     peerlane_store_t out = nullptr;
     if (const int code = peerlane_store_open(options, &out)) return failure{code, peerlane_store_last_error()};
@@ -150,7 +150,7 @@ class store {
     return checked<op_info>(
         [&](op_info* out) { return peerlane_store_put(handle_, pool, key.data(), key.size(), value, options, out); });
   }
-  // op_info::moved_bytes were written; op_info::size_bytes is the stored value's length.
+  // op_info::moved_bytes is the number of bytes written, op_info::size_bytes the length of the stored value.
   result<op_info> get(peerlane_pool_t pool, std::string_view key, buffer value,
                       const peerlane_get_options* options = nullptr) const {
     return checked<op_info>(
@@ -163,8 +163,8 @@ class store {
   result<op_info> stat(peerlane_pool_t pool, std::string_view key) const {
     return checked<op_info>([&](op_info* out) { return peerlane_store_stat(handle_, pool, key.data(), key.size(), out); });
   }
-  // ---- Many keys at once: peerlane_store_batch(). The infos are in the items' order; each one's `error` says what became
-  // of its item. Items: item_for(), all with one request and one pool.
+  // ---- Many keys at once: peerlane_store_batch(). The infos are in the order of the items, and each has the `error` of its
+  // item. Make items with item_for(), all with the same request and pool.
   result<std::vector<op_info>> batch(std::span<const peerlane_store_item> items,
                                      const peerlane_batch_options* options = nullptr) const {
     std::vector<op_info> out(items.size());
@@ -172,7 +172,7 @@ class store {
     if (code != 0) return failure{code, peerlane_store_last_error()};
     return out;
   }
-  // keys[i] to or from values[i]; as many of the one as of the other (EINVAL).
+  // keys[i] belongs to values[i]. EINVAL: their numbers differ.
   result<std::vector<op_info>> multi_put(peerlane_pool_t pool, std::span<const std::string_view> keys,
                                          std::span<const const_buffer> values, const peerlane_put_options* options = nullptr,
                                          bool is_atomic = false) const {
@@ -189,7 +189,7 @@ class store {
                                            const peerlane_put_options* options = nullptr, bool is_atomic = false) const {
     return multi(PEERLANE_STORE_ERASE, pool, keys, std::vector<const_buffer>(keys.size(), nothing()), options, is_atomic);
   }
-  // How many keys there were.
+  // Returns the number of erased keys.
   result<std::uint64_t> erase_prefix(peerlane_pool_t pool, std::string_view prefix) const {
     return checked<std::uint64_t>(
         [&](std::uint64_t* out) { return peerlane_store_erase_prefix(handle_, pool, prefix.data(), prefix.size(), out); });
@@ -199,7 +199,7 @@ class store {
     std::uint64_t value_size_bytes = 0;
     std::uint64_t version = 0;
   };
-  // Up to `limit` keys behind `after` (0: all), in order; `regex`: as find(), may be null. Go on behind the last one.
+  // Up to `limit` keys after `after` (0: all), in order; `regex` as in find(), may be null. Continue after the last key.
   result<std::vector<found_key>> scan(peerlane_pool_t pool, std::string_view prefix, std::string_view after = {},
                                       std::uint64_t limit = 0, const char* regex = nullptr) const {
     peerlane_scan_options options{};
@@ -218,7 +218,7 @@ class store {
     if (code != 0) return failure{code, peerlane_store_last_error()};
     return out;
   }
-  // Changes from now on of the keys that begin so (empty: of all); of one key: watch_key().
+  // Watches changes of all keys with a prefix (empty: of all keys). For one key, use watch_key().
   result<store_watch> watch(peerlane_pool_t pool, std::string_view prefix = {}) const {
     return open_watch(pool, prefix, false);
   }
@@ -240,7 +240,7 @@ class store {
     if (const int code = peerlane_store_register(handle_, memory, &out)) return failure{code, peerlane_store_last_error()};
     return store_memory(out);
   }
-  // `size_bytes` of the memory from `offset_bytes` on.
+  // `size_bytes` bytes of the registered memory, from `offset_bytes`.
   result<op_info> put_registered(peerlane_pool_t pool, std::string_view key, const store_memory& memory,
                                  std::size_t offset_bytes, std::size_t size_bytes,
                                  const peerlane_put_options* options = nullptr) const {
@@ -258,7 +258,7 @@ class store {
     });
   }
 
-  // Several at once: peerlane_store_begin(), whose operations peerlane::operation takes over.
+  // For several requests at once, use peerlane_store_begin(), and pass its operations to peerlane::operation.
   result<operation> begin(const peerlane_store_item& item) const {
     peerlane_op_t out{};
     if (const int code = peerlane_store_begin(handle_, &item, 1, &out)) return failure{code, peerlane_store_last_error()};

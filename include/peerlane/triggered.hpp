@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of stream-triggered communication: RAII and spans over the C calls of <peerlane/triggered.h>, which describes each
-// call, the threading rules, memory order and EAGAIN; link libpeerlane.
+// C++ interface of stream-triggered communication: RAII and spans over the C calls of <peerlane/triggered.h>, which
+// describes each call, the threading rules, memory order and EAGAIN. Link libpeerlane.
 //
 //   auto context = peerlane::triggered::context::open();                       // result<context>; as mpirun says
 //   auto mine = context->expose(peerlane::device_buffer(device_ptr, size_bytes));
@@ -35,7 +35,7 @@ template <int (*End)(peerlane_triggered_t, std::uint64_t)>
 using owned_object = peerlane::detail::owned_number<peerlane_triggered_t, End>;
 }  // namespace detail
 
-// Own memory that peers may put into, until this is dropped.
+// Memory of this process into which peers may put, until this object is destroyed.
 class window : public detail::owned_object<peerlane_triggered_release_window> {
  public:
   window() = default;
@@ -47,10 +47,10 @@ class window : public detail::owned_object<peerlane_triggered_release_window> {
   window_key key_{};
 };
 
-// A peer's window.
+// An imported window of a peer.
 using remote_window = detail::owned_object<peerlane_triggered_release_remote>;
 
-// Words on a stream, gathered and submitted. Destruction discards operations that were not passed to the driver.
+// A batch of stream memory operations. Destroying it discards operations that were not passed to the driver.
 class batch : public detail::owned_object<peerlane_batch_release> {
  public:
   using owned_number::owned_number;
@@ -93,7 +93,7 @@ class channel : public detail::owned_object<peerlane_channel_close> {
   result<std::uint64_t> signal(void* stream) const {
     return counted([&](std::uint64_t* out) { return peerlane_channel_signal(owner_, number_, stream, out); });
   }
-  // 0: for the next one.
+  // Waits for put or signal `sequence` of the peer; 0: the next one.
   result<std::uint64_t> wait_signal(void* stream, std::uint64_t sequence = 0) const {
     return counted([&](std::uint64_t* out) { return peerlane_channel_wait_signal(owner_, number_, stream, sequence, out); });
   }
@@ -132,8 +132,8 @@ class channel : public detail::owned_object<peerlane_channel_close> {
   }
 };
 
-// Collectives that streams execute. close() is collective and frees their memory; dropping them leaves it to the context's
-// end. Everything queued has ended before either.
+// Collectives that streams execute. close() is collective and frees their memory. If you only destroy the object, the memory
+// is freed when the context closes. Everything queued must have ended before either.
 class stream_collectives : public detail::owned_object<peerlane_stream_collectives_release> {
  public:
   using owned_number::owned_number;
@@ -166,12 +166,12 @@ class stream_collectives : public detail::owned_object<peerlane_stream_collectiv
   }
 };
 
-// One process's part, for one GPU.
+// This process's membership in a job, with one GPU.
 class context : public peerlane::detail::owned_handle<peerlane_triggered_t, peerlane_triggered_close> {
  public:
   using owned_handle::owned_handle;
 
-  // Collective. Options to start from: context::options().
+  // Collective. For options other than the defaults, start from context::options().
   static result<context> open(const peerlane_triggered_options* options = nullptr) {
     peerlane_triggered_t out = nullptr;
     if (const int code = peerlane_triggered_open(options, &out)) return failure{code, peerlane_last_error()};
@@ -206,7 +206,7 @@ class context : public peerlane::detail::owned_handle<peerlane_triggered_t, peer
     return peerlane::detail::to_status(peerlane_triggered_set_mode(handle_, mode));
   }
 
-  // `mine` of every rank, by rank: for setting up.
+  // Gathers `mine` from every rank, in rank order; to exchange window keys at startup.
   template <class T>
   result<std::vector<T>> all_gather(const T& mine) const {
     static_assert(std::is_trivially_copyable_v<T>, "bytes are what is exchanged");
