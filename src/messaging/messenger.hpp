@@ -2,8 +2,8 @@
 // Tagged messages, put and get between any mix of host and GPU memory of the processes of one job.
 //
 // CPU loads and stores through mapped GPU memory move small messages. The plan of the two processes names the transport of
-// larger ones (docs/messaging.md). Messages from one process to another match in the order in which they were sent, whatever
-// their size and kind of memory.
+// larger ones (docs/messaging-transports.md). Messages from one process to another match in the order in which they were
+// sent, whatever their size and kind of memory.
 //
 // Threads: every call from any thread; one at a time works, so a process with one communicating thread never waits.
 // Progress: only inside calls, or by a thread (messenger_options::progress_thread). A process that makes none neither takes
