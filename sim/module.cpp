@@ -13,6 +13,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "sim/address_space.hpp"
@@ -417,7 +418,12 @@ PL_SIM_API cuLaunchKernel(function_t handle, unsigned grid_x, unsigned grid_y, u
   work->fate = s.ctx->fate;
   work->device_ordinal = s.ctx->gpu->ordinal;
   work->reachable_devices = (1u << s.ctx->gpu->ordinal) | s.ctx->peers.load();
-  return enqueue(s, graph_node_type::kernel, [work] { execute_launch(work); });
+  static const bool is_blocking = env_read("CUDA_LAUNCH_BLOCKING").integer != 0;  // CUDA, too, reads it once
+  stream::ticket queued = 0;
+  const auto rc = enqueue(
+      s, graph_node_type::kernel, [work] { execute_launch(work); }, false, &queued);
+  if (rc == code::success && is_blocking && queued != 0) s.target_stream->wait(queued);
+  return rc;
 }
 
 PL_SIM_API cuLaunchKernelEx(const launch_config* c, function_t handle, void** params, void** extra) {

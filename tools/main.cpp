@@ -182,6 +182,13 @@ void check_variables() {
   setenv("PEERLANE_NAMES_CHECKED", "1", 1);
 }
 
+// Kernels that wait for the CPU (of sanity, bandwidth, async ...) would wait for good if the launch waited for them.
+void allow_launches() {
+  if (env_read("CUDA_LAUNCH_BLOCKING").integer == 0) return;
+  std::fputs("peerlane: CUDA_LAUNCH_BLOCKING is ignored here: the kernels of these tests wait for the CPU\n", stderr);
+  unsetenv("CUDA_LAUNCH_BLOCKING");
+}
+
 // Signals that are ignored or blocked stay so in the programs that a process starts. With SIGCHLD ignored nobody could wait
 // for helpers, and with SIGTERM blocked nobody could end them.
 void set_up_signals() {
@@ -246,6 +253,7 @@ int main(int argc, char** argv) {
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   pl::tools::check_variables();
+  pl::tools::allow_launches();
   const int code = pl::tools::dispatch(argc, argv);
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
     std::fputs("peerlane: standard output cannot be written\n", stderr);

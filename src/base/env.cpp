@@ -242,7 +242,8 @@ constexpr std::array kVariables = {
     env_variable{"CUDA_DEVICE_MAX_CONNECTIONS", env_type::integer, "", "0", "",
                  "simulated GPU: used instead of PEERLANE_SIM_QUEUES where that is not 0 (as CUDA)"},
     env_variable{"CUDA_LAUNCH_BLOCKING", env_type::integer, "", "0", "",
-                 "not 0: streams cannot signal each other, a queued wait would never return (as CUDA)"},
+                 "not 0: no triggered streams and no copy kernel, which cannot work so; the peerlane program goes without "
+                 "it (as CUDA)"},
     env_variable{"GDRCOPY_ENABLE_LOGGING", env_type::presence, "", "", "", "set to anything: log to stderr (as GDRCopy)"},
     env_variable{"GDRCOPY_LOG_LEVEL", env_type::integer, "", "4", "", "1 debug, 2 info, 3 warn, 4 error (as GDRCopy)"},
     env_variable{"GDRCOPY_USE_DMABUF_MMAP", env_type::text, "", "0", "", "exactly \"1\": do not try gdrdrv (as GDRCopy)"},

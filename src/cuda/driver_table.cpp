@@ -2,6 +2,7 @@
 #include "cuda/driver_table.hpp"
 
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <mutex>
@@ -144,8 +145,22 @@ int to_errno(result_t code) {
   }
 }
 
+namespace {
+
+// CUDA says "OS call failed" where it may open no further file: a context takes it some fifty of them, two GPUs about a
+// hundred.
+std::string hint_of(result_t code) {
+  constexpr rlim_t kEnough = 256;
+  rlimit files{};
+  if (code != error_code::operating_system || getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= kEnough) return {};
+  return format("; this process may open %llu files only: raise ulimit -n", static_cast<unsigned long long>(files.rlim_cur));
+}
+
+}  // namespace
+
 failure make_error(const driver_table& cuda, result_t code, const std::string& operation) {
-  return failure{to_errno(code), format("%s failed: %s", operation.c_str(), error_text(cuda, code).c_str())};
+  return failure{to_errno(code),
+                 format("%s failed: %s%s", operation.c_str(), error_text(cuda, code).c_str(), hint_of(code).c_str())};
 }
 
 }  // namespace pl::cu

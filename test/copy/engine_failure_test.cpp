@@ -105,6 +105,17 @@ TEST_F(EngineFailure, AFailedOpenKeepsNothing) {
   }
 }
 
+TEST_F(EngineFailure, LaunchesThatWaitForTheirEndAreRefused) {
+  auto maps = open_backend({&default_device_io(), &cuda_}, "auto");
+  ASSERT_TRUE(maps);
+  ASSERT_EQ(setenv("CUDA_LAUNCH_BLOCKING", "1", 1), 0);
+  const auto refused = gpu_engine::open(context_, **maps, small_options());
+  EXPECT_EQ(unsetenv("CUDA_LAUNCH_BLOCKING"), 0);
+  EXPECT_EQ(refused.code(), ENOTSUP);
+  EXPECT_NE(refused.error().message.find("CUDA_LAUNCH_BLOCKING"), std::string::npos);
+  EXPECT_TRUE(gpu_engine::open(context_, **maps, small_options()));
+}
+
 TEST_F(EngineFailure, AFailedLaunchIsToldAndTheNextOneWorks) {
   auto maps = open_backend({&default_device_io(), &cuda_}, "auto");
   ASSERT_TRUE(maps);

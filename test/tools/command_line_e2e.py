@@ -180,6 +180,13 @@ def misspelt_variables():
     check(run("info", "-h", **{"GDRCOPY_" + "LOG_LEVLE": "1"}).stderr.count("GDRCOPY_LOG_LEVEL?") == 1, "GDRCopy's names")
 
 
+def blocking_launches():
+    """Where launches wait for their end, kernels that wait for the CPU would never end."""
+    done = good("sanity", "-t", "kernel_sees_write", CUDA_LAUNCH_BLOCKING="1")
+    check("CUDA_LAUNCH_BLOCKING is ignored" in done.stderr, done.stderr)
+    check("CUDA_LAUNCH" not in good("sanity", "-t", "kernel_sees_write", CUDA_LAUNCH_BLOCKING="0").stderr, "not set")
+
+
 def environment_groups():
     text = good("env", COLUMNS="80").stdout
     areas = re.findall(r"^([a-z]+):$", text, re.M)
