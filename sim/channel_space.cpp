@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/file_limit.hpp"
 #include "sim/word_order.hpp"
 
 namespace pl::sim {
@@ -164,6 +165,7 @@ channel_memory_ref make_anonymous_memory(std::uint64_t size_bytes, unsigned boar
   const int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) return nullptr;
   void* view = MAP_FAILED;
+  const file_limit_as_error during_growth;
   if (ftruncate(fd, static_cast<off_t>(size_bytes)) == 0)
     view = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (view == MAP_FAILED) {

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/env.hpp"
+#include "base/file_limit.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "sim/address_space.hpp"
@@ -128,6 +129,7 @@ result_t load_image(const void* image, std::shared_ptr<module_image>& out) {
   loaded->fd = memfd_create("peerlane-sim-kernels", MFD_CLOEXEC);
   if (loaded->fd < 0) return code::operating_system;
   const std::size_t bytes = elf_bytes(image);
+  const file_limit_as_error during_write;
   for (std::size_t offset = 0; offset < bytes;) {
     const ssize_t written = write(loaded->fd, static_cast<const std::byte*>(image) + offset, bytes - offset);
     if (written <= 0) return code::operating_system;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 #include "sim/device.hpp"
 
@@ -78,6 +79,7 @@ struct shared_team {
 std::shared_ptr<multicast_team> multicast_team::create(const multicast_prop& prop) {
   const int fd = memfd_create(kName, MFD_CLOEXEC);
   void* table = MAP_FAILED;
+  const file_limit_as_error during_growth;
   if (fd >= 0 && ftruncate(fd, sizeof(shared_team)) == 0)
     table = mmap(nullptr, sizeof(shared_team), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (table == MAP_FAILED) {

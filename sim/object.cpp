@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "base/env.hpp"
+#include "base/file_limit.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "sim/board_file.h"
@@ -45,6 +46,7 @@ int open_memory(const std::string& board_file, const device& gpu, std::size_t by
                                     : open(board_file.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return -1;
   board_alloc wanted{bytes};
+  const file_limit_as_error during_growth;
   const int rc = board_file.empty() ? ftruncate(fd, static_cast<off_t>(bytes)) : ioctl(fd, BOARD_IOC_ALLOC, &wanted);
   if (rc == 0) return fd;
   close(fd);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/c_numbers.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -134,6 +135,7 @@ bool set_rate(std::string_view key, double value, rate_settings& out) {
 bool read_positive(std::string_view text, double& out) {
   const std::string whole(text);
   if (whole.empty() || whole.find_first_not_of("0123456789.") != std::string::npos) return false;
+  const c_numbers during_read;
   char* end = nullptr;
   out = std::strtod(whole.c_str(), &end);
   return *end == 0 && std::isfinite(out) && out > 0;

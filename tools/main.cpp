@@ -189,6 +189,9 @@ void allow_launches() {
   unsetenv("CUDA_LAUNCH_BLOCKING");
 }
 
+// The first process of a container gets no signal that it has no handler for: ^C and `docker stop` would do nothing.
+[[noreturn]] void end_by_signal(int number) { _exit(128 + number); }
+
 // Signals that are ignored or blocked stay so in the programs that a process starts. With SIGCHLD ignored nobody could wait
 // for helpers, and with SIGTERM blocked nobody could end them.
 void set_up_signals() {
@@ -196,6 +199,9 @@ void set_up_signals() {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (getpid() == 1)
+    for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT})
+      if (std::signal(number, end_by_signal) == SIG_IGN) std::signal(number, SIG_IGN);
   // A file that may not grow (ulimit -f) is an error with a reason (EFBIG), and ends neither this program nor a store.
   std::signal(SIGXFSZ, SIG_IGN);
 }

@@ -293,7 +293,7 @@ def find_rich():
         pass
     try:
         from peerlane.report.plotly_script import private_environment
-        bases = [private_environment()]
+        bases = [own] if (own := private_environment()) else []
     except ImportError:
         bases = []
     bases += [parent / ".venv" for parent in Path(__file__).resolve().parents[1:6]]

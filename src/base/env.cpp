@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/env.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/env_places.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 
@@ -350,9 +352,26 @@ std::string wanted(const env_variable& variable) {
   }
 }
 
+// Not those of launchers: they name sockets, whose other end has no more rights than before.
+constexpr std::array kPlaces = {"PEERLANE_NCCL_LIBRARY",
+                                "PEERLANE_UCX_LIBRARY",
+                                "PEERLANE_COLLECTIVES_TABLE",
+                                "PEERLANE_STORE",
+                                "PEERLANE_STATISTICS_FOLDER",
+                                "PEERLANE_LINK_RENDEZVOUS",
+                                "PEERLANE_LINK_SECRET_FILE",
+                                "PEERLANE_SIM_BOARD_FILE",
+                                "NOTIFY_SOCKET",
+                                "HOME",
+                                "XDG_CACHE_HOME"};
+
 }  // namespace
 
 std::span<const env_variable> env_registry() { return kVariables; }
+
+bool env_names_a_place(const char* name) noexcept {
+  return std::any_of(kPlaces.begin(), kPlaces.end(), [&](const char* one) { return std::strcmp(one, name) == 0; });
+}
 
 env_value env_read(const char* name) {
   // The simulated GPU is a library of its own in the same process: one of the two is enough to warn.
@@ -370,7 +389,7 @@ env_value env_read(const char* name) {
   if (variable == nullptr) return value;
   value.text = variable->default_value;
   if (variable->type != env_type::presence) parse(*variable, value.text, value.integer);
-  const char* given = std::getenv(name);
+  const char* given = env_names_a_place(name) ? secure_getenv(name) : std::getenv(name);
   if (given == nullptr) return value;
   std::int64_t parsed = 0;
   if (parse(*variable, given, parsed)) {

@@ -10,8 +10,10 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <climits>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -19,6 +21,7 @@
 #include <string>
 
 #include "base/env.hpp"
+#include "base/file_limit.hpp"
 #include "base/log.hpp"
 #include "base/status.hpp"
 #include "base/text.hpp"
@@ -157,15 +160,19 @@ struct live_file {
   }
 
   status make(const std::string& folder) {
+    // It is removed at the end, and the program may change its folder until then.
+    std::string home = folder;
+    if (char resolved[PATH_MAX]; realpath(folder.c_str(), resolved) != nullptr) home = resolved;
     int fd = -1;
     for (unsigned number = 0; fd < 0 && number < kMaxLibraries; ++number) {
-      path = format("%s/peerlane-statistics-%u-%d-%u", folder.c_str(), ::getuid(), ::getpid(), number);
+      path = format("%s/peerlane-statistics-%u-%d-%u", home.c_str(), ::getuid(), ::getpid(), number);
       fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
       if (fd < 0 && errno != EEXIST) break;
     }
     if (fd < 0) return failed("cannot be made");
     void* memory = MAP_FAILED;
     // The space is allocated now: on a full file system a later count would otherwise raise SIGBUS.
+    const file_limit_as_error during_growth;
     const int no_room = ::posix_fallocate(fd, 0, kFileBytes);
     if (no_room == 0) memory = ::mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     else errno = no_room;

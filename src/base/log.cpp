@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/c_numbers.hpp"
 #include "base/env.hpp"
 
 namespace pl {
@@ -63,6 +64,7 @@ void log_line(log_level level, const char* format, ...) noexcept {
   const int saved_errno = errno;
   char line[1024];
   int used = std::snprintf(line, sizeof line, "%s", prefix(level));
+  const c_numbers during_print;
   va_list args;
   va_start(args, format);
   const int body = std::vsnprintf(line + used, sizeof line - static_cast<std::size_t>(used) - 1, format, args);

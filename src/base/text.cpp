@@ -7,11 +7,18 @@
 #include <cstring>
 #include <limits>
 
+#include "base/c_numbers.hpp"
 #include "base/checked_math.hpp"
 
 namespace pl {
 
+c_numbers::c_numbers() noexcept {
+  static const locale_t c_locale = newlocale(LC_ALL_MASK, "C", nullptr);  // one that the C library has: nothing is allocated
+  before_ = uselocale(c_locale);
+}
+
 std::string format(const char* pattern, ...) {
+  const c_numbers during_print;
   va_list args;
   va_start(args, pattern);
   va_list again;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 
 namespace pl {
@@ -17,6 +18,7 @@ failure failed(int code) { return {code, errno_text(code)}; }
 
 // Closes the descriptor.
 status write_all(int fd, std::string_view text) {
+  const file_limit_as_error during_write;
   int code = 0;
   while (!text.empty() && code == 0) {
     const ssize_t wrote = write(fd, text.data(), text.size());

@@ -14,6 +14,7 @@
 #include "base/fnv1a.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "copy/worker_pool.hpp"
 
 namespace pl::copy {
@@ -68,9 +69,9 @@ std::string machine_key(const cu::driver_table& cuda, int device_ordinal) {
 
 std::string calibration_path(const std::string& key) {
   std::string base = env_read("XDG_CACHE_HOME").text;
-  if (base.empty()) {
+  if (!base.starts_with('/')) {
     const std::string home = env_read("HOME").text;
-    if (home.empty()) return {};
+    if (!home.starts_with('/')) return {};
     base = home + "/.cache";
   }
   return format("%s/peerlane/calibration-%016llx.txt", base.c_str(), static_cast<unsigned long long>(fnv1a(key)));
@@ -78,41 +79,37 @@ std::string calibration_path(const std::string& key) {
 
 namespace {
 
-std::string temporary_of(const std::string& path) { return format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid())); }
+constexpr unsigned kFileMode = 0644, kFolderMode = 0700;  // also where the umask lets everybody write
 
-failure cannot_write(const std::string& path, const std::string& temporary) {
-  const int code = errno != 0 ? errno : EIO;
-  unlink(temporary.c_str());
+failure cannot_write(const std::string& path, int code) {
   return failure{code, format("cannot write the calibration to %s: %s; set XDG_CACHE_HOME to a folder that can be written",
                               path.c_str(), std::strerror(code))};
 }
 
-// Writes the text beside `path`, where it stands until it is renamed.
-status write_temporary(const std::string& text, const std::string& path, const std::string& temporary) {
-  if (path.empty()) return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration"};
-  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
-    mkdir(path.substr(0, slash).c_str(), 0777);  // what is there already is fine, what fails shows below
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  return file ? status{} : cannot_write(path, temporary);
+// The cache's folder and ours in it. What is there already is fine, what fails shows when the file is written. Nothing
+// above: a home that is not there (/nonexistent of services) is not made.
+void make_folders(const std::string& path) {
+  const auto ours = path.rfind('/');
+  const auto cache = ours == 0 ? ours : path.rfind('/', ours - 1);
+  for (const auto end : {cache, ours}) mkdir(path.substr(0, end).c_str(), kFolderMode);
 }
 
 }  // namespace
 
 status write_calibration(const std::string& text, const std::string& path) {
-  const std::string temporary = temporary_of(path);
-  if (auto written = write_temporary(text, path, temporary); !written) return written;
-  errno = 0;
-  return std::rename(temporary.c_str(), path.c_str()) == 0 ? status{} : cannot_write(path, temporary);
+  if (path.empty())
+    return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME names a folder: there is no place for a calibration"};
+  make_folders(path);
+  if (const status written = write_whole_file(path, text, kFileMode); !written) return cannot_write(path, written.code());
+  return {};
 }
 
 status check_calibration_path(const std::string& path) {
-  const std::string temporary = temporary_of(path);
-  auto written = write_temporary("", path, temporary);
-  if (written) unlink(temporary.c_str());
-  return written;
+  const std::string trial = format("%s.%d.trial", path.c_str(), static_cast<int>(getpid()));
+  if (path.empty()) return write_calibration("", path);
+  if (const status written = write_calibration("", trial); !written) return cannot_write(path, written.code());
+  unlink(trial.c_str());
+  return {};
 }
 
 status save_costs(const cost_table& table, const std::string& key, const std::string& path) {

@@ -24,7 +24,8 @@ result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& 
 
 // The machine that a calibration is valid for: GPU, driver, CPU and PCIe link of a device, one line. Empty without a GPU.
 std::string machine_key(const cu::driver_table& cuda, int device_ordinal);
-// $XDG_CACHE_HOME/peerlane/calibration-<hash of the key>.txt, or under ~/.cache. Empty if there is neither variable.
+// $XDG_CACHE_HOME/peerlane/calibration-<hash of the key>.txt, or under ~/.cache. Empty if neither variable names a folder
+// from the root on: one that depends on where a program is started would keep the file from the next one.
 std::string calibration_path(const std::string& key);
 // The CPU as /proc/cpuinfo names it, or "unknown".
 std::string cpu_model();

@@ -2,6 +2,7 @@
 #include "cuda/gpu_probe.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -56,7 +57,8 @@ enum probe_code : int { kAnswers = 0, kNoLibrary = 1, kNotADriver = 2, kInitFail
 
 real_gpu_probe probe_real_gpu() {
   int ends[2];
-  if (pipe(ends) != 0) return {false, false, false, format("pipe failed: %s", errno_text(errno).c_str())};
+  // Another thread may start a program meanwhile, which would keep the end of writing open.
+  if (pipe2(ends, O_CLOEXEC) != 0) return {false, false, false, format("pipe failed: %s", errno_text(errno).c_str())};
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);

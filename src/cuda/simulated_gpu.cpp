@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "base/env.hpp"
 #include "base/load_library.hpp"
+#include "base/own_program.hpp"
 #include "base/text.hpp"
 
 namespace pl::cu {
@@ -28,23 +30,23 @@ std::string real_path(const std::string& path) {
   return realpath(path.c_str(), resolved) != nullptr ? resolved : "";
 }
 
-// The file that this code was loaded from; a program's own code has no name in the linker's list.
-std::string own_file() {
+// The file that this code was loaded from; empty: the program's own, which has no name in the linker's list.
+std::string library_of_this_code() {
   Dl_info ignored{};
   void* entry = nullptr;
   static const char mark = 0;
   if (dladdr1(&mark, &ignored, &entry, RTLD_DL_LINKMAP) == 0 || entry == nullptr) return "";
   const char* const name = static_cast<const link_map*>(entry)->l_name;
-  return name != nullptr && name[0] != '\0' ? name : "/proc/self/exe";
+  return name != nullptr ? name : "";
 }
 
 }  // namespace
 
 std::vector<std::string> simulated_gpu_places() {
-  const std::string loaded = own_file();
+  const std::string loaded = library_of_this_code();
   std::vector<std::string> folders;
   // Follows links first: the parts lie around the file that a link leads to. Then the link's own folder.
-  for (const std::string& file : {real_path(loaded), loaded == "/proc/self/exe" ? std::string() : loaded})
+  for (const std::string& file : {loaded.empty() ? own_program_file() : real_path(loaded), loaded})
     if (!file.empty()) folders.push_back(folder_of(file));
   folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   std::vector<std::string> places;
@@ -62,6 +64,11 @@ std::string simulated_gpu_folder() {
 }
 
 result<void*> load_simulated_gpu() {
+  // It lies beside this code, and a link to a setuid program may lie beside anything.
+  if (getauxval(AT_SECURE) != 0)
+    return failure{EPERM,
+                   "the simulated GPU is not loaded into a program that has more rights than who started it (setuid, file "
+                   "capabilities): start it with those rights"};
   const auto places = simulated_gpu_places();
   for (const std::string& place : places) {
     if (access(place.c_str(), R_OK) != 0) continue;

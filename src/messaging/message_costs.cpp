@@ -5,6 +5,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/c_numbers.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "copy/calibration.hpp"
@@ -41,6 +42,7 @@ result<handshake_costs> handshake_costs::parse(const std::string& text, const st
   if (!std::getline(lines, line) || line != kTitle) return failure{EINVAL, "it has another title or version"};
   if (!std::getline(lines, line) || line != "machine " + key) return failure{EINVAL, "it is of another machine"};
   handshake_costs out;
+  const c_numbers during_read;
   while (std::getline(lines, line)) {
     message_costs costs;
     char name[8] = "";

@@ -3,14 +3,21 @@
 
 #include <poll.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <functional>
 #include <string>
 
+#include "os/device_io.hpp"
+
 namespace pl::messaging {
+namespace {
+
+constexpr long kLookNs = 50'000'000;  // whoever sleeps looks so often after processes that have no pidfd
+
+}  // namespace
 
 node_identity node_identity::current() {
   node_identity out;
@@ -23,24 +30,45 @@ node_identity node_identity::current() {
 }
 
 int death_watch::add(int rank, pid_t pid) {
-  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  // Before Linux 5.3 there are no pidfds, only UCX's error callback.
-  if (fd >= 0) watched_.push_back({rank, unique_fd(real_device_io(), fd)});
-  return fd;
+  const auto& added = watched_.emplace_back(entry{rank, process_end(pid)});
+  return added.end.descriptor() >= 0 ? added.end.descriptor() : clock();
+}
+
+// Where a container refuses pidfds nothing becomes readable at the end of a process: a waiter must look now and then.
+int death_watch::clock() {
+  if (clock_) return clock_.get();
+  clock_ = unique_fd(real_device_io(), timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  const itimerspec often{{0, kLookNs}, {0, kLookNs}};
+  if (clock_) timerfd_settime(clock_.get(), 0, &often, nullptr);
+  return clock_.get();
 }
 
 void death_watch::remove(int rank) {
   std::erase_if(watched_, [&](const entry& each) { return each.rank == rank; });
+  const auto needs_clock = [](const entry& each) { return each.end.descriptor() < 0; };
+  if (std::none_of(watched_.begin(), watched_.end(), needs_clock)) clock_.reset();
+}
+
+void death_watch::add_descriptors(std::vector<int>& out) const {
+  for (const auto& each : watched_)
+    if (each.end.descriptor() >= 0) out.push_back(each.end.descriptor());
+  if (clock_) out.push_back(clock_.get());
 }
 
 std::vector<int> death_watch::collect() {
   std::vector<int> ended;
   if (watched_.empty()) return ended;
+  std::uint64_t ticks = 0;
+  if (clock_) [[maybe_unused]]
+    const auto got = read(clock_.get(), &ticks, sizeof ticks);
   std::vector<pollfd> asked;
-  for (const auto& each : watched_) asked.push_back({each.fd.get(), POLLIN, 0});
-  if (poll(asked.data(), asked.size(), 0) <= 0) return ended;
-  for (std::size_t i = 0; i < asked.size(); ++i)
-    if (asked[i].revents != 0) ended.push_back(watched_[i].rank);
+  for (const auto& each : watched_) {
+    asked.push_back({each.end.descriptor(), POLLIN, 0});  // poll() passes over -1
+    if (each.end.descriptor() < 0 && each.end.has_ended()) ended.push_back(each.rank);
+  }
+  if (poll(asked.data(), asked.size(), 0) > 0)
+    for (std::size_t i = 0; i < asked.size(); ++i)
+      if (asked[i].revents != 0) ended.push_back(watched_[i].rank);
   for (const int rank : ended) remove(rank);
   return ended;
 }

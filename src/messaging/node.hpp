@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which processes share this node, and which of them have ended.
 //
-// Owns: a pidfd for each watched process. Threads: the messenger's lock guards a death_watch.
-// Errors: none; before Linux 5.3 nothing is watched, and only UCX reports a death.
+// Owns: a pidfd for each watched process, or a clock that makes waiters look where the kernel gives none. Threads: the
+// messenger's lock guards a death_watch.
+// Errors: none.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "os/device_io.hpp"
+#include "os/process_end.hpp"
 #include "os/unique_fd.hpp"
 
 namespace pl::messaging {
@@ -27,26 +28,25 @@ struct node_identity {
   }
 };
 
-// Watches processes of this node through pidfds. A pidfd reports the end of its process before the parent has reaped it, and
-// never refers to a later process with the same number.
+// Watches processes of this node (os/process_end.hpp).
 class death_watch {
  public:
-  // The process must be alive (it still takes part in opening). A descriptor that is readable at its end; -1: there is none.
+  // A descriptor that is readable at its end, or whenever somebody should look; -1: there is none.
   int add(int rank, pid_t pid);
   void remove(int rank);
-  // Ranks that have ended since the last call: one system call for all.
+  // Ranks that have ended since the last call: one system call for all that have a pidfd.
   std::vector<int> collect();
-  // Readable once their process has ended.
-  void add_descriptors(std::vector<int>& out) const {
-    for (const auto& each : watched_) out.push_back(each.fd.get());
-  }
+  // Readable once their process has ended, or whenever somebody should look.
+  void add_descriptors(std::vector<int>& out) const;
 
  private:
   struct entry {
     int rank;
-    unique_fd fd;
+    process_end end;
   };
+  int clock();
   std::vector<entry> watched_;
+  unique_fd clock_;  // of processes without a pidfd
 };
 
 }  // namespace pl::messaging

@@ -5,19 +5,27 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
+
+#include "base/fnv1a.hpp"
 
 namespace pl {
 
 struct abstract_address {
-  // What is longer than sun_path holds is cut off.
+  // A name that is longer than sun_path holds ends with a number that stands for all of it: keys of jobs may be long, and
+  // differ at their ends.
   explicit abstract_address(std::string_view text) noexcept {
+    constexpr std::size_t kRoom = sizeof place.sun_path - 1, kDigits = 16;
     place.sun_family = AF_UNIX;
-    const std::size_t bytes = std::min(text.size(), sizeof place.sun_path - 1);
+    const bool fits = text.size() <= kRoom;
+    std::size_t bytes = fits ? text.size() : kRoom - kDigits;
     std::memcpy(place.sun_path + 1, text.data(), bytes);  // behind a zero byte
+    std::uint64_t whole = fits ? 0 : fnv1a(text);
+    for (; bytes < text.size() && bytes < kRoom; ++bytes, whole >>= 4)
+      place.sun_path[1 + bytes] = "0123456789abcdef"[whole & 15];
     size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
   }
   const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&place); }

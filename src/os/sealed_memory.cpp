@@ -8,6 +8,7 @@
 
 #include <cerrno>
 
+#include "base/file_limit.hpp"
 #include "base/text.hpp"
 
 namespace pl {
@@ -17,7 +18,8 @@ constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 failure not_shared(const std::string& step) {
   const int code = errno;
-  return failure{code, format("memory shared between two processes: %s failed: %s", step.c_str(), errno_text(code).c_str())};
+  return failure{code, format("memory shared between two processes: %s failed: %s%s", step.c_str(), errno_text(code).c_str(),
+                              code == EFBIG ? "; raise the limit on the length of files (ulimit -f)" : "")};
 }
 
 }  // namespace
@@ -27,6 +29,7 @@ result<sealed_memory> sealed_memory::make(const char* label, std::size_t bytes) 
   out.fd = unique_fd(real_device_io(), memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!out.fd) return not_shared("memfd_create");
   struct stat info {};
+  const file_limit_as_error during_growth;
   if (ftruncate(out.fd.get(), static_cast<off_t>(bytes)) != 0 || fstat(out.fd.get(), &info) != 0)
     return not_shared("sizing it");
   if (fcntl(out.fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return not_shared("sealing its size");

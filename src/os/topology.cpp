@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "base/text.hpp"
+#include "os/cpu_list.hpp"
 
 namespace pl {
 namespace {
@@ -76,6 +77,11 @@ topology::~topology() = default;
 
 result<topology> topology::load(std::string sysfs_root) {
   keep_plugins_out();
+  // hwloc asks without end where the answer is an error (seen with version 2.9 under a container's filter).
+  if (cpus_of_this_thread().empty())
+    return failure{EPERM,
+                   "the kernel does not tell on which CPUs this process may run (sched_getaffinity): allow it in the "
+                   "container's filter, or use --cpu none"};
   auto fresh = std::make_unique<state>();
   fresh->sysfs_root = std::move(sysfs_root);
   if (hwloc_topology_init(&fresh->handle) != 0) {

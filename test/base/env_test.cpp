@@ -2,11 +2,15 @@
 #include "base/env.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <set>
+
+#include "base/env_places.hpp"
 
 namespace pl {
 namespace {
@@ -100,6 +104,39 @@ TEST(Env, OtherNamesAreNotOurs) {
   EXPECT_EQ(nearest_of("PEERLANE"), "not ours");
   EXPECT_EQ(nearest_of("PEERLINE_ADDRESS"), "not ours");
   EXPECT_EQ(nearest_of("GCOPY_LOG"), "not ours");
+}
+
+// Part of the test below: a program that has more rights than who started it.
+TEST(Env, DISABLED_OfAProgramWithMoreRights) {
+  EXPECT_EQ(getauxval(AT_SECURE), 1u);
+  EXPECT_EQ(env_read("PEERLANE_UCX_LIBRARY").text, "");
+  EXPECT_FALSE(env_read("PEERLANE_STATISTICS_FOLDER").is_set);
+  EXPECT_EQ(env_read("XDG_CACHE_HOME").text, "");
+  EXPECT_EQ(env_read("PEERLANE_COPY_THREADS").integer, 3);
+}
+
+TEST(Env, WhatNamesAPlaceIsNotReadWithMoreRightsThanTheCallers) {
+  constexpr uid_t kNobody = 65534;
+  if (geteuid() != 0) GTEST_SKIP() << "only root can start a program with another user's real id";
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const char* name : {"PEERLANE_UCX_LIBRARY", "PEERLANE_STATISTICS_FOLDER", "XDG_CACHE_HOME"})
+      setenv(name, "/tmp", 1);
+    setenv("PEERLANE_COPY_THREADS", "3", 1);
+    if (setresuid(kNobody, 0, 0) != 0) _exit(126);
+    execl(self.c_str(), self.c_str(), "--gtest_filter=Env.DISABLED_OfAProgramWithMoreRights",
+          "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
+    _exit(127);
+  }
+  int state = -1;
+  waitpid(child, &state, 0);
+  EXPECT_EQ(state, 0);
+  for (const auto& one : env_registry()) {
+    const std::string_view name = one.name;
+    const bool is_named_so = name.ends_with("_LIBRARY") || name.ends_with("_FILE") || name.ends_with("_FOLDER");
+    EXPECT_TRUE(!is_named_so || env_names_a_place(one.name)) << name;
+  }
 }
 
 std::string warning_of(const char* name, const char* checked) {

@@ -181,6 +181,19 @@ TEST(LiveCounter, AChildCountsForItself) {
       0);
 }
 
+TEST(LiveCounter, TheFileGoesAlsoWhenTheProgramHasChangedItsFolder) {
+  folder directory;
+  EXPECT_EQ(in_a_child([&] {
+              if (::chdir(directory.path.parent_path().c_str()) != 0) return 1;
+              ask_for_it(directory);
+              ::setenv("PEERLANE_STATISTICS_FOLDER", directory.path.filename().c_str(), 1);
+              if (!pl::publish_live_counters() || directory.files().size() != 1) return 2;
+              return ::chdir("/") == 0 ? 0 : 3;
+            }),
+            0);
+  EXPECT_TRUE(directory.files().empty());
+}
+
 TEST(LiveCounter, AFolderThatIsNotThereIsAnError) {
   EXPECT_EQ(in_a_child([] {
               ::setenv("PEERLANE_STATISTICS", "1", 1);

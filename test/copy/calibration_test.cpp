@@ -176,5 +176,36 @@ TEST_F(Calibration, SaysWhereItCannotWrite) {
   setenv("HOME", home.c_str(), 1);
 }
 
+TEST_F(Calibration, AFolderThatIsNotFromTheRootOnIsNone) {
+  const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
+  setenv("HOME", folder_.c_str(), 1);
+  setenv("XDG_CACHE_HOME", "cache", 1);  // as its specification says
+  EXPECT_EQ(calibration_path(key_).find(folder_ + "/.cache/peerlane/"), 0u);
+  setenv("HOME", "home", 1);
+  EXPECT_EQ(calibration_path(key_), "");
+  setenv("HOME", home.c_str(), 1);
+}
+
+TEST_F(Calibration, OthersMayNotWriteItWhateverTheUmaskIs) {
+  const auto mode_of = [](const std::string& path) {
+    struct stat about {};
+    return stat(path.c_str(), &about) == 0 ? about.st_mode & 0777u : 0u;
+  };
+  const mode_t before = umask(0);
+  const std::string path = folder_ + "/cache/peerlane/c.txt";
+  EXPECT_TRUE(save_costs(small_table(), key_, path));
+  umask(before);
+  EXPECT_EQ(mode_of(path), 0644u);
+  EXPECT_EQ(mode_of(folder_ + "/cache/peerlane"), 0700u);
+  EXPECT_EQ(mode_of(folder_ + "/cache"), 0700u);
+}
+
+// A service's home is often /nonexistent, which must stay so.
+TEST_F(Calibration, AHomeThatIsNotThereIsNotMade) {
+  EXPECT_EQ(save_costs(small_table(), key_, folder_ + "/nonexistent/.cache/peerlane/c.txt").code(), ENOENT);
+  EXPECT_EQ(check_calibration_path(folder_ + "/nonexistent/.cache/peerlane/c.txt").code(), ENOENT);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/nonexistent"));
+}
+
 }  // namespace
 }  // namespace pl::copy

@@ -4,6 +4,7 @@
 #include <sys/time.h>
 
 #include "test/messaging/job.hpp"
+#include "test/messaging/refused_call.hpp"
 #include "test/messaging/two_hosts.hpp"
 
 namespace pl::messaging {
@@ -142,6 +143,28 @@ int talk_until_error(const rank_context& ctx, bool from_device, bool to_device, 
     if (lost > 0) return 0;
   }
   return __LINE__;
+}
+
+// A container's filter: the end is seen by the process number, also by who sleeps.
+TEST(death_without_pidfds, ends_what_waits) {
+  for (const bool has_progress_thread : {false, true}) {
+    auto options = test_options();
+    options.progress_thread = has_progress_thread;
+    EXPECT_EQ(run_job(
+                  2, gpus::none, options,
+                  [&](const rank_context& ctx) {
+                    piece target(false, 64);
+                    CHECK_OK(ctx.messenger->barrier(kPatience));
+                    CHECK_OK(ctx.group->barrier());
+                    if (ctx.rank == 1) return raise(SIGKILL);
+                    auto named = ctx.messenger->irecv(1, target.all(), 1);
+                    CHECK(is_lost(named));
+                    return 0;
+                  },
+                  1, [](int) { return refuse_call(SYS_pidfd_open, EPERM); }),
+              0)
+        << has_progress_thread;
+  }
 }
 
 TEST_P(death, at_any_moment) {

@@ -7,6 +7,7 @@
 #include "messaging/message_costs.hpp"
 #include "messaging/thresholds.hpp"
 #include "test/messaging/job.hpp"
+#include "test/support/comma_locale.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -71,6 +72,17 @@ TEST(handshake, text_and_back) {
       EINVAL);
   EXPECT_EQ(handshake_costs::parse(text + "nearly\n", kKey).code(), EINVAL);
   EXPECT_EQ(handshake_costs::parse("", kKey).code(), EINVAL);
+}
+
+TEST(handshake, text_and_back_in_a_locale_with_a_comma) {
+  const auto costs = costs_of(0.125, 1234.5, 0.0625);
+  const auto text = costs.text(kKey);
+  const test::comma_locale chosen;
+  if (!chosen.is_set()) GTEST_SKIP() << "localedef makes no locale here (package libc-bin)";
+  EXPECT_EQ(costs.text(kKey), text);
+  const auto back = handshake_costs::parse(text, kKey);
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->near->handshake_ns, 1234.5);
 }
 
 class calibrated : public testing::Test {

@@ -140,8 +140,10 @@ TEST(process, closing_leaves_no_descriptor_and_no_mapping) {
 TEST(process, bootstrap_by_files) {
   const auto folder = std::filesystem::temp_directory_path() / ("peerlane-link." + std::to_string(getpid()));
   const auto body = [&](int rank) {
-    auto group = file_bootstrap(folder, rank, 2);
+    CHECK(chdir(folder.parent_path().c_str()) == 0);
+    auto group = file_bootstrap(folder.filename(), rank, 2);
     CHECK_OK(group);
+    CHECK(chdir("/") == 0);  // as a program that becomes a daemon
     auto opened = messenger::open(nullptr, **group);
     CHECK_OK(opened);
     return talk({rank, opened->get(), group->get()}, 64);

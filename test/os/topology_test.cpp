@@ -2,11 +2,14 @@
 #include "os/topology.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "test/messaging/refused_call.hpp"
 
 namespace pl {
 namespace {
@@ -35,6 +38,20 @@ class fake_sysfs {
  private:
   fs::path root_;
 };
+
+// hwloc would ask for ever.
+TEST(topology_under_a_filter, is_an_error_where_affinity_is_not_told) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    if (!messaging::refuse_call(SYS_sched_getaffinity, EPERM)) _exit(2);
+    const auto found = topology::load();
+    _exit(found.code() == EPERM && found.error().message.find("--cpu none") != std::string::npos ? 0 : 1);
+  }
+  int state = -1;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(state, 0);
+}
 
 TEST(cpu_list, formats_runs_and_singles) {
   EXPECT_EQ(format_cpu_list(cpu_numbers{}), "none");

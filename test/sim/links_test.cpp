@@ -12,6 +12,7 @@
 #include "cuda/driver_abi.hpp"
 #include "cuda/nvml_abi.hpp"
 #include "sim/settings.hpp"
+#include "test/support/comma_locale.hpp"
 
 extern "C" {
 int cuInit(unsigned);
@@ -220,6 +221,7 @@ TEST(Settings, WhatIsNotUnderstoodIsRefused) {
     EXPECT_FALSE(parse_rates(text)) << text;
   EXPECT_DOUBLE_EQ(parse_rates("h2d=2.5,far=0.5")->h2d, 2.5);
   EXPECT_FALSE(parse_rates("far=0.5")->any());
+  if (const test::comma_locale chosen; chosen.is_set()) { EXPECT_DOUBLE_EQ(parse_rates("h2d=2.5")->h2d, 2.5); }
   const auto noisy = parse_rates("h2d=2,noise=0.02,seed=7;1:factor=0.5");
   ASSERT_TRUE(noisy);
   EXPECT_DOUBLE_EQ(noisy->noise, 0.02);

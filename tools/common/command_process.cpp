@@ -14,11 +14,17 @@
 #include <fstream>
 
 #include "base/clock.hpp"
+#include "base/own_program.hpp"
 #include "base/text.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::tools {
 namespace {
+
+const std::string& own_path() {  // found before a fork
+  static const std::string path = own_program();
+  return path;
+}
 
 void sleep_ms(long milliseconds) {
   const timespec pause{milliseconds / 1000, milliseconds % 1000 * 1'000'000};
@@ -37,7 +43,7 @@ void sleep_ms(long milliseconds) {
     dup2(output, STDERR_FILENO);
   }
   for (const auto& [name, value] : wanted.environment) setenv(name.c_str(), value.c_str(), 1);
-  execv("/proc/self/exe", arguments.data());
+  execv(own_path().c_str(), arguments.data());
   _exit(127);
 }
 
@@ -54,6 +60,7 @@ command_process::command_process(const settings& wanted) {
     output = open(wanted.output_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (output < 0) throw tool_failure(format("%s: %s", wanted.output_path.c_str(), errno_text(errno).c_str()));
   }
+  own_path();
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) become(wanted, arguments, parent, output);

@@ -4,12 +4,12 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 
 #include "base/env.hpp"
+#include "base/own_program.hpp"
 #include "base/text.hpp"
 
 namespace pl::tools {
@@ -26,10 +26,7 @@ void remember(gpu_kind kind) {
 }  // namespace
 
 std::string program_folder() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0) return ".";
-  std::string out(path, static_cast<std::size_t>(length));
+  const std::string out = own_program_file();
   const auto slash = out.rfind('/');
   return slash == std::string::npos ? "." : out.substr(0, slash);
 }

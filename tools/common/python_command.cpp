@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/own_program.hpp"
 #include "base/text.hpp"
 #include "tools/common/command_facts.hpp"
 #include "tools/common/tool.hpp"
@@ -57,7 +58,7 @@ int tell_facts(const invocation& call, std::span<const option_facts> options) {
 
 std::string folder_of_modules(const char* module) {
   std::error_code ignored;
-  const auto folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / "python";
+  const auto folder = std::filesystem::path(own_program_file()).parent_path() / "python";
   std::string relative = module;
   for (char& c : relative)
     if (c == '.') c = '/';

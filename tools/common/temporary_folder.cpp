@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,15 @@ std::string temporary_parent() {
     throw tool_failure("there is no folder for temporary files (" + problem.message() +
                        "): let TMPDIR name one, or unset it for /tmp");
   return found.string();
+}
+
+void check_socket_path(const std::string& path) {
+  constexpr std::size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() > kMaxPath)
+    throw tool_failure(
+        format("%s is longer than the %zu bytes of a socket's path: name a folder with a shorter one (TMPDIR "
+               "or the option, --data or --folder)",
+               path.c_str(), kMaxPath));
 }
 
 namespace {

@@ -11,6 +11,9 @@ namespace pl::tools {
 // TMPDIR, or /tmp. Throws tool_failure if it is no folder.
 std::string temporary_parent();
 
+// Throws tool_failure if the path of a socket is longer than the kernel takes.
+void check_socket_path(const std::string& path);
+
 // Deleted with its contents at the end of the object, unless it is kept, and at the end of a process that ^C or kill -9
 // ends.
 class temporary_folder {

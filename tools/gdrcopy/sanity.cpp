@@ -20,6 +20,7 @@
 #include "base/clock.hpp"
 #include "base/env.hpp"
 #include "base/log.hpp"
+#include "base/own_program.hpp"
 #include "measure/progress.hpp"
 #include "tools/common/gpu.hpp"
 #include "tools/common/gpu_choice.hpp"
@@ -108,7 +109,7 @@ void narrow_to_one_gpu(int& gpu) {
                                         "-d",       gpu_text.c_str(), "--report-fd", fd_text.c_str()};
   if (context.verbose) arguments.push_back("-v");
   arguments.push_back(nullptr);
-  execv("/proc/self/exe", const_cast<char* const*>(arguments.data()));
+  execv(own_program().c_str(), const_cast<char* const*>(arguments.data()));
   _exit(127);
 }
 

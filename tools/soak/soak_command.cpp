@@ -287,6 +287,7 @@ int run_soak(const invocation& call) {
   run.gpu = options.common.gpu;
   run.folder = folder.path();
   run.disk = run.folder + "/disk";
+  check_socket_path(run.disk + "/damaged/store.sock");
   fs::create_directory(run.disk);
   run.why_no_small_disk = mount_small_disk(run.disk);
   run.has_small_disk = run.why_no_small_disk.empty();

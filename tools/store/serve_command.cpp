@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store serve.
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -123,11 +125,13 @@ int serve(const tools::invocation& call) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto server = tools::must(store_server::server::open(config));
   server->stop_on_signals();
-  std::printf("store %s: socket %s, TCP %s\n", config.data.c_str(),
-              server->socket_path().empty() ? "none" : server->socket_path().c_str(),
-              server->tcp_endpoint().empty() ? "none" : server->tcp_endpoint().c_str());
-  if (!server->metrics_endpoint().empty()) std::printf("metrics http://%s/metrics\n", server->metrics_endpoint().c_str());
-  std::fflush(stdout);
+  std::string addresses = format("store %s: socket %s, TCP %s\n", config.data.c_str(),
+                                 server->socket_path().empty() ? "none" : server->socket_path().c_str(),
+                                 server->tcp_endpoint().empty() ? "none" : server->tcp_endpoint().c_str());
+  if (!server->metrics_endpoint().empty())
+    addresses += format("metrics http://%s/metrics\n", server->metrics_endpoint().c_str());
+  // Its own write: whoever closed standard output does not read the addresses, which is no failure of the store at its end.
+  [[maybe_unused]] const auto written = write(STDOUT_FILENO, addresses.data(), addresses.size());
   // A manager that does not listen gets no word, and the store serves anyway.
   if (const status notified = notify_service_manager("READY=1\nSTATUS=Serving " + config.data); !notified)
     std::fprintf(stderr, "%s\n", notified.error().message.c_str());

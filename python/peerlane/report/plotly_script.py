@@ -15,8 +15,13 @@ class Missing(Exception):
 
 
 def private_environment():
-    """The folder of the virtual environment that `peerlane report --setup` makes."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    """The folder of the virtual environment that `peerlane report --setup` makes; None where the user has no home."""
+    data = os.environ.get("XDG_DATA_HOME", "")
+    if not data.startswith("/"):  # as its specification says
+        try:
+            data = Path.home() / ".local/share"
+        except RuntimeError:  # HOME is not set, and the user is in no list (a container's)
+            return None
     return Path(data) / "peerlane" / "venv"
 
 
@@ -25,7 +30,8 @@ def environments():
     spec = importlib.util.find_spec("plotly")
     if spec is not None and spec.origin:
         yield Path(spec.origin).parent
-    for base in [private_environment()] + [parent / ".venv" for parent in Path(__file__).resolve().parents[1:6]]:
+    own = private_environment()
+    for base in ([own] if own else []) + [parent / ".venv" for parent in Path(__file__).resolve().parents[1:6]]:
         yield from sorted(base.glob("lib/python3*/site-packages/plotly"))
 
 
@@ -36,12 +42,14 @@ def read():
         if path.is_file():
             return path.read_text(encoding="utf-8")
     raise Missing("the page needs plotly.js, which is not here; `peerlane report --setup` fetches it from PyPI into "
-                  f"{private_environment()} (or: python3 -m pip install plotly). --markdown does without.")
+                  f"{private_environment() or 'a folder of the home that HOME names'} (or: python3 -m pip install plotly). --markdown does without.")
 
 
 def set_up():
-    """Makes the private environment and installs plotly there. Raises subprocess.CalledProcessError."""
+    """Makes the private environment and installs plotly there. Raises OSError, subprocess.CalledProcessError."""
     folder = private_environment()
+    if folder is None:
+        raise OSError("there is no home to make it in: set HOME or XDG_DATA_HOME")
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     subprocess.run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", PACKAGE],

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,8 +53,7 @@ failure foreign_header(const char* reason) {
 
 bool sender::has_ended() const noexcept {
   if (is_hung_up(socket.get())) return true;
-  pollfd one{process.get(), POLLIN, 0};  // a forked child may keep the socket open
-  return process && poll(&one, 1, 0) > 0 && (one.revents & POLLIN) != 0;
+  return process.has_ended();  // a forked child may keep the socket open
 }
 
 std::string pipeline_peers::socket_name(const std::string& job_key, int ranks, int rank) {
@@ -265,7 +263,7 @@ void pipeline_peers::accept_one(unique_fd socket) {
   if (!memory) return;
   auto made = std::make_shared<sender>();
   made->socket = std::move(socket);
-  if (*process > 0) made->process = unique_fd(real_device_io(), static_cast<int>(syscall(SYS_pidfd_open, *process, 0)));
+  if (*process > 0) made->process = process_end(*process);
   made->nonce = hello.nonce;
   made->rank = hello.rank;
   made->pid = static_cast<std::int32_t>(*process);

@@ -17,6 +17,7 @@
 
 #include "compat/mpi/pipeline_format.hpp"
 #include "compat/mpi/shared_segment.hpp"
+#include "os/process_end.hpp"
 #include "os/sealed_memory.hpp"
 
 namespace pl::mpi {
@@ -52,7 +53,8 @@ struct receiver {
 
 // One sender of messages for this process.
 struct sender {
-  unique_fd socket, process;  // process: readable when it has ended; may be empty
+  unique_fd socket;
+  process_end process;  // watches nobody where it has no number here
   pipeline_nonce nonce{};
   std::int32_t rank = -1, pid = 0;  // pid: 0 if it has none here
   shared_segment slots_memory;

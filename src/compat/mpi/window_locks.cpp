@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compat/mpi/window_locks.hpp"
 
-#include <poll.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -75,13 +73,8 @@ bool window_locks::has_ended(int rank) noexcept {
   if (other.names == 0 || other.names != processes_[rank_].names) return false;  // nobody tells
   const std::lock_guard held(mutex_);
   auto& watch = watches_[static_cast<std::size_t>(rank)];
-  if (!watch) {
-    const int fd = static_cast<int>(syscall(SYS_pidfd_open, other.pid, 0));
-    if (fd < 0) return errno == ESRCH;
-    watch = unique_fd(real_device_io(), fd);
-  }
-  pollfd one{watch.get(), POLLIN, 0};
-  return poll(&one, 1, 0) > 0 && (one.revents & POLLIN) != 0;
+  if (!watch) watch = process_end(other.pid);
+  return watch.has_ended();
 }
 
 bool window_locks::try_lock(int target, bool is_exclusive) noexcept {

@@ -16,7 +16,7 @@
 #include <mutex>
 #include <vector>
 
-#include "os/unique_fd.hpp"
+#include "os/process_end.hpp"
 
 namespace pl::mpi {
 
@@ -65,7 +65,7 @@ class window_locks {
   holding* holders_;  // of each target by each rank
   int ranks_, rank_;
   std::mutex mutex_;
-  std::vector<unique_fd> watches_;  // by rank; opened for whom we wait for
+  std::vector<process_end> watches_;  // by rank; opened for whom we wait for
 };
 
 }  // namespace pl::mpi

@@ -335,7 +335,10 @@ result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return failure{EIO, format("bootstrap: cannot make the folder %s: %s", folder.c_str(), code.message().c_str())};
-  auto made = std::make_unique<folder_exchange>(folder, rank, size, limit);
+  // The program may change its folder before the last exchange.
+  auto place = std::filesystem::absolute(folder, code);
+  if (code) return failure{EIO, format("bootstrap: where is the folder %s? %s", folder.c_str(), code.message().c_str())};
+  auto made = std::make_unique<folder_exchange>(std::move(place), rank, size, limit);
   if (auto done = made->meet(); !done) return std::move(done).error();
   return std::unique_ptr<bootstrap>(std::move(made));
 }

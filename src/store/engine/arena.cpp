@@ -90,7 +90,9 @@ result<std::unique_ptr<arena>> arena::make(std::uint64_t size_bytes, std::uint64
   // not fit: a seal holds for all descriptors, and some clients map the memory to write.)
   if (::fchmod(info.fd, S_IRUSR) != 0) return failure{errno, "arena: mode of the memfd: " + errno_text(errno)};
   made->info_.read_only_fd = ::open(format("/proc/self/fd/%d", info.fd).c_str(), O_RDONLY | O_CLOEXEC);
-  if (made->info_.read_only_fd < 0) return failure{errno, "arena: opening it read-only through /proc: " + errno_text(errno)};
+  if (made->info_.read_only_fd < 0)
+    return failure{
+        errno, "arena: opening it read-only through /proc: " + errno_text(errno) + (errno == ENOENT ? ": mount /proc" : "")};
   return made;
 }
 

@@ -172,7 +172,11 @@ result<index_view> index_view::make(const std::string& index_folder, std::string
                                     std::string_view manifest_bytes) {
   std::error_code error;
   if (path.empty()) {
-    path = (fs::temp_directory_path(error) / "peerlane-index-XXXXXX").string();
+    const fs::path parent = fs::temp_directory_path(error);
+    if (error)
+      return failure{error.value(), "store: there is no folder for temporary files (" + error.message() +
+                                        "): let TMPDIR name one, or unset it for /tmp"};
+    path = (parent / "peerlane-index-XXXXXX").string();
     if (::mkdtemp(path.data()) == nullptr) return file_failure(path);
   } else {
     fs::remove_all(path, error);  // of a start that was killed

@@ -33,6 +33,16 @@ std::unique_ptr<uring> uring::make() {
     made->ring_.ring_fd = -1;
     return nullptr;
   }
+  // A filter may let a ring be made and refuse to enter it.
+  io_uring_prep_nop(io_uring_get_sqe(&made->ring_));
+  io_uring_cqe* done = nullptr;
+  int outcome = io_uring_submit(&made->ring_);
+  if (outcome >= 0) outcome = io_uring_wait_cqe(&made->ring_, &done);
+  if (outcome < 0) {
+    errno = -outcome;
+    return nullptr;
+  }
+  io_uring_cqe_seen(&made->ring_, done);
   return made;
 }
 
@@ -81,7 +91,10 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
   do error = briefly ? io_uring_wait_cqe_timeout(&ring_, &cqe, &timeout) : io_uring_wait_cqe(&ring_, &cqe);
   while (error == -EINTR);
   if (briefly && error == -ETIME) return {};
-  if (error != 0) return failure{-error, "io_uring: waiting failed: " + errno_text(-error)};
+  if (error != 0) {
+    under_way = 0;  // nobody tells of their ends: the ring goes
+    return failure{-error, "io_uring: waiting failed: " + errno_text(-error)};
+  }
   part& done = *static_cast<part*>(io_uring_cqe_get_data(cqe));
   const int moved = cqe->res;
   io_uring_cqe_seen(&ring_, cqe);

@@ -2,10 +2,6 @@
 #include "store/server/orphaned_sessions.hpp"
 
 #include <poll.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
 
 namespace pl::store_server {
 namespace {
@@ -38,13 +34,13 @@ bool orphaned_sessions::stays(store::session_id id, long pid, account_share& mem
 }
 
 bool orphaned_sessions::watch(long pid, left_process& one) {
-  const int process = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
-  if (process < 0) {
-    if (errno == ESRCH) return false;  // no process is left that could write
-    retry_later();                     // out of descriptors: its memory stays taken meanwhile
+  if (!one.process) one.process = process_end(static_cast<pid_t>(pid));
+  if (one.process.descriptor() < 0) {
+    if (one.process.has_ended()) return false;  // no process is left that could write
+    retry_later();                              // out of descriptors, or a filter refuses pidfds
     return true;
   }
-  one.ended = std::make_unique<asio::posix::stream_descriptor>(home_, process);
+  one.ended = std::make_unique<asio::posix::stream_descriptor>(home_, one.process.release_descriptor());
   await_end(pid, *one.ended);
   return true;
 }

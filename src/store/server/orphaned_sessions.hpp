@@ -2,7 +2,7 @@
 // Holds the grants and pins of lost connections until their memory may be reused.
 //
 // A process that had mapped the arena may still have a copy under way into memory that it was granted, also after its
-// connection broke. So its session stays open until the process has ended (its pidfd says so) or until it has connected
+// connection broke. So its session stays open until the process has ended (os/process_end.hpp) or until it has connected
 // again and reported that no copy of the old connection is under way. Sessions of remote clients, and sessions that hold
 // nothing, end with their connection. One descriptor watches each process. Thread-safe.
 #pragma once
@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 
+#include "os/process_end.hpp"
 #include "store/engine/engine.hpp"
 #include "store/server/accounts.hpp"
 #include "store/server/metrics.hpp"
@@ -36,7 +37,8 @@ class orphaned_sessions {
  private:
   struct left_process {
     std::map<store::session_id, account_share> sessions;
-    std::unique_ptr<asio::posix::stream_descriptor> ended;  // null: there was no descriptor for it yet
+    process_end process;
+    std::unique_ptr<asio::posix::stream_descriptor> ended;  // null: there is no descriptor for it
   };
   using processes = std::map<long, left_process>;
   // Whether it stays open: it holds memory, and its process lives.

@@ -39,6 +39,7 @@ using asio::ip::tcp;
 using unix_socket = asio::local::stream_protocol;
 
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
+constexpr std::uint64_t kTellAgainNs = 60'000'000'000;         // what stays so fills no log
 constexpr unsigned kSearchingThreads = 2;
 constexpr int kMaxScrapes = 16;
 // The connections of one thread.
@@ -248,7 +249,8 @@ struct server::state {
   std::unique_ptr<asio::signal_set> signals, reload_signal;
   std::unique_ptr<asio::steady_timer> drain_timer;
   std::atomic<int> scrapes{0};
-  std::atomic<bool> halted{false};  // no thread serves any more
+  std::atomic<std::uint64_t> accept_told_ns{0};  // when the log was last told
+  std::atomic<bool> halted{false};               // no thread serves any more
   int descriptor_limit = 0;
   std::optional<failure> failed;  // of a thread that serves
   std::string socket_path;
@@ -454,7 +456,11 @@ void server::state::accept(Acceptor& acceptor) {
   acceptor.async_accept(*taken, [this, &acceptor, &loop, taken, is_scrape](std::error_code error) {
     if (error == asio::error::operation_aborted || stopping) return;
     if (error) {  // out of descriptors: open connections go on
-      log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
+      const std::uint64_t now_ns = monotonic_ns(), told_ns = accept_told_ns.load();
+      if (told_ns == 0 || now_ns - told_ns > kTellAgainNs) {
+        accept_told_ns = now_ns;
+        log.write(event_log::level::error, "accept_failed", {{"why", error.message()}});
+      }
       const auto pause = std::make_shared<asio::steady_timer>(home());
       pause->expires_after(kAcceptPause);
       pause->async_wait([this, &acceptor, pause](std::error_code cancelled) {

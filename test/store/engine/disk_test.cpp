@@ -3,14 +3,18 @@
 #include "store/engine/disk.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "store/engine/fill_progress.hpp"
+#include "test/messaging/refused_call.hpp"
 #include "test/store/engine/store_fixture.hpp"
 
 namespace pl::store {
@@ -124,6 +128,31 @@ TEST_P(SystemDisk, AfterAFailureNothingIsWaitedFor) {
   EXPECT_EQ(written.error().code, EBADF);
   blocks[0].file = file_;
   EXPECT_TRUE(files_->write(blocks)) << "the disk works on";
+}
+
+// A container's filter: of all of io_uring, or of the calls behind the one that makes a ring.
+TEST(SystemDiskUnderAFilter, WritesAndReadsWithoutRings) {
+  for (const long refused : {SYS_io_uring_setup, SYS_io_uring_enter})
+    for (const int code : {EPERM, ENOSYS}) {
+      const pid_t child = fork();
+      if (child == 0) {
+        if (!messaging::refuse_call(refused, code)) _exit(2);
+        const temporary_folder folder;
+        const auto files = make_system_disk(staging::never);
+        const auto memory = memory_of(kBlockBytes);
+        std::memset(memory.get(), 0x5a, kBlockBytes);
+        const int file = *files->open_file(folder.path() + "/file", kBlockBytes, false);
+        const block_io whole{file, 0, memory.get(), kBlockBytes};
+        const bool is_written = files->write({&whole, 1}).ok();
+        std::memset(memory.get(), 0, kBlockBytes);
+        const bool is_read = files->read({&whole, 1}).ok() && memory[kBlockBytes - 1] == std::byte{0x5a};
+        std::filesystem::remove_all(folder.path());
+        _exit(is_written && is_read ? 0 : 1);
+      }
+      int state = -1;
+      ASSERT_EQ(waitpid(child, &state, 0), child);
+      EXPECT_EQ(state, 0) << refused << " " << code;
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Disk, SystemDisk, ::testing::Values(staging::never, staging::always),

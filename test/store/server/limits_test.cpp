@@ -11,6 +11,7 @@
 #include "store/protocol/byte_channel.hpp"
 #include "store/protocol/greeting.hpp"
 #include "store/server/access.hpp"
+#include "test/messaging/refused_call.hpp"
 #include "test/store/server/raw_peer.hpp"
 #include "test/store/server/store_rig.hpp"
 
@@ -170,7 +171,7 @@ TEST(store_limits, ASlowReaderHoldsNobodyUp) {
 }
 
 // In a child process: maps the arena, takes a grant, and lives until it is killed.
-TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
+void grants_of_a_dead_process_come_back() {
   store_rig rig;
   rig.start();
   const auto store = store_rig::open(rig.over_unix());
@@ -214,6 +215,28 @@ TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) {
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(soon([&] { return engine.stats().grants == 0; }));
   for (const int fd : {said[0], said[1], go[0], go[1]}) close(fd);
+}
+
+TEST(store_limits, GrantsOfADeadProcessComeBackWhenItIsGone) { grants_of_a_dead_process_come_back(); }
+
+// Part of the test below.
+TEST(store_limits, DISABLED_UnderAFilter) {
+  ASSERT_TRUE(messaging::refuse_call(SYS_pidfd_open, EPERM));
+  grants_of_a_dead_process_come_back();
+}
+
+// Under a container's filter, which a process keeps: so in another one.
+TEST(store_limits, SoTheyDoWherePidfdsAreRefused) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const pid_t child = fork();
+  if (child == 0) {
+    execl(self.c_str(), self.c_str(), "--gtest_filter=store_limits.DISABLED_UnderAFilter", "--gtest_also_run_disabled_tests",
+          "--gtest_brief=1", nullptr);
+    _exit(127);
+  }
+  int state = -1;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(state, 0);
 }
 
 // Who rotates the log moves it aside and sends SIGHUP: the server goes on in a new file, and no line is lost.

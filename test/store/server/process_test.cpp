@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "base/text.hpp"
+#include "test/messaging/refused_call.hpp"
 #include "test/store/server/raw_peer.hpp"
 
 #ifdef PL_PROGRAM
@@ -168,6 +169,30 @@ TEST_F(store_process, ClosedStandardDescriptorsAreNoFilesOfTheStore) {
   const auto store = store_rig::open(reachable());
   ASSERT_NE(store, nullptr);
   EXPECT_EQ(put(*store, make_pool(*store, "p"), "k", {1}).status, 0);
+}
+
+// Nobody reads where it listens, which is no failure of the store.
+TEST_F(store_process, EndsWellWithoutStandardOutput) {
+  start({}, [] { close(1); });
+  ASSERT_TRUE(serves()) << said();
+  kill(pid_, SIGTERM);
+  const int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state << said();
+}
+
+// What fails again and again, ten times a second, fills no log.
+TEST_F(store_process, ConnectionsThatCannotBeAcceptedAreToldOnce) {
+  start({}, [] { messaging::refuse_call(SYS_accept, EPERM) && messaging::refuse_call(SYS_accept4, EPERM); });
+  const auto count = [&] {
+    const std::string text = said();
+    std::size_t found = 0;
+    for (std::size_t place = 0; (place = text.find("accept_failed", place)) != std::string::npos; ++place) ++found;
+    return found;
+  };
+  ASSERT_TRUE(soon([&] { return store_client::is_listened_to(reachable().server.socket); }, 30)) << said();
+  EXPECT_TRUE(soon([&] { return count() > 0; }, 30)) << said();
+  usleep(500'000);
+  EXPECT_EQ(count(), 1u) << said();
 }
 
 TEST_F(store_process, WhatItStartsInheritsNoDescriptor) {
