@@ -79,9 +79,10 @@ int peerlane_copier_close(peerlane_copier_t copier);
  *
  * @param destination  at least source.size_bytes long.
  * @param source       must not overlap the destination. Of size 0: nothing is done.
- * @return 0; ERANGE: the destination is shorter than the source; EINVAL: an address that is not the kind of memory that its
- *         buffer says, freed memory, bytes outside of the allocation, or both sides are host memory; EIO: CUDA's reason.
- * After a failure nothing is in flight; part of the destination may be written.
+ * @return 0; ERANGE: the destination is shorter than the source; EINVAL: a device buffer that is
+ *         no device memory, freed memory, bytes outside of the allocation, or both sides are host memory; EIO: CUDA's
+ * reason. Nobody is asked about a host buffer: at an address of device memory, or of none, the copy may fault. After a
+ * failure nothing is in flight; part of the destination may be written.
  */
 int peerlane_copy(peerlane_copier_t copier, struct peerlane_buffer destination, struct peerlane_buffer source);
 

@@ -158,7 +158,8 @@ static inline int peerlane_op_cancel(const peerlane_op_t* op) {
  *
  * @param function  called with `context` and what became of the operation (ECANCELED if it is released before it has ended).
  *                  For an operation that has ended it is called at once, within this call.
- * @return 0; EEXIST: the operation has a function already; EINVAL: not live, or `function` is null.
+ * @return 0; EEXIST: the operation has a function already; EINVAL: not live, or `function` is null; EAGAIN: no thread can be
+ *         started that would call it.
  */
 static inline int peerlane_op_then(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   struct peerlane_op_info info;
