@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <system_error>
 #include <thread>
 
 #include "base/clock.hpp"
@@ -44,13 +43,14 @@ class idle_pause {
 
 }  // namespace
 
-void resource_manager::add_channel(const object& made) {
+// False: no thread can be started, so there is no channel either.
+bool resource_manager::add_channel(const object& made) {
   channels_.push_back({made.board, made.channel});
-  if (has_engine_) return;
-  try {
-    pl::start_thread([self = shared_from_this()] { self->run_engine(); }).detach();
-    has_engine_ = true;
-  } catch (const std::system_error&) {}  // the channel does not answer, as one of a GPU that hangs
+  if (has_engine_) return true;
+  auto started = try_start_thread("plays the copy engines", [self = shared_from_this()] { self->run_engine(); });
+  if (started) started->detach();
+  else channels_.pop_back();
+  return has_engine_ = started.ok();
 }
 
 // The caller has the lock, so the engine is between two slices: nothing of the channel touches memory any more.

@@ -149,7 +149,7 @@ class resource_manager : public std::enable_shared_from_this<resource_manager> {
   object* find(rm::handle root, rm::handle handle);
 
   // The engine's thread, in channel_engine.cpp.
-  void add_channel(const object& made);
+  bool add_channel(const object& made);
   void drop_channel(const copy_channel* channel);
   void interrupt(unsigned board, std::uint32_t engine);
   void run_engine();

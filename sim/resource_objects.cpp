@@ -51,7 +51,7 @@ std::uint32_t resource_manager::alloc(int control_fd, rm::alloc_params& params) 
   const std::uint32_t status = layout_ == nullptr ? rm::status_not_supported : make_object(params, made);
   if (status == kBadParams) ++protocol_errors_;
   if (status != rm::status_ok) return status;
-  if (made.channel != nullptr) add_channel(made);
+  if (made.channel != nullptr && !add_channel(made)) return rm::status_insufficient_resources;
   owner->second.objects[params.object] = std::move(made);
   return rm::status_ok;
 }

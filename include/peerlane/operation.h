@@ -160,7 +160,8 @@ static inline int peerlane_op_cancel(const peerlane_op_t* op) {
  * @param function  called with `context` and the result (ECANCELED if the operation is released before its end). If the
  *                  operation has already ended, it is called at once, inside this call.
  * @param context   passed to the callback; must stay valid until then.
- * @return 0; EEXIST: the operation already has a callback; EINVAL: not live, or `function` is null.
+ * @return 0; EEXIST: the operation already has a callback; EINVAL: not live, or `function` is null; EAGAIN: no thread can
+ *         be started that would call it.
  */
 static inline int peerlane_op_then(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
   struct peerlane_op_info info;

@@ -65,12 +65,15 @@ def _wake(woken: "asyncio.Future[None]") -> None:
 
 def until_done(what: Any) -> Generator[Any, None, Any]:
     """The same for what cannot be called off: where the task is cancelled, a thread keeps it until its end, since dropping it would
-    block the loop."""
+    block the loop, as it does where no thread can be started."""
     try:
         return (yield from asleep(what) if what.has_descriptor else while_polled(what))
     except (asyncio.CancelledError, GeneratorExit):
         if not what.done():
-            threading.Thread(target=_keep, args=(what,), name="peerlane-copy", daemon=True).start()
+            try:
+                threading.Thread(target=_keep, args=(what,), name="peerlane-copy", daemon=True).start()
+            except RuntimeError:  # no thread can be started, or Python ends
+                _keep(what)
         raise
 
 

@@ -60,10 +60,15 @@ int then_request(const peerlane_op_t* op, peerlane_op_function_t function, void*
     if (one.function != nullptr) return fail(EEXIST, "the operation has a function already: one can be called at its end");
     auto made = std::make_shared<end_function>(function, context);
     one.function = made;
-    if (one.op)
-      opened.store->call_at_end(one.op, [made](store_client::operation& ended) { made->call(info_from(ended.got)); });
-    else opened.cluster->call_at_end(one.routed, [made](const store_client::reply& got) { made->call(info_from(got)); });
-    return 0;
+    if (!one.op) {
+      opened.cluster->call_at_end(one.routed, [made](const store_client::reply& got) { made->call(info_from(got)); });
+      return 0;
+    }
+    const auto taken =
+        opened.store->call_at_end(one.op, [made](store_client::operation& ended) { made->call(info_from(ended.got)); });
+    if (taken) return 0;  // the operation may have ended meanwhile
+    one.function = nullptr;
+    return fail(taken.error());
   });
 }
 

@@ -75,10 +75,10 @@ void planner::run_queue() {
 
 status planner::enqueue(std::function<void(const status&)> run, copy_engine* dma, const copy_engine::ticket& behind) {
   const std::lock_guard lock(shared_->queue_mutex);
-  try {
-    if (!shared_->runner.joinable()) shared_->runner = start_thread([this] { run_queue(); });
-  } catch (const std::system_error&) {
-    return failure{EAGAIN, "the thread that copies by CPU could not be started: raise the limit of processes"};
+  if (!shared_->runner.joinable()) {
+    auto started = try_start_thread("copies by CPU", [this] { run_queue(); });
+    if (!started) return started.error();
+    shared_->runner = *std::move(started);
   }
   shared_->queue.push_back({std::move(run), dma, behind});
   shared_->queue_changed.notify_one();

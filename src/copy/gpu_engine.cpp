@@ -441,7 +441,11 @@ result<gpu_engine::hold> gpu_engine::keep_hot() {
   if (!belongs_here()) return failure{EACCES, "the GPU engine belongs to the parent process"};
   if (auto started = start(); !started) return started.error();
   const std::lock_guard lock(keeper_->mutex);
-  if (!keeper_->thread.joinable()) keeper_->thread = start_thread([this] { keep(); });
+  if (!keeper_->thread.joinable()) {
+    auto kept = try_start_thread("keeps the GPU engine resident", [this] { keep(); });
+    if (!kept) return kept.error();
+    keeper_->thread = *std::move(kept);
+  }
   ++keeper_->holds;
   g_holds.add();
   keeper_->changed.notify_all();

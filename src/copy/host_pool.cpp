@@ -132,7 +132,9 @@ result<std::unique_ptr<host_pool>> host_pool::make(const cu::driver_table& cuda,
                           unsigned_ll{wanted.size_bytes}, unsigned_ll{available})};
   made->numa_node_ = numa_node_of_gpu(cuda, wanted.device_ordinal);
   if (auto mapped = made->map(); !mapped) return mapped.error();
-  made->thread_ = start_thread([pool = made.get()] { pool->pin_all(); });
+  auto started = try_start_thread("pins a host pool", [pool = made.get()] { pool->pin_all(); });
+  if (!started) return started.error();
+  made->thread_ = *std::move(started);
   return made;
 }
 

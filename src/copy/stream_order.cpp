@@ -194,6 +194,7 @@ result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<co
   if (!stream) return stream.error();
   const std::lock_guard lock(mutex_);
   if (auto ready = open_words(); !ready) return ready.error();
+  if (auto looked = start_looking(); !looked) return looked.error();
   auto armed = find_channel(stream->id, blocks.size());
   if (armed == nullptr) return failure{EAGAIN, "all DMA channels for copies behind streams wait for other streams"};
 
@@ -227,7 +228,6 @@ result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<co
   armed->copies.push_back(
       {*given, turn, blocks.size(), std::accumulate(blocks.begin(), blocks.end(), std::uint64_t{0}, add_size)});
   armed->blocks += blocks.size();
-  start_looking();
   return place{armed, armed->queue, turn, end, *given};
 }
 
@@ -281,6 +281,7 @@ status stream_order::make_wait(cu::stream_t stream, const place& asked) {
 result<std::uint32_t> stream_order::release_behind(unsigned index, const std::shared_ptr<dma::channel>& queue) {
   if (auto reason = queue->fault()) return *std::move(reason);
   if (auto ready = open_words(); !ready) return ready.error();
+  if (auto looked = start_looking(); !looked) return looked.error();
   plain_end& end = plain_[index];
   if (end.done == nullptr && (end.done = words_->take()) == nullptr)
     return failure{ENOTSUP, "too many channels have ended by faults: no more streams behind copies"};
@@ -297,7 +298,6 @@ result<std::uint32_t> stream_order::release_behind(unsigned index, const std::sh
     return number.error();
   }
   end.last = *number;
-  start_looking();
   return turn;
 }
 
@@ -356,11 +356,14 @@ status stream_order::record(cu::event_t event, unsigned index, const std::shared
 
 // ---- Looking after what is outstanding
 
-// The lock is held.
-void stream_order::start_looking() {
+// The lock is held, until what is to be looked after is queued.
+status stream_order::start_looking() {
   if (is_asleep_) changed_.notify_one();
-  if (looker_.joinable()) return;
-  looker_ = start_thread([this] { look_after(); });
+  if (looker_.joinable()) return {};
+  auto started = try_start_thread("looks after copies behind streams", [this] { look_after(); });
+  if (!started) return started.error();
+  looker_ = *std::move(started);
+  return {};
 }
 
 void stream_order::look_after() {

@@ -61,8 +61,9 @@ class stream_order {
     dma::sequence number = 0;
   };
   // Queues the blocks behind what `after` has queued so far; null: the default stream of the thread's current context.
-  // EBUSY: the stream is being captured into a graph. EAGAIN: all channels wait for other streams, or there are too many
-  // blocks. ENOTSUP: CUDA has no stream memory operations here. After a failure nothing is queued.
+  // EBUSY: the stream is being captured into a graph. EAGAIN: all channels wait for other streams, there are too many
+  // blocks, or no thread for those that look after copies. ENOTSUP: CUDA has no stream memory operations here. After a
+  // failure nothing is queued.
   result<place> begin(cu::stream_t after, std::span<const dma::block> blocks);
   bool is_done(const place& asked) const noexcept;
   // Whether its channel has ended without it; looks at memory alone.
@@ -106,7 +107,7 @@ class stream_order {
   void give_up(channel& broken, failure reason);
   void look_after();
   bool look_once();
-  void start_looking();
+  status start_looking();
 
   const gpu_context context_;
   const channel_source& source_;

@@ -78,11 +78,9 @@ result<std::unique_ptr<session>> session::open(const cu::driver_table& cuda, con
   made->sleeps_for_.push_back({made->stop_.get(), POLLIN, 0});
   for (const auto& one : made->events_) made->sleeps_for_.push_back({one->descriptor(), POLLIN, 0});
   if (status done = made->open_rings(); !done) return done.error();
-  try {
-    made->thread_ = start_thread([self = made.get()] { self->run(); });
-  } catch (const std::system_error&) {
-    return failure{EAGAIN, "the thread that refills rings could not be started: raise the limit of processes"};
-  }
+  auto started = try_start_thread("refills rings", [self = made.get()] { self->run(); });
+  if (!started) return started.error();
+  made->thread_ = *std::move(started);
   return made;
 }
 

@@ -29,8 +29,10 @@ status progress_thread::start() {
   if (!opened) return std::move(opened).error();
   descriptor_ = *opened;
   if (auto armed = core_.arm_owner(); !armed && armed.code() != EBUSY) return armed;
-  const blocked_signals during_start;
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  try {
+    const blocked_signals during_start;
+    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  } catch (const std::system_error&) { return no_thread("makes progress of messages"); }
   return {};
 }
 

@@ -7,8 +7,12 @@
 #include <pthread.h>
 
 #include <csignal>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/status.hpp"
 
 namespace pl {
 
@@ -27,11 +31,26 @@ class blocked_signals {
   sigset_t before_;
 };
 
-// A thread of the library's own. Throws std::system_error where none can be started (ulimit -u, -v, a full cgroup).
+// A thread of the library's own. Throws std::system_error where none can be started (ulimit -u, -v, a full cgroup): for
+// constructors whose maker turns that into no_thread().
 template <class Body>
 std::thread start_thread(Body&& body) {
   const blocked_signals during_start;
   return std::thread(std::forward<Body>(body));
+}
+
+// `role` completes "the thread that ...".
+inline failure no_thread(const char* role) {
+  return {EAGAIN, std::string("the thread that ") + role +
+                      " could not be started: raise the limit of processes (ulimit -u, or the container's)"};
+}
+
+// The same, or EAGAIN with a reason that names the thread and the limit.
+template <class Body>
+result<std::thread> try_start_thread(const char* role, Body&& body) {
+  try {
+    return start_thread(std::forward<Body>(body));
+  } catch (const std::system_error&) { return no_thread(role); }
 }
 
 }  // namespace pl

@@ -78,8 +78,8 @@ result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, mes
   if (auto done = made->find_sharer(bootstrap); !done) return done.error();
   made->receive_windows = std::make_unique<receive_slots>(*gpu);
   made->slots = std::make_unique<staging_pool>(*gpu);
-  made->proxy = std::make_unique<proxy_thread>(*made->messages, wanted.mode, wanted.wait_timeout,
-                                               service_cpus(*gpu, wanted.service_cpu));
+  made->proxy = std::make_unique<proxy_thread>(*made->messages, wanted.mode, wanted.wait_timeout);
+  if (auto started = made->proxy->start(service_cpus(*gpu, wanted.service_cpu)); !started) return started.error();
   made->shm_queues = std::make_unique<shm_queue_pool>(*gpu);
   made->wakeup = std::make_unique<event_wakeup>(*gpu);
   return std::unique_ptr<context>(new context(std::move(made)));

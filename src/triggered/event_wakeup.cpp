@@ -24,6 +24,11 @@ event_wakeup::~event_wakeup() {
 status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> target) {
   const auto& cuda = *context_.cuda;
   const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) {
+    auto started = try_start_thread("waits for streams' events", [this] { run(); });
+    if (!started) return started.error();
+    thread_ = *std::move(started);
+  }
   if (free_.empty()) {
     cu::event_t made = nullptr;
     const auto rc = cuda.cuEventCreate(&made, cu::event_flag::blocking_sync | cu::event_flag::disable_timing);
@@ -34,7 +39,6 @@ status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> tar
     return cu::make_error(cuda, rc, "recording an event for the sleeping service thread");
   armed_.emplace_back(free_.back(), std::move(target));
   free_.pop_back();
-  if (!thread_.joinable()) thread_ = start_thread([this] { run(); });
   changed_.notify_all();
   return {};
 }

@@ -93,11 +93,9 @@ result<std::unique_ptr<memory_handover>> memory_handover::open(lookup find) {
   made->listener_ = std::move(*listener);
   made->stop_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made->stop_) return failure{errno, "no descriptor to stop a thread by: " + errno_text(errno)};
-  try {
-    made->thread_ = start_thread([self = made.get()] { self->run(); });
-  } catch (const std::system_error&) {
-    return failure{EAGAIN, "the thread that gives memory to peers could not be started: raise the limit of processes"};
-  }
+  auto started = try_start_thread("gives memory to peers", [self = made.get()] { self->run(); });
+  if (!started) return started.error();
+  made->thread_ = *std::move(started);
   return made;
 }
 

@@ -56,14 +56,18 @@ std::uint64_t channel_core::passed() const noexcept {
   return static_cast<std::int64_t>(word - target(last)) >= 0 ? last : last - 1;
 }
 
-proxy_thread::proxy_thread(messaging::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout,
-                           std::vector<int> cpus)
-    : messages_(messages),
-      wait_timeout_(wait_timeout),
-      mode_(mode),
-      thread_(start_thread([this, allowed = std::move(cpus)] { run(allowed); })) {}
+proxy_thread::proxy_thread(messaging::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout)
+    : messages_(messages), wait_timeout_(wait_timeout), mode_(mode) {}
+
+status proxy_thread::start(std::vector<int> cpus) {
+  auto started = try_start_thread("serves streams", [this, allowed = std::move(cpus)] { run(allowed); });
+  if (!started) return started.error();
+  thread_ = *std::move(started);
+  return {};
+}
 
 proxy_thread::~proxy_thread() {
+  if (!thread_.joinable()) return;
   is_stopping_.store(true, std::memory_order_release);
   wake();
   thread_.join();

@@ -72,8 +72,9 @@ inline constexpr std::uint64_t kKindMask = 0xffull << 56;
 
 class proxy_thread {
  public:
-  // `cpus`: where the thread runs; empty: anywhere.
-  proxy_thread(messaging::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout, std::vector<int> cpus);
+  proxy_thread(messaging::messenger& messages, run_mode mode, std::chrono::nanoseconds wait_timeout);
+  // Before anything else. `cpus`: where the thread runs; empty: anywhere. EAGAIN: it cannot be started.
+  status start(std::vector<int> cpus);
   ~proxy_thread();  // stops the thread; tasks must have ended
 
   void add(const std::shared_ptr<channel_core>& channel);

@@ -25,11 +25,14 @@ result<std::unique_ptr<stuck_release>> stuck_release::make(const copy::gpu_conte
   if (const auto rc = cuda.cuStreamCreateWithPriority(&stream, cu::stream_flag::non_blocking, greatest);
       rc != cu::error_code::success)
     return cu::make_error(cuda, rc, "a stream of highest priority");
-  return std::unique_ptr<stuck_release>(new stuck_release(context, stream));
+  std::unique_ptr<stuck_release> made(new stuck_release(context, stream));
+  auto started = try_start_thread("releases stuck streams", [self = made.get()] { self->run(); });
+  if (!started) return started.error();
+  made->thread_ = *std::move(started);
+  return made;
 }
 
-stuck_release::stuck_release(const copy::gpu_context& context, cu::stream_t stream)
-    : context_(context), stream_(stream), thread_(start_thread([this] { run(); })) {}
+stuck_release::stuck_release(const copy::gpu_context& context, cu::stream_t stream) : context_(context), stream_(stream) {}
 
 stuck_release::~stuck_release() {
   {
@@ -37,7 +40,7 @@ stuck_release::~stuck_release() {
     is_stopping_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   if (!context_.is_alive()) return;
   if (auto use = copy::context_use::enter(context_)) static_cast<void>(context_.cuda->cuStreamDestroy_v2(stream_));
 }

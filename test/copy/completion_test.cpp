@@ -2,26 +2,12 @@
 // Asynchronous copies: when they happen, how their end is told, and that nothing is in flight after a failure.
 #include "copy/completion.hpp"
 
-#include <dlfcn.h>
-#include <pthread.h>
-
 #include <atomic>
 #include <thread>
 
 #include "test/copy/failing_cuda.hpp"
 #include "test/copy/planner_fixture.hpp"
-
-namespace {
-
-thread_local bool t_has_no_threads = false;  // as at a limit of processes, which root does not have
-
-}  // namespace
-
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
-                              void* value) noexcept {
-  static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
-  return t_has_no_threads ? EAGAIN : real(thread, attributes, body, value);
-}
+#include "test/support/scarce_threads.hpp"
 
 namespace pl::copy {
 namespace {
@@ -69,9 +55,9 @@ TEST_F(Completion, ADefaultOneIsDone) {
 // What needs a CPU and is long needs a thread. Nobody waits for a job that none will do.
 TEST_F(Completion, WithoutAThreadIsRefused) {
   const copy_case one(direction::to_host, other_side::pageable, 4'000'000);
-  t_has_no_threads = true;
+  std::optional<test::scarce_threads> none(std::in_place);
   const auto refused = begin(one);
-  t_has_no_threads = false;
+  none.reset();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.code(), EAGAIN) << refused.error().message;
   EXPECT_TRUE(one.is_untouched());

@@ -14,6 +14,7 @@
 #include "base/clock.hpp"
 #include "cuda/kernel_image.hpp"
 #include "gpu_engine_image.hpp"
+#include "test/support/scarce_threads.hpp"
 #include "test/support/sim_fixture.hpp"
 
 namespace pl::copy {
@@ -222,6 +223,14 @@ TEST_F(GpuEngine, StaysHotWhileItIsUsed) {
     until_done([&] { return engine_->read_low_latency(&word, memory.pointer(), 8); });
     return engine_->counts().launches >= 3;
   }));
+}
+
+TEST_F(GpuEngine, WithoutAThreadThereIsNoHold) {
+  std::optional<test::scarce_threads> none(std::in_place);
+  const auto refused = engine_->keep_hot();
+  none.reset();
+  EXPECT_EQ(refused.code(), EAGAIN);
+  EXPECT_TRUE(engine_->keep_hot());
 }
 
 TEST_F(GpuEngine, AHoldKeepsItHotWithoutUse) {

@@ -11,6 +11,7 @@
 
 #include "copy/host_memory.hpp"
 #include "test/copy/planner_fixture.hpp"
+#include "test/support/scarce_threads.hpp"
 
 namespace pl::copy {
 namespace {
@@ -55,6 +56,16 @@ class HostPool : public planner_fixture {
   }
   gate gate_;
 };
+
+TEST_F(HostPool, WithoutAThreadIsRefused) {
+  std::optional<test::scarce_threads> none(std::in_place);
+  const auto refused = host_pool::make(cuda_, options(5 * kPiece));
+  none.reset();
+  EXPECT_EQ(refused.code(), EAGAIN);
+  gate_.open(100);
+  auto made = host_pool::make(cuda_, options(5 * kPiece));
+  EXPECT_TRUE(made) << made.error().message;
+}
 
 TEST_F(HostPool, IsMemoryAtOnceAndPinnedPieceByPiece) {
   constexpr std::uint64_t kBytes = 5 * kPiece + 4096;

@@ -8,6 +8,7 @@
 
 #include "copy/completion.hpp"
 #include "test/copy/planner_fixture.hpp"
+#include "test/support/scarce_threads.hpp"
 
 namespace pl::copy {
 namespace {
@@ -47,6 +48,46 @@ constexpr piece kPieces[] = {{direction::to_host, other_side::pinned, 100},
                              {direction::to_device, other_side::pinned, 100},
                              {direction::to_device, other_side::pinned, 700'001},
                              {direction::on_device, other_side::same_gpu, 3000}};
+
+// A copy that nobody would look after is not queued: CUDA copies it.
+TEST_F(StreamOrder, WithoutAThreadCopiesGoByCuda) {
+  const copy_case one(direction::to_host, other_side::pinned, 700'001);
+  const auto before = taken(method::dma_channel);
+  gate held;
+  std::optional<test::scarce_threads> none(std::in_place);
+  auto begun = begin(one, {true, held.stream()});
+  none.reset();
+  ASSERT_TRUE(begun) << begun.error().message;
+  EXPECT_EQ(taken(method::dma_channel), before);
+  EXPECT_TRUE(one.is_untouched());
+  held.open();
+  EXPECT_TRUE(begun->wait());
+  EXPECT_TRUE(one.is_copied());
+  const copy_case next(direction::to_host, other_side::pinned, 700'001);
+  auto again = begin(next, {true, held.stream()});
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->wait());
+  EXPECT_EQ(taken(method::dma_channel), before + 1);
+}
+
+// Nor does a stream wait for a word that nobody would write if the channel ended: the caller waits.
+TEST_F(StreamOrder, WithoutAThreadTheCallerWaits) {
+  const copy_case one(direction::to_host, other_side::pinned, 700'001);
+  auto begun = begin(one);
+  ASSERT_TRUE(begun) << begun.error().message;
+  std::optional<test::scarce_threads> none(std::in_place);
+  const auto waited = begun->make_wait(later_);
+  none.reset();
+  EXPECT_TRUE(waited);
+  EXPECT_TRUE(one.is_copied());
+  EXPECT_TRUE(is_later_done());
+  const copy_case next(direction::to_host, other_side::pinned, 700'001);
+  auto again = begin(next);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(again->make_wait(later_));
+  EXPECT_TRUE(is_soon([&] { return is_later_done(); }));
+  EXPECT_TRUE(again->wait());
+}
 
 TEST_F(StreamOrder, CopiesComeAfterTheStreamByChannel) {
   for (const auto& [way, side, bytes] : kPieces) {

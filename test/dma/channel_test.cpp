@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "test/dma/channel_fixture.hpp"
+#include "test/support/scarce_threads.hpp"
 
 namespace {
 
@@ -57,6 +58,19 @@ TEST(dma_channel, EachOperationSeesWhatTheOnesBeforeItWrote) {
     ASSERT_EQ(words[0], round);
     ASSERT_EQ(words[1023], round);
   }
+}
+
+// The interpreter refuses a channel that it cannot play: one that does not answer would be a GPU that hangs.
+TEST(dma_channel, IsRefusedWhereNothingWouldPlayIt) {
+  fake_engine io;
+  setting rig(io);
+  {
+    const pl::test::scarce_threads none;
+    EXPECT_FALSE(dma::channel::open(rig.space, {}));
+  }
+  auto queue = rig.open();
+  ASSERT_NE(queue, nullptr);
+  expect_done(*queue, queue->fill(rig.device_at(0), 7, 4096));
 }
 
 TEST(dma_channel, RowsAndLists) {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "test/messaging/job.hpp"
+#include "test/support/scarce_threads.hpp"
 
 namespace pl::messaging {
 namespace {
@@ -245,6 +246,24 @@ int talk_by_threads(const rank_context& ctx, int threads) {
   all.clear();
   CHECK(failures == 0);
   return ctx.messenger->barrier(kPatience).ok() ? 0 : __LINE__;
+}
+
+TEST(progress_thread, without_one_opening_is_refused) {
+  auto options = test_options();
+  options.progress_thread = true;
+  EXPECT_EQ(fork_ranks(1,
+                       [&](int rank, fork_bootstrap& sockets) {
+                         auto group = sockets.take(rank);
+                         std::optional<test::scarce_threads> none(std::in_place);
+                         const auto refused = messenger::open(nullptr, *group, options);
+                         none.reset();
+                         CHECK(refused.code() == EAGAIN);
+                         auto opened = messenger::open(nullptr, *group, options);
+                         CHECK_OK(opened);
+                         CHECK_OK((*opened)->barrier(kPatience));
+                         return 0;
+                       }),
+            0);
 }
 
 TEST(progress_thread, waits_of_many_threads_end) {

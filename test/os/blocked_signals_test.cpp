@@ -8,6 +8,8 @@
 
 #include <system_error>
 
+#include "test/support/scarce_threads.hpp"
+
 namespace pl {
 namespace {
 
@@ -56,6 +58,23 @@ TEST(BlockedSignals, TheMakersMaskComesBackWhereNoThreadCanBeStarted) {
   waitpid(child, &state, 0);
   EXPECT_TRUE(WIFEXITED(state)) << state;
   EXPECT_EQ(WEXITSTATUS(state), 0) << "1: a thread was started, 2: the signals stayed blocked";
+}
+
+TEST(TryStartThread, SaysWhichThreadIsMissingAndWhatToRaise) {
+  std::optional<test::scarce_threads> one(std::in_place, 1);
+  bool has_run = false;
+  auto first = try_start_thread("counts sheep", [&] { has_run = true; });
+  const auto second = try_start_thread("counts sheep", [] {});
+  one.reset();
+  ASSERT_TRUE(first) << first.error().message;
+  first->join();
+  EXPECT_TRUE(has_run);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.code(), EAGAIN);
+  for (const char* needed : {"the thread that counts sheep", "ulimit -u"})
+    EXPECT_NE(second.error().message.find(needed), std::string::npos) << second.error().message;
+  const sigset_t own = mask_of_this_thread();
+  EXPECT_EQ(sigismember(&own, SIGUSR1), 0);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ struct bare_end {
     auto index = words->take();
     CHECK_OK(index);
     core = std::make_shared<channel_core>(*words, *index, 1, kChannel, channel_options{});
-    thread = std::make_unique<proxy_thread>(*messages, run_mode::performance, 30s, std::vector<int>{});
+    thread = std::make_unique<proxy_thread>(*messages, run_mode::performance, 30s);
+    EXPECT_TRUE(thread->start({}));
     proxy = std::make_shared<message_proxy>(core, *messages, *thread, *windows, std::move(*ring), put_chunking{}, 4096);
     return 0;
   }

@@ -5,6 +5,7 @@
 
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::bandwidth {
 namespace {
@@ -23,7 +24,15 @@ void cpu_team::add(cpu_copier& copier, std::uint64_t copies, unsigned warm_up) {
   fresh.copier = &copier;
   fresh.copies = copies;
   fresh.warm_up = warm_up;
-  fresh.thread = std::thread([this, &fresh] { work(fresh); });
+  auto started = try_start_thread("copies by CPU", [this, &fresh] { work(fresh); });
+  if (started) {
+    fresh.thread = *std::move(started);
+    return;
+  }
+  fresh.outcome = started.error();
+  failed_.store(true, std::memory_order_release);
+  ready_.fetch_add(1, std::memory_order_acq_rel);
+  ended_.fetch_add(1, std::memory_order_acq_rel);
 }
 
 void cpu_team::work(member& self) {

@@ -27,7 +27,8 @@ class cpu_team {
   cpu_team(const cpu_team&) = delete;
   cpu_team& operator=(const cpu_team&) = delete;
 
-  void add(cpu_copier& copier, std::uint64_t copies, unsigned warm_up);  // starts the thread
+  void add(cpu_copier& copier, std::uint64_t copies,
+           unsigned warm_up);  // starts the thread; where there is none, join() says so
   // All have warmed up and stand at the line, or failed.
   bool is_ready() const { return ready_.load(std::memory_order_acquire) == members_.size(); }
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 
 namespace pl::bandwidth {
 
@@ -14,11 +15,14 @@ result<std::unique_ptr<gate>> gate::make(gpu_set& gpus, int owner) {
   const unsigned flags = cu::host_alloc_flag::portable | cu::host_alloc_flag::device_map;
   if (auto got = gpus.check(gpus.cuda().cuMemHostAlloc(&word, 4096, flags), "pinned memory for the start gate"); !got)
     return got.error();
-  return std::unique_ptr<gate>(new gate(gpus, owner, static_cast<std::uint32_t*>(word)));
+  std::unique_ptr<gate> made(new gate(gpus, owner, static_cast<std::uint32_t*>(word)));
+  auto started = try_start_thread("watches the start gate", [self = made.get()] { self->watch(); });
+  if (!started) return started.error();
+  made->watchdog_ = *std::move(started);
+  return made;
 }
 
-gate::gate(gpu_set& gpus, int owner, std::uint32_t* word)
-    : gpus_(gpus), owner_(owner), word_(word), watchdog_([this] { watch(); }) {
+gate::gate(gpu_set& gpus, int owner, std::uint32_t* word) : gpus_(gpus), owner_(owner), word_(word) {
   __atomic_store_n(word_, 0u, __ATOMIC_RELEASE);
 }
 
@@ -29,7 +33,7 @@ gate::~gate() {
     ending_ = true;
   }
   changed_.notify_all();
-  watchdog_.join();
+  if (watchdog_.joinable()) watchdog_.join();
   if (gpus_.make_current(owner_)) gpus_.cuda().cuMemFreeHost(word_);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "tools/bandwidth/gpu_copier.hpp"
 #include "tools/bandwidth/pattern_hash.hpp"
 
@@ -41,15 +42,19 @@ void add_part(check_result& sum, const check_result& part) {
   sum.flipped_bits |= part.flipped_bits;
 }
 
-// body(part, offset, bytes) for parts of [0, bytes), each on a thread of its own, the first one on the caller's.
+// body(part, offset, bytes) for parts of [0, bytes), each on a thread of its own, the first one on the caller's, as are
+// those for which there is no thread.
 template <class Body>
 void in_parallel(std::uint64_t bytes, Body&& body) {
   const std::uint64_t most = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
   const std::uint64_t parts = std::clamp<std::uint64_t>(bytes / kChunkBytes, 1, most);
   const std::uint64_t step = (bytes / parts + 7) / 8 * 8;
   std::vector<std::thread> helpers;
-  for (std::uint64_t part = 1; part < parts; ++part)
-    helpers.emplace_back([&, part] { body(part, part * step, std::min(step, bytes - part * step)); });
+  for (std::uint64_t part = 1; part < parts; ++part) {
+    const auto do_part = [&body, part, step, bytes] { body(part, part * step, std::min(step, bytes - part * step)); };
+    if (auto helper = try_start_thread("compares a part", do_part)) helpers.push_back(*std::move(helper));
+    else do_part();
+  }
   body(0, 0, std::min(step, bytes));
   for (auto& helper : helpers) helper.join();
 }

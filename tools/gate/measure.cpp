@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "tools/bandwidth/outcome.hpp"
 #include "tools/bandwidth/pattern_hash.hpp"
 #include "tools/common/report.hpp"
@@ -187,9 +188,17 @@ reading measurer::measure_host_memory(int gpu) {
     std::vector<std::thread> copiers;
     for (unsigned i = 0; i < threads; ++i) {
       const std::uint64_t first = bytes / threads * i, end = i + 1 == threads ? bytes : bytes / threads * (i + 1);
-      copiers.emplace_back([&, first, end] { std::memcpy(destination->host + first, source->host + first, end - first); });
+      auto started = try_start_thread("copies in host memory", [&, first, end] {
+        std::memcpy(destination->host + first, source->host + first, end - first);
+      });
+      if (started) copiers.push_back(*std::move(started));
+      else out.reason = started.error().message;
     }
     for (auto& one : copiers) one.join();
+    if (!out.reason.empty()) {
+      out.outcome = reading::state::failed;
+      return out;
+    }
     out.samples.push_back(static_cast<double>(bytes) /
                           static_cast<double>(std::max<std::uint64_t>(monotonic_ns() - begin_ns, 1)));
   }

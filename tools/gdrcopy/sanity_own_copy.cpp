@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cstring>
 #include <peerlane/peerlane.hpp>
-#include <thread>
 
 #include "tools/common/nvml.hpp"
+#include "tools/common/simultaneous.hpp"
 #include "tools/gdrcopy/sanity_case.hpp"
 
 namespace pl::tools {
@@ -89,24 +89,21 @@ void concurrent_pin_map_copy_threads(const case_context& context) {
   case_rig rig(context);
   const device_memory memory(rig.gpu, kThreads * kSlice);
   std::vector<std::string> problems(kThreads);
-  std::vector<std::thread> threads;
-  for (unsigned id = 0; id < kThreads; ++id)
-    threads.emplace_back([&, id] {
-      try {
-        rig.gpu.make_current();
-        for (unsigned round = 0; round < kRounds; ++round) {
-          const gdr_buffer buffer(rig.gdr, memory.get() + id * kSlice, kSlice);
-          const auto wanted = pattern(1000 + round, id * 1000 + round);
-          std::vector<unsigned char> seen(wanted.size());
-          check_gdr("gdr_copy_to_mapping",
-                    gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer() + round, wanted.data(), wanted.size()));
-          check_gdr("gdr_copy_from_mapping",
-                    gdr_copy_from_mapping(buffer.handle(), seen.data(), buffer.user_pointer() + round, seen.size()));
-          require_equal(seen, wanted, format("thread %u, round %u", id, round));
-        }
-      } catch (const std::exception& reason) { problems[id] = reason.what(); }
-    });
-  for (auto& one : threads) one.join();
+  tools::run_simultaneously(kThreads, [&](std::size_t id) {
+    try {
+      rig.gpu.make_current();
+      for (unsigned round = 0; round < kRounds; ++round) {
+        const gdr_buffer buffer(rig.gdr, memory.get() + id * kSlice, kSlice);
+        const auto wanted = pattern(1000 + round, static_cast<unsigned>(id) * 1000 + round);
+        std::vector<unsigned char> seen(wanted.size());
+        check_gdr("gdr_copy_to_mapping",
+                  gdr_copy_to_mapping(buffer.handle(), buffer.user_pointer() + round, wanted.data(), wanted.size()));
+        check_gdr("gdr_copy_from_mapping",
+                  gdr_copy_from_mapping(buffer.handle(), seen.data(), buffer.user_pointer() + round, seen.size()));
+        require_equal(seen, wanted, format("thread %zu, round %u", id, round));
+      }
+    } catch (const std::exception& reason) { problems[id] = reason.what(); }
+  });
   for (const auto& text : problems) PL_REQUIRE(text.empty(), "%s", text.c_str());
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <thread>
 
+#include "tools/common/simultaneous.hpp"
 #include "tools/gdrcopy/sanity_case.hpp"
 
 namespace pl::tools {
@@ -135,14 +136,11 @@ void basic_child_thread_pins_buffer(const case_context& context) {
   run_in_thread([&] { split.unmap(gdr); });
   run_in_thread([&] { split.unpin(gdr); });
   std::array<std::exception_ptr, 2> failures;
-  std::array<std::thread, 2> both;
-  for (std::size_t i = 0; i < both.size(); ++i)
-    both[i] = std::thread([&, i] {
-      try {
-        for (int round = 0; round < 20; ++round) life().whole(gdr, memory.get());
-      } catch (...) { failures[i] = std::current_exception(); }
-    });
-  for (auto& one : both) one.join();
+  tools::run_simultaneously(failures.size(), [&](std::size_t i) {
+    try {
+      for (int round = 0; round < 20; ++round) life().whole(gdr, memory.get());
+    } catch (...) { failures[i] = std::current_exception(); }
+  });
   for (auto& one : failures)
     if (one) std::rethrow_exception(one);
   run_in_thread([&] { PL_REQUIRE(gdr_close(gdr) == 0, "close from a thread: %s", gdr_last_error()); });

@@ -17,6 +17,7 @@
 #include "base/text.hpp"
 #include "measure/progress.hpp"
 #include "measure/text_table.hpp"
+#include "os/blocked_signals.hpp"
 #include "tools/common/gpu.hpp"
 #include "tools/common/interrupt.hpp"
 #include "tools/common/report.hpp"
@@ -223,12 +224,18 @@ void describe_machine(int ordinal, tools::report& out) {
 
 void start(const part& one, const plan& run, running_parts& parts) {
   auto& started = *parts.emplace_back(std::make_unique<running_part>(one));
-  started.thread = std::thread([&run, &started, work = one.run] {
+  auto thread = try_start_thread("is a part of the soak", [&run, &started, work = one.run] {
     try {
       work(run, started.seen);
     } catch (const std::exception& failure) { started.seen.violation(failure.what()); }
     started.is_done = true;
   });
+  if (thread) {
+    started.thread = *std::move(thread);
+    return;
+  }
+  started.seen.violation(thread.error().message);
+  started.is_done = true;
 }
 
 // Ends with the summary and the exit code.
@@ -312,7 +319,8 @@ int run_soak(const invocation& call) {
   for (const auto& one : kParts)
     if (is_wanted(options, one.name)) start(one, run, parts);
   if (!shown.watch()) std::_Exit(finish(run, parts, shown.passed_s(), out));  // its threads cannot be joined
-  for (auto& one : parts) one->thread.join();
+  for (auto& one : parts)
+    if (one->thread.joinable()) one->thread.join();
   const int code = finish(run, parts, shown.passed_s(), out);
   if (code == kExitFailed) folder.keep();
   else if (run.has_small_disk) umount2(run.disk.c_str(), MNT_DETACH);

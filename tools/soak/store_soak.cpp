@@ -13,10 +13,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
+#include "tools/common/simultaneous.hpp"
 #include "tools/common/tool.hpp"
 #include "tools/soak/store_client_soak.hpp"
 #include "tools/store/own_server.hpp"
@@ -264,18 +264,18 @@ void run_store(const plan& run, findings& seen) {
   disturber noise(run, seen, store);
   noise.bring_back();
   std::vector<std::unique_ptr<store_client_soak>> clients;
-  std::vector<std::thread> threads;
   for (unsigned i = 0; i < kClients; ++i) clients.push_back(std::make_unique<store_client_soak>(run, seen, store, i));
-  for (auto& one : clients) threads.emplace_back([&client = *one] { client.work(); });
   std::mt19937_64 random(run.seed * 11);
   std::string failure;
-  try {
-    while (!is_over(run)) {
-      pause_ms(run, 300 + random() % 2500);
-      if (!is_over(run)) noise.disturb();
-    }
-  } catch (const std::exception& error) { failure = error.what(); }
-  for (auto& one : threads) one.join();
+  const auto work = [&clients](std::size_t i) { clients[i]->work(); };
+  tools::run_simultaneously(clients.size(), work, [&] {
+    try {
+      while (!is_over(run)) {
+        pause_ms(run, 300 + random() % 2500);
+        if (!is_over(run)) noise.disturb();
+      }
+    } catch (const std::exception& error) { failure = error.what(); }
+  });
   if (!failure.empty()) {
     seen.violation(failure);
     return;

@@ -7,11 +7,11 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <thread>
 
 #include "base/clock.hpp"
 #include "base/text.hpp"
 #include "tools/common/report.hpp"
+#include "tools/common/simultaneous.hpp"
 #include "tools/store/own_server.hpp"
 #include "tools/store/perf_load.hpp"
 #include "tools/store/reach.hpp"
@@ -217,15 +217,12 @@ class driver {
 
 template <class Step>
 void on_all(std::vector<std::unique_ptr<driver>>& drivers, const Step& step) {
-  std::vector<std::thread> threads;
   std::vector<std::string> problems(drivers.size());
-  for (std::size_t i = 0; i < drivers.size(); ++i)
-    threads.emplace_back([&, i] {
-      try {
-        step(*drivers[i]);
-      } catch (const tool_failure& reason) { problems[i] = reason.what(); }
-    });
-  for (auto& one : threads) one.join();
+  tools::run_simultaneously(drivers.size(), [&](std::size_t i) {
+    try {
+      step(*drivers[i]);
+    } catch (const std::exception& reason) { problems[i] = reason.what(); }
+  });
   for (const auto& reason : problems)
     if (!reason.empty()) throw tool_failure(reason);
 }

@@ -192,14 +192,14 @@ class bench {
     auto* const gate = reinterpret_cast<std::uint64_t*>(host_.data() + kGate);
     std::atomic<bool> is_queued{false};
     __atomic_store_n(gate, 0, __ATOMIC_RELEASE);
-    tools::must(ops().wait64(host(kGate), 1).submit());
-    gpu_.check(cuda_.cuEventRecord(events_[0], stream_.get()), "cuEventRecord");
-    std::thread guard([&] {
+    std::jthread guard([&] {  // before the stream is held: where it cannot be started nothing waits for it
       const auto end = monotonic_ns() + kQueueFullNs;
       while (!is_queued.load(std::memory_order_acquire) && monotonic_ns() < end) std::this_thread::yield();
       if (!is_queued.load(std::memory_order_acquire)) one.is_queue_full = true;
       __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
     });
+    tools::must(ops().wait64(host(kGate), 1).submit());
+    gpu_.check(cuda_.cuEventRecord(events_[0], stream_.get()), "cuEventRecord");
     const auto begin = monotonic_ns();
     try {
       for (int i = 1; i <= plan_.operations; ++i) one.queue(static_cast<std::uint64_t>(i));

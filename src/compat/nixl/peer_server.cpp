@@ -34,11 +34,9 @@ result<std::unique_ptr<peer_server>> peer_server::open(std::shared_ptr<gpu_table
   made->listener_ = *std::move(listener);
   made->wake_ = unique_fd(real_device_io(), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!made->wake_) return failure{errno, format("no eventfd: %s", errno_text(errno).c_str())};
-  try {
-    made->thread_ = start_thread([server = made.get()] { server->work(); });
-  } catch (const std::system_error&) {
-    return failure{EAGAIN, "the thread that serves other agents could not be started: raise the limit of processes"};
-  }
+  auto started = try_start_thread("serves other agents", [server = made.get()] { server->work(); });
+  if (!started) return started.error();
+  made->thread_ = *std::move(started);
   return made;
 }
 

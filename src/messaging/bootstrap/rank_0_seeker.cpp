@@ -47,11 +47,11 @@ status rank_0_seeker::look_for(survivor_claim claim) {
   try {
     const blocked_signals during_start;
     thread_ = std::jthread([this](const std::stop_token& stop) { seek(stop); });
-  } catch (const std::system_error& error) {
+  } catch (const std::system_error&) {
     const std::lock_guard lock(mutex_);
     is_running_ = false;
     claim_.reset();
-    return failure{EAGAIN, std::string("no thread that looks for a new process of rank 0: ") + error.what()};
+    return no_thread("looks for a new process of rank 0");
   }
   return {};
 }

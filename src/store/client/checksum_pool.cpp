@@ -2,7 +2,6 @@
 #include "store/client/checksum_pool.hpp"
 
 #include <algorithm>
-#include <system_error>
 
 #include "arch/crc32c.hpp"
 #include "arch/mmio.hpp"
@@ -28,21 +27,23 @@ checksum_pool::~checksum_pool() {
   for (auto& one : threads_) one.join();
 }
 
-// Under the lock.
-void checksum_pool::start() {
-  if (!threads_.empty()) return;
+// Under the lock. One is enough.
+status checksum_pool::start() {
+  if (!threads_.empty()) return {};
   const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
-  try {
-    for (unsigned i = 0; i < count; ++i) threads_.push_back(start_thread([this] { work(); }));
-  } catch (const std::system_error&) {
-    if (threads_.empty()) throw;  // fewer do
+  status refused;
+  while (refused && threads_.size() < count) {
+    auto started = try_start_thread("computes checksums", [this] { work(); });
+    if (started) threads_.push_back(*std::move(started));
+    else refused = started.error();
   }
   count_ = threads_.size();
+  return threads_.empty() ? refused : status();
 }
 
-void checksum_pool::prepare() {
+status checksum_pool::prepare() {
   const std::lock_guard hold(lock_);
-  start();
+  return start();
 }
 
 // Under the lock.
@@ -54,23 +55,27 @@ void checksum_pool::want(std::size_t parts) {
 void checksum_pool::call(std::size_t parts) {
   {
     const std::lock_guard hold(lock_);
-    start();
+    if (!start()) return;
     want(parts);
   }
   if (is_another_wanted()) wake_another();
 }
 
 void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
+  bool is_alone = false;
   {
     const std::lock_guard hold(lock_);
-    start();
-    waiting_.insert(waiting_.end(), parts.begin(), parts.end());
-    given_.store(waiting_.size(), std::memory_order_relaxed);
-    want(waiting_.size());
-    // A searching thread takes it, or finds it before it goes to sleep.
-    if (searching_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
+    is_alone = !start();
+    if (!is_alone) {
+      waiting_.insert(waiting_.end(), parts.begin(), parts.end());
+      given_.store(waiting_.size(), std::memory_order_relaxed);
+      want(waiting_.size());
+      // A searching thread takes it, or finds it before it goes to sleep.
+      if (searching_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
+    }
   }
-  wake_another();
+  if (!is_alone) return wake_another();
+  for (const auto& one : parts) sum(*one);
 }
 
 bool checksum_pool::help() {

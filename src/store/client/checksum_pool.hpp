@@ -44,12 +44,11 @@ class checksum_pool {
   ~checksum_pool();
   checksum_pool(const checksum_pool&) = delete;
   checksum_pool& operator=(const checksum_pool&) = delete;
-  // Starts the threads, for whom a failure at the first use comes too late. Throws std::system_error where none can be
-  // started.
-  void prepare();
+  // Starts the threads, for whom it is too late at the first use. EAGAIN: none can be started.
+  status prepare();
   // Announces that `parts` parts follow soon, so that threads wake up in time.
   void call(std::size_t parts);
-  // Queues parts that have arrived.
+  // Queues parts that have arrived; sums them in this call where no thread can be started.
   void give(std::span<const std::shared_ptr<value_part>> parts);
   // Sums one waiting part in the calling thread. False: no part waits.
   bool help();
@@ -65,7 +64,7 @@ class checksum_pool {
 
  private:
   static void sum(value_part& part);
-  void start();
+  status start();
   void want(std::size_t parts);
   void work();
   std::shared_ptr<value_part> take();

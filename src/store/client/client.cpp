@@ -230,7 +230,8 @@ void client::start(std::span<const operation_ptr> list) {
       continue;
     }
     if (noticed) ++noticed_;
-    submit(one);
+    if (auto able = noticed ? start_background() : status(); !able) finish(one, able.code(), able.error().message);
+    else submit(one);
   }
   if (wire_ && !flush())
     (void)eventfd_write(wake_fd_, 1);  // wakes the driving thread, which then also waits for room in the socket
@@ -240,20 +241,31 @@ void client::start(std::span<const operation_ptr> list) {
 
 // Under the lock.
 void client::wake_background() {
-  if (noticed_ > 0 && !background_.joinable() && !closing_) background_ = start_thread([this] { background(); });
   if (noticed_ > 0) changed_.notify_all();
 }
 
-void client::call_at_end(const operation_ptr& one, std::function<void(operation&)> function) {
+// Under the lock.
+status client::start_background() {
+  if (background_.joinable() || closing_) return {};
+  auto started = try_start_thread("ends operations of the store", [this] { background(); });
+  if (!started) return started.error();
+  background_ = *std::move(started);
+  return {};
+}
+
+status client::call_at_end(const operation_ptr& one, std::function<void(operation&)> function) {
   lock_t hold(lock_);
   if (one->done()) {
     hold.unlock();
-    return function(*one);
+    function(*one);
+    return {};
   }
+  if (auto able = start_background(); !able) return able;
   const bool was_noticed = one->event_fd >= 0 || one->leave_to_stream;
   one->callback = std::move(function);
   if (!was_noticed) ++noticed_;
   wake_background();
+  return {};
 }
 
 bool client::test(const operation_ptr& one) {

@@ -127,8 +127,9 @@ class client {
   // False: `deadline` has passed; the operation continues.
   bool wait(const operation_ptr& one, clock::time_point deadline = clock::time_point::max());
   // Calls the function once when the operation has ended: within this call if it has, else as `callback`. Precondition: the
-  // operation was started without a callback, and this is the first such call.
-  void call_at_end(const operation_ptr& one, std::function<void(operation&)> function);
+  // operation was started without a callback, and this is the first such call. EAGAIN: no thread can be started that would
+  // call it.
+  status call_at_end(const operation_ptr& one, std::function<void(operation&)> function);
   // start() and wait().
   reply run(const operation_ptr& one);
 
@@ -173,6 +174,7 @@ class client {
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
   void wake_background();
+  status start_background();
   void background();
   struct batch_frame;
   struct alone_item {

@@ -80,7 +80,7 @@ class router {
   // False: `deadline` has passed; the operation continues.
   bool wait(const routed_ptr& one, clock::time_point deadline = clock::time_point::max());
 
-  // As client::call_at_end.
+  // As client::call_at_end; never refused.
   void call_at_end(const routed_ptr& one, std::function<void(const reply&)> function);
 
   // As client::classify.
@@ -155,6 +155,7 @@ class router {
   void settle(const routed_ptr& one, const reply& got, const std::string& endpoint, const std::weak_ptr<client>& connection);
   void finish(const routed_ptr& one, reply got);
   void queue(retry_task task);
+  status start_workers();
   void serve();
   void run(const retry_task& task);
   void close_later(client* gone);

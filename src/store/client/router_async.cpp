@@ -142,20 +142,31 @@ void router::finish(const routed_ptr& one, reply got) {
 }
 
 void router::queue(retry_task task) {
+  reply refused = failed_reply(ECANCELED, "the store was closed");
   {
     const std::lock_guard hold(tasks_lock_);
     if (!closing_) {
-      while (workers_.size() < kWorkers) workers_.push_back(start_thread([this] { serve(); }));
-      const auto due = task.due;
-      tasks_.emplace(due, std::move(task));
-      tasks_changed_.notify_one();
-      return;
+      const status able = start_workers();
+      if (able) {
+        const auto due = task.due;
+        tasks_.emplace(due, std::move(task));
+        tasks_changed_.notify_one();
+        return;
+      }
+      refused = failed_reply(able.code(), able.error().message);
     }
   }
-  reply gone;
-  gone.status = ECANCELED;
-  gone.text = "the store was closed";
-  finish(task.operation, gone);
+  finish(task.operation, refused);
+}
+
+// Under tasks_lock_. One is enough.
+status router::start_workers() {
+  while (workers_.size() < kWorkers) {
+    auto started = try_start_thread("looks for servers of operations", [this] { serve(); });
+    if (!started) return workers_.empty() ? status(started.error()) : status();
+    workers_.push_back(*std::move(started));
+  }
+  return {};
 }
 
 void router::close_later(client* gone) {

@@ -10,7 +10,6 @@
 // and before this client gives out so many numbers that a server forgets it.
 #include <algorithm>
 #include <map>
-#include <system_error>
 #include <thread>
 
 #include "os/blocked_signals.hpp"
@@ -97,10 +96,11 @@ void router::run_parts(batch_call& call, const std::map<std::string, std::vector
   std::vector<std::thread> others;
   for (auto part = parts.begin(); part != parts.end(); ++part) {
     if (std::next(part) != parts.end()) {
-      try {
-        others.push_back(start_thread([this, &call, part] { run_part(call, part->first, part->second); }));
+      auto other = try_start_thread("asks a server", [this, &call, part] { run_part(call, part->first, part->second); });
+      if (other) {
+        others.push_back(*std::move(other));
         continue;
-      } catch (const std::system_error&) {}
+      }
     }
     run_part(call, part->first, part->second);
   }

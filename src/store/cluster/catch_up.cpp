@@ -100,12 +100,13 @@ void catch_up::act_by(const view_ptr& now, bool serving, std::uint64_t run) {
   for (const auto& [server, units] : wanted) {
     if (jobs_.contains(server)) continue;
     const store_protocol::copy_terms terms{map.epoch, run, 0, 0};
-    auto& mine = jobs_[server];
-    mine.thread = start_thread([this, peer = server, assigned = units, terms] {
+    auto started = try_start_thread("fills a copy", [this, peer = server, assigned = units, terms] {
       fill(peer, assigned, terms);
       const std::lock_guard done(lock_);
       if (const auto found = jobs_.find(peer); found != jobs_.end()) found->second.ended = true;
     });
+    if (started) jobs_[server].thread = *std::move(started);
+    else log_("cluster_fill_failed", server.name + ": " + started.error().message);  // the next look at the map tries again
   }
 }
 

@@ -62,8 +62,8 @@ result<std::unique_ptr<cluster_service>> cluster_service::open(store::engine& be
   // Before the first put: what the others hold counts from the beginning.
   me->held_ = std::make_unique<held_reports>(behind, *me->members_, me->log_);
   if (const status said = me->held_->exchange(); !said) return said.error();
-  me->members_->start();
-  me->held_->start();
+  if (const status started = me->members_->start(); !started) return started.error();
+  if (const status started = me->held_->start(); !started) return started.error();
   return made;
 }
 

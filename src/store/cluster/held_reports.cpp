@@ -94,8 +94,11 @@ status held_reports::exchange() {
   return outcome;
 }
 
-void held_reports::start() {
-  thread_ = start_thread([this] { serve(); });
+status held_reports::start() {
+  auto started = try_start_thread("says what principals hold", [this] { serve(); });
+  if (!started) return started.error();
+  thread_ = *std::move(started);
+  return {};
 }
 
 void held_reports::serve() {

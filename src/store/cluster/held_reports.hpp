@@ -27,7 +27,7 @@ class held_reports {
   // Says what this server holds if that has changed, and takes what the others say. Blocking. By start()'s thread, and
   // before.
   status exchange();
-  void start();
+  status start();
   void stop();
   ~held_reports() { stop(); }
   held_reports(const held_reports&) = delete;

@@ -91,8 +91,11 @@ result<std::unique_ptr<membership>> membership::join(const cluster_options& opti
   return made;
 }
 
-void membership::start() {
-  thread_ = start_thread([this] { serve(); });
+status membership::start() {
+  auto started = try_start_thread("keeps this server in its cluster", [this] { serve(); });
+  if (!started) return started.error();
+  thread_ = *std::move(started);
+  return {};
 }
 
 void membership::stop() {

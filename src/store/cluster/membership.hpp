@@ -79,7 +79,7 @@ class membership {
   static result<std::unique_ptr<membership>> join(const cluster_options& options, hooks callbacks,
                                                   std::chrono::milliseconds patience);
   // The hooks are called from now on, by the thread.
-  void start();
+  status start();
   // Gives the lease back: others take over at once. The hooks are called no more.
   void stop();
   ~membership() { stop(); }

@@ -34,6 +34,7 @@ void peer_links::stop() {
 
 void peer_links::reach(const peer_name& peer, const std::string& pool, use callback) {
   peer_pool found;
+  failure refused{ESHUTDOWN, "the server is going down"};
   bool queued = false;
   {
     const std::lock_guard hold(lock_);
@@ -42,14 +43,26 @@ void peer_links::reach(const peer_name& peer, const std::string& pool, use callb
         found = {position->second.connection, known->second};
     if (!found.connection && !stopping_) {
       auto& mine = workers_[peer.name];
-      mine.jobs.push_back({peer, pool, std::move(callback)});
-      queued = true;
-      if (!mine.thread.joinable()) mine.thread = start_thread([this, name = peer.name] { serve(name); });
+      if (auto started = start(mine, peer.name)) {
+        mine.jobs.push_back({peer, pool, std::move(callback)});
+        queued = true;
+      } else {
+        refused = started.error();
+      }
     }
   }
   if (found.connection) return callback(found);
   if (queued) return changed_.notify_all();
-  callback(failure{ESHUTDOWN, "the server is going down"});
+  callback(refused);
+}
+
+// Under the lock.
+status peer_links::start(worker& one, const std::string& name) {
+  if (one.thread.joinable()) return {};
+  auto started = try_start_thread("connects to another server", [this, name] { serve(name); });
+  if (!started) return started.error();
+  one.thread = *std::move(started);
+  return {};
 }
 
 void peer_links::forget(const peer_name& peer) {

@@ -41,7 +41,8 @@ class peer_links {
   peer_links& operator=(const peer_links&) = delete;
 
   using use = std::function<void(const result<peer_pool>&)>;
-  // Calls `callback` with the connection: in this call if it exists, else from the thread. It must not block.
+  // Calls `callback` with the connection: in this call if it exists, else from the thread. It must not block. EAGAIN, in
+  // this call: no thread can be started.
   void reach(const peer_name& peer, const std::string& pool, use callback);
   // Drops a failed connection; the next reach() makes another.
   void forget(const peer_name& peer);
@@ -60,6 +61,7 @@ class peer_links {
     std::deque<job> jobs;
     std::thread thread;
   };
+  status start(worker& one, const std::string& name);
   void serve(const std::string& name);
   result<peer_pool> connect(const peer_name& peer, const std::string& pool);
 

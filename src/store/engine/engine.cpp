@@ -19,6 +19,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "store/engine/bytes.hpp"
 #include "store/engine/engine_impl.hpp"
 #include "store/engine/record.hpp"
@@ -60,7 +61,12 @@ engine::~engine() { (void)impl_->close(); }
 result<std::unique_ptr<engine>> engine::open(engine_options options) {
   if (status good = check_options(options); !good) return std::move(good).error();
   auto made = std::make_unique<impl>(std::move(options));
-  if (status opened = made->open(); !opened) return std::move(opened).error();
+  try {
+    if (status opened = made->open(); !opened) return std::move(opened).error();
+  } catch (const std::system_error& reason) {  // a thread of the index's or of ours
+    if (reason.code() != std::errc::resource_unavailable_try_again) throw;
+    return no_thread("commits and writes values");
+  }
   return std::unique_ptr<engine>(new engine(std::move(made)));
 }
 

@@ -308,9 +308,8 @@ std::string server::state::open_device() {
   if (local == nullptr) return "the store has no unix socket";
   if (auto usable = device_mover::probe(); !usable) return usable.error().message;
   const auto& arena = engine->arena();
-  try {
-    sums->prepare();  // a request must not be the first to find out, since the event loops would end
-  } catch (const std::system_error&) { return "no thread for checksums could be started: raise the limit of processes"; }
+  // A request must not be the first to find out, since its event loop would compute the checksums.
+  if (auto ready = sums->prepare(); !ready) return ready.error().message;
   device = std::make_unique<device_mover>(std::span(arena.base, arena.size_bytes));
   return {};
 }
@@ -594,7 +593,10 @@ result<std::unique_ptr<server>> server::open(server_config config) {
   if (auto room = check_address_space(config); !room) return room.error();
   auto log = event_log::open(config.log, level_of(config.log_level));
   if (!log) return log.error();
-  auto made = std::make_unique<state>(std::move(config), *std::move(log));
+  std::unique_ptr<state> made;
+  try {
+    made = std::make_unique<state>(std::move(config), *std::move(log));
+  } catch (const std::system_error&) { return no_thread("makes calls that wait for a disk"); }
   made->descriptor_limit = raise_descriptor_limit();
   if (auto opened = made->open(); !opened) return opened.error();
   return std::unique_ptr<server>(new server(std::move(made)));
@@ -638,8 +640,9 @@ void server::state::give_up(const std::exception& reason) {
   log.write(event_log::level::error, "failed", {{"why", reason.what()}});
   const std::lock_guard hold(sessions_lock);
   if (!failed)
-    failed =
-        failure{ENOMEM, format("the store stops: %s (is the memory limited, by ulimit -v or a container?)", reason.what())};
+    failed = failure{
+        ENOMEM, format("the store stops: %s (is the memory or the number of processes limited, by ulimit or a container?)",
+                       reason.what())};
   for (auto& one : loops) one->context.stop();
 }
 

@@ -43,7 +43,9 @@ result<std::unique_ptr<ucx_listener>> ucx_listener::open(const options& wanted, 
              {"transports", made->offer_.transports},
              {"arena", kept ? "registered" : kept.error().message}});
   made->wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  made->thread_ = start_thread([stream_end = made.get()] { stream_end->serve(); });
+  auto started = try_start_thread("serves UCX", [stream_end = made.get()] { stream_end->serve(); });
+  if (!started) return started.error();
+  made->thread_ = *std::move(started);
   return made;
 }
 

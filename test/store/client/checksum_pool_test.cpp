@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arch/crc32c.hpp"
+#include "test/support/scarce_threads.hpp"
 
 namespace pl::store_client {
 namespace {
@@ -56,6 +57,22 @@ TEST(checksum_pool, sums_what_it_is_given_at_any_time) {
       ASSERT_EQ(one->crc, arch::crc32c(one->source, one->bytes));
     }
   }
+}
+
+// The caller sums what no thread can be started for; the next use tries again.
+TEST(checksum_pool, without_a_thread_the_caller_sums) {
+  const auto bytes = some_bytes(64 << 10);
+  checksum_pool pool;
+  std::optional<test::scarce_threads> none(std::in_place);
+  EXPECT_EQ(pool.prepare().code(), EAGAIN);
+  parts given{part_of(bytes, 0, 4096), part_of(bytes, 4096, 100)};
+  pool.call(given.size());
+  pool.give(given);
+  none.reset();
+  ASSERT_TRUE(all_summed(given));
+  for (const auto& one : given) EXPECT_EQ(one->crc, arch::crc32c(one->source, one->bytes));
+  EXPECT_FALSE(pool.help()) << "nothing waits";
+  EXPECT_TRUE(pool.prepare());
 }
 
 TEST(checksum_pool, ends_with_every_part_summed) {
