@@ -82,8 +82,8 @@ int peerlane_copier_close(peerlane_copier_t copier);
  *
  * @param destination  at least source.size_bytes long.
  * @param source       must not overlap the destination. If its size is 0, the call does nothing.
- * @return 0; ERANGE: the destination is shorter than the source; EINVAL: a device buffer is not device memory, its memory was
- *         freed, it leaves its allocation, or both sides are host memory; EIO: CUDA reported an error. Host buffers are not
+ * @return 0; ERANGE: the destination is shorter than the source; EINVAL: a device buffer is not device memory, its memory
+ * was freed, it leaves its allocation, or both sides are host memory; EIO: CUDA reported an error. Host buffers are not
  *         checked: if the address is device memory, or not mapped at all, the copy may fault.
  */
 int peerlane_copy(peerlane_copier_t copier, struct peerlane_buffer destination, struct peerlane_buffer source);

@@ -641,8 +641,7 @@ void server::state::give_up(const std::exception& reason) {
   const std::lock_guard hold(sessions_lock);
   if (!failed)
     failed = failure{
-        ENOMEM, format("the store stops: %s (is the memory or the number of processes limited, by ulimit or a container?)",
-                       reason.what())};
+        ENOMEM, format("the store stops: %s (a limit of memory or processes, by ulimit or a container?)", reason.what())};
   for (auto& one : loops) one->context.stop();
 }
 
