@@ -230,13 +230,15 @@ choice cost_table::cheapest_unasked(direction way, executor present, std::uint64
   constexpr other_side kHostSides[] = {other_side::pinned, other_side::pageable};
   choice best{method::copy_engine, 0};
   double best_loss_ns = question_ns_ + 1e-3;  // a loss as large as the question's cost still spares it
+  double least_ns[std::size(kHostSides)];
+  for (std::size_t i = 0; i < std::size(kHostSides); ++i)
+    least_ns[i] = cautious_cost(way, kHostSides[i], cheapest(way, kHostSides[i], present, bytes), bytes);
   for (const auto& option : candidates(way, other_side::pageable)) {
     if (!is_available(option.kind, present)) continue;
     double loss_ns = 0;
-    for (const auto side : kHostSides) {
-      const double ns = cautious_cost(way, side, option, bytes);
-      const double least_ns = cautious_cost(way, side, cheapest(way, side, present, bytes), bytes);
-      loss_ns = std::isfinite(ns) ? std::max(loss_ns, ns - least_ns) : ns;
+    for (std::size_t i = 0; i < std::size(kHostSides); ++i) {
+      const double ns = cautious_cost(way, kHostSides[i], option, bytes);
+      loss_ns = std::isfinite(ns) ? std::max(loss_ns, ns - least_ns[i]) : ns;
     }
     if (loss_ns < best_loss_ns) best_loss_ns = loss_ns, best = option;
   }

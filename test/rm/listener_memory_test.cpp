@@ -14,6 +14,9 @@ int* g_depth = nullptr;
 int g_inside = 0;
 }  // namespace
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // GCC 12 at -O1 inlines one of the pair and not the other
+#endif
 void* operator new(std::size_t bytes) {
   if (g_depth != nullptr && *g_depth != 0) ++g_inside;
   if (void* memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
