@@ -16,13 +16,13 @@ class Missing(Exception):
 
 def private_environment():
     """The folder of the virtual environment that `peerlane report --setup` makes; None where the user has no home."""
-    data = os.environ.get("XDG_DATA_HOME", "")
-    if not data.startswith("/"):  # as its specification says
-        try:
-            data = Path.home() / ".local/share"
-        except RuntimeError:  # HOME is not set, and the user is in no list (a container's)
-            return None
-    return Path(data) / "peerlane" / "venv"
+    given = os.environ.get("XDG_DATA_HOME", "")
+    if given.startswith("/"):  # others count as none, says its specification
+        return Path(given) / "peerlane" / "venv"
+    try:
+        return Path.home() / ".local/share" / "peerlane" / "venv"
+    except RuntimeError:  # HOME is not set, and the user is in no list (a container's)
+        return None
 
 
 def environments():
