@@ -12,10 +12,13 @@
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
+#include <latch>
 #include <thread>
+#include <vector>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "os/blocked_signals.hpp"
 #include "store/engine/index_log.hpp"
 #include "store/engine/recovery.hpp"
 
@@ -108,6 +111,23 @@ status cut_torn(const index::options& settings, const manifest_file& torn) {
   return {};
 }
 
+// RocksDB starts threads while it opens (one for each of 16 tables, its background jobs, its timer). One that cannot be
+// started makes it keep its lock, or end the process: so it begins only where as many can be had.
+status find_room_for_threads() {
+  constexpr std::size_t kThreads = 20;
+  std::latch counted(1);
+  std::vector<std::thread> held;
+  status outcome;
+  while (outcome && held.size() < kThreads) {
+    auto one = try_start_thread("serves the store's index", [&counted] { counted.wait(); });
+    if (one) held.push_back(*std::move(one));
+    else outcome = one.error();
+  }
+  counted.count_down();
+  for (auto& one : held) one.join();
+  return outcome;
+}
+
 }  // namespace
 
 failure index_failure(const rocksdb::Status& reason, std::string_view action) {
@@ -124,6 +144,7 @@ failure index_failure(const rocksdb::Status& reason, std::string_view action) {
 }
 
 result<std::unique_ptr<index>> index::open_files(const options& settings, bool is_new, bool is_sealed) {
+  if (auto room = find_room_for_threads(); !room) return room.error();
   const auto cache = rocksdb::NewLRUCache(settings.cache_bytes);
   std::vector<rocksdb::ColumnFamilyDescriptor> wanted;
   for (const char* name : kNames) wanted.emplace_back(name, family_options(cache, table_bytes(settings.disk_bytes)));
