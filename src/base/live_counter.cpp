@@ -10,10 +10,8 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <climits>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <mutex>
@@ -23,6 +21,7 @@
 #include "base/env.hpp"
 #include "base/file_limit.hpp"
 #include "base/log.hpp"
+#include "base/real_path.hpp"
 #include "base/status.hpp"
 #include "base/text.hpp"
 
@@ -161,8 +160,8 @@ struct live_file {
 
   status make(const std::string& folder) {
     // It is removed at the end, and the program may change its folder until then.
-    std::string home = folder;
-    if (char resolved[PATH_MAX]; realpath(folder.c_str(), resolved) != nullptr) home = resolved;
+    std::string home = real_path(folder.c_str());
+    if (home.empty()) home = folder;
     int fd = -1;
     for (unsigned number = 0; fd < 0 && number < kMaxLibraries; ++number) {
       path = format("%s/peerlane-statistics-%u-%d-%u", home.c_str(), ::getuid(), ::getpid(), number);

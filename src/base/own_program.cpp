@@ -4,18 +4,12 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include <climits>
-#include <cstdlib>
+#include "base/real_path.hpp"
 
 namespace pl {
 namespace {
 
 constexpr const char* kLink = "/proc/self/exe";
-
-std::string real_path(const char* path) {
-  char resolved[PATH_MAX];
-  return path != nullptr && realpath(path, resolved) != nullptr ? resolved : "";
-}
 
 // A relative path is right until the program changes its folder, so it is resolved when the library is loaded.
 const std::string& path_at_start() {

@@ -7,12 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
-#include <cstdlib>
 
 #include "base/env.hpp"
 #include "base/load_library.hpp"
 #include "base/own_program.hpp"
+#include "base/real_path.hpp"
 #include "base/text.hpp"
 
 namespace pl::cu {
@@ -23,11 +22,6 @@ constexpr const char* kName = "libcuda.so.1";
 std::string folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? "." : path.substr(0, slash);
-}
-
-std::string real_path(const std::string& path) {
-  char resolved[PATH_MAX];
-  return realpath(path.c_str(), resolved) != nullptr ? resolved : "";
 }
 
 // The file that this code was loaded from; empty: the program's own, which has no name in the linker's list.
@@ -46,7 +40,7 @@ std::vector<std::string> simulated_gpu_places() {
   const std::string loaded = library_of_this_code();
   std::vector<std::string> folders;
   // Follows links first: the parts lie around the file that a link leads to. Then the link's own folder.
-  for (const std::string& file : {loaded.empty() ? own_program_file() : real_path(loaded), loaded})
+  for (const std::string& file : {loaded.empty() ? own_program_file() : real_path(loaded.c_str()), loaded})
     if (!file.empty()) folders.push_back(folder_of(file));
   folders.erase(std::unique(folders.begin(), folders.end()), folders.end());
   std::vector<std::string> places;
@@ -59,7 +53,7 @@ std::vector<std::string> simulated_gpu_places() {
 std::string simulated_gpu_folder() {
   const auto places = simulated_gpu_places();
   for (const std::string& place : places)
-    if (access(place.c_str(), R_OK) == 0) return folder_of(real_path(place));
+    if (access(place.c_str(), R_OK) == 0) return folder_of(real_path(place.c_str()));
   return places.empty() ? "sim" : folder_of(places[0]);
 }
 
@@ -73,7 +67,7 @@ result<void*> load_simulated_gpu() {
   for (const std::string& place : places) {
     if (access(place.c_str(), R_OK) != 0) continue;
     // By its resolved path: a relative path would become wrong when the program changes its folder.
-    auto library = load_library(real_path(place).c_str(), RTLD_NOW | RTLD_GLOBAL);
+    auto library = load_library(real_path(place.c_str()).c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (library) return *library;
     const int code = library.code() == ENOENT ? ENODEV : library.code();
     return failure{code, format("the simulated GPU cannot be loaded: %s", library.error().message.c_str())};

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <climits>
+#include <cstdlib>
+#include <string>
+
+namespace pl {
+
+// The path from the root on with links followed; empty where nothing is there.
+inline std::string real_path(const char* path) {
+  char resolved[PATH_MAX];
+  return realpath(path, resolved) != nullptr ? resolved : "";
+}
+
+}  // namespace pl
