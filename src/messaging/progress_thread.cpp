@@ -29,10 +29,10 @@ status progress_thread::start() {
   if (!opened) return std::move(opened).error();
   descriptor_ = *opened;
   if (auto armed = core_.arm_owner(); !armed && armed.code() != EBUSY) return armed;
-  try {
-    const blocked_signals during_start;
-    thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-  } catch (const std::system_error&) { return no_thread("makes progress of messages"); }
+  auto started =
+      try_start_thread<std::jthread>("makes progress of messages", [this](const std::stop_token& stop) { run(stop); });
+  if (!started) return started.error();
+  thread_ = *std::move(started);
   return {};
 }
 

@@ -33,10 +33,10 @@ class blocked_signals {
 
 // A thread of the library's own. Throws std::system_error where none can be started (ulimit -u, -v, a full cgroup): for
 // constructors whose maker turns that into no_thread().
-template <class Body>
-std::thread start_thread(Body&& body) {
+template <class Thread = std::thread, class Body>
+Thread start_thread(Body&& body) {
   const blocked_signals during_start;
-  return std::thread(std::forward<Body>(body));
+  return Thread(std::forward<Body>(body));
 }
 
 // `role` completes "the thread that ...".
@@ -46,10 +46,10 @@ inline failure no_thread(const char* role) {
 }
 
 // The same, or EAGAIN with a reason that names the thread and the limit.
-template <class Body>
-result<std::thread> try_start_thread(const char* role, Body&& body) {
+template <class Thread = std::thread, class Body>
+result<Thread> try_start_thread(const char* role, Body&& body) {
   try {
-    return start_thread(std::forward<Body>(body));
+    return start_thread<Thread>(std::forward<Body>(body));
   } catch (const std::system_error&) { return no_thread(role); }
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "os/blocked_signals.hpp"
@@ -44,15 +43,15 @@ status rank_0_seeker::look_for(survivor_claim claim) {
     if (is_running_) return {};
     is_running_ = true;
   }
-  try {
-    const blocked_signals during_start;
-    thread_ = std::jthread([this](const std::stop_token& stop) { seek(stop); });
-  } catch (const std::system_error&) {
+  auto started = try_start_thread<std::jthread>("looks for a new process of rank 0",
+                                                [this](const std::stop_token& stop) { seek(stop); });
+  if (!started) {
     const std::lock_guard lock(mutex_);
     is_running_ = false;
     claim_.reset();
-    return no_thread("looks for a new process of rank 0");
+    return started.error();
   }
+  thread_ = *std::move(started);
   return {};
 }
 
