@@ -148,20 +148,22 @@ class demo {
   }
   // All values by one call; the answer is the last one's, of all bytes.
   store_client::reply run_batch(store_protocol::opcode op, std::optional<store_protocol::durability> level) {
-    std::vector<store_client::batch_entry> entries(keys_.size());
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      entries[i].key = keys_[i];
-      entries[i].level = level;
-      entries[i].buffer = {mine_.address + i * options_.bytes, options_.bytes, mine_.device};
+    if (entries_.empty()) {
+      entries_.resize(keys_.size());
+      for (std::size_t i = 0; i < entries_.size(); ++i) {
+        entries_[i].key = keys_[i];
+        entries_[i].buffer = {mine_.address + i * options_.bytes, options_.bytes, mine_.device};
+      }
     }
+    for (auto& one : entries_) one.level = level;
+    auto replies = store_->run_batch(op, pool_, entries_);
     std::uint64_t moved_bytes = 0;
-    store_client::reply last;
-    for (auto& one : store_->run_batch(op, pool_, entries)) {
-      last = must(std::move(one));
-      moved_bytes += last.moved_bytes;
+    for (auto& one : replies) {
+      if (one.status != 0) return must(std::move(one));
+      moved_bytes += one.moved_bytes;
     }
-    last.moved_bytes = moved_bytes;
-    return last;
+    replies.back().moved_bytes = moved_bytes;
+    return std::move(replies.back());
   }
   rate gets() {
     const rate out = timed([&] {
@@ -228,7 +230,8 @@ class demo {
   tools::host_memory host_;
   std::unique_ptr<store_client::client> store_;
   store_client::memory mine_;
-  std::vector<std::string> keys_;  // of several values
+  std::vector<std::string> keys_;                   // of several values
+  std::vector<store_client::batch_entry> entries_;  // of a call: an application has its keys and places at hand
   std::uint32_t pool_ = 0;
   store_client::reply put_, get_;
 };

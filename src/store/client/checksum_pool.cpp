@@ -16,6 +16,18 @@ constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
 constexpr std::uint64_t kPollNs = 500'000;     // the longest copy takes 300 us
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
+// Others hold it for some instructions; a sleep costs more than they take.
+std::unique_lock<std::mutex> soon_locked(std::mutex& lock) {
+  constexpr int kTries = 200;
+  std::unique_lock hold(lock, std::try_to_lock);
+  for (int i = 0; !hold && i < kTries; ++i) {
+    arch::relax();
+    (void)hold.try_lock();
+  }
+  if (!hold) hold.lock();
+  return hold;
+}
+
 }  // namespace
 
 checksum_pool::~checksum_pool() {
@@ -30,7 +42,8 @@ checksum_pool::~checksum_pool() {
 // Under the lock. One is enough.
 status checksum_pool::start() {
   if (!threads_.empty()) return {};
-  const unsigned count = std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
+  const unsigned count =
+      most_threads_ != 0 ? most_threads_ : std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
   status refused;
   while (refused && threads_.size() < count) {
     auto started = try_start_thread("computes checksums", [this] { work(); });
@@ -64,7 +77,7 @@ void checksum_pool::call(std::size_t parts) {
 void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
   bool is_alone = false;
   {
-    const std::lock_guard hold(lock_);
+    const auto hold = soon_locked(lock_);
     is_alone = !start();
     if (!is_alone) {
       waiting_.insert(waiting_.end(), parts.begin(), parts.end());
@@ -98,9 +111,11 @@ void checksum_pool::sum(value_part& part) {
   part.summed.store(true, std::memory_order_release);
 }
 
+// Null: none waits, or another thread is taking one. Threads that look all the time do not sleep for the lock: whoever gives
+// the next parts would have to wake them.
 std::shared_ptr<value_part> checksum_pool::take() {
-  const std::lock_guard hold(lock_);
-  if (waiting_.empty()) return {};
+  const std::unique_lock hold(lock_, std::try_to_lock);
+  if (!hold || waiting_.empty()) return {};
   auto part = std::move(waiting_.front());
   waiting_.pop_front();
   given_.store(waiting_.size(), std::memory_order_relaxed);
@@ -129,8 +144,9 @@ std::shared_ptr<value_part> checksum_pool::find_part() {
   const std::uint64_t until_ns = monotonic_ns() + kPollNs;
   for (unsigned pauses = 1; part == nullptr; ++pauses) {
     if (given_.load(std::memory_order_relaxed) != 0) part = take();
-    else if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;
-    else arch::relax();
+    if (part != nullptr) break;
+    if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;
+    arch::relax();
   }
   searching_.fetch_sub(1, std::memory_order_relaxed);
   return part;

@@ -39,7 +39,8 @@ struct value_part {
 // wakes the next; and all threads poll for a while before they sleep again.
 class checksum_pool {
  public:
-  checksum_pool() = default;
+  // `threads` at most; 0: half of the CPUs, at most 8.
+  explicit checksum_pool(unsigned threads = 0) : most_threads_(threads) {}
   // Waits until every part given has been summed.
   ~checksum_pool();
   checksum_pool(const checksum_pool&) = delete;
@@ -50,10 +51,12 @@ class checksum_pool {
   void call(std::size_t parts);
   // Queues parts that have arrived; sums them in this call where no thread can be started.
   void give(std::span<const std::shared_ptr<value_part>> parts);
-  // Sums one waiting part in the calling thread. False: no part waits.
+  // Sums one waiting part in the calling thread. False: none waits, or another thread is just taking one.
   bool help();
+  // 0 until they are started.
+  std::size_t thread_count() const noexcept { return count_.load(std::memory_order_relaxed); }
   // Whether more parts wait than there are threads.
-  bool is_behind() const noexcept { return given_.load(std::memory_order_relaxed) > count_.load(std::memory_order_relaxed); }
+  bool is_behind() const noexcept { return given_.load(std::memory_order_relaxed) > thread_count(); }
 
   // The size of the next copy of a value with `left` bytes to go. Long copies are cheap, because the link idles for 4 to
   // 10 us between two. The last copies are short, because the checksum is ready only when the last part is summed; sizes
@@ -71,6 +74,7 @@ class checksum_pool {
   std::shared_ptr<value_part> find_part();
   bool is_another_wanted();
   void wake_another();
+  const unsigned most_threads_;
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<value_part>> waiting_;

@@ -26,10 +26,18 @@ class fixed_fields {
     std::memcpy(bytes_ + used_, &value, sizeof value);
     used_ += sizeof value;
   }
+  // And a short text behind them, likewise.
+  bool add_text(std::string_view text) noexcept {
+    if (text.size() > kTextBytes) return false;
+    std::memcpy(bytes_ + used_, text.data(), text.size());
+    used_ += text.size();
+    return true;
+  }
   void append_to(std::string& body) const { body.append(bytes_, used_); }
 
  private:
-  char bytes_[kMaxBytes];
+  static constexpr std::size_t kTextBytes = 64;
+  char bytes_[kMaxBytes + kTextBytes];
   std::size_t used_ = 0;
 };
 
@@ -45,8 +53,9 @@ void append(std::string& body, const batch_item& one, batch_memory memory) {
   fields.add(one.room);
   fields.add(static_cast<std::uint32_t>(one.value.size()));
   if (memory == batch_memory::device) fields.add(one.offset);
+  const bool has_key = fields.add_text(one.key);
   fields.append_to(body);
-  body += one.key;
+  if (!has_key) body += one.key;
   body += one.value;
 }
 

@@ -242,7 +242,7 @@ struct server::state {
   std::unique_ptr<orphaned_sessions> orphans;
   std::unique_ptr<ucx_listener> stream_end;
   std::unique_ptr<device_mover> device;
-  std::optional<store_client::checksum_pool> sums{std::in_place};
+  std::optional<store_client::checksum_pool> sums{std::in_place, static_cast<unsigned>(config.checksum_threads)};
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
@@ -359,21 +359,14 @@ status server::state::open() {
   // Before others can hear of this server they must be able to reach it.
   if (auto listening = open_listeners(); !listening) return listening;
   if (auto joined = join_cluster(); !joined) return joined;
-  parts = std::make_unique<server_parts>(server_parts{*engine,    cluster ? *cluster : *plain,
-                                                      *plain,     config,
-                                                      access,     counters,
-                                                      log,        *orphans,
-                                                      principals, watches,
-                                                      blocking,   halted,
-                                                      instance,   {},
-                                                      {},         nullptr,
-                                                      {},         nullptr,
-                                                      {},         nullptr});
+  parts = std::make_unique<server_parts>(server_parts{*engine, cluster ? *cluster : *plain, *plain, config, access, counters,
+                                                      log, *orphans, principals, watches, blocking, halted, instance});
   parts->ucx_refusal = open_stream();
   parts->ucx = stream_end.get();
   parts->device_refusal = counters.device_refusal = open_device();
   parts->device = device.get();
   parts->sums = &*sums;
+  parts->commits = std::make_shared<store_client::checksum_pool>(1u);
   parts->quotas = limits.get();
   parts->ended = [this](session* gone) {
     {
@@ -620,6 +613,7 @@ status server::run() {
   all.blocking.join();
   for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
   all.sums.reset();                                   // what arrived whole is committed by its threads
+  all.parts->commits.reset();                         // or by this one's
   all.stream_end.reset();                             // and UCX
   all.cluster.reset();                                // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());

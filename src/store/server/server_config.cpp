@@ -82,6 +82,8 @@ const field kFields[] = {
     {"log_level", &server_config::log_level, "debug, info, warn or error"},
     {"threads", number{&server_config::threads, 1, 64}, "threads that serve connections"},
     {"spin_us", number{&server_config::spin_us, 0, 1000}, "how long a thread looks for more work before it sleeps"},
+    {"checksum_threads", number{&server_config::checksum_threads, 0, 64},
+     "threads that compute checksums, and begin and commit batches of device memory; 0: half of the CPUs, at most 8"},
     {"max_connections", number{&server_config::max_connections, 1, 65536}, "open connections"},
     {"max_requests", number{&server_config::max_requests, 1, 65536}, "requests under way on one connection"},
     {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMaxInteger},

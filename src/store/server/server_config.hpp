@@ -42,7 +42,8 @@ struct server_config {
   std::uint64_t repair_s = 60;  // after which a dead server's copies are made anew elsewhere
 
   std::uint64_t threads = 1;
-  std::uint64_t spin_us = 0;  // how long a thread looks for more work before it sleeps; 0 on few CPUs
+  std::uint64_t spin_us = 0;           // how long a thread looks for more work before it sleeps; 0 on few CPUs
+  std::uint64_t checksum_threads = 0;  // 0: by the CPUs (checksum_pool.hpp)
   std::uint64_t max_connections = 4096;
   std::uint64_t max_requests = 1024;           // under way on one connection
   std::uint64_t max_request_bytes = 1u << 30;  // granted or being received on one connection

@@ -75,13 +75,15 @@ struct server_parts {
   fair_workers& blocking;           // for calls that wait for a disk
   const std::atomic<bool>& halted;  // nothing is served any more
   std::uint64_t instance = 0;       // random
-  std::function<void(session*)> ended;
-  std::function<void(const pool_policy&)> policy_changed;
+  std::function<void(session*)> ended{};
+  std::function<void(const pool_policy&)> policy_changed{};
   ucx_listener* ucx = nullptr;  // null: no UCX, `ucx_refusal` says why
-  std::string ucx_refusal;
+  std::string ucx_refusal{};
   device_mover* device = nullptr;  // null: no DMA channels, `device_refusal` says why
-  std::string device_refusal;
+  std::string device_refusal{};
   store_client::checksum_pool* sums = nullptr;
+  // One thread, which has the table and the old values in its cache, where several take each others' lines away.
+  std::shared_ptr<store_client::checksum_pool> commits{};
   const class quotas* quotas = nullptr;
 };
 
@@ -310,6 +312,7 @@ class session : public std::enable_shared_from_this<session> {
   // Calls `next` on this thread once these parts of the arena are bound for the GPU; it gets the reason if one cannot be.
   template <class Next>
   void bind_for_device(const std::shared_ptr<device_gpu>& gpu, const std::vector<store::segment>& pieces, Next next);
+  failure device_refusal(const failure& reason);
   void refuse_device(const request_ptr& request, const failure& reason);
   void put_from_device(const request_ptr& request, std::string_view key);
   void abort_device_put(const device_transfer_ptr& one);
@@ -324,7 +327,13 @@ class session : public std::enable_shared_from_this<session> {
   struct device_batch;
   using device_batch_ptr = std::shared_ptr<device_batch>;
   void dispatch_device_batch(const request_ptr& request, const pool_policy& pool, std::string_view body);
-  void put_device_batch(const device_batch_ptr& one);
+  template <class Work>
+  void beside(const device_batch& one, store_client::checksum_pool& threads, Work work);
+  void hold_device_batch(device_batch& one, std::uint64_t bytes);
+  void put_device_batch(const device_batch_ptr& one, std::uint64_t asked_bytes);
+  status begin_device_batch(device_batch& one, const store::begin_options& options);
+  void device_batch_begun(const device_batch_ptr& one, const status& begun);
+  void end_device_put(const device_batch_ptr& one, const failure& reason);
   void fetch_device_batch(const device_batch_ptr& one);
   void prepare_device_commits(device_batch& one);
   void device_batch_arrived(const device_batch_ptr& one);
@@ -336,13 +345,17 @@ class session : public std::enable_shared_from_this<session> {
   void take_device_item(const device_batch_ptr& one, std::size_t i, std::uint64_t pin, const store::value_info& info,
                         store::segment_list segments) const;
   void end_device_lookup(const device_batch_ptr& one);
+  void commit_batches();
   void commit_device_batch(const device_batch_ptr& one);
   void device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done);
   void abort_device_batch(const device_batch_ptr& one);
-  void get_device_batch(const device_batch_ptr& one);
+  void answer_device_batch(const device_batch_ptr& one);
+  void get_device_batch(const device_batch_ptr& one, std::uint64_t asked_bytes);
+  void pin_device_batch(const device_batch_ptr& one, const store::get_options& options);
   void device_batch_found(const device_batch_ptr& one);
   void write_device_batch(const device_batch_ptr& one);
   void end_device_batch(const device_batch_ptr& one);
+  void unpin_device_batch(const device_batch_ptr& one);
 
   // ---- session_watches.cpp
   struct watching;
@@ -428,7 +441,7 @@ class session : public std::enable_shared_from_this<session> {
   struct {
     std::mutex mutex;
     std::deque<device_batch_ptr> in_order;  // puts that are not committed yet, as their frames came
-    bool is_busy = false;                   // a thread commits the one that was the first
+    bool is_busy = false;                   // a thread commits the one that was the first, or is told to
   } device_commits_;
   store::session_id engine_session_ = 0;
   mutable store::owner_id owner_ = 0;  // of this client, once it was asked for

@@ -97,15 +97,17 @@ result<std::shared_ptr<session::device_transfer>> session::make_device_transfer(
 }
 
 // A failure of the channel, or of pinning, is no failure of the request: the client takes another path.
-void session::refuse_device(const request_ptr& request, const failure& reason) {
+failure session::device_refusal(const failure& reason) {
   const bool is_over = reason.code == ECANCELED;
   if (!is_over) {
     ++parts_.counters.device_failures;
     parts_.log.write(event_log::level::warn, "device_transfer",
                      {{"principal", wire_->other().principal}, {"why", reason.message}});
   }
-  answer(request, {is_over ? ECANCELED : ENOTSUP, reason.message});
+  return {is_over ? ECANCELED : ENOTSUP, reason.message};
 }
+
+void session::refuse_device(const request_ptr& request, const failure& reason) { answer(request, device_refusal(reason)); }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
 

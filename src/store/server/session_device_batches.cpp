@@ -4,9 +4,11 @@
 //   put   a grant each ─▶ one claim ─▶ one list of copies ─▶ each summed ─▶ committed by one call ─▶ one answer
 //   get   a pin each   ─▶ one claim ─▶ one list of copies ─▶ unpinned ─▶ one answer
 //
-// Several frames of a connection are under way at a time: while one is copied, the connection's thread begins the next one,
-// and the threads that sum also commit. Frames are committed in the order in which they came, so that of a key that is in
-// two of them the later value stays.
+// Several frames of a connection are under way at a time: while one is copied, the next one begins, and another is summed.
+// One thread was not enough for that: it took 0.7 us a value, in which the link carries 35 KiB. So the connection's thread
+// keeps what belongs to the connection and the copies. The threads that sum also take the engine's part: they begin and
+// commit puts, pin and unpin, and write the answers. Frames are committed in the order in which they came, so that of a key
+// that is in two of them the later value stays.
 //
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
 // the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
@@ -31,6 +33,8 @@ namespace flag = store_protocol::flag;
 
 // Of a batch, that one thread sums without looking for more: it takes 25 us.
 constexpr std::uint64_t kShareBytes = 256 << 10;
+// With fewer of them, the connection's thread does the engine's part: they have enough to sum.
+constexpr std::size_t kThreadsBeside = 4;
 
 }  // namespace
 
@@ -39,9 +43,10 @@ struct session::device_batch : device_claim {
 
   struct value {
     store::segment_list segments;
-    std::uint64_t bytes = 0;  // that move
-    std::uint64_t id = 0;     // put: the grant, get: the pin; 0: nothing moves
-    std::uint32_t crc = 0;    // put
+    std::uint64_t bytes = 0;       // that move
+    std::uint64_t held_bytes = 0;  // of the store's memory, as hold() counts
+    std::uint64_t id = 0;          // put: the grant, get: the pin; 0: nothing moves
+    std::uint32_t crc = 0;         // put
     // `base`: the arena's.
     void sum(const std::byte* base) {
       segment_walk(segments.span(), 0).next(bytes, [&](std::uint64_t offset, std::uint64_t part_bytes) {
@@ -65,7 +70,9 @@ struct session::device_batch : device_claim {
   std::vector<piece> moved;
   std::uint64_t run = 0;  // the first of the grants, or of the pins; 0: there are none
   std::shared_ptr<batch_work> work;
-  std::uint64_t held_bytes = 0, moving_bytes = 0;
+  bool is_beside_others = false;  // frames of this connection
+  std::uint64_t held_bytes = 0;   // counted for its principal: what the frame asks for, then what it has
+  std::uint64_t moving_bytes = 0;
   // put: what it is committed with, made before other threads do that
   std::vector<store::run_commit> commits;
   store::run_options commit_options;
@@ -101,6 +108,11 @@ struct session::device_batch : device_claim {
     device_queue::job out{memory->gpu, direction, {}, {}};
     out.blocks.reserve(moved.size());
     for (const piece& one : moved) memory->gpu->add_blocks(direction, one.offset, one.device_address, one.bytes, out.blocks);
+    return out;
+  }
+  std::uint64_t used_bytes() const {
+    std::uint64_t out = 0;
+    for (const value& one : values) out += one.held_bytes;
     return out;
   }
   // Nothing of the item moves any more.
@@ -147,68 +159,113 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   const std::uint64_t last_bytes = std::max(one->items.back().room, kMinHeldBytes);
   if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)
     return answer(request, {ENOTSUP, may.error().message});
-  is_put ? put_device_batch(one) : get_device_batch(one);
+  one->is_beside_others = under_way_ > 1 && parts_.sums->thread_count() >= kThreadsBeside;
+  is_put ? put_device_batch(one, all_bytes) : get_device_batch(one, all_bytes);
+}
+
+// On a thread that sums while the connection's thread has other frames, else on the connection's. What it throws comes
+// there.
+template <class Work>
+void session::beside(const device_batch& one, store_client::checksum_pool& threads, Work work) {
+  if (!one.is_beside_others) return work();
+  const auto part = std::make_shared<value_part>();
+  part->task = [me = shared_from_this(), work = std::move(work)] {
+    try {
+      work();
+    } catch (...) {
+      me->run_on_home_thread([reason = std::current_exception()] { std::rethrow_exception(reason); });
+    }
+  };
+  threads.give({&part, 1});
+}
+
+void session::hold_device_batch(device_batch& one, std::uint64_t bytes) {
+  hold(bytes);
+  let_hold_go(std::exchange(one.held_bytes, bytes));
 }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
 
-void session::put_device_batch(const device_batch_ptr& one) {
-  const auto pool = one->request->head.pool_id;
-  std::vector<store::run_put> puts;
-  puts.reserve(one->items.size());
-  for (std::size_t i = 0; i < one->items.size(); ++i) {
-    const batch_item& item = one->items[i];
-    const status admitted = parts_.values.admits(pool, item.key, true);
-    if (!admitted) one->fail(i, admitted.error());
-    puts.push_back({item.key, item.room, admitted.ok(), static_cast<store::condition>(item.only.kind), item.only.version});
+void session::put_device_batch(const device_batch_ptr& one, std::uint64_t asked_bytes) {
+  hold_device_batch(*one, asked_bytes);
+  {
+    const std::lock_guard lock(device_commits_.mutex);
+    device_commits_.in_order.push_back(one);
   }
   store::begin_options options;
   options.owner = owner_of(one->request->fields);
   options.level = one->request->fields.level.value_or(store_protocol::durability::pool_default);
   options.request = request_of(one->request->fields);
+  one->commit_options.put = put_options_of(one->request->fields, 0);
+  beside(*one, *parts_.sums, [me = shared_from_this(), one, options] {
+    if (one->is_beside_others) me->parts_.commits->call(1);  // it is awake by then
+    status begun = me->begin_device_batch(*one, options);
+    me->run_on_home_thread([me, one, begun = std::move(begun)] { me->device_batch_begun(one, begun); });
+  });
+}
+
+// On any thread.
+status session::begin_device_batch(device_batch& one, const store::begin_options& options) {
+  const auto pool = one.request->head.pool_id;
+  std::vector<store::run_put> puts;
+  puts.reserve(one.items.size());
+  for (std::size_t i = 0; i < one.items.size(); ++i) {
+    const batch_item& item = one.items[i];
+    const status admitted = parts_.values.admits(pool, item.key, true);
+    if (!admitted) one.fail(i, admitted.error());
+    puts.push_back({item.key, item.room, admitted.ok(), static_cast<store::condition>(item.only.kind), item.only.version});
+  }
   auto begun = parts_.engine.begin_run(engine_session_, pool, puts, options);
-  if (!begun) return answer(one->request, begun.error());
-  one->run = begun->first;
+  if (!begun) return begun.error();
+  one.run = begun->first;
   for (std::size_t i = 0; i < puts.size(); ++i) {
     if (!puts[i].is_wanted) continue;
     auto& given = begun->values[i];
     if (!given.is_granted()) {
-      one->fail(i, given.refusal);
+      one.fail(i, given.refusal);
       continue;
     }
     if (parts_.engine.is_apart(given.segments.span())) {
-      (void)parts_.engine.abort(engine_session_, one->run + i);
-      one->fail(i, kApart);
+      (void)parts_.engine.abort(engine_session_, one.run + i);
+      one.fail(i, kApart);
       continue;
     }
-    one->values[i].id = one->run + i;
-    one->values[i].bytes = puts[i].length_bytes;
-    one->values[i].segments = std::move(given.segments);
-    one->held_bytes += std::max(puts[i].length_bytes, kMinHeldBytes);
-    one->moving_bytes += puts[i].length_bytes;
+    one.values[i].id = one.run + i;
+    one.values[i].bytes = puts[i].length_bytes;
+    one.values[i].held_bytes = std::max(puts[i].length_bytes, kMinHeldBytes);
+    one.values[i].segments = std::move(given.segments);
+    one.moving_bytes += puts[i].length_bytes;
   }
-  hold(one->held_bytes);
-  {
-    const std::lock_guard lock(device_commits_.mutex);
-    device_commits_.in_order.push_back(one);
-  }
-  one->moved = one->pieces();
+  one.moved = one.pieces();
+  one.is_summed = one.moving_bytes > kUnsummedBytes;
+  prepare_device_commits(one);
+  return {};
+}
+
+void session::device_batch_begun(const device_batch_ptr& one, const status& begun) {
+  if (!begun) return end_device_put(one, begun.error());
+  hold_device_batch(*one, one->used_bytes());
   bind_for_device(one->memory->gpu, one->moved_segments(), [me = shared_from_this(), one](const status& bound) {
     one->outcome = bound;
     me->fetch_device_batch(one);
   });
 }
 
-void session::abort_device_batch(const device_batch_ptr& one) {
-  one->end_memory();
-  let_hold_go(std::exchange(one->held_bytes, 0));
-  if (one->run != 0) (void)parts_.engine.abort_run(engine_session_, one->run);
+// Without a commit.
+void session::end_device_put(const device_batch_ptr& one, const failure& reason) {
+  hold_device_batch(*one, 0);
   {
     const std::lock_guard lock(device_commits_.mutex);
     std::erase(device_commits_.in_order, one);
   }
   commit_ready_batches();  // those behind it
-  refuse_device(one->request, one->outcome.error());
+  answer(one->request, reason);
+}
+
+void session::abort_device_batch(const device_batch_ptr& one) {
+  one->end_memory();
+  if (one->run != 0) (void)parts_.engine.abort_run(engine_session_, one->run);
+  end_device_put(one, device_refusal(one->outcome.error()));
 }
 
 void session::fetch_device_batch(const device_batch_ptr& one) {
@@ -216,21 +273,17 @@ void session::fetch_device_batch(const device_batch_ptr& one) {
     one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
   if (!one->outcome) return abort_device_batch(one);
   auto copy = one->make_job(device_gpu::way::to_store);
-  const bool has_bytes = !copy.blocks.empty();
-  one->is_summed = one->moving_bytes > kUnsummedBytes;
+  if (copy.blocks.empty()) return device_batch_arrived(one);
   copy.ended = [me = shared_from_this(), one](const status& ended) {
     one->outcome = ended;
     me->device_batch_arrived(one);
   };
-  if (has_bytes) {
-    transfers_here->add(std::move(copy));
-    transfers_here->flush();
-    if (one->is_summed) parts_.sums->call(one->moving_bytes / kShareBytes + 1);  // the copies go on meanwhile
-  }
-  prepare_device_commits(*one);
-  if (!has_bytes) device_batch_arrived(one);
+  transfers_here->add(std::move(copy));
+  transfers_here->flush();
+  if (one->is_summed) parts_.sums->call(one->moving_bytes / kShareBytes + 1);  // the copies go on meanwhile
 }
 
+// On any thread.
 void session::prepare_device_commits(device_batch& one) {
   const auto pool = one.request->head.pool_id;
   one.commits.resize(one.items.size());
@@ -247,7 +300,6 @@ void session::prepare_device_commits(device_batch& one) {
     mine.ttl_ms = item.ttl_ms;
     mine.request_group = parts_.values.request_group(pool, item.key);
   }
-  one.commit_options.put = put_options_of(one.request->fields, 0);
   one.commit_options.take_crc = one.is_summed;
 }
 
@@ -309,35 +361,52 @@ void session::device_batch_ready(const device_batch_ptr& one) {
   commit_ready_batches();
 }
 
-// On any thread. Who commits goes on with what becomes ready meanwhile.
+// On any thread. One that follows others is left to the thread for that; it goes on with what becomes ready meanwhile.
 void session::commit_ready_batches() {
+  auto& list = device_commits_.in_order;
   for (;;) {
     device_batch_ptr next;
     {
       const std::lock_guard lock(device_commits_.mutex);
-      auto& list = device_commits_.in_order;
       if (device_commits_.is_busy || list.empty() || !list.front()->is_ready) return;
-      next = std::move(list.front());
-      list.pop_front();
       device_commits_.is_busy = true;
+      next = list.front();
+      if (!next->is_beside_others) list.pop_front();
     }
+    if (next->is_beside_others) return beside(*next, *parts_.commits, [me = shared_from_this()] { me->commit_batches(); });
     commit_device_batch(next);
     const std::lock_guard lock(device_commits_.mutex);
     device_commits_.is_busy = false;
   }
 }
 
+// On the thread for commits.
+void session::commit_batches() {
+  auto& list = device_commits_.in_order;
+  for (;;) {
+    device_batch_ptr next;
+    {
+      const std::lock_guard lock(device_commits_.mutex);
+      device_commits_.is_busy = !list.empty() && list.front()->is_ready;
+      if (!device_commits_.is_busy) return;
+      next = std::move(list.front());
+      list.pop_front();
+    }
+    commit_device_batch(next);
+  }
+}
+
 // On any thread.
 void session::commit_device_batch(const device_batch_ptr& one) {
   const auto go_on = [me = shared_from_this(), one](std::vector<store::committed_value> done) {
-    me->run_on_home_thread([me, one, done = std::move(done)] { me->device_batch_committed(one, done); });
+    me->device_batch_committed(one, done);
   };
   if (one->run == 0) return go_on({});
   parts_.values.commit_run(engine_session_, one->run, one->request->head.pool_id, one->keys, one->commits,
                            one->commit_options, go_on);
 }
 
-// `done`: nothing, or of each item; it says nothing of those that failed before.
+// On any thread. `done`: nothing, or of each item; it says nothing of those that failed before.
 void session::device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done) {
   std::uint64_t stored_bytes = 0;
   for (std::size_t i = 0; i < done.size(); ++i) {
@@ -353,8 +422,15 @@ void session::device_batch_committed(const device_batch_ptr& one, const std::vec
     stored_bytes += one->values[i].bytes;
   }
   parts_.counters.bytes(path::gpu_direct, true, stored_bytes);
-  let_hold_go(std::exchange(one->held_bytes, 0));
-  answer(one->request, status{}, {}, one->work->body(parts_.engine.arena().base));
+  answer_device_batch(one);
+}
+
+// On any thread.
+void session::answer_device_batch(const device_batch_ptr& one) {
+  run_on_home_thread([me = shared_from_this(), one, body = one->work->body(parts_.engine.arena().base)] {
+    me->hold_device_batch(*one, 0);
+    me->answer(one->request, status{}, {}, body);
+  });
 }
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
@@ -362,7 +438,8 @@ void session::device_batch_committed(const device_batch_ptr& one, const std::vec
 // On any thread. ENOSPC: the item gets its value by itself.
 status session::pin_device_item(device_batch& one, std::uint64_t value_bytes) const {
   const std::uint64_t bytes = std::max(value_bytes, kMinHeldBytes);
-  const std::uint64_t others = one.pinned_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  // (What the frame asks for is counted already.)
+  const std::uint64_t others = one.pinned_bytes.fetch_add(bytes, std::memory_order_relaxed) - one.held_bytes;
   const status may = may_hold(bytes, others);
   if (!may) one.pinned_bytes.fetch_sub(bytes, std::memory_order_relaxed);
   return may;
@@ -378,6 +455,7 @@ void session::take_device_item(const device_batch_ptr& one, std::size_t i, std::
   reported.version = info.version, reported.crc = info.crc32c, reported.user_flags = info.user_flags;
   reported.value_bytes = info.length_bytes, reported.reached = info.level;
   one->values[i].id = pin;
+  one->values[i].held_bytes = std::max(info.length_bytes, kMinHeldBytes);
   one->values[i].segments = std::move(segments);
   one->values[i].bytes = std::min(one->items[i].room, info.length_bytes);
 }
@@ -399,20 +477,37 @@ void session::found_device_item(const device_batch_ptr& one, std::size_t i, cons
 // On any thread; the last one goes on.
 void session::end_device_lookup(const device_batch_ptr& one) {
   if (one->work->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  for (std::size_t i = 0; i < one->items.size(); ++i) {
+    auto& value = one->values[i];
+    if (value.id == 0 || !parts_.engine.is_apart(value.segments.span())) continue;  // its pool's list has just changed
+    (void)parts_.engine.unpin(engine_session_, value.id);
+    one->fail(i, kApart);
+  }
+  one->moved = one->pieces();
   run_on_home_thread([me = shared_from_this(), one] { me->device_batch_found(one); });
 }
 
-// What is in memory is pinned at once; the rest is looked up one by one, and may come from the disk.
-void session::get_device_batch(const device_batch_ptr& one) {
+void session::get_device_batch(const device_batch_ptr& one, std::uint64_t asked_bytes) {
   store::get_options options;
   options.verify = (one->request->head.flags & flag::verify) != 0;
   options.or_reader = true;
   options.past_memory = !may_hold(0).ok();
+  hold_device_batch(*one, asked_bytes);
+  beside(*one, *parts_.sums, [me = shared_from_this(), one, options] { me->pin_device_batch(one, options); });
+}
+
+// On any thread. What is in memory is pinned at once; the rest is looked up one by one, and may come from the disk.
+void session::pin_device_batch(const device_batch_ptr& one, const store::get_options& options) {
   const auto pool = one->request->head.pool_id;
   one->keys.reserve(one->items.size());
   for (const batch_item& item : one->items) one->keys.push_back(item.key);
   auto run = parts_.values.pin_run(engine_session_, pool, one->keys, options);
-  if (!run) return answer(one->request, run.error());
+  if (!run) {
+    return run_on_home_thread([me = shared_from_this(), one, reason = run.error()] {
+      me->hold_device_batch(*one, 0);
+      me->answer(one->request, reason);
+    });
+  }
   one->run = run->first;
   one->work->left = 1;
   for (std::size_t i = 0; i < one->items.size(); ++i) {
@@ -436,16 +531,7 @@ void session::get_device_batch(const device_batch_ptr& one) {
 }
 
 void session::device_batch_found(const device_batch_ptr& one) {
-  for (std::size_t i = 0; i < one->items.size(); ++i) {
-    auto& value = one->values[i];
-    if (value.id != 0 && parts_.engine.is_apart(value.segments.span())) {  // its pool's list has just changed
-      (void)parts_.engine.unpin(engine_session_, value.id);
-      one->fail(i, kApart);
-    }
-    if (value.id != 0) one->held_bytes += std::max(one->work->outcomes[i].reported.value_bytes, kMinHeldBytes);
-  }
-  hold(one->held_bytes);
-  one->moved = one->pieces();
+  hold_device_batch(*one, one->used_bytes());
   bind_for_device(one->memory->gpu, one->moved_segments(), [me = shared_from_this(), one](const status& bound) {
     one->outcome = bound;
     me->write_device_batch(one);
@@ -468,6 +554,11 @@ void session::write_device_batch(const device_batch_ptr& one) {
 
 void session::end_device_batch(const device_batch_ptr& one) {
   one->end_memory();
+  beside(*one, *parts_.sums, [me = shared_from_this(), one] { me->unpin_device_batch(one); });
+}
+
+// On any thread.
+void session::unpin_device_batch(const device_batch_ptr& one) {
   std::uint64_t moved = 0;
   if (one->run != 0) (void)parts_.engine.unpin_run(engine_session_, one->run);
   for (std::size_t i = 0; i < one->values.size(); ++i) {
@@ -476,10 +567,14 @@ void session::end_device_batch(const device_batch_ptr& one) {
     if (value.id != 0 && !is_of_run) (void)parts_.engine.unpin(engine_session_, value.id);
     moved += value.bytes;
   }
-  let_hold_go(std::exchange(one->held_bytes, 0));
-  if (!one->outcome) return refuse_device(one->request, one->outcome.error());
-  parts_.counters.bytes(path::gpu_direct, false, moved);
-  answer(one->request, status{}, {}, one->work->body(parts_.engine.arena().base));
+  if (one->outcome) {
+    parts_.counters.bytes(path::gpu_direct, false, moved);
+    return answer_device_batch(one);
+  }
+  run_on_home_thread([me = shared_from_this(), one] {
+    me->hold_device_batch(*one, 0);
+    me->answer(one->request, me->device_refusal(one->outcome.error()));
+  });
 }
 
 }  // namespace pl::store_server

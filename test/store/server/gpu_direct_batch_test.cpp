@@ -19,8 +19,10 @@ using store_protocol::batch_item;
 using store_protocol::batch_memory;
 using store_protocol::condition;
 
-class store_gpu_direct_batch : public store_gpu_direct {
+// With one thread that sums, the connection's thread begins and commits; with several, they do (session::beside()).
+class store_gpu_direct_batch : public store_gpu_direct, public testing::WithParamInterface<unsigned> {
  protected:
+  store_gpu_direct_batch() { rig_.config.checksum_threads = GetParam(); }
   // Entries of `count` values of that many bytes each, one behind the other from `pointer` on.
   std::vector<batch_entry> entries(std::size_t count, std::uint64_t pointer, std::size_t bytes,
                                    const std::string& prefix = "k") {
@@ -47,7 +49,10 @@ class store_gpu_direct_batch : public store_gpu_direct {
   bytes_t host_room_ = bytes_t(8192);
 };
 
-TEST_F(store_gpu_direct_batch, EverySizeComesBack) {
+INSTANTIATE_TEST_SUITE_P(checksum_threads, store_gpu_direct_batch, testing::Values(1u, 5u),
+                         testing::PrintToStringParamName());
+
+TEST_P(store_gpu_direct_batch, EverySizeComesBack) {
   rig_.config.arena_bytes = 256u << 20;
   start_and_open();
   const auto before = rig_.server().engine().stats().puts;
@@ -76,7 +81,7 @@ TEST_F(store_gpu_direct_batch, EverySizeComesBack) {
   EXPECT_EQ(rig_.server().engine().stats().grants + rig_.server().engine().stats().pins, 0u);
 }
 
-TEST_F(store_gpu_direct_batch, EachItemHasItsOutcome) {
+TEST_P(store_gpu_direct_batch, EachItemHasItsOutcome) {
   start_and_open();
   constexpr std::size_t kBytes = 8192, kCount = 600;
   const test::device_buffer source(kCount * kBytes), destination(kCount * kBytes);
@@ -126,7 +131,7 @@ TEST_F(store_gpu_direct_batch, EachItemHasItsOutcome) {
   EXPECT_EQ(got[8].result.way, path::gpu_direct);
 }
 
-TEST_F(store_gpu_direct_batch, BuffersOfSeveralAllocationsGoTogether) {
+TEST_P(store_gpu_direct_batch, BuffersOfSeveralAllocationsGoTogether) {
   start_and_open(path::gpu_direct);
   constexpr std::size_t kBytes = 4u << 20, kItem = 32u << 10;
   const test::device_buffer one(kBytes), two(kBytes), three(kBytes);
@@ -147,7 +152,7 @@ TEST_F(store_gpu_direct_batch, BuffersOfSeveralAllocationsGoTogether) {
 }
 
 // Values that memory does not hold come by themselves, and puts wait for room.
-TEST_F(store_gpu_direct_batch, MoreThanTheMemoryTier) {
+TEST_P(store_gpu_direct_batch, MoreThanTheMemoryTier) {
   rig_.config.arena_bytes = 32u << 20;
   start_and_open();
   constexpr std::size_t kBytes = 256u << 10, kCount = 256;
@@ -162,7 +167,7 @@ TEST_F(store_gpu_direct_batch, MoreThanTheMemoryTier) {
   EXPECT_EQ(test::device_bytes(destination.pointer(), kCount * kBytes), values);
 }
 
-TEST_F(store_gpu_direct_batch, PoolsOfTheServersOwnMemoryGoByTheSocket) {
+TEST_P(store_gpu_direct_batch, PoolsOfTheServersOwnMemoryGoByTheSocket) {
   start_and_open();
   constexpr std::size_t kBytes = 8192, kCount = 300;
   const test::device_buffer source(kCount * kBytes), destination(kCount * kBytes);
@@ -176,7 +181,7 @@ TEST_F(store_gpu_direct_batch, PoolsOfTheServersOwnMemoryGoByTheSocket) {
   EXPECT_EQ(test::device_bytes(destination.pointer(), kCount * kBytes), values);
 }
 
-TEST_F(store_gpu_direct_batch, LimitsSendItemsAnotherWay) {
+TEST_P(store_gpu_direct_batch, LimitsSendItemsAnotherWay) {
   rig_.config.max_request_bytes = 1u << 20;
   start_and_open();
   constexpr std::size_t kBytes = 16u << 10, kCount = 256;  // a frame is 4 MiB
@@ -189,7 +194,7 @@ TEST_F(store_gpu_direct_batch, LimitsSendItemsAnotherWay) {
 }
 
 // A put of a frame that was sent, and perhaps done, is not done again under another number: "if absent" would find itself.
-TEST_F(store_gpu_direct_batch, ABrokenConnectionRepeatsNothing) {
+TEST_P(store_gpu_direct_batch, ABrokenConnectionRepeatsNothing) {
   rig_.config.arena_bytes = 256u << 20;
   start_and_open();
   constexpr std::size_t kBytes = 16u << 10, kCount = 1000;
@@ -221,7 +226,7 @@ TEST_F(store_gpu_direct_batch, ABrokenConnectionRepeatsNothing) {
   }));
 }
 
-TEST_F(store_gpu_direct_batch, AnEarlierServerGetsThemOneByOne) {
+TEST_P(store_gpu_direct_batch, AnEarlierServerGetsThemOneByOne) {
   start_and_open();
   EXPECT_NE(store_->server_capabilities() & store_protocol::capability::device_batches, 0u);
   auto refusing = options();
