@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of the blocks: spans over the C calls of <peerlane/blocks.h>, where each is described; link libpeerlane.
+// C++ API of blocks: spans over the C calls of <peerlane/blocks.h>, which describes each call; link libpeerlane.
 //
 //   peerlane::paged_memory gpu{planes, pages * 8192, 8192, gpu_blocks};      // spans of addresses and of int32_t or int64_t
 //   auto moved = peerlane::begin_blocks(*copier, host, gpu, 8192);           // result<operation>
@@ -16,7 +16,7 @@
 
 namespace peerlane {
 
-// One side. A view: what it names must live until the call that takes it has returned, the memory until the operation ends.
+// One side of a copy, as a view. Keep the arrays until the call has returned, and the memory until the operation has ended.
 struct paged_memory {
   std::span<const std::uint64_t> planes;
   std::size_t plane_size_bytes = 0;
@@ -26,7 +26,7 @@ struct paged_memory {
   std::span<const std::int64_t> wide_indices;  // both empty: 0, 1, 2, ...
 };
 
-// Blocks with an address each; a view likewise. `sizes_bytes` may be empty: all have block_size_bytes.
+// Blocks by address, as a view. If `sizes_bytes` is empty, all blocks have block_size_bytes.
 struct block_list {
   std::span<const std::uint64_t> destinations, sources, sizes_bytes;
   std::size_t block_size_bytes = 0;
@@ -49,7 +49,7 @@ inline peerlane_paged_memory to_c(const paged_memory& side) noexcept {
 inline std::size_t count_of(const paged_memory& side) noexcept {
   return side.wide_indices.empty() ? side.indices.size() : side.wide_indices.size();
 }
-// Blocks of both sides; nothing where they differ in number.
+// The blocks of both sides; an error if their numbers differ.
 inline result<peerlane_blocks> to_c(const paged_memory& destination, const paged_memory& source,
                                     std::size_t block_size_bytes) {
   const std::size_t written = count_of(destination), read = count_of(source);
@@ -81,7 +81,7 @@ inline result<peerlane_block_list> to_c(const block_list& list) {
 }
 }  // namespace detail
 
-// The side without indices, if there is one, has blocks 0, 1, 2, ... of as many as the other side has.
+// A side without indices uses the blocks 0, 1, 2, ..., as many as the other side has.
 inline result<operation> begin_blocks(const copier& by_copier, const paged_memory& destination, const paged_memory& source,
                                       std::size_t block_size_bytes, std::uint32_t flags = PEERLANE_BEGIN_DEFAULT,
                                       void* stream = nullptr) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ buffers: views of host or GPU memory, made once and taken by every call. See <peerlane/buffer.h>.
+// C++ buffers: views of host or GPU memory, which all calls accept. See <peerlane/buffer.h>.
 //
 //   std::vector<float> values(1024);
-//   copier.copy(peerlane::device_buffer(device_ptr, 4096), values);      // spans and containers convert by themselves
+//   copier.copy(peerlane::device_buffer(device_ptr, 4096), values);      // spans and containers convert implicitly
 //   comm.send(peer, peerlane::device_buffer(device_ptr, 4096), tag);
 //
-// A buffer owns nothing: the memory must live until the call, or the operation that it began, has ended. Plain values, like
-// std::span.
+// A buffer owns nothing: the memory must stay valid until the call, or the operation that the call began, has ended. Buffers
+// are plain values, like std::span.
 #pragma once
 
 #include <peerlane/buffer.h>
@@ -54,7 +54,7 @@ class const_buffer {
   const void* data() const noexcept { return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(value_.address)); }
   std::size_t size_bytes() const noexcept { return value_.size_bytes; }
   peerlane_memory kind() const noexcept { return static_cast<peerlane_memory>(value_.memory); }
-  // [offset_bytes, offset_bytes + size_bytes) of it, cut at its end.
+  // The range [offset_bytes, offset_bytes + size_bytes), truncated at the buffer's end.
   const_buffer part(std::size_t offset_bytes, std::size_t size_bytes = SIZE_MAX) const noexcept {
     peerlane_buffer out = value_;
     const std::size_t skipped = offset_bytes < out.size_bytes ? offset_bytes : out.size_bytes;
@@ -90,7 +90,7 @@ inline buffer host_buffer(void* pointer, std::size_t size_bytes) noexcept {
 inline const_buffer host_buffer(const void* pointer, std::size_t size_bytes) noexcept {
   return peerlane_host_buffer(pointer, size_bytes);
 }
-// GPU memory, by its address as a number or as CUDA's pointer, or as a span of it that nobody dereferences.
+// GPU memory, given by its address as a number or a pointer, or by a span, which is never dereferenced.
 inline buffer device_buffer(device_ptr_t device_ptr, std::size_t size_bytes) noexcept {
   return peerlane_device_buffer(device_ptr, size_bytes);
 }
@@ -104,7 +104,7 @@ template <class T, std::size_t N>
 std::conditional_t<std::is_const_v<T>, const_buffer, buffer> device_buffer(std::span<T, N> device) noexcept {
   return device_buffer(device.data(), device.size_bytes());
 }
-// Each call asks the driver what lies there; detect_buffer() of <peerlane/peerlane.hpp> asks once.
+// Each call asks the driver for the kind of memory; detect_buffer() of <peerlane/peerlane.hpp> asks once.
 inline buffer any_buffer(void* pointer, std::size_t size_bytes) noexcept { return peerlane_any_buffer(pointer, size_bytes); }
 inline const_buffer any_buffer(const void* pointer, std::size_t size_bytes) noexcept {
   return peerlane_any_buffer(pointer, size_bytes);

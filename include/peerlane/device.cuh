@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers that kernels start and a copy engine moves: no CPU, no multiprocessor for the data. Header-only, C++17, nvcc and
-// NVRTC (it includes nothing of the standard library). The host makes rings and windows with <peerlane/device.h>.
+// Transfers that kernels start and a copy engine executes: neither a CPU nor a multiprocessor moves the data. Header-only,
+// C++17, for nvcc and NVRTC (it includes no standard header). The host makes rings and windows with <peerlane/device.h>.
 //
 //   __global__ void produce(peerlane_device_ring ring, peerlane_device_window host, peerlane_device_window gpu) {
 //     ... write results into gpu ...
@@ -8,18 +8,19 @@
 //     pd::put_signal_block(ring, host, 0, gpu, 0, bytes, host, flag_offset, 1);   // bytes, then the word, in host memory
 //   }
 //
-// Every function of thread scope may be called by any thread, in divergent code. The forms _warp and _block are called by
-// all threads of a warp or block with the same arguments: what these threads have written before is part of the transfer;
-// the answer is every thread's in a warp and thread 0's in a block (0 for the others). Answers: a ticket, at least 1, or an
-// error (peerlane_device_error, negative). All waits end within the ring's time-out. After EIO, ECONNRESET, ESHUTDOWN, or
-// the ETIMEDOUT of a post, a ring takes nothing any more.
+// Any thread may call the functions of thread scope, also in divergent code. All threads of a warp or block call the forms
+// _warp and _block together, with the same arguments. The transfer then includes what these threads have written before. In
+// a warp, every thread gets the return value; in a block, thread 0 gets it and the others get 0.
 //
-// A thread that has a ring for itself (own) posts without atomics, which takes the least time.
+// Functions return a ticket (at least 1) or an error (peerlane_device_error, negative). All waits end within the ring's
+// timeout. After EIO, ECONNRESET, ESHUTDOWN, or ETIMEDOUT from a post, a ring accepts no more transfers.
+//
+// A thread that owns a ring (own) posts without atomics, which is fastest.
 //
 // Order (docs/ordering-copies.md): a ring's segments start in the order of their tickets and may overlap. A put reads what
-// the calling thread (warp, block) has written before it. A signal is seen behind the bytes of its put and of all puts of
-// the ring with earlier tickets. What a put reads or overwrites must not be written by earlier puts of the ring unless
-// fence() or PEERLANE_DEVICE_ORDERED stands between.
+// the calling thread (warp, block) has written before it. A signal becomes visible after the bytes of its put and of all
+// puts of the ring with earlier tickets. If a put reads or overwrites what an earlier put of the ring writes, use fence() or
+// PEERLANE_DEVICE_ORDERED between the two.
 #pragma once
 
 #include "device_types.h"
@@ -53,8 +54,8 @@ PEERLANE_DEVICE_FN unsigned long long add64(unsigned long long address, unsigned
 PEERLANE_DEVICE_FN void store64(unsigned long long address, unsigned long long value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
-// Acquiring: what the reader does next comes behind. Releasing: behind what the thread has done, and what it has met at a
-// barrier; towards this GPU's memory alone unless `is_system`.
+// Acquire: later accesses of the reader come after the load. Release: the store comes after earlier accesses of the thread,
+// and after those that a barrier has ordered before it; only for this GPU's memory, unless `is_system`.
 PEERLANE_DEVICE_FN unsigned load32_acquire(unsigned long long address) {
   unsigned value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
@@ -94,14 +95,14 @@ PEERLANE_DEVICE_FN unsigned place_in_warp() {
 PEERLANE_DEVICE_FN unsigned warp_threads() { return 32; }
 PEERLANE_DEVICE_FN void sync_warp() { __syncwarp(); }
 PEERLANE_DEVICE_FN long long from_first(long long value) { return __shfl_sync(0xffffffffu, value, 0); }
-PEERLANE_DEVICE_FN unsigned long long from_next(unsigned long long value) {  // of the thread behind this one
+PEERLANE_DEVICE_FN unsigned long long from_next(unsigned long long value) {  // the value of the next thread
   return __shfl_down_sync(0xffffffffu, value, 1);
 }
 PEERLANE_DEVICE_FN bool is_any(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 
 }  // namespace peerlane::device::port
 #elif !defined(PEERLANE_DEVICE_FN)
-// Other compilers: define PEERLANE_DEVICE_FN and the functions of namespace peerlane::device::port before this include.
+// For other compilers, define PEERLANE_DEVICE_FN and the functions of namespace peerlane::device::port before this include.
 #error "peerlane/device.cuh is for kernels: compile it with nvcc or NVRTC"
 #endif
 
@@ -113,15 +114,15 @@ constexpr unsigned kEio = 5, kEtimedout = 110;
 constexpr unsigned long long kMaxBytes = 1ull << 31;
 
 // The engine's commands (methods of the copy class on subchannel 4).
-constexpr unsigned kCopyHeader = 0x20048100, kLengthHeader = 0x20018106;    // from where to where, and how much
-constexpr unsigned kPatternHeader = 0x200181c0, kPlaceHeader = 0x20028102;  // what a fill writes, and where
+constexpr unsigned kCopyHeader = 0x20048100, kLengthHeader = 0x20018106;    // source, destination, length
+constexpr unsigned kPatternHeader = 0x200181c0, kPlaceHeader = 0x20028102;  // pattern of a fill, and its destination
 constexpr unsigned kWordHeader = 0x20038090;
 PEERLANE_DEVICE_FN unsigned launch(unsigned flags) { return 0x800080c0u | flags << 16; }
-constexpr unsigned kNothing = 0x80018107;  // line count 1: what it is anyway
+constexpr unsigned kNothing = 0x80018107;  // line count 1, which is already set
 constexpr unsigned kPipelined = 1, kNotPipelined = 2, kFlush = 4, kReleaseWord = 8, kPitch = 0x180, kRemap = 0x400;
 
-// How the word behind the bytes is written. `settled`: by a transfer of its own, which begins when the transfers before it
-// have ended; `at_once`: by the engine's semaphore, which may overtake bytes.
+// How the word after the bytes is written. `settled`: by a separate transfer, which begins when the transfers before it have
+// ended. `at_once`: by the engine's semaphore, which may overtake bytes.
 enum class signal_kind : unsigned { none, settled, at_once };
 
 struct segment {
@@ -136,7 +137,7 @@ struct segment {
 
 PEERLANE_DEVICE_FN bool is_before(unsigned a, unsigned b) { return static_cast<int>(a - b) < 0; }
 
-// The ring's error, and what is done: the two words lie side by side.
+// The number of completed segments and the ring's error: the two words are adjacent.
 struct progress {
   unsigned completed, error;
 };
@@ -145,13 +146,13 @@ PEERLANE_DEVICE_FN progress poll_progress(const peerlane_device_ring& ring) {
   return {static_cast<unsigned>(both), static_cast<unsigned>(both >> 32)};
 }
 
-// Ends the ring: what stands behind a segment that nobody writes any more never runs.
+// Ends the ring: nothing after a segment that nobody will write can run.
 PEERLANE_DEVICE_FN int give_up(const peerlane_device_ring& ring, unsigned code) {
   const unsigned before = port::cas32(ring.control + PEERLANE_DEVICE_COMPLETED_AT + 4, 0, code);
   return -static_cast<int>(before != 0 ? before : code);
 }
 
-// Until `done` (cyclic) is counted. 0 or an error.
+// Waits until segment `done` (cyclic) is completed. Returns 0 or an error.
 PEERLANE_DEVICE_FN int wait_completed(const peerlane_device_ring& ring, unsigned done, bool ends_ring) {
   unsigned long long begin_ns = 0;
   for (unsigned polls = 1;; ++polls) {
@@ -171,8 +172,8 @@ PEERLANE_DEVICE_FN unsigned long long place_of(const peerlane_device_ring& ring,
   return ring.segments + static_cast<unsigned long long>(ticket & (ring.count - 1)) * PEERLANE_DEVICE_SEGMENT_BYTES;
 }
 
-// Words that the CPU can write in advance stand before the engine's wait for the segment, and take no time behind it: where
-// `completed` lies, the ticket, and that a fill writes words of 4 bytes.
+// The CPU writes some words in advance, before the engine's wait for the segment, so that they take no time after it: the
+// address of `completed`, the ticket, and the word size of a fill (4 bytes).
 PEERLANE_DEVICE_FN void write_segment(const peerlane_device_ring& ring, unsigned ticket, const segment& now) {
   const unsigned long long place = place_of(ring, ticket);
   const auto signal_high = static_cast<unsigned>(now.signal >> 32), signal_low = static_cast<unsigned>(now.signal);
@@ -213,29 +214,29 @@ PEERLANE_DEVICE_FN void write_pair(const peerlane_device_ring& ring, unsigned ti
   port::store32(place + 64, kNothing);
 }
 
-// Hands over a segment that this thread has written, or threads that it has met at a barrier since. The engine waits for
-// each segment's own word, in the order of tickets: no thread waits for another's.
+// Hands over a segment that this thread has written, or other threads before a barrier with it. The engine waits for the
+// word of each segment in the order of tickets, so no thread waits for another's segment.
 PEERLANE_DEVICE_FN void commit(const peerlane_device_ring& ring, unsigned ticket, bool is_system) {
   port::store32_release(place_of(ring, ticket) + PEERLANE_DEVICE_MARK_AT, ticket, is_system || ring.by_proxy != 0);
 }
 
-// Tickets ticket+1 .. ticket+count, with room for them. 0 or an error.
+// Takes the tickets ticket+1 .. ticket+count and waits until there is space for them. Returns 0 or an error.
 PEERLANE_DEVICE_FN int take_tickets(const peerlane_device_ring& ring, unsigned count, unsigned long long& ticket) {
-  const progress now = poll_progress(ring);  // before the ticket is taken: an older count is only more careful
+  const progress now = poll_progress(ring);  // before the ticket is taken: an older count is only more cautious
   ticket = port::add64(ring.control + PEERLANE_DEVICE_TICKETS_AT, count);
-  if (now.error != 0) return -static_cast<int>(now.error);  // looked at now, so that both are under way at once
-  const unsigned freed = static_cast<unsigned>(ticket) + count - ring.count;  // which must be done
+  if (now.error != 0) return -static_cast<int>(now.error);                    // checked now, so that both accesses overlap
+  const unsigned freed = static_cast<unsigned>(ticket) + count - ring.count;  // must be completed
   if (!is_before(now.completed, freed)) return 0;
   return wait_completed(ring, freed, true);
 }
 
-// Whether this ring carries out such a segment: remote windows need the thread of the host, and memory of this process.
+// Whether this ring can execute such a segment: remote windows need the host thread, and memory of this process.
 PEERLANE_DEVICE_FN bool can_carry(const peerlane_device_ring& ring, const segment& made) {
   if (((made.destination | made.source | made.signal) & PEERLANE_DEVICE_REMOTE_BASE) == 0) return true;
   return ring.by_proxy != 0 && (made.destination & made.source & PEERLANE_DEVICE_REMOTE_BASE) == 0;
 }
 
-// `is_system`: what the caller wrote before may lie outside of this GPU's memory.
+// `is_system`: the caller's earlier writes may be outside of this GPU's memory.
 PEERLANE_DEVICE_FN long long post(const peerlane_device_ring& ring, const segment& made, bool is_system) {
   unsigned long long before = 0;
   if (!can_carry(ring, made)) return PEERLANE_DEVICE_EINVAL;
@@ -301,7 +302,7 @@ PEERLANE_DEVICE_FN long long get(const peerlane_device_ring& ring, const peerlan
   return put(ring, destination, destination_offset, source, source_offset, bytes, flags | PEERLANE_DEVICE_FLUSHED);
 }
 
-// A put, and behind its bytes `value` in the 32-bit word at `offset` of `window`.
+// Puts bytes, then writes `value` to the 32-bit word at `offset` of `window`.
 PEERLANE_DEVICE_FN long long put_signal(const peerlane_device_ring& ring, const peerlane_device_window& destination,
                                         unsigned long long destination_offset, const peerlane_device_window& source,
                                         unsigned long long source_offset, unsigned long long bytes,
@@ -314,7 +315,7 @@ PEERLANE_DEVICE_FN long long put_signal(const peerlane_device_ring& ring, const 
   return detail::post(ring, made, source.is_outside != 0);
 }
 
-// The word alone, behind all puts of the ring with earlier tickets.
+// Writes only the word, after all puts of the ring with earlier tickets.
 PEERLANE_DEVICE_FN long long signal(const peerlane_device_ring& ring, const peerlane_device_window& window,
                                     unsigned long long offset, unsigned value) {
   detail::segment made;
@@ -322,7 +323,7 @@ PEERLANE_DEVICE_FN long long signal(const peerlane_device_ring& ring, const peer
   return detail::post(ring, made, true);
 }
 
-// What is posted behind it begins when what was posted before it has ended. Does not wait.
+// Later transfers of the ring begin after all earlier ones have ended. Does not wait.
 PEERLANE_DEVICE_FN long long fence(const peerlane_device_ring& ring) {
   detail::segment made;
   made.destination = ring.spare;
@@ -333,20 +334,20 @@ PEERLANE_DEVICE_FN long long fence(const peerlane_device_ring& ring) {
   return detail::post(ring, made, true);
 }
 
-// Waits for a ticket, or hands back the error that stands in its place.
+// Waits for a ticket. If `ticket` is an error, returns the error.
 PEERLANE_DEVICE_FN int wait(const peerlane_device_ring& ring, long long ticket) {
   if (ticket <= 0) return ticket < 0 ? static_cast<int>(ticket) : PEERLANE_DEVICE_EINVAL;
   return detail::wait_completed(ring, static_cast<unsigned>(ticket), false);
 }
 
-// Everything posted before, by anybody, is visible to everybody. Posts one segment, and waits.
+// Waits until all earlier transfers of the ring, by any thread, are visible to everybody. Posts one segment.
 PEERLANE_DEVICE_FN int quiet(const peerlane_device_ring& ring) {
   detail::segment made;
   made.end_flags = detail::kReleaseWord | detail::kFlush;
   return wait(ring, detail::post(ring, made, true));
 }
 
-// Until the 32-bit word at `offset` has reached `value` (cyclic). Kernels must reach the window.
+// Waits until the 32-bit word at `offset` has reached `value` (cyclic). Kernels must be able to access the window.
 PEERLANE_DEVICE_FN int wait_signal(const peerlane_device_window& window, unsigned long long offset, unsigned value,
                                    unsigned long long timeout_ns) {
   if (!detail::is_inside(window, offset, 4)) return PEERLANE_DEVICE_ERANGE;
@@ -362,16 +363,16 @@ PEERLANE_DEVICE_FN int wait_signal(const peerlane_device_window& window, unsigne
   return 0;
 }
 
-// ---- A ring that one thread has for itself: no atomics, so the shortest time until the engine begins
+// ---- A ring that one thread owns: no atomics, so the engine begins as soon as possible
 
 struct owned_ring {
   peerlane_device_ring ring;
   unsigned long long last;  // ticket
-  unsigned completed;       // as far as was seen
+  unsigned completed;       // last value that was read
 };
 
-// Takes a ring into which nobody posts until give_back(). PEERLANE_DEVICE_EBUSY: somebody has taken a ticket and not posted.
-// Looks at each segment that is not done.
+// Takes a ring. Nobody else may post to it until give_back(). PEERLANE_DEVICE_EBUSY: a thread has taken a ticket and has not
+// posted yet. Reads each segment that is not completed.
 PEERLANE_DEVICE_FN int own(const peerlane_device_ring& ring, owned_ring& mine) {
   mine.ring = ring;
   mine.last = port::load64(ring.control + PEERLANE_DEVICE_TICKETS_AT);
@@ -428,9 +429,9 @@ PEERLANE_DEVICE_FN int quiet(owned_ring& mine) {
   return wait(mine.ring, detail::post(mine, made, true));
 }
 
-// ---- Every thread of a full warp, each with a put of its own: one ticket for two, taken together, which is the quickest
-// way for many small ones. An error of one is everybody's, and nothing is posted then. The ticket covers the thread's own
-// put.
+// ---- All threads of a full warp, each with its own put. Two puts share a ticket, and the warp takes all tickets together:
+// the fastest form for many small puts. If one thread has an error, all threads get an error and nothing is posted. The
+// ticket covers the thread's own put.
 PEERLANE_DEVICE_FN long long put_each(const peerlane_device_ring& ring, const peerlane_device_window& destination,
                                       unsigned long long destination_offset, const peerlane_device_window& source,
                                       unsigned long long source_offset, unsigned long long bytes, unsigned flags = 0) {
@@ -533,7 +534,7 @@ PEERLANE_DEVICE_FN long long wait_signal_warp(const peerlane_device_window& wind
 #undef PEERLANE_DEVICE_WARP
 #undef PEERLANE_DEVICE_BLOCK
 
-// Waits are over for the whole block when they return.
+// When these return, the wait is over for the whole block.
 PEERLANE_DEVICE_FN long long wait_block(const peerlane_device_ring& ring, long long ticket) {
   const long long answer = port::is_first_of_block() ? wait(ring, ticket) : 0;
   port::sync_block();

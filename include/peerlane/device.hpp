@@ -30,16 +30,16 @@ struct device_options {
   std::uint32_t segments = 4096;
   bool yields = false;
   std::chrono::nanoseconds timeout = std::chrono::seconds(2);
-  bool by_proxy = false;  // a thread of the host carries out what kernels post; remote windows need it
+  bool by_proxy = false;  // a host thread executes the transfers; remote windows need it
 };
 
 struct device_ring_state {
   std::uint64_t posted = 0, completed = 0;
-  status outcome;         // an error: why the ring takes nothing any more
-  bool by_proxy = false;  // a thread of the host carries it out
+  status outcome;         // an error: why the ring has ended
+  bool by_proxy = false;  // a host thread executes the transfers
 };
 
-// Rings of one GPU, with the windows that they reach. Move-only.
+// Rings of one GPU, and the windows that they can access. Move-only.
 class device_rings {
  public:
   static result<device_rings> open(const device_options& options = {}) {
@@ -76,7 +76,7 @@ class device_rings {
     if (const int code = peerlane_device_add_window(handle_, memory, &out)) return failure{code, peerlane_last_error()};
     return out;
   }
-  // Memory that another rank exposes; communicator::get() is the handle. It is closed after the window is released.
+  // Memory that another rank exposes. `comm` is communicator::get(). Close the communicator after the window is released.
   result<device_window> add_remote_window(peerlane_comm_t comm, const peerlane_window_key& key) const {
     device_window out{};
     if (const int code = peerlane_device_add_remote_window(handle_, comm, &key, &out))

@@ -20,7 +20,7 @@ struct peerlane_device_ring {
   unsigned long long spare;      /**< Address, for the engine, of 64 bytes that nobody reads. */
   unsigned long long timeout_ns; /**< Longest wait inside one call, in nanoseconds. */
   unsigned count;                /**< Number of segments, a power of two. */
-  unsigned by_proxy;             /**< 1: not a copy engine but a host thread carries out the segments, by CUDA. */
+  unsigned by_proxy;             /**< 1: a host thread executes the segments with CUDA; 0: a copy engine does. */
 };
 
 /** Memory that the rings of one GPU can access. */
@@ -44,8 +44,8 @@ enum peerlane_device_place {
 
 /** Errors that device functions return instead of a ticket: negated errno values. */
 enum peerlane_device_error {
-  PEERLANE_DEVICE_EIO = -5,          /**< The GPU has ended the ring: peerlane_device_get_ring_state() tells why. */
-  PEERLANE_DEVICE_EBUSY = -16,       /**< Another thread is posting into the ring that one thread wants to own. */
+  PEERLANE_DEVICE_EIO = -5,          /**< The GPU has ended the ring: peerlane_device_get_ring_state() reports why. */
+  PEERLANE_DEVICE_EBUSY = -16,       /**< Another thread is posting to the ring, so own() cannot take it. */
   PEERLANE_DEVICE_EINVAL = -22,      /**< More than 2 GiB in one call, a word that is not aligned, a remote window with a
                                           ring of a copy engine, or two remote windows. */
   PEERLANE_DEVICE_ERANGE = -34,      /**< The bytes leave the window. */
@@ -68,12 +68,12 @@ enum peerlane_device_flags {
 /* Offsets of the ring's control words. They lie in separate lines, because kernels, the engine and the host write them. */
 enum {
   PEERLANE_DEVICE_TICKETS_AT = 0,     /* u64: taken by kernels */
-  PEERLANE_DEVICE_COMPLETED_AT = 256, /* u32: segments that it has executed; behind it, u32: the ring's error */
+  PEERLANE_DEVICE_COMPLETED_AT = 256, /* u32: segments that the engine has executed, followed by u32: the ring's error */
   PEERLANE_DEVICE_SPARE_AT = 384,     /* 64 bytes */
   PEERLANE_DEVICE_CONTROL_BYTES = 4096,
   PEERLANE_DEVICE_SEGMENT_BYTES = 128,
-  PEERLANE_DEVICE_SEGMENT_WORDS = 17, /* that the engine executes */
-  PEERLANE_DEVICE_MARK_AT = 124       /* u32 of a segment: the ticket of whom has written it; the engine waits for it */
+  PEERLANE_DEVICE_SEGMENT_WORDS = 17, /* words that the engine executes */
+  PEERLANE_DEVICE_MARK_AT = 124       /* u32 of a segment: its ticket, once it is written; the engine waits for it */
 };
 
 #ifdef __cplusplus

@@ -39,10 +39,10 @@ struct peerlane_host_pool_options {
   size_t struct_bytes;     /**< sizeof(struct peerlane_host_pool_options). Fields beyond this size are not read. */
   size_t size_bytes;       /**< Size of the pool. */
   size_t piece_size_bytes; /**< Bytes pinned at a time: a power of two, at least 64 KiB; 0: 256 MiB. */
-  int32_t device_ordinal;  /**< The pool lies near this GPU. All GPUs can reach it. */
+  int32_t device_ordinal;  /**< The pool is near this GPU. All GPUs can access it. */
   uint32_t reserved;       /**< Must be 0. */
   /** NULL, or a copier whose lists will use the pool. Pinned pieces are then also registered with its DMA channels, in the
-   * background. Otherwise the first list waits for that (some 20 ms for each 256 MiB that it touches). Close the pool before
+   * background. Otherwise the first list waits for this (some 20 ms for each 256 MiB that it uses). Close the pool before
    * the copier: peerlane_copier_close() returns EBUSY until then. */
   peerlane_copier_t copier;
 };
@@ -51,8 +51,8 @@ struct peerlane_host_pool_info {
   void* data; /**< Aligned to 2 MiB. Zeros where nothing was written. */
   size_t size_bytes;
   size_t pinned_bytes; /**< Bytes pinned so far, from the beginning. */
-  int32_t numa_node;   /**< -1: not known, or the kernel does not let the process choose. */
-  /** 0: pinning goes on or is complete. Otherwise the errno value that stopped it (ENOMEM, EIO, ...): the rest of the pool
+  int32_t numa_node;   /**< -1: unknown, or the kernel does not let the process choose. */
+  /** 0: pinning continues or is complete. Otherwise the errno value that stopped it (ENOMEM, EIO, ...): the rest of the pool
    * stays pageable. */
   int32_t pinning;
 };

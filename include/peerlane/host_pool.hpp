@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++ API of host pools: RAII over the C calls of <peerlane/host_pool.h>, where each is described; link libpeerlane.
+// C++ API of host pools: RAII over the C calls of <peerlane/host_pool.h>, which describes each call; link libpeerlane.
 //
 //   auto pool = peerlane::host_pool::open(std::size_t{64} << 30);   // result<host_pool>
-//   std::memcpy(pool->data(), page, page_bytes);                    // memory at once, pinned in the background
+//   std::memcpy(pool->data(), page, page_bytes);                    // usable at once, pinned in the background
 #pragma once
 
 #include <peerlane/host_pool.h>
@@ -34,12 +34,12 @@ class host_pool : public detail::owned_handle<peerlane_host_pool_t, peerlane_hos
     if (const int code = peerlane_host_pool_get_info(handle_, &out)) return failure{code, peerlane_last_error()};
     return out;
   }
-  // Null after a fork, in the child.
+  // Null in a child of fork.
   std::byte* data() const noexcept {
     peerlane_host_pool_info out{};
     return peerlane_host_pool_get_info(handle_, &out) == 0 ? static_cast<std::byte*>(out.data) : nullptr;
   }
-  // Until all is pinned; negative: without a limit.
+  // Waits until the whole pool is pinned; negative: no limit.
   status wait(std::int64_t timeout_ms = -1) const { return detail::to_status(peerlane_host_pool_wait(handle_, timeout_ms)); }
 };
 

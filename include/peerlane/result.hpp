@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // result<T>: a value, or an error that says what failed and what to do next.
 //
-// Expected failures (no GPU, bad size, freed memory) travel as values; exceptions are not used.
-// The code is a positive errno, the same number that the C interfaces return.
+// Expected failures (no GPU, invalid size, freed memory) are values; exceptions are not used. The code is a positive errno
+// value, the one that the C interface returns.
 #pragma once
 
 #include <cassert>
@@ -19,7 +19,7 @@ struct failure {
   std::string message;  // one line, no trailing newline
 };
 
-// Either a T or an error. Move-only when T is. Not thread-safe; a plain value like std::optional.
+// Either a T or an error. Move-only if T is. Not thread-safe: a plain value like std::optional.
 template <class T>
 class [[nodiscard]] result {
  public:
