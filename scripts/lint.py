@@ -23,6 +23,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import figures  # noqa: E402
+import lint_links  # noqa: E402
 
 LINES_WARN = 600  # ask which noun wants its own file
 LINES_MAX = 700
@@ -409,16 +410,10 @@ def rule_version(tree):
 
 
 def rule_links(tree):
-    """Relative links of the documents lead to files of the repository."""
-    folders = {parent for path in tree.files for parent in map(str, Path(path).parents)}
-    for path, text in tree.with_suffix(".md").items():
-        for number, line in lines_of(text):
-            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", line):
-                if "://" in target or allowed(line, "links"):
-                    continue
-                wanted = os.path.normpath(os.path.join(os.path.dirname(path), target))
-                if wanted not in tree.files and wanted not in tree.binary and wanted not in folders:
-                    yield Finding(path, number, "links", f"{target} does not exist")
+    """Links of documents, and pages that programs name, lead somewhere (lint_links.py)."""
+    for path, number, line, problem in lint_links.problems(tree.files, tree.binary):
+        if path not in SELF and not allowed(line, "links"):
+            yield Finding(path, number, "links", problem)
 
 
 def rule_navigation(tree):

@@ -196,6 +196,12 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_links, files), [])
         self.assertEqual(run(lint.rule_links, {"docs/a.md": "\n[b](b.md)\n"}), [("docs/a.md", 2)])
 
+    def test_pages(self):
+        page = {"docs/a.md": '\n# Title\n## What it `does`, and [why](a.md)\n```sh\n# no heading\n```\n<a id="own"></a>\n'}
+        self.assertEqual(run(lint.rule_links, {**page, "src/base/a.cpp": 'f("(docs/a.md)");\nf("docs/a.md#what-it-does-and-why docs/a.md#own.")'}), [])
+        self.assertEqual(run(lint.rule_links, {**page, "src/base/a.cpp": 'f("give TLS (docs/b.md)");\n// docs/a.md#no-heading\n'}),
+                         [("src/base/a.cpp", 1), ("src/base/a.cpp", 2)])
+
     def test_printed_length(self):
         for line in ('if (!a) return std::puts(text);\n', '  return printf("%s\\n", f(x));\n', 'return fprintf(stderr, "x");\n'):
             self.assertEqual(run(lint.rule_printed_length, {"docs/a.md": line}), [("docs/a.md", 1)])
@@ -340,7 +346,7 @@ class Outside(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             scripts = Path(folder) / "scripts"
             scripts.mkdir()
-            for name in ("lint.py", "figures.py", "architecture_picture.py"):
+            for name in ("lint.py", "figures.py", "lint_links.py", "architecture_picture.py"):
                 (scripts / name).write_bytes(Path(lint.__file__).with_name(name).read_bytes())
                 (scripts / name).chmod(0o755)
             (scripts / "bad.py").write_text("x = 1\n")

@@ -48,7 +48,8 @@ finding about_unloaded(const doctor_facts& facts) {
                   "sign it with a key that the firmware knows (mokutil --import KEY.der, reboot, kmodsign sha512 ...), then "
                   "modprobe gdrdrv as root");
     return note(format("gdrdrv is installed for kernel %s and not loaded", kernel),
-                "modprobe gdrdrv as root; if it refuses, dmesg has the reason (docs/kernel-module.md lists them)");
+                "modprobe gdrdrv as root; if it refuses, dmesg has the reason "
+                "(docs/kernel-module.md#when-it-does-not-load-or-refuses)");
   }
   if (!module.built_for.empty())
     return note(

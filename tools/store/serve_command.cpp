@@ -48,8 +48,7 @@ namespace {
 
 int serve(const tools::invocation& call) {
   server_config config;
-  // A thread that looks for work takes a CPU that somebody else could use: where there are few, it sleeps at once.
-  if (std::thread::hardware_concurrency() > 4) config.spin_us = 50;
+  config.spin_us = store_server::default_spin_us(std::thread::hardware_concurrency());
   std::string config_path = config_path_in(call.arguments);
   if (!config_path.empty()) tools::must(store_server::read_config(text_of_file(config_path), config));
   bool print_schema = false, check_only = false;
@@ -57,49 +56,60 @@ int serve(const tools::invocation& call) {
   config.quotas_file = config_path;
   auto lease = static_cast<std::int64_t>(config.lease_s), repair = static_cast<std::int64_t>(config.repair_s);
   auto threads = static_cast<std::int64_t>(config.threads), spin = static_cast<std::int64_t>(config.spin_us);
-  tools::command_parser parser(call, "Serves the store in a directory until SIGTERM, which lets requests under way end");
-  parser.text("--data", "DIR", config.data, "Directory that holds everything; made if it is missing");
-  parser.text("--socket", "SOCKET|none", config.socket, "Unix socket; none: no socket [DATA/store.sock]");
-  parser.text("--listen", "HOST:PORT|none", config.listen, "HOST:PORT for TCP; none: no TCP [" + config.listen + "]");
+  tools::command_parser parser(call, "Runs a store server on a directory until SIGTERM; requests in progress are completed");
+  parser.text("--data", "DIR", config.data, "Directory for all data of the store; created if it does not exist");
+  parser.text("--socket", "SOCKET|none", config.socket, "Path of the unix socket; none: no socket [DIR/store.sock]");
+  parser.text("--listen", "HOST:PORT|none", config.listen,
+              "Address to listen on for TCP; none: no TCP [" + config.listen + "]");
   parser.text("--admins", "LIST", admins,
-              "Who may do everything: uid:N, cert:URI, cn:NAME, tcp, ... [the server's user and root]");
+              "Principals that may do everything: uid:N, cert:URI, cn:NAME, tcp, ... [the server's user and root]");
   parser.text("--quotas", "LIST", quotas,
-              "What principals may hold: 'uid:1000 bytes=10G keys=1M,* bytes=1G'; *: whoever has none [no limits]");
-  parser.text("--metrics", "HOST:PORT", config.metrics, "HOST:PORT of the Prometheus endpoint [none]");
-  parser.text("--config", "FILE", config_path, "JSON file with these and more settings (--print-schema)");
-  parser.text("--tls-cert", "FILE", config.tls.certificate, "TLS: the server's certificate, PEM");
-  parser.text("--tls-key", "FILE", config.tls.key, "TLS: its private key, PEM");
+              "What principals may store: 'uid:1000 bytes=10G keys=1M,* bytes=1G'; * applies to each principal without its "
+              "own entry [no limits]");
+  parser.text("--metrics", "HOST:PORT", config.metrics, "Address of the Prometheus endpoint [none]");
+  parser.text("--config", "FILE", config_path, "JSON file with these settings and more (--print-schema lists them)");
+  parser.text("--tls-cert", "FILE", config.tls.certificate, "TLS: file of the server's certificate, PEM");
+  parser.text("--tls-key", "FILE", config.tls.key, "TLS: file of its private key, PEM");
   parser.text("--tls-client-ca", "FILE", config.tls.client_authority,
-              "TLS: the authority of the clients that are let in, PEM");
-  parser.flag("--insecure", config.insecure, "Listen beyond the loopback interface without TLS");
-  parser.text("--ucx", "auto|off|on", config.ucx,
-              "Large values by UCX: auto (where RDMA joins both ends), off or on (any transport) [auto]");
+              "TLS: file of the CA that signs the clients' certificates, PEM");
+  parser.flag("--insecure", config.insecure, "Allow listeners without TLS beyond the loopback interface");
+  parser.text(
+      "--ucx", "auto|off|on", config.ucx,
+      "Use UCX for large values: auto (if RDMA connects server and client), off, or on (any transport of UCX) [auto]");
   parser.flag("--ucx-beside-tls", config.ucx_beside_tls,
-              "UCX also for TLS connections: their values are then not encrypted");
-  parser.size("--arena", config.arena_bytes, "Memory tier");
-  parser.size("--chunk", config.chunk_bytes, "What clients map and register at once");
-  parser.flag("--read-only", config.read_only, "Serve what is there and take no puts; nothing is written to the directory");
+              "Use UCX for TLS connections too: UCX does not encrypt their values");
+  parser.size("--arena", config.arena_bytes, "Size of the memory tier");
+  parser.size("--chunk", config.chunk_bytes,
+              "Size of the pieces in which clients map and register the memory tier: a power of two");
+  parser.flag("--read-only", config.read_only, "Serve the existing values and refuse puts; write nothing to the directory");
   parser.size("--extent-file", config.extent_file_bytes,
-              "Size of a file of large values, of a new store [by the disk's size]");
-  parser.size("--disk-reserve", config.disk_reserve_bytes, "Left free on the disk; puts are refused below it [by its size]");
-  parser.flag("--huge-pages", config.huge_pages, "Huge pages for the memory tier");
-  parser.text("--cluster", "URL,...", etcd, "One of a cluster: etcd's addresses, http(s)://HOST:PORT,...");
+              "New stores: size of a file for large values [depends on the disk's size]");
+  parser.size("--disk-reserve", config.disk_reserve_bytes,
+              "Disk space that stays free: puts beyond it are refused [depends on the disk's size]");
+  parser.flag("--huge-pages", config.huge_pages, "Use huge pages for the memory tier");
+  parser.text("--cluster", "URL,...", etcd, "Join the cluster that this etcd keeps: its addresses, http(s)://HOST:PORT,...");
   parser.text("--cluster-tls-ca", "FILE", config.cluster_tls.authority,
-              "https: the authority that signed etcd's certificate, PEM");
+              "For https: file of the CA that signed etcd's certificate, PEM");
   parser.text("--cluster-tls-cert", "FILE", config.cluster_tls.certificate,
-              "https: this server's certificate for etcd, PEM");
-  parser.text("--cluster-tls-key", "FILE", config.cluster_tls.key, "https: its private key, PEM");
-  parser.text("--cluster-name", "NAME", config.cluster_name, "Which cluster, if several share an etcd [default]");
-  parser.text("--name", "NAME", config.name, "This server's name in its cluster");
-  parser.text("--advertise", "HOST:PORT", config.advertise, "HOST:PORT where clients and other servers reach it [--listen]");
-  parser.integer("--lease-s", "SECONDS", lease, 2, 60, "Seconds without etcd after which it stops serving [5]");
+              "For https: file of this server's certificate, PEM, if etcd requires client certificates");
+  parser.text("--cluster-tls-key", "FILE", config.cluster_tls.key, "For https: file of its private key, PEM");
+  parser.text("--cluster-name", "NAME", config.cluster_name,
+              "Name of the cluster: several clusters can share one etcd [default]");
+  parser.text("--name", "NAME", config.name, "Name of this server in its cluster");
+  parser.text("--advertise", "HOST:PORT", config.advertise,
+              "Address at which clients and other servers reach this server [--listen]");
+  parser.integer("--lease-s", "SECONDS", lease, 2, 60,
+                 "Time without contact to etcd after which the server stops serving [5]");
   parser.integer("--repair-s", "SECONDS", repair, 0, 86400,
-                 "Seconds after which a dead server's copies are made on others [60]");
+                 "Time after which other servers replace the copies of a dead server [60]");
   parser.integer("--threads", threads, 1, 64, "Threads that serve connections");
-  parser.integer("--spin-us", "MICROSECONDS", spin, 0, 1000, "How long a thread looks for more work before it sleeps");
+  parser.integer(
+      "--spin-us", "MICROSECONDS", spin, 0, 1000,
+      "How long a thread polls for more work before it sleeps; 0 disables the rings in shared memory and gpu-direct");
   parser.text("--log", "FILE", config.log, "Log file [standard error]");
-  parser.text("--log-level", "debug|info|warn|error", config.log_level, "debug, info, warn or error [info]");
-  parser.flag("--check", check_only, "Say whether the settings are good, and exit");
+  parser.text("--log-level", "debug|info|warn|error", config.log_level,
+              "Lowest level that is logged: debug, info, warn or error [info]");
+  parser.flag("--check", check_only, "Check the settings and the TLS files, and exit");
   parser.flag("--print-schema", print_schema, "Print the JSON schema of the config file and exit");
   if (const auto code = parser.parse()) return *code;
   if (print_schema) {

@@ -5,7 +5,8 @@
 namespace pl::mpi {
 
 void tell_refused(const char* name) noexcept {
-  complain(name, {ENOTSUP, "device memory is not supported here: docs/mpi-shim.md lists what is"});
+  complain(name,
+           {ENOTSUP, "this call does not accept device memory (docs/mpi-shim.md#how-it-works lists the calls that do)"});
 }
 
 }  // namespace pl::mpi

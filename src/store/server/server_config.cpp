@@ -45,83 +45,99 @@ struct field {
 };
 
 const field kFields[] = {
-    {"data", &server_config::data, "directory that holds everything"},
+    {"data", &server_config::data, "directory that contains all data of the store"},
     {"socket", &server_config::socket,
      "path of the unix socket; none: no socket; default: store.sock in the data directory"},
-    {"socket_group", &server_config::socket_group, "group of the unix socket, by name or number; default: the server's"},
-    {"socket_mode", &server_config::socket_mode, "who may connect to the unix socket: its mode; default: 0660"},
-    {"listen", &server_config::listen, "HOST:PORT for TCP; default and none: no TCP"},
-    {"metrics", &server_config::metrics, "HOST:PORT of the Prometheus endpoint; none: no endpoint"},
-    {"insecure", &server_config::insecure, "lets listeners without TLS leave the loopback interface"},
-    {"tls_certificate", &tls_files::certificate, "the server's certificate chain, PEM"},
-    {"tls_key", &tls_files::key, "its private key, PEM"},
-    {"tls_client_authority", &tls_files::client_authority, "authority that signs clients' certificates, PEM"},
+    {"socket_group", &server_config::socket_group,
+     "group of the unix socket, by name or number; default: the server's group"},
+    {"socket_mode", &server_config::socket_mode, "mode of the unix socket: who may connect; default: 0660"},
+    {"listen", &server_config::listen, "HOST:PORT to listen on for TCP; default: none (no TCP)"},
+    {"metrics", &server_config::metrics, "HOST:PORT of the Prometheus endpoint; default: none (no endpoint)"},
+    {"insecure", &server_config::insecure, "allow listeners without TLS beyond the loopback interface"},
+    {"tls_certificate", &tls_files::certificate, "file of the server's certificate chain, PEM"},
+    {"tls_key", &tls_files::key, "file of the server's private key, PEM"},
+    {"tls_client_authority", &tls_files::client_authority, "file of the CA that signs the clients' certificates, PEM"},
     {"admins", &server_config::admins,
-     "principals that may do everything with every pool; default: the server's user and root; plain TCP (tcp) only if "
-     "named"},
-    {"mappers", &server_config::mappers, "principals that may map the memory tier (shm-direct)"},
-    {"map_readers", &server_config::map_readers, "principals that may map it to read: shm-direct for their gets alone"},
+     "principals that may create pools and do everything with every pool; default: the server's user and root; plain TCP "
+     "is an admin only if the list contains tcp"},
+    {"mappers", &server_config::mappers, "principals that may map the memory tier (path shm-direct)"},
+    {"map_readers", &server_config::map_readers,
+     "principals that may map the memory tier read-only: only their gets use shm-direct"},
     {"quotas", &server_config::quotas,
-     "what principals may hold over all pools but caches: \"PRINCIPAL bytes=SIZE keys=COUNT\"; *: each that has no line of "
-     "its own; read again at SIGHUP"},
-    {"cluster", &server_config::cluster, "addresses of etcd, http(s)://HOST:PORT: this server is one of a cluster"},
-    {"cluster_tls_authority", &etcd_tls::authority, "authority that signed etcd's certificate, PEM: for https"},
-    {"cluster_tls_certificate", &etcd_tls::certificate, "this server's certificate for etcd, PEM, if etcd wants one"},
-    {"cluster_tls_key", &etcd_tls::key, "its private key, PEM"},
-    {"cluster_name", &server_config::cluster_name, "which cluster, if several share an etcd"},
-    {"name", &server_config::name, "this server's name in its cluster"},
-    {"advertise", &server_config::advertise, "HOST:PORT where clients and other servers reach it; default: listen"},
-    {"lease_s", number{&server_config::lease_s, 2, 60}, "without etcd for so long the server stops serving"},
-    {"repair_s", number{&server_config::repair_s, 0, 86400}, "after which a dead server's copies are made on others"},
+     "what principals may store, over all pools except caches: \"PRINCIPAL bytes=SIZE keys=COUNT\"; * applies to each "
+     "principal without its own entry; SIGHUP reads the quotas again"},
+    {"cluster", &server_config::cluster,
+     "addresses of etcd, http(s)://HOST:PORT: the server joins the cluster that they keep; default: no cluster"},
+    {"cluster_tls_authority", &etcd_tls::authority, "for https: file of the CA that signed etcd's certificate, PEM"},
+    {"cluster_tls_certificate", &etcd_tls::certificate,
+     "for https: file of this server's certificate, PEM, if etcd requires client certificates"},
+    {"cluster_tls_key", &etcd_tls::key, "for https: file of the private key of cluster_tls_certificate, PEM"},
+    {"cluster_name", &server_config::cluster_name, "name of the cluster: several clusters can share one etcd"},
+    {"name", &server_config::name, "name of this server in its cluster"},
+    {"advertise", &server_config::advertise,
+     "HOST:PORT at which clients and other servers reach this server; default: listen"},
+    {"lease_s", number{&server_config::lease_s, 2, 60},
+     "seconds without contact to etcd after which the server stops serving"},
+    {"repair_s", number{&server_config::repair_s, 0, 86400},
+     "seconds after which other servers replace the copies of a dead server"},
     {"ucx", &server_config::ucx,
-     "large values by UCX: off; auto: where RDMA joins server and client; on: over whatever UCX finds"},
-    {"ucx_beside_tls", &server_config::ucx_beside_tls, "UCX also for TLS connections: their values are then not encrypted"},
+     "use UCX for large values; off: never; auto: if RDMA connects server and client; on: over any transport of UCX"},
+    {"ucx_beside_tls", &server_config::ucx_beside_tls, "use UCX for TLS connections too: UCX does not encrypt their values"},
     {"gpu_direct", &server_config::gpu_direct,
-     "the server moves device memory of clients on its unix socket itself, where it has a GPU's device files"},
+     "the server copies the GPU memory of clients on its unix socket itself, if it can open the GPU's device files"},
     {"log", &server_config::log, "log file; default: standard error"},
-    {"log_level", &server_config::log_level, "debug, info, warn or error"},
+    {"log_level", &server_config::log_level, "lowest level that is logged: debug, info, warn or error"},
     {"threads", number{&server_config::threads, 1, 64}, "threads that serve connections"},
-    {"spin_us", number{&server_config::spin_us, 0, 1000}, "how long a thread looks for more work before it sleeps"},
+    {"spin_us", number{&server_config::spin_us, 0, 1000},
+     "microseconds for which a thread polls for more work before it sleeps; default: 50 on hosts with more than 4 CPUs, "
+     "otherwise 0; 0 disables the rings in shared memory and gpu_direct"},
     {"checksum_threads", number{&server_config::checksum_threads, 0, 64},
-     "threads that compute checksums, and begin and commit batches of device memory; 0: half of the CPUs, at most 8"},
-    {"max_connections", number{&server_config::max_connections, 1, 65536}, "open connections"},
-    {"max_requests", number{&server_config::max_requests, 1, 65536}, "requests under way on one connection"},
+     "threads that compute checksums and do the work of batches of GPU memory; 0: half of the CPUs, at most 8"},
+    {"max_connections", number{&server_config::max_connections, 1, 65536}, "maximum of open connections"},
+    {"max_requests", number{&server_config::max_requests, 1, 65536}, "maximum of requests in progress on one connection"},
     {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMaxInteger},
-     "bytes granted or being received on one connection"},
+     "maximum of bytes that one connection is granted or is sending"},
     {"max_principal_connections", number{&server_config::max_principal_connections, 1, 65536},
-     "open connections of one principal"},
+     "maximum of open connections of one principal"},
     {"max_principal_buffer_bytes", number{&server_config::max_principal_buffer_bytes, 1u << 20, kMaxInteger},
-     "one principal's frames that are begun and answers that it does not take"},
+     "maximum of buffered bytes of one principal: incomplete requests, and replies that it has not accepted"},
     {"max_principal_memory_percent", number{&server_config::max_principal_memory_percent, 1, 100},
-     "of the memory tier, by one principal's grants, puts under way and pins"},
+     "maximum share of the memory tier that the grants, the puts in progress and the pins of one principal use"},
     {"max_principal_device_bytes", number{&server_config::max_principal_device_bytes, 0, kMaxInteger},
-     "device memory that one principal has handed over"},
+     "maximum of GPU memory that one principal shares with the server"},
     {"max_principal_device_memories", number{&server_config::max_principal_device_memories, 0, 65536},
-     "allocations of device memory that one principal has handed over"},
-    {"max_principal_watches", number{&server_config::max_principal_watches, 0, 65536}, "watches of one principal"},
+     "maximum of allocations of GPU memory that one principal shares with the server"},
+    {"max_principal_watches", number{&server_config::max_principal_watches, 0, 65536},
+     "maximum of watches of one principal"},
     {"max_principal_watch_bytes", number{&server_config::max_principal_watch_bytes, 4096, kMaxInteger},
-     "changes of keys that one principal has not taken yet; beyond it they are lost, and it is told"},
+     "maximum of changes, in bytes, that wait for the watches of one principal; changes beyond it are lost, and the watcher "
+     "is told"},
     {"stall_timeout_s", number{&server_config::stall_timeout_s, 1, 3600},
-     "clients that take nothing, or send nothing of what they have begun, for so long are cut off"},
+     "seconds after which a client is disconnected that accepts nothing, or does not finish what it began to send"},
     {"idle_timeout_s", number{&server_config::idle_timeout_s, 0, 604800},
-     "connections that ask for nothing and hold nothing for so long are closed; 0: never"},
-    {"hello_timeout_s", number{&server_config::hello_timeout_s, 1, 600}, "time for TLS and the first frame"},
-    {"drain_timeout_s", number{&server_config::drain_timeout_s, 0, 3600}, "time for requests under way after SIGTERM"},
-    {"arena_bytes", number{&server_config::arena_bytes, 4u << 20, kMaxArena}, "memory tier"},
+     "seconds after which a connection is closed that requests nothing and holds nothing; 0: never"},
+    {"hello_timeout_s", number{&server_config::hello_timeout_s, 1, 600},
+     "seconds that a client has for the TLS handshake and its first request"},
+    {"drain_timeout_s", number{&server_config::drain_timeout_s, 0, 3600},
+     "seconds that requests in progress have to complete after SIGTERM"},
+    {"arena_bytes", number{&server_config::arena_bytes, 4u << 20, kMaxArena}, "size of the memory tier"},
     {"chunk_bytes", number{&server_config::chunk_bytes, 4u << 20, kMaxArena, number::shape::power_of_two},
-     "what clients map and register at once: a power of two"},
-    {"huge_pages", &server_config::huge_pages, "huge pages for the memory tier"},
+     "size of the pieces in which clients map and register the memory tier: a power of two"},
+    {"huge_pages", &server_config::huge_pages, "use huge pages for the memory tier"},
     {"key_memory_bytes", number{&server_config::key_memory_bytes, 0, kMaxInteger},
-     "memory for keys beside the memory tier: volatile values under new keys are refused beyond it; 0: a quarter of the "
-     "machine's"},
+     "maximum of memory for keys, in addition to the memory tier; beyond it, puts of volatile values under new keys are "
+     "refused; 0: a quarter of the machine's memory"},
     {"extent_file_bytes", number{&server_config::extent_file_bytes, 0, kMaxInteger, number::shape::blocks},
-     "size of a file of large values, of a new store: whole blocks of 4096 bytes, 4 MiB at least; 0: 1 GiB, of a disk under "
-     "16 GiB a sixteenth"},
+     "size of a file for large values: a multiple of 4096, at least 4 MiB; applies to a new store; 0: 1 GiB, or a sixteenth "
+     "of a disk under 16 GiB"},
     {"disk_reserve_bytes", number{&server_config::disk_reserve_bytes, 0, kMaxInteger},
-     "left free on the disk: puts are refused below it; 0: 256 MiB, of a disk under 5 GiB a twentieth"},
-    {"disk_limit_bytes", number{&server_config::disk_limit_bytes, 0, kMaxInteger}, "extent files together; 0: the disk"},
-    {"read_only", &server_config::read_only, "serves what is there and takes no puts; nothing is written to the disk"},
-    {"small_value_bytes", number{&server_config::small_value_bytes, 0, 1u << 20}, "values up to here live in the index"},
+     "disk space that stays free: puts beyond it are refused; 0: 256 MiB, or a twentieth of a disk under 5 GiB"},
+    {"disk_limit_bytes", number{&server_config::disk_limit_bytes, 0, kMaxInteger},
+     "maximum size of all files for large values; 0: the disk's size"},
+    {"read_only", &server_config::read_only,
+     "serve the existing values and refuse puts; the server writes nothing to the disk"},
+    {"small_value_bytes", number{&server_config::small_value_bytes, 0, 1u << 20},
+     "values up to this size are kept in the index, larger ones in files for large values"},
 };
 
 failure wrong(const char* name, const std::string& reason) {
@@ -281,15 +297,17 @@ status check(const server_config& config) {
   for (const std::string* const endpoint : {&config.listen, &config.metrics})
     if (const auto parts = split_endpoint(*endpoint); *endpoint != "none" && !parts) return parts.error();
   if (config.listen != "none" && given == 0 && !is_loopback(config.listen) && !config.insecure)
-    return failure{EACCES,
-                   format("%s is reachable from other machines and has no TLS: give certificates (docs/store.md), or "
-                          "--insecure on a network where everybody may read and write everything",
-                          config.listen.c_str())};
+    return failure{
+        EACCES,
+        format("%s is reachable from other machines and has no TLS: give certificates (docs/store-operate.md#security), "
+               "or --insecure on a network where everybody may read and write everything",
+               config.listen.c_str())};
   const bool names_tcp = std::find(config.admins.begin(), config.admins.end(), "tcp") != config.admins.end();
   if (!config.cluster.empty() && given == 0 && !names_tcp)
-    return failure{EACCES,
-                   "servers of a cluster write each other's copies as admins: give certificates (docs/store.md), or, where "
-                   "everybody who reaches the port may do everything, name plain TCP among the admins (--admins uid:N,tcp)"};
+    return failure{
+        EACCES,
+        "servers of a cluster write each other's copies as admins: give certificates (docs/store-operate.md#security); if "
+        "everybody who can reach the port may do everything, add tcp to the admins (--admins uid:N,tcp)"};
   if (config.metrics != "none" && !is_loopback(config.metrics) && !config.insecure)
     return failure{EACCES, format("metrics at %s are reachable from other machines: listen on 127.0.0.1, or give --insecure",
                                   config.metrics.c_str())};
@@ -300,12 +318,18 @@ status check(const server_config& config) {
   return failure{EINVAL, format("log level \"%s\": debug, info, warn or error", config.log_level.c_str())};
 }
 
+std::uint64_t default_spin_us(unsigned cpus) noexcept {
+  // A thread that polls takes a CPU that another thread could use: on few CPUs, it sleeps at once.
+  return cpus > 4 ? 50 : 0;
+}
+
 std::string config_schema() {
   schema properties = schema::object();
   for (const auto& one : kFields) {
     properties[one.name] = std::visit(describe{}, one.destination);
     properties[one.name]["description"] = one.meaning;
   }
+  properties["spin_us"].erase("default");  // the machine's CPUs decide (default_spin_us)
   properties["quotas"]["items"]["pattern"] = "^(\\*|tcp|(uid|cert|cn):.*)( +(cluster-)?(bytes|keys)=[0-9]+[A-Za-z]*)*$";
   properties["log_level"]["enum"] = kLogLevels;
   properties["ucx"]["enum"] = kUcxModes;
@@ -318,7 +342,7 @@ std::string config_schema() {
   together["cluster_tls_certificate"].push_back("cluster_tls_key");
   together["cluster_tls_key"].push_back("cluster_tls_certificate");
   return schema{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-                {"title", "Settings of `peerlane store serve --config` (docs/store.md)"},
+                {"title", "Settings of `peerlane store serve --config` (docs/store-operate.md#settings)"},
                 {"type", "object"},
                 {"additionalProperties", false},
                 {"properties", properties},

@@ -14,7 +14,7 @@
 namespace pl::store_server {
 
 struct server_config {
-  std::string data;                          // the directory that holds everything
+  std::string data;                          // directory that contains all data
   std::string socket;                        // unix socket; empty: DATA/store.sock; "none": no unix socket
   std::string socket_group;                  // of the unix socket: a group's name or number; empty: the server's
   std::string socket_mode = "0660";          // of the unix socket: who may connect
@@ -42,7 +42,7 @@ struct server_config {
   std::uint64_t repair_s = 60;  // after which a dead server's copies are made anew elsewhere
 
   std::uint64_t threads = 1;
-  std::uint64_t spin_us = 0;           // how long a thread looks for more work before it sleeps; 0 on few CPUs
+  std::uint64_t spin_us = 0;           // how long a thread polls for more work before it sleeps; serve: default_spin_us()
   std::uint64_t checksum_threads = 0;  // 0: by the CPUs (checksum_pool.hpp)
   std::uint64_t max_connections = 4096;
   std::uint64_t max_requests = 1024;           // under way on one connection
@@ -77,6 +77,8 @@ status read_config(const std::string& text, server_config& parsed);
 status check(const server_config& config);
 // Whether "HOST:PORT" is of the loopback interface: an address of it, or localhost.
 bool is_loopback(const std::string& endpoint);
+// spin_us of a server on a machine of so many CPUs, if neither the file nor the command line gives it.
+std::uint64_t default_spin_us(unsigned cpus) noexcept;
 // The JSON schema of the file. docs/schema/store-config.json is this text.
 std::string config_schema();
 

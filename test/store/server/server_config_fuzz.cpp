@@ -76,7 +76,7 @@ json some_value(const json& rules, std::mt19937& random) {
   }
   if (rules["type"] == "integer") {
     const auto lowest = rules["minimum"].get<std::uint64_t>();
-    return random() % 2 == 0 ? rules["default"].get<std::uint64_t>() : lowest + random() % 100;
+    return random() % 2 == 0 ? rules.value("default", lowest) : lowest + random() % 100;
   }
   if (rules["type"] == "boolean") return true;
   if (rules["type"] == "array") return json::array({"uid:0"});

@@ -168,6 +168,15 @@ TEST(store_config, SchemaAndParserAgreeOnEachField) {
   }
 }
 
+TEST(store_config, SchemaNamesNoFixedDefaultThatDependsOnTheMachine) {
+  EXPECT_EQ(store_server::default_spin_us(1), 0u);
+  EXPECT_EQ(store_server::default_spin_us(4), 0u);
+  EXPECT_EQ(store_server::default_spin_us(5), 50u);
+  const auto spin = json::parse(store_server::config_schema())["properties"]["spin_us"];
+  EXPECT_FALSE(spin.contains("default")) << spin;
+  EXPECT_NE(spin["description"].get<std::string>().find("default: 50 on hosts with more than 4 CPUs"), std::string::npos);
+}
+
 TEST(store_config, DocumentedSchemaIsThePrograms) {
   std::ifstream file(PL_SCHEMA_FILE);
   std::stringstream text;

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where documents link to, and which pages programs name in messages, help texts and comments. lint.py reports what leads nowhere."""
+
+import functools
+import os
+import re
+from pathlib import Path
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PAGE = re.compile(r"(?<![\w/.-])(docs/[\w/-]+\.md)(?:#([\w-]+))?")
+# Data, and tests whose files are inventions.
+INVENTED = re.compile(r"^docs/(results|figures)/|^scripts/\w+_test\.py$")
+
+
+def problems(files, binary=()):
+    """Path, number and text of each line with such a link, and what is wrong with it."""
+    folders = {parent for path in files for parent in map(str, Path(path).parents)}
+    known = {*files, *binary, *folders}
+    has_pages = "docs" in folders  # not where somebody took the programs alone
+    for path, text in files.items():
+        if path.endswith(".md"):
+            found = missing_links(path, known)
+        elif has_pages and "docs/" in text and not INVENTED.search(path):
+            found = functools.partial(missing_pages, files)
+        else:
+            continue
+        for number, line in enumerate(text.split("\n"), 1):
+            for problem in found(line):
+                yield path, number, line, problem
+
+
+def missing_links(path, known):
+    """Relative links of a document that lead to no file of the repository. `make docs` checks their sections."""
+    folder = os.path.dirname(path)
+    return lambda line: [f"{target} does not exist" for target in LINK.findall(line)
+                         if "://" not in target and os.path.normpath(os.path.join(folder, target)) not in known]
+
+
+def missing_pages(files, line):
+    """Pages and sections that a line of a program names."""
+    for page, section in PAGE.findall(line):
+        if page not in files:
+            yield f"{page} does not exist"
+        elif section and section not in sections(files[page]):
+            yield f"{page} has no section #{section}"
+
+
+def sections(page):
+    """Anchors of a page's headings, as GitHub and MkDocs make them, and those that it sets itself."""
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.M | re.S)
+    titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ +(.*?) *$", prose, re.M)]
+    slugs = {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+    return slugs | set(re.findall(r'<a id="([^"]+)"', page))
