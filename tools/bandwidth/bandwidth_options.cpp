@@ -67,14 +67,15 @@ class command_line {
 
   void add_original() {
     auto& app = parser_.app();
-    app.add_option("-b,--bufferSize", raw_.buffer_size, "Bytes of one copy: a number of MiB, or with K, M, G [512]")
+    app.add_option("-b,--bufferSize", raw_.buffer_size, "Size of one copy: a number of MiB, or with K, M, G [512]")
         ->type_name("SIZE");
     parser_.flag("-l,--list", options_.list, "List the testcases and exit");
-    app.add_option("-t,--testcase", options_.testcases, "Run these, by name or number, in this order")->type_name("NAME");
-    app.add_option("-p,--testcasePrefixes", options_.prefixes, "Run all whose names begin with one of these")
+    app.add_option("-t,--testcase", options_.testcases, "Run these testcases, by name or number, in this order")
+        ->type_name("NAME");
+    app.add_option("-p,--testcasePrefixes", options_.prefixes, "Run all testcases with one of these prefixes")
         ->type_name("PREFIX");
     parser_.flag("-v,--verbose", options_.verbose, "Print each sample");
-    parser_.flag("-s,--skipVerification", raw_.skip_verification, "Do not compare what was copied");
+    parser_.flag("-s,--skipVerification", raw_.skip_verification, "Do not verify the copied data");
     parser_.flag("-d,--disableAffinity", options_.test.disable_affinity, "Do not place host memory near the GPU");
     const auto samples = call_.drop_in ? "Samples of each cell [3]" : "Samples of each cell [5]";
     app.add_option_function<std::int64_t>(
@@ -86,12 +87,14 @@ class command_line {
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{-1}, std::int64_t{1} << 40).description(""));
     parser_.flag("-H,--useHugePages", raw_.use_huge_pages, "Host memory on huge pages, as --host-memory huge");
-    app.add_option("-F,--format", raw_.output_format, "text, json or perf, as the original prints them [text]")
+    app.add_option("-F,--format", raw_.output_format, "Output format, as the original prints it: text, json or perf [text]")
         ->type_name("text|json|perf");
-    app.add_option("--pair", options_.pair, "Tests between two GPUs measure these two only")->type_name("UUID")->expected(2);
+    app.add_option("--pair", options_.pair, "Testcases between two GPUs measure only these two")
+        ->type_name("UUID")
+        ->expected(2);
     if (call_.drop_in) parser_.flag("--version", raw_.version, "Print the version and exit");
-    hidden(app.add_option("--loopCount", raw_.loop_count, "Copies in a sample"));
-    hidden(app.add_flag("--perfFormatter", options_.perf_formatter, "PERF lines instead of SUM"));
+    hidden(app.add_option("--loopCount", raw_.loop_count, "Number of copies in a sample"));
+    hidden(app.add_flag("--perfFormatter", options_.perf_formatter, "Print PERF lines instead of SUM"));
   }
 
   void set_samples(std::int64_t n) {
@@ -101,7 +104,7 @@ class command_line {
 
   void add_ours() {
     auto& app = parser_.app();
-    app.add_option("--size-sweep", raw_.sweep, "Every power of two, such as 4K:256M, instead of one size")
+    app.add_option("--size-sweep", raw_.sweep, "Measure every power of two of a range such as 4K:256M, instead of one size")
         ->type_name("FROM:TO");
     app.add_option("--transfer", options_.transfers,
                    "Transfers that run together: \"H0 -> [ce] -> G0, G0 -> [sm:16] -> H0\"")
@@ -117,7 +120,7 @@ class command_line {
     parser_.integer("--seed", raw_.seed, 0, INT64_MAX, "Seed of the data and of pointer chases");
     parser_.integer("--nodes", raw_.nodes, 0, 4096, "Processes of a multi-node run; 0: from the launcher");
     parser_.integer("--rank", raw_.rank, -1, 4095, "This process among them [the launcher says]");
-    app.add_option("--rendezvous", options_.ranks.rendezvous, "Where process 0 listens")->type_name("HOST:PORT");
+    app.add_option("--rendezvous", options_.ranks.rendezvous, "Address at which process 0 listens")->type_name("HOST:PORT");
     parser_.flag("--multicast", options_.test.allow_multicast, "Allow testcases 54 and 55 to make multicast objects");
   }
 
@@ -135,13 +138,13 @@ class command_line {
           ->type_name("FILE");
       parser_.flag("--compat", raw_.compat, "Text and -j as the original prints them");
     }
-    app.add_option("--jsonl", options_.jsonl_path, "A line for each finished cell, written at once")->type_name("FILE");
-    app.add_option("--csv", options_.csv_path, "All cells as a table")->type_name("FILE");
+    app.add_option("--jsonl", options_.jsonl_path, "Write a line to FILE as soon as a cell is finished")->type_name("FILE");
+    app.add_option("--csv", options_.csv_path, "Write all cells to FILE as a table")->type_name("FILE");
     parser_.flag("--compat-bugs", raw_.compat_bugs, "Measure and name what the original does, mistakes included");
     app.add_option("--baseline", options_.baseline_path, "Compare with the result file of an earlier run")
         ->type_name("FILE");
     app.add_option("--threshold", raw_.threshold,
-                   "Slow is so much below the baseline [5], or below the expectation without one [15]")
+                   "A rate is slow if it is this much below the baseline [5], or without one, below the expectation [15]")
         ->type_name("PERCENT");
     parser_.flag("--no-judge", raw_.no_judge, "No expectations and verdicts");
   }

@@ -60,24 +60,27 @@ void check_methods(const std::vector<std::string>& methods) {
 }
 
 std::optional<int> parse(const invocation& call, blocks_options& options) {
-  command_parser parser(call,
-                        "Many scattered blocks in one call, ours beside the driver's calls and beside copying kernels");
+  command_parser parser(
+      call, "Copies of many scattered blocks in one call: Peerlane's beside the driver's calls and copy kernels");
   lists_as_text given;
   parser.text("--sizes", "SIZE,...", given.sizes, "Block sizes, 16 B to 64 MiB, multiples of 16");
-  parser.text("--counts", "N,...", given.counts, "Blocks of a list, 1 to 1000000");
+  parser.text("--counts", "N,...", given.counts, "Number of blocks in a list, 1 to 1000000");
   parser.text("--direction", "d2h|h2d|all", given.direction, "d2h, h2d, all");
   parser.app()
-      .add_option("--methods", options.methods, "Only these: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]")
+      .add_option("--methods", options.methods,
+                  "Contenders to measure: peerlane, cuMemcpyBatchAsync, \"gather 16 SMs\", ... [all]")
       ->delimiter(',')
       ->type_name("LIST");
   parser.size("--memory", options.memory_bytes, "Longest list; the program takes five times that of memory");
-  parser.integer("--each", options.most_each, 0, 1'000'000, "Longest list by one cuMemcpyAsync for each block");
-  parser.integer("--samples", options.samples, 3, 10'000'000, "Most samples of each contender at each point");
-  parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time for each point, ms");
+  parser.integer("--each", options.most_each, 0, 1'000'000,
+                 "Longest list that is also copied with one cuMemcpyAsync for each block");
+  parser.integer("--samples", options.samples, 3, 10'000'000, "Maximum number of samples of each contender at each point");
+  parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time limit for each point, ms");
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of places and data; 0: a new one");
-  parser.flag("--no-verify", options.no_verify, "Do not compare what was moved");
-  parser.flag("--beside", options.beside, "What lists cost kernels that run at the same time, instead of the sweep");
-  parser.flag("--urgent", options.urgent, "Short lists behind a long one of --memory, instead of the sweep");
+  parser.flag("--no-verify", options.no_verify, "Do not verify the copied data");
+  parser.flag("--beside", options.beside,
+              "Measure how lists slow down kernels that run at the same time, instead of the sweep");
+  parser.flag("--urgent", options.urgent, "Measure short lists behind a long one of --memory, instead of the sweep");
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;
   smaller_run smaller(parser);

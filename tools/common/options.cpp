@@ -130,7 +130,7 @@ void command_parser::common(common_options& options, bool with_gpu) {
           "GPU, numbered as CUDA does [0]")
       ->type_name("N");
   app_->add_option("--cpu", options.cpu,
-                   "Where the measuring thread runs: auto (near the GPU), none (leave it), or a list such as 0-3,8 [auto]")
+                   "CPUs of the measuring thread: auto (near the GPU), none (no binding), or a list such as 0-3,8 [auto]")
       ->check([](const std::string& given) {
         const auto parsed = given == "auto" || given == "none" ? result<cpu_numbers>(cpu_numbers{}) : parse_cpu_list(given);
         return parsed ? std::string() : parsed.error().message;

@@ -23,10 +23,10 @@ struct calibrate_options {
 constexpr int kMaxSeconds = 10;  // the time that the help text promises
 
 std::optional<int> parse(const invocation& call, calibrate_options& options) {
-  command_parser parser(call, "Measures what each way to copy costs here, for the copy planner");
-  parser.integer("--budget-ms", "MILLISECONDS", options.budget_ms, 1, 3'600'000, "Time for all measurements, ms");
-  parser.size("--max", options.most_bytes, "Largest size that is measured");
-  parser.flag("--dry-run", options.dry_run, "Do not keep the result");
+  command_parser parser(call, "Measures the cost of each copy method on this machine, for the copy planner");
+  parser.integer("--budget-ms", "MILLISECONDS", options.budget_ms, 1, 3'600'000, "Time limit for all measurements, ms");
+  parser.size("--max", options.most_bytes, "Largest size to measure");
+  parser.flag("--dry-run", options.dry_run, "Do not store the result");
   parser.flag("--print", options.print, "Print the calibration file's text");
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;

@@ -13,26 +13,26 @@ namespace pl::tools {
 namespace {
 
 std::optional<int> parse(const invocation& call, copy_options& options) {
-  command_parser parser(call, "Copies by every method and by the planner, at every size, compared in one run");
+  command_parser parser(call, "Measures copies by every method and by the planner at each size, in one run");
   std::vector<std::string> directions, memories;
   const auto list = [&](const char* name, std::vector<std::string>& value, const char* help) {
     parser.app().add_option(name, value, help)->delimiter(',')->type_name("LIST");
   };
   parser.size("--min", options.min_bytes, "Smallest size; sizes are doubled from it");
   parser.size("--max", options.max_bytes, "Largest size");
-  parser.flag("--odd", options.odd, "Also sizes that are no powers of two");
+  parser.flag("--odd", options.odd, "Also measure sizes that are not powers of two");
   list("--direction", directions, "h2d, d2h, d2d (same GPU), p2p (to the next GPU), all [all]");
   list("--memory", memories, "Host memory: pinned, pageable, all [all]");
   list("--methods", options.methods, "Only these: cpu_store, \"cpu_store x4\", cuMemcpy, planner, ... [all]");
-  parser.integer("--samples", options.samples, 3, 10'000'000, "Most samples of each contender at each size");
-  parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time for each size, ms");
+  parser.integer("--samples", options.samples, 3, 10'000'000, "Maximum number of samples of each contender at each size");
+  parser.integer("--time", "MILLISECONDS", options.time_ms, 1, 3'600'000, "Time limit for each size, ms");
   parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of the data that is verified; 0: a new one");
-  parser.flag("--no-verify", options.no_verify, "Do not compare what was copied");
-  parser.flag("--no-hold", options.no_hold, "Do not keep the GPU engine hot during the sweep");
-  parser.flag("--all", options.all_columns, "A column for each method");
+  parser.flag("--no-verify", options.no_verify, "Do not verify the copied data");
+  parser.flag("--no-hold", options.no_hold, "Do not keep the copy kernel resident during the sweep");
+  parser.flag("--all", options.all_columns, "Print a column for each method");
   parser.flag("--raw", options.keep_samples, "Keep raw samples in the result file");
-  parser.flag("--beside", options.beside, "What a GPU engine costs other work, instead of the sweep");
-  parser.flag("--async", options.async, "Lists of small copies and asynchronous copies, instead of the sweep");
+  parser.flag("--beside", options.beside, "Measure how the copy kernel slows down other work, instead of the sweep");
+  parser.flag("--async", options.async, "Measure lists of small copies, and asynchronous copies, instead of the sweep");
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;
   smaller_run smaller(parser);

@@ -27,17 +27,17 @@ struct explain_options {
 };
 
 std::optional<int> parse(const invocation& call, explain_options& options) {
-  command_parser parser(call, "Which way a copy would go, and why");
-  parser.size("-s,--size", options.bytes, "Bytes of the copy");
-  parser.flag("--h2d", options.to_device, "From host to GPU memory");
-  parser.flag("--d2h", options.to_host, "From GPU to host memory (the default)");
+  command_parser parser(call, "Shows which method the planner chooses for a copy, and why");
+  parser.size("-s,--size", options.bytes, "Size of the copy");
+  parser.flag("--h2d", options.to_device, "Copy from host to GPU memory");
+  parser.flag("--d2h", options.to_host, "Copy from GPU to host memory (the default)");
   parser.flag("--d2d", options.on_device, "Within one GPU");
-  parser.flag("--p2p", options.peer, "From one GPU to another");
+  parser.flag("--p2p", options.peer, "Copy from one GPU to another");
   parser.flag("--pageable", options.pageable, "The host memory is not page-locked");
   parser.text("--executor", "dma|kernel|none", options.executor,
-              "What moves data on the GPU without CUDA: dma (channels), kernel (the resident copy kernel), none");
+              "What copies GPU memory without CUDA: dma (channels), kernel (the resident copy kernel), none");
   parser.flag("--cold", options.cold, "The same as --executor none");
-  parser.text("--costs", "FILE", options.costs_path, "Explain this calibration file instead of the one in force");
+  parser.text("--costs", "FILE", options.costs_path, "Use this calibration file instead of the current one");
   parser.common(options.common, false);
   if (const auto code = parser.parse()) return code;
   if (options.to_device + options.to_host + options.on_device + options.peer > 1)

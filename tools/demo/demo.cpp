@@ -248,8 +248,8 @@ class demo_run {
 
 int run_demo(const invocation& call) {
   common_options options;
-  command_parser parser(call,
-                        "Every job once, verified: map and copy, links, a message, a stream-triggered exchange, a store");
+  command_parser parser(
+      call, "Runs every feature once and verifies it: map and copy, links, a message, a stream-triggered exchange, a store");
   parser.common(options);
   if (const auto code = parser.parse()) return *code;
   report out(call, options, "demo");

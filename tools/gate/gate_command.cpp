@@ -50,25 +50,26 @@ std::optional<int> parse(const invocation& call, gate_options& options) {
   std::string false_alarm;
   command_parser parser(
       call,
-      "Is this machine fit for a job? Links, errors, clocks, memory and every way to the GPUs, against what was "
-      "learnt on a good day. Exit code 0: fit, 2: unfit, 3: not known, 4: in use (--refuse-in-use)");
+      "Decides if this machine is fit for a job. Compares links, errors, clocks, memory and copy rates of the GPUs with a "
+      "baseline from a good machine. Exit code 0: fit, 2: unfit, 3: unknown, 4: in use (--refuse-in-use)");
   parser.text("--baseline", "FILE", options.baseline_path,
-              "What a good machine showed [/var/lib/peerlane/gate.json if it is there]");
+              "Baseline of a good machine [/var/lib/peerlane/gate.json if it exists]");
   parser.text("--learn", "FILE", options.learn_path, "Measure several times and write the baseline to this file");
-  parser.flag("--add", options.add, "With --learn: add the runs to the file, so that it holds the scatter from day to day");
+  parser.flag("--add", options.add,
+              "With --learn: add the runs to the file, so that the baseline covers the variation between days");
   parser.integer("--runs", options.runs, 1, 1000, "Runs of --learn; three together are the least for thresholds [8]");
-  parser.flag("--passive", options.passive, "Read only: no copies, no context on a GPU");
+  parser.flag("--passive", options.passive, "Only read the machine's state: no copies, no context on a GPU");
   parser.flag("--refuse-in-use", options.refuse_in_use,
               "Exit with 4 where another process has a GPU; else only the passive part runs");
   parser.integer("--budget", "SECONDS", options.budget_s, 0, 600,
                  "Seconds after which nothing new begins; 0: 10 for one GPU, 20 for more [0]");
-  parser.text("--false-alarm", "CHANCE", false_alarm, "Chance that scatter alone makes a healthy machine unfit [1e-4]");
-  parser.text("--output", "text|line|prometheus", options.output, "Form of the answer [text]");
+  parser.text("--false-alarm", "CHANCE", false_alarm,
+              "Probability that variation alone makes a healthy machine unfit [1e-4]");
+  parser.text("--output", "text|line|prometheus", options.output, "Output format [text]");
   parser.text("--exit-codes", "plain|npd|prolog", options.codes,
-              "npd has 1 for unfit and 2 for not known, prolog 1 for unfit alone [plain]");
-  parser.text("--prometheus", "FILE", options.prometheus_path,
-              "Write node exporter's text to this file, whole or not at all");
-  parser.text("--kernel-log", "FILE", options.kernel_log, "Where Xid errors are looked for [/dev/kmsg]");
+              "Exit codes; npd: 1 unfit, 2 unknown; prolog: 1 unfit, otherwise 0 [plain]");
+  parser.text("--prometheus", "FILE", options.prometheus_path, "Write text for node exporter to this file, atomically");
+  parser.text("--kernel-log", "FILE", options.kernel_log, "Kernel log in which to search for Xid errors [/dev/kmsg]");
   parser.common(options.common, false);
   if (const auto code = parser.parse()) return code;
   const auto one_of = [&](const char* name, const std::string& value, std::initializer_list<const char*> known) {

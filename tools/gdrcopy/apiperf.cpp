@@ -27,7 +27,7 @@ struct apiperf_options {
 };
 
 std::optional<int> parse(const invocation& call, apiperf_options& options) {
-  command_parser parser(call, "Cost of the calls that make and drop a mapping");
+  command_parser parser(call, "Measures the cost of the calls that make and remove a mapping");
   parser.size("-s,--size", options.max_bytes, "Largest buffer; sizes are doubled from 64 KiB up to it");
   parser.integer("-n,--iters", options.iterations, 1, 100'000'000, "Measured iterations per size");
   parser.integer("-w,--warmup", options.warm_up, 0, 100'000'000, "Iterations before measuring");

@@ -31,11 +31,11 @@ struct copybw_options {
 };
 
 std::optional<int> parse(const invocation& call, copybw_options& options) {
-  command_parser parser(call, "Bandwidth of CPU copies to and from GPU memory through a mapping");
+  command_parser parser(call, "Measures the bandwidth of CPU copies to and from GPU memory through a mapping");
   parser.size("-s,--size", options.size_bytes, "Size of the GPU buffer");
   parser.size("-c,--copy-size", options.copy_bytes, "Size of each copy, 0: the whole buffer");
   parser.size("-o,--offset", options.offset_bytes, "Offset of the copies in the buffer, a multiple of 4");
-  parser.flag("-l,--sweep", options.sweep, "All powers of two from 1 byte up to the copy size");
+  parser.flag("-l,--sweep", options.sweep, "Measure all powers of two from 1 byte up to the copy size");
   parser.integer("-w,--write-iters", options.write_iterations, 1, 1'000'000'000, "Number of writes");
   parser.integer("-r,--read-iters", options.read_iterations, 1, 1'000'000'000, "Number of reads");
   parser.mapping(options.common);

@@ -19,7 +19,7 @@ namespace pl::tools {
 namespace {
 
 std::optional<int> parse(const invocation& call, copylat_options& options) {
-  command_parser parser(call, "Latency of CPU copies to and from GPU memory through a mapping");
+  command_parser parser(call, "Measures the latency of CPU copies to and from GPU memory through a mapping");
   parser.size("-s,--size", options.max_bytes, "Largest copy; sizes are doubled from 1 byte up to it");
   parser.integer("-w,--write-iters", options.write_iterations, 1, 1'000'000'000, "Number of writes per size");
   parser.integer("-r,--read-iters", options.read_iterations, 1, 1'000'000'000, "Number of reads per size");
@@ -29,14 +29,16 @@ std::optional<int> parse(const invocation& call, copylat_options& options) {
   std::vector<std::string> sizes;
   options.stock_shape = call.drop_in;
   parser.flag("--stock", options.stock_shape, "Print the stock tool's output instead of the comparison");
-  parser.flag("--alignments", options.alignments, "Reads at every device alignment 0..63 instead of the comparison");
-  parser.flag("--batch", options.batch, "Message rate of unfenced writes on one core instead of the comparison");
+  parser.flag("--alignments", options.alignments,
+              "Measure reads at every device alignment 0..63, instead of the comparison");
+  parser.flag("--batch", options.batch,
+              "Measure the message rate of unfenced writes on one core, instead of the comparison");
   parser.app()
       .add_option("--sizes", sizes, "Sizes of --alignments [4,8,16,32,64,128,256,512,960,1K]")
       ->delimiter(',')
       ->type_name("LIST");
-  parser.size("--batch-bytes", options.batch_bytes, "Size of a message of --batch");
-  parser.integer("--batch-messages", options.batch_messages, 1, 1'000'000'000, "Messages of --batch");
+  parser.size("--batch-bytes", options.batch_bytes, "Size of a message in --batch");
+  parser.integer("--batch-messages", options.batch_messages, 1, 1'000'000'000, "Number of messages in --batch");
   parser.integer("--budget-ms", "MILLISECONDS", options.budget_ms, 1, 3'600'000,
                  "Time per size and direction of the comparison, ms");
   parser.mapping(options.common);

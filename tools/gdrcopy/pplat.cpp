@@ -212,14 +212,14 @@ class ping_pong {
 };
 
 std::optional<int> parse(const invocation& call, pplat_options& options) {
-  command_parser parser(call, "Round-trip latency between the CPU and a running kernel");
+  command_parser parser(call, "Measures the round-trip latency between the CPU and a running kernel");
   std::string to_gpu = "gpumem", to_cpu = "hostmem", data = "gpumem";
   std::int64_t mode = 0;
   parser.integer("-t,--iters", options.iterations, 1, 1'000'000'000, "Number of round trips");
-  parser.integer("-u,--timeout", "SECONDS", options.timeout_s, 0, 86400, "Time-out of every wait in seconds, 0: none");
+  parser.integer("-u,--timeout", "SECONDS", options.timeout_s, 0, 86400, "Timeout of each wait in seconds, 0: none");
   parser.size("-s,--size", options.data_bytes, "Data size, divisible by 4; 0: flags only, one block of one thread");
-  parser.integer("-B,--blocks", options.blocks, 1, kMaxBlocks, "Blocks of the kernel");
-  parser.integer("-T,--threads", options.threads, 1, 1024, "Threads in a block");
+  parser.integer("-B,--blocks", options.blocks, 1, kMaxBlocks, "Number of blocks of the kernel");
+  parser.integer("-T,--threads", options.threads, 1, 1024, "Number of threads in a block");
   parser.integer("-m,--mode", "0|1", mode, 0, 1, "0: the CPU produces, 1: the GPU produces");
   const auto place = [&](const char* names, std::string& value, const char* help) {
     parser.choice(names, presence::optional, value, {"gpumem", "hostmem"}, format("%s [%s]", help, value.c_str()));

@@ -43,16 +43,16 @@ struct sanity_options {
 };
 
 std::optional<int> parse(const invocation& call, sanity_options& options) {
-  command_parser parser(call, "Correctness of mappings and copies, every case in its own process. Exit code 1 if one fails");
-  parser.flag("-v,--verbose", options.verbose, "Say on stderr what runs");
+  command_parser parser(call, "Tests mappings and copies, each case in its own process. Exit code 1 if one fails");
+  parser.flag("-v,--verbose", options.verbose, "Print the running case to stderr");
   parser.flag("-s,--no-summary", options.no_summary, "No summary");
-  parser.flag("-l,--list", options.list, "List the cases (with -v what each asserts)");
+  parser.flag("-l,--list", options.list, "List the cases; with -v also what each asserts");
   parser.app().add_option("-t,--test", options.names, "Run this case only; may be repeated")->type_name("NAME")->take_all();
-  parser.flag("-e,--extended", options.extended, "Also the extended cases (they need gdrdrv with dbg_enabled=1)");
+  parser.flag("-e,--extended", options.extended, "Also run the extended cases (they need gdrdrv with dbg_enabled=1)");
   options.stock_only = call.drop_in;
-  parser.flag("--stock", options.stock_only, "GDRCopy's cases only (as under its tool's name)");
-  parser.flag("--all", options.all, "Under GDRCopy's name: also the cases that GDRCopy does not have");
-  parser.integer("--timeout-s", "SECONDS", options.timeout_s, 1, 86400, "Time after which a case fails, seconds");
+  parser.flag("--stock", options.stock_only, "Run GDRCopy's cases only (the default under the name of its tool)");
+  parser.flag("--all", options.all, "Under the name of GDRCopy's tool: also run Peerlane's own cases");
+  parser.integer("--timeout-s", "SECONDS", options.timeout_s, 1, 86400, "Timeout of a case in seconds");
   parser.app().add_option("--run-case", options.run_case)->group("");
   parser.integer("--report-fd", options.report_fd, -1, 1'000'000, "");
   parser.app().get_option("--report-fd")->group("");

@@ -138,9 +138,9 @@ void refuse_words(const std::vector<std::string>& words) {
 int run_env(const invocation& call) {
   common_options options;
   std::vector<std::string> words;
-  command_parser parser(call, "Environment variables that Peerlane reads: value in force, default, meaning");
+  command_parser parser(call, "Shows the environment variables that Peerlane reads: current value, default, meaning");
   parser.app()
-      .add_option("WHICH", words, "Only these: an area (" + areas() + ") or a part of a name")
+      .add_option("WHICH", words, "Only show these: an area (" + areas() + ") or part of a name")
       ->type_name("general|mapping|copy|messages|streams|store|simulator|launchers");
   parser.common(options, false);
   if (const auto code = parser.parse()) return *code;

@@ -117,8 +117,8 @@ void print_machine(const gpu_session& gpu, result_file& results) {
 
 int run_info(const invocation& call) {
   common_options options;
-  command_parser parser(call,
-                        "GPUs, BAR1, links, driver, near CPUs, and the mapping backends with why each is usable or not");
+  command_parser parser(
+      call, "Shows GPUs, BAR1, links, driver, near CPUs, and whether each mapping backend is usable, with the reason");
   parser.common(options);
   if (const auto code = parser.parse()) return *code;
   report out(call, options, "info");

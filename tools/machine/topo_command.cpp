@@ -135,11 +135,12 @@ bool print_checks(const std::vector<finding>& findings, result_file& out) {
 void add_options(command_parser& parser, topo_options& options) {
   parser.common(options.common, false);
   parser.text("--sysfs", "PATH", options.sysfs,
-              "Look at a recorded machine: a file of --record, or a folder laid out as /sys");
-  parser.text("--record", "FILE", options.record,
-              "Write this machine's shape to FILE, - is standard output (no serial numbers, MAC addresses or host names)");
+              "Show a recorded machine: a file from --record, or a folder laid out like /sys");
+  parser.text(
+      "--record", "FILE", options.record,
+      "Record this machine's topology to FILE, - is standard output (no serial numbers, MAC addresses or host names)");
   parser.integer("-n,--ranks", options.ranks, 0, 4096, "Processes on this machine; 0: one for each GPU");
-  parser.flag("-m,--matrix", options.is_matrix_only, "The matrix alone");
+  parser.flag("-m,--matrix", options.is_matrix_only, "Print the matrix only");
   parser.flag("--strict", options.is_strict, "Exit code 1 if there is a BLOCKER");
 }
 
@@ -147,10 +148,9 @@ void add_options(command_parser& parser, topo_options& options) {
 
 int run_topo(const invocation& call) {
   topo_options options;
-  command_parser parser(
-      call,
-      "How GPUs, network adapters and NUMA nodes hang together (as nvidia-smi topo -m), which adapter and which "
-      "CPUs each GPU should use, and what stands in the way, each with the fix");
+  command_parser parser(call,
+                        "Shows how GPUs, network adapters and NUMA nodes are connected (like nvidia-smi topo -m), which "
+                        "adapter and CPUs each GPU should use, and what prevents fast transfers, with the fix");
   add_options(parser, options);
   if (const auto code = parser.parse()) return *code;
   report out(call, options.common, "topo");

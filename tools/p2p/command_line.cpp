@@ -203,45 +203,46 @@ void respect_memory_limit(settings& parsed) {
 
 void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {
   parser.text("-m,--message-size", "[MIN:]MAX", raw.sizes,
-              "[MIN:]MAX bytes, doubled from the one to the other [0 or 1 to 4M]");
+              "Message sizes [MIN:]MAX in bytes; each is twice the previous one [0 or 1 to 4M]");
   parser.integer("-i,--iterations", raw.iterations, 1, 1'000'000'000,
                  "Timed iterations at every size [OSU's: fewer above 8 KiB]");
-  parser.integer("-x,--warmup", raw.warm_up, 0, 1'000'000'000, "Iterations before them [OSU's]");
-  parser.integer("-W,--window-size", raw.window, 1, kMaxWindow, "Messages in flight (bandwidths)");
+  parser.integer("-x,--warmup", raw.warm_up, 0, 1'000'000'000, "Untimed iterations before them [OSU's]");
+  parser.integer("-W,--window-size", raw.window, 1, kMaxWindow, "Number of messages in flight (bandwidths)");
   parser.text("-b,--buffer-num", "single|multiple", raw.buffers,
               "single: one buffer for the window; multiple: one for each message [single]");
   parser.flag("-c,--validation", parsed.validate, "Check every byte; prints Pass or Fail");
   parser.integer("-u,--warmup-validation", raw.validation_warm_up, 0, kMaxValidationWarmUp,
                  "Untimed exchanges in each validated iteration");
-  parser.text("-d,--accelerator", "cuda|managed", raw.accelerator, "cuda, or managed (both sides MD)");
-  parser.flag("-f,--full", parsed.full, "Minimum, maximum and iterations too (latencies)");
+  parser.text("-d,--accelerator", "cuda|managed", raw.accelerator, "Device memory: cuda, or managed (both sides MD)");
+  parser.flag("-f,--full", parsed.full, "Also print minimum, maximum and iterations (latencies)");
   parser.size("-M,--mem-limit", raw.memory_limit, "Memory for buffers");
   parser.integer("-p,--num-pairs", raw.pairs, 1, 1'000'000, "Pairs (mbw_mr, multi_lat); 0: half of the processes");
-  parser.integer("-V,--vary-window", "0|1", raw.vary_window, 0, 1, "1: windows of 1 to 128 (mbw_mr)");
-  parser.integer("-R,--print-rate", "0|1", raw.print_rate, 0, 1, "0: no message rate (mbw_mr)");
+  parser.integer("-V,--vary-window", "0|1", raw.vary_window, 0, 1, "1: measure windows of 1 to 128 messages (mbw_mr)");
+  parser.integer("-R,--print-rate", "0|1", raw.print_rate, 0, 1, "0: do not print the message rate (mbw_mr)");
   parser.app()
       .add_option("memory", raw.places, "Memory of rank 0 and of rank 1: H, D, MD, MH [H H]")
       ->type_name("H|D|MD|MH");
 }
 
 void add_own_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {
-  parser.text("--osu-format", "VERSION", raw.format, "Text as of this version of the OSU benchmarks: 7.0 or 7.5 [7.0]");
+  parser.text("--osu-format", "VERSION", raw.format, "Print like this version of the OSU benchmarks: 7.0 or 7.5 [7.0]");
   parser.text("--via", "LIST", raw.libraries,
               "ours, ucx, mpi, shim, nccl; several, with commas, are compared in turns [ours]");
-  parser.flag("--stage", parsed.stage, "ucx, mpi: copy device memory through the host, inside the timing");
-  parser.text("--pct", "PERCENT,...", raw.percentiles, "Percentiles of the iterations: 50,99,99.9");
+  parser.flag("--stage", parsed.stage, "ucx, mpi: copy device memory through the host; the time includes this");
+  parser.text("--pct", "PERCENT,...", raw.percentiles, "Print percentiles of the iterations, for example 50,99,99.9");
   parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; tells the median, lowest and highest");
-  parser.flag("--cold", parsed.cold, "New memory in each iteration");
+  parser.flag("--cold", parsed.cold, "Allocate new memory in each iteration");
   parser.integer("--rotate", raw.rotate, 1, 100'000, "Use this many buffers in turn");
-  parser.flag("--consume", parsed.consume, "The receiver's GPU (or CPU) reads the data, inside the timing");
-  parser.flag("--show-plan", parsed.show_plan, "Print which way messages go");
+  parser.flag("--consume", parsed.consume, "The receiver's GPU (or CPU) reads the data; the time includes this");
+  parser.flag("--show-plan", parsed.show_plan, "Print which transport carries the messages");
   parser.text("--gpus", "N,...", raw.gpus, "GPU of each local rank: 0,1 [rank modulo GPUs]");
   parser.text("--launch", "auto|fork|env", raw.launch, "fork: local processes; env: as mpirun or srun says; auto [auto]");
-  parser.integer("-n,--processes", raw.processes, 2, 128, "Processes of --launch fork");
-  parser.text("--listen", "[ADDRESS:]PORT", parsed.listen, "[ADDRESS:]PORT: be rank 0 of two, and wait for --peer");
-  parser.text("--peer", "HOST:PORT", parsed.peer, "HOST:PORT: be rank 1, and go to --listen");
+  parser.integer("-n,--processes", raw.processes, 2, 128, "Number of processes for --launch fork");
+  parser.text("--listen", "[ADDRESS:]PORT", parsed.listen,
+              "[ADDRESS:]PORT: run as rank 0 of two and wait for rank 1 (--peer)");
+  parser.text("--peer", "HOST:PORT", parsed.peer, "HOST:PORT: run as rank 1 and connect to rank 0 (--listen)");
   parser.text("--cpu", "auto|none|LIST", parsed.common.cpu,
-              "auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");
+              "CPU binding: auto (near the GPU), none, or CPUs, one list item for each local rank [auto]");
   parser.common(parsed.common, false);
 }
 
@@ -339,7 +340,8 @@ parsed_command parse_command(const tools::invocation& call) {
     rest.arguments.erase(rest.arguments.begin());
   }
   raw_options raw;
-  tools::command_parser parser(rest, "Messages between two processes' buffers, measured as the OSU micro-benchmarks do");
+  tools::command_parser parser(rest,
+                               "Measures messages between the buffers of two processes, like the OSU micro-benchmarks");
   add_osu_options(parser, raw, out.asked);
   add_own_options(parser, raw, out.asked);
   out.exit_code = parser.parse();

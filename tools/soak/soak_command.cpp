@@ -266,15 +266,16 @@ int run_soak(const invocation& call) {
   using namespace soak;
   soak_options options;
   command_parser parser(
-      call, "Random clients, kills, full disks, floods and bit flips against store, messages and mappings, with an oracle");
-  parser.integer("--minutes", "MINUTES", options.minutes, 0, 24 * 60, "How long [1, without --seconds]");
-  parser.integer("--seconds", "SECONDS", options.seconds, 0, 59, "So many seconds more [0]");
+      call,
+      "Tests store, messages and mappings with random clients, kills, full disks, floods and bit flips, against an oracle");
+  parser.integer("--minutes", "MINUTES", options.minutes, 0, 24 * 60, "Duration in minutes [1, without --seconds]");
+  parser.integer("--seconds", "SECONDS", options.seconds, 0, 59, "Seconds in addition [0]");
   parser.integer("--seed", options.seed, 0, 1'000'000'007, "What is done; 0: a random one, which is printed");
   parser.text("--folder", "DIR", options.folder,
               "Where its own folder is made and deleted; kept after a violation [TMPDIR or /tmp]");
-  parser.text("--only", "LIST", options.only, "Parts, comma-separated: store, messages, mappings [all]");
+  parser.text("--only", "LIST", options.only, "Parts to run, comma-separated: store, messages, mappings [all]");
   parser.integer("--mapping-worker", "SECONDS", options.mapping_worker_s, 0, 3600,
-                 "Only change mapped memory for so many seconds (a part of the soak)");
+                 "Only change mapped memory for this many seconds (used by the soak itself)");
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;
   if (options.mapping_worker_s > 0)

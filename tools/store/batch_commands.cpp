@@ -29,7 +29,7 @@ struct named_file {
 named_file parse_pair(const std::string& given) {
   const auto equals = given.find('=');
   if (equals == 0 || equals == std::string::npos || equals + 1 == given.size())
-    throw tool_failure(format("%s: KEY=FILE is wanted", given.c_str()));
+    throw tool_failure(format("%s: give KEY=FILE", given.c_str()));
   return {given.substr(0, equals), given.substr(equals + 1)};
 }
 
@@ -130,9 +130,9 @@ class getter {
     const auto& result = got.result;
     std::string wrong;
     if (got.status == 0 && result.value_bytes != got.moved_bytes)
-      wrong = "another put changed its length meanwhile: get it again";
+      wrong = "a put changed its length in the meantime: repeat the get";
     else if (got.status == 0 && result.has_crc && arch::crc32c(values_[i].data(), got.moved_bytes) != result.crc)
-      wrong = "the bytes are not those that were put (checksum)";
+      wrong = "the checksum does not match the value";
     if (!wrong.empty()) std::fprintf(stderr, "%s: %s\n", keys_[i].c_str(), wrong.c_str());
     if (got.status != 0 || !wrong.empty()) {
       ++so_far_.failed;
@@ -165,26 +165,27 @@ int run_multi_put(const tools::invocation& call) {
   std::vector<std::string> pairs;
   bool make_pool = false, is_atomic = false;
   std::int64_t ttl_ms = 0;
-  tools::command_parser parser(call, "Puts many files as values by one call, each with an outcome of its own");
+  tools::command_parser parser(call, "Stores many files as values with one call and reports the outcome of each");
   parser.positional("POOL", presence::required, pool_name, "Pool");
-  parser.positional("PAIR", presence::optional, pairs, "A key and the file of its value: KEY=FILE");
-  parser.text("--from", "DIR", folder, "Put every file below this folder; the key is its path within it");
-  parser.text("--prefix", "PREFIX", prefix, "With --from: what stands before each path in its key");
-  parser.flag("--atomic", is_atomic, "All values or none: at most 4096, of 4 MiB together; not volatile");
-  parser.text("--durability", "volatile|logged|durable", level, "volatile, logged or durable [the pool's]");
-  parser.flag("--make-pool", make_pool, "Make the pool if there is none of this name");
+  parser.positional("PAIR", presence::optional, pairs, "Key and file: KEY=FILE");
+  parser.text("--from", "DIR", folder, "Store every file below DIR; the key is the path below DIR");
+  parser.text("--prefix", "PREFIX", prefix, "With --from: text in front of each path to form the key");
+  parser.flag("--atomic", is_atomic, "Store all values or none: at most 4096 values, 4 MiB in total; not volatile");
+  parser.text("--durability", "volatile|logged|durable", level,
+              "What the put survives: volatile, logged or durable [the pool's setting]");
+  parser.flag("--make-pool", make_pool, "Create the pool if it does not exist");
   parser.integer("--ttl-ms", "MILLISECONDS", ttl_ms, 0, INT64_MAX,
-                 "Into a cache: the values are gone after so long [the pool's]");
+                 "For caches: time after which the values expire [the pool's setting]");
   condition.add(parser);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   std::vector<named_file> files;
   for (const std::string& one : pairs) files.push_back(parse_pair(one));
-  if (!prefix.empty() && folder.empty()) throw tool_failure("--prefix goes with --from FOLDER");
+  if (!prefix.empty() && folder.empty()) throw tool_failure("--prefix needs --from DIR");
   if (!folder.empty())
     for (const std::string& path : files_below(folder)) files.push_back({prefix + path, folder + "/" + path});
   if (files.empty())
-    throw tool_failure(folder.empty() ? "give KEY=FILE, or --from FOLDER" : folder + ": there is no file below it");
+    throw tool_failure(folder.empty() ? "give KEY=FILE or --from DIR" : folder + ": there is no file below this folder");
   open_store store(target, pool_name, make_pool);
   batch_entry terms;
   terms.level = durability_option(level);
@@ -199,15 +200,15 @@ int run_multi_get(const tools::invocation& call) {
   reach_options target;
   std::string pool_name, folder, prefix;
   std::vector<std::string> keys;
-  tools::command_parser parser(call, "Writes many values into files below a folder, which have the keys' names");
+  tools::command_parser parser(call, "Writes many values to files below a folder; the key is the file's name");
   parser.positional("POOL", presence::required, pool_name, "Pool");
   parser.positional("KEY", presence::optional, keys, "Keys");
-  parser.text("--prefix", "PREFIX", prefix, "The keys that begin so");
-  parser.text("--to", "DIR", folder, "Folder; a key a/b becomes a file b in its folder a");
+  parser.text("--prefix", "PREFIX", prefix, "Write the values of all keys with this prefix");
+  parser.text("--to", "DIR", folder, "Folder to write to; the value of a/b becomes file b in the subfolder a");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  if (folder.empty()) throw tool_failure("--to FOLDER: where should the files go?");
-  if (keys.empty() == prefix.empty()) throw tool_failure("give keys, or --prefix PREFIX");
+  if (folder.empty()) throw tool_failure("give --to DIR: the folder to write the files to");
+  if (keys.empty() == prefix.empty()) throw tool_failure("give keys or --prefix PREFIX");
   open_store store(target, pool_name);
   getter all(store, folder);
   if (!prefix.empty()) {
@@ -226,10 +227,10 @@ int run_exists(const tools::invocation& call) {
   std::string pool_name;
   std::vector<std::string> keys;
   bool is_quiet = false;
-  tools::command_parser parser(call, "Says which keys have values; exit code 0: all of them, 1: not all");
+  tools::command_parser parser(call, "Shows which keys have values; exit code 0: all have one, 1: some have none");
   parser.positional("POOL", presence::required, pool_name, "Pool");
   parser.positional("KEY", presence::required, keys, "Keys");
-  parser.flag("-q,--quiet", is_quiet, "Only the exit code");
+  parser.flag("-q,--quiet", is_quiet, "Print nothing; only set the exit code");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   open_store store(target, pool_name);

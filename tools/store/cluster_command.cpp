@@ -73,13 +73,13 @@ void print_status(const cluster_view& now) {
   for (const auto& [name, one] : now.map.servers)
     if (const unsigned units = store_cluster::left_behind(now.map, name); units > 0)
       std::printf(
-          "%s has another data folder than before (now %s): %u units wait for the old one, or for other servers with "
-          "complete copies; to give up what only it had: peerlane store cluster accept-loss %s\n",
+          "%s started with a different data folder (%s): %u units wait for the old folder, or for another server with "
+          "complete copies; to give up values that only the old folder contains: peerlane store cluster accept-loss %s\n",
           name.c_str(), one.folder.c_str(), units, name.c_str());
   const auto left = unsettled_of(now);
   std::printf(
-      "of %u units (64 slots each, a table for each number of copies): %u on the move, %u that nobody serves, "
-      "%u that take no puts for want of a second copy\n",
+      "of %u units (64 slots each, a table for each number of copies): %u are moving, %u are not served, %u accept no puts "
+      "because they lack a second copy\n",
       kPlacements, left.moving, left.unserved, left.short_of_copies);
 }
 
@@ -98,7 +98,7 @@ void set_role(const etcd& client, const std::string& cluster, const std::string&
     const std::string key = store_cluster::cluster_prefix(cluster) + "map";
     if (tools::must(client.transact({{key, now.map_revision}}, {{key, to_text(now.map), 0, false}}))) return;
   }
-  throw tool_failure("the slot map changes all the time: try again");
+  throw tool_failure("the slot map keeps changing: try again");
 }
 
 // Gives up values that only the server's lost data folder had.
@@ -109,11 +109,10 @@ void give_up(const etcd& client, const std::string& cluster, const std::string& 
       throw tool_failure(format("cluster %s has no server %s", cluster.c_str(), name.c_str()));
     const unsigned units = store_cluster::accept_loss(now.map, name, now.alive);
     if (units == 0)
-      throw tool_failure(now.alive.contains(name)
-                             ? format("nothing waits for a data folder of server %s: nothing was given up", name.c_str())
-                             : format("server %s has the only complete copy of nothing that another one could take: nothing "
-                                      "was given up",
-                                      name.c_str()));
+      throw tool_failure(
+          now.alive.contains(name)
+              ? format("no unit waits for the data folder of server %s: nothing was given up", name.c_str())
+              : format("no other server can take over units of server %s: nothing was given up", name.c_str()));
     ++now.map.epoch;
     const std::string key = store_cluster::cluster_prefix(cluster) + "map",
                       member = key.substr(0, key.size() - 3) + "member/";
@@ -124,7 +123,7 @@ void give_up(const etcd& client, const std::string& cluster, const std::string& 
     std::printf("%s no longer waiting for server %s's data\n", plural(units, "unit").c_str(), name.c_str());
     return;
   }
-  throw tool_failure("the slot map changes all the time: try again");
+  throw tool_failure("the slot map keeps changing: try again");
 }
 
 // Waits until all copies are in place. False: not in time.
@@ -147,19 +146,21 @@ bool wait_until_settled(const etcd& client, const std::string& cluster, std::int
 int run_cluster(const tools::invocation& call) {
   std::string action = "status", name, addresses = "http://127.0.0.1:2379", cluster = "default";
   std::int64_t wait_s = 0;
-  tools::command_parser parser(call, "Shows a cluster of stores; takes servers in and out");
-  parser.choice("ACTION", presence::optional, action, {"status", "add", "remove", "rebalance", "accept-loss"},
-                "status; add NAME: it gets slots (again; a server that starts for the first time is in by itself); "
-                "remove NAME: its slots move to others, then it can be stopped; rebalance: waits until all slots are "
-                "where they belong; accept-loss NAME: what only its lost data folder had is given up");
+  tools::command_parser parser(call, "Shows a cluster of stores, adds and removes servers");
+  parser.choice(
+      "ACTION", presence::optional, action, {"status", "add", "remove", "rebalance", "accept-loss"},
+      "status: show the cluster; add NAME: give slots to a server that was removed (new servers get slots when they start); "
+      "remove NAME: move its slots to other servers, after which you can stop it; rebalance: wait until all slots are in "
+      "their place; accept-loss NAME: give up the values that only its lost data folder contained");
   parser.positional("NAME", presence::optional, name, "Server");
   store_cluster::etcd_tls tls;
   parser.text("--cluster", "URL,...", addresses, "etcd's addresses, http(s)://HOST:PORT,... [" + addresses + "]");
-  parser.text("--cluster-tls-ca", "FILE", tls.authority, "https: the authority that signed etcd's certificate, PEM");
-  parser.text("--cluster-tls-cert", "FILE", tls.certificate, "https: a certificate for etcd, PEM, if it wants one");
-  parser.text("--cluster-tls-key", "FILE", tls.key, "https: its private key, PEM");
-  parser.text("--cluster-name", "NAME", cluster, "Which cluster, if several share an etcd [default]");
-  parser.integer("--wait-s", "SECONDS", wait_s, 0, 86400, "Seconds to wait until the slots have moved [0; rebalance: 600]");
+  parser.text("--cluster-tls-ca", "FILE", tls.authority, "For https: file of the CA that signed etcd's certificate, PEM");
+  parser.text("--cluster-tls-cert", "FILE", tls.certificate,
+              "For https: file of a certificate, PEM, if etcd requires client certificates");
+  parser.text("--cluster-tls-key", "FILE", tls.key, "For https: file of its private key, PEM");
+  parser.text("--cluster-name", "NAME", cluster, "Name of the cluster: several clusters can share one etcd [default]");
+  parser.integer("--wait-s", "SECONDS", wait_s, 0, 86400, "How long to wait until the slots have moved [0; rebalance: 600]");
   if (const auto code = parser.parse()) return *code;
   std::vector<std::string> urls;
   std::stringstream list(addresses);
@@ -167,7 +168,7 @@ int run_cluster(const tools::invocation& call) {
   const auto client = tools::must(etcd::connect(urls, kEtcdTimeout, tls));
   const bool about_one = action == "add" || action == "remove" || action == "accept-loss";
   if (about_one == name.empty())
-    throw tool_failure(about_one ? action + " whom? Give the server's name" : "NAME is for add, remove and accept-loss");
+    throw tool_failure(about_one ? action + " needs the name of a server" : "only add, remove and accept-loss take a NAME");
   if (action == "add") set_role(client, cluster, name, cluster_server::role::active);
   if (action == "remove") set_role(client, cluster, name, cluster_server::role::leaving);
   if (action == "accept-loss") give_up(client, cluster, name);
@@ -176,7 +177,7 @@ int run_cluster(const tools::invocation& call) {
   const auto now = tools::must(store_cluster::read_view(client, cluster));
   if (now.map_revision == 0) throw tool_failure(format("there is no cluster %s in this etcd", cluster.c_str()));
   print_status(now);
-  if (!settled) throw tool_failure("the slots have not all moved in that time; they go on");
+  if (!settled) throw tool_failure("some slots have not moved yet; they continue to move");
   return tools::kExitOk;
 }
 

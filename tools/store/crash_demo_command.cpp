@@ -135,8 +135,7 @@ class crash_demo {
     gpu_.check(gpu_.cuda().cuMemcpyDtoH_v2(got.data(), destination_.get(), got.size()), "cuMemcpyDtoH");
     for (std::size_t i = 0; i < got.size(); ++i)
       if (got[i] != pattern_[i])
-        throw tool_failure(
-            format("the value that was put durably is damaged: byte %zu is 0x%02x, not 0x%02x", i, got[i], pattern_[i]));
+        throw tool_failure(format("the durable value is damaged: byte %zu is 0x%02x, not 0x%02x", i, got[i], pattern_[i]));
   }
 
   const crash_options& options_;
@@ -155,9 +154,9 @@ class crash_demo {
 int run_crash_demo(const tools::invocation& call) {
   crash_options options;
   tools::command_parser parser(
-      call, "A durable put from GPU memory, kill -9 of the server, and the value back, every byte compared");
-  parser.size("--size", options.bytes, "Bytes of the value");
-  parser.text("--folder", "DIR", options.folder, "Where the store's own folder is made and deleted [TMPDIR or /tmp]");
+      call, "Puts a value durably from GPU memory, kills the server (kill -9), restarts it and compares every byte");
+  parser.size("--size", options.bytes, "Size of the value");
+  parser.text("--folder", "DIR", options.folder, "Where the demo creates its temporary store folder [TMPDIR or /tmp]");
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;
   if (options.bytes == 0 || options.bytes > (1u << 30)) throw tool_failure("--size: from 1 byte to 1G");

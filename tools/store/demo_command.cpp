@@ -168,7 +168,7 @@ class demo {
   rate gets() {
     const rate out = timed([&] {
       get_ = get();
-      if (get_.moved_bytes != options_.all_bytes()) throw tool_failure("a get brought fewer bytes than were put");
+      if (get_.moved_bytes != options_.all_bytes()) throw tool_failure("a get returned fewer bytes than were put");
     });
     verify(0, "get after the rounds");
     // Repeats with new bytes, from end to end.
@@ -243,16 +243,18 @@ int run_gpu_direct_demo(const tools::invocation& call) {
   tools::command_parser parser(
       call, "MCAS's GPU-direct example: puts a GPU buffer into the store and gets it back, timed and verified");
   parser.text("--server", "SOCKET|HOST:PORT", options.server,
-              "The store: path of its socket or HOST:PORT [a server of its own]");
-  parser.integer("--debug", options.debug, 0, 3, "As MCAS's; says nothing more here");
-  parser.integer("--patience", "SECONDS", options.patience_s, 1, 3600, "Seconds for one operation");
-  parser.text("--device", "NAME", options.device, "As MCAS's network device; not used: same-host copies need none");
-  parser.size("--size", options.bytes, "Bytes of the buffer");
-  parser.integer("--values", options.values, 1, 1 << 20, "So many values of that size, put and got by one call each");
-  parser.integer("--rounds", options.rounds, 1, 100'000, "Timed puts, and gets");
-  parser.text("--pool", "NAME", options.pool, "Pool of the values; clients that run at once want one each");
+              "The store: path of its socket or HOST:PORT [start a temporary server]");
+  parser.integer("--debug", options.debug, 0, 3, "Accepted as in MCAS; without effect");
+  parser.integer("--patience", "SECONDS", options.patience_s, 1, 3600, "Timeout of one operation");
+  parser.text("--device", "NAME", options.device,
+              "Accepted as in MCAS; without effect: copies on one host need no network device");
+  parser.size("--size", options.bytes, "Size of the buffer");
+  parser.integer("--values", options.values, 1, 1 << 20,
+                 "Number of values of that size; one call puts all, one call gets all");
+  parser.integer("--rounds", options.rounds, 1, 100'000, "Number of timed puts, and of timed gets");
+  parser.text("--pool", "NAME", options.pool, "Pool for the values; clients that run at the same time need separate pools");
   parser.text("--durability", "volatile|logged|durable", options.level,
-              "What the puts survive: volatile, logged, durable [volatile]");
+              "What the puts survive: volatile, logged or durable [volatile]");
   add(parser, options.target);
   parser.common(options.common);
   if (const auto code = parser.parse()) return *code;

@@ -84,9 +84,8 @@ std::string file_of_key(const std::string& folder, const std::string& key) {
   const bool leads_out =
       std::any_of(name.begin(), name.end(), [](const fs::path& part) { return part == ".." || part == "."; });
   if (!is_plain || leads_out)
-    throw tool_failure(
-        format("key %s: no file below %s can have this name; get it by itself: peerlane store get POOL KEY FILE",
-               key.c_str(), folder.c_str()));
+    throw tool_failure(format("key %s cannot be the name of a file below %s; use peerlane store get POOL KEY FILE",
+                              key.c_str(), folder.c_str()));
   const fs::path out = fs::path(folder) / name;
   std::error_code wrong;
   fs::create_directories(out.parent_path(), wrong);

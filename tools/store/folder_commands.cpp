@@ -18,8 +18,8 @@ void print_lines(const std::vector<std::string>& lines) {
 
 int run_check(const tools::invocation& call) {
   std::string data;
-  tools::command_parser parser(call,
-                               "Reads all of a stopped store's folder and says what is damaged; exit code 1 if anything is");
+  tools::command_parser parser(
+      call, "Reads the whole folder of a stopped store and lists the damage; exit code 1 if there is any");
   parser.text("--data", "DIR", data, "Directory of the store");
   if (const auto code = parser.parse()) return *code;
   const auto report = tools::must(store::check_folder(data));
@@ -27,21 +27,21 @@ int run_check(const tools::invocation& call) {
   std::printf("%s: %" PRIu64 " keys, %" PRIu64 " values of %" PRIu64 " bytes read, %zu problems; %s\n", data.c_str(),
               report.keys, report.values_read, report.bytes_read, report.problems.size(),
               report.is_good() ? "good"
-              : report.opens   ? "damaged, `serve` serves the rest"
-                               : "damaged, `serve` refuses it: `repair` or `restore`");
+              : report.opens   ? "damaged, `serve` can serve the rest"
+                               : "damaged, `serve` refuses it: use `repair` or `restore`");
   return report.is_good() ? tools::kExitOk : tools::kExitFailed;
 }
 
 int run_repair(const tools::invocation& call) {
   std::string data, destination;
   bool no_owners = false;
-  tools::command_parser parser(call,
-                               "Makes a new store of all values of a stopped store that are good, and lists what is lost; "
-                               "exit code 1 if anything is");
-  parser.text("--data", "DIR", data, "Directory of the damaged store, which is not changed");
+  tools::command_parser parser(
+      call,
+      "Makes a new store from the intact values of a stopped store and lists what is lost; exit code 1 if anything is lost");
+  parser.text("--data", "DIR", data, "Directory of the damaged store; it is not changed");
   parser.text("--to", "DIR", destination, "Empty or new directory for the new store");
   parser.flag("--no-principals", no_owners,
-              "Forget who put which value: releases from before quotas of principals open the new store, too");
+              "Do not keep who put which value, so that releases from before quotas can open the new store");
   if (const auto code = parser.parse()) return *code;
   const auto report = tools::must(store::repair_folder(data, destination, nullptr, !no_owners));
   for (const std::string& line : report.lost) std::printf("lost: %s\n", line.c_str());
@@ -53,7 +53,7 @@ int run_repair(const tools::invocation& call) {
 int run_backup(const tools::invocation& call) {
   std::string data, destination;
   tools::command_parser parser(
-      call, "Copies a stopped store's folder with checksums and reads the copy; a damaged one is refused");
+      call, "Copies the folder of a stopped store with checksums and verifies the copy; refuses a damaged store");
   parser.text("--data", "DIR", data, "Directory of the store");
   parser.text("--to", "DIR", destination, "Empty or new directory for the backup");
   if (const auto code = parser.parse()) return *code;
@@ -65,8 +65,8 @@ int run_backup(const tools::invocation& call) {
 
 int run_restore(const tools::invocation& call) {
   std::string data, source;
-  tools::command_parser parser(call,
-                               "Brings a backup into an empty folder, compares all checksums, and gives it a new identity");
+  tools::command_parser parser(
+      call, "Restores a backup to an empty folder, compares all checksums, and gives the store a new identity");
   parser.text("--from", "DIR", source, "Directory of the backup");
   parser.text("--data", "DIR", data, "Empty or new directory for the store");
   if (const auto code = parser.parse()) return *code;

@@ -13,7 +13,7 @@ using store_protocol::opcode;
 
 std::vector<reply> open_store::batch(opcode op, std::span<const batch_entry> entries, bool is_atomic) {
   if (!cluster_) return store_->run_batch(op, pool_, entries, {is_atomic, -1});
-  if (is_atomic) throw tools::tool_failure("--atomic: a cluster's keys lie on several servers, which have no such batch");
+  if (is_atomic) throw tools::tool_failure("--atomic: not possible in a cluster, whose keys are on several servers");
   return cluster_->run_batch(op, pool_, entries);
 }
 

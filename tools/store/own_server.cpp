@@ -64,7 +64,7 @@ own_server::own_server(std::string directory, const std::vector<std::string>& mo
                                 ? format("the store's server did not start: it ended by signal %d", WTERMSIG(state))
                             : is_over && WEXITSTATUS(state) == kNotStarted
                                 ? format("the store's server did not start: %s cannot be executed", program.c_str())
-                                : "the store's server did not start; its reason stands above");
+                                : "the store's server did not start; see its message above");
 }
 
 pid_t own_server::kill_hard() {

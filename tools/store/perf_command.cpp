@@ -237,7 +237,7 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
     const std::int64_t others = options.insert_erase_pct + options.get_attr_pct;
     const std::int64_t reads = options.read_pct >= 0 ? options.read_pct : std::max<std::int64_t>(0, 80 - others);
     if (reads + others > 100)
-      throw tool_failure("--read_pct, --insert_erase_pct and --get_attr_pct are more than 100 together");
+      throw tool_failure("--read_pct, --insert_erase_pct and --get_attr_pct add up to more than 100");
     mix->put = static_cast<unsigned>(100 - reads - others);
     mix->insert = mix->erase = static_cast<unsigned>(options.insert_erase_pct / 2);
     mix->get_attribute = static_cast<unsigned>(options.get_attr_pct);
@@ -307,29 +307,32 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
 
 int run_perf(const tools::invocation& call) {
   perf_options options;
-  tools::command_parser parser(call, "Benchmark of a store: kvstore-perf's tests, YCSB and a cache of large values");
+  tools::command_parser parser(call, "Benchmarks a store with kvstore-perf's tests, YCSB and a cache of large values");
   parser.app()
       .add_option("--test", options.tests,
                   "put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm [put get]")
       ->delimiter(',')
       ->type_name("LIST");
   parser.text("--server", "SOCKET|HOST:PORT", options.server,
-              "The store: path of its socket or HOST:PORT [a server of its own]");
-  parser.text("--pool_name", "NAME", options.pool_name, "Pools are named so, and after the test");
-  parser.integer("--elements", options.elements, 1, 1'000'000'000, "Keys, and operations without --duration");
-  parser.integer("--key_length", options.key_length, 1, 1000, "Bytes of a key at least");
-  parser.size("--value_length", options.value_length, "Bytes of a value; 0: the test's");
-  parser.integer("--cores", options.clients, 1, 256, "Clients, each a thread with a connection");
-  parser.integer("--depth", options.depth, 1, 4096, "Operations that a client has under way");
-  parser.integer("--duration", "SECONDS", options.duration_s, 0, 86'400, "Seconds; 0: --elements operations");
-  parser.integer("--rate", options.rate, 0, 100'000'000, "Open loop: operations a second of all clients; 0: closed loop");
+              "The store: path of its socket or HOST:PORT [start a temporary server]");
+  parser.text("--pool_name", "NAME", options.pool_name, "Prefix of the pools' names; the test's name follows");
+  parser.integer("--elements", options.elements, 1, 1'000'000'000,
+                 "Number of keys, and of operations if there is no --duration");
+  parser.integer("--key_length", options.key_length, 1, 1000, "Minimum length of a key in bytes");
+  parser.size("--value_length", options.value_length, "Size of a value; 0: the test's default");
+  parser.integer("--cores", options.clients, 1, 256, "Number of clients, each a thread with its own connection");
+  parser.integer("--depth", options.depth, 1, 4096, "Operations that each client keeps in flight");
+  parser.integer("--duration", "SECONDS", options.duration_s, 0, 86'400, "Time to run; 0: run --elements operations");
+  parser.integer("--rate", options.rate, 0, 100'000'000,
+                 "Open loop: operations a second, all clients together; 0: closed loop");
   parser.integer("--read_pct", "PERCENT", options.read_pct, -1, 100, "throughput: share of gets; -1: 80");
   parser.integer("--insert_erase_pct", "PERCENT", options.insert_erase_pct, 0, 100,
                  "throughput: share of inserts and erases");
-  parser.integer("--get_attr_pct", "PERCENT", options.get_attr_pct, 0, 100, "throughput: share of questions for attributes");
-  parser.integer("--seed", options.seed, 0, INT64_MAX, "Of the order of keys");
-  parser.text("--durability", "volatile|logged|durable", options.level, "volatile, logged or durable [the pool's: durable]");
-  parser.size("--arena", options.arena, "Memory tier of a server of its own");
+  parser.integer("--get_attr_pct", "PERCENT", options.get_attr_pct, 0, 100, "throughput: share of attribute queries");
+  parser.integer("--seed", options.seed, 0, INT64_MAX, "Seed of the order of keys");
+  parser.text("--durability", "volatile|logged|durable", options.level,
+              "What the puts survive: volatile, logged or durable [the pool's setting, durable]");
+  parser.size("--arena", options.arena, "Memory tier of the temporary server");
   add(parser, options.target);
   parser.common(options.common, false);
   if (const auto code = parser.parse()) return *code;

@@ -49,9 +49,9 @@ int run_ls(const tools::invocation& call) {
   reach_options target;
   std::string pool_name;
   bool lengthy = false;
-  tools::command_parser parser(call, "Lists the pools, or the keys of one");
-  parser.positional("POOL", presence::optional, pool_name, "Pool; without one: the pools");
-  parser.flag("-l", lengthy, "With bytes and version of each value");
+  tools::command_parser parser(call, "Lists the pools, or the keys of a pool");
+  parser.positional("POOL", presence::optional, pool_name, "Pool whose keys are listed [list the pools]");
+  parser.flag("-l", lengthy, "Also print the size and version of each value");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto store = reach(target);
@@ -66,13 +66,13 @@ int run_find(const tools::invocation& call) {
   store_client::key_search search;
   std::int64_t limit = 0;
   bool lengthy = false;
-  tools::command_parser parser(call, "Lists keys by prefix or regular expression (POSIX extended), in order");
+  tools::command_parser parser(call, "Searches keys by prefix or regular expression (POSIX extended), in order");
   parser.positional("POOL", presence::required, pool_name, "Pool");
-  parser.text("--prefix", "PREFIX", search.prefix, "Keys that begin so");
-  parser.text("--regex", "REGEX", search.regex, "Keys in which this is found");
-  parser.text("--after", "KEY", search.after, "Keys behind this one");
-  parser.integer("--limit", limit, 0, INT64_MAX, "At most so many; 0: all");
-  parser.flag("-l", lengthy, "With bytes and version of each value");
+  parser.text("--prefix", "PREFIX", search.prefix, "Only keys with this prefix");
+  parser.text("--regex", "REGEX", search.regex, "Only keys that match this expression anywhere");
+  parser.text("--after", "KEY", search.after, "Only keys after this one in order");
+  parser.integer("--limit", limit, 0, INT64_MAX, "Maximum number of keys; 0: all");
+  parser.flag("-l", lengthy, "Also print the size and version of each value");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto store = reach(target);
@@ -90,12 +90,14 @@ struct cache_options {
   store_protocol::cache_settings settings;
 
   void add(tools::command_parser& parser) {
-    parser.flag("--cache", is_cache, "Values are volatile, and leave when the pool's share is full or others need the room");
+    parser.flag("--cache", is_cache,
+                "Make the pool a cache: values are volatile, and are evicted when the pool's share is full or other pools "
+                "need the memory");
     parser.size("--cache-memory", settings.memory_bytes, "A cache's share of the server's memory [three quarters]");
-    parser.size("--cache-disk", settings.disk_bytes, "What leaves a cache's memory goes to disk, up to so much [0]");
+    parser.size("--cache-disk", settings.disk_bytes, "Disk space for values that are evicted from a cache's memory [0]");
     parser.integer("--ttl-ms", "MILLISECONDS", ttl_ms, 0, INT64_MAX,
-                   "A cache's values are gone after so long; 0: never [0]");
-    parser.text("--eviction", "s3-fifo|lru", policy, "s3-fifo or lru: which value leaves a cache first [s3-fifo]");
+                   "Time after which a cache's values expire; 0: never [0]");
+    parser.text("--eviction", "s3-fifo|lru", policy, "Eviction policy of a cache: s3-fifo or lru [s3-fifo]");
   }
   std::optional<store_protocol::cache_settings> get() {
     const bool given = settings.memory_bytes != 0 || settings.disk_bytes != 0 || ttl_ms != 0 || !policy.empty();
@@ -103,7 +105,7 @@ struct cache_options {
     if (!is_cache) return std::nullopt;
     settings.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
     const auto kind = policy.empty() ? store::eviction::s3_fifo : store::eviction_of(policy);
-    if (!kind) throw tool_failure("--eviction is s3-fifo or lru");
+    if (!kind) throw tool_failure("give --eviction s3-fifo or lru");
     settings.policy = static_cast<std::uint8_t>(*kind);
     return settings;
   }
@@ -119,17 +121,19 @@ int run_pool(const tools::invocation& call) {
   std::int64_t keys = 0;
   std::int64_t copies = 1;
   bool no_shm = false;
-  tools::command_parser parser(call, "Makes, changes or deletes a pool");
-  parser.choice("ACTION", presence::required, action, {"create", "set", "delete"}, "What is done to the pool");
+  tools::command_parser parser(call, "Creates, changes or deletes a pool");
+  parser.choice("ACTION", presence::required, action, {"create", "set", "delete"}, "What to do with the pool");
   parser.positional("POOL", presence::required, name, "Pool");
   parser.text("--durability", "volatile|logged|durable", level,
-              "volatile, logged or durable: what puts survive that ask for nothing [durable]");
-  parser.size("--quota", settings.size_bytes, "Bytes of values; 0: no limit");
-  parser.integer("--quota-keys", keys, 0, INT64_MAX, "Keys; 0: no limit");
-  parser.text("--access", "LIST", settings.access,
-              "PRINCIPAL=RIGHTS,... with rights of r, w, a [everybody reads and writes]");
-  parser.integer("--copies", copies, 1, store_client::kMaxCopies, "In a cluster: servers that each value is on [1]");
-  parser.flag("--no-pool-shm", no_shm, "Clients do not reach this pool through shared memory");
+              "What puts survive that name no durability: volatile, logged or durable [durable]");
+  parser.size("--quota", settings.size_bytes, "Maximum size of all values; 0: no limit");
+  parser.integer("--quota-keys", keys, 0, INT64_MAX, "Maximum number of keys; 0: no limit");
+  parser.text(
+      "--access", "LIST", settings.access,
+      "Access list PRINCIPAL=RIGHTS,... with the rights r (read), w (write), a (administer) [everybody reads and writes]");
+  parser.integer("--copies", copies, 1, store_client::kMaxCopies,
+                 "In a cluster: number of servers that store each value [1]");
+  parser.flag("--no-pool-shm", no_shm, "Do not let clients access this pool through shared memory");
   cache.add(parser);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
@@ -144,7 +148,7 @@ int run_pool(const tools::invocation& call) {
   if (op != opcode::pool_delete) one->fields.settings = settings;
   if (op != opcode::pool_delete) one->fields.cache = terms;
   if (terms && (store->server_capabilities() & store_protocol::capability::cache) == 0)
-    throw tool_failure("the server knows no caches: it is of an earlier release");
+    throw tool_failure("the server does not support caches: it is an earlier release");
   must(store->run(one));
   return tools::kExitOk;
 }
@@ -152,7 +156,7 @@ int run_pool(const tools::invocation& call) {
 int run_sync(const tools::invocation& call) {
   reach_options target;
   std::string name;
-  tools::command_parser parser(call, "Waits until everything acknowledged for a pool is durable");
+  tools::command_parser parser(call, "Waits until all acknowledged values of a pool are durable");
   parser.positional("POOL", presence::required, name, "Pool");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;

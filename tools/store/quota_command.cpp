@@ -92,8 +92,8 @@ void print_json(const std::map<std::string, principal_row>& rows) {
 int run_quota(const tools::invocation& call) {
   reach_options target;
   bool as_json = false;
-  tools::command_parser parser(call, "Shows what principals hold, and may hold: oneself, or all for an admin");
-  parser.flag("--json", as_json, "One JSON object");
+  tools::command_parser parser(call, "Shows what you store and your quota; an admin sees all principals");
+  parser.flag("--json", as_json, "Print one JSON object");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto store = reach(target);

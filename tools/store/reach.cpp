@@ -11,14 +11,14 @@ using tools::tool_failure;
 void add(tools::command_parser& parser, reach_options& options) {
   parser.text("--socket", "SOCKET", options.socket, "The store's unix socket [PEERLANE_STORE]");
   parser.text("--connect", "HOST:PORT", options.connect, "The store's address, HOST:PORT [PEERLANE_STORE]");
-  parser.text("--data", "DIR", options.data, "The store's data directory, which holds its socket");
-  parser.text("--tls-cert", "FILE", options.tls_certificate, "TLS: this client's certificate, PEM");
-  parser.text("--tls-key", "FILE", options.tls_key, "TLS: its private key, PEM");
-  parser.text("--tls-ca", "FILE", options.tls_authority, "TLS: the authority that signed the store's certificate, PEM");
+  parser.text("--data", "DIR", options.data, "The store's data directory, which contains its socket");
+  parser.text("--tls-cert", "FILE", options.tls_certificate, "TLS: file of this client's certificate, PEM");
+  parser.text("--tls-key", "FILE", options.tls_key, "TLS: file of its private key, PEM");
+  parser.text("--tls-ca", "FILE", options.tls_authority, "TLS: file of the CA that signed the store's certificate, PEM");
   parser.text("--require-path", "shm-direct|gpu-direct|unix|tcp|tls|ucx", options.require,
-              "Fail instead of going another way");
+              "Fail if another path would be used");
   parser.flag("--no-shm", options.no_shm, "Do not map the store's memory");
-  parser.integer("--timeout-ms", "MILLISECONDS", options.timeout_ms, 1, 3'600'000, "Time for one operation");
+  parser.integer("--timeout-ms", "MILLISECONDS", options.timeout_ms, 1, 3'600'000, "Timeout of one operation");
 }
 
 store_client::address address_of(const reach_options& options) {
@@ -31,7 +31,7 @@ store_client::address address_of(const reach_options& options) {
     (given.find('/') != std::string::npos ? out.socket : out.endpoint) = given;
   }
   if (out.socket.empty() && out.endpoint.empty())
-    throw tool_failure("where is the store? Give --socket PATH, --connect HOST:PORT or --data DIR, or set PEERLANE_STORE");
+    throw tool_failure("no store given: use --socket PATH, --connect HOST:PORT or --data DIR, or set PEERLANE_STORE");
   const int files = !options.tls_certificate.empty() + !options.tls_key.empty() + !options.tls_authority.empty();
   if (files != 0 && files != 3) throw tool_failure("TLS needs --tls-cert, --tls-key and --tls-ca, all three");
   out.tls_certificate = options.tls_certificate;

@@ -193,11 +193,12 @@ int run_top(const tools::invocation& call) {
   reach_options target;
   std::int64_t interval_ms = 1000;
   bool once = false, as_json = false;
-  tools::command_parser parser(call, "Shows what the server does: requests, bytes, hits and connections, pool by pool");
+  tools::command_parser parser(call,
+                               "Shows live activity of the server: requests, bytes, hits and connections, pool by pool");
   parser.integer("--interval-ms", "MILLISECONDS", interval_ms, 50, 3'600'000,
-                 "Time between two looks, over which rates are taken [1000]");
-  parser.flag("--once", once, "One table, and the end");
-  parser.flag("--json", as_json, "One JSON object for each table");
+                 "Interval between updates, over which rates are computed [1000]");
+  parser.flag("--once", once, "Print one table and exit");
+  parser.flag("--json", as_json, "Print each table as one JSON object");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   const auto store = reach(target);

@@ -21,14 +21,15 @@ int run_put(const tools::invocation& call) {
   std::string pool_name, key, path, level;
   bool make_pool = false;
   std::int64_t ttl_ms = 0;
-  tools::command_parser parser(call, "Puts a file's bytes as a value and says how they went and what they survive");
+  tools::command_parser parser(call, "Stores a file as a value and prints the path taken and the durability reached");
   parser.positional("POOL", presence::required, pool_name, "Pool");
   parser.positional("KEY", presence::required, key, "Key");
   parser.positional("FILE", presence::required, path, "File; - is standard input");
-  parser.text("--durability", "volatile|logged|durable", level, "volatile, logged or durable [the pool's]");
-  parser.flag("--make-pool", make_pool, "Make the pool if there is none of this name");
+  parser.text("--durability", "volatile|logged|durable", level,
+              "What the put survives: volatile, logged or durable [the pool's setting]");
+  parser.flag("--make-pool", make_pool, "Create the pool if it does not exist");
   parser.integer("--ttl-ms", "MILLISECONDS", ttl_ms, 0, INT64_MAX,
-                 "Into a cache: the value is gone after so long [the pool's]");
+                 "For caches: time after which the value expires [the pool's setting]");
   condition.add(parser);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
@@ -40,7 +41,7 @@ int run_put(const tools::invocation& call) {
   if (ttl_ms != 0) options.ttl_ms = static_cast<std::uint64_t>(ttl_ms);
   const auto got = must(store.put(key, {reinterpret_cast<std::uint64_t>(file.data()), file.size(), std::nullopt}, options));
   if (got.result.has_crc && got.result.crc != arch::crc32c(file.data(), file.size()))
-    throw tool_failure("the store's checksum is not that of the file, which changed while it was put");
+    throw tool_failure("the checksums of store and file differ: the file changed during the put");
   std::printf("put %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(), plural(file.size(), "byte").c_str(),
               describe_reply(got).c_str());
   return tools::kExitOk;
@@ -51,13 +52,13 @@ int run_get(const tools::invocation& call) {
   std::string pool_name, key, path;
   std::uint64_t offset = 0, length = 0;
   bool verify = false;
-  tools::command_parser parser(call, "Writes a value's bytes into a file");
+  tools::command_parser parser(call, "Writes a value to a file");
   parser.positional("POOL", presence::required, pool_name, "Pool");
   parser.positional("KEY", presence::required, key, "Key");
   parser.positional("FILE", presence::required, path, "File; - is standard output");
-  parser.size("--offset", offset, "From this byte on");
-  parser.size("--length", length, "At most so many; 0: to the end");
-  parser.flag("--verify", verify, "Have the store hold the value against its checksum first");
+  parser.size("--offset", offset, "Offset of the first byte");
+  parser.size("--length", length, "Maximum number of bytes; 0: to the end");
+  parser.flag("--verify", verify, "Let the store verify the value's checksum first");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   open_store store(target, pool_name);
@@ -78,7 +79,7 @@ int run_get(const tools::invocation& call) {
   bytes.resize(got.moved_bytes);
   const bool whole = offset == 0 && got.moved_bytes == got.result.value_bytes;
   if (whole && got.result.has_crc && arch::crc32c(bytes.data(), bytes.size()) != got.result.crc)
-    throw tool_failure(format("%s/%s: the bytes are not those that were put (checksum)", pool_name.c_str(), key.c_str()));
+    throw tool_failure(format("%s/%s: the checksum does not match the value", pool_name.c_str(), key.c_str()));
   write_file(path, bytes);
   std::fprintf(path == "-" ? stderr : stdout, "get %s/%s: %s, %s\n", pool_name.c_str(), key.c_str(),
                plural(bytes.size(), "byte").c_str(), describe_reply(got).c_str());
@@ -95,7 +96,7 @@ const char* name_of_policy(std::uint8_t number) {
 void print_pool(const reach_options& target, const std::string& name) {
   const auto connection = reach(target);
   const auto got = must(connection->run(connection->make_plain(store_protocol::opcode::pool_open, 0, name)));
-  if (!got.fields->statistics) throw tool_failure("the server tells nothing of its pools: it is of an earlier release");
+  if (!got.fields->statistics) throw tool_failure("the server reports no statistics of pools: it is an earlier release");
   const auto& now = *got.fields->statistics;
   std::printf("keys %" PRIu64 "\nbytes %" PRIu64 "\nhits %" PRIu64 "\nmisses %" PRIu64 "\n", now.keys, now.bytes, now.hits,
               now.misses);
@@ -112,9 +113,10 @@ void print_pool(const reach_options& target, const std::string& name) {
 int run_stat(const tools::invocation& call) {
   reach_options target;
   std::string pool_name, key;
-  tools::command_parser parser(call, "What is known of a value, or of a pool: hits, misses, what was evicted");
+  tools::command_parser parser(call,
+                               "Shows the properties of a value, or the statistics of a pool: hits, misses, evictions");
   parser.positional("POOL", presence::required, pool_name, "Pool");
-  parser.positional("KEY", presence::optional, key, "Key; without one: the pool");
+  parser.positional("KEY", presence::optional, key, "Key [show the pool]");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   if (key.empty()) {
@@ -134,19 +136,19 @@ int run_rm(const tools::invocation& call) {
   std::string pool_name, prefix;
   std::vector<std::string> keys;
   bool force = false, is_atomic = false;
-  tools::command_parser parser(call, "Erases values: keys by name, or all that begin alike");
+  tools::command_parser parser(call, "Erases values by key or prefix");
   parser.positional("POOL", presence::required, pool_name, "Pool");
   parser.positional("KEY", presence::optional, keys, "Keys");
-  parser.text("--prefix", "PREFIX", prefix, "Erase the keys that begin so, and say how many there were");
-  parser.flag("-f,--force", force, "Keys that are not there are no error");
-  parser.flag("--atomic", is_atomic, "All keys or none");
+  parser.text("--prefix", "PREFIX", prefix, "Erase all keys with this prefix and print their number");
+  parser.flag("-f,--force", force, "Ignore keys that do not exist");
+  parser.flag("--atomic", is_atomic, "Erase all keys or none");
   condition.add(parser, condition_options::of_erase);
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
-  if (keys.empty() == prefix.empty()) throw tool_failure("give keys, or --prefix PREFIX: peerlane store rm POOL KEY...");
+  if (keys.empty() == prefix.empty()) throw tool_failure("give keys or --prefix PREFIX: peerlane store rm POOL KEY...");
   open_store store(target, pool_name);
   if (!prefix.empty()) {
-    if (is_atomic || condition.get()) throw tool_failure("--prefix: neither --atomic nor --if-version go with it");
+    if (is_atomic || condition.get()) throw tool_failure("--prefix cannot be combined with --atomic or --if-version");
     const auto erased = store.erase_prefix(prefix);
     std::printf("erased %s\n", plural(erased, "key").c_str());
     return tools::kExitOk;

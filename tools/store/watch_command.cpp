@@ -24,9 +24,9 @@ std::atomic<bool> g_watch_ends{false};
 
 void print_line(const watch_event& one) {
   if (one.kind == event_kind::lost && one.value_bytes == 0)
-    std::printf("lost: the connection was made anew; look at the keys again\n");
+    std::printf("lost: the connection was opened again; read the keys again\n");
   else if (one.kind == event_kind::lost)
-    std::printf("lost %" PRIu64 ": changes came faster than they were taken; look at the keys again\n", one.value_bytes);
+    std::printf("lost %" PRIu64 ": changes arrived faster than they were read; read the keys again\n", one.value_bytes);
   else if (one.kind == event_kind::put)
     std::printf("put %s version %" PRIu64 " bytes %" PRIu64 "\n", printable(one.key).c_str(), one.version, one.value_bytes);
   else
@@ -53,12 +53,12 @@ int run_watch(const tools::invocation& call) {
   std::string pool_name, prefix, key;
   std::int64_t count = 0;
   bool as_json = false;
-  tools::command_parser parser(call, "Prints a line for each change of a pool's keys, until it is interrupted");
+  tools::command_parser parser(call, "Prints a line for each change in a pool, until interrupted");
   parser.positional("POOL", presence::required, pool_name, "Pool");
-  parser.positional("PREFIX", presence::optional, prefix, "Keys that begin so [all]");
-  parser.text("--key", "KEY", key, "Of this key alone");
-  parser.integer("--count", count, 0, INT64_MAX, "End after so many changes; 0: never");
-  parser.flag("--json", as_json, "One JSON object a line");
+  parser.positional("PREFIX", presence::optional, prefix, "Only keys with this prefix [all keys]");
+  parser.text("--key", "KEY", key, "Only this key");
+  parser.integer("--count", count, 0, INT64_MAX, "Exit after this many changes; 0: never");
+  parser.flag("--json", as_json, "Print each change as one JSON object on a line");
   add(parser, target);
   if (const auto code = parser.parse()) return *code;
   if (!prefix.empty() && !key.empty()) throw tools::tool_failure("give PREFIX or --key, not both");

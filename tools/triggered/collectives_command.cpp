@@ -42,19 +42,19 @@ int run_collectives_command(const tools::invocation& call) {
   std::string kinds = "all_reduce", sizes = "8,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M", contenders = "ours", type = "float32",
               gpus;
   std::int64_t repeats = plan.repeats, calls = plan.calls, count = 2, blocks = 0, slot_kib = 0, depth = 0, small_kib = 0;
-  tools::command_parser parser(call, "Collectives that streams carry out, queued and as graphs, beside NCCL's.");
-  parser.text("--kinds", "LIST", kinds, "comma-separated: all_reduce, reduce_scatter, all_gather, all_to_all");
+  tools::command_parser parser(call, "Measures collectives that streams execute, queued and as graphs, beside NCCL's.");
+  parser.text("--kinds", "LIST", kinds, "collectives, comma-separated: all_reduce, reduce_scatter, all_gather, all_to_all");
   parser.text("-s,--sizes", "SIZE,...", sizes, "bytes of the larger side, comma-separated, K/M/G allowed");
-  parser.text("--via", "LIST", contenders, "comma-separated: ours, nccl");
-  parser.text("--type", "NAME", type, "of the elements: float32, float16, bfloat16, float64, int32");
+  parser.text("--via", "LIST", contenders, "contenders, comma-separated: ours, nccl");
+  parser.text("--type", "NAME", type, "type of the elements: float32, float16, bfloat16, float64, int32");
   parser.integer("-n,--ranks", count, 2, collectives::kMaxStreamRanks, "processes");
   parser.text("--gpus", "N,...", gpus, "ordinals of the ranks' GPUs, comma-separated");
   parser.integer("-r,--repeats", repeats, 1, 100'000, "turns of each contender");
   parser.integer("-i,--iterations", calls, 1, 1000, "calls of a turn; a quarter above 1 MiB");
-  parser.integer("--blocks", blocks, 0, collectives::kMaxStreamBlocks, "most of a kernel (0: default)");
-  parser.integer("--slot-kib", slot_kib, 0, 16384, "KiB of a chunk of large ones (0: default)");
-  parser.integer("--depth", depth, 0, 64, "chunks of a block under way (0: default)");
-  parser.integer("--small-kib", small_kib, 0, 1 << 20, "KiB up to which they are small ones (0: default)");
+  parser.integer("--blocks", blocks, 0, collectives::kMaxStreamBlocks, "maximum number of blocks of a kernel (0: default)");
+  parser.integer("--slot-kib", slot_kib, 0, 16384, "chunk size of large collectives in KiB (0: default)");
+  parser.integer("--depth", depth, 0, 64, "chunks of a block in flight (0: default)");
+  parser.integer("--small-kib", small_kib, 0, 1 << 20, "largest size in KiB that counts as small (0: default)");
   parser.common(ranks.common, false);
   if (const auto code = parser.parse()) return *code;
   tools::smaller_run smaller(parser);

@@ -42,8 +42,8 @@ int run_cost_command(const tools::invocation& call) {
   cost_plan plan;
   tools::common_options common;
   std::int64_t operations = plan.operations, repeats = plan.repeats;
-  tools::command_parser parser(call, "What each kind of queued operation costs, on the GPU and in its call.");
-  parser.integer("-n,--operations", operations, 1, 250, "of a kind in a row");
+  tools::command_parser parser(call, "Measures the cost of each kind of queued operation, on the GPU and in its call.");
+  parser.integer("-n,--operations", operations, 1, 250, "operations of one kind in a row");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each kind");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;
@@ -59,11 +59,12 @@ int run_poke_command(const tools::invocation& call) {
   poke_plan plan;
   tools::common_options common;
   std::int64_t pokes = plan.pokes, repeats = plan.repeats;
-  tools::command_parser parser(call, "Words between a CPU and the front end of its GPU: latency there and back, and rate.");
-  parser.integer("-n,--pokes", pokes, 1, 1'000'000, "stores of the CPU that are timed, of each way");
+  tools::command_parser parser(call,
+                               "Measures words between a CPU and the front end of its GPU: round-trip latency, and rate.");
+  parser.integer("-n,--pokes", pokes, 1, 1'000'000, "timed stores of the CPU, for each method");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each length of list");
   std::string stuck = "0";
-  parser.text("--stuck", "N,...", stuck, "other streams that stand in a wait meanwhile, comma-separated");
+  parser.text("--stuck", "N,...", stuck, "numbers of other streams that wait at the same time, comma-separated");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;
   plan.pokes = static_cast<int>(pokes);
@@ -78,12 +79,13 @@ int run_kernel_put_command(const tools::invocation& call) {
   tools::common_options common;
   std::int64_t rounds = plan.rounds, repeats = plan.repeats, puts = plan.puts;
   std::string sizes = "64,8K,64K,1M", blocks = "1,8,64";
-  tools::command_parser parser(call, "Puts that kernels start: latency by size and scope, rate by blocks, bytes checked.");
+  tools::command_parser parser(
+      call, "Measures puts that kernels start: latency by size and scope, rate by blocks, bytes checked.");
   parser.text("-s,--sizes", "SIZE,...", sizes, "bytes of a put, comma-separated, K/M allowed");
-  parser.text("--blocks", "N,...", blocks, "blocks that post at once, comma-separated");
+  parser.text("--blocks", "N,...", blocks, "numbers of blocks that post at the same time, comma-separated");
   parser.integer("-i,--iterations", rounds, 1, 1'000'000, "puts of each turn, one after the other");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each case");
-  parser.integer("-n,--puts", puts, 32, 100'000'000, "of each rate, by all blocks");
+  parser.integer("-n,--puts", puts, 32, 100'000'000, "puts for each rate, by all blocks together");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;
   tools::smaller_run smaller(parser);

@@ -38,10 +38,10 @@ class halo_options {
   halo_options(tools::command_parser& parser, halo_plan defaults, const char* points_help) : plan(std::move(defaults)) {
     parser.text(
         "--arms", "LIST", arms_,
-        "comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph-kernel (as of pingpong)");
+        "arms, comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph-kernel (as in pingpong)");
     parser.text("-n,--points", "N,...", sizes_, points_help);
     parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; they share the GPUs in turn");
-    parser.text("--grid", "COLUMNSxROWS", grid_, "columns x rows of ranks, as 2x1 or 1x2 (instead of -p)");
+    parser.text("--grid", "COLUMNSxROWS", grid_, "columns x rows of ranks, for example 2x1 or 1x2 (instead of -p)");
     parser.integer("-i,--steps", steps_, 2, 1'000'000,
                    format("%ss of a turn; large blocks make fewer", plan.step.c_str()).c_str());
     parser.integer("-b,--batch", batch_, 1, 80, format("%ss queued at once", plan.step.c_str()).c_str());
@@ -90,7 +90,8 @@ int run_stencil_command(const tools::invocation& call) {
   halo_plan plan;
   plan.title = "5-point Jacobi";
   plan.make = [](station& session, const block_place& place) { return std::make_unique<stencil_block>(session, place); };
-  tools::command_parser parser(call, "5-point Jacobi over blocks of several ranks, the halos exchanged by several ways.");
+  tools::command_parser parser(
+      call, "Runs 5-point Jacobi over blocks of several ranks and exchanges the halos with several methods.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated, 2 to 16384");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser, 60);
@@ -105,10 +106,9 @@ int run_multigrid_command(const tools::invocation& call) {
   plan.make = [](station& session, const block_place& place) { return std::make_unique<multigrid_block>(session, place); };
   plan.steps = 100;
   plan.batch = 2;
-  tools::command_parser parser(
-      call,
-      "Poisson's equation by multigrid V-cycles over blocks of several ranks, the halos of each level exchanged by "
-      "several ways.");
+  tools::command_parser parser(call,
+                               "Solves Poisson's equation by multigrid V-cycles over blocks of several ranks and exchanges "
+                               "the halos of each level with several methods.");
   halo_options options(parser, plan, "points along an edge of each rank's block, comma-separated: powers of two, 2 to 8192");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser, 10);

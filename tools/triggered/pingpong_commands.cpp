@@ -29,10 +29,10 @@ class exchange_options {
     parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
     parser.integer("-b,--batch", batch_, 1, kMaxBatch, "iterations queued at once; without graphs 80 at most");
     parser.integer("--unroll", unroll_, 0, kMaxBatch, "iterations of one graph (0: as many as -b says)");
-    parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are shared out to");
+    parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are divided into");
     parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.text("--netns", "LIST", networks_,
-                "network namespaces of the ranks, as between two hosts (scripts/two_hosts.sh makes them)");
+                "network namespaces of the ranks, to emulate two hosts (scripts/two_hosts.sh makes them)");
     parser.common(ranks.common, false);
   }
 
@@ -81,7 +81,7 @@ class exchange_options {
 }  // namespace
 
 int run_pingpong_command(const tools::invocation& call) {
-  tools::command_parser parser(call, "Round trips of receive, kernel, send between two GPUs, by several ways.");
+  tools::command_parser parser(call, "Measures round trips of receive, kernel, send between two GPUs with several methods.");
   exchange_options options(parser, "normal,peer,peer-kernel");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser);
@@ -91,8 +91,7 @@ int run_pingpong_command(const tools::invocation& call) {
 
 int run_economy_command(const tools::invocation& call) {
   tools::command_parser parser(
-      call,
-      "What the ping-pong takes of the CPUs, with threads that spin (performance) and with threads that sleep (economy).");
+      call, "Measures the CPU use of the ping-pong, with threads that spin (performance) and threads that sleep (economy).");
   exchange_options options(parser, "peer");
   if (const auto code = parser.parse()) return *code;
   options.make_smaller(parser);

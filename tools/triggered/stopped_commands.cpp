@@ -12,11 +12,11 @@ int run_stopped_command(const tools::invocation& call) {
   rank_plan ranks;
   std::int64_t iterations = plan.iterations, patience = plan.patience_ms;
   std::uint64_t bytes = plan.bytes;
-  tools::command_parser parser(call, "An exchange that goes on while both of its processes are stopped.");
+  tools::command_parser parser(call, "Shows an exchange that continues while both of its processes are stopped.");
   parser.integer("-i,--iterations", iterations, 1, 300, "round trips, all queued before the processes are stopped");
   parser.size("-s,--size", bytes, "message size, a multiple of 8, 1M at most");
   parser.integer("--patience", "MILLISECONDS", patience, 1, 60'000,
-                 "ms that the processes stay stopped if the exchange does not end");
+                 "ms for which the processes stay stopped if the exchange does not end");
   parser.common(ranks.common, false);
   if (const auto code = parser.parse()) return *code;
   if (bytes == 0 || bytes % 8 != 0 || bytes > (1u << 20)) throw tools::tool_failure("--size: a multiple of 8, 1M at most");
@@ -34,8 +34,9 @@ int run_stuck_command(const tools::invocation& call) {
   stuck_plan plan;
   rank_plan ranks;
   std::int64_t streams = plan.streams, repeats = plan.repeats;
-  tools::command_parser parser(call, "Streams that are stuck on purpose, and the time until cancel has released them all.");
-  parser.integer("-n,--streams", streams, 1, 512, "streams, each in a wait of a channel of its own");
+  tools::command_parser parser(
+      call, "Makes streams that are stuck on purpose, and measures the time until cancel has released them all.");
+  parser.integer("-n,--streams", streams, 1, 512, "number of streams, each waiting in its own channel");
   parser.integer("-r,--repeats", repeats, 1, 1000, "turns");
   parser.common(ranks.common, false);
   if (const auto code = parser.parse()) return *code;
