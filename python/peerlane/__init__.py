@@ -5,8 +5,8 @@
     x = torch.zeros(4, 8, device="cuda")
     with peerlane.map(x) as m:
         m[3, 5] = 7.0              # a store of the CPU into GPU memory, fenced
-        view = m.array             # a NumPy array whose elements lie there
-    peerlane.copy(host_array, x)   # the fastest way for its size
+        view = m.array             # a NumPy array in GPU memory
+    peerlane.copy(host_array, x)   # the fastest method for its size
 
 Names are loaded on first use, so that `peerlane report` needs neither NumPy nor a GPU.
 """

@@ -17,19 +17,19 @@ def copy_blocks(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequence[Any
                 *, urgent: bool = False, after: After = "auto") -> None:
     """For each i and each tensor of both sides: dst[dst_indices[i]] = src[src_indices[i]]; complete on return.
 
-    Each side is a tensor or a list of tensors of one shape (layers, K and V), whose first dimension counts blocks; a block, which is
-    the rest, lies in one piece. One side at least is GPU memory; host memory should be pinned. The indices serve all tensors of
-    their side: NumPy arrays or CPU tensors of int32 or int64, read where they are, or any sequence of integers; None: 0, 1, 2, ...
-    Everything is checked before anything moves: an index outside, a block that is written twice or both read and written is an
-    Error with EINVAL that names the place. `urgent`: not behind other long lists. `after`: see copy().
+    Each side is a tensor or a list of tensors of one shape (layers, K and V). The first dimension counts blocks, and each block is
+    contiguous. At least one side is GPU memory; host memory should be pinned. The indices apply to all tensors of their side. They are
+    NumPy arrays or CPU tensors of int32 or int64, which are read in place, or any sequence of integers; None: 0, 1, 2, ... Everything
+    is checked before anything moves: for an index outside the tensor, or a block that is written twice or both read and written, an
+    Error with EINVAL names the place. `urgent`: do not queue behind other long lists. `after`: see copy().
     """
     copy_blocks_async(dst, src, dst_indices, src_indices, urgent=urgent, after=after).wait()
 
 
 def copy_blocks_async(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequence[AnyArray], dst_indices: Any = None,
                       src_indices: Any = None, *, urgent: bool = False, after: After = "auto") -> _core.Operation:
-    """Begins that: `await` the operation, wait(), or make_wait(stream). The tensors are kept until it has ended; the indices are free
-    again when this returns."""
+    """Begins copy_blocks(): `await` the operation, wait(), or make_wait(stream). The operation keeps the tensors until it has ended.
+    You may reuse the indices when the call returns."""
     return _core.copy_blocks_async(dst, src, _integers("dst_indices", dst_indices, np.int64), _integers("src_indices", src_indices, np.int64),
                                    truth("urgent", urgent), after)
 
@@ -37,17 +37,18 @@ def copy_blocks_async(dst: AnyArray | Sequence[AnyArray], src: AnyArray | Sequen
 def copy_block_list(dst: Any, src: Any, sizes: Any, *, urgent: bool = False, after: Any = None) -> None:
     """For each i: sizes[i] bytes from the address src[i] to the address dst[i]; complete on return.
 
-    Addresses and sizes are NumPy arrays or CPU tensors of int64 or uint64, read where they are, or any sequence of integers; one
-    integer as `sizes` holds for all. All destinations are GPU memory or all are host memory, and so are the sources. Everything is
-    checked before anything moves: memory that was freed, a block that leaves its allocation, bytes that two blocks write are an
-    Error with EINVAL that names the block. Addresses tell no stream: give the one that still works on them as `after`.
+    Addresses and sizes are NumPy arrays or CPU tensors of int64 or uint64, which are read in place, or any sequence of integers. If
+    `sizes` is one integer, it applies to all blocks. The destinations are either all GPU memory or all host memory, and so are the
+    sources. Everything is checked before anything moves: for memory that was freed, a block that leaves its allocation, or bytes that
+    two blocks write, an Error with EINVAL names the block. Addresses do not show which stream uses them: if a stream still works on
+    them, give it as `after`.
     """
     copy_block_list_async(dst, src, sizes, urgent=urgent, after=after).wait()
 
 
 def copy_block_list_async(dst: Any, src: Any, sizes: Any, *, urgent: bool = False, after: Any = None) -> _core.Operation:
-    """Begins that: `await` the operation, wait(), or make_wait(stream). Keep the memory until it has ended; the arrays are free again
-    when this returns."""
+    """Begins copy_block_list(): `await` the operation, wait(), or make_wait(stream). Keep the memory until it has ended. You may reuse
+    the arrays when the call returns."""
     if isinstance(after, str):
         raise ValueError("copy_block_list: after: give a stream or None, as addresses tell none")
     if not isinstance(sizes, int):

@@ -16,8 +16,8 @@ _FILL_CHUNK_BYTES = 4 << 20
 
 
 def copy_async(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> _core.Operation:
-    """Begins such a copy: `await` the operation, wait(), or make_wait(stream). Both tensors are kept until then
-    and must not be written (the source) or touched (the destination) meanwhile."""
+    """Begins a copy: `await` the operation, wait(), or make_wait(stream). The operation keeps both tensors. Until it has ended, do not
+    write the source, and do not read or write the destination."""
     return _core.copy_async(dst, src, after)
 
 
@@ -52,8 +52,8 @@ def _fill_large(address: int, nbytes: int, element: bytes) -> None:
 
 
 def explain(direction: Direction, size_bytes: int, *, pageable: bool = True) -> str:
-    """Which way a copy of this size would take and why, in lines for people. `direction`: "to_device", "to_host" or
-    "on_device"; `pageable`: the host memory is not pinned (on the device: the GPUs differ)."""
+    """Returns which method a copy of this size uses and why, as readable text. `direction`: "to_device", "to_host" or "on_device";
+    `pageable`: the host memory is not pinned (for "on_device": the GPUs differ)."""
     if direction not in ("to_device", "to_host", "on_device"):
         raise ValueError(f"explain: direction is \"to_device\", \"to_host\" or \"on_device\", not {direction!r}")
     size = operator.index(size_bytes)

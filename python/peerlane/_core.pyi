@@ -9,10 +9,10 @@ from peerlane._types import After, AnyArray
 
 
 def process_number() -> int:
-    """Another number in every forked child."""
+    """A number that differs in every forked child."""
 
 class Region:
-    """The mapped memory itself; lives as long as any view onto it."""
+    """The mapped memory. It lives as long as any view of it."""
 
 class MappingBase:
     """What peerlane.Mapping is built on."""
@@ -25,24 +25,23 @@ class MappingBase:
 
     def read(self, index: Any = ...) -> Any:
         """
-        One element as a Python number (1.2 us on an H100: one bus round trip), or what a slice names as a new NumPy array,
-        fetched by the copy planner. No stream is waited for.
+        Returns one element as a Python number (1.2 us on an H100: one bus round trip), or a slice as a new NumPy array, fetched by
+        the copy planner. It does not wait for streams.
         """
 
     def write(self, index: Any, value: Any) -> None:
         """
-        Stores a number into one element, or an array (or a number) into what a slice names. Fenced: later stores of
-        this thread come after it.
+        Stores a number to one element, or an array (or a number) to a slice. Fenced: later stores of this thread come after it.
         """
 
     def flush(self) -> None:
         """
-        Orders stores made through `array` before later ones, and sends them on their way.
+        Orders stores made through `array` before later ones, and sends them to the GPU.
         """
 
     def close(self) -> None:
         """
-        Ends the mapping. While NumPy views onto it live, the memory stays mapped (and allocated) for them.
+        Ends the mapping. While there are NumPy views of it, the memory stays mapped (and allocated) for them.
         """
 
     @property
@@ -51,23 +50,23 @@ class MappingBase:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The tensor's."""
+        """Shape of the tensor."""
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In bytes."""
+        """Strides in bytes."""
 
     @property
     def dtype_name(self) -> str:
-        """As "float32", "bfloat16"."""
+        """Name of the data type, such as "float32" or "bfloat16"."""
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, without gaps."""
+        """Size of all elements in bytes, without gaps."""
 
     @property
     def device_ptr(self) -> int:
@@ -82,49 +81,61 @@ class MappingBase:
 
 class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta):
     """
-    What goes on after its call: a copy, a message, a put or a get. `await` it, wait(), or look with done(); a coroutine, too:
-    asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy or a store's request, and withdraws a message.
+    An operation that continues after its call: a copy, a message, a put or a get. Use `await`, wait(), or test it with done().
+    It is also a coroutine, so asyncio.create_task() accepts it. It keeps its tensors. Deleting it waits for a copy or a store's
+    request, and cancels a message.
     """
 
     def done(self) -> bool:
-        """Makes progress once. True: it has ended; wait() then tells how."""
+        """
+        Makes progress once. True: the operation has ended; wait() then returns the outcome.
+        """
 
     def wait(self, timeout: float | None = None) -> tuple[int, int, int]:
         """
-        (source, tag, size_bytes), of a copy (-1, 0, size_bytes); raises what went wrong. Seconds; Timeout leaves it under way.
+        Waits for the end and returns (source, tag, size_bytes), for a copy (-1, 0, size_bytes). It raises the operation's error.
+        The limit is in seconds; after Timeout the operation continues.
         """
 
     def cancel(self) -> None:
-        """Error with EBUSY where it is too late, as for copies."""
+        """
+        Cancels the operation. Error with EBUSY: it is too late, or the operation is a copy.
+        """
 
     def then(self, function: Callable[[int], object]) -> None:
         """
-        Calls function(errno value, 0: well) once when it has ended, from any thread; at once if it has. It must not block. A second one is an Error with EEXIST.
+        Calls function(errno value; 0: success) once when the operation has ended, from any thread; at once if it has already ended.
+        The function must not block. A second function is an Error with EEXIST.
         """
 
     def make_wait(self, stream: peerlane._types.Stream) -> None:
         """
-        Of copies: the CUDA stream waits on the GPU for them; nothing blocks here but copies that need a CPU.
+        For copies: the CUDA stream waits for them on the GPU. The call blocks only for copies that need a CPU.
         """
 
     def record(self, event: object) -> None:
-        """Of copies: records the CUDA event behind them."""
+        """For copies: records the CUDA event after them."""
 
     def descriptor(self) -> int:
         """
-        Of copies: a descriptor for poll, epoll and event loops, readable when they may have ended; done() tells. It is closed at their end: register a duplicate. `await` does all that.
+        For copies: returns a descriptor for poll, epoll and event loops. It is readable when the copy may have ended; check with
+        done(). It is closed at the copy's end, so register a duplicate. `await` does all this.
         """
 
     def info(self) -> peerlane._types.OperationInfo | None:
-        """All that is known of one that has ended; None while it is under way."""
+        """
+        Returns the details of an operation that has ended; None while it is in progress.
+        """
 
     @property
     def can_cancel(self) -> bool:
-        """Messages only: copies and a store's requests go on to their end."""
+        """
+        Whether cancel() works: only for messages. Copies and a store's requests always continue to their end.
+        """
 
     @property
     def has_descriptor(self) -> bool:
-        """Copies only: descriptor() gives what to sleep on."""
+        """Whether descriptor() works: only for copies."""
 
     def __await__(self) -> Generator[Any, None, tuple[int, int, int]]: ...
 
@@ -135,7 +146,7 @@ class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta
         """For the event loop."""
 
     def close(self) -> None:
-        """For the event loop; a copy goes on."""
+        """For the event loop; a copy continues."""
 
     def __repr__(self) -> str: ...
 
@@ -147,12 +158,12 @@ def copy_async(dst: object | None, src: object | None, after: object | None) -> 
 
 def copy(dst: AnyArray, src: AnyArray, *, after: After = "auto") -> None:
     """
-    Copies `src` into `dst`, of the same shape and dtype, by the way that costs least; complete on return.
+    Copies `src` to `dst`, which has the same shape and dtype, by the fastest method; complete on return.
 
     Each may be a NumPy array, a PyTorch, CuPy, Numba or JAX array, a Mapping, or (device pointer, bytes). `after`: "auto" waits
-    for what the tensors' libraries have queued on their current streams, None for nothing (the quickest), a stream for that
-    stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile. Error with EBUSY, before CUDA is
-    touched: the stream is being captured into a graph.
+    for the work that the tensors' libraries have queued on their current streams, None for nothing (the fastest), a stream for
+    that stream. GPU work launched afterwards sees the data. Other Python threads can run during the call. Error with EBUSY: the
+    stream is being captured into a graph; CUDA is not used then.
     """
 
 def fill_bytes(dst: object | None, value: object | None, after: object | None) -> bytes | None: ...
@@ -174,33 +185,36 @@ class HostPoolBase:
 
     def wait(self, timeout: float | None = None) -> None:
         """
-        Until all is pinned; nothing requires it. Timeout after so many seconds; Error where pinning has stopped.
+        Waits until the whole pool is pinned. You never have to call it. Timeout after this many seconds; Error if pinning has
+        stopped.
         """
 
     def close(self) -> None:
         """
-        Gives the memory back. BufferError while views of it are left. Any number of times.
+        Frees the memory. BufferError while there are views of it. You may call it repeatedly.
         """
 
     @property
     def closed(self) -> bool:
-        """Whether close() has ended it."""
+        """Whether close() was called."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole pool."""
+        """Size of the whole pool."""
 
     @property
     def pinned_bytes(self) -> int:
-        """From the beginning on; grows until all is pinned."""
+        """
+        Bytes pinned so far, from the beginning; grows until the whole pool is pinned.
+        """
 
     @property
     def address(self) -> int:
-        """Of its first byte."""
+        """Address of the first byte."""
 
     @property
     def numa_node(self) -> int:
-        """-1: not known."""
+        """NUMA node; -1: unknown."""
 
 ANY_SOURCE: int = -1
 
@@ -212,16 +226,17 @@ WHOLE_TAG: int = 18446744073709551615
 
 class Window:
     """
-    Memory that other processes may put to and get from, until it is closed or dropped.
+    Memory that other processes can put to and get from, until it is closed or deleted.
     """
 
     @property
     def key(self) -> bytes:
-        """Bytes for the others: send them by any way."""
+        """The key, as bytes, for the other processes: send it by any means."""
 
     def close(self) -> None:
         """
-        Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of times.
+        Ends the peers' access to the memory. Timeout: a peer does not answer and may still read it; call again. You may call it
+        repeatedly.
         """
 
 class Communicator:
@@ -230,7 +245,7 @@ class Communicator:
     def __init__(self, rendezvous: str, rank: int, size: int, host_only: bool, open_timeout: float, elastic: bool) -> None: ...
 
     def ibroadcast(self, x: peerlane._types.AnyArray, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
-        """Begins to give the root's tensor to all."""
+        """Begins to send the root's tensor to all ranks."""
 
     def igather(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
         """
@@ -239,7 +254,7 @@ class Communicator:
 
     def iscatter(self, x: peerlane._types.AnyArray | None, out: peerlane._types.AnyArray, root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Begins to give each rank its block of the root's x, into `out`. Other ranks than the root give None for x.
+        Begins to send each rank its block of the root's x, into `out`. Ranks other than the root pass None for x.
         """
 
     def iall_gather(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
@@ -249,7 +264,7 @@ class Communicator:
 
     def iall_to_all(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Begins to give each rank its block of every rank's x. Without `out` in place.
+        Begins to send each rank its block of every rank's x. In place if `out` is None.
         """
 
     def ireduce(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, op: peerlane._types.Reduction = 'sum', root: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
@@ -262,30 +277,31 @@ class Communicator:
 
     def ireduce_scatter(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray, op: peerlane._types.Reduction = 'sum', *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Begins to combine the elements of all ranks; each gets its block of them, all of one size, in `out`.
+        Begins to combine the elements of all ranks. Each rank gets its block of the result in `out`. All blocks have one size.
         """
 
     def close(self) -> None:
         """
-        Leaves the job; what is under way ends with an error (ECANCELED). Any number of times, beside calls of other threads too, which it waits for.
+        Leaves the job. Operations in progress end with an error (ECANCELED). It waits for calls of other threads. You may call it
+        repeatedly.
         """
 
     @property
     def rank(self) -> int:
-        """This process, from 0."""
+        """Rank of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """Processes of the job."""
+        """Number of processes in the job."""
 
     def send(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, timeout: float | None = None, after: peerlane._types.After = 'auto') -> None:
         """
-        One contiguous tensor, of the GPU or the host. Returns once it may be written again.
+        Sends a contiguous tensor in GPU or host memory. When it returns, you may write the tensor again.
         """
 
     def recv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, *, timeout: float | None = None, after: peerlane._types.After = 'auto') -> tuple[int, int, int]:
         """
-        Into the tensor; (source, tag, size_bytes). GPU work launched afterwards sees the data.
+        Receives into the tensor and returns (source, tag, size_bytes). GPU work launched afterwards sees the data.
         """
 
     def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = 'auto') -> Operation:
@@ -300,125 +316,144 @@ class Communicator:
 
     def expose(self, x: peerlane._types.AnyArray) -> Window:
         """
-        Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.
+        Lets peers put to and get from the tensor. The window keeps the tensor. Send the window's key to the peers.
         """
 
     def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
         """
-        Writes the tensor into a peer's window; over there once the operation has ended.
+        Writes the tensor to a peer's window. The data is there when the operation has ended.
         """
 
     def put_signal(self, key: bytes, offset: int, x: peerlane._types.AnyArray, value: int = 1, *, signal_key: bytes, signal_offset: int, add: bool = True, after: peerlane._types.After = 'auto') -> Operation:
         """
-        As put, then adds the value to an aligned 64-bit word of a window of the same process, or sets it: who sees the word's new value sees the tensor's bytes.
+        Like put, then adds the value to an aligned 64-bit word in a window of the same process, or sets the word. A process that
+        sees the new value of the word also sees the tensor's bytes.
         """
 
     def wait_signal(self, key: bytes, offset: int, least: int, timeout: float | None = None) -> int:
         """
-        Until the word of this process's window is `least` or more; its value. Seconds.
+        Waits until the word in this process's window is at least `least`, and returns its value. The limit is in seconds.
         """
 
     def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = 'auto') -> Operation:
         """Fills the tensor from a peer's window, from byte `offset` on."""
 
     def fetch_add(self, key: bytes, offset: int, operand: int) -> int:
-        """Adds to an aligned 64-bit word of a window; its old value."""
+        """
+        Adds to an aligned 64-bit word of a window and returns the old value.
+        """
 
     def barrier(self, timeout: float | None = None) -> None:
-        """Returns once every process has come here. Seconds."""
+        """
+        Returns when every process has called it. The limit is in seconds.
+        """
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """The bytes of every rank, by rank; all of one length. For setting up."""
+        """
+        Returns the bytes of every rank, in the order of ranks. All have one length. Use it for setup.
+        """
 
     def progress(self) -> bool:
-        """Advances everything once; true: something moved."""
+        """
+        Makes progress on all operations once. True: something has progressed.
+        """
 
     def event_descriptor(self) -> int:
         """
-        For select, poll or loop.add_reader: readable when something happens after arm() was true. It stays the communicator's.
+        A descriptor for select, poll or loop.add_reader. It is readable when something happens after arm() has returned True. The
+        communicator owns it.
         """
 
     def arm(self) -> bool:
         """
-        Before each sleep on the descriptor. False: something has happened since the last call; look at the operations first.
+        Call it before each sleep on the descriptor. False: something has happened since the last call, so check the operations
+        first.
         """
 
     def peer_is_alive(self, peer: int) -> bool:
-        """Whether nothing says that the process has ended."""
+        """False if the process is known to have ended."""
 
     def await_failure(self) -> Operation:
         """
-        Ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each is told once, also one that was gone before.
+        An operation that ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each process is
+        reported once, even if it was already gone.
         """
 
     def await_return(self) -> Operation:
         """
-        Of an elastic job: ends when a rank is back as a new process, (rank, its incarnation, 0). Each return needs one at every rank.
+        In an elastic job: an operation that ends when a rank is back as a new process, (rank, its incarnation, 0). Every rank needs
+        one for each return.
         """
 
     def incarnation(self, peer: int) -> int:
         """
-        Which process of its rank it is, from 1; 0: none that this process has known.
+        Number of the rank's current process, from 1; 0: this process has not known any.
         """
 
     def restore_collectives(self, timeout: float | None = None) -> None:
         """
-        Lets collectives begin again at all ranks, which all call it; in an elastic job behind every loss. Seconds.
+        Enables collectives again. All ranks call it, in an elastic job after every loss. The limit is in seconds.
         """
 
     def plan(self, peer: int) -> str:
-        """Which way messages take, from which size; lines for people."""
+        """
+        Returns the transport of messages for each size, as readable text.
+        """
 
     def statistics(self) -> peerlane._types.MessageCounts:
-        """Messages sent, by way."""
+        """Messages sent, by transport."""
 
 class StreamWindow:
-    """Own GPU memory that peers may put into, while this lives."""
+    """
+    GPU memory of this process that peers can put to, as long as this object lives.
+    """
 
     @property
     def key(self) -> bytes:
-        """Bytes for the peers."""
+        """The key, as bytes, for the peers."""
 
 class RemoteWindow:
     """A peer's window."""
 
 class Channel:
     """
-    This process's end of a channel. Puts and signals count from 1, and so do waits: wait n is over once
-    put or signal n of the peer is complete. A stream is a CUstream as an integer, or PyTorch's or CuPy's.
+    This process's end of a channel. Puts and signals are numbered from 1, and so are waits: wait n ends when put or signal n of
+    the peer is complete. A stream is a CUstream as an integer, or a stream of PyTorch or CuPy.
     """
 
     def ready(self, timeout: float | None = None) -> None:
-        """Waits until the peer has made its end."""
+        """Waits until the peer has opened its end."""
 
     def put_signal(self, stream: peerlane._types.Stream, to: RemoteWindow, offset: int, x: peerlane._types.DeviceArray) -> int:
         """
-        When the stream comes here, x goes to `offset` (bytes) of the window, then the peer is signalled; the number of
-        the signal. x must stay, untouched, until the stream has come past (PyTorch: x.record_stream).
+        When the stream reaches this call, it copies x to `offset` (bytes) of the window and then signals the peer. Returns the
+        number of the signal. Keep x unchanged until the stream has passed the call (PyTorch: x.record_stream).
         """
 
     def signal(self, stream: peerlane._types.Stream) -> int:
-        """As put_signal, without a put."""
+        """Like put_signal, without a put."""
 
     def wait_signal(self, stream: peerlane._types.Stream, sequence: int = 0) -> int:
         """
-        The stream goes on once the peer's signal is complete; 0: the next one. Its number.
+        The stream waits until the peer's signal is complete; 0: the next signal. Returns the number of the signal.
         """
 
     def release(self, stream: peerlane._types.Stream, sequence: int) -> None:
         """
-        Once the stream has come here, the peer may write what puts up to `sequence` have brought.
+        When the stream has reached this call, the peer may overwrite the data of puts up to `sequence`.
         """
 
     def arrived(self, sequence: int) -> bool:
-        """Whether the peer's signal of that number is complete; no waiting."""
+        """
+        Whether the peer's signal with this number is complete. It does not wait.
+        """
 
     def host_wait(self, sequence: int, timeout: float | None = None) -> None:
-        """This thread waits for it. Seconds."""
+        """Waits for the signal on this thread. The limit is in seconds."""
 
     def cancel(self) -> None:
         """
-        Lets go every stream that waits here and ends the channel with an error, on both sides.
+        Releases every stream that waits on the channel, and ends the channel with an error on both sides.
         """
 
     def state(self) -> peerlane._types.ChannelState:
@@ -427,12 +462,12 @@ class Channel:
         """
 
     def diag(self) -> str:
-        """What the channel waits for, in lines for people."""
+        """Returns what the channel waits for, as readable text."""
 
 class StreamCollectives:
     """
-    Collectives that streams carry out. Every rank queues the same calls in the same order, on one stream; what a stream
-    works on must stay until it has come past (PyTorch: x.record_stream). Calls may be captured in graphs.
+    Collectives that streams execute. Every rank queues the same calls in the same order, on one stream. Keep the tensors until
+    the stream has passed the call (PyTorch: x.record_stream). Calls may be captured in graphs.
     """
 
     def all_reduce(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray | None = None, op: peerlane._types.Reduction = 'sum') -> None:
@@ -440,31 +475,31 @@ class StreamCollectives:
 
     def reduce_scatter(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray, op: peerlane._types.Reduction = 'sum') -> None:
         """
-        Combines the elements of all ranks; each gets its block of them in `out`.
+        Combines the elements of all ranks. Each rank gets its block of the result in `out`.
         """
 
     def all_gather(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray) -> None:
         """Collects x of all ranks in `out`, by rank."""
 
     def all_to_all(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: peerlane._types.DeviceArray) -> None:
-        """Gives each rank its block of every rank's x."""
+        """Sends each rank its block of every rank's x."""
 
     def barrier(self, stream: peerlane._types.Stream) -> None:
         """
-        What is behind it on the stream begins once the streams of all ranks have come to it.
+        Later work on the stream begins when the streams of all ranks have reached the barrier.
         """
 
     def check(self) -> None:
         """
-        Throws the reason for which the collectives are stopped, if they are. Does not wait.
+        Raises the reason if the collectives have been stopped. It does not wait.
         """
 
     def cancel(self) -> None:
-        """Stops them: kernels that wait here give up."""
+        """Stops the collectives: waiting kernels end."""
 
     def close(self) -> None:
         """
-        Frees their memory; collective, once everything queued has ended. Any number of times.
+        Frees the memory. Collective; call it when everything queued has ended. You may call it repeatedly.
         """
 
 class StreamContext:
@@ -474,41 +509,45 @@ class StreamContext:
 
     def close(self) -> None:
         """
-        Closes its channels; synchronise the streams first. Any number of times.
+        Closes the channels; synchronise the streams first. You may call it repeatedly.
         """
 
     @property
     def rank(self) -> int:
-        """This process, from 0."""
+        """Rank of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """Processes that take part."""
+        """Number of processes that take part."""
 
     def expose(self, x: peerlane._types.DeviceArray) -> StreamWindow:
         """
-        Lets peers put into the GPU tensor, which the window keeps. Its key goes to them.
+        Lets peers put to the GPU tensor. The window keeps the tensor. Send the window's key to the peers.
         """
 
     def import_window(self, key: bytes) -> RemoteWindow:
-        """A peer's window, from its key."""
+        """Makes a peer's window from its key."""
 
     def connect(self, peer: int, id: int, depth: int = 0) -> Channel:
         """
-        This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was
+        Opens this process's end of channel `id`; the peer connects with the same id. `depth`: put n waits until put n - depth was
         released; 0: no such wait.
         """
 
     def open_collectives(self) -> StreamCollectives:
         """
-        Collectives between all ranks that streams carry out; collective. They end before the context.
+        Opens collectives between all ranks, which streams execute. Collective. Close them before the context.
         """
 
     def all_gather(self, mine: bytes) -> list[bytes]:
-        """The bytes of every rank, by rank; all of one length. For setting up."""
+        """
+        Returns the bytes of every rank, in the order of ranks. All have one length. Use it for setup.
+        """
 
     def barrier(self) -> None:
-        """Returns once every process has come here."""
+        """Returns when every process has called it."""
 
     def diag(self) -> str:
-        """Every channel's, and the service thread's."""
+        """
+        Returns the state of every channel and of the service thread, as readable text.
+        """

@@ -14,24 +14,24 @@ __all__ = ["HostPool"]
 
 
 class HostPool(_core.HostPoolBase):
-    """A large piece of host memory near a GPU, there at once and faster while it is being pinned.
+    """A large range of host memory near a GPU. It is usable at once, and becomes faster while it is pinned in the background.
 
         pool = peerlane.HostPool(64 << 30)
         pages = pool.array((n_pages, 2, 16, 8, 128), np.float16)    # or pool.tensor(..., torch.float16)
         peerlane.copy_blocks(pages, cache, page_numbers, block_numbers)
 
-    Huge pages where the kernel has them, on the NUMA node of `device`, pinned piece by piece by a thread. What is not pinned yet is
-    ordinary memory, whose copies take the slower way. It is a buffer: np.frombuffer, memoryview and torch.frombuffer take it. The
-    memory lives as long as the pool or a view of it. It is not there in a forked child.
+    It uses huge pages if the kernel offers them, on the NUMA node of `device`. A thread pins it piece by piece. Memory that is not
+    pinned yet is ordinary memory, with slower copies. The pool is a buffer: use it with np.frombuffer, memoryview and
+    torch.frombuffer. The memory lives as long as the pool or a view of it. A forked child does not have it.
 
-    Error with ENOMEM: more than this process may use. `piece_bytes`: what is pinned at a time, a power of two; 0: 256 MiB.
+    Error with ENOMEM: more than this process may use. `piece_bytes`: bytes pinned at a time, a power of two; 0: 256 MiB.
     """
 
     def __init__(self, size_bytes: int, *, device: int = 0, piece_bytes: int = 0) -> None:
         super().__init__(number("size_bytes", size_bytes), number("device", device, 0, 1023), number("piece_bytes", piece_bytes))
 
     def array(self, shape: int | tuple[int, ...], dtype: Any = np.uint8, offset: int = 0) -> np.ndarray[Any, Any]:
-        """A NumPy array in the pool, `offset` bytes from its beginning."""
+        """Returns a NumPy array in the pool, `offset` bytes from its beginning."""
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = np.dtype(dtype)
         self._must_fit(math.prod(shape) * kind.itemsize, offset)
@@ -40,7 +40,7 @@ class HostPool(_core.HostPoolBase):
         return flat.reshape(shape)
 
     def tensor(self, shape: int | tuple[int, ...], dtype: Any = None, offset: int = 0) -> Any:
-        """A CPU tensor of PyTorch in the pool; dtype: torch's, default torch.uint8."""
+        """Returns a CPU tensor of PyTorch in the pool; `dtype` is a type of torch, by default torch.uint8."""
         import torch
 
         shape = (shape,) if isinstance(shape, int) else tuple(shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has: the peerlane program's answers as dictionaries."""
+"""Facts about this machine: the results of the peerlane program as dictionaries."""
 
 import json
 import subprocess
@@ -46,12 +46,12 @@ class _Findings(list[Finding]):
 
 
 def info() -> MachineInfo:
-    """GPUs, BAR1, links, driver, near CPUs, and each mapping backend with the reason why it is usable or not: the result file of
-    `peerlane info` (docs/results.md). Runs the program, so it disturbs nothing in this process."""
+    """Returns GPUs, BAR1, links, driver, near CPUs, and each mapping backend with the reason why it is usable or not: the result file
+    of `peerlane info` (docs/results.md). It runs the program in a separate process."""
     return cast(MachineInfo, _Info(_ask("info")))
 
 
 def doctor() -> list[Finding]:
-    """What stands between this machine and the fast path: findings with `level` ("ok", "note", "BLOCKER"), `subject`, `what` and
+    """Returns what keeps this machine from the fast path: findings with `level` ("ok", "note", "BLOCKER"), `subject`, `what` and
     `fix`."""
     return _Findings(_ask("doctor")["rows"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU memory as a NumPy array: the mapping object, and the array type that knows what reading it costs."""
+"""GPU memory as a NumPy array: the mapping object, and an array type that warns of slow reads."""
 
 import errno
 import os
@@ -32,11 +32,11 @@ _warned = False
 
 
 class SlowReadWarning(UserWarning):
-    """Much GPU memory is read through a view, which is some fifty times slower than Mapping.read()."""
+    """A program reads much GPU memory through a view, which is some fifty times slower than Mapping.read()."""
 
 
 def numpy_dtype(name: str, itemsize: int) -> np.dtype:
-    """The dtype of that name; types that neither NumPy nor ml_dtypes knows become unsigned integers of that size."""
+    """Returns the dtype with this name. Types that neither NumPy nor ml_dtypes has become unsigned integers of the same size."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -93,10 +93,10 @@ def _plain(value: Any) -> Any:
 
 
 class MappedArray(np.ndarray[Any, Any]):
-    """A NumPy array whose elements lie in GPU memory.
+    """A NumPy array whose elements are in GPU memory.
 
-    `view[3, 5] = 7.0` is one store over the bus and `view[3, 5]` one load; slices are views again. What is computed from it
-    is an ordinary array. Stores may linger in the CPU's write-combining buffers until `mapping.flush()`.
+    `view[3, 5] = 7.0` is one store over the bus, and `view[3, 5]` is one load. Slices are views again. Results of computations are
+    ordinary arrays. Stores may stay in the CPU's write-combining buffers until `mapping.flush()`.
     """
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -160,8 +160,8 @@ class _DeviceView:
 class Mapping(_core.MappingBase):
     """Memory of a GPU tensor in the CPU's address space; see peerlane.map(). Usable as a context manager.
 
-    One element: `m[i, j]`, `m[i, j] = value` (or `read`, `write`). Slices of it are copied by the planner. `array` is the NumPy
-    view. A mapping may be used from any thread; it waits for no stream, so synchronise what produces the tensor first.
+    Access one element by `m[i, j]`, `m[i, j] = value` (or `read`, `write`). The planner copies slices. `array` is the NumPy view. Any
+    thread may use a mapping. It waits for no stream, so synchronise the producer of the tensor first.
     """
 
     def __enter__(self) -> "Self":
@@ -189,12 +189,12 @@ class Mapping(_core.MappingBase):
 
     @property
     def dtype(self) -> np.dtype:
-        """As NumPy sees it: bfloat16 and float8 are ml_dtypes' where that is installed, else unsigned integers."""
+        """The NumPy dtype: bfloat16 and float8 are types of ml_dtypes if it is installed, otherwise unsigned integers."""
         return numpy_dtype(self.dtype_name, self.itemsize)
 
     @property
     def array(self) -> MappedArray:
-        """The NumPy view onto the GPU memory; keeps the mapping alive beyond close()."""
+        """The NumPy view of the GPU memory; it keeps the mapping alive beyond close()."""
         view = np.asarray(_Window(self._array_interface(), self._region()))
         return (view if view.dtype == self.dtype else view.view(self.dtype)).view(MappedArray)
 
@@ -236,11 +236,11 @@ class Mapping(_core.MappingBase):
 
 def map(x: DeviceArray, *, dtype: npt.DTypeLike | str | None = None, shape: int | Iterable[int] | None = None, force_pcie: bool = False,
         verify: bool = False) -> Mapping:
-    """Maps GPU memory into the CPU's address space: no copy, no CUDA call for an access.
+    """Maps GPU memory into the CPU's address space: an access needs no copy and no CUDA call.
 
-    `x`: a PyTorch, CuPy, Numba or JAX array, anything with `__cuda_array_interface__` or DLPack, or (device pointer, bytes).
-    `dtype` and `shape` reinterpret contiguous memory. `force_pcie`: over BAR1 even where CPU and GPU are coherent. `verify`:
-    prove the mapping by a number. The mapping keeps `x` alive, and works on while views of it live. Raises peerlane.Error for
-    memory that is managed, freed or the host's. Tens of microseconds; about one where the allocation is mapped already.
+    `x`: a PyTorch, CuPy, Numba or JAX array, anything with `__cuda_array_interface__` or DLPack, or (device pointer, bytes). `dtype`
+    and `shape` reinterpret contiguous memory. `force_pcie`: use BAR1 even if CPU and GPU are coherent. `verify`: verify the mapping
+    with a random number. The mapping keeps `x` alive, and stays valid while there are views of it. Raises peerlane.Error for managed,
+    freed and host memory. It takes tens of microseconds, or about one if the allocation is already mapped.
     """
     return Mapping(x, dtype, shape, bool(force_pcie), bool(verify))

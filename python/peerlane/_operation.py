@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on after its call (copies, messages, puts and gets), and waits for many."""
+"""Operations that continue after their call (copies, messages, puts and gets), and waits for many of them."""
 
 from collections.abc import Iterable
 
@@ -11,11 +11,12 @@ Operation = _core.Operation
 
 
 def wait_all(operations: Iterable[Operation], timeout: float | None = None) -> list[tuple[int, int, int]]:
-    """Waits until all have ended, whatever they are; their (source, tag, size_bytes). Raises the first failure in the list once all
-    have ended. Seconds; Timeout: the ones that have not ended go on."""
+    """Waits until all operations of any kind have ended, and returns their (source, tag, size_bytes). Then it raises the first failure
+    in the list, if there is one. The limit is in seconds; after Timeout the others continue."""
     return _core.wait_all(list(operations), timeout)
 
 
 def wait_any(operations: Iterable[Operation], timeout: float | None = None) -> int:
-    """Waits until one has ended; its index. Its wait() tells how. Seconds; Timeout: all go on."""
+    """Waits until one operation has ended and returns its index. Its wait() returns the outcome. The limit is in seconds; after
+    Timeout all continue."""
     return _core.wait_any(list(operations), timeout)

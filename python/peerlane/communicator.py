@@ -30,13 +30,14 @@ _MAX_INT = (1 << 31) - 1
 
 
 class Communicator(_core.Communicator):
-    """A process's place in a job; usable as a context manager. `after` of its calls: see peerlane.copy()."""
+    """A process's membership in a job; usable as a context manager. `after` of its calls: see peerlane.copy()."""
 
     _happened: "asyncio.Future[None] | None" = None  # what the tasks of the loop that sleep wait for
 
     async def wait_async(self, operation: "Operation") -> tuple[int, int, int]:
-        """operation.wait() for asyncio: the loop runs other tasks meanwhile, and sleeps on event_descriptor() when there are none.
-        `await operation` does without a descriptor, by naps of up to a millisecond. One loop at a time for a communicator."""
+        """operation.wait() for asyncio: the loop runs other tasks in the meantime, and sleeps on event_descriptor() if there are none.
+        `await operation` needs no descriptor, but sleeps for up to a millisecond between polls. Use one loop at a time for a
+        communicator."""
         while not operation.done():
             if self.arm():
                 await self._sleep()
@@ -82,11 +83,11 @@ def _place(rendezvous: str, rank: int, size: int) -> tuple[str, int, int]:
 def open(
     *, rendezvous: str = "", rank: int = 0, size: int = 0, host_only: bool = False, timeout: float = 60, elastic: bool = False
 ) -> Communicator:
-    """Opens this process's place; collective. Set the GPU first (torch.cuda.set_device).
+    """Opens this process's membership in the job; collective. Set the GPU first (torch.cuda.set_device).
 
-    `rendezvous`: "host:port" of rank 0 or "file:FOLDER"; it, `rank` and `size` are left out under mpirun, srun, torchrun or
-    with PEERLANE_LINK_* set. `host_only`: CUDA is not touched. `timeout`: seconds. `elastic`: ranks may leave and come back
-    (Communicator.await_return); the same at all ranks, and `rendezvous` is not a folder.
+    `rendezvous`: "host:port" of rank 0 or "file:FOLDER". Omit it, `rank` and `size` under mpirun, srun and torchrun, or if
+    PEERLANE_LINK_* is set. `host_only`: do not use CUDA. `timeout`: seconds. `elastic`: ranks may leave and come back
+    (Communicator.await_return); give all ranks the same value, and do not use a folder as `rendezvous`.
     """
     place = _place(rendezvous, rank, size)
     return Communicator(*place, truth("host_only", host_only), seconds("timeout", timeout), truth("elastic", elastic))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of the persistent store, straight from and into GPU tensors (or NumPy arrays); `peerlane store serve` is the server.
+"""Values of the persistent store, directly from and to GPU tensors (or NumPy arrays); `peerlane store serve` is the server.
 
     with peerlane.store.open("/run/peerlane/store.sock") as store:
         pool = store.create_pool("checkpoints")
@@ -10,7 +10,7 @@
         for found in pool.scan("layer"):
             print(found.key, found.value_bytes)
 
-A server of a cluster leads to all of them (docs/store-cluster.md). What each durability promises: include/peerlane/store.h. Calls may come from any thread, and let other Python threads run.
+Through one server of a cluster, you use all of them (docs/store-cluster.md). Durability levels: include/peerlane/store.h. Any thread may make calls; other Python threads can run during a call.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ Versions: TypeAlias = Mapping[str, int] | Mapping[bytes, int] | Mapping[str | by
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of an operation: the version and length of the whole value, bytes moved, and the way they took."""
+    """Outcome of an operation: version and length of the whole value, bytes moved, and the path that they took."""
 
     version: int
     value_bytes: int
@@ -79,7 +79,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class FoundKey:
-    """A key that a scan met, with the length and version of its value."""
+    """A key that a scan found, with the length and version of its value."""
 
     key: bytes
     value_bytes: int
@@ -88,8 +88,9 @@ class FoundKey:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a key. `kind`: "put"; "erased"; "evicted" and "expired", of a cache; or "lost": changes came before that are not known
-    any more (`lost` of them, 0: not known how many), so look at the keys anew. `version`: of a put the new one, else the one that went."""
+    """A change of a key. `kind`: "put"; "erased"; "evicted" and "expired" in a cache; or "lost": earlier changes are no longer known
+    (`lost` of them; 0: unknown number), so read the keys again. `version`: the new version after a put, otherwise the version that
+    was removed."""
 
     kind: ChangeKind
     key: bytes
@@ -99,9 +100,9 @@ class Change:
 
 
 class Watch:
-    """The changes of a pool's keys, in the order of each key's; from Pool.watch(). Iterate over it with `for` or `async for`: it waits
-    for the next change and ends when it is closed. It outlives a lost connection and a restart of the server, and tells so by a change
-    "lost". One thread or task waits at a time. Usable as a context manager, of both kinds."""
+    """The changes of a pool's keys, in order for each key; from Pool.watch(). Iterate over it with `for` or `async for`: it waits for
+    the next change, and ends when it is closed. It survives a lost connection and a restart of the server, and then reports a
+    change "lost". One thread or task may wait at a time. Usable as a context manager, with `with` or `async with`."""
 
     _KINDS: dict[int, ChangeKind] = {1: "put", 2: "erased", 3: "evicted", 4: "expired", 16: "lost"}
     _SLICE = 0.5  # seconds that a thread of an event loop's waits for
@@ -115,14 +116,15 @@ class Watch:
         return f"<peerlane.store.Watch {'open' if self._watch.is_open else 'closed'}>"
 
     def next(self, timeout: float = -1) -> Change:
-        """The next change. `timeout` in seconds, negative: for ever; Timeout where none comes, and the watch goes on. Error with ENXIO: the
-        pool was deleted; ECONNRESET: the server was not reached for the store's timeout, call again; ECANCELED: it is closed."""
+        """Returns the next change. `timeout` is in seconds, negative: no limit. Timeout: there was no change; the watch continues.
+        Error with ENXIO: the pool was deleted; ECONNRESET: the server could not be reached within the store's timeout, call again;
+        ECANCELED: the watch is closed."""
         if not self._ready:
             self._fetch(_milliseconds("timeout", timeout))
         return self._ready.popleft()
 
     def close(self) -> None:
-        """Whoever waits is told. Any number of times."""
+        """Ends the watch and notifies a waiting thread or task. You may call it repeatedly."""
         self._watch.close()
         if self._thread is not None:
             self._thread.shutdown(wait=False)
@@ -244,7 +246,7 @@ async def _on_a_thread(call: Callable[[], _T]) -> _T:
 
 
 class Pool:
-    """Values by key (str or bytes), of one pool; from Store.create_pool() or open_pool()."""
+    """Values of one pool, by key (str or bytes); from Store.create_pool() or open_pool()."""
 
     def __init__(self, store: "Store", pool_number: int):
         self._store, self._number = store, pool_number
@@ -255,40 +257,42 @@ class Pool:
     def put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
             version: int | None = None, after: After = "auto", ttl: float = 0) -> Reply:
         """Stores the bytes of `x`: a contiguous tensor, array or bytes. `durability`: "volatile", "logged", "durable"; None: the
-        pool's. `condition`: "absent" or "present", else Error with EEXIST or ENOENT. `version`: only where the value is still that
-        one, else Error with ESTALE. `after`: as for peerlane.copy(). `ttl`: in a pool that is a cache, seconds after which the value is
-        gone; 0: as the pool says."""
+        pool's setting. `condition`: "absent" or "present", otherwise Error with EEXIST or ENOENT. `version`: put only if the value
+        still has this version, otherwise Error with ESTALE. `after`: as for peerlane.copy(). `ttl`: in a cache, seconds after which
+        the value expires; 0: the pool's setting."""
         options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _ttl(ttl))
         name = _key(key)
         return _told(*self._store._connection.put(self._number, name, _core.one_run(x, False, after), *options))
 
     def begin_put(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
                   version: int | None = None, after: After = "auto", ttl: float = 0) -> Operation:
-        """put() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
+        """Begins a put(), for peerlane.wait_all() and wait_any(). Operation.info() has the fields of a Reply."""
         options = (_number_of(durability, DURABILITIES, "durability"), *_condition(condition, version), _ttl(ttl))
         name = _key(key)
         return self._store._connection.begin_put(self._number, name, _core.one_run(x, False, after), *options)
 
     def put_async(self, key: str | bytes, x: AnyArray, *, durability: Durability | None = None, condition: Condition | None = None,
                   version: int | None = None, after: After = "auto", ttl: float = 0) -> Coroutine[Any, Any, Reply]:
-        """put() to be awaited: it has begun when the call returns. It cannot be called off; a cancelled task leaves it to its end."""
+        """put() for `await`: it begins before the call returns. You cannot cancel it; if the task is cancelled, the put continues to
+        its end."""
         return _reply(self.begin_put(key, x, durability=durability, condition=condition, version=version, after=after, ttl=ttl))
 
     def get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Reply:
-        """Writes the value, from byte `offset` on, into `x`: as many bytes as there are and as fit (moved_bytes)."""
+        """Writes the value, from byte `offset` on, to `x`: as many bytes as exist and fit (moved_bytes)."""
         return _told(*self._store._connection.get(self._number, _key(key), _core.one_run(x, True, after), offset, truth("verify", verify)))
 
     def begin_get(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False, after: After = "auto") -> Operation:
-        """get() that goes on after the call, for peerlane.wait_all() and wait_any(); Operation.info() has what a Reply has."""
+        """Begins a get(), for peerlane.wait_all() and wait_any(). Operation.info() has the fields of a Reply."""
         return self._store._connection.begin_get(self._number, _key(key), _core.one_run(x, True, after), offset, truth("verify", verify))
 
     def get_async(self, key: str | bytes, x: AnyArray, *, offset: int = 0, verify: bool = False,
                   after: After = "auto") -> Coroutine[Any, Any, Reply]:
-        """get() to be awaited: it has begun when the call returns. It cannot be called off; a cancelled task leaves it to its end."""
+        """get() for `await`: it begins before the call returns. You cannot cancel it; if the task is cancelled, the get continues to
+        its end."""
         return _reply(self.begin_get(key, x, offset=offset, verify=verify, after=after))
 
     def read(self, key: str | bytes, *, verify: bool = False) -> memoryview:
-        """The whole value in new host memory: its length is asked for first, and again where another put comes between."""
+        """Returns the whole value in new host memory. It asks for the length first, and again if another put intervenes."""
         size = self.stat(key).value_bytes
         for _ in range(_READS):
             out = bytearray(size)
@@ -299,11 +303,11 @@ class Pool:
         raise Error(errno.EAGAIN, f"read: others changed the length of {key!r} {_READS} times meanwhile: call again")
 
     def erase(self, key: str | bytes, *, version: int | None = None) -> None:
-        """Error with ENOENT where nothing is, with ESTALE where it is not that `version`."""
+        """Erases a key. Error with ENOENT: no such key; ESTALE: the value does not have this `version`."""
         self._store._connection.erase(self._number, _key(key), *_condition(None, version))
 
     def stat(self, key: str | bytes) -> Reply:
-        """Version and length of a value; nothing is moved."""
+        """Returns version and length of a value, without the value."""
         return _told(*self._store._connection.stat(self._number, _key(key)))
 
     def exists(self, key: str | bytes) -> bool:
@@ -311,28 +315,30 @@ class Pool:
         return self.multi_exists([key])[0]
 
     def keys(self, prefix: str | bytes | None = None, *, regex: str | None = None) -> list[bytes]:
-        """In order; those that were there all the time, exactly once. `regex`: POSIX extended. scan() asks a page at a time."""
+        """Returns the keys in order. Keys that exist during the whole call appear exactly once. `regex`: POSIX extended. scan()
+        fetches one page at a time."""
         return [found.key for found in self._page(prefix, regex, b"", 0)]
 
     def scan(self, prefix: str | bytes | None = None, *, regex: str | None = None, after: str | bytes | None = None,
              limit: int = 0) -> Iterator[FoundKey]:
-        """Keys in order, asked for a page at a time, with the lengths and versions of their values: those that begin with `prefix`, in
-        which `regex` (POSIX extended) is found, behind the key `after`, at most `limit` (0: all). Those that are there all the time come
-        exactly once."""
+        """Iterates over keys in order, one page at a time, with the lengths and versions of their values: keys with this `prefix`, in
+        which `regex` (POSIX extended) matches, after the key `after`, at most `limit` (0: all). Keys that exist during the whole
+        scan appear exactly once."""
         page = self._pages(prefix, regex, after, limit)
         while found := page():
             yield from found
 
     async def scan_async(self, prefix: str | bytes | None = None, *, regex: str | None = None, after: str | bytes | None = None,
                          limit: int = 0) -> AsyncIterator[FoundKey]:
-        """scan() for `async for`: pages are asked for on a thread of the event loop's executor."""
+        """scan() for `async for`: a thread of the event loop's executor fetches the pages."""
         page = self._pages(prefix, regex, after, limit)
         while found := await _on_a_thread(page):
             for one in found:
                 yield one
 
     def erase_prefix(self, prefix: str | bytes) -> int:
-        """Erases the keys that begin with `prefix` (at least one byte), and says how many there were. What is put meanwhile may stay."""
+        """Erases the keys with this `prefix` (at least one byte), and returns their number. Keys that are put in the meantime may
+        remain."""
         return self._store._connection.erase_prefix(self._number, _key(prefix, "prefix"))
 
     async def erase_prefix_async(self, prefix: str | bytes) -> int:
@@ -343,20 +349,21 @@ class Pool:
                   durability: Durability | None = None, condition: Condition | None = None,
                   versions: Versions | None = None, atomic: bool = False, after: After = "auto",
                   ttl: float = 0) -> list[Reply | Error]:
-        """Puts many values by one call; short ones in host memory share frames. The answers are in the values' order: a Reply, or the
-        Error of that one. `versions`: keys that are put only where the value is still that version (ESTALE), beside the `condition`
-        of the other ones. `atomic`: all or none, by one record of the log: at most 4096 values and 4 MiB, host memory, not volatile,
-        not in a cluster; where one fails, its Error is raised and nothing has changed. The rest is as for put()."""
+        """Puts many values in one call; short values in host memory share frames. Returns a list in the order of the values: a Reply,
+        or the Error of that value. `versions`: keys that are put only if the value still has this version (ESTALE); `condition`
+        applies to the others. `atomic`: all values or none, as one record of the log: at most 4096 values and 4 MiB, in host
+        memory, not volatile, not in a cluster. If one fails, its Error is raised and nothing has changed. The other arguments are
+        those of put()."""
         return self._puts(values, durability, condition, versions, atomic, after, ttl)()
 
     def multi_get(self, arrays: ByKey[AnyArray], *,
                   after: After = "auto") -> list[Reply | Error]:
-        """Writes many values into arrays by one call, each as get() does. The answers are in the arrays' order: a Reply, or the Error
-        of that one (ENOENT: no such key)."""
+        """Writes many values to arrays in one call, each like get(). Returns a list in the order of the arrays: a Reply, or the Error
+        of that value (ENOENT: no such key)."""
         return self._gets(arrays, after)()
 
     def multi_read(self, keys: Iterable[str | bytes]) -> list[memoryview | Error]:
-        """The whole values, in new host memory that one buffer holds: views of it in the keys' order, or the Error of a key."""
+        """Returns the whole values as views of one new buffer in host memory, in the order of the keys, or the Error of a key."""
         names = _keys(keys)
         replies = self.multi_stat(names)
         out: list[memoryview | Error] = [each if isinstance(each, Error) else memoryview(b"") for each in replies]
@@ -384,11 +391,11 @@ class Pool:
         return out
 
     def multi_stat(self, keys: Iterable[str | bytes]) -> list[Reply | Error]:
-        """Version and length of many values, or the Error of a key (ENOENT: it is not there)."""
+        """Returns version and length of many values, or the Error of a key (ENOENT: no such key)."""
         return self._batch(_EXISTS, _keys(keys))()
 
     def multi_exists(self, keys: Iterable[str | bytes]) -> list[bool]:
-        """Which keys have values. What is no answer to that (EACCES, ETIMEDOUT) is raised."""
+        """Returns which keys have values. It raises other errors (EACCES, ETIMEDOUT)."""
         replies = self.multi_stat(keys)
         for reply in replies:
             if isinstance(reply, Error) and reply.errno != errno.ENOENT:
@@ -397,20 +404,20 @@ class Pool:
 
     def multi_erase(self, keys: Iterable[str | bytes], *, versions: Versions | None = None,
                     atomic: bool = False) -> list[Reply | Error]:
-        """Erases many keys by one call: a Reply, or the Error of that one (ENOENT: it was not there), in the keys' order. `versions`,
-        `atomic`: as for multi_put()."""
+        """Erases many keys in one call. Returns a list in the order of the keys: a Reply, or the Error of that key (ENOENT: no such
+        key). `versions`, `atomic`: as for multi_put()."""
         return self._batch(_ERASE, _keys(keys), versions=versions, is_atomic=atomic)()
 
     async def multi_put_async(self, values: ByKey[AnyArray], *,
                               durability: Durability | None = None, condition: Condition | None = None,
                               versions: Versions | None = None, atomic: bool = False, after: After = "auto",
                               ttl: float = 0) -> list[Reply | Error]:
-        """multi_put() on a thread of the event loop's executor. A task that is cancelled leaves it to its end."""
+        """multi_put() on a thread of the event loop's executor. If the task is cancelled, the call continues to its end."""
         return await _on_a_thread(self._puts(values, durability, condition, versions, atomic, after, ttl))
 
     async def multi_get_async(self, arrays: ByKey[AnyArray], *,
                               after: After = "auto") -> list[Reply | Error]:
-        """multi_get() on a thread of the event loop's executor. A task that is cancelled leaves it to its end."""
+        """multi_get() on a thread of the event loop's executor. If the task is cancelled, the call continues to its end."""
         return await _on_a_thread(self._gets(arrays, after))
 
     async def multi_read_async(self, keys: Iterable[str | bytes]) -> list[memoryview | Error]:
@@ -425,7 +432,7 @@ class Pool:
 
     async def multi_erase_async(self, keys: Iterable[str | bytes], *, versions: Versions | None = None,
                                 atomic: bool = False) -> list[Reply | Error]:
-        """multi_erase() on a thread of the event loop's executor. A task that is cancelled leaves it to its end."""
+        """multi_erase() on a thread of the event loop's executor. If the task is cancelled, the call continues to its end."""
         return await _on_a_thread(self._batch(_ERASE, _keys(keys), versions=versions, is_atomic=atomic))
 
     # The thread that calls looks at the arguments, whose streams may be its own; what is returned does the work on any thread.
@@ -485,8 +492,9 @@ class Pool:
         return page
 
     def watch(self, prefix: str | bytes | None = None, *, key: str | bytes | None = None) -> Watch:
-        """The changes, from now on, of the keys that begin with `prefix` (None: of all), or of one `key`. What was put before is not told:
-        scan() for it afterwards. Error with EMFILE: as many watches as the server allows; ENOTSUP: a cluster."""
+        """Watches the changes, from now on, of the keys with this `prefix` (None: all keys), or of one `key`. Earlier changes are not
+        reported: call scan() after watch() to get the current keys. Error with EMFILE: the server's limit of watches is reached;
+        ENOTSUP: a cluster."""
         if prefix is not None and key is not None:
             raise ValueError("prefix and key: a watch is of one key, or of those that begin alike; give one of them")
         begin = b"" if prefix is None else _key(prefix, "prefix")
@@ -495,7 +503,7 @@ class Pool:
         return made
 
     def sync(self) -> None:
-        """Returns when everything that was acknowledged for the pool is durable."""
+        """Returns when all acknowledged values of the pool are durable."""
         self._store._connection.sync(self._number)
 
 
@@ -511,24 +519,25 @@ class Store:
 
     def create_pool(self, name: str, *, durability: Durability | None = None, quota_bytes: int = 0, copies: int = 1, cache: bool = False,
                     cache_memory_bytes: int = 0, cache_disk_bytes: int = 0, ttl: float = 0, eviction: Eviction = "s3-fifo") -> Pool:
-        """`durability`: of puts that ask for none; None: durable. `copies`: servers of a cluster that have each value, 1 to 3.
-        `cache`: values are volatile, and leave when the pool's share is full or others need the room. Its share of memory (0: three
-        quarters) and of the disk (0: none), seconds that a value lives (0: for ever), and which one leaves first."""
+        """Creates a pool. `durability`: for puts that give none; None: durable. `copies`: number of servers of a cluster that store
+        each value, 1 to 3. `cache`: values are volatile, and are evicted when the pool's share is full or other pools need the
+        memory. For caches: shares of memory (`cache_memory_bytes`; 0: three quarters) and of the disk (`cache_disk_bytes`; 0: none),
+        seconds after which a value expires (`ttl`; 0: never), and the policy of `eviction`."""
         cached = (truth("cache", cache), cache_memory_bytes, cache_disk_bytes, _ttl(ttl),
                   _number_of(eviction, EVICTIONS, "eviction"))
         level = _number_of(durability, DURABILITIES, "durability")
         return Pool(self, self._connection.create_pool(text("name", name), level, quota_bytes, copies, *cached))
 
     def open_pool(self, name: str) -> Pool:
-        """Error with ENXIO where there is none of that name."""
+        """Opens a pool. Error with ENXIO: no pool has this name."""
         return Pool(self, self._connection.open_pool(text("name", name)))
 
     def delete_pool(self, name: str) -> None:
-        """With all its values."""
+        """Deletes a pool with all its values."""
         self._connection.delete_pool(text("name", name))
 
     def close(self) -> None:
-        """What is under way ends with ECANCELED, and watches end. Any number of times."""
+        """Closes the connection. Operations in progress end with ECANCELED, and watches end. You may call it repeatedly."""
         for watch in list(self._watches):
             watch.close()
         self._connection.close()
@@ -541,8 +550,8 @@ class Store:
 
 
 def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30, tls: tuple[str, str, str] | None = None) -> Store:
-    """Connects to a unix socket (a path) or "host:port"; None: the variable PEERLANE_STORE. `timeout`: seconds, of operations.
-    `tls`: files of the certificate, its key and the authority."""
+    """Connects to a unix socket (a path) or "host:port"; None: the address in PEERLANE_STORE. `timeout`: seconds for one operation.
+    `tls`: files of the certificate, its key and the CA."""
     place = None if where is None else text("where", os.fspath(where))
     is_path = place is not None and ("/" in place or not isinstance(where, str))
     if tls is not None and not (isinstance(tls, tuple) and len(tls) == 3):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts, signals and waits that CUDA streams carry out by themselves: between a kernel and the peer's next one stands no CPU.
+"""Puts, signals and waits that CUDA streams execute: no CPU is involved between a kernel and the peer's next one.
 
     job = peerlane.triggered.open()
     mine = job.expose(inbox)                                    # a GPU tensor that peers may put into
@@ -8,7 +8,7 @@
     channel.put_signal(torch.cuda.current_stream(), theirs, 0, outbox)
     channel.wait_signal(torch.cuda.current_stream())            # kernels queued after this see the peer's values
 
-What is ordered after what: docs/async-api.md.
+The order of operations: docs/async-api.md.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ StreamCollectives = _core.StreamCollectives
 
 
 class StreamContext(_core.StreamContext):
-    """One process's part, for one GPU; usable as a context manager."""
+    """One process's membership in the job, for one GPU; usable as a context manager."""
 
     def __enter__(self) -> "Self":
         return self
@@ -44,10 +44,10 @@ class StreamContext(_core.StreamContext):
 
 def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | None = None, economy: bool = False,
          wait_timeout: float = 30) -> StreamContext:
-    """Opens this process's part; collective. Who takes part: as peerlane.communicator.open().
+    """Opens this process's membership; collective. The processes find each other as in peerlane.communicator.open().
 
-    `device`: the GPU; None: that of the current context. `economy`: the service thread sleeps when nothing comes.
-    `wait_timeout`: seconds until a stream that stands in a wait is released, with an error.
+    `device`: the GPU; None: the one of the current context. `economy`: the service thread sleeps while it is idle. `wait_timeout`:
+    seconds after which a waiting stream is released with an error.
     """
     place = _place(rendezvous, rank, size)
     gpu = None if device is None else number("device", device, 0, 1023)

@@ -204,7 +204,7 @@ void bind_collectives(nb::class_<communicator>& type) {
   type.def("ibroadcast", &ibroadcast, nb::arg("x").none(), nb::arg("root").none() = 0, nb::kw_only(), any,
            nb::sig("def ibroadcast(self, x: peerlane._types.AnyArray, root: int = 0, *, after: peerlane._types.After = "
                    "'auto') -> Operation"),
-           "Begins to give the root's tensor to all.")
+           "Begins to send the root's tensor to all ranks.")
       .def("igather", &igather, nb::arg("x").none(), out, nb::arg("root").none() = 0, nb::kw_only(), any,
            nb::sig("def igather(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, root: int = "
                    "0, *, after: peerlane._types.After = 'auto') -> Operation"),
@@ -212,7 +212,7 @@ void bind_collectives(nb::class_<communicator>& type) {
       .def("iscatter", &iscatter, nb::arg("x").none(), nb::arg("out").none(), nb::arg("root").none() = 0, nb::kw_only(), any,
            nb::sig("def iscatter(self, x: peerlane._types.AnyArray | None, out: peerlane._types.AnyArray, root: int = 0, *, "
                    "after: peerlane._types.After = 'auto') -> Operation"),
-           "Begins to give each rank its block of the root's x, into `out`. Other ranks than the root give None for x.")
+           "Begins to send each rank its block of the root's x, into `out`. Ranks other than the root pass None for x.")
       .def("iall_gather", &iall_gather, nb::arg("x").none(), nb::arg("out").none(), nb::kw_only(), any,
            nb::sig("def iall_gather(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray, *, after: "
                    "peerlane._types.After = 'auto') -> Operation"),
@@ -221,7 +221,7 @@ void bind_collectives(nb::class_<communicator>& type) {
            nb::sig(
                "def iall_to_all(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, *, after: "
                "peerlane._types.After = 'auto') -> Operation"),
-           "Begins to give each rank its block of every rank's x. Without `out` in place.")
+           "Begins to send each rank its block of every rank's x. In place if `out` is None.")
       .def("ireduce", &ireduce, nb::arg("x").none(), out, op, nb::arg("root").none() = 0, nb::kw_only(), any,
            nb::sig(
                "def ireduce(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray | None = None, op: "
@@ -234,7 +234,8 @@ void bind_collectives(nb::class_<communicator>& type) {
       .def("ireduce_scatter", &ireduce_scatter, nb::arg("x").none(), nb::arg("out").none(), op, nb::kw_only(), any,
            nb::sig("def ireduce_scatter(self, x: peerlane._types.AnyArray, out: peerlane._types.AnyArray, op: "
                    "peerlane._types.Reduction = 'sum', *, after: peerlane._types.After = 'auto') -> Operation"),
-           "Begins to combine the elements of all ranks; each gets its block of them, all of one size, in `out`.");
+           "Begins to combine the elements of all ranks. Each rank gets its block of the result in `out`. All blocks have "
+           "one size.");
 }
 
 void bind_stream_collectives(nb::module_& module) {
@@ -243,9 +244,8 @@ void bind_stream_collectives(nb::module_& module) {
   const auto stream = nb::arg("stream").none();
   nb::class_<stream_collectives>(
       module, "StreamCollectives",
-      "Collectives that streams carry out. Every rank queues the same calls in the same order, on one stream; what a "
-      "stream\n"
-      "works on must stay until it has come past (PyTorch: x.record_stream). Calls may be captured in graphs.")
+      "Collectives that streams execute. Every rank queues the same calls in the same order, on one stream. Keep the "
+      "tensors until\nthe stream has passed the call (PyTorch: x.record_stream). Calls may be captured in graphs.")
       .def("all_reduce", &all_reduce_on, stream, nb::arg("x").none(), out, op,
            nb::sig("def all_reduce(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: "
                    "peerlane._types.DeviceArray | None = None, op: peerlane._types.Reduction = 'sum') -> None"),
@@ -253,7 +253,7 @@ void bind_stream_collectives(nb::module_& module) {
       .def("reduce_scatter", &reduce_scatter_on, stream, nb::arg("x").none(), nb::arg("out").none(), op,
            nb::sig("def reduce_scatter(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: "
                    "peerlane._types.DeviceArray, op: peerlane._types.Reduction = 'sum') -> None"),
-           "Combines the elements of all ranks; each gets its block of them in `out`.")
+           "Combines the elements of all ranks. Each rank gets its block of the result in `out`.")
       .def("all_gather", &all_gather_on, stream, nb::arg("x").none(), nb::arg("out").none(),
            nb::sig("def all_gather(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: "
                    "peerlane._types.DeviceArray) -> None"),
@@ -261,17 +261,17 @@ void bind_stream_collectives(nb::module_& module) {
       .def("all_to_all", &all_to_all_on, stream, nb::arg("x").none(), nb::arg("out").none(),
            nb::sig("def all_to_all(self, stream: peerlane._types.Stream, x: peerlane._types.DeviceArray, out: "
                    "peerlane._types.DeviceArray) -> None"),
-           "Gives each rank its block of every rank's x.")
+           "Sends each rank its block of every rank's x.")
       .def(
           "barrier", [](const stream_collectives& self, nb::handle queue) { must(self.all.barrier(stream_of(queue))); },
           stream, nb::sig("def barrier(self, stream: peerlane._types.Stream) -> None"),
-          "What is behind it on the stream begins once the streams of all ranks have come to it.")
+          "Later work on the stream begins when the streams of all ranks have reached the barrier.")
       .def(
           "check", [](const stream_collectives& self) { must(self.all.state()); },
-          "Throws the reason for which the collectives are stopped, if they are. Does not wait.")
+          "Raises the reason if the collectives have been stopped. It does not wait.")
       .def(
           "cancel", [](const stream_collectives& self) { must(self.all.cancel()); },
-          "Stops them: kernels that wait here give up.")
+          "Stops the collectives: waiting kernels end.")
       .def(
           "close",
           [](stream_collectives& self) {
@@ -281,7 +281,7 @@ void bind_stream_collectives(nb::module_& module) {
             }();
             must(outcome);
           },
-          "Frees their memory; collective, once everything queued has ended. Any number of times.");
+          "Frees the memory. Collective; call it when everything queued has ended. You may call it repeatedly.");
 }
 
 }  // namespace pl::py

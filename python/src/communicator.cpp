@@ -273,11 +273,11 @@ void bind_communicator(nb::module_& module) {
   module.attr("FAILURE_LOST") = static_cast<int>(PEERLANE_FAILURE_LOST);
   module.attr("FAILURE_CLOSED") = static_cast<int>(PEERLANE_FAILURE_CLOSED);
   module.attr("WHOLE_TAG") = peerlane::whole_tag;
-  nb::class_<window>(module, "Window", "Memory that other processes may put to and get from, until it is closed or dropped.")
-      .def_prop_ro("key", &window::key, "Bytes for the others: send them by any way.")
+  nb::class_<window>(module, "Window", "Memory that other processes can put to and get from, until it is closed or deleted.")
+      .def_prop_ro("key", &window::key, "The key, as bytes, for the other processes: send it by any means.")
       .def("close", &window::close,
-           "Peers reach the memory no longer. Timeout: one does not answer and may still read it; call again. Any number of "
-           "times.");
+           "Ends the peers' access to the memory. Timeout: a peer does not answer and may still read it; call again. You "
+           "may call it\nrepeatedly.");
   const auto any = nb::arg("after").none() = "auto";
   nb::class_<communicator> type(module, "Communicator", nb::is_weak_referenceable(),
                                 "What peerlane.communicator.open() returns.");
@@ -285,24 +285,23 @@ void bind_communicator(nb::module_& module) {
   type.def(nb::init<const std::string&, int, int, bool, double, bool>(), nb::arg("rendezvous"), nb::arg("rank"),
            nb::arg("size"), nb::arg("host_only"), nb::arg("open_timeout"), nb::arg("elastic"))
       .def("close", &communicator::close,
-           "Leaves the job; what is under way ends with an error (ECANCELED). Any number of times, beside calls of other "
-           "threads "
-           "too, which it waits for.")
+           "Leaves the job. Operations in progress end with an error (ECANCELED). It waits for calls of other threads. You "
+           "may call it\nrepeatedly.")
       .def_prop_ro(
-          "rank", [](self_t self) { return link_of(self)->rank(); }, "This process, from 0.")
+          "rank", [](self_t self) { return link_of(self)->rank(); }, "Rank of this process, from 0.")
       .def_prop_ro(
-          "size", [](self_t self) { return link_of(self)->size(); }, "Processes of the job.")
+          "size", [](self_t self) { return link_of(self)->size(); }, "Number of processes in the job.")
       .def("send", &send, nb::arg("peer").none(), nb::arg("x").none(), nb::arg("tag").none() = 0, nb::kw_only(),
            nb::arg("timeout").none() = nb::none(), any,
            nb::sig("def send(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, timeout: float | None = None, "
                    "after: peerlane._types.After = 'auto') -> None"),
-           "One contiguous tensor, of the GPU or the host. Returns once it may be written again.")
+           "Sends a contiguous tensor in GPU or host memory. When it returns, you may write the tensor again.")
       .def(
           "recv", &receive, nb::arg("source").none(), nb::arg("x").none(), nb::arg("tag").none() = 0,
           nb::arg("mask").none() = peerlane::whole_tag, nb::kw_only(), nb::arg("timeout").none() = nb::none(), any,
           nb::sig("def recv(self, source: int, x: peerlane._types.AnyArray, tag: int = 0, mask: int = 18446744073709551615, "
                   "*, timeout: float | None = None, after: peerlane._types.After = 'auto') -> tuple[int, int, int]"),
-          "Into the tensor; (source, tag, size_bytes). GPU work launched afterwards sees the data.")
+          "Receives into the tensor and returns (source, tag, size_bytes). GPU work launched afterwards sees the data.")
       .def("isend", &isend, nb::arg("peer").none(), nb::arg("x").none(), nb::arg("tag").none() = 0, nb::kw_only(), any,
            nb::sig("def isend(self, peer: int, x: peerlane._types.AnyArray, tag: int = 0, *, after: peerlane._types.After = "
                    "'auto') -> Operation"),
@@ -313,35 +312,36 @@ void bind_communicator(nb::module_& module) {
                    "18446744073709551615, *, after: peerlane._types.After = 'auto') -> Operation"),
            "Begins a receive. The tensor must not be touched until the operation has ended.")
       .def("expose", &expose, nb::arg("x").none(), nb::sig("def expose(self, x: peerlane._types.AnyArray) -> Window"),
-           "Lets peers put to and get from the tensor, which the window keeps. Its key goes to them.")
+           "Lets peers put to and get from the tensor. The window keeps the tensor. Send the window's key to the peers.")
       .def("put", &put, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
            nb::sig("def put(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
                    "'auto') -> Operation"),
-           "Writes the tensor into a peer's window; over there once the operation has ended.")
+           "Writes the tensor to a peer's window. The data is there when the operation has ended.")
       .def("put_signal", &put_signal, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(),
            nb::arg("value").none() = 1, nb::kw_only(), nb::arg("signal_key").none(), nb::arg("signal_offset").none(),
            nb::arg("add") = true, any,
            nb::sig("def put_signal(self, key: bytes, offset: int, x: peerlane._types.AnyArray, value: int = 1, *, "
                    "signal_key: bytes, signal_offset: int, add: bool = True, after: peerlane._types.After = 'auto') -> "
                    "Operation"),
-           "As put, then adds the value to an aligned 64-bit word of a window of the same process, or sets it: who sees the "
-           "word's new value sees the tensor's bytes.")
+           "Like put, then adds the value to an aligned 64-bit word in a window of the same process, or sets the word. A "
+           "process that\nsees the new value of the word also sees the tensor's bytes.")
       .def("wait_signal", &wait_signal, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("least").none(),
            nb::arg("timeout").none() = nb::none(),
            nb::sig("def wait_signal(self, key: bytes, offset: int, least: int, timeout: float | None = None) -> int"),
-           "Until the word of this process's window is `least` or more; its value. Seconds.")
+           "Waits until the word in this process's window is at least `least`, and returns its value. The limit is in "
+           "seconds.")
       .def("get", &get, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("x").none(), nb::kw_only(), any,
            nb::sig("def get(self, key: bytes, offset: int, x: peerlane._types.AnyArray, *, after: peerlane._types.After = "
                    "'auto') -> Operation"),
            "Fills the tensor from a peer's window, from byte `offset` on.")
       .def("fetch_add", &fetch_add, nb::arg("key").none(), nb::arg("offset").none(), nb::arg("operand").none(),
            nb::sig("def fetch_add(self, key: bytes, offset: int, operand: int) -> int"),
-           "Adds to an aligned 64-bit word of a window; its old value.")
+           "Adds to an aligned 64-bit word of a window and returns the old value.")
       .def("barrier", &barrier, nb::arg("timeout").none() = nb::none(),
            nb::sig("def barrier(self, timeout: float | None = None) -> None"),
-           "Returns once every process has come here. Seconds.")
+           "Returns when every process has called it. The limit is in seconds.")
       .def("all_gather", &all_gather, nb::arg("mine").none(), nb::sig("def all_gather(self, mine: bytes) -> list[bytes]"),
-           "The bytes of every rank, by rank; all of one length. For setting up.")
+           "Returns the bytes of every rank, in the order of ranks. All have one length. Use it for setup.")
       .def(
           "progress",
           [](self_t self) {
@@ -349,11 +349,11 @@ void bind_communicator(nb::module_& module) {
             const gil_release waiting;
             return value_of(link->progress());
           },
-          "Advances everything once; true: something moved.")
+          "Makes progress on all operations once. True: something has progressed.")
       .def(
           "event_descriptor", [](self_t self) { return value_of(link_of(self)->event_descriptor()); },
-          "For select, poll or loop.add_reader: readable when something happens after arm() was true. It stays the "
-          "communicator's.")
+          "A descriptor for select, poll or loop.add_reader. It is readable when something happens after arm() has returned "
+          "True. The\ncommunicator owns it.")
       .def(
           "arm",
           [](self_t self) {
@@ -362,34 +362,33 @@ void bind_communicator(nb::module_& module) {
             must(armed);
             return true;
           },
-          "Before each sleep on the descriptor. False: something has happened since the last call; look at the operations "
-          "first.")
+          "Call it before each sleep on the descriptor. False: something has happened since the last call, so check the "
+          "operations\nfirst.")
       .def(
           "peer_is_alive",
           [](self_t self, integer_argument peer) { return link_of(self)->peer_state(peer.as<int>("peer")).code() == 0; },
           nb::arg("peer").none(), nb::sig("def peer_is_alive(self, peer: int) -> bool"),
-          "Whether nothing says that the process has ended.")
+          "False if the process is known to have ended.")
       .def("await_failure", &await_failure, nb::sig("def await_failure(self) -> Operation"),
-           "Ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each is told once, also one "
-           "that "
-           "was gone before.")
+           "An operation that ends when a process of the job is gone: (rank, FAILURE_LOST or FAILURE_CLOSED, 0). Each "
+           "process is\nreported once, even if it was already gone.")
       .def("await_return", &await_return, nb::sig("def await_return(self) -> Operation"),
-           "Of an elastic job: ends when a rank is back as a new process, (rank, its incarnation, 0). Each return needs one "
-           "at every rank.")
+           "In an elastic job: an operation that ends when a rank is back as a new process, (rank, its incarnation, 0). "
+           "Every rank needs\none for each return.")
       .def(
           "incarnation",
           [](self_t self, integer_argument peer) { return value_of(link_of(self)->incarnation(peer.as<int>("peer"))); },
           nb::arg("peer").none(), nb::sig("def incarnation(self, peer: int) -> int"),
-          "Which process of its rank it is, from 1; 0: none that this process has known.")
+          "Number of the rank's current process, from 1; 0: this process has not known any.")
       .def("restore_collectives", &restore_collectives, nb::arg("timeout").none() = nb::none(),
            nb::sig("def restore_collectives(self, timeout: float | None = None) -> None"),
-           "Lets collectives begin again at all ranks, which all call it; in an elastic job behind every loss. Seconds.")
+           "Enables collectives again. All ranks call it, in an elastic job after every loss. The limit is in seconds.")
       .def(
           "plan", [](self_t self, integer_argument peer) { return value_of(link_of(self)->plan(peer.as<int>("peer"))); },
           nb::arg("peer").none(), nb::sig("def plan(self, peer: int) -> str"),
-          "Which way messages take, from which size; lines for people.")
+          "Returns the transport of messages for each size, as readable text.")
       .def("statistics", &statistics, nb::sig("def statistics(self) -> peerlane._types.MessageCounts"),
-           "Messages sent, by way.");
+           "Messages sent, by transport.");
 }
 
 }  // namespace pl::py

@@ -114,12 +114,12 @@ PyMethodDef g_copy = {"copy", reinterpret_cast<PyCFunction>(reinterpret_cast<voi
                       R"(copy($module, /, dst, src, *, after='auto')
 --
 
-Copies `src` into `dst`, of the same shape and dtype, by the way that costs least; complete on return.
+Copies `src` to `dst`, which has the same shape and dtype, by the fastest method; complete on return.
 
 Each may be a NumPy array, a PyTorch, CuPy, Numba or JAX array, a Mapping, or (device pointer, bytes). `after`: "auto" waits
-for what the tensors' libraries have queued on their current streams, None for nothing (the quickest), a stream for that
-stream. GPU work launched afterwards sees the data. Other Python threads run meanwhile. Error with EBUSY, before CUDA is
-touched: the stream is being captured into a graph.)"};
+for the work that the tensors' libraries have queued on their current streams, None for nothing (the fastest), a stream for
+that stream. GPU work launched afterwards sees the data. Other Python threads can run during the call. Error with EBUSY: the
+stream is being captured into a graph; CUDA is not used then.)"};
 
 std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle after) {
   tensor destination = describe(dst, "copy_async: the destination"), source = describe(src, "copy_async: the source");

@@ -101,19 +101,21 @@ void bind_host_pool(nb::module_& module) {
                         "What peerlane.HostPool is built on.")
       .def(nb::init<std::uint64_t, int, std::uint64_t>(), nb::arg("size_bytes"), nb::arg("device"), nb::arg("piece_bytes"))
       .def("wait", &host_pool::wait, nb::arg("timeout").none() = nb::none(),
-           "Until all is pinned; nothing requires it. Timeout after so many seconds; Error where pinning has stopped.")
-      .def("close", &host_pool::close, "Gives the memory back. BufferError while views of it are left. Any number of times.")
-      .def_prop_ro("closed", &host_pool::is_closed, "Whether close() has ended it.")
+           "Waits until the whole pool is pinned. You never have to call it. Timeout after this many seconds; Error if "
+           "pinning has\nstopped.")
+      .def("close", &host_pool::close,
+           "Frees the memory. BufferError while there are views of it. You may call it repeatedly.")
+      .def_prop_ro("closed", &host_pool::is_closed, "Whether close() was called.")
       .def_prop_ro(
-          "size_bytes", [](const host_pool& self) { return self.info().size_bytes; }, "Of the whole pool.")
+          "size_bytes", [](const host_pool& self) { return self.info().size_bytes; }, "Size of the whole pool.")
       .def_prop_ro(
           "pinned_bytes", [](const host_pool& self) { return self.info().pinned_bytes; },
-          "From the beginning on; grows until all is pinned.")
+          "Bytes pinned so far, from the beginning; grows until the whole pool is pinned.")
       .def_prop_ro(
           "address", [](const host_pool& self) { return reinterpret_cast<std::uintptr_t>(self.info().data); },
-          "Of its first byte.")
+          "Address of the first byte.")
       .def_prop_ro(
-          "numa_node", [](const host_pool& self) { return self.info().numa_node; }, "-1: not known.");
+          "numa_node", [](const host_pool& self) { return self.info().numa_node; }, "NUMA node; -1: unknown.");
 }
 
 }  // namespace pl::py

@@ -237,7 +237,7 @@ PyType_Slot subscript_slots[] = {{Py_mp_subscript, reinterpret_cast<void*>(subsc
 }  // namespace
 
 void bind_mapping(nb::module_& module) {
-  nb::class_<region>(module, "Region", "The mapped memory itself; lives as long as any view onto it.");
+  nb::class_<region>(module, "Region", "The mapped memory. It lives as long as any view of it.");
   nb::class_<mapping>(module, "MappingBase", nb::type_slots(subscript_slots), nb::is_weak_referenceable(),
                       "What peerlane.Mapping is built on.")
       .def(nb::init<nb::handle, nb::handle, nb::handle, bool, bool>(), nb::arg("x").none(),
@@ -246,29 +246,29 @@ void bind_mapping(nb::module_& module) {
       .def(
           "read", [](nb::handle_t<mapping> self, nb::handle index) { return read_any(self, index); },
           nb::arg("index").none() = nb::ellipsis(), nb::sig("def read(self, index: typing.Any = ...) -> typing.Any"),
-          "One element as a Python number (1.2 us on an H100: one bus round trip), or what a slice names as a new NumPy "
-          "array,\n"
-          "fetched by the copy planner. No stream is waited for.")
+          "Returns one element as a Python number (1.2 us on an H100: one bus round trip), or a slice as a new NumPy array, "
+          "fetched by\nthe copy planner. It does not wait for streams.")
       .def(
           "write", [](nb::handle_t<mapping> self, nb::handle index, nb::handle value) { write_any(self, index, value); },
           nb::arg("index").none(), nb::arg("value").none(),
           nb::sig("def write(self, index: typing.Any, value: typing.Any) -> None"),
-          "Stores a number into one element, or an array (or a number) into what a slice names. Fenced: later stores of\n"
-          "this thread come after it.")
-      .def("flush", &mapping::flush, "Orders stores made through `array` before later ones, and sends them on their way.")
+          "Stores a number to one element, or an array (or a number) to a slice. Fenced: later stores of this thread come "
+          "after it.")
+      .def("flush", &mapping::flush, "Orders stores made through `array` before later ones, and sends them to the GPU.")
       .def("close", &mapping::close,
-           "Ends the mapping. While NumPy views onto it live, the memory stays mapped (and allocated) for them.")
+           "Ends the mapping. While there are NumPy views of it, the memory stays mapped (and allocated) for them.")
       .def_prop_ro("closed", &mapping::is_closed, "Whether close() was called.")
       .def_prop_ro(
-          "shape", [](const mapping& self) { return tuple_of(self.view().shape); }, "The tensor's.")
+          "shape", [](const mapping& self) { return tuple_of(self.view().shape); }, "Shape of the tensor.")
       .def_prop_ro(
-          "strides", [](const mapping& self) { return tuple_of(self.view().strides); }, "In bytes.")
+          "strides", [](const mapping& self) { return tuple_of(self.view().strides); }, "Strides in bytes.")
       .def_prop_ro(
-          "dtype_name", [](const mapping& self) { return name_of(self.view().type); }, "As \"float32\", \"bfloat16\".")
+          "dtype_name", [](const mapping& self) { return name_of(self.view().type); },
+          "Name of the data type, such as \"float32\" or \"bfloat16\".")
       .def_prop_ro(
-          "itemsize", [](const mapping& self) { return self.view().type.bytes; }, "Bytes of an element.")
+          "itemsize", [](const mapping& self) { return self.view().type.bytes; }, "Size of an element in bytes.")
       .def_prop_ro(
-          "nbytes", [](const mapping& self) { return self.view().bytes(); }, "Bytes of all elements, without gaps.")
+          "nbytes", [](const mapping& self) { return self.view().bytes(); }, "Size of all elements in bytes, without gaps.")
       .def_prop_ro(
           "device_ptr", [](const mapping& self) { return self.view().address; }, "Device address of the first element.")
       .def("info", &mapping::facts, nb::sig("def info(self) -> peerlane._types.MappingInfo"),

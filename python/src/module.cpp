@@ -18,7 +18,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);  // views may outlive the interpreter's end
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of the package; use `peerlane`.";
-  module.def("process_number", &pl::py::process_number, "Another number in every forked child.");
+  module.def("process_number", &pl::py::process_number, "A number that differs in every forked child.");
   pl::py::interpreter_end::expect();
   pl::py::bind_mapping(module);
   pl::py::bind_operations(module);

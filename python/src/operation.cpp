@@ -234,34 +234,32 @@ void bind_operations(nb::module_& module) {
   nb::class_<operation>(
       module, "Operation", nb::dynamic_attr(),
       nb::sig("class Operation(typing.Coroutine[typing.Any, typing.Any, tuple[int, int, int]], metaclass=abc.ABCMeta)"),
-      "What goes on after its call: a copy, a message, a put or a get. `await` it, wait(), or look with done(); a "
-      "coroutine, too:\n"
-      "asyncio.create_task() takes it. Keeps its tensors. Dropping it waits for a copy or a store's request, and withdraws "
-      "a "
-      "message.")
-      .def("done", &operation::done, "Makes progress once. True: it has ended; wait() then tells how.")
+      "An operation that continues after its call: a copy, a message, a put or a get. Use `await`, wait(), or test it with "
+      "done().\nIt is also a coroutine, so asyncio.create_task() accepts it. It keeps its tensors. Deleting it waits for a "
+      "copy or a store's\nrequest, and cancels a message.")
+      .def("done", &operation::done, "Makes progress once. True: the operation has ended; wait() then returns the outcome.")
       .def("wait", &operation::wait, nb::arg("timeout").none() = nb::none(),
            nb::sig("def wait(self, timeout: float | None = None) -> tuple[int, int, int]"),
-           "(source, tag, size_bytes), of a copy (-1, 0, size_bytes); raises what went wrong. Seconds; Timeout leaves it "
-           "under "
-           "way.")
-      .def("cancel", &operation::cancel, "Error with EBUSY where it is too late, as for copies.")
+           "Waits for the end and returns (source, tag, size_bytes), for a copy (-1, 0, size_bytes). It raises the "
+           "operation's error.\nThe limit is in seconds; after Timeout the operation continues.")
+      .def("cancel", &operation::cancel,
+           "Cancels the operation. Error with EBUSY: it is too late, or the operation is a copy.")
       .def("then", &operation::then, nb::arg("function"),
            nb::sig("def then(self, function: collections.abc.Callable[[int], object]) -> None"),
-           "Calls function(errno value, 0: well) once when it has ended, from any thread; at once if it has. It must not "
-           "block. A "
-           "second one is an Error with EEXIST.")
+           "Calls function(errno value; 0: success) once when the operation has ended, from any thread; at once if it has "
+           "already ended.\nThe function must not block. A second function is an Error with EEXIST.")
       .def("make_wait", &operation::make_wait, nb::arg("stream").none(),
            nb::sig("def make_wait(self, stream: peerlane._types.Stream) -> None"),
-           "Of copies: the CUDA stream waits on the GPU for them; nothing blocks here but copies that need a CPU.")
-      .def("record", &operation::record, nb::arg("event"), "Of copies: records the CUDA event behind them.")
+           "For copies: the CUDA stream waits for them on the GPU. The call blocks only for copies that need a CPU.")
+      .def("record", &operation::record, nb::arg("event"), "For copies: records the CUDA event after them.")
       .def("descriptor", &operation::descriptor,
-           "Of copies: a descriptor for poll, epoll and event loops, readable when they may have ended; done() tells. It is "
-           "closed at their end: register a duplicate. `await` does all that.")
+           "For copies: returns a descriptor for poll, epoll and event loops. It is readable when the copy may have ended; "
+           "check with\ndone(). It is closed at the copy's end, so register a duplicate. `await` does all this.")
       .def("info", &operation::info, nb::sig("def info(self) -> peerlane._types.OperationInfo | None"),
-           "All that is known of one that has ended; None while it is under way.")
-      .def_prop_ro("can_cancel", &operation::can_cancel, "Messages only: copies and a store's requests go on to their end.")
-      .def_prop_ro("has_descriptor", &operation::has_descriptor, "Copies only: descriptor() gives what to sleep on.")
+           "Returns the details of an operation that has ended; None while it is in progress.")
+      .def_prop_ro("can_cancel", &operation::can_cancel,
+                   "Whether cancel() works: only for messages. Copies and a store's requests always continue to their end.")
+      .def_prop_ro("has_descriptor", &operation::has_descriptor, "Whether descriptor() works: only for copies.")
       .def(
           "__await__", [](nb::object self) { return waiting_module().attr("steps")(self); },
           nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, tuple[int, int, int]]"))
@@ -273,7 +271,7 @@ void bind_operations(nb::module_& module) {
           nb::sig("def throw(self, *exception: typing.Any) -> typing.Any"), "For the event loop.")
       .def(
           "close", [](nb::object self) { waiting_module().attr("close")(self); }, nb::sig("def close(self) -> None"),
-          "For the event loop; a copy goes on.")
+          "For the event loop; a copy continues.")
       .def("__repr__", [](operation& self) {
         const char* const state = self.done() ? "done" : "under way";
         return nb::str(("<peerlane.Operation " + std::string(state) + ">").c_str());

@@ -187,13 +187,14 @@ nb::typed<nb::dict, nb::str, nb::any> state_of(const channel& self) {
 }
 
 void bind_channel(nb::module_& module) {
-  nb::class_<exposed>(module, "StreamWindow", "Own GPU memory that peers may put into, while this lives.")
-      .def_prop_ro("key", &key_of, "Bytes for the peers.");
+  nb::class_<exposed>(module, "StreamWindow",
+                      "GPU memory of this process that peers can put to, as long as this object lives.")
+      .def_prop_ro("key", &key_of, "The key, as bytes, for the peers.");
   nb::class_<imported>(module, "RemoteWindow", "A peer's window.");
   nb::class_<channel>(
       module, "Channel",
-      "This process's end of a channel. Puts and signals count from 1, and so do waits: wait n is over once\n"
-      "put or signal n of the peer is complete. A stream is a CUstream as an integer, or PyTorch's or CuPy's.")
+      "This process's end of a channel. Puts and signals are numbered from 1, and so are waits: wait n ends when put or "
+      "signal n of\nthe peer is complete. A stream is a CUstream as an integer, or a stream of PyTorch or CuPy.")
       .def(
           "ready",
           [](const channel& self, nb::handle timeout) {
@@ -201,39 +202,39 @@ void bind_channel(nb::module_& module) {
             wait_for_peer(limit, [&](std::chrono::milliseconds slice) { return self.end.ready(slice); });
           },
           nb::arg("timeout").none() = nb::none(), nb::sig("def ready(self, timeout: float | None = None) -> None"),
-          "Waits until the peer has made its end.")
-      .def(
-          "put_signal", &put_signal, nb::arg("stream").none(), nb::arg("to"), nb::arg("offset").none(), nb::arg("x").none(),
-          nb::sig("def put_signal(self, stream: peerlane._types.Stream, to: RemoteWindow, offset: int, x: "
-                  "peerlane._types.DeviceArray) -> int"),
-          "When the stream comes here, x goes to `offset` (bytes) of the window, then the peer is signalled; the number of\n"
-          "the signal. x must stay, untouched, until the stream has come past (PyTorch: x.record_stream).")
+          "Waits until the peer has opened its end.")
+      .def("put_signal", &put_signal, nb::arg("stream").none(), nb::arg("to"), nb::arg("offset").none(), nb::arg("x").none(),
+           nb::sig("def put_signal(self, stream: peerlane._types.Stream, to: RemoteWindow, offset: int, x: "
+                   "peerlane._types.DeviceArray) -> int"),
+           "When the stream reaches this call, it copies x to `offset` (bytes) of the window and then signals the peer. "
+           "Returns the\nnumber of the signal. Keep x unchanged until the stream has passed the call (PyTorch: "
+           "x.record_stream).")
       .def("signal", &signal, nb::arg("stream").none(), nb::sig("def signal(self, stream: peerlane._types.Stream) -> int"),
-           "As put_signal, without a put.")
+           "Like put_signal, without a put.")
       .def("wait_signal", &wait_signal, nb::arg("stream").none(), nb::arg("sequence").none() = 0,
            nb::sig("def wait_signal(self, stream: peerlane._types.Stream, sequence: int = 0) -> int"),
-           "The stream goes on once the peer's signal is complete; 0: the next one. Its number.")
+           "The stream waits until the peer's signal is complete; 0: the next signal. Returns the number of the signal.")
       .def("release", &release, nb::arg("stream").none(), nb::arg("sequence").none(),
            nb::sig("def release(self, stream: peerlane._types.Stream, sequence: int) -> None"),
-           "Once the stream has come here, the peer may write what puts up to `sequence` have brought.")
+           "When the stream has reached this call, the peer may overwrite the data of puts up to `sequence`.")
       .def(
           "arrived",
           [](const channel& self, integer_argument sequence) {
             return value_of(self.end.arrived(sequence.as<std::uint64_t>("sequence")));
           },
           nb::arg("sequence").none(), nb::sig("def arrived(self, sequence: int) -> bool"),
-          "Whether the peer's signal of that number is complete; no waiting.")
+          "Whether the peer's signal with this number is complete. It does not wait.")
       .def("host_wait", &host_wait, nb::arg("sequence").none(), nb::arg("timeout").none() = nb::none(),
            nb::sig("def host_wait(self, sequence: int, timeout: float | None = None) -> None"),
-           "This thread waits for it. Seconds.")
+           "Waits for the signal on this thread. The limit is in seconds.")
       .def(
           "cancel", [](const channel& self) { must(self.end.cancel()); },
-          "Lets go every stream that waits here and ends the channel with an error, on both sides.")
+          "Releases every stream that waits on the channel, and ends the channel with an error on both sides.")
       .def("state", &state_of, nb::sig("def state(self) -> peerlane._types.ChannelState"),
            "Executor, error (0: none) and counts of puts and waits, as a dictionary.")
       .def(
           "diag", [](const channel& self) { return value_of(self.end.diag()); },
-          "What the channel waits for, in lines for people.");
+          "Returns what the channel waits for, as readable text.");
 }
 
 }  // namespace
@@ -244,24 +245,25 @@ void bind_triggered(nb::module_& module) {
   nb::class_<stream_context>(module, "StreamContext", nb::is_weak_referenceable(), "What peerlane.triggered.open() returns.")
       .def(nb::init<const std::string&, int, int, std::optional<int>, bool, double>(), nb::arg("rendezvous"),
            nb::arg("rank"), nb::arg("size"), nb::arg("device").none(), nb::arg("economy"), nb::arg("wait_timeout"))
-      .def("close", &stream_context::close, "Closes its channels; synchronise the streams first. Any number of times.")
+      .def("close", &stream_context::close,
+           "Closes the channels; synchronise the streams first. You may call it repeatedly.")
       .def_prop_ro(
-          "rank", [](self_t self) { return context_of(self).rank(); }, "This process, from 0.")
+          "rank", [](self_t self) { return context_of(self).rank(); }, "Rank of this process, from 0.")
       .def_prop_ro(
-          "size", [](self_t self) { return context_of(self).size(); }, "Processes that take part.")
+          "size", [](self_t self) { return context_of(self).size(); }, "Number of processes that take part.")
       .def("expose", &expose, nb::arg("x").none(),
            nb::sig("def expose(self, x: peerlane._types.DeviceArray) -> StreamWindow"),
-           "Lets peers put into the GPU tensor, which the window keeps. Its key goes to them.")
+           "Lets peers put to the GPU tensor. The window keeps the tensor. Send the window's key to the peers.")
       .def("import_window", &import_window, nb::arg("key").none(),
-           nb::sig("def import_window(self, key: bytes) -> RemoteWindow"), "A peer's window, from its key.")
+           nb::sig("def import_window(self, key: bytes) -> RemoteWindow"), "Makes a peer's window from its key.")
       .def("connect", &connect, nb::arg("peer").none(), nb::arg("id").none(), nb::arg("depth").none() = 0,
            nb::sig("def connect(self, peer: int, id: int, depth: int = 0) -> Channel"),
-           "This process's end of channel `id`; the peer connects with the same. `depth`: put n waits until n - depth was\n"
-           "released; 0: no such wait.")
+           "Opens this process's end of channel `id`; the peer connects with the same id. `depth`: put n waits until put n "
+           "- depth was\nreleased; 0: no such wait.")
       .def("open_collectives", &open_collectives,
-           "Collectives between all ranks that streams carry out; collective. They end before the context.")
+           "Opens collectives between all ranks, which streams execute. Collective. Close them before the context.")
       .def("all_gather", &all_gather, nb::arg("mine").none(), nb::sig("def all_gather(self, mine: bytes) -> list[bytes]"),
-           "The bytes of every rank, by rank; all of one length. For setting up.")
+           "Returns the bytes of every rank, in the order of ranks. All have one length. Use it for setup.")
       .def(
           "barrier",
           [](self_t self) {
@@ -269,10 +271,10 @@ void bind_triggered(nb::module_& module) {
             const gil_release waiting;
             must(context.barrier());
           },
-          "Returns once every process has come here.")
+          "Returns when every process has called it.")
       .def(
           "diag", [](self_t self) { return value_of(context_of(self).diag()); },
-          "Every channel's, and the service thread's.");
+          "Returns the state of every channel and of the service thread, as readable text.");
 }
 
 }  // namespace pl::py
