@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 PAGE = re.compile(r"(?<![\w/.-])(docs/[\w/-]+\.md)(?:#([\w-]+))?")
 # Data, and tests whose files are inventions.
 INVENTED = re.compile(r"^docs/(results|figures)/|^scripts/\w+_test\.py$")
@@ -19,7 +19,7 @@ def problems(files, binary=()):
     has_pages = "docs" in folders  # not where somebody took the programs alone
     for path, text in files.items():
         if path.endswith(".md"):
-            found = missing_links(path, known)
+            found = functools.partial(missing_targets, files, known, path)
         elif has_pages and "docs/" in text and not INVENTED.search(path):
             found = functools.partial(missing_pages, files)
         else:
@@ -29,11 +29,16 @@ def problems(files, binary=()):
                 yield path, number, line, problem
 
 
-def missing_links(path, known):
-    """Relative links of a document that lead to no file of the repository. `make docs` checks their sections."""
-    folder = os.path.dirname(path)
-    return lambda line: [f"{target} does not exist" for target in LINK.findall(line)
-                         if "://" not in target and os.path.normpath(os.path.join(folder, target)) not in known]
+def missing_targets(files, known, path, line):
+    """Relative links of a document to files and sections that are not in the repository."""
+    for target, section in LINK.findall(line):
+        page = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+        if "://" in target:
+            continue
+        if page not in known:
+            yield f"{target} does not exist"
+        elif section and page.endswith(".md") and page in files and section not in sections(files[page]):
+            yield f"{target or path} has no section #{section}"
 
 
 def missing_pages(files, line):
@@ -45,6 +50,7 @@ def missing_pages(files, line):
             yield f"{page} has no section #{section}"
 
 
+@functools.lru_cache(maxsize=None)
 def sections(page):
     """Anchors of a page's headings, as GitHub and MkDocs make them, and those that it sets itself."""
     prose = re.sub(r"^```.*?^```", "", page, flags=re.M | re.S)

@@ -191,10 +191,12 @@ class Text(unittest.TestCase):
         self.assertEqual(run(lint.rule_whitespace, {"test/tools/golden/a.txt": "x \n"}), [])
 
     def test_links(self):
-        text = "[a](docs/a.md#part) [b](LICENSE) [c](docs/) [d](https://example.org/x) [e](#here)\n"
-        files = {"README.md": text, "docs/a.md": "[up](../README.md)\n", "LICENSE": ""}
+        text = "[a](docs/a.md#part) [b](LICENSE) [c](docs/) [d](https://example.org/x) [e](#here)\n# Here\n"
+        files = {"README.md": text, "docs/a.md": "[up](../README.md)\n## Part\n", "LICENSE": ""}
         self.assertEqual(run(lint.rule_links, files), [])
         self.assertEqual(run(lint.rule_links, {"docs/a.md": "\n[b](b.md)\n"}), [("docs/a.md", 2)])
+        pages = {"docs/a.md": "# A\n[b](b.md#one)\n[a](#a)\n[b](b.md#two)\n[a](#b)\n", "docs/b.md": "## One\n"}
+        self.assertEqual(run(lint.rule_links, pages), [("docs/a.md", 4), ("docs/a.md", 5)])
 
     def test_pages(self):
         page = {"docs/a.md": '\n# Title\n## What it `does`, and [why](a.md)\n```sh\n# no heading\n```\n<a id="own"></a>\n'}
