@@ -306,13 +306,13 @@ def find_rich():
 
 
 def arguments(argv):
-    parser = argparse.ArgumentParser(prog="peerlane top", description="What running Peerlane processes do. A process takes part if it was started with "
-                                     "PEERLANE_STATISTICS=1; only this user's are seen.")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default 1)")
-    parser.add_argument("--once", action="store_true", help="two looks, one interval apart, as plain text")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="the same as JSON; without FILE, or for -, to standard output")
-    parser.add_argument("--looks", type=int, default=-1, metavar="N", help="end the live view after so many pictures")
-    parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), metavar="DIR", help="where the numbers lie (default %(default)s)")
+    parser = argparse.ArgumentParser(prog="peerlane top", description="Shows live activity of Peerlane processes that were started with "
+                                     "PEERLANE_STATISTICS=1 by the same user.")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between updates (default 1)")
+    parser.add_argument("--once", action="store_true", help="measure one interval, print it as plain text, and exit")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="like --once, as JSON; without FILE, or with -, to standard output")
+    parser.add_argument("--looks", type=int, default=-1, metavar="N", help="end the live view after this many updates")
+    parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), metavar="DIR", help="folder of the statistics (default %(default)s)")
     given = parser.parse_args(argv)
     if given.interval <= 0:
         parser.error("--interval: more than 0")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from . import files, html, markdown, plotly_script, views
 
-DESCRIPTION = "Result files (every command's --json FILE) as one self-contained HTML page, or as Markdown."
-EPILOG = ("A .txt beside its .json (same stem) is shown with it. Files of the same command are compared, each with the first; "
-          "two files of one command always are. Exit code: 0; 1 if a file is refused or something is missing.")
+DESCRIPTION = "Shows result files (from any command's --json FILE) as one self-contained HTML page, or as Markdown."
+EPILOG = ("A .txt file is shown with the .json file of the same name. Files with the same command line are compared, each with the "
+          "first; two files of one command are compared even if their options differ. Exit code: 0; 1 if a file is refused or something is missing.")
 
 
 def arguments(argv):
     parser = argparse.ArgumentParser(prog="peerlane report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="result files, and texts (.txt) to show beside them")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is standard output (default: report.html; Markdown: standard output)")
-    parser.add_argument("--markdown", action="store_true", help="a summary in Markdown instead of the page")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="result files, and text files (.txt) to show with them")
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file; - is standard output (default: report.html; with --markdown: standard output)")
+    parser.add_argument("--markdown", action="store_true", help="write a summary in Markdown instead of the page")
     parser.add_argument("--title", default="Peerlane report", help="heading of the page")
-    parser.add_argument("--setup", action="store_true", help="fetch plotly.js from PyPI into a private environment, once")
+    parser.add_argument("--setup", action="store_true", help="fetch plotly.js from PyPI into a private environment (needed once)")
     given = parser.parse_args(argv)
     if not given.files and not given.setup:
         parser.error("no file given")
