@@ -11,7 +11,7 @@
 
 #include "test/kernel/user/lab.h"
 
-enum { kDescriptors = 3, kThreads = 3, kMilliseconds = 1500 };
+enum { kDescriptors = 3, kThreads = 3, kMilliseconds = 750 };
 
 static int descriptors[kDescriptors];
 static uint64_t addresses[4];

@@ -10,7 +10,7 @@
 
 #include "test/kernel/user/lab.h"
 
-enum { kThreads = 3, kProcesses = 2, kMilliseconds = 1500 };
+enum { kThreads = 3, kProcesses = 2, kMilliseconds = 750 };
 
 static bool persistent;
 
