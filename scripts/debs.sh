@@ -6,19 +6,19 @@
 # debian/'s formats, not with debhelper: that would compile everything again, in a folder that no test has run in, and half of it
 # would have to be switched off. What debhelper would add for these packages is in this file. Needs dpkg-dev, no root.
 # The same build packed twice gives the same bytes.
-# --version: as if this were that version (for testing upgrades). --quick: hardly compressed. Exit code 3: the build is not whole,
+# --version: as if this were that version (for testing upgrades). --quick: hardly compressed, by gzip. Exit code 3: the build is not whole,
 # because something was not found when it was configured. Environment: DEBFULLNAME and DEBEMAIL name who answers for the
 # packages; set them when you build for others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/system_layout.sh
 
-out=build/debs version='' preset=release level=6
+out=build/debs version='' preset=release packing=(-Zxz -z6)
 while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2 && shift 2 ;;
     --version) version=$2 && shift 2 ;;
-    --quick) level=0 && shift ;;
+    --quick) packing=(-Zgzip -z1) && shift ;;
     -*) sed -n '3,12s/^# \{0,1\}//p' "$0" && exit 2 ;;
     *) preset=$1 && shift ;;
   esac
@@ -120,7 +120,7 @@ make_package() {  # PACKAGE
   add_control "$1" "$root"
   chmod -R u=rwX,go=rX "$root"
   find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
-  file=$(dpkg-deb --root-owner-group -Zxz -z"$level" --build "$root" "$out" | sed -n "s/.* in '\(.*\)'\.$/\1/p")
+  file=$(dpkg-deb --root-owner-group "${packing[@]}" --build "$root" "$out" | sed -n "s/.* in '\(.*\)'\.$/\1/p")
   echo "debs: ${file#"$PWD"/} ($(stat -c %s "$file") bytes)"
 }
 
