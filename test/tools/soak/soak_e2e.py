@@ -4,6 +4,7 @@
 
 usage: soak_e2e.py OUT_FOLDER CASE        one function below for each case
 """
+import contextlib
 import json
 import os
 import signal
@@ -45,6 +46,7 @@ class Soak:
         return self
 
     def __exit__(self, *_):
+        self.signal_children(signal.SIGCONT)  # what stands still does not see that it is alone
         self.process.kill()
         self.process.wait()
 
@@ -59,6 +61,11 @@ class Soak:
             with open(f"/proc/{self.process.pid}/task/{thread}/children", encoding="utf-8") as file:
                 own += [int(one) for one in file.read().split()]
         return own
+
+    def signal_children(self, number):
+        for child in self.children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
 
     def result(self):
         with open(self.path, encoding="utf-8") as file:
@@ -99,8 +106,18 @@ def ends_when_asked():
 def leaves_a_file():
     """A run that is killed has written what it had until then, and leaves no process."""
     with tempfile.TemporaryDirectory() as folder, Soak(folder, "--only", "mappings") as soak:
-        waits_for(lambda: soak.result()["rows"])  # every 30 s
+        waits_for(soak.children)
+        time.sleep(2)  # there is something to count
+
+        def has_written():  # every 30 s; its load, all CPUs of the machine, stands still until then
+            soak.signal_children(signal.SIGSTOP)
+            return soak.result()["rows"]
+
+        waits_for(has_written)
+        check([row for row in soak.result()["rows"] if row["kind"] == "count"], soak.result()["rows"])
+        soak.signal_children(signal.SIGCONT)
         children = soak.children()
+        check(children, "nothing runs")
         soak.process.kill()
         soak.process.wait(timeout=60)
         result = soak.result()
