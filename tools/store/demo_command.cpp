@@ -58,6 +58,11 @@ class demo {
         store_(reach(options.target, &*copies, &gpu.cuda())) {
     mine_ = tools::must(store_->classify(buffer_.get(), options.all_bytes()));
     for (std::int64_t i = 0; i < options.values; ++i) keys_.push_back(format("key0/%lld", static_cast<long long>(i)));
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      store_client::batch_entry& one = entries_.emplace_back();
+      one.key = keys_[i];
+      one.buffer = {mine_.address + i * options.bytes, options.bytes, mine_.device};
+    }
     pool_ = pool_of(*store_, options.pool, true);
   }
 
@@ -148,13 +153,6 @@ class demo {
   }
   // All values by one call; the answer is the last one's, of all bytes.
   store_client::reply run_batch(store_protocol::opcode op, std::optional<store_protocol::durability> level) {
-    if (entries_.empty()) {
-      entries_.resize(keys_.size());
-      for (std::size_t i = 0; i < entries_.size(); ++i) {
-        entries_[i].key = keys_[i];
-        entries_[i].buffer = {mine_.address + i * options_.bytes, options_.bytes, mine_.device};
-      }
-    }
     for (auto& one : entries_) one.level = level;
     auto replies = store_->run_batch(op, pool_, entries_);
     std::uint64_t moved_bytes = 0;

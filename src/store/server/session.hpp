@@ -349,7 +349,7 @@ class session : public std::enable_shared_from_this<session> {
   void commit_device_batch(const device_batch_ptr& one);
   void device_batch_committed(const device_batch_ptr& one, const std::vector<store::committed_value>& done);
   void abort_device_batch(const device_batch_ptr& one);
-  void answer_device_batch(const device_batch_ptr& one);
+  void answer_device_batch(const device_batch_ptr& one, status outcome);
   void get_device_batch(const device_batch_ptr& one, std::uint64_t asked_bytes);
   void pin_device_batch(const device_batch_ptr& one, const store::get_options& options);
   void device_batch_found(const device_batch_ptr& one);

@@ -6,9 +6,9 @@
 //
 // Several frames of a connection are under way at a time: while one is copied, the next one begins, and another is summed.
 // One thread was not enough for that: it took 0.7 us a value, in which the link carries 35 KiB. So the connection's thread
-// keeps what belongs to the connection and the copies. The threads that sum also take the engine's part: they begin and
-// commit puts, pin and unpin, and write the answers. Frames are committed in the order in which they came, so that of a key
-// that is in two of them the later value stays.
+// keeps what belongs to the connection and the copies. The threads that sum also take the engine's part: they begin puts,
+// pin and unpin, and write answers to gets; one more thread commits puts and answers them. Frames are committed in the order
+// in which they came, so that of a key that is in two of them the later value stays.
 //
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
 // the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
@@ -180,8 +180,7 @@ void session::beside(const device_batch& one, store_client::checksum_pool& threa
 }
 
 void session::hold_device_batch(device_batch& one, std::uint64_t bytes) {
-  hold(bytes);
-  let_hold_go(std::exchange(one.held_bytes, bytes));
+  hold(bytes - std::exchange(one.held_bytes, bytes));  // modulo 2^64: others never see both
 }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
@@ -253,13 +252,12 @@ void session::device_batch_begun(const device_batch_ptr& one, const status& begu
 
 // Without a commit.
 void session::end_device_put(const device_batch_ptr& one, const failure& reason) {
-  hold_device_batch(*one, 0);
   {
     const std::lock_guard lock(device_commits_.mutex);
     std::erase(device_commits_.in_order, one);
   }
   commit_ready_batches();  // those behind it
-  answer(one->request, reason);
+  answer_device_batch(one, reason);
 }
 
 void session::abort_device_batch(const device_batch_ptr& one) {
@@ -422,14 +420,15 @@ void session::device_batch_committed(const device_batch_ptr& one, const std::vec
     stored_bytes += one->values[i].bytes;
   }
   parts_.counters.bytes(path::gpu_direct, true, stored_bytes);
-  answer_device_batch(one);
+  answer_device_batch(one, {});
 }
 
 // On any thread.
-void session::answer_device_batch(const device_batch_ptr& one) {
-  run_on_home_thread([me = shared_from_this(), one, body = one->work->body(parts_.engine.arena().base)] {
+void session::answer_device_batch(const device_batch_ptr& one, status outcome) {
+  std::string body = outcome ? one->work->body(parts_.engine.arena().base) : std::string();
+  run_on_home_thread([me = shared_from_this(), one, outcome = std::move(outcome), body = std::move(body)] {
     me->hold_device_batch(*one, 0);
-    me->answer(one->request, status{}, {}, body);
+    me->answer(one->request, outcome, {}, body);
   });
 }
 
@@ -502,12 +501,7 @@ void session::pin_device_batch(const device_batch_ptr& one, const store::get_opt
   one->keys.reserve(one->items.size());
   for (const batch_item& item : one->items) one->keys.push_back(item.key);
   auto run = parts_.values.pin_run(engine_session_, pool, one->keys, options);
-  if (!run) {
-    return run_on_home_thread([me = shared_from_this(), one, reason = run.error()] {
-      me->hold_device_batch(*one, 0);
-      me->answer(one->request, reason);
-    });
-  }
+  if (!run) return answer_device_batch(one, run.error());
   one->run = run->first;
   one->work->left = 1;
   for (std::size_t i = 0; i < one->items.size(); ++i) {
@@ -554,6 +548,7 @@ void session::write_device_batch(const device_batch_ptr& one) {
 
 void session::end_device_batch(const device_batch_ptr& one) {
   one->end_memory();
+  if (!one->outcome) one->outcome = device_refusal(one->outcome.error());
   beside(*one, *parts_.sums, [me = shared_from_this(), one] { me->unpin_device_batch(one); });
 }
 
@@ -567,14 +562,9 @@ void session::unpin_device_batch(const device_batch_ptr& one) {
     if (value.id != 0 && !is_of_run) (void)parts_.engine.unpin(engine_session_, value.id);
     moved += value.bytes;
   }
-  if (one->outcome) {
-    parts_.counters.bytes(path::gpu_direct, false, moved);
-    return answer_device_batch(one);
-  }
-  run_on_home_thread([me = shared_from_this(), one] {
-    me->hold_device_batch(*one, 0);
-    me->answer(one->request, me->device_refusal(one->outcome.error()));
-  });
+  if (!one->outcome) return answer_device_batch(one, one->outcome);
+  parts_.counters.bytes(path::gpu_direct, false, moved);
+  answer_device_batch(one, {});
 }
 
 }  // namespace pl::store_server
