@@ -4,7 +4,7 @@ BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 export JOBS PRESET CMAKE_ARGS
 
-.PHONY: build run test test-sanitizers test-kernel-debug test-packages lint dist docs clean setup setup-tests help
+.PHONY: build run test test-all test-sanitizers test-kernel-debug test-packages lint dist docs clean setup setup-tests help
 .DEFAULT_GOAL := build
 # Targets share build/ and the package manager; with -j each of them is parallel within (JOBS).
 .NOTPARALLEL:
@@ -20,6 +20,9 @@ test: setup         ## every test of the release build; the last line counts pas
 
 test-sanitizers: setup-tests  ## the same tests under AddressSanitizer + UBSan, then under ThreadSanitizer
 	@scripts/test.sh asan tsan
+
+test-all: setup     ## both, as CI runs them: each build while the tests of the one before run
+	@scripts/test.sh --setup release asan tsan
 
 test-kernel-debug: build  ## the kernel driver's tests on a kernel with KASAN and lockdep (built once, below build/)
 	@test/kernel/debug_kernel.sh build/debug-kernel

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # scripts/test.sh [--setup] [PRESET...]: builds these presets (release, which users run, if none is named) and runs every test of each.
-# All of them run even if one fails; the last line counts all. --setup: what only tests need is installed first, as root beside the
+# All of them run even if one fails; the last line counts all. While the tests of one preset run, the next one is built on what they
+# leave of the CPUs. --setup: what only tests need is installed first, as root beside the
 # build of the programs, which do without it. Environment: JOBS, CTEST_ARGS (for example "-R Env"), and TEST_END_S: seconds
 # of `date +%s` when other presets than release should have ended. Each then runs in quarters, every fourth test in turn, as long as
 # there is time for another; what was left out is said and counted as skipped.
@@ -91,9 +92,11 @@ run_tests() {
   count=$(wc -l <"build/$preset/Testing/Temporary/LastTestsFailed.log" 2>/dev/null || echo 0)
   if [ "$count" -gt 0 ] && [ "$count" -le 20 ]; then
     echo "test: $count failed, and are run once more, one at a time"
+    signal_build STOP
     # shellcheck disable=SC2086 # prefix is a list of words
     $prefix ctest --preset "$preset" -j 1 --rerun-failed --output-junit "$again" 2>&1 |
-      tee -a "build/$preset/ctest.log" | show && reports+=("$preset=$again") && return
+      tee -a "build/$preset/ctest.log" | show && reports+=("$preset=$again") && signal_build CONT && return
+    signal_build CONT
     reports+=("$preset=$again")
   fi
   failed=1
@@ -114,25 +117,65 @@ run_quarters() {
   done
 }
 
-build_s=0
-for preset in "${presets[@]}"; do
+# begin_build PRESET: the tests wait for clocks and other processes for half of their time. The scheduler gives the compilers what is
+# left over (SCHED_IDLE), so that the tests' own times stay what they are.
+ahead='' ahead_log=''
+begin_build() {
+  ahead_log=build/build-$1.log
+  set -m  # a process group of its own, to be stopped whole
+  chrt --idle 0 scripts/build.sh "$1" --tests >"$ahead_log" 2>&1 </dev/null &
+  ahead=$!
+  set +m
+  trap end_build EXIT
+}
+end_build() {
+  if [ -n "$ahead" ]; then kill -TERM -- "-$ahead" 2>/dev/null && kill -CONT -- "-$ahead"; fi || true
+  ahead=''
+}
+# signal_build SIGNAL: compilers that have begun go on, ninja starts no more.
+signal_build() { if [ -n "$ahead" ]; then kill "-$1" -- "-$ahead" 2>/dev/null || true; fi; }
+
+# False: there is no time for it.
+finish_build() {
+  while kill -0 "$ahead" 2>/dev/null; do
+    time_for 0 || return 1
+    sleep 1
+  done
+  local code=0
+  wait "$ahead" || code=$?
+  ahead=''
+  cat "$ahead_log"
+  [ "$code" -eq 0 ] || exit "$code"
+}
+
+build_now() {
+  if [ -n "$setup" ]; then
+    scripts/build.sh "$1"
+    finish_setup
+  fi
+  scripts/build.sh "$1" --tests
+}
+
+for i in "${!presets[@]}"; do
+  preset=${presets[i]} next=${presets[i + 1]:-}
   echo "== $preset"
   if ! prefix=$(prefix_for "$preset"); then
     echo "test: NOT RUN: $preset (ThreadSanitizer cannot place its memory on this kernel: lower vm.mmap_rnd_bits to 28)"
     continue
   fi
-  if [ "$preset" != release ] && ! time_for "$build_s"; then
-    echo "test: NOT RUN: $preset (TEST_END_S would come while it is built)"
+  if [ -z "$ahead" ]; then
+    if [ "$preset" != release ] && ! time_for 0; then
+      echo "test: NOT RUN: $preset (TEST_END_S has come)"
+      continue
+    fi
+    build_now "$preset"
+  elif ! finish_build; then
+    echo "test: NOT RUN: $preset (TEST_END_S has come before it was built)"
+    end_build
     continue
   fi
-  began=$SECONDS
-  if [ -n "$setup" ]; then
-    scripts/build.sh "$preset"
-    finish_setup
-  fi
-  scripts/build.sh "$preset" --tests
-  build_s=$((SECONDS - began))
   rm -f "build/$preset/"junit*.xml "build/$preset/tests-left" "build/$preset/ctest.log"
+  if [ -n "$next" ] && prefix_for "$next" >/dev/null && time_for 0; then begin_build "$next"; fi
   if [ "$preset" = release ] || [ -z "${TEST_END_S:-}" ]; then run_tests junit.xml; else run_quarters; fi
 done
 
