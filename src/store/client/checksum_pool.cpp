@@ -2,6 +2,7 @@
 #include "store/client/checksum_pool.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "arch/crc32c.hpp"
 #include "arch/mmio.hpp"
@@ -16,31 +17,26 @@ constexpr std::uint64_t kLongestCopy = 16 << 20, kShortestCopy = 256 << 10;
 constexpr std::uint64_t kPollNs = 500'000;     // the longest copy takes 300 us
 constexpr unsigned kPausesBetweenClocks = 32;  // about 1.5 us
 
-// Others hold it for some instructions; a sleep costs more than they take.
-std::unique_lock<std::mutex> soon_locked(std::mutex& lock) {
-  constexpr int kTries = 200;
-  std::unique_lock hold(lock, std::try_to_lock);
-  for (int i = 0; !hold && i < kTries; ++i) {
-    arch::relax();
-    (void)hold.try_lock();
-  }
-  if (!hold) hold.lock();
-  return hold;
-}
-
 }  // namespace
 
-checksum_pool::~checksum_pool() {
+void checksum_pool::end() {
+  std::vector<std::thread> threads;
   {
     const std::lock_guard hold(lock_);
     closing_ = true;
+    threads.swap(threads_);
   }
   changed_.notify_all();
-  for (auto& one : threads_) one.join();
+  for (auto& one : threads) one.join();
+  count_.store(0, std::memory_order_relaxed);
+  // What came too late for the threads: see give().
+  searching_.fetch_add(0, std::memory_order_acq_rel);
+  while (help()) {}
 }
 
 // Under the lock. One is enough.
 status checksum_pool::start() {
+  if (closing_) return failure{ESHUTDOWN, "the threads that compute checksums have ended"};
   if (!threads_.empty()) return {};
   const unsigned count =
       most_threads_ != 0 ? most_threads_ : std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
@@ -55,40 +51,44 @@ status checksum_pool::start() {
 }
 
 status checksum_pool::prepare() {
+  if (thread_count() != 0) return {};
   const std::lock_guard hold(lock_);
   return start();
 }
 
-// Under the lock.
 void checksum_pool::want(std::size_t parts) {
-  const auto count = static_cast<unsigned>(std::min(parts, threads_.size()));
-  wanted_.store(std::max(wanted_.load(std::memory_order_relaxed), count), std::memory_order_relaxed);
+  const auto count = static_cast<unsigned>(std::min(parts, thread_count()));
+  unsigned now = wanted_.load(std::memory_order_relaxed);
+  while (now < count && !wanted_.compare_exchange_weak(now, count, std::memory_order_relaxed)) {}
 }
 
 void checksum_pool::call(std::size_t parts) {
-  {
-    const std::lock_guard hold(lock_);
-    if (!start()) return;
-    want(parts);
-  }
+  if (!prepare()) return;
+  want(parts);
   if (is_another_wanted()) wake_another();
 }
 
+void checksum_pool::queue(part_ref part) {
+  if (waiting_.push(part)) return;
+  const std::lock_guard hold(lock_);
+  left_over_.push_back(std::move(part));
+  left_over_count_.store(left_over_.size(), std::memory_order_relaxed);
+}
+
 void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
-  bool is_alone = false;
-  {
-    const auto hold = soon_locked(lock_);
-    is_alone = !start();
-    if (!is_alone) {
-      waiting_.insert(waiting_.end(), parts.begin(), parts.end());
-      given_.store(waiting_.size(), std::memory_order_relaxed);
-      want(waiting_.size());
-      // A searching thread takes it, or finds it before it goes to sleep.
-      if (searching_.load(std::memory_order_relaxed) != 0 || called_ != 0) return;
-    }
+  if (!prepare()) {
+    for (const auto& one : parts) sum(*one);
+    return;
   }
-  if (!is_alone) return wake_another();
-  for (const auto& one : parts) sum(*one);
+  for (const auto& one : parts) queue(one);
+  want(std::max(parts.size(), waiting_.size()));
+  // A searching thread takes it, or finds it before it goes to sleep: if it leaves the search after this change of
+  // `searching_`, it sees the parts; if before, it is not counted here.
+  const bool is_seen = searching_.fetch_add(0, std::memory_order_acq_rel) != 0;
+  if (thread_count() == 0)  // they have ended meanwhile
+    while (help()) {}
+  if (is_seen || called_.load(std::memory_order_relaxed) != 0) return;
+  wake_another();
 }
 
 bool checksum_pool::help() {
@@ -111,22 +111,26 @@ void checksum_pool::sum(value_part& part) {
   part.summed.store(true, std::memory_order_release);
 }
 
-// Null: none waits, or another thread is taking one. Threads that look all the time do not sleep for the lock: whoever gives
-// the next parts would have to wake them.
+// Null: none waits.
 std::shared_ptr<value_part> checksum_pool::take() {
-  const std::unique_lock hold(lock_, std::try_to_lock);
-  if (!hold || waiting_.empty()) return {};
-  auto part = std::move(waiting_.front());
-  waiting_.pop_front();
-  given_.store(waiting_.size(), std::memory_order_relaxed);
+  if (auto part = waiting_.pop()) return *std::move(part);
+  if (left_over_count_.load(std::memory_order_relaxed) == 0) return {};
+  const std::lock_guard hold(lock_);
+  if (left_over_.empty()) return {};
+  auto part = std::move(left_over_.front());
+  left_over_.pop_front();
+  left_over_count_.store(left_over_.size(), std::memory_order_relaxed);
   return part;
 }
 
-bool checksum_pool::is_another_wanted() {
+bool checksum_pool::has_parts() const noexcept {
+  return !waiting_.is_empty() || left_over_count_.load(std::memory_order_relaxed) != 0;
+}
+
+bool checksum_pool::is_another_wanted() const noexcept {
   const unsigned wanted = wanted_.load(std::memory_order_relaxed);
-  if (wanted == 0) return false;
-  const std::lock_guard hold(lock_);
-  return threads_.size() - asleep_ + called_ < wanted;
+  const std::size_t up = thread_count() - asleep_.load(std::memory_order_relaxed) + called_.load(std::memory_order_relaxed);
+  return wanted != 0 && up < wanted;
 }
 
 void checksum_pool::wake_another() {
@@ -139,16 +143,16 @@ void checksum_pool::wake_another() {
 }
 
 std::shared_ptr<value_part> checksum_pool::find_part() {
-  searching_.fetch_add(1, std::memory_order_relaxed);
+  searching_.fetch_add(1, std::memory_order_acq_rel);
   std::shared_ptr<value_part> part;
   const std::uint64_t until_ns = monotonic_ns() + kPollNs;
   for (unsigned pauses = 1; part == nullptr; ++pauses) {
-    if (given_.load(std::memory_order_relaxed) != 0) part = take();
+    if (has_parts()) part = take();
     if (part != nullptr) break;
     if (pauses % kPausesBetweenClocks == 0 && monotonic_ns() >= until_ns) break;
     arch::relax();
   }
-  searching_.fetch_sub(1, std::memory_order_relaxed);
+  searching_.fetch_sub(1, std::memory_order_acq_rel);
   return part;
 }
 
@@ -162,11 +166,11 @@ void checksum_pool::work() {
     std::unique_lock hold(lock_);
     ++asleep_;
     wanted_.store(0, std::memory_order_relaxed);
-    // Rechecks under the lock, so that parts given since the last poll are not missed.
-    changed_.wait(hold, [&] { return closing_ || called_ != 0 || !waiting_.empty(); });
+    // Looks again under the lock, so that parts given since the last look are not missed.
+    changed_.wait(hold, [&] { return closing_ || called_ != 0 || has_parts(); });
     --asleep_;
     if (called_ != 0) --called_;
-    if (closing_ && waiting_.empty()) return;
+    if (closing_ && !has_parts()) return;
   }
 }
 

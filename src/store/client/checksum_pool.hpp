@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/bounded_queue.hpp"
 #include "copy/completion.hpp"
 
 namespace pl::store_client {
@@ -41,22 +42,25 @@ class checksum_pool {
  public:
   // `threads` at most; 0: half of the CPUs, at most 8.
   explicit checksum_pool(unsigned threads = 0) : most_threads_(threads) {}
-  // Waits until every part given has been summed.
-  ~checksum_pool();
+  ~checksum_pool() { end(); }
   checksum_pool(const checksum_pool&) = delete;
   checksum_pool& operator=(const checksum_pool&) = delete;
   // Starts the threads, for whom it is too late at the first use. EAGAIN: none can be started.
   status prepare();
+  // Ends the threads when every part given has been summed. Parts that come later are summed by those who give them.
+  void end();
   // Announces that `parts` parts follow soon, so that threads wake up in time.
   void call(std::size_t parts);
   // Queues parts that have arrived; sums them in this call where no thread can be started.
   void give(std::span<const std::shared_ptr<value_part>> parts);
-  // Sums one waiting part in the calling thread. False: none waits, or another thread is just taking one.
+  // Sums one waiting part in the calling thread. False: none waits.
   bool help();
   // 0 until they are started.
   std::size_t thread_count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  // Whether a thread looks for parts just now: it takes the next one at once.
+  bool is_looking() const noexcept { return searching_.load(std::memory_order_relaxed) != 0; }
   // Whether more parts wait than there are threads.
-  bool is_behind() const noexcept { return given_.load(std::memory_order_relaxed) > thread_count(); }
+  bool is_behind() const noexcept { return waiting_.size() > thread_count(); }
 
   // The size of the next copy of a value with `left` bytes to go. Long copies are cheap, because the link idles for 4 to
   // 10 us between two. The last copies are short, because the checksum is ready only when the last part is summed; sizes
@@ -66,25 +70,29 @@ class checksum_pool {
   static constexpr std::uint64_t kPartBytes = 1 << 20;
 
  private:
+  using part_ref = std::shared_ptr<value_part>;
   static void sum(value_part& part);
   status start();
   void want(std::size_t parts);
   void work();
-  std::shared_ptr<value_part> take();
-  std::shared_ptr<value_part> find_part();
-  bool is_another_wanted();
+  void queue(part_ref part);
+  part_ref take();
+  part_ref find_part();
+  bool has_parts() const noexcept;
+  bool is_another_wanted() const noexcept;
   void wake_another();
   const unsigned most_threads_;
+  bounded_queue<part_ref, 256> waiting_;
+  alignas(64) std::atomic<unsigned> searching_{0};  // awake, without a part
+  alignas(64) std::atomic<unsigned> wanted_{0};     // so many should be awake
+  std::atomic<unsigned> asleep_{0};                 // changed under lock_, as the one below
+  std::atomic<unsigned> called_{0};                 // of the sleeping, told to get up
+  std::atomic<std::size_t> count_{0};               // of the threads
+  std::atomic<std::size_t> left_over_count_{0};
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<value_part>> waiting_;
-  std::atomic<std::size_t> given_{0};   // waiting_.size(), to be looked at without the lock
-  std::atomic<unsigned> searching_{0};  // awake, without a part
-  std::atomic<unsigned> wanted_{0};     // so many should be awake; changed under lock_
-  unsigned asleep_ = 0;                 // guarded by lock_, as the two below
-  unsigned called_ = 0;                 // of the sleeping, told to get up
+  std::deque<part_ref> left_over_;  // what found the queue full; guarded by lock_
   std::vector<std::thread> threads_;
-  std::atomic<std::size_t> count_{0};  // of them
   bool closing_ = false;
 };
 

@@ -170,7 +170,6 @@ class client {
   // client.cpp
   clock::time_point deadline_of(int timeout_ms) const;
   // wait() that sleeps no earlier than after `spin` without anything to do.
-  bool wait_looking(const operation_ptr& one, clock::time_point deadline, std::chrono::microseconds spin);
   void finish(const operation_ptr& one, int status, std::string text = {});
   void run_callbacks(lock_t& hold);
   void wake_background();

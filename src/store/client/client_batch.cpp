@@ -27,14 +27,7 @@ constexpr std::size_t kDeviceItems = 256;
 constexpr std::uint64_t kDeviceFrameBytes = 2 << 20;
 // Under way at a time. With the frame whose answer is being read they are fewer than the numbers that a server remembers.
 constexpr std::size_t kFramesAtATime = 8, kDeviceChangesAtATime = 768;
-
-// How long a caller looks for the answer to a frame of device memory: such frames follow each other within that time, and
-// who sleeps is woken by a system call of the thread that moves the next one.
-std::chrono::microseconds device_spin(unsigned usual_us) {
-  constexpr unsigned kFewCpus = 4, kSpinUs = 500;
-  static const bool has_few = std::thread::hardware_concurrency() <= kFewCpus;
-  return std::chrono::microseconds(has_few ? usual_us : std::max(usual_us, kSpinUs));
-}
+constexpr std::size_t kFramesAhead = 4;  // of other work of the client
 
 reply refused(int code, std::string text) {
   reply out;
@@ -326,11 +319,15 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
     batch_frame frame = std::move(under_way.front());
     under_way.pop_front();
     items_under_way -= frame.items.size();
-    wait_looking(frame.operation, clock::time_point::max(),
-                 frame.is_device() ? device_spin(options_.spin_us) : std::chrono::microseconds(options_.spin_us));
+    wait(frame.operation);
     return frame;
   };
+  const auto make_room_for_answers = [&] {
+    out.resize(entries.size());
+    is_answered.resize(entries.size());
+  };
   const auto take = [&](const batch_frame& frame) {
+    make_room_for_answers();
     take_outcomes(frame, entries, out);
     const bool is_refused = frame.is_device() && frame.operation->got.status == ENOTSUP;
     for (const std::size_t i : frame.items) is_answered[i] = is_refused || !may_do_alone(out[i].status);
@@ -351,8 +348,7 @@ void client::run_frames(opcode op, std::uint32_t pool, std::span<const batch_ent
     start(frame.operation);
     items_under_way += frame.items.size();
     under_way.push_back(std::move(frame));
-    out.resize(entries.size());
-    is_answered.resize(entries.size());
+    if (under_way.size() == kFramesAhead) make_room_for_answers();
     for (const batch_frame& one : ended) take(one);  // the store works on the next one meanwhile
   });
   for (std::size_t i = 0; i < entries.size(); ++i) maker.add(i, entries[i]);

@@ -205,8 +205,8 @@ class engine::impl {
     operation::kind type;
     pool_state& pool;
     std::string_view full;
-    std::size_t hash;       // of `full`
-    const value_ref& made;  // put
+    std::size_t hash;  // of `full`
+    value_ref made;    // put; the table has it afterwards, unless the change came too late
     condition precondition = condition::none;
     version_t expected_version = 0;
     std::uint32_t user_flags = 0;

@@ -109,9 +109,10 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, memory_cha
     pool.volatile_names.insert(key_of(op.full));
   }
   entry& slot = key_entry != nullptr ? *key_entry : shard.add(op.full, op.hash);
-  op.replaced = shard.set_current(slot, op.made);
+  const std::uint64_t length_bytes = op.made->length_bytes;
+  op.replaced = shard.set_current(slot, std::move(op.made));
   slot.is_volatile = true;
-  tell(change::put, op.full, op.made->version, op.made->length_bytes);
+  tell(change::put, op.full, op.version, length_bytes);
   return {};
 }
 

@@ -16,6 +16,8 @@
 namespace pl::store {
 namespace {
 
+constexpr std::size_t kTogether = 16;  // values whose shards are locked at a time
+
 // Numbers of a run in the order of their shards; those of one shard keep theirs, so a key's changes do too.
 class shard_order {
  public:
@@ -25,27 +27,41 @@ class shard_order {
     for (std::size_t i = hashes.size(); i > 0; --i)
       numbers_[--ends_[hashes[i - 1] % table::kShards]] = static_cast<std::uint32_t>(i - 1);
   }
-  // Calls `visit` with the shard's number and those of its values.
-  template <class Visit>
-  void each(const Visit& visit) const {
-    for (std::size_t shard = 0; shard < table::kShards; ++shard) {
-      const std::size_t end = shard + 1 < table::kShards ? ends_[shard + 1] : numbers_.size();
-      if (ends_[shard] != end) visit(shard, std::span(numbers_).subspan(ends_[shard], end - ends_[shard]));
+  // Calls `apply` with the shard and the number of each value, with the shard's lock held. What keys have in the table lies
+  // anywhere in memory, 0.1 us away, so it comes into the cache for many keys at a time, in steps: a place is known only
+  // when the one before has come. So the locks of some shards are taken together, in ascending order; nothing else takes
+  // several.
+  template <class Apply>
+  void each(table& values, std::span<const std::size_t> hashes, std::size_t together, const Apply& apply) const {
+    std::vector<std::unique_lock<std::mutex>> locks;
+    for (std::size_t shard = 0; shard < table::kShards;) {
+      const std::size_t first = shard, begin = ends_[shard];
+      do {
+        if (ends_[shard] != end_of(shard)) locks.emplace_back(values.shard_at(shard).mutex);
+        ++shard;
+      } while (shard < table::kShards && end_of(shard) - begin <= together);
+      const auto here = std::span(numbers_).subspan(begin, end_of(shard - 1) - begin);
+      if (here.size() > 1) fetch(values, here, hashes);
+      for (std::size_t one = first; one < shard; ++one)
+        for (std::size_t i = ends_[one]; i < end_of(one); ++i) apply(values.shard_at(one), numbers_[i]);
+      locks.clear();
     }
   }
 
  private:
+  std::size_t end_of(std::size_t shard) const noexcept {
+    return shard + 1 < table::kShards ? ends_[shard + 1] : numbers_.size();
+  }
+  static void fetch(table& values, std::span<const std::uint32_t> numbers, std::span<const std::size_t> hashes) {
+    const auto entries_of = [&](std::uint32_t i) -> const entry_map& { return values.shard_with(hashes[i]).entries; };
+    for (const std::uint32_t i : numbers) entries_of(i).fetch_bucket(hashes[i]);
+    for (const std::uint32_t i : numbers) entries_of(i).fetch_entry(hashes[i]);
+    for (const std::uint32_t i : numbers) entries_of(i).fetch_value(hashes[i]);
+  }
+
   std::array<std::size_t, table::kShards> ends_{};  // where each begins, once it is made
   std::vector<std::uint32_t> numbers_;
 };
-
-// What these keys have in the table comes into the cache, for all of them at a time. With the shard's lock held.
-void fetch(const table::shard& shard, std::span<const std::uint32_t> numbers, std::span<const std::size_t> hashes) {
-  if (numbers.size() == 1) return;
-  for (const std::uint32_t i : numbers) shard.entries.fetch_bucket(hashes[i]);
-  for (const std::uint32_t i : numbers) shard.entries.fetch_entry(hashes[i]);
-  for (const std::uint32_t i : numbers) shard.entries.fetch_value(hashes[i]);
-}
 
 }  // namespace
 
@@ -157,11 +173,13 @@ void engine::impl::apply_run(run_change& change) {
   }
   std::vector<std::size_t> hashes(count);
   for (std::size_t i = 0; i < count; ++i) hashes[i] = entry_map::hash_of(run.name_of(run.values[i]));
-  std::vector<value_ref> gone;  // replaced, or not put: let go of behind the locks
+  const auto gone_here = std::make_shared<std::vector<value_ref>>();  // replaced, or not put: let go of behind the locks
+  std::vector<value_ref>& gone = *gone_here;
   gone.reserve(2 * count);
   change.is_done.resize(count);
   std::uint64_t puts = 0, put_bytes = 0, failed = 0;
-  const std::int64_t now = unix_now_ns();
+  // One for all values: making it costs as much as the lookup.
+  memory_change one{operation::kind::put, pool, {}, 0, {}, {}, 0, 0, change.given.put.copy, unix_now_ns()};
   const auto apply = [&](table::shard& shard, std::size_t i) {
     run_of_grants::one& value = run.values[i];
     if (!value.made) return;
@@ -173,30 +191,29 @@ void engine::impl::apply_run(run_change& change) {
     if (drop_if_expired(shard, key_entry, pool)) key_entry = nullptr;
     if (!truth_in_memory(key_entry, pool, full)) return;
     const run_commit& item = change.items[i];
-    memory_change one{operation::kind::put,  pool, full, hashes[i], value.made, item.precondition, item.expected_version, 0,
-                      change.given.put.copy, now};
+    const std::uint64_t length_bytes = value.made->length_bytes;
+    const std::uint32_t crc = value.made->crc;
+    one.full = full, one.hash = hashes[i], one.made = std::move(value.made), one.version = 0;
+    one.precondition = item.precondition, one.expected_version = item.expected_version;
     committed_value& answer = change.outcomes[i];
     if (status done = apply_one(shard, key_entry, one); !done) {
       answer.refusal = std::move(done).error();
       ++failed;
-      gone.push_back(std::move(value.made));
-      return;
+    } else {
+      change.is_done[i] = true;
+      ++puts, put_bytes += length_bytes;
+      answer.done = {one.version, crc, durability::volatile_};
+      if (turn) turn->remember(sequence, durability::volatile_, item.request_group, one.version, crc);
     }
-    change.is_done[i] = true;
-    ++puts, put_bytes += value.made->length_bytes;
-    answer.done = {one.version, value.made->crc, durability::volatile_};
-    if (turn) turn->remember(sequence, durability::volatile_, item.request_group, one.version, value.made->crc);
-    if (one.replaced) gone.push_back(std::move(one.replaced));
-    gone.push_back(std::move(value.made));
+    for (value_ref* const each : {&one.replaced, &one.made})
+      if (*each) gone.push_back(std::move(*each));
   };
-  shard_order(hashes).each([&](std::size_t number, std::span<const std::uint32_t> values_here) {
-    table::shard& shard = values->shard_at(number);
-    const std::lock_guard lock(shard.mutex);
-    fetch(shard, values_here, hashes);
-    for (const std::uint32_t i : values_here) apply(shard, i);
-  });
+  // (Where the index is asked for each key, locks are held for long enough.)
+  shard_order(hashes).each(*values, hashes, pool.indexed_keys.load() == 0 ? kTogether : 1, apply);
   turn.reset();
-  value_ref::reset_many(gone);
+  // (A cache counts them until they are gone, and would evict others for them.)
+  if (change.given.afterwards && !pool.cache) change.given.afterwards([gone_here] { value_ref::reset_many(*gone_here); });
+  else value_ref::reset_many(gone);
   pl::store::count(state.puts, puts);
   pl::store::count(state.put_bytes, put_bytes);
   pl::store::count(state.failed, failed);
@@ -319,12 +336,8 @@ result<pinned_run> engine::pin_run(session_id session, pool_id pool, std::span<c
   }
   if (options.past_memory) return out;
   std::vector<value_ref> pinned(keys.size());
-  shard_order(hashes).each([&](std::size_t number, std::span<const std::uint32_t> values_here) {
-    table::shard& shard = impl_->values->shard_at(number);
-    const std::lock_guard lock(shard.mutex);
-    fetch(shard, values_here, hashes);
-    for (const std::uint32_t i : values_here)
-      if (out.values[i].refusal.code == 0) pinned[i] = impl_->hold_cached(shard, *in, name_of(i), hashes[i]);
+  shard_order(hashes).each(*impl_->values, hashes, kTogether, [&](table::shard& shard, std::size_t i) {
+    if (out.values[i].refusal.code == 0) pinned[i] = impl_->hold_cached(shard, *in, name_of(i), hashes[i]);
   });
   std::uint64_t count_here = 0, bytes = 0;
   const bool verifies = options.verify || in->verifies_reads();

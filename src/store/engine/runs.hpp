@@ -46,6 +46,9 @@ struct granted_run {
 struct run_options {
   put_options put{};      // put.request: of the first value; value i has its sequence + i. put.ttl_ms: of values without one
   bool take_crc = false;  // as in commit_options
+  // Gets what need not be done before the next commit, such as letting go of values that were replaced. It may call the task
+  // at once, or later on any thread, but before the engine is closed. Nothing: it is done at once.
+  std::function<void(std::function<void()> task)> afterwards{};
 };
 struct run_commit {
   condition precondition = condition::none;

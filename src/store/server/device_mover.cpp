@@ -107,9 +107,9 @@ void device_gpu::add_blocks(way direction, std::uint64_t offset, std::uint64_t d
   }
 }
 
-result<device_gpu::ticket> device_gpu::submit(way direction, std::span<const dma::block> blocks) {
+result<device_gpu::ticket> device_gpu::submit(way direction, std::span<const dma::block> blocks, bool is_one_of_several) {
   for (bool is_again = false;; is_again = true) {
-    auto channel = channel_for(direction, is_short(blocks));
+    auto channel = channel_for(direction, !is_one_of_several && is_short(blocks));
     if (!channel) return channel.error();
     // As the copy planner has them: the word of a single copy is settled, that of a list flushed (docs/results/dma).
     auto number = blocks.size() == 1 ? (*channel)->copy(blocks[0].destination, blocks[0].source, blocks[0].size_bytes,
@@ -163,7 +163,7 @@ void device_queue::submit(std::vector<job>& list) {
     for (const job& one : list) joined.insert(joined.end(), one.blocks.begin(), one.blocks.end());
     blocks = joined;
   }
-  auto ticket = list.front().gpu->submit(list.front().direction, blocks);
+  auto ticket = list.front().gpu->submit(list.front().direction, blocks, list.front().is_one_of_several);
   if (!ticket) {
     for (job& one : list) one.ended(ticket.error());
     return;

@@ -48,8 +48,8 @@ class device_gpu {
     std::shared_ptr<dma::channel> channel;
     dma::sequence number = 0;
   };
-  // The blocks of one list do not overlap.
-  result<ticket> submit(way direction, std::span<const dma::block> blocks);
+  // The blocks of one list do not overlap. `is_one_of_several`: it arrives after the lists before that said so, too.
+  result<ticket> submit(way direction, std::span<const dma::block> blocks, bool is_one_of_several);
   // Stops the channel: nothing of it touches memory afterwards. The next submit opens another.
   void drop(const std::shared_ptr<dma::channel>& broken) noexcept;
 
@@ -81,6 +81,7 @@ class device_queue final : public ring_poller::member {
     device_gpu::way direction = device_gpu::way::to_store;
     std::vector<dma::block> blocks;
     std::function<void(const status&)> ended;  // on this thread; afterwards the memory is not touched any more
+    bool is_one_of_several = false;            // of a value (device_gpu::submit)
   };
   // Gathers; what has gathered becomes one list for each GPU and direction.
   void add(job one);

@@ -612,8 +612,8 @@ status server::run() {
   all.halted = true;
   all.blocking.join();
   for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
-  all.sums.reset();                                   // what arrived whole is committed by its threads
-  all.parts->commits.reset();                         // or by this one's
+  all.sums->end();                                    // what arrived whole is committed by its threads
+  all.parts->commits->end();                          // or by this one's
   all.stream_end.reset();                             // and UCX
   all.cluster.reset();                                // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());

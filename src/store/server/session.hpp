@@ -40,6 +40,7 @@ namespace pl::store_server {
 class session;
 class watch_hub;
 struct device_claim;
+class segment_walk;
 }  // namespace pl::store_server
 namespace pl::store_client {
 class checksum_pool;
@@ -317,6 +318,8 @@ class session : public std::enable_shared_from_this<session> {
   void put_from_device(const request_ptr& request, std::string_view key);
   void abort_device_put(const device_transfer_ptr& one);
   void fetch_from_device(const device_transfer_ptr& one);
+  void add_device_fetch(const device_transfer_ptr& one, segment_walk& walk, std::uint64_t device_address,
+                        std::uint64_t size);
   bool device_sums_ended(const device_transfer_ptr& one);
   void device_put_arrived(const device_transfer_ptr& one);
   void send_to_device(const request_ptr& request, const store::pinned_value& value);

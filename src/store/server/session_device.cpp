@@ -20,7 +20,10 @@ namespace flag = store_protocol::flag;
 using store_client::value_part;
 using store_protocol::path;
 
-constexpr std::uint64_t kSmallestPart = 128 << 10;
+constexpr std::uint64_t kSmallestPart = 64 << 10;  // summed in 3 us
+// Values above are summed by several threads where there are some, for one alone takes 10 us for 256 KiB.
+constexpr std::uint64_t kAloneBytes = 96 << 10;
+constexpr std::size_t kSeveralThreads = 4;
 constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;  // like clients that copy it themselves
 
 }  // namespace
@@ -159,50 +162,53 @@ void session::fetch_from_device(const device_transfer_ptr& one) {
     one->end_memory();
     return refuse_device(one->request, one->outcome.error());
   }
-  const auto& gpu = one->memory->gpu;
-  const bool is_summed = one->bytes > kUnsummedBytes;
-  const std::uint64_t part_bytes = std::clamp(one->bytes / 8, kSmallestPart, store_client::checksum_pool::kPartBytes);
+  const bool has_several = parts_.sums->thread_count() >= kSeveralThreads;
+  one->has_crc = one->bytes > (has_several ? kAloneBytes : kUnsummedBytes);
+  // Separate lists, so that the first parts are summed while the last ones are on their way; in one channel, so that they
+  // arrive one after another, not all of them at the end.
+  std::vector<std::uint64_t> sizes;
+  for (std::uint64_t left = one->bytes; left > 0; left -= sizes.back())
+    sizes.push_back(one->has_crc ? store_client::checksum_pool::copy_bytes(left) : left);
+  one->copies_left = sizes.size();
+  if (one->has_crc) transfers_here->watch([me = shared_from_this(), one] { return me->device_sums_ended(one); });
   segment_walk walk(one->segments, 0);
   std::uint64_t device_address = one->memory->bound.address() + one->part.offset;
-  std::vector<device_queue::job> jobs;
-  for (std::uint64_t left = one->bytes; left > 0;) {
-    const std::uint64_t now = is_summed ? store_client::checksum_pool::copy_bytes(left) : left;
-    device_queue::job copy{gpu, device_gpu::way::to_store, {}, {}};
-    std::vector<std::shared_ptr<value_part>> parts;
-    walk.next(now, [&](std::uint64_t offset, std::uint64_t bytes) {
-      gpu->add_blocks(copy.direction, offset, device_address, bytes, copy.blocks);
-      device_address += bytes;
-      for (std::uint64_t done = 0; is_summed && done < bytes; done += part_bytes) {
-        parts.push_back(std::make_shared<value_part>());
-        parts.back()->source = parts_.engine.arena().base + offset + done;
-        parts.back()->bytes = std::min(part_bytes, bytes - done);
-      }
-    });
-    one->parts.insert(one->parts.end(), parts.begin(), parts.end());
-    copy.ended = [me = shared_from_this(), one, parts = std::move(parts)](const status& ended) {
-      --one->copies_left;
-      if (!ended && one->outcome) one->outcome = ended;
-      if (one->outcome)
-        for (const auto& part : parts) part->given = true;
-      if (one->outcome && !parts.empty()) me->parts_.sums->give(parts);
-      if (one->copies_left == 0) one->end_memory();
-      if (one->copies_left == 0 && one->parts.empty()) me->device_put_arrived(one);
-    };
-    jobs.push_back(std::move(copy));
-    left -= now;
+  for (const std::uint64_t size : sizes) {
+    add_device_fetch(one, walk, device_address, size);
+    device_address += size;
+    if (one->has_crc) transfers_here->flush();
   }
-  one->copies_left = jobs.size();
-  one->has_crc = is_summed;
-  if (is_summed) {
-    parts_.sums->call(one->parts.size());
-    transfers_here->watch([me = shared_from_this(), one] { return me->device_sums_ended(one); });
-  }
-  // Separate lists, so that the first parts are summed while the last ones are on their way.
-  for (auto& copy : jobs) {
-    transfers_here->add(std::move(copy));
-    if (is_summed) transfers_here->flush();
-  }
-  if (!parsing_) transfers_here->flush();
+  if (one->has_crc) parts_.sums->call(one->parts.size());  // the copies go on meanwhile
+  else if (!parsing_) transfers_here->flush();
+}
+
+// The copy of the next `size` bytes, and the parts that it brings.
+void session::add_device_fetch(const device_transfer_ptr& one, segment_walk& walk, std::uint64_t device_address,
+                               std::uint64_t size) {
+  const auto& gpu = one->memory->gpu;
+  device_queue::job copy{gpu, device_gpu::way::to_store, {}, {}, size < one->bytes};
+  std::vector<std::shared_ptr<value_part>> parts;
+  const std::uint64_t part_bytes = std::clamp(size / 8, kSmallestPart, store_client::checksum_pool::kPartBytes);
+  walk.next(size, [&](std::uint64_t offset, std::uint64_t bytes) {
+    gpu->add_blocks(copy.direction, offset, device_address, bytes, copy.blocks);
+    device_address += bytes;
+    for (std::uint64_t done = 0; one->has_crc && done < bytes; done += part_bytes) {
+      parts.push_back(std::make_shared<value_part>());
+      parts.back()->source = parts_.engine.arena().base + offset + done;
+      parts.back()->bytes = std::min(part_bytes, bytes - done);
+    }
+  });
+  one->parts.insert(one->parts.end(), parts.begin(), parts.end());
+  copy.ended = [me = shared_from_this(), one, parts = std::move(parts)](const status& ended) {
+    --one->copies_left;
+    if (!ended && one->outcome) one->outcome = ended;
+    if (one->outcome)
+      for (const auto& part : parts) part->given = true;
+    if (one->outcome && !parts.empty()) me->parts_.sums->give(parts);
+    if (one->copies_left == 0) one->end_memory();
+    if (one->copies_left == 0 && one->parts.empty()) me->device_put_arrived(one);
+  };
+  transfers_here->add(std::move(copy));
 }
 
 // Joins the sums of what has arrived. True: nothing of the value is under way any more.
@@ -224,6 +230,7 @@ bool session::device_sums_ended(const device_transfer_ptr& one) {
       (void)parts_.engine.arrived(engine_session_, one->grant, one->summed_bytes,
                                   put_options_of(one->request->fields, 0).level);
     }
+    if (one->copies_left == 0) (void)parts_.sums->help();
     return false;
   }
   device_put_arrived(one);

@@ -7,8 +7,8 @@
 // Several frames of a connection are under way at a time: while one is copied, the next one begins, and another is summed.
 // One thread was not enough for that: it took 0.7 us a value, in which the link carries 35 KiB. So the connection's thread
 // keeps what belongs to the connection and the copies. The threads that sum also take the engine's part: they begin puts,
-// pin and unpin, and write answers to gets; one more thread commits puts and answers them. Frames are committed in the order
-// in which they came, so that of a key that is in two of them the later value stays.
+// pin and unpin, let go of replaced values, and write answers; one more thread commits puts. Frames are committed in the
+// order in which they came, so that of a key that is in two of them the later value stays.
 //
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
 // the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
@@ -35,6 +35,8 @@ namespace flag = store_protocol::flag;
 constexpr std::uint64_t kShareBytes = 256 << 10;
 // With fewer of them, the connection's thread does the engine's part: they have enough to sum.
 constexpr std::size_t kThreadsBeside = 4;
+// The first frame of so many is followed by others soon.
+constexpr std::size_t kManyItems = 64;
 
 }  // namespace
 
@@ -70,7 +72,7 @@ struct session::device_batch : device_claim {
   std::vector<piece> moved;
   std::uint64_t run = 0;  // the first of the grants, or of the pins; 0: there are none
   std::shared_ptr<batch_work> work;
-  bool is_beside_others = false;  // frames of this connection
+  bool is_beside_others = false;  // frames of this connection, present or to come
   std::uint64_t held_bytes = 0;   // counted for its principal: what the frame asks for, then what it has
   std::uint64_t moving_bytes = 0;
   // put: what it is committed with, made before other threads do that
@@ -159,7 +161,8 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   const std::uint64_t last_bytes = std::max(one->items.back().room, kMinHeldBytes);
   if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)
     return answer(request, {ENOTSUP, may.error().message});
-  one->is_beside_others = under_way_ > 1 && parts_.sums->thread_count() >= kThreadsBeside;
+  one->is_beside_others = parts_.sums->thread_count() >= kThreadsBeside &&
+                          (under_way_ > 1 || (one->items.size() >= kManyItems && parts_.sums->is_looking()));
   is_put ? put_device_batch(one, all_bytes) : get_device_batch(one, all_bytes);
 }
 
@@ -299,6 +302,12 @@ void session::prepare_device_commits(device_batch& one) {
     mine.request_group = parts_.values.request_group(pool, item.key);
   }
   one.commit_options.take_crc = one.is_summed;
+  if (!one.is_beside_others) return;
+  one.commit_options.afterwards = [sums = parts_.sums](std::function<void()> task) {
+    const auto part = std::make_shared<value_part>();
+    part->task = std::move(task);
+    sums->give({&part, 1});
+  };
 }
 
 // Its bytes are in the arena, or do not come.
@@ -359,19 +368,22 @@ void session::device_batch_ready(const device_batch_ptr& one) {
   commit_ready_batches();
 }
 
-// On any thread. One that follows others is left to the thread for that; it goes on with what becomes ready meanwhile.
+// On any thread. One that follows others is left to the thread for that; it goes on with what becomes ready meanwhile. Where
+// that thread sleeps still, this one commits: to wake up takes as long as several commits.
 void session::commit_ready_batches() {
   auto& list = device_commits_.in_order;
   for (;;) {
     device_batch_ptr next;
+    bool is_left = false;
     {
       const std::lock_guard lock(device_commits_.mutex);
       if (device_commits_.is_busy || list.empty() || !list.front()->is_ready) return;
       device_commits_.is_busy = true;
       next = list.front();
-      if (!next->is_beside_others) list.pop_front();
+      is_left = next->is_beside_others && parts_.commits->is_looking();
+      if (!is_left) list.pop_front();
     }
-    if (next->is_beside_others) return beside(*next, *parts_.commits, [me = shared_from_this()] { me->commit_batches(); });
+    if (is_left) return beside(*next, *parts_.commits, [me = shared_from_this()] { me->commit_batches(); });
     commit_device_batch(next);
     const std::lock_guard lock(device_commits_.mutex);
     device_commits_.is_busy = false;
@@ -397,7 +409,7 @@ void session::commit_batches() {
 // On any thread.
 void session::commit_device_batch(const device_batch_ptr& one) {
   const auto go_on = [me = shared_from_this(), one](std::vector<store::committed_value> done) {
-    me->device_batch_committed(one, done);
+    me->beside(*one, *me->parts_.sums, [me, one, done = std::move(done)] { me->device_batch_committed(one, done); });
   };
   if (one->run == 0) return go_on({});
   parts_.values.commit_run(engine_session_, one->run, one->request->head.pool_id, one->keys, one->commits,

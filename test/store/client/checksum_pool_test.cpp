@@ -75,6 +75,20 @@ TEST(checksum_pool, without_a_thread_the_caller_sums) {
   EXPECT_TRUE(pool.prepare());
 }
 
+// More at once than its queue holds.
+TEST(checksum_pool, takes_any_number_of_parts) {
+  const auto bytes = some_bytes(4096);
+  checksum_pool pool;
+  parts given;
+  for (unsigned i = 0; i < 3000; ++i) given.push_back(part_of(bytes, 0, 1 + i));
+  pool.give(given);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!all_summed(given) && std::chrono::steady_clock::now() < end)
+    if (!pool.help()) std::this_thread::yield();
+  ASSERT_TRUE(all_summed(given));
+  for (const auto& one : given) ASSERT_EQ(one->crc, arch::crc32c(one->source, one->bytes));
+}
+
 TEST(checksum_pool, ends_with_every_part_summed) {
   const auto bytes = some_bytes(1 << 20);
   for (unsigned round = 0; round < 50; ++round) {
