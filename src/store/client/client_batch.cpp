@@ -24,7 +24,7 @@ constexpr std::uint64_t kAnswerRoom = 512u << 10;
 // Of values that the store moves itself: 2 MiB take its DMA channel 40 us, in which it does the work on the frame before and
 // sums the one before that. Frames of 4 MiB came to their ends too late for the channel to be busy all the time.
 constexpr std::size_t kDeviceItems = 256;
-constexpr std::uint64_t kDeviceFrameBytes = 2 << 20;
+constexpr std::uint64_t kDeviceFrameBytes = 2 << 20, kFirstShare = 4;
 // Under way at a time. With the frame whose answer is being read they are fewer than the numbers that a server remembers.
 constexpr std::size_t kFramesAtATime = 8, kDeviceChangesAtATime = 768;
 constexpr std::size_t kFramesAhead = 4;  // of other work of the client
@@ -158,10 +158,12 @@ class client::frame_maker {
       if (frame != nullptr && frame->handed.owner != handed.owner) frame = full(*frame);
     }
     const std::size_t bytes = store_protocol::kBatchItemBytes + store_protocol::kBatchOffsetBytes + one.key.size();
+    // The first frame is short, so that the copies begin while the next ones are made.
+    const std::uint64_t share = has_sent_device_ ? 1 : kFirstShare;
     const auto is_full = [&] {
-      return frame->items.size() == kDeviceItems || frame->level != one.level ||
+      return frame->items.size() >= kDeviceItems / share || frame->level != one.level ||
              frame->body.size() + bytes > store_protocol::kMaxBodyBytes ||
-             frame->device_bytes + one.buffer.bytes > kDeviceFrameBytes;
+             frame->device_bytes + one.buffer.bytes > kDeviceFrameBytes / share;
     };
     if (frame != nullptr && is_full()) {
       if (is_near) handed = owner_.hand_over(one.buffer, 1, {});  // each frame has a use of its own
@@ -191,6 +193,7 @@ class client::frame_maker {
   // Null: the frame is gone.
   batch_frame* full(batch_frame& frame) {
     last_ = nullptr;
+    has_sent_device_ = true;
     const std::uint32_t memory = frame.handed.use.memory;
     send(frame);
     device_.erase(memory);
@@ -228,6 +231,7 @@ class client::frame_maker {
   std::optional<batch_frame> host_;
   std::unordered_map<std::uint32_t, batch_frame> device_;  // by memory
   batch_frame* last_ = nullptr;                            // of these
+  bool has_sent_device_ = false;
 };
 
 void client::take_outcomes(const batch_frame& frame, std::span<const batch_entry> entries, std::vector<reply>& out) {

@@ -40,8 +40,8 @@ class shard_order {
         if (ends_[shard] != end_of(shard)) locks.emplace_back(values.shard_at(shard).mutex);
         ++shard;
       } while (shard < table::kShards && end_of(shard) - begin <= together);
-      const auto here = std::span(numbers_).subspan(begin, end_of(shard - 1) - begin);
-      if (here.size() > 1) fetch(values, here, hashes);
+      const auto group = std::span(numbers_).subspan(begin, end_of(shard - 1) - begin);
+      if (group.size() > 1) fetch(values, group, hashes);
       for (std::size_t one = first; one < shard; ++one)
         for (std::size_t i = ends_[one]; i < end_of(one); ++i) apply(values.shard_at(one), numbers_[i]);
       locks.clear();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -87,6 +88,28 @@ TEST(checksum_pool, takes_any_number_of_parts) {
     if (!pool.help()) std::this_thread::yield();
   ASSERT_TRUE(all_summed(given));
   for (const auto& one : given) ASSERT_EQ(one->crc, arch::crc32c(one->source, one->bytes));
+}
+
+// Threads that end at a store's end give parts to others that have ended.
+TEST(checksum_pool, sums_what_comes_during_and_after_its_end) {
+  const auto bytes = some_bytes(64 << 10);
+  for (unsigned round = 0; round < 50; ++round) {
+    checksum_pool pool;
+    ASSERT_TRUE(pool.prepare());
+    parts given;
+    for (unsigned i = 0; i < 64; ++i) given.push_back(part_of(bytes, i << 10, 1 << 10));
+    std::thread giver([&] {
+      for (const auto& one : given) pool.give({&one, 1});
+    });
+    pool.end();
+    giver.join();
+    ASSERT_TRUE(all_summed(given)) << "round " << round;
+    const auto late = part_of(bytes, 0, 100);
+    pool.give({&late, 1});
+    EXPECT_TRUE(late->summed.load());
+    EXPECT_EQ(pool.prepare().code(), ESHUTDOWN);
+    pool.end();
+  }
 }
 
 TEST(checksum_pool, ends_with_every_part_summed) {

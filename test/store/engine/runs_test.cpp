@@ -2,6 +2,7 @@
 // Grants and pins of many values by one call: as if each had been asked for alone.
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -81,6 +82,24 @@ class Runs : public StoreTest {
   pool_id memory_ = 0;
   session_id session_ = 0;
 };
+
+// What was replaced takes memory until the caller runs the task that it was given for that; nothing else waits for it.
+TEST_F(Runs, ReplacedValuesGoWhenTheCallerSays) {
+  const auto old = items_of(40, 16384), next = items_of(40, 16384, 1000);
+  put_run(memory_, old);
+  const std::uint64_t before = store_->stats().arena_used_bytes;
+  std::vector<std::function<void()>> tasks;
+  const auto done =
+      put_run(memory_, next, {.afterwards = [&](std::function<void()> task) { tasks.push_back(std::move(task)); }});
+  ASSERT_EQ(tasks.size(), 1u);
+  for (std::size_t i = 0; i < next.size(); ++i) {
+    ASSERT_TRUE(done[i].is_done());
+    EXPECT_EQ(read(*store_, memory_, next[i].key), text(next[i].content));
+  }
+  EXPECT_EQ(store_->stats().arena_used_bytes, 2 * before);
+  for (const auto& task : tasks) task();
+  EXPECT_EQ(store_->stats().arena_used_bytes, before);
+}
 
 TEST_F(Runs, ValuesOfAllLengthsComeBack) {
   for (const pool_id pool : {memory_, pool_}) {
