@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller gave, checked by name before the compiled module sees it, whose own errors name neither argument nor value."""
+"""Checks of arguments before they reach the compiled module, whose own type errors name neither the argument nor its value.
+
+`role` is the name of the argument for the message. TypeError: wrong type. ValueError: out of range.
+"""
 
 import math
 import operator
@@ -13,7 +16,7 @@ def _wrong(role: str, given: object, wanted: str) -> TypeError:
 
 
 def number(role: str, given: Any, least: int = 0, most: int = (1 << 63) - 1) -> int:
-    """An integer, of NumPy too, from `least` to `most`."""
+    """Returns an integer (also of NumPy) from `least` to `most`, both included."""
     try:
         value = operator.index(given)
     except TypeError:
@@ -24,7 +27,7 @@ def number(role: str, given: Any, least: int = 0, most: int = (1 << 63) - 1) -> 
 
 
 def seconds(role: str, given: Any) -> float:
-    """A duration of less than a thousand years; negative: for ever."""
+    """Returns a duration in seconds, of less than a thousand years; negative means no limit."""
     if isinstance(given, (bool, str)) or not hasattr(type(given), "__float__"):
         raise _wrong(role, given, "a number of seconds")
     value = float(given)
@@ -34,6 +37,7 @@ def seconds(role: str, given: Any) -> float:
 
 
 def text(role: str, given: Any) -> str:
+    """Returns a string that can become a C string: no zero byte, valid as UTF-8."""
     if not isinstance(given, str):
         raise _wrong(role, given, "text")
     if "\0" in given:
@@ -46,6 +50,7 @@ def text(role: str, given: Any) -> str:
 
 
 def truth(role: str, given: Any) -> bool:
+    """Returns a bool. Other types are refused, because "no" would count as true."""
     if not isinstance(given, bool):
         raise _wrong(role, given, "True or False")
     return given

@@ -61,7 +61,7 @@ def _addresses(role: str, numbers: Any) -> Any:
 
 
 def _integers(role: str, numbers: Any, dtype: Any) -> Any:
-    """Lists and ranges become an array; arrays and tensors stay as they are."""
+    """Converts lists, tuples and ranges to an array of `dtype`. Returns arrays and tensors as they are."""
     if not isinstance(numbers, (list, tuple, range)):
         return numbers
     given = np.asarray(numbers)

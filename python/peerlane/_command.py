@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `peerlane` command of a wheel, and its drop-in names: parts that are Python run here, the rest is the program."""
+"""The commands that a wheel installs: `peerlane` and the drop-in names. `peerlane report` and `peerlane top` run here, in Python; all
+others run the compiled program."""
 
 import os
 import runpy
@@ -14,7 +15,8 @@ _IN_PYTHON = ("report", "top")
 
 
 def main(name: str | None = None) -> None:
-    """Replaces this process by the program; does not return. `name`: of the command, None: by which it was called."""
+    """Runs the command and does not return: it exits, or replaces this process by the program. `name`: the command; None: the name by
+    which this process was started."""
     name, arguments = name or Path(sys.argv[0]).name, sys.argv[1:]
     if name == "peerlane" and arguments and arguments[0] in _IN_PYTHON:
         sys.argv = [f"peerlane {arguments[0]}", *arguments[1:]]

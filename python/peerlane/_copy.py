@@ -42,7 +42,7 @@ def _repeated(element: bytes, shape: int | tuple[int, ...]) -> np.ndarray[Any, A
 
 
 def _fill_large(address: int, nbytes: int, element: bytes) -> None:
-    """A first chunk from the host, then the GPU doubles it."""
+    """Copies the first chunk from the host; then the GPU copies what is filled until all is filled."""
     done = _FILL_CHUNK_BYTES
     copy((address, done), _repeated(element, done // len(element)).view("u1"), after=None)
     while done < nbytes:

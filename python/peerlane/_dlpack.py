@@ -28,7 +28,7 @@ class _Managed(ctypes.Structure):
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
-_alive: dict[int, tuple[object, ...]] = {}  # address of a struct -> what it points to, until its consumer or its capsule lets go
+_alive: dict[int, tuple[object, ...]] = {}  # address of a struct -> the objects it points to, until its consumer or its capsule is deleted
 
 
 def _let_go(managed: Any) -> None:
@@ -47,7 +47,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
 
 
 def _drop(unused: int) -> None:
-    if _is_valid(unused, _NAME):  # nobody has taken it over
+    if _is_valid(unused, _NAME):  # no consumer has taken ownership (it would have renamed the capsule)
         _alive.pop(_pointer(unused, _NAME), None)
 
 
@@ -55,7 +55,7 @@ _destroy = _Destructor(_drop)
 
 
 def capsule(array: DeviceArray) -> object:
-    """A "dltensor" capsule that keeps `array`."""
+    """Returns a "dltensor" capsule, which keeps `array` alive until its consumer deletes it."""
     ndim, itemsize = len(array.shape), array.dtype.itemsize
     managed = _Managed()
     shape = (ctypes.c_int64 * max(ndim, 1))(*array.shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before the compiled module: PEERLANE_GPU=sim makes the simulated GPU this process's libcuda.so.1."""
+"""With PEERLANE_GPU=sim, loads the simulated GPU as this process's libcuda.so.1. Import it before the compiled module."""
 
 import os
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MappedArray", "Mapping", "SlowReadWarning"]  # map() would hide Python's: import it by name
 
-# Loads through a mapping of GPU memory wait for the bus, one after the other.
+# For the warning only. Loads through a mapping are slow because each waits for a bus round trip before the next one starts.
 _VIEW_READ_GBPS = 0.5
 _PLANNER_READ_GBPS = 25.0
 _BIG_READ_BYTES = 64 << 10
@@ -50,7 +50,7 @@ def numpy_dtype(name: str, itemsize: int) -> np.dtype:
 
 
 def _callers_level() -> int:
-    """For warnings.warn: the first frame that is neither ours nor NumPy's."""
+    """Returns the stacklevel for warnings.warn(): the first frame outside this package and NumPy."""
     inner = (os.path.dirname(__file__), os.path.dirname(np.__file__))
     frame: types.FrameType | None = sys._getframe(1)
     level = 1
@@ -71,7 +71,7 @@ def _warn_once(size_bytes: int) -> None:
 
 
 def _raw(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A plain array on the memory of the view; Error in a forked child, where touching it would be a fault."""
+    """Returns a plain array on the memory of the view. Error in a forked child, in which the memory is not mapped."""
     owner: Any = view
     while isinstance(owner, np.ndarray):
         owner = owner.base
@@ -82,7 +82,7 @@ def _raw(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with views replaced by plain arrays on the same memory; warns if they are big."""
+    """Returns `value` with views replaced by plain arrays on the same memory. Warns once if a view is large."""
     if isinstance(value, MappedArray):
         if value.nbytes >= _BIG_READ_BYTES:
             _warn_once(value.nbytes)
@@ -106,7 +106,7 @@ class MappedArray(np.ndarray[Any, Any]):
         return out[0] if out is not None and len(out) == 1 else result
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if func is np.copyto:  # writes the view; its source may be one, too
+        if func is np.copyto:  # its destination is written; its source may also be a view
             return func(_raw(args[0]) if isinstance(args[0], MappedArray) else args[0], *_plain(args[1:]), **kwargs)
         return func(*_plain(args), **{key: _plain(value) for key, value in kwargs.items()})
 
@@ -134,7 +134,7 @@ class MappedArray(np.ndarray[Any, Any]):
 
 
 class _Window:
-    """What NumPy takes for the owner of a view's memory."""
+    """The `base` of a view: keeps the mapped memory alive, and knows which process mapped it."""
 
     __slots__ = ("__array_interface__", "_region", "process")
 
@@ -145,7 +145,7 @@ class _Window:
 
 
 class _DeviceView:
-    """Part of a mapping as device memory, for the planner."""
+    """Part of a mapping as a device array, for copy()."""
 
     __slots__ = ("__cuda_array_interface__", "dtype", "_mapping")
 
@@ -206,7 +206,7 @@ class Mapping(_core.MappingBase):
         return out if dtype is None else out.astype(dtype, copy=False)
 
     def _select(self, index: Any) -> tuple[Any, int | None]:
-        """The part that `index` names, as a view, and its device address; no address for a copy (lists, masks)."""
+        """Returns the part that `index` selects and its device address. The address is None if NumPy had to copy (lists, masks)."""
         whole = self.array.view(np.ndarray)
         part = whole[index]
         if isinstance(part, np.ndarray) and (part.size == 0 or np.may_share_memory(whole, part)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the libraries and the program lie."""
+"""The location of the native libraries and the program."""
 
 import ctypes
 from pathlib import Path
@@ -7,12 +7,12 @@ from pathlib import Path
 __all__ = ["FOLDER", "load_simulated_gpu", "program"]
 
 _HERE = Path(__file__).resolve().parent
-# In a wheel the package holds them; beside a build's output they lie two folders above (out/python/peerlane).
+# A wheel contains them. In the output of a build, they are two folders above this package (out/python/peerlane).
 FOLDER = _HERE / "native" if (_HERE / "native").is_dir() else _HERE.parent.parent
 
 
 def program() -> Path:
-    """The peerlane program; FileNotFoundError where the package was built without it."""
+    """Returns the path of the peerlane program. FileNotFoundError: the package was built without it."""
     path = FOLDER / "peerlane"
     if not path.is_file():
         raise FileNotFoundError(
@@ -22,7 +22,8 @@ def program() -> Path:
 
 
 def load_simulated_gpu() -> None:
-    """Makes the simulated GPU this process's libcuda.so.1. Has no effect where another one is loaded already."""
+    """Makes the simulated GPU this process's libcuda.so.1. It has no effect if another libcuda.so.1 is already loaded.
+    FileNotFoundError: the package was built without the simulated GPU."""
     path = FOLDER / "sim" / "libcuda.so.1"
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there: the package was built without the simulated GPU (PEERLANE_SIM=ON)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls take and give, for type checkers: arrays by the interfaces that they offer, streams, results as dictionaries.
+"""Types of arguments and results, for type checkers. Arrays and streams are described by the interface that they offer.
 
     def upload(x: peerlane.DeviceArray, values: peerlane.AnyArray) -> None:
         peerlane.copy(x, values)
@@ -53,11 +53,11 @@ class _CudaStream(Protocol):
 
 # Memory of a GPU: PyTorch, CuPy, Numba, JAX, a mapping, or (device pointer, size in bytes).
 DeviceArray: TypeAlias = _CudaArray | _Dlpack | _Mapped | tuple[int, int]
-# That, or memory of the host: NumPy arrays, bytes, anything with a buffer.
+# GPU memory or host memory: also NumPy arrays, bytes, and every object with the buffer protocol.
 AnyArray: TypeAlias = _CudaArray | _Dlpack | _Mapped | tuple[int, int] | _Buffer
 # A CUDA stream: its CUstream as an integer (None: the default stream), or an object of PyTorch, CuPy or another library.
 Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | None
-# What a call comes after.
+# The work that a call must wait for: see peerlane.copy().
 After: TypeAlias = Literal["auto"] | int | _TorchStream | _CupyStream | _CudaStream | None
 
 Direction = Literal["to_device", "to_host", "on_device"]
@@ -69,7 +69,7 @@ Reduction = Literal["sum", "product", "minimum", "maximum"]
 
 
 class MappingInfo(TypedDict, total=False):
-    """What Mapping.info() tells. A mapping of no bytes has the first two only."""
+    """Result of Mapping.info(). A mapping of no bytes has only the first two fields."""
 
     device_ptr: int
     mapped_bytes: int
@@ -81,7 +81,7 @@ class MappingInfo(TypedDict, total=False):
 
 
 class ChannelState(TypedDict):
-    """What Channel.state() tells: the executor, the error that ended the channel (0: none), and counts."""
+    """Result of Channel.state(): the executor, the error that ended the channel (0: none), and counters."""
 
     executor: Literal["not ready", "peer", "proxy", "dma", "unknown"]
     error: int
@@ -93,7 +93,7 @@ class ChannelState(TypedDict):
 
 
 class MessageCounts(TypedDict):
-    """What Communicator.statistics() tells: messages by the way they took."""
+    """Result of Communicator.statistics(): number of messages for each protocol and transport."""
 
     eager: int
     self: int
@@ -107,7 +107,7 @@ class MessageCounts(TypedDict):
 
 
 class OperationInfo(TypedDict):
-    """What Operation.info() tells of an operation that has ended; fields that do not concern it are 0, `source` -1."""
+    """Result of Operation.info() for an operation that has ended. Fields that do not apply to it are 0, and `source` is -1."""
 
     error: int
     source: int
@@ -122,7 +122,7 @@ class OperationInfo(TypedDict):
 
 
 class MachineInfo(TypedDict):
-    """What peerlane.info() tells: the result file of `peerlane info` (docs/results.md)."""
+    """Result of peerlane.info(): the result file of `peerlane info` (docs/results.md)."""
 
     schema: str
     tool: str
@@ -136,7 +136,7 @@ class MachineInfo(TypedDict):
 
 
 class Finding(TypedDict):
-    """One line of peerlane.doctor()."""
+    """One finding of peerlane.doctor(). `what`: the finding; `fix`: how to solve it, or empty."""
 
     level: Literal["ok", "note", "BLOCKER"]
     subject: str

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting from asyncio: by turns of the loop at first, then asleep on a descriptor where there is one, else by naps."""
+"""`await` for operations. At first, each iteration of the event loop polls the operation, because most copies end soon. After that, the
+task waits for the operation's descriptor if it has one, and otherwise polls with growing pauses."""
 
 import asyncio
 import contextlib
@@ -11,33 +12,33 @@ from typing import Any
 
 __all__ = ["close", "send", "steps", "throw"]
 
-_TURNS = 50         # of the loop, before anything sleeps: most copies are over by then
-_LONGEST_SLEEP = 0.02  # seconds: another task or thread may see the end first, which closes the descriptor
-_LONGEST_NAP = 1e-3  # seconds; naps grow by half, so they add about half to what has passed
+_MAX_POLLS = 50  # iterations of the loop before the task sleeps: most copies have ended by then
+_LONGEST_SLEEP = 0.02  # seconds: if another task or thread sees the end first, the descriptor is closed and wakes nobody
+_LONGEST_NAP = 1e-3  # seconds; each pause is half again as long as the last one, so polling lengthens a wait by at most about half
 
 
 def while_polled(what: Any) -> Generator[Any, None, Any]:
-    """`await` for objects with done() and wait(), of which done() does not block."""
+    """Waits by polling. `what`: an object with done(), which must not block, and wait()."""
     nap = 0.0
-    turns = 0
+    polls = 0
     while not what.done():
-        turns += 1
-        if turns > _TURNS:
+        polls += 1
+        if polls > _MAX_POLLS:
             nap = min(nap * 1.5 + 1e-5, _LONGEST_NAP)
         yield from asyncio.sleep(nap).__await__()
     return what.wait()
 
 
 def asleep(operation: Any) -> Generator[Any, None, Any]:
-    """`await` for copies: the loop sleeps on their descriptor, which an interrupt of the GPU wakes."""
-    for _ in range(_TURNS):
+    """Waits for a copy on its descriptor, which an interrupt of the GPU makes readable."""
+    for _ in range(_MAX_POLLS):
         if operation.done():
             return operation.wait()
         yield from asyncio.sleep(0).__await__()
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.dup(operation.descriptor())  # the operation's own is closed at its end
-    except OSError:  # it has ended, a function waits for it, or there are no descriptors left
+    except OSError:  # it has ended, then() has a function waiting for it, or no descriptor is left
         return (yield from while_polled(operation))
     try:
         while not operation.done():
@@ -48,7 +49,7 @@ def asleep(operation: Any) -> Generator[Any, None, Any]:
                 return (yield from while_polled(operation))
             look_again = loop.call_later(_LONGEST_SLEEP, _wake, woken)
             try:
-                if not operation.done():  # what came before the descriptor was watched wakes nobody
+                if not operation.done():  # an end before add_reader() would wake nobody
                     yield from woken.__await__()
             finally:
                 look_again.cancel()
@@ -64,8 +65,11 @@ def _wake(woken: "asyncio.Future[None]") -> None:
 
 
 def until_done(what: Any) -> Generator[Any, None, Any]:
-    """The same for what cannot be called off: where the task is cancelled, a thread keeps it until its end, since dropping it would
-    block the loop, as it does where no thread can be started."""
+    """Waits for an operation that cannot be cancelled.
+
+    If the task is cancelled, a thread keeps the operation until it ends, because deleting it earlier would block the loop. If no thread
+    can be started, the loop does block.
+    """
     try:
         return (yield from asleep(what) if what.has_descriptor else while_polled(what))
     except (asyncio.CancelledError, GeneratorExit):
@@ -78,17 +82,17 @@ def until_done(what: Any) -> Generator[Any, None, Any]:
 
 
 def _keep(what: Any) -> None:
-    with contextlib.suppress(OSError):  # whoever waits for it is told
+    with contextlib.suppress(OSError):  # the error is reported to whoever waits for the operation
         while not what.done():
             time.sleep(_LONGEST_NAP)
 
 
 def steps(operation: Any) -> Generator[Any, None, Any]:
-    """`await` for an Operation."""
+    """The generator behind `await operation`."""
     return while_polled(operation) if operation.can_cancel else until_done(operation)
 
 
-# An operation is a coroutine by these methods; its steps begin with the first of them.
+# These methods make an operation a coroutine. The first call of one of them creates its generator.
 
 
 def _begun(operation: Any) -> Generator[Any, None, Any]:

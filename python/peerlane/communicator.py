@@ -32,7 +32,7 @@ _MAX_INT = (1 << 31) - 1
 class Communicator(_core.Communicator):
     """A process's membership in a job; usable as a context manager. `after` of its calls: see peerlane.copy()."""
 
-    _happened: "asyncio.Future[None] | None" = None  # what the tasks of the loop that sleep wait for
+    _happened: "asyncio.Future[None] | None" = None  # the sleeping tasks of the loop wait for this
 
     async def wait_async(self, operation: "Operation") -> tuple[int, int, int]:
         """operation.wait() for asyncio: the loop runs other tasks in the meantime, and sleeps on event_descriptor() if there are none.
@@ -42,7 +42,7 @@ class Communicator(_core.Communicator):
             if self.arm():
                 await self._sleep()
             else:
-                self._wake()  # what happened may be what another task waits for
+                self._wake()  # the event may be the one that another task waits for
                 await asyncio.sleep(0)
         return operation.wait()
 

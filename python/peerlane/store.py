@@ -46,7 +46,7 @@ CONDITIONS: dict[str | None, int] = {None: 0, "absent": 1, "present": 2}
 EVICTIONS: dict[str | None, int] = {"s3-fifo": 0, "lru": 1}
 _IF_VERSION = 3
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
-_READS = 8  # of one value whose length others change meanwhile
+_READS = 8  # attempts to read a value while other clients change its length
 _PAGE = 1000  # keys that a scan asks for at a time
 _PUT, _GET, _ERASE, _EXISTS = 1, 2, 3, 4
 _NOTHING = (0, 0, None)  # memory of a request that moves no bytes
@@ -58,7 +58,7 @@ _WHY = {errno.ENOENT: "there is no such key", errno.ENXIO: "there is no such poo
         errno.ETIMEDOUT: "no answer in time: not known whether it was done", errno.ECONNRESET: "no connection: not known whether it was done"}
 
 _T = TypeVar("_T")
-# What multi_put() and multi_get() take: a dictionary by key, or pairs.
+# Argument of multi_put() and multi_get(): a dictionary by key, or pairs (key, value).
 ByKey: TypeAlias = Mapping[str, _T] | Mapping[bytes, _T] | Mapping[str | bytes, _T] | Iterable[tuple[str | bytes, _T]]
 Versions: TypeAlias = Mapping[str, int] | Mapping[bytes, int] | Mapping[str | bytes, int]
 
@@ -105,11 +105,11 @@ class Watch:
     change "lost". One thread or task may wait at a time. Usable as a context manager, with `with` or `async with`."""
 
     _KINDS: dict[int, ChangeKind] = {1: "put", 2: "erased", 3: "evicted", 4: "expired", 16: "lost"}
-    _SLICE = 0.5  # seconds that a thread of an event loop's waits for
+    _SLICE = 0.5  # seconds for which the thread of `async for` waits before the task checks whether the watch is still open
 
     def __init__(self, watch: _store.Watch):
         self._watch = watch
-        self._ready: deque[Change] = deque()  # also by a thread whose task was cancelled meanwhile
+        self._ready: deque[Change] = deque()  # a thread may add to it after its task was cancelled
         self._thread: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
@@ -201,7 +201,7 @@ def _milliseconds(role: str, given: float) -> int:
 
 
 def _ttl(given: float) -> int:
-    """In milliseconds, which round up: 0 is no limit."""
+    """Returns milliseconds, rounded up so that a short limit does not become 0, which means no limit."""
     if seconds("ttl", given) < 0:
         raise ValueError(f"ttl: {given} s: give a number of seconds from 0 on, where 0 is no limit")
     return math.ceil(given * 1e3)
@@ -236,7 +236,7 @@ def _pairs(given: ByKey[_T]) -> list[tuple[bytes, _T]]:
 
 
 def _keys(given: Iterable[str | bytes]) -> list[bytes]:
-    if isinstance(given, (str, bytes, bytearray, memoryview)):  # whose elements would be taken for keys
+    if isinstance(given, (str, bytes, bytearray, memoryview)):  # its elements would count as keys
         raise TypeError(f"keys: one {type(given).__name__} is given, several keys are wanted: put it into a list")
     return [_key(key) for key in given]
 
@@ -367,7 +367,7 @@ class Pool:
         names = _keys(keys)
         replies = self.multi_stat(names)
         out: list[memoryview | Error] = [each if isinstance(each, Error) else memoryview(b"") for each in replies]
-        # Whose length others changed between the two questions is asked for again.
+        # If another client changed the length of a value after multi_stat(), it is read again.
         wanted = {i: each.value_bytes for i, each in enumerate(replies) if isinstance(each, Reply)}
         for _ in range(_READS):
             if not wanted:
@@ -375,7 +375,7 @@ class Pool:
             room, begin, views = memoryview(bytearray(sum(wanted.values()))), 0, {}
             for i, size in wanted.items():
                 views[i], begin = room[begin:begin + size], begin + size
-            # No memory for no bytes: any will do.
+            # An empty view has no address, so empty values get a byte of their own.
             got = self.multi_get([(names[i], view or bytearray(1)) for i, view in views.items()], after=None)
             longer = {}
             for (i, view), reply in zip(views.items(), got):
@@ -435,7 +435,7 @@ class Pool:
         """multi_erase() on a thread of the event loop's executor. If the task is cancelled, the call continues to its end."""
         return await _on_a_thread(self._batch(_ERASE, _keys(keys), versions=versions, is_atomic=atomic))
 
-    # The thread that calls looks at the arguments, whose streams may be its own; what is returned does the work on any thread.
+    # These check the arguments on the calling thread, whose current streams may matter. The returned function does the work on any thread.
     def _puts(self, values: ByKey[AnyArray], durability: Durability | None, condition: Condition | None, versions: Versions | None,
               atomic: bool, after: After, ttl: float) -> Callable[[], list[Reply | Error]]:
         pairs = _pairs(values)
@@ -461,7 +461,7 @@ class Pool:
             answers = self._store._connection.batch(request, self._number, items, level, ttl_ms, is_whole)
             out: list[Reply | Error] = [_failed(code, key) if code else _told(*reply) for key, (code, reply) in zip(keys, answers)]
             failures = [each for each in out if isinstance(each, Error)]
-            if is_whole and failures:  # the others say that they were not done
+            if is_whole and failures:  # the other items report ECANCELED
                 raise next((each for each in failures if each.errno != errno.ECANCELED), failures[0])
             return out
 
@@ -474,7 +474,7 @@ class Pool:
 
     def _pages(self, prefix: str | bytes | None, regex: str | None, after: str | bytes | None,
                limit: int) -> Callable[[], list[FoundKey]]:
-        """A function whose calls give one page after the other; none is left after an empty one."""
+        """Returns a function that fetches the next page of keys at each call. An empty page is the last one."""
         last, left = _key(after, "after") if after else b"", number("limit", limit)
         has_ended = False
 

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU arrays without PyTorch or CuPy: a small allocator over the CUDA driver, for tests, examples and first steps.
+"""GPU arrays without PyTorch or CuPy, for tests, examples and first steps. They call the CUDA driver directly.
 
-It runs on a real GPU where libcuda.so.1 finds one, else on the simulated GPU (PEERLANE_GPU=real or sim decides).
-Every array offers `__cuda_array_interface__` and DLPack, as those of the large libraries do.
+    import numpy, peerlane
+    x = peerlane.testing.zeros((4, 8), numpy.float32)
+    peerlane.copy(x, numpy.ones((4, 8), numpy.float32))
+    print(x.get())
+
+They use a real GPU if libcuda.so.1 finds one, and otherwise the simulated GPU; PEERLANE_GPU=real or sim overrides this. Arrays offer
+`__cuda_array_interface__` and DLPack, like those of PyTorch and CuPy. Any thread may use them. Calls raise CudaError if the driver fails.
 """
 
 import ctypes
@@ -24,11 +29,11 @@ _NOT_READY = 600
 
 
 class CudaError(RuntimeError):
-    """A call of the CUDA driver failed."""
+    """A call of the CUDA driver failed. The message names the call and the CUDA error."""
 
 
 class _Driver:
-    """libcuda with a context of device 0 current on the thread that asks."""
+    """libcuda.so.1 of this process, and the primary context of each device that was used."""
 
     def __init__(self) -> None:
         wanted = os.environ.get("PEERLANE_GPU", "auto")
@@ -41,7 +46,7 @@ class _Driver:
         self.contexts: dict[int, ctypes.c_void_p] = {}
 
     def call(self, name: str, *arguments: object) -> None:
-        """A call of the driver by its name; CudaError if it fails."""
+        """Calls a function of the driver by its name, such as "cuInit"; CudaError if it fails."""
         code = getattr(self.library, name)(*arguments)
         if code != 0:
             text = ctypes.c_char_p()
@@ -49,7 +54,7 @@ class _Driver:
             raise CudaError(f"{name}: {text.value.decode() if text.value else code}")
 
     def enter(self, device: int) -> None:
-        """Makes the device's primary context current on this thread."""
+        """Makes the primary context of the device current on the calling thread."""
         if device not in self.contexts:
             context = ctypes.c_void_p()
             self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -67,33 +72,34 @@ sys.exit(library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count)) or c
 def _real_gpu_answers() -> bool:
     try:
         ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
-        return True  # PyTorch or another has it open: there must not be a second one
+        return True  # a library such as PyTorch has loaded it: do not load a second one
     except OSError:
         pass
-    # In a process of its own: a driver that was once initialised stays, and a bad one may crash.
+    # In a separate process, because a driver cannot be unloaded after cuInit, and a broken one may crash.
     return subprocess.run([sys.executable, "-S", "-c", _PROBE], capture_output=True, check=False).returncode == 0
 
 
 @functools.cache
 def driver() -> _Driver:
-    """The CUDA driver of this process: `call(name, ...)` calls it, `enter(device)` makes a context current."""
+    """Returns the CUDA driver of this process: `call(name, ...)` calls a function, `enter(device)` makes a context current."""
     return _Driver()
 
 
 def is_simulated() -> bool:
-    """Whether the simulated GPU answers."""
+    """Whether arrays are on the simulated GPU."""
     return driver().is_simulated
 
 
 class _Owner:
-    """Owns something of CUDA's, which a copy would free a second time and another process does not have."""
+    """Base of objects that own CUDA memory or a stream. They cannot be copied or pickled: a copy would be freed twice, and another
+    process does not have them."""
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError("GPU memory and streams are neither copied nor pickled with their owner: take array.get(), which is host memory")
 
 
 class Stream(_Owner):
-    """A CUDA stream; `ptr` is its CUstream."""
+    """A non-blocking CUDA stream of GPU `device`; `ptr` is its CUstream. It is destroyed with the object."""
 
     def __init__(self, device: int = 0):
         driver().enter(device)
@@ -102,11 +108,11 @@ class Stream(_Owner):
         self.ptr = handle.value
 
     def synchronize(self) -> None:
-        """Waits until it has done what was queued."""
+        """Blocks until all queued work has ended."""
         driver().call("cuStreamSynchronize", ctypes.c_void_p(self.ptr))
 
     def is_done(self) -> bool:
-        """Whether it has; no waiting."""
+        """Whether all queued work has ended. Does not block."""
         return bool(driver().library.cuStreamQuery(ctypes.c_void_p(self.ptr)) != _NOT_READY)
 
     def __cuda_stream__(self) -> tuple[int, int | None]:
@@ -118,7 +124,7 @@ class Stream(_Owner):
 
 
 class _Memory(_Owner):
-    """An allocation; freed when the last array on it goes."""
+    """An allocation; freed when no array uses it any more."""
 
     def __init__(self, size_bytes: int, device: int, is_managed: bool = False):
         driver().enter(device)
@@ -130,7 +136,7 @@ class _Memory(_Owner):
         self.pointer = pointer.value
 
     def free(self) -> None:
-        """Frees it now, whoever still has arrays on it."""
+        """Frees the memory at once, even if arrays still use it."""
         if self.pointer:
             driver().library.cuMemFree_v2(ctypes.c_uint64(self.pointer))
             self.pointer = 0
@@ -139,13 +145,18 @@ class _Memory(_Owner):
 
 
 class DeviceArray:
-    """An array in GPU memory: shape, dtype, basic indexing, and the interfaces; no arithmetic."""
+    """An array in GPU memory, from empty(), array() or zeros(). It has a shape, a dtype and basic indexing, but no arithmetic.
+
+    `address`: device address of the first element. `strides`: in bytes. `memory.free()` frees the allocation at once, for tests of
+    freed memory; otherwise it lives as long as an array that uses it. If a `stream` was given, `__cuda_array_interface__` names it as
+    the one that other libraries must order their work after.
+    """
 
     def __init__(self, memory: _Memory, address: int, shape: Iterable[int], strides: Iterable[int], dtype: npt.DTypeLike, device: int,
                  stream: Stream | None = None):
         self.memory, self.address, self.shape, self.strides = memory, address, tuple(shape), tuple(strides)
         self.dtype, self.device, self.stream = np.dtype(dtype), device, stream
-        # Made once: an array is never moved, and a property that builds it takes a microsecond.
+        # Built once, because the memory never moves and building it at each access takes a microsecond.
         self.__cuda_array_interface__: dict[str, Any] = {
             "version": 3, "shape": self.shape, "strides": self.strides, "data": (address, False), "stream": stream.ptr if stream else None,
             "typestr": self.dtype.str if self.dtype.kind != "V" else f"|V{self.dtype.itemsize}"}
@@ -155,11 +166,11 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def __getitem__(self, index: Any) -> "DeviceArray":
-        """A view, by the rules of NumPy's basic indexing."""
+        """Returns a view of part of the array, with integers, slices and None as in NumPy. It shares the memory."""
         ghost = np.lib.stride_tricks.as_strided(np.empty(1, self.dtype), self.shape, self.strides)
         part = ghost[index]
         if not isinstance(part, np.ndarray):
@@ -168,7 +179,7 @@ class DeviceArray:
         return DeviceArray(self.memory, self.address + offset, part.shape, part.strides, self.dtype, self.device, self.stream)
 
     def get(self) -> np.ndarray[Any, Any]:
-        """The elements, copied by the CUDA driver (not by Peerlane, so that tests have a second opinion)."""
+        """Returns the elements as a NumPy array. The CUDA driver copies them, so that a test of Peerlane does not depend on Peerlane."""
         if self.nbytes == 0:
             return np.empty(self.shape, self.dtype)
         low = sum((n - 1) * s for n, s in zip(self.shape, self.strides) if s < 0)
@@ -198,7 +209,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 def empty(shape: int | Iterable[int], dtype: npt.DTypeLike = np.float32, *, device: int = 0, stream: Stream | None = None,
           managed: bool = False) -> DeviceArray:
-    """An array with whatever its memory holds."""
+    """Returns an array with undefined contents on GPU `device`. `stream`: see DeviceArray. `managed`: use managed memory."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     dtype = np.dtype(dtype)
     memory = _Memory(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, device, managed)
@@ -206,7 +217,7 @@ def empty(shape: int | Iterable[int], dtype: npt.DTypeLike = np.float32, *, devi
 
 
 def array(values: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, device: int = 0, stream: Stream | None = None) -> DeviceArray:
-    """An array with these elements, copied by the CUDA driver."""
+    """Returns an array with these elements, copied by the CUDA driver; complete on return."""
     host = np.ascontiguousarray(values, dtype)
     out = empty(np.shape(values), host.dtype, device=device, stream=stream)
     if host.nbytes:
@@ -217,5 +228,5 @@ def array(values: npt.ArrayLike, dtype: npt.DTypeLike | None = None, *, device: 
 
 
 def zeros(shape: int | Iterable[int], dtype: npt.DTypeLike = np.float32, *, device: int = 0, stream: Stream | None = None) -> DeviceArray:
-    """An array of zeros."""
+    """Returns an array of zeros; complete on return."""
     return array(np.zeros(shape, dtype), device=device, stream=stream)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts, signals and waits that CUDA streams execute: no CPU is involved between a kernel and the peer's next one.
+"""Puts, signals and waits that CUDA streams execute: no CPU is involved between a kernel and the peer's next kernel.
 
     job = peerlane.triggered.open()
     mine = job.expose(inbox)                                    # a GPU tensor that peers may put into
@@ -46,7 +46,7 @@ def open(*, rendezvous: str = "", rank: int = 0, size: int = 0, device: int | No
          wait_timeout: float = 30) -> StreamContext:
     """Opens this process's membership; collective. The processes find each other as in peerlane.communicator.open().
 
-    `device`: the GPU; None: the one of the current context. `economy`: the service thread sleeps while it is idle. `wait_timeout`:
+    `device`: the GPU; None: the one of the current context. `economy`: the proxy thread sleeps while it is idle. `wait_timeout`:
     seconds after which a waiting stream is released with an error.
     """
     place = _place(rendezvous, rank, size)

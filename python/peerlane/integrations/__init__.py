@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peerlane inside other programs: each module is loaded by that program's own configuration."""
+"""Plugins for other programs (vLLM, LMCache, SGLang, fastsafetensors). That program's own configuration names the module to load."""
 
 __all__ = []

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights from safetensors files to the GPU by DMA channels: a copier for fastsafetensors, found by its registry.
+"""Loads weights from safetensors files to the GPU with DMA channels: a copier for fastsafetensors.
 
     from peerlane.integrations.fastsafetensors import PeerlaneFileLoader
-    loader = PeerlaneFileLoader(None, "cuda:0")        # for fastsafetensors' SafeTensorsFileLoader
+    loader = PeerlaneFileLoader(None, "cuda:0")        # instead of fastsafetensors' SafeTensorsFileLoader
     loader.add_filenames({0: ["model.safetensors"]})
     weights = loader.copy_files_to_device()
 
-Threads read the files into pinned memory, a channel takes each piece from there while the next one is read.
+Threads read the files into pinned memory, piece by piece. A DMA channel copies each piece to the GPU while the thread reads the next
+one. Importing this module registers the copier as "peerlane".
 """
 
 import collections
@@ -21,15 +22,15 @@ import numpy as np
 from .. import _blocks
 from .._host_pool import HostPool
 
-KNOWN_RELEASES = ("0.3", "0.4", "0.5")  # whose files the tests were run with
+KNOWN_RELEASES = ("0.3", "0.4", "0.5")  # the releases that the tests were run with
 
 CHUNK_BYTES = 8 << 20
-_CHUNKS_PER_THREAD = 2  # one is filled while the other one leaves
+_CHUNKS_PER_THREAD = 2  # one is filled while the other one is copied
 _MAX_THREADS = 16
 
 
 def check_release(version: str) -> None:
-    """ImportError for a release whose copier interface this module was not tried with."""
+    """Raises ImportError if this module was not tested with this release of fastsafetensors, whose copier interface changes."""
     if ".".join(version.split(".")[:2]) not in KNOWN_RELEASES:
         raise ImportError(f"peerlane.integrations.fastsafetensors knows fastsafetensors {', '.join(KNOWN_RELEASES)} and not {version}: use one of "
                           "these, or fastsafetensors' own SafeTensorsFileLoader")
@@ -43,7 +44,7 @@ from fastsafetensors.loader import BaseSafeTensorsFileLoader  # noqa: E402
 
 
 class _File:
-    """A file on its way: pieces that are left, and the first failure."""
+    """A file that is being loaded: the number of pieces in progress, and the first failure. Closes the file after the last piece."""
 
     def __init__(self, path: str) -> None:
         self.path, self.fd = path, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -51,6 +52,7 @@ class _File:
         self.failure: BaseException | None = None
 
     def end_piece(self, failure: BaseException | None = None) -> None:
+        """Counts a piece as ended, also if it failed. Any thread."""
         with self.lock:
             self.failure = self.failure or failure
             self.left -= 1
@@ -61,7 +63,8 @@ class _File:
 
 
 class _Work:
-    """What the threads of a reader share. They hold this and not the reader, so that they end with it."""
+    """The queue that the threads of a Reader share. They keep a reference to it and not to the Reader, so that dropping the Reader
+    ends them."""
 
     def __init__(self) -> None:
         self.pieces: collections.deque[tuple[_File, int, int, int]] = collections.deque()
@@ -84,7 +87,7 @@ class _Work:
             self.changed.notify_all()
 
     def run(self, chunks: Any) -> None:
-        """A thread: fills one of its chunks from a file while the other one is on its way to the GPU."""
+        """Body of a thread: reads a piece into one of its `chunks` while the other chunk is copied to the GPU."""
         moving: collections.deque[tuple[Any, _File]] = collections.deque()
         turn = 0
         while True:
@@ -100,7 +103,7 @@ class _Work:
             turn += 1
             failure: BaseException | None = None
             try:
-                if file.failure is None:  # the rest of a file that failed is not read
+                if file.failure is None:  # after a failure, the rest of the file is not read
                     _read(file, offset, chunk[:size])
                     moving.append((_blocks.copy_block_list_async([address], [chunk.ctypes.data], size), file))
                     continue
@@ -128,7 +131,11 @@ def _read(file: _File, offset: int, buffer: Any) -> None:
 
 
 class Reader:
-    """Threads with pinned memory, shared by the files of a loader."""
+    """Threads that read files, each with its own pinned memory. The files of a loader share one Reader.
+
+    `threads`: 0 means half of the CPUs that this process may use, at most 16. `chunk_bytes`: size of a piece. The pinned memory is
+    two chunks for each thread, near GPU `device`. The threads end when the Reader is dropped.
+    """
 
     def __init__(self, threads: int = 0, chunk_bytes: int = CHUNK_BYTES, device: int = 0) -> None:
         self.threads = threads or max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // 2))
@@ -145,7 +152,11 @@ class Reader:
             self._work.stop()
 
     def submit(self, path: str, runs: list[tuple[int, int]], address: int) -> _File:
-        """Begins to move each run [start, end) of the file to `address` + (start - the first run's start)."""
+        """Begins to load byte ranges [start, end) of the file; does not wait.
+
+        The first range goes to the device address `address`; the distances between ranges stay those in the file. The memory must
+        exist until the returned file's `ended` is set; its `failure` is then the first error, or None.
+        """
         file = _File(path)
         pieces = [(file, offset, min(self.chunk_bytes, end - offset), address + offset - runs[0][0])
                   for start, end in runs for offset in range(start, end, self.chunk_bytes)]
@@ -156,7 +167,7 @@ class Reader:
 
 
 class PeerlaneCopier(_base.CopierInterface):  # type: ignore[misc]
-    """A file's copier, as fastsafetensors calls it."""
+    """Copies one file to the GPU; fastsafetensors creates and calls it. Its methods are those of fastsafetensors' CopierInterface."""
 
     def __init__(self, metadata: Any, device: Any, framework: Any, reader: Reader) -> None:
         self.metadata, self._device, self._framework, self._reader = metadata, device, framework, reader
@@ -164,14 +175,15 @@ class PeerlaneCopier(_base.CopierInterface):  # type: ignore[misc]
         self._file: _File | None = None
 
     def set_byte_ranges(self, byte_ranges: list[tuple[int, int]] | None) -> None:
-        """Only these bytes of the file are read; where tensors lie in the buffer does not change."""
+        """Limits reading to these ranges of bytes of the file. The positions of tensors in the buffer stay the same."""
         self._runs = _base.validated_byte_ranges(self.metadata, byte_ranges)
 
     def submit_io(self, use_buf_register: bool, max_copy_block_size: int) -> Any:
+        """Allocates GPU memory for the tensors, begins to load them, and returns the buffer. Both arguments are ignored."""
         begin = self.metadata.header_length
         buffer = self._framework.alloc_tensor_memory(self.metadata.size_bytes - begin, self._device)
         try:
-            # The memory may have had another owner, whose last kernels are still queued.
+            # The allocator may return memory that kernels in the current stream still use.
             if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
                 torch.cuda.current_stream(self._device.index).synchronize()
             runs = [(begin, self.metadata.size_bytes)] if self._runs is None else self._runs
@@ -183,6 +195,7 @@ class PeerlaneCopier(_base.CopierInterface):  # type: ignore[misc]
         return buffer
 
     def wait_io(self, gbuf: Any, dtype: Any = None, noalign: bool = False, owner: Any = None) -> Any:
+        """Waits until the file is loaded, and returns its tensors by name."""
         self.finish_io()
         more = {} if dtype is None else {"dtype": dtype}
         if owner is not None:  # since 0.5
@@ -190,6 +203,7 @@ class PeerlaneCopier(_base.CopierInterface):  # type: ignore[misc]
         return self.metadata.get_tensors(gbuf, self._device, self.metadata.header_length, **more)
 
     def finish_io(self) -> None:
+        """Waits until the file is loaded. Raises the error of the first piece that failed."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -199,8 +213,10 @@ class PeerlaneCopier(_base.CopierInterface):  # type: ignore[misc]
 
 
 def new_copier(device: Any, *, max_threads: int = 0, **_: Any) -> Any:
-    """A factory, as register_copier_constructor takes it."""
-    # Its threads end with the last copier of the loader.
+    """Returns the function that makes a copier for each file of a loader; called by fastsafetensors' registry.
+
+    `max_threads`: threads that read files; 0: see Reader. All copiers share one Reader, which ends with the last of them.
+    """
     reader = Reader(min(max_threads, _MAX_THREADS), device=getattr(device, "index", None) or 0)
 
     def construct(metadata: Any, device: Any, framework: Any) -> PeerlaneCopier:
@@ -217,7 +233,7 @@ def _register(name: str) -> None:
 
 
 def use_everywhere() -> None:
-    """Also for loaders that ask for fastsafetensors' own copiers to a GPU ("gds" and "nogds"), in this process."""
+    """Makes all loaders of this process use Peerlane, also those that ask for fastsafetensors' own copiers ("gds" and "nogds")."""
     for name in ("gds", "nogds"):
         _register(name)
 
@@ -226,7 +242,11 @@ _register("peerlane")
 
 
 class PeerlaneFileLoader(BaseSafeTensorsFileLoader):  # type: ignore[misc]
-    """fastsafetensors' loader with this copier. `pg`: a process group or None; `device`: "cuda:0"; `max_threads`: that read files."""
+    """fastsafetensors' loader with Peerlane's copier.
+
+    `pg`: a process group, or None for a single process. `device`: such as "cuda:0". `max_threads`: threads that read files. Other
+    arguments are those of fastsafetensors' BaseSafeTensorsFileLoader.
+    """
 
     def __init__(self, pg: Any = None, device: str = "cuda:0", framework: str = "pytorch", **more: Any) -> None:
         from fastsafetensors.frameworks import get_framework_op

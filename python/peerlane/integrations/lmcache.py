@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache with Peerlane's store as its remote storage, chosen by configuration alone.
+"""Peerlane's store as LMCache's remote storage. LMCache's configuration selects it:
 
     remote_storage_plugins: ["peerlane"]
     extra_config:
@@ -7,7 +7,7 @@
       remote_storage_plugin.peerlane.class_name: PeerlaneConnector
       remote_storage_plugin.peerlane.store: /run/peerlane/store.sock
 
-Chunks go between LMCache's host memory and the store's shared memory by one copy each, all chunks of a call at once.
+Each chunk is copied once, between LMCache's host memory and the store's shared memory. The chunks of a call are copied concurrently.
 """
 
 import asyncio
@@ -23,13 +23,17 @@ from .._errors import Error
 from . import _pool
 
 _PREFIX = "remote_storage_plugin.peerlane."
-_SHAPE = "/shape"  # behind a chunk's key: LMCache's own description of it, put after the chunk
+_SHAPE = "/shape"  # suffix of the key of LMCache's description of a chunk, which is put after the chunk
 
 _logger = logging.getLogger("peerlane.lmcache")
 
 
 class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
-    """LMCache's connector over a pool of the store. A store that is away is a miss, not a failure."""
+    """LMCache's connector to a pool of the store. LMCache creates and calls it; its methods are those of RemoteConnector.
+
+    Settings are in `extra_config`, with the prefix "remote_storage_plugin.peerlane." (names: _pool.SETTINGS). If the store does not
+    answer, lookups and gets report a miss, and a warning is logged.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, local_cpu_backend: Any, config: Any):
         super().__init__(local_cpu_backend.config, local_cpu_backend.metadata)
@@ -67,7 +71,8 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
     # ---- Chunks ----
 
     async def put(self, key: Any, memory_obj: Any) -> None:
-        """Raises what the store refuses: LMCache logs it. The caller keeps the memory's count."""
+        """Stores a chunk. Raises Error if the store refuses it, which LMCache logs. Does not change the reference count of
+        `memory_obj`."""
         name, chunk = key.to_string(), memory_obj.byte_array
         await self._put_once(name, chunk)
         if self.save_chunk_meta:
@@ -78,10 +83,11 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
         try:
             await self._pool.put_async(name, data, condition="absent", after=None)
         except Error as error:
-            if error.errno != errno.EEXIST:  # same key, same bytes
+            if error.errno != errno.EEXIST:  # a key determines the bytes, so the stored ones are the same
                 raise
 
     async def get(self, key: Any) -> Any:
+        """Returns the chunk in new memory of LMCache, which the caller releases; None: a miss, a failure, or no memory left."""
         name = key.to_string()
         memory = None
         try:
@@ -92,7 +98,7 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
                 memory = self._memory.allocate(shape.shapes, shape.dtypes, shape.fmt)
             else:
                 memory = self._memory.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
-            if memory is None:  # LMCache's memory is full
+            if memory is None:  # LMCache has no memory left
                 return None
             reply = await self._pool.get_async(name, memory.byte_array, after=None)
             if self.save_chunk_meta and reply.moved_bytes != shape.length:
@@ -122,7 +128,7 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
     # ---- The rest ----
 
     def remove_sync(self, key: Any) -> bool:
-        """Its description first: a chunk without one is not found."""
+        """Removes a chunk and its description; False: there was none. The description goes first, because a chunk is found by it."""
         name = key.to_string()
         found = False
         for each in ([name + _SHAPE] if self.save_chunk_meta else []) + [name]:

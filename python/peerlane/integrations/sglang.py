@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's HiCache with Peerlane's store as the tier behind host memory, chosen by configuration alone.
+"""Peerlane's store as the tier behind host memory in SGLang's HiCache. Command-line options of SGLang select it:
 
     --enable-hierarchical-cache --hicache-mem-layout page_first --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "peerlane", "module_path": "peerlane.integrations.sglang",
         "class_name": "PeerlaneHiCache", "interface_v1": 1, "peerlane_store": "/run/peerlane/store.sock"}'
 
-SGLang keeps all decisions. Pages go from its host memory into the store's shared memory by one copy each, many at once. A page is
-there once its last piece is: that one is put after the others, so a page that was written half is never found.
+SGLang still makes all decisions about pages. Each page is copied once, between SGLang's host memory and the store's shared memory; many
+pages are copied concurrently. A page consists of one or more pieces (keys of the store). Its last piece is put after the others and
+marks the page as complete, so a page that was written only in part is never found.
 """
 
 import ctypes
@@ -21,15 +22,19 @@ from .. import _operation, store
 from .._errors import Error
 from . import _pool
 
-_AT_ONCE = 64  # requests under way: more gain nothing, and would reach the server's limits for a principal
+_AT_ONCE = 64  # concurrent requests; more gain nothing and could exceed the server's limits for a principal
 
 _logger = logging.getLogger("peerlane.sglang")
 
 
 def suffix_of(config: Any) -> str:
-    """What makes keys of one model and one place in it: ranks have different heads and layers of the same page."""
+    """Returns the suffix of all keys of this process: the model, and the rank's place in it.
+
+    Ranks store different heads and layers of a page under SGLang's same key, so the suffix tells them apart. `config`: SGLang's
+    HiCacheStorageConfig.
+    """
     parts = [str(config.model_name or "").replace("/", "-")]
-    if not config.is_mla_model:  # MLA's ranks have the same bytes
+    if not config.is_mla_model:  # with MLA, all tensor-parallel ranks have the same bytes
         parts.append(f"tp{config.tp_rank}of{config.tp_size}")
     for name in ("pp", "attn_cp", "dcp"):
         size = getattr(config, f"{name}_size", 1) or 1
@@ -43,28 +48,34 @@ def _memory(address: int, size: int) -> Any:
 
 
 class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
-    """HiCache's storage over a pool of the store. Calls may come from any thread. A store that is away is a miss, not a failure."""
+    """HiCache's storage in a pool of the store. SGLang creates and calls it; its methods are those of HiCacheStorage. Thread-safe.
+
+    Settings are in SGLang's extra config, with the prefix "peerlane_" (names: _pool.SETTINGS). If the store does not answer, a page
+    counts as missing, and a warning is logged.
+    """
 
     def __init__(self, storage_config: Any, kwargs: Any = None):
-        del kwargs  # SGLang's; nothing of it is needed
+        del kwargs  # SGLang passes it; not needed
         self._settings = _pool.settings_of(storage_config.extra_config or {}, "peerlane_", "sglang")
         self._store, self._pool = _pool.open_pool(self._settings)
         self._suffix = suffix_of(storage_config)
         self._failures = _pool.Failures(_logger)
 
-    # ---- Whole pages, in place ----
+    # ---- Whole pages, from and to SGLang's host pool ----
 
     def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        """Stores the pages of the host pool at `host_indices`. For each key: whether the store now has the whole page."""
         pages = self._pages(keys, host_indices)
         stored = self._all_of([pieces[:-1] for pieces in pages], self._put)
         last = self._all_of([pieces[-1:] if done else [] for pieces, done in zip(pages, stored)], self._put)
         return [first and second for first, second in zip(stored, last)]
 
     def batch_get_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any = None) -> list[bool]:
+        """Fetches pages into the host pool at `host_indices`. For each key: whether the whole page was fetched."""
         return self._all_of(self._pages(keys, host_indices), self._get)
 
     def _pages(self, keys: list[str], host_indices: torch.Tensor) -> list[list[tuple[str, int, int]]]:
-        """Of each page its pieces: key, address, size in bytes."""
+        """Returns the pieces of each page: key in the store, host address, size in bytes."""
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         count, rest = divmod(len(addresses), len(keys)) if keys else (0, 0)
         if rest or (keys and not count):
@@ -76,14 +87,14 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         return f"{key}{self._suffix}/{piece}"
 
     def _put(self, name: str, address: int, size: int) -> Any:
-        # Same key, same bytes: what is there stays.
+        # A key determines the bytes, so a stored value already has them.
         return self._pool.begin_put(name, _memory(address, size), condition="absent", after=None)
 
     def _get(self, name: str, address: int, size: int) -> Any:
         return self._pool.begin_get(name, _memory(address, size), after=None)
 
     def _all_of(self, pages: list[list[tuple[str, int, int]]], begin: Any) -> list[bool]:
-        """Whether all pieces of each page were moved."""
+        """Begins and waits for the transfer of all pieces. For each page: whether all of its pieces were transferred."""
         done = [True] * len(pages)
         flat = [(i, *piece) for i, pieces in enumerate(pages) for piece in pieces]
         for first in range(0, len(flat), _AT_ONCE):
@@ -103,17 +114,18 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         return done
 
     def _is_there(self, action: str, error: Error) -> bool:
-        """Of a failure: whether it says only that the value is there already. All but a miss is told."""
+        """Handles a failed request: logs it unless it is a miss. True: the value already exists, which is no failure."""
         if error.errno not in (errno.EEXIST, errno.ENOENT):
             self._failures.tell(action, error)
         return error.errno == errno.EEXIST
 
-    # ---- Which pages are there ----
+    # ---- Which pages the store has ----
 
     def exists(self, key: str) -> bool:
         return self._has(self._name(key, self._last_piece()))
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        """Returns how many pages at the beginning of `keys` the store has."""
         last = self._last_piece()
         return next((i for i, key in enumerate(keys) if not self._has(self._name(key, last))), len(keys))
 
@@ -125,14 +137,14 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         return True
 
     def _last_piece(self) -> int:
-        """The number of the piece that is put last. Without an address interface a page is one piece."""
+        """Returns the index of the piece that is put last. Without a registered host pool, a page has one piece."""
         if not hasattr(self, "_last"):
             pool = getattr(self, "mem_pool_host", None)
             size = getattr(pool, "page_size", 0)
             self._last = len(pool.get_page_buffer_meta(torch.arange(size))[0]) - 1 if pool is not None and size else 0
         return self._last
 
-    # ---- Single values, from and into tensors (without "interface_v1") ----
+    # ---- Single tensors, for configurations without "interface_v1" ----
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         try:
@@ -156,7 +168,7 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         return [self.get(key, location) for key, location in zip(keys, target_locations)]
 
     def clear(self) -> None:
-        """Every value of the pool, all ranks' and models'."""
+        """Erases every value of the pool, also those of other ranks and models."""
         for name in self._pool.keys():
             try:
                 self._pool.erase(name)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's KV cache between GPU and host by Peerlane's block lists: a spec for its OffloadingConnector, chosen by configuration alone.
+"""Moves vLLM's KV cache between GPU and host memory with Peerlane: a spec for vLLM's OffloadingConnector. An option of vLLM selects it:
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
         "spec_name": "PeerlaneOffloadingSpec", "spec_module_path": "peerlane.integrations.vllm", "cpu_bytes_to_use": 34359738368}}'
 
-vLLM keeps all decisions: which blocks go, where they lie in host memory, when they may be read. Its CPU worker computes addresses and
-records the point of the model's stream behind which a list may begin; the list itself is moved by DMA channels, without an SM.
+vLLM still makes all decisions: which blocks are moved, where they are in host memory, and when they may be read. Its CPU worker computes
+the addresses, and records a CUDA event after which a list may begin. DMA channels then move the list without using an SM.
 """
 
 import collections
@@ -18,13 +18,13 @@ from typing import Any
 
 from .. import _blocks
 
-KNOWN_RELEASES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")  # whose files the tests were run with
+KNOWN_RELEASES = ("0.26", "0.27", "0.28", "0.29", "0.30", "0.31", "0.32", "0.33")  # the releases that the tests were run with
 
 _logger = logging.getLogger("peerlane.vllm")
 
 
 def check_release(version: str) -> None:
-    """ImportError for a vLLM whose offloading interface this module was not tried with: it changes between releases."""
+    """Raises ImportError if this module was not tested with this release of vLLM, whose offloading interface changes."""
     if ".".join(version.split(".")[:2]) not in KNOWN_RELEASES:
         raise ImportError(f"peerlane.integrations.vllm knows vLLM {', '.join(KNOWN_RELEASES)} and not {version}, as the interface of offloading "
                           "specs changes between releases: use one of these, or take \"spec_name\" and \"spec_module_path\" out of "
@@ -32,7 +32,7 @@ def check_release(version: str) -> None:
 
 
 def release() -> str:
-    """Of the vLLM that is installed."""
+    """Returns the version of the installed vLLM."""
     return importlib.metadata.version("vllm")
 
 
@@ -41,11 +41,13 @@ check_release(release())
 from vllm.v1.kv_offload.base import TransferResult  # noqa: E402
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec  # noqa: E402
 
-# Of vLLM's CPU worker, each with whether its lists are urgent. The last one came with 0.33.
+# The handlers of vLLM's CPU worker, and whether their lists are urgent. The last one exists since 0.33.
 _HANDLERS = (("_store_handler", False), ("_load_handler", False), ("_expedited_load_handler", True))
 
 
 class _Job:
+    """One list of blocks: vLLM's record of it, the (destination, source, size) arrays, and the outcome."""
+
     def __init__(self, transfer: Any, addresses: Any) -> None:
         self.transfer, self.addresses = transfer, addresses
         self.done = threading.Event()
@@ -53,12 +55,12 @@ class _Job:
 
 
 class _Direction:
-    """In the place of one of vLLM's handlers: its addresses and its order behind the model's stream, our copies.
+    """Replaces one of vLLM's handlers (GPU to host, or host to GPU). Addresses and order are vLLM's, the copies are Peerlane's.
 
-    vLLM's handler makes a list of addresses and calls a function to queue it on a stream, which it has made wait for the model's
-    stream; then it records an event there. The function is ours and queues nothing, so the event says that the list may begin. A
-    thread waits for it and moves one list after the other, so that nothing stalls the scheduler and no block is read while the
-    model still writes it.
+    vLLM's handler makes a stream wait for the model's stream, calls `_swap_blocks_batch` to queue a list of addresses on it, and
+    records an event. This class replaces `_swap_blocks_batch` by a function that queues nothing. The event therefore means that the
+    list may begin. A thread waits for the event and moves one list after the other. So the scheduler never blocks, and no block is
+    read while the model still writes it. vLLM calls all methods from one thread.
     """
 
     def __init__(self, handler: Any, urgent: bool) -> None:
@@ -78,6 +80,7 @@ class _Direction:
         self._taken = (dst.numpy(), src.numpy(), sizes.numpy())
 
     def transfer_async(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Begins a list; does not block. False: vLLM's handler refused it."""
         self._taken = None
         if not self._handler.transfer_async(job_id, src_spec, dst_spec):
             return False
@@ -108,6 +111,7 @@ class _Direction:
         job.seconds = time.perf_counter() - begin
 
     def get_finished(self) -> list[Any]:
+        """Returns the results of lists that have ended since the last call, and gives their stream, events and buffers back to vLLM."""
         results = []
         while self._ended:
             job = self._ended.popleft()
@@ -121,19 +125,20 @@ class _Direction:
         return results
 
     def wait(self, job_ids: set[int]) -> None:
+        """Blocks until these lists have ended. get_finished() still reports them."""
         for job_id in job_ids:
             if (job := self._open.get(job_id)) is not None:
                 job.done.wait()
 
     def shutdown(self) -> None:
-        """After all lists that were given have ended."""
+        """Waits until all lists have ended, then shuts down vLLM's handler."""
         self._waiting.put(None)
         self._thread.join()
         self._handler.shutdown()
 
 
 def by_channel(worker: Any) -> Any:
-    """vLLM's CPU worker, its copies by Peerlane's lists from now on."""
+    """Makes vLLM's CPU worker copy with Peerlane from now on, and returns the worker. ImportError if this vLLM does not fit."""
     for name, urgent in _HANDLERS:
         if name == "_expedited_load_handler" and not hasattr(worker, name):
             continue
@@ -142,8 +147,8 @@ def by_channel(worker: Any) -> Any:
 
 
 class PeerlaneOffloadingSpec(CPUOffloadingSpec):  # type: ignore[misc]
-    """vLLM's CPU offloading with Peerlane's copies; takes the same kv_connector_extra_config. With a disk behind it:
-    peerlane.integrations.vllm_store."""
+    """vLLM's CPU offloading with Peerlane's copies; takes the same kv_connector_extra_config. For a tier on disk behind host
+    memory, see peerlane.integrations.vllm_store."""
 
     def create_worker(self, kv_caches: Any) -> Any:
         return by_channel(super().create_worker(kv_caches))

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's KV cache on GPU, in host memory and in Peerlane's store, which has memory, a disk and other machines: vLLM's tiering with our
-copies between the first two and our tier behind them, chosen by configuration alone.
+"""Peerlane's store as a tier of vLLM's KV cache behind GPU and host memory. The store adds its own memory, a disk and other machines.
+Peerlane also makes the copies between GPU and host memory. An option of vLLM selects it:
 
     --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
         "spec_name": "PeerlaneTieringOffloadingSpec", "spec_module_path": "peerlane.integrations.vllm_store",
         "cpu_bytes_to_use": 34359738368, "secondary_tiers": [{"type": "PeerlaneStoreTier",
             "module_path": "peerlane.integrations.vllm_store", "store": "/run/peerlane/store.sock", "disk_bytes": 1099511627776}]}}'
 
-vLLM keeps all decisions: which chunks go, when they come back, what a prefix is. A chunk is one value of the store under the name that
-vLLM's own tier of files would give it, which tells models, layouts and ranks apart.
+vLLM still makes all decisions: which chunks are stored, when they are loaded, and what a prefix is. Each chunk is one value of the
+store. Its key is the file name that vLLM's own tier of files would use, which differs between models, layouts and ranks.
 """
 
 import errno
@@ -25,10 +25,10 @@ from .._errors import Error
 from . import _pool
 from . import vllm as _vllm
 
-TIER_RELEASES = ("0.30", "0.31", "0.32", "0.33")  # whose tiering interface this is
+TIER_RELEASES = ("0.30", "0.31", "0.32", "0.33")  # the releases that have this tiering interface
 
-_PAUSE = 5.0  # seconds for which a store that is away is not asked again: each question would take its time-out
-_AT_ONCE = 64  # requests under way: more gain nothing, and would reach the server's limits for a principal
+_PAUSE = 5.0  # seconds without requests after the store did not answer: each would last until its time-out
+_AT_ONCE = 64  # concurrent requests; more gain nothing and could exceed the server's limits for a principal
 
 _AWAY = (errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN, errno.EHOSTUNREACH)
 
@@ -36,7 +36,7 @@ _logger = logging.getLogger("peerlane.vllm")
 
 
 def check_release(version: str) -> None:
-    """ImportError for a vLLM whose tiering interface this module was not tried with."""
+    """Raises ImportError if this module was not tested with this release of vLLM, whose tiering interface changes."""
     if ".".join(version.split(".")[:2]) not in TIER_RELEASES:
         raise ImportError(f"peerlane.integrations.vllm_store knows vLLM {', '.join(TIER_RELEASES)} and not {version}, as the interface of tiers "
                           "changes between releases: use one of these, or \"spec_name\": \"PeerlaneOffloadingSpec\" with \"spec_module_path\": "
@@ -53,13 +53,15 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec  # noqa: E402
 
 
 class PeerlaneTieringOffloadingSpec(TieringOffloadingSpec):  # type: ignore[misc]
-    """vLLM's tiering with Peerlane's copies between GPU and host memory; takes the same kv_connector_extra_config, and any tiers."""
+    """vLLM's tiering with Peerlane's copies between GPU and host memory. It takes the same kv_connector_extra_config, with any tiers."""
 
     def create_worker(self, kv_caches: Any) -> Any:
         return _vllm.by_channel(super().create_worker(kv_caches))
 
 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
+    """Asks the store on the thread of vLLM's AsyncLookupManager, so that the scheduler does not wait."""
+
     def __init__(self, tier: "PeerlaneStoreTier", tier_type: str) -> None:
         self._tier = tier  # first: the base class starts its thread
         super().__init__(tier_type=tier_type)
@@ -69,7 +71,7 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
 
 
 class _Queue:
-    """Jobs of one direction, one after the other, on a thread: many chunks of a job are under way at once."""
+    """A thread that runs the jobs of one direction one after the other. Within a job, many chunks are transferred concurrently."""
 
     def __init__(self, name: str, run: Callable[[Any], Any], ended: Callable[[Any], None]) -> None:
         self._run, self._ended = run, ended
@@ -85,16 +87,17 @@ class _Queue:
             self._ended(self._run(job))
 
     def close(self) -> None:
-        """After the jobs that were given."""
+        """Waits until all jobs have ended, and ends the thread."""
         self._jobs.put(None)
         self._thread.join()
 
 
 class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
-    """A pool of the store as vLLM's tier behind host memory. A store that is away is a miss, not a failure of the engine.
+    """A pool of the store as vLLM's tier behind host memory. vLLM creates and calls it; its methods are those of SecondaryTierManager.
 
-    Settings beside "type" and "module_path": "store" (an address; else PEERLANE_STORE), "pool" ("vllm"), "memory_bytes" and
-    "disk_bytes" (the cache's shares, where the pool is made here), "ttl", "timeout" (seconds).
+    Settings, beside "type" and "module_path": "store" (address; default: PEERLANE_STORE), "pool" (default: "vllm"), "timeout" (seconds
+    for a request), and, if the pool does not exist yet, "memory_bytes", "disk_bytes" (shares of the cache) and "ttl" (seconds). If the store
+    does not answer, a chunk counts as missing and the engine continues.
     """
 
     medium = Medium.STORAGE
@@ -118,7 +121,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._stores = _Queue("peerlane-store", self._store_job, self._end)
         self._loads = _Queue("peerlane-load", self._load_job, self._end)
 
-    # ---- What is there ----
+    # ---- Lookups ----
 
     def lookup(self, key: Any, req_context: Any) -> Any:
         found = self._lookups.lookup(key, req_context)
@@ -127,7 +130,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return LookupResult.HIT if found else LookupResult.MISS
 
     def has(self, key: Any) -> bool:
-        """Asks the store. A chunk of another length is none."""
+        """Asks the store for a chunk; blocks. A value of a different length counts as missing."""
         if self._is_away():
             return False
         try:
@@ -165,14 +168,15 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._idle.notify_all()
 
     def _store_job(self, job: Any) -> Any:
-        # Same key, same bytes: what is there stays.
+        # A key determines the bytes, so a stored value already has them.
         return self._move(job, lambda name, chunk: self._pool.begin_put(name, chunk, condition="absent", after=None), "storing a chunk", False)
 
     def _load_job(self, job: Any) -> Any:
         return self._move(job, lambda name, chunk: self._pool.begin_get(name, chunk, after=None), "fetching a chunk", True)
 
     def _move(self, job: Any, begin: Any, action: str, is_load: bool) -> Any:
-        """All chunks of a job, some of them under way at a time; the job's result, and of a load that failed which chunks came."""
+        """Transfers the chunks of a job, at most _AT_ONCE concurrently, and returns the job's result. If a load fails in part, the
+        result names the chunks that were loaded."""
         started = time.perf_counter()
         keys = list(job.keys)
         moved = []
@@ -182,7 +186,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
                         zip(keys[first:first + _AT_ONCE], job.chunk_ids[first:first + _AT_ONCE], strict=True)]
                 begun = [(key, chunk, self._started(begin, key, chunk, action)) for key, chunk in part]
                 moved += [key for key, chunk, operation in begun if self._has_moved(operation, chunk, action)]
-        except Exception:  # an engine that waits for a job's result for ever would be worse
+        except Exception:  # without a result, the engine would wait for this job for ever
             _logger.exception("%s: job %d", action, job.job_id)
         done = len(moved) == len(keys)
         if is_load and not done:
@@ -196,7 +200,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return {"transfer_bytes": chunks * self._chunks[0].nbytes} if "transfer_bytes" in fields else {}
 
     def _started(self, begin: Any, key: Any, chunk: Any, action: str) -> Any:
-        """The operation, or True where it has succeeded already, None where it failed."""
+        """Begins a transfer. Returns the operation; True: the value already exists; None: it failed."""
         if self._is_away():
             return None
         try:
@@ -215,7 +219,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
             return self._tell(action, error)
 
     def _tell(self, action: str, error: Error) -> bool:
-        """Of a failure: whether it says only that the value is there already. All but a miss is told."""
+        """Handles a failed request: logs it unless it is a miss. True: the value already exists, which is no failure."""
         if error.errno not in (errno.EEXIST, errno.ENOENT):
             self._failures.tell(action, error)
         if error.errno in _AWAY:
@@ -226,7 +230,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return time.monotonic() < self._away_until
 
     def _missed(self, job_id: int, keys: list[Any]) -> None:
-        self._results.put((job_id, keys))  # before the job's result, and applied on the scheduler's thread
+        self._results.put((job_id, keys))  # queued before the job's result; get_finished_jobs() applies it on the scheduler's thread
 
     def get_finished_jobs(self) -> Iterable[Any]:
         results: list[Any] = []
@@ -236,7 +240,7 @@ class PeerlaneStoreTier(SecondaryTierManager):  # type: ignore[misc]
             except queue.Empty:
                 return results
             if isinstance(one, tuple):
-                self._lookups.mark_miss(one[1])  # or the scheduler would ask for them again and again
+                self._lookups.mark_miss(one[1])  # otherwise the scheduler would request them again and again
             else:
                 results.append(one)
 
