@@ -31,12 +31,12 @@ TOTAL, LEVEL = 0, 1
 
 
 class Unreadable(Exception):
-    """This file is not (yet) a statistics file that this program knows."""
+    """The file is not a statistics file of this version, or is not complete yet."""
 
 
 @dataclass
 class Snapshot:
-    """One library's numbers in one process at one moment. Totals are unsigned, levels signed."""
+    """The counters of one library in one process at one moment. Totals are unsigned, levels signed."""
 
     path: Path
     process_id: int
@@ -54,7 +54,7 @@ def text(raw):
 
 
 def parse(path, data):
-    """A Snapshot. Raises Unreadable."""
+    """Decodes a statistics file. Raises Unreadable."""
     if len(data) < HEADER.size:
         raise Unreadable("too short")
     magic, version, header_bytes, entry_bytes, count, process, _, start, namespace, made, program, blocks, blocks_at, block_bytes = HEADER.unpack_from(data)
@@ -72,13 +72,13 @@ def parse(path, data):
         value = (value + sum(U64.unpack_from(data, blocks_at + b * block_bytes + 8 * i)[0] for b in range(blocks))) % (1 << 64)
         if kind == LEVEL and value >= 1 << 63:
             value -= 1 << 64
-        # Two libraries of a process have a counter of the same name each, in files of their own; within one file names differ.
+        # Names are unique within a file. Several libraries of a process may use the same name, each in its own file.
         values[text(name)], kinds[text(name)] = value, kind
     return Snapshot(path, process, start, namespace, made, text(program), values, kinds)
 
 
 def read(path):
-    """A Snapshot of a file. Raises Unreadable; OSError if it has gone meanwhile."""
+    """Reads a statistics file. Raises Unreadable; OSError if the file was removed meanwhile."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         size = os.fstat(fd).st_size
@@ -91,7 +91,7 @@ def read(path):
 
 
 def start_of(process_id):
-    """Field 22 of /proc/<pid>/stat, None if there is no such process."""
+    """Returns the start time of a process (field 22 of /proc/<pid>/stat); None: there is no such process."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -107,12 +107,12 @@ def pid_namespace():
 
 
 def is_dead(snapshot):
-    """Whether the process that made it is gone. A process id means something in its own namespace only: elsewhere, not known to be."""
+    """Whether the process that wrote the file has ended. False if it is in another PID namespace, in which its id cannot be checked."""
     return snapshot.pid_namespace == pid_namespace() and start_of(snapshot.process_id) != snapshot.process_start
 
 
 def collect(folder, keep_stale=False):
-    """(snapshots, names of removed files): every readable file of the folder; those of dead processes are removed."""
+    """Reads every file of the folder and removes those of dead processes. Returns (snapshots, names of removed files)."""
     found, removed = [], []
     for path in sorted(Path(folder).glob(PREFIX + "*")):
         try:
@@ -124,13 +124,13 @@ def collect(folder, keep_stale=False):
                 continue
             found.append(one)
         except (Unreadable, OSError):
-            continue  # being made, of another user, or of another version
+            continue  # incomplete, of another user, or of another version
     return found, removed
 
 
 @dataclass
 class Process:
-    """The sum of a process's libraries, and what changed a second since the look before."""
+    """The counters of a process, summed over its libraries, and their rates a second since the previous reading."""
 
     process_id: int
     program: str
@@ -141,7 +141,7 @@ class Process:
 
 
 def combine(snapshots, before):
-    """[Process] from snapshots now and {path: Snapshot} of the look before."""
+    """Returns [Process] from the current snapshots and {path: Snapshot} of the previous reading."""
     processes: dict[tuple, Process] = {}
     own_namespace = pid_namespace()
     for one in snapshots:
@@ -150,7 +150,7 @@ def combine(snapshots, before):
                                                     one.pid_namespace != own_namespace))
         earlier = before.get(one.path)
         if earlier is not None and earlier.made_unix_ns != one.made_unix_ns:
-            earlier = None  # another process under the same name
+            earlier = None  # a new process reuses the file name
         for name, value in one.values.items():
             process.values[name] = process.values.get(name, 0) + value
             if one.kinds[name] == TOTAL and earlier is not None and name in earlier.values and one.taken > earlier.taken:
@@ -177,12 +177,12 @@ def count_words(count):
 
 
 def bar1_bytes(process):
-    """GPU memory that this process holds in BAR1: mappings asked for, and those that the planner keeps."""
+    """Describes the GPU memory that this process has mapped in BAR1: by its own calls, and in the planner's cache."""
     return process.values.get("mapping.bytes", 0) + process.values.get("copy.mapped_bytes", 0)
 
 
 def engine_words(process):
-    """The resident GPU kernel: it lives in leases of 0.2 ms or so, each a launch."""
+    """Describes the copy kernel, whose leases last about 0.2 ms; each lease is a launch."""
     if "engine.leases" not in process.values:
         return "–"
     state = "hot" if process.rates.get("engine.leases", 0) > 0 else "cold" if process.values["engine.leases"] else "never started"
@@ -190,7 +190,8 @@ def engine_words(process):
 
 
 def ways(process, group):
-    """[(way, count, bytes, count a second, bytes a second)] of a group ("copy", "messages", "streams") that were used, the busiest first."""
+    """Returns [(method, count, bytes, count a second, bytes a second)] of a group ("copy", "messages", "streams"), the busiest first; omits
+    methods that were not used."""
     out = []
     for name in process.values:
         parts = name.split(".")
@@ -214,7 +215,7 @@ def header_line(process):
 
 
 def as_text(processes, removed):
-    """The plain view: one paragraph a process."""
+    """Returns the plain view: a paragraph for each process."""
     lines = []
     for process in processes:
         lines.append(header_line(process))
@@ -239,7 +240,7 @@ def as_json(processes, removed):
 
 
 def rich_view(processes, removed):
-    """What rich draws; called with rich present only."""
+    """Returns the view for rich. Requires rich."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
@@ -258,7 +259,7 @@ def rich_view(processes, removed):
                 table.add_row(noun, way, count_words(count), size_words(volume), count_words(rate), f"{size_words(speed)}/s", style=busy)
         if store_words(process):
             table.add_row("store", store_words(process))
-        # Names of programs are not ours: Text, so that brackets in them mean nothing.
+        # Text, so that rich does not interpret brackets in names of programs as markup.
         parts.append(Panel(table, title=Text(header_line(process)), title_align="left"))
     if not processes:
         parts.append(Text("no process publishes statistics: start it with PEERLANE_STATISTICS=1"))
@@ -268,7 +269,7 @@ def rich_view(processes, removed):
 
 
 def live(folder, interval_s, rounds):
-    """Until Ctrl-C, or for `rounds` pictures."""
+    """Updates the view until Ctrl-C, or `rounds` times."""
     from rich.live import Live
 
     removed_lately: list[str] = []

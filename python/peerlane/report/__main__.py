@@ -28,7 +28,7 @@ def arguments(argv):
 
 
 def collect(names):
-    """(results, texts). Every refusal is printed; None if there was one."""
+    """Returns (results, texts). Prints why a file is refused, and then returns None."""
     items, refused = [], False
     for name in dict.fromkeys(names):
         try:
@@ -43,7 +43,7 @@ def collect(names):
 
 
 def write(text, output):
-    """Beside its name, then renamed: a report that exists is whole."""
+    """Writes a temporary file and renames it, so that an existing report is always complete."""
     if output == "-":
         sys.stdout.write(text)
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run against run: rows that measured the same thing, their ratio, and whether the samples tell them apart."""
+"""Compares runs: pairs the rows that measured the same thing, with their ratio and the significance of the difference."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from . import words
 from .model import Chart, Section, Series, Table
 from .stats import holm, mann_whitney
 
-# What a row measured, as opposed to what came out.
+# Fields that identify what a row measured, as opposed to results.
 IDENTITY = ("kind", "benchmark", "testcase", "part", "row", "column", "direction", "memory", "side", "method", "contender", "test", "call",
             "cached", "via", "send_memory", "receive_memory", "window", "pairs", "arm", "mode", "kernel_asked_ns", "n", "grid", "operation",
             "word", "wait", "engine", "kernel", "pieces", "piece_bytes", "writes", "flush_every", "list_operations", "data_bytes",
             "device_alignment_bytes")
 SIZES = ("size_bytes", "bytes")
-# (field, lower is better), the first that a row has
+# (field, lower is better): the first field that a row has is compared
 MEASURES = (("latency_ns_p50", True), ("value", None), ("iteration_ns_p50", True), ("step_ns_p50", True), ("gpu_ns_p50", True),
             ("cost_ns", True), ("bandwidth_mb_per_s", False), ("time_per_message_ns", True), ("write_ns_p50", True))
 LEVEL = 0.05
@@ -38,7 +38,7 @@ class Line:
 
     @property
     def ratio(self):
-        """Above 1: the new run is slower, whatever was measured."""
+        """Above 1: the new run is slower, for times as well as for rates."""
         return self.new / self.base if self.lower_is_better else self.base / self.new
 
     @property
@@ -60,7 +60,7 @@ def is_number(value):
 
 
 def measure(row):
-    """(value, lower is better), or None."""
+    """Returns (value, lower is better), or None if the row has no known measure."""
     for field, low in MEASURES:
         if is_number(row.get(field)) and row[field] > 0:
             return row[field], (row.get("unit") == "ns" if low is None else low)
@@ -72,7 +72,7 @@ def measured_rows(result):
 
 
 def command(result):
-    """The command line without the program's place and without names of files: what was asked for."""
+    """Returns the command line without the path of the program and without file names, to match runs of the same command."""
     out, skip = [], False
     for word in map(str, result.command_line[1:]):
         if skip or word.startswith("--json="):
@@ -85,7 +85,7 @@ def command(result):
 
 
 def pairs(results):
-    """[(base, new)]: files of one command, each against the first of them; two files of one tool in any case."""
+    """Returns [(base, new)]: files of the same command, each paired with the first of them. Two files of one tool are always paired."""
     if len(results) == 2 and results[0].tool == results[1].tool:
         return [tuple(results)]
     groups: dict = {}

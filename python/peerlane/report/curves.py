@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Curves over sizes, the sizes at which one way overtakes another, and histograms of raw samples."""
+"""Curves over sizes, crossovers (the sizes at which another method becomes the fastest), and histograms of raw samples."""
 
 import math
 
 from . import words
 from .model import Chart, Mark, Series
 
-# A way overtakes another only where it is ahead by more than this: medians of one run wobble by about as much.
+# A method overtakes another only if it is faster by more than this factor: the medians of a run vary by about as much.
 CLEARLY_AHEAD = 0.03
 BINS = 40
 
@@ -15,7 +15,7 @@ CROSSOVER_NOTE = ("Dotted lines: crossovers, where another way becomes the best 
 
 
 def series_by(rows, name_of, x="size_bytes", y="latency_ns_p50", scale=1e-3):
-    """One Series for each name, in the order of first appearance, points sorted by x. Rows without y are left out."""
+    """Returns a Series for each name, in the order of first appearance, with points sorted by x. Omits rows without y."""
     points: dict = {}
     for row in rows:
         if isinstance(row.get(y), (int, float)) and row[y] > 0 and isinstance(row.get(x), (int, float)):
@@ -24,7 +24,7 @@ def series_by(rows, name_of, x="size_bytes", y="latency_ns_p50", scale=1e-3):
 
 
 def best_of(name, group):
-    """The lower envelope of some series, as one series."""
+    """Returns the lower envelope of several series as one series."""
     lowest: dict = {}
     for one in group:
         for x, y in zip(one.x, one.y):
@@ -33,7 +33,7 @@ def best_of(name, group):
 
 
 def crossing(x0, x1, old, new):
-    """Where the line of `new` passes that of `old` between x0 and x1, both axes logarithmic; x1 if not both are known."""
+    """Returns where the line of `new` crosses that of `old` between x0 and x1, on logarithmic axes; x1 if a value is missing."""
     if None in (old[0], new[0], old[1], new[1]) or x0 <= 0:
         return x1
     gap0, gap1 = math.log(new[0] / old[0]), math.log(new[1] / old[1])
@@ -44,7 +44,7 @@ def crossing(x0, x1, old, new):
 
 
 def crossovers(series, low_is_good=True):
-    """[(x, old name, new name)]: the best series and where it changes, with hysteresis (CLEARLY_AHEAD)."""
+    """Returns [(x, old name, new name)]: where the best series changes, with hysteresis (CLEARLY_AHEAD)."""
     values = [dict(zip(s.x, s.y)) for s in series]
     xs = sorted({x for s in series for x in s.x})
     sign = 1 if low_is_good else -1
@@ -65,7 +65,7 @@ def crossovers(series, low_is_good=True):
 
 
 def approximate_size(x):
-    """A crossover is known to two digits at best."""
+    """Rounds to two digits: a crossover is not known more precisely."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if x >= factor * 0.95:
             return f"{words.rounded(x / factor, 2)} {unit}"
@@ -83,7 +83,7 @@ def crossover_sentence(found):
 
 
 def latency_chart(title, series, candidates=None, note="", **more):
-    """`candidates`: the series among which crossovers are sought; all by default."""
+    """`candidates`: the series whose crossovers are marked; all by default."""
     found = crossovers(candidates if candidates is not None else series)
     notes = [note] if note else []
     if found:
@@ -146,7 +146,7 @@ def outline(edges, heights):
 
 
 def quantile_table_rows(rows, name_of):
-    """name, min, p50, p90, p99, max, samples: the columns that every latency has (us)."""
+    """Returns the columns that every latency has: name, min, p50, p90, p99, max (us), number of samples."""
     for row in rows:
         yield [name_of(row)] + [words.microseconds(row.get(f"latency_ns_{q}")) for q in ("min", "p50", "p90", "p99", "max")] + \
               [str(row.get("sample_count", "–"))]

@@ -32,12 +32,12 @@ TOOLS = {"apiperf": "Cost of mapping calls", "async": "Streams that signal each 
 
 
 class Refused(Exception):
-    """This file is no result file, and the message says why."""
+    """The file is not a result file; the message says why."""
 
 
 @dataclass
 class Result:
-    """One result file. `label` tells it from the other files of the same report."""
+    """One result file. `label`: a short name that is unique in the report."""
 
     path: Path
     tool: str
@@ -51,13 +51,13 @@ class Result:
     rows: list
     samples: list
     label: str = ""
-    logs: list = field(default_factory=list)  # texts that were made by the same run
+    logs: list = field(default_factory=list)  # texts of the same run
 
     def rows_of(self, kind):
         return [row for row in self.rows if row.get("kind", "") == kind]
 
     def samples_of(self, series):
-        """Raw samples of a series in ns or GB/s, or None."""
+        """Returns the raw samples of a series in ns or GB/s, or None."""
         for one in self.samples:
             if one.get("series") == series:
                 return one.get("samples_ns") or one.get("samples_gb_per_s")
@@ -66,7 +66,7 @@ class Result:
 
 @dataclass
 class Text:
-    """A text beside result files: shown as it is."""
+    """A text file that is shown unchanged beside the results."""
 
     path: Path
     text: str
@@ -74,7 +74,7 @@ class Text:
 
 
 def read(path):
-    """A Result, or a Text for a name that ends in .txt. Raises Refused."""
+    """Returns a Result, or a Text if the name ends in .txt. Raises Refused."""
     path = Path(path)
     try:
         size = path.stat().st_size
@@ -130,7 +130,7 @@ def parse(path, data):
 
 
 def description(machine):
-    """Numbers and words only; of a number where a word belongs, or the reverse, "unknown" is left."""
+    """Keeps only values of the expected type (number, text or bool); replaces the others by "unknown"."""
     numbers = ("cpu_count", "cpu_clock_mhz", "gpu_count", "gpu_sm_clock_mhz", "gpu_memory_clock_mhz", "cuda_version")
     right = lambda k, v: isinstance(v, bool) if k == "simulated" else isinstance(v, (int, float)) if k in numbers else isinstance(v, str)  # noqa: E731
     return {k: v if right(k, v) else "unknown" for k, v in machine.items()}
@@ -149,7 +149,7 @@ def check_shape(path, body):
 
 
 def label_all(items):
-    """Shortest names that tell the files apart: their last path components."""
+    """Returns the shortest unique names of the files: as many of their last path components as needed."""
     depth = 1
     names = [i.path.with_suffix("").parts if isinstance(i, Result) else i.path.parts for i in items]
     while depth < 8:
@@ -162,7 +162,7 @@ def label_all(items):
 
 
 def attach_logs(items):
-    """Moves each text to the result of the same stem in the same folder; returns (results, texts that have none)."""
+    """Attaches each text to the result with the same stem in the same folder. Returns (results, texts without a result)."""
     results = [i for i in items if isinstance(i, Result)]
     by_stem = {r.path.with_suffix(""): r for r in results}
     alone = []

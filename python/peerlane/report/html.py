@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML page: style, program, plotly and data inlined, nothing fetched."""
+"""Writes the report as one HTML page. Style, script, plotly and data are inline, so the page loads nothing."""
 
 import json
 from html import escape as escape_text
@@ -16,12 +16,12 @@ TABLE_POINTS = 60  # a chart's table has at most so many sizes
 
 
 def escape(text):
-    """For HTML; a damaged result file may have a number where a view expects a word."""
+    """Escapes a value for HTML. Accepts any type, because a damaged result file may have a number in place of a text."""
     return escape_text(str(text))
 
 
 class Page:
-    """Collects the charts while the sections are drawn: the program in the page draws them from one block of data."""
+    """Collects the charts while the sections are written. A script in the page draws them from one block of data."""
 
     def __init__(self):
         self.charts = []
@@ -59,7 +59,7 @@ class Page:
 
 
 def short(value):
-    return float(f"{value:.5g}") if isinstance(value, (int, float)) else None  # a damaged row has a gap
+    return float(f"{value:.5g}") if isinstance(value, (int, float)) else None  # a damaged row becomes a gap in the line
 
 
 def numbers(values):
@@ -71,7 +71,7 @@ def shown_unit(unit):
 
 
 def points(item):
-    """The figures of a chart as a table: a column for each series, a row for each x."""
+    """Returns the numbers of a chart as a table: a column for each series, a row for each x."""
     xs = sorted({x for s in item.series for x in s.x})
     if not xs or len(xs) > TABLE_POINTS:
         return ""
@@ -132,7 +132,7 @@ def matrix(item):
 
 
 def breakable(name):
-    """Testcases have long names: lines may end after an underscore."""
+    """Allows line breaks after underscores, because names of testcases are long."""
     return f"<span>{escape(name).replace('_', '_<wbr>')}</span>"
 
 
@@ -147,7 +147,7 @@ def heat_cell(cell):
 
 
 def heat(share):
-    """How much of the full colour: none at half of what is expected, all of it from 100 % on."""
+    """Returns the strength of the colour in per cent: 0 at half of the expected value, 100 at the expected value and above."""
     return round(100 * min(1, max(0, (share - 0.5) / 0.5)))
 
 
@@ -188,7 +188,7 @@ def contents(report):
 
 
 def render(report, plotly_script):
-    """`plotly_script`: the text of plotly.js, put into the page as it is."""
+    """`plotly_script`: the text of plotly.js, which becomes part of the page."""
     page = Page()
     sections = "".join(section(page, s) for s in report.sections)
     summary = "".join(f"<li>{escape(line)}</li>" for line in report.summary)

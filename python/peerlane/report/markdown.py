@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as Markdown: sentences, tables that are short, matrices; curves are for the page."""
+"""Writes the report as Markdown: sentences, short tables and matrices. Only the HTML page has curves."""
 
 from .model import Bars, Facts, Matrices, Matrix, Notice, Picture, Table
 from . import words

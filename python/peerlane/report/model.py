@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report is made of, without saying how it looks: html.py and markdown.py draw the same pieces."""
+"""The parts of a report, independent of the output format. html.py and markdown.py write them."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Series:
-    """One line of a chart. `emphasis`: "main", "" or "faint"; `shown` False: listed in the legend, drawn on request."""
+    """One line of a chart. `emphasis`: "main", "" or "faint". `shown` False: the line is only in the legend until the reader clicks it."""
 
     name: str
     x: list
@@ -25,7 +25,7 @@ class Mark:
 
 @dataclass
 class Chart:
-    """Lines over a number. `x_unit` and `y_unit`: "bytes", "us", "GB/s", "ratio" or any other word."""
+    """A line chart. `x_unit` and `y_unit`: "bytes", "us", "GB/s", "ratio" or any other text."""
 
     title: str
     series: list
@@ -39,12 +39,12 @@ class Chart:
     level: float | None = None  # a horizontal line
     steps: bool = False  # a histogram's outline
     note: str = ""
-    table: bool = True   # figures as a table below, for who cannot see or point
+    table: bool = True   # numbers as a table below, for readers who cannot see the chart or use a mouse
 
 
 @dataclass
 class Bars:
-    """Horizontal bars, one group per category, one bar of each series."""
+    """Horizontal bars: one group for each category, one bar for each series."""
 
     title: str
     categories: list
@@ -57,7 +57,7 @@ class Bars:
 
 @dataclass
 class Cell:
-    """A cell of a matrix: `text` is read, `share` of what is expected colours it, `state` is its verdict ("good", "low", "suspicious", "")."""
+    """A cell of a matrix. `text`: its content. `share`: measured by expected value, for the colour. `state`: "good", "low", "suspicious" or ""."""
 
     value: float | None = None
     share: float | None = None
@@ -99,7 +99,7 @@ class Table:
 
 @dataclass
 class Facts:
-    """Names and values. `quiet`: fold away."""
+    """Names and values. `quiet`: collapsed until the reader opens it."""
 
     title: str
     items: list
@@ -116,7 +116,7 @@ class Notice:
 
 @dataclass
 class Picture:
-    """A drawing that is SVG already; `words` says the same for who cannot see it."""
+    """An SVG drawing. `words`: the same content as text, for readers who cannot see it."""
 
     title: str
     svg: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds plotly.js, which the PyPI package `plotly` carries; its Python part is not used."""
+"""Finds plotly.js in the PyPI package `plotly`. The Python part of the package is not used."""
 
 import importlib.util
 import os
@@ -11,22 +11,22 @@ PACKAGE = "plotly>=6,<8"
 
 
 class Missing(Exception):
-    """plotly.js is nowhere; the message says how to get it."""
+    """plotly.js was not found; the message says how to get it."""
 
 
 def private_environment():
-    """The folder of the virtual environment that `peerlane report --setup` makes; None where the user has no home."""
+    """Returns the folder of the virtual environment that `peerlane report --setup` makes; None if the user has no home."""
     given = os.environ.get("XDG_DATA_HOME", "")
-    if given.startswith("/"):  # others count as none, says its specification
+    if given.startswith("/"):  # the XDG specification says to ignore relative paths
         return Path(given) / "peerlane" / "venv"
     try:
         return Path.home() / ".local/share" / "peerlane" / "venv"
-    except RuntimeError:  # HOME is not set, and the user is in no list (a container's)
+    except RuntimeError:  # HOME is not set, and the user is not in the password database (containers)
         return None
 
 
 def environments():
-    """Where to look: this Python, the private environment, a clone's .venv above this file."""
+    """Returns the folders to search: this Python, the private environment, and the .venv of a clone that contains this file."""
     spec = importlib.util.find_spec("plotly")
     if spec is not None and spec.origin:
         yield Path(spec.origin).parent
@@ -36,7 +36,7 @@ def environments():
 
 
 def read():
-    """The text of plotly.min.js. Raises Missing."""
+    """Returns the text of plotly.min.js. Raises Missing."""
     for package in environments():
         path = package / "package_data" / "plotly.min.js"
         if path.is_file():

@@ -9,7 +9,7 @@ EXACT_UP_TO = 12  # samples on each side; above, or with equal values, the norma
 
 @lru_cache(maxsize=None)
 def arrangements(m, n, u):
-    """In how many orders of m and n different values U is u."""
+    """Returns the number of orders of m and n distinct values in which the statistic U is u."""
     if u < 0 or u > m * n:
         return 0
     if m == 0 or n == 0:
@@ -18,7 +18,7 @@ def arrangements(m, n, u):
 
 
 def ranks(values):
-    """Midranks of `values`, and the sum of t^3 - t over groups of t equal ones."""
+    """Returns the midranks of `values`, and the sum of t^3 - t over groups of t equal values."""
     order = sorted(range(len(values)), key=values.__getitem__)
     out, ties, start = [0.0] * len(values), 0, 0
     while start < len(order):
@@ -34,7 +34,7 @@ def ranks(values):
 
 
 def mann_whitney(first, second):
-    """(p, share): two-sided p of "both come from one distribution", and the chance that a sample of `second` is above one of `first`."""
+    """Returns (p, share): the two-sided p value for equal distributions, and the probability that a sample of `second` exceeds one of `first`."""
     m, n = len(first), len(second)
     if m == 0 or n == 0:
         return 1.0, 0.5
@@ -54,7 +54,7 @@ def mann_whitney(first, second):
 
 
 def holm(p_values):
-    """p values corrected for their number, in the same order."""
+    """Returns the p values with Holm's correction for multiple tests, in the same order."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     out, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(order):

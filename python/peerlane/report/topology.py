@@ -10,7 +10,7 @@ from html import escape
 BELOW_ONE_BRIDGE = ("PIX", "PXB")
 BELOW_ONE_HOST_BRIDGE = BELOW_ONE_BRIDGE + ("PHB",)
 BOX_W, BOX_H, GAP, PAD = 140, 66, 12, 16
-ROW_W = 1060  # a node wider than this breaks its bridges into rows
+ROW_W = 1060  # the bridges of a wider node are drawn in several rows
 NVLINK_W = 460
 NAME_CHARACTERS = 22
 LINE_H = 17
@@ -21,7 +21,7 @@ def related(relations, a, b, kinds):
 
 
 def clusters(labels, relations, kinds):
-    """Groups of devices that stand in one of the `kinds` of relation, each in order."""
+    """Returns groups of devices that are related by one of the `kinds`, each group in order."""
     out: list = []
     for label in labels:
         home = [g for g in out if any(related(relations, label, other, kinds) for other in g)]
@@ -31,7 +31,7 @@ def clusters(labels, relations, kinds):
 
 
 def nvlinks(labels, relations):
-    """{(a, b): count} of the pairs joined by NVLink, a before b."""
+    """Returns {(a, b): number of NVLinks} for each connected pair, a before b."""
     out = {}
     for i, a in enumerate(labels):
         for b in labels[i + 1:]:
@@ -63,7 +63,7 @@ class Canvas:
 
 
 def draw(devices, relations):
-    """(SVG text, sentences)."""
+    """Returns (SVG text, sentences)."""
     canvas = Canvas()
     by_label = {d["label"]: d for d in devices}
     gpus = [d["label"] for d in devices if d["label"].startswith("GPU")]
@@ -90,7 +90,7 @@ def describe(device):
 
 
 def draw_node(canvas, y, number, members, relations, places):
-    """One NUMA node: host bridges as groups of bridges, each bridge a box of devices. Returns the y below it."""
+    """Draws one NUMA node: its host bridges as groups of bridges, each bridge as a box of devices. Returns the y coordinate below it."""
     labels = [d["label"] for d in members]
     by_label = {d["label"]: d for d in members}
     groups = clusters(labels, relations, BELOW_ONE_BRIDGE)
@@ -133,7 +133,7 @@ def draw_device(canvas, x, y, device):
 
 
 def draw_nvlinks(canvas, y, gpus, links, places):
-    """NVLinks: one bar where every pair has the same number, else a line of words for each pair."""
+    """Draws NVLinks: one bar if every pair has the same number of them, otherwise a line of text for each pair."""
     if not links:
         return []
     counts = set(links.values())

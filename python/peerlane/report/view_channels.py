@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DMA channels carry: `peerlane blocks`, transfers that kernels start, NIXL, and the order of bytes and completion words."""
+"""Results of DMA channels: `peerlane blocks`, transfers that kernels start, NIXL, and the order of bytes and completion words."""
 
 from . import words
 from .curves import series_by
@@ -23,7 +23,7 @@ def cell(value):
 
 
 def by_kind(result):
-    """A table for each kind of row, with all that its rows say but the lesser quantiles. Rows may have none."""
+    """A table for each kind of row, with all fields except the less important quantiles."""
     out = []
     for kind in dict.fromkeys(row.get("kind", "rows") for row in result.rows):
         rows = [row for row in result.rows if row.get("kind", "rows") == kind]
@@ -34,7 +34,7 @@ def by_kind(result):
 
 
 def blocks(result):
-    """Rates of each contender by size and count; kernels beside lists; short lists behind long ones."""
+    """Rates of each method by size and count; kernels that run beside lists; short lists that follow long ones."""
     out, summary = [], []
     for way in dict.fromkeys(row["direction"] for row in result.rows_of("blocks")):
         rows = [row for row in result.rows_of("blocks") if row["direction"] == way and "bandwidth_gb_per_s" in row]
@@ -59,7 +59,7 @@ def blocks(result):
 
 
 def kernel_put(result):
-    """`peerlane async kernel-put`: the time of one put by size and scope, and how many go by the number of blocks."""
+    """`peerlane async kernel-put`: the time of one put by size and scope, and the rate of puts by the number of thread blocks."""
     latencies, rates = result.rows_of("latency"), result.rows_of("rate")
     executor = result.parameters.get("carried_out_by", "")
     note = f"Carried out by {'the CPU proxy' if executor == 'proxy' else 'a ' + executor}." if executor else ""
@@ -83,7 +83,7 @@ def kernel_put(result):
 
 
 def rate_charts(rows, memory, note):
-    """The smallest puts by the number of blocks, and bytes a second by size with the most blocks that every size has."""
+    """The rate of the smallest puts by the number of thread blocks, and the bandwidth by size with the largest number that every size has."""
     smallest = min(row["size_bytes"] for row in rows)
     small = [row for row in rows if row["size_bytes"] == smallest]
     out = []

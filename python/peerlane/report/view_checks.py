@@ -88,7 +88,7 @@ def env(result):
 
 
 def demo(result):
-    """What every other command shows in short, in one file."""
+    """A file that contains short results of all other commands."""
     steps = result.rows_of("step")
     out = [Table("Steps", ["step", "result", "what", "seconds"],
                  [[r["step"], r["result"], r["text"], words.rounded(r["seconds"])] for r in steps], "<<<>")]
@@ -120,7 +120,7 @@ class Part:
 
 
 def soak(result):
-    """What a run of random load and faults did, and every promise that it found broken."""
+    """The load and faults of a random run, and every broken promise that it found."""
     broken = result.rows_of("violation")
     out: list = [Notice(f"{r['part']}: {r['text']}", "bad") for r in broken]
     counts = result.rows_of("count")

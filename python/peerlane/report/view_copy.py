@@ -16,7 +16,7 @@ def direction(word):
 
 
 def place(row):
-    """Title of what a row's direction and memory say."""
+    """Returns the title for a row's direction and kinds of memory."""
     memory = row.get("memory") or row.get("side") or ""
     if memory == "peer_gpu":
         return direction("p2p")
@@ -26,7 +26,7 @@ def place(row):
 
 
 def family(method):
-    """A method without its number of threads or workers: "cpu_store x4" is one of "cpu_store"."""
+    """Returns the method without its number of threads or workers: "cpu_store" for "cpu_store x4"."""
     return method.rsplit(" x", 1)[0]
 
 
@@ -38,7 +38,7 @@ def groups(rows, key):
 
 
 def families(series):
-    """The single ways: of each the best number of threads at every size."""
+    """The single methods, each with its best number of threads at every size."""
     out = []
     for name, members in groups(series, lambda s: family(s.name)).items():
         label = name if len(members) == 1 else f"{name} (best of {len(members)})"
@@ -77,7 +77,7 @@ def envelope(result):
 
 
 def rates(title, series):
-    """The same as bandwidth: bytes over nanoseconds are GB/s."""
+    """Converts times to bandwidth: bytes by nanoseconds are GB/s."""
     shown = [Series(s.name, s.x, [x / (1000 * y) for x, y in zip(s.x, s.y)], s.emphasis) for s in series]
     return Chart(f"Bandwidth of a copy: {title}", shown, "size", "bandwidth (from the median)", y_unit="GB/s", table=False)
 
@@ -178,7 +178,7 @@ def explain(result):
 
 
 def dma_bench(result):
-    """Copies by a DMA channel beside CUDA's, for each way of keeping operations in order; scattered blocks; what was checked."""
+    """Copies by a DMA channel beside CUDA's, for each method of ordering operations; scattered blocks; the checks."""
     out, summary = [], []
     for order, rows in groups(result.rows_of("copy"), lambda r: r["order"]).items():
         series = series_by(rows, lambda r: r["contender"].replace("_", " "))
@@ -199,7 +199,7 @@ def dma_bench(result):
 
 
 def dma_planner_bench(result):
-    """The planner's copies by DMA channel beside CUDA's; lists; kinds of memory; what freeing memory costs beside copies."""
+    """The planner's copies by DMA channel beside CUDA's; lists; kinds of memory; the cost of freeing memory during copies."""
     series = series_by(result.rows_of("copy"), lambda r: r["contender"].replace("_", " "))
     for one in series:
         one.emphasis = "" if one.name.endswith("cuda") else "main"

@@ -6,7 +6,7 @@ from .curves import histogram, latency_chart, series_by
 from .model import Cell, Chart, Matrices, Matrix, Notice, Table
 from .view_copy import groups
 
-SWEEP_SIZES = 4  # from so many sizes of a testcase on, curves say more than matrices
+SWEEP_SIZES = 4  # a testcase with at least this many sizes is drawn as curves instead of matrices
 SPREAD_SAMPLES = 8
 
 STATE_WORDS = {"good": "good", "low": "low", "suspicious": "suspicious", "slow": "slower than the baseline"}
@@ -32,7 +32,7 @@ def blocks(result):
 
 
 def verdicts(testcases, cells):
-    """The findings first: what is not as it should be, with its reason."""
+    """The findings: each value that is not as expected, with its reason."""
     out: list = []
     for row in cells:
         if row["state"] == "mismatch":
@@ -80,7 +80,7 @@ def case_matrices(case, rows):
 
 
 def axis_names(rows):
-    """How to call rows and columns: where host memory takes part a row is a CPU, columns are GPUs."""
+    """Returns the names of rows and columns. If host memory takes part, rows are CPUs and columns are GPUs."""
     host = any("H" in (r["source"][:1], r["destination"][:1]) for r in rows if r["state"] != "not_applicable")
     several = len({r["row"] for r in rows}) > 1
     first = "CPU {}" if host else "GPU {}" if several else "{}"
@@ -115,7 +115,7 @@ def cell(row):
 
 
 def share_of_expected(row):
-    """1: as expected, also for times, where less is better. None where nothing is expected."""
+    """Returns measured by expected value, inverted for times: 1 is as expected, less is worse. None: nothing is expected."""
     if not row.get("expected") or not row["value"]:
         return None
     return row["expected"] / row["value"] if row["unit"] == "ns" else row["value"] / row["expected"]
@@ -135,7 +135,7 @@ def sweep_charts(sweeps):
 
 
 def spread(result, cells):
-    """Histograms where there are samples enough to have a shape."""
+    """Histograms of the series that have enough samples."""
     named = [(f"{r['testcase']}, {ends(r)}", result.samples_of(r.get("series")) or []) for r in cells if r["unit"] == "GB/s"]
     named = [(name, values) for name, values in named if len(values) >= SPREAD_SAMPLES][:8]
     if not named:

@@ -22,7 +22,7 @@ def bench(result):
 
 
 def rivals(result):
-    """`store_compare`: each part's contenders in their unit, and the ratios with what they should be."""
+    """`store_compare`: the systems of each part in their unit, and the ratios with their goals."""
     out: list = []
     summary = []
     for (part, unit), rows in groups(result.rows_of("contender"), lambda r: (r["part"], r["unit"])).items():
@@ -49,7 +49,7 @@ def demo(result):
 
 
 def perf(result):
-    """Its rows as they are: each kind of operation with its own columns."""
+    """The rows unchanged: each kind of operation has its own columns."""
     out: list = []
     for (kind,), rows in groups(result.rows, lambda r: (r.get("kind", ""),)).items():
         columns = [name for name in rows[0] if name != "kind" and not isinstance(rows[0][name], (list, dict))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From result files to a report: one section for each file, comparisons of files that measured the same, the machines."""
+"""Makes a report from result files: a section for each file, comparisons of files that measured the same, and the machines."""
 
 import re
 
@@ -23,7 +23,7 @@ VIEWS = {"apiperf": view_foundation.apiperf, "async": view_messages.streams, "ba
          "store gpu-direct-demo": view_store.demo, "store perf": view_store.perf, "store_batch_engine_bench": view_channels.by_kind, "store_batch_bench": view_channels.by_kind, "store_bench": view_store.bench, "store_compare": view_store.rivals, "store_scale_bench": view_channels.by_kind,
          "python_cost": view_foundation.python_cost, "topo": view_checks.topo}
 
-# Escapes that colour a terminal have no place on a page.
+# Escape sequences for terminal colours, which are removed.
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -32,13 +32,13 @@ def anchor(label):
 
 
 def build(results, texts, title):
-    """The whole report. Raises nothing for well-formed files: what no view knows comes as a table of its rows."""
+    """Returns the whole report. It raises nothing for well-formed files: the rows of an unknown tool become a table."""
     machines = list_machines(results)
     comparisons = compare.sections(results)
     sections = [section(result, machines) for result in results]
     if texts:
         sections.append(Section("texts", "Texts", "shown as they are", blocks=[Log(t.label, COLOURS.sub("", t.text)) for t in texts]))
-    # Two files: the question is how they differ. More: what each says comes first.
+    # With two files, the reader wants the comparison first; with more, the results.
     report = Report(title, comparisons + sections if len(results) <= 2 else sections + comparisons)
     report.facts = machine_blocks(machines)
     report.summary = overview(results)
@@ -79,7 +79,7 @@ def section(result, machines):
 
 
 def view_of(result):
-    """Blocks and sentences of the tool's view; a table of the rows where a file lacks what the view needs."""
+    """Returns the blocks and sentences of the tool's view; a table of the rows if the file lacks fields that the view needs."""
     try:
         blocks, summary = VIEWS[result.tool](result)
     except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError, AttributeError) as error:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people read them."""
+"""Formats numbers for readers."""
 
 UNKNOWN = "unknown"
 
 
 def size(count):
-    """Bytes in binary units when they come out whole, else as they are: 4 KiB, 12345 B."""
+    """Formats bytes in a binary unit if the number is then whole, otherwise in bytes: 4 KiB, 12345 B."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= factor and count % factor == 0:
             return f"{count // factor} {unit}"
@@ -13,7 +13,7 @@ def size(count):
 
 
 def rounded(value, digits=3):
-    """`digits` significant digits, no exponent, thousands as they are."""
+    """Formats with `digits` significant digits, without exponent or thousands separators."""
     if not isinstance(value, (int, float)):  # none, or a damaged row's
         return "–"
     if value == 0:
@@ -25,12 +25,12 @@ def rounded(value, digits=3):
 
 
 def microseconds(ns):
-    """The number alone, of a time in ns; its unit is us."""
+    """Formats a time in ns as a number of us, without the unit."""
     return "–" if ns is None or ns < 0 else rounded(ns / 1000)
 
 
 def duration(ns):
-    """With its unit."""
+    """Formats a value with its unit."""
     if ns is None or ns < 0:
         return "–"
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
@@ -40,7 +40,7 @@ def duration(ns):
 
 
 def known(value):
-    """False for what result files write when they do not know."""
+    """Whether the value is known: False for the values that result files use if they do not know."""
     return value not in (None, "", UNKNOWN, -1)
 
 
