@@ -4,7 +4,7 @@
 namespace pl::py {
 namespace {
 
-// Made once: looking a field up must not allocate.
+// Interned once, so that looking up a field allocates nothing.
 struct field_names {
   PyObject* cuda_interface = PyUnicode_InternFromString("__cuda_array_interface__");
   PyObject* array_interface = PyUnicode_InternFromString("__array_interface__");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// __cuda_array_interface__ (CuPy, Numba, JAX) and NumPy's __array_interface__, which differ in where the memory lies.
+// __cuda_array_interface__ (CuPy, Numba, JAX) and NumPy's __array_interface__, which differ only in where the memory is.
 #pragma once
 
 #include "tensor.hpp"
 
 namespace pl::py {
 
-// The attribute, or null where there is none (whatever the reason, it is left set).
+// The attribute, or null if it is missing or failed. A Python error may then be set.
 nb::object cuda_array_interface(nb::handle object);
 nb::object array_interface(nb::handle object);
 

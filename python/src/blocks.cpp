@@ -36,7 +36,7 @@ struct paged_tensors {
   throw nb::value_error(("copy_blocks: the " + std::string(side.role) + ": " + reason).c_str());
 }
 
-// Whether everything but the first dimension is one run of memory.
+// Whether each block (all dimensions but the first) is contiguous.
 bool are_blocks_contiguous(const tensor& view) {
   std::int64_t step = view.type.bytes;
   for (std::size_t i = view.shape.size(); i-- > 1;) {
@@ -157,7 +157,8 @@ std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb:
   peerlane_blocks blocks{};
   plan(blocks, destination, source, dst_indices, src_indices);
   const auto busy = streams_before(after, destination, source);
-  if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // an operation can wait for one stream
+  // The operation itself can wait for one stream only.
+  if (busy.size() > 1) wait_for(std::span(busy).subspan(1));
   auto begun = [&] {
     const gil_release waiting;
     peerlane_op_t op = PEERLANE_OP_INIT;
@@ -171,7 +172,7 @@ std::unique_ptr<operation> copy_blocks_async(nb::handle dst, nb::handle src, nb:
                                      operation::kind::copy);
 }
 
-// Addresses or sizes: 64-bit integers in host memory, read where they are.
+// Addresses or sizes: 64-bit integers in host memory, read in place.
 tensor describe_numbers(nb::handle numbers, const char* role) {
   tensor out = describe(numbers, role);
   const std::string type = name_of(out.type);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C functions that Python calls without nanobind between (type slots, copy): their C++ exceptions as Python's errors.
+// For C functions that Python calls without nanobind (type slots, copy): converts C++ exceptions to Python errors.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace nb = nanobind;
 
 namespace pl::py {
 
-// `failed` with a Python error set where `body` throws.
+// Returns body(). If it throws, sets a Python error and returns `failed`.
 template <class Body, class Result>
 Result call_guarded(Body&& body, Result failed) noexcept {
   try {

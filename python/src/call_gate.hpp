@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps an owner open while calls are in it: its close() beside them would take its memory away.
+// Counts the calls that use an owner (a communicator, a store), so that close() on another thread waits for them before it
+// frees what they use.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ namespace pl::py {
 
 class call_gate {
  public:
-  // A call that is in, if it converts to true; else the owner is closed. Without a gate it is always in.
+  // Scope of a call. False: the owner is closed, and the call must not use it. True if `gate` is null.
   class entry {
    public:
     explicit entry(call_gate* gate) : gate_(gate) {
@@ -37,11 +38,11 @@ class call_gate {
     bool is_in_ = true;
   };
 
-  // Lets no call in any more, and waits for those that are in. Not with the GIL, which they may need. False: the interpreter
-  // has ended, and a thread that was in a call then sleeps for good: what the call uses must stay.
+  // Refuses new calls and waits for those in progress. Do not hold the GIL, which they may need. False: the interpreter is
+  // ending, and a thread in a call sleeps for ever (gil.hpp), so the owner must not be freed.
   bool close() {
     constexpr std::chrono::microseconds kNap(200);
-    constexpr std::chrono::milliseconds kEndOfCalls(500);  // more than a wait's next look at the gate
+    constexpr std::chrono::milliseconds kEndOfCalls(500);  // a waiting call checks the gate more often
     is_closing_ = true;
     for (std::chrono::microseconds waited{0}; inside_ != 0; waited += kNap) {
       if (waited > kEndOfCalls && interpreter_end::is_over()) return false;
@@ -49,7 +50,7 @@ class call_gate {
     }
     return true;
   }
-  // True: this thread is in a call, and is at a function of then(). It would wait for itself.
+  // True: this thread is inside a call and runs a function given to then(). Its close() would wait for itself.
   static bool is_in_call() noexcept { return depth() != 0; }
 
  private:
@@ -57,7 +58,7 @@ class call_gate {
     static thread_local int calls = 0;
     return calls;
   }
-  // Both sequentially consistent: either a call sees that the owner closes, or the closer sees the call.
+  // Sequentially consistent, so that either the call sees that the owner closes, or close() sees the call.
   std::atomic<int> inside_{0};
   std::atomic<bool> is_closing_{false};
 };

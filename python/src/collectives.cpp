@@ -53,7 +53,7 @@ void must_match(const tensor& source, const tensor& destination) {
 
 using self_t = nb::handle_t<communicator>;
 
-// Source and destination of a collective; without an `out` it is in place. A rank that takes no part on one side gives None.
+// Source and destination of a collective. Without `out`, it is in place. A rank that has no tensor on one side gives None.
 struct two_sides {
   tensor source, destination;
   nb::object source_keeper, destination_keeper;
@@ -159,7 +159,7 @@ std::unique_ptr<operation> ireduce_scatter(self_t self, nb::handle x, nb::handle
 
 // ---- Of streams
 
-// What a stream works on stays the caller's to keep, as for channels: a stream is never waited for here.
+// The caller must keep the tensors until the stream has used them, as for channels: these calls do not wait for streams.
 struct stream_sides {
   peerlane::buffer source{}, destination{};
   peerlane_element type = PEERLANE_UINT8;

@@ -11,7 +11,7 @@ namespace pl::py {
 
 void bind_collectives(nb::class_<communicator>& type);
 
-// Collectives that streams execute, of a stream context, which they keep.
+// Collectives that CUDA streams execute. The object keeps its stream context alive.
 struct stream_collectives {
   nb::object context;
   peerlane::triggered::stream_collectives all;

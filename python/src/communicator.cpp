@@ -28,7 +28,7 @@ class window {
   window(nb::object owner, nb::object memory, peerlane::window exposed, call_gate_ref gate)
       : communicator_(std::move(owner)), memory_(std::move(memory)), gate_(std::move(gate)), exposed_(std::move(exposed)) {}
   ~window() {
-    const gil_release waiting;  // for a peer that may still read the memory
+    const gil_release waiting;  // waits for a peer that may still read the memory
     const call_gate::entry inside(gate_.get());
     exposed_.reset();
   }
@@ -108,8 +108,8 @@ std::unique_ptr<operation> await_failure(self_t self) {
                                      operation::kind::message, gate_of(self));
 }
 
-// The end of a call that blocks. Out of time, and after Ctrl-C, the operation is withdrawn, or waited for where that is too
-// late: the caller may use the memory.
+// Waits for the end of a blocking call. After the time limit or Ctrl-C, cancels the operation, or waits for it if it is too
+// late to cancel, so that the caller may use the memory again.
 peerlane::op_info end_blocking(self_t self, peerlane::operation& begun, std::chrono::milliseconds limit) {
   const call_gate_ref gate = gate_of(self);
   const auto withdraw = [&] {

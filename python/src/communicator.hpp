@@ -37,7 +37,7 @@ class communicator {
   ~communicator() { close(); }
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
-  // Waits for calls of other threads that are in, waits for operations among them.
+  // Waits for calls of other threads, which may themselves wait for operations.
   void close() {
     if (call_gate::is_in_call())
       throw error(EDEADLK, "a function of then() cannot close a communicator: the call that it is in uses it");
@@ -45,9 +45,9 @@ class communicator {
     const bool is_alone = gate_->close();
     const std::lock_guard alone(closing_);
     if (is_alone) link_.reset();
-    else static_cast<void>(new peerlane::communicator(std::move(link_)));  // ends with the process
+    else static_cast<void>(new peerlane::communicator(std::move(link_)));  // leaked: a call may still use it
   }
-  // The communicator in a call, which keeps it open.
+  // The communicator for the duration of a call, which keeps it open.
   class call {
    public:
     explicit call(const communicator& self) : gate_(self.gate_), inside_(gate_.get()), link_(self.link_) {
@@ -69,7 +69,7 @@ class communicator {
   peerlane::communicator link_;
 };
 
-// A message's tensor. What was queued for it must be over before a CPU or another process touches it.
+// The tensor of a message. Waits for work queued on its stream, because a CPU or another process will access it.
 tensor settled(nb::handle object, bool is_written, nb::handle after);
 
 void bind_communicator(nb::module_& module);

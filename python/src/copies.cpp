@@ -37,7 +37,7 @@ void must_fit(const tensor& dst, const tensor& src) {
                               .c_str());
 }
 
-// The usual case, without a list: two runs of bytes, so that a call from Python allocates nothing.
+// The usual case: two contiguous ranges. It needs no list of transfers, so a call from Python allocates nothing.
 bool is_one_run(const tensor& destination, const tensor& source) {
   return destination.is_contiguous() && source.is_contiguous();
 }
@@ -50,7 +50,7 @@ void copy_one_run(const tensor& destination, const tensor& source) {
                             buffer_over(source, source.address, bytes)));
 }
 
-// False: both lie in host memory; NumPy copies them.
+// False: both are in host memory, so NumPy must copy them.
 bool copy(nb::handle dst, nb::handle src, nb::handle after) {
   const tensor destination = describe(dst, "copy: the destination"), source = describe(src, "copy: the source");
   must_fit(destination, source);
@@ -65,7 +65,7 @@ bool copy(nb::handle dst, nb::handle src, nb::handle after) {
   return true;
 }
 
-// Both in host memory: NumPy knows every stride and type there.
+// Both are in host memory: NumPy supports every stride and type there.
 void copy_by_numpy(nb::handle dst, nb::handle src) {
   const nb::module_ numpy = nb::module_::import_("numpy");
   numpy.attr("copyto")(numpy.attr("asarray")(dst), numpy.attr("asarray")(src));
@@ -75,10 +75,10 @@ struct copy_arguments {
   nb::handle dst, src, after;
 };
 
-// copy(dst, src, *, after="auto"), dst and src by name, too.
+// copy(dst, src, *, after="auto"); dst and src may also be given by name.
 copy_arguments parse_copy(PyObject* const* given, Py_ssize_t count, PyObject* names) {
   constexpr const char* kWords[] = {"dst", "src", "after"};
-  static PyObject* const automatic = PyUnicode_InternFromString("auto");  // kept for ever
+  static PyObject* const automatic = PyUnicode_InternFromString("auto");  // never released
   if (count > 2) throw nb::type_error("copy() takes 2 positional arguments: the destination and the source");
   nb::handle found[3] = {count > 0 ? given[0] : nullptr, count > 1 ? given[1] : nullptr, automatic};
   const Py_ssize_t named = names != nullptr ? PyTuple_Size(names) : 0;
@@ -98,7 +98,7 @@ copy_arguments parse_copy(PyObject* const* given, Py_ssize_t count, PyObject* na
   return {found[0], found[1], found[2]};
 }
 
-// peerlane.copy as a plain C function: nanobind's way to one costs 0.1 us more, a function in Python 0.3 us.
+// peerlane.copy as a plain C function: a call through nanobind takes 0.1 us longer, and a Python function 0.3 us.
 PyObject* call_copy(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   return call_guarded(
       [&]() -> PyObject* {
@@ -128,7 +128,8 @@ std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle
     throw nb::value_error("copy_async: both sides lie in host memory: use NumPy");
   const auto list = transfers_between(destination, source);
   const auto busy = busy_streams(after, std::array{&destination, &source});
-  if (busy.size() > 1) wait_for(std::span(busy).subspan(1));  // a copy can wait for one stream
+  // The copy itself can wait for one stream only.
+  if (busy.size() > 1) wait_for(std::span(busy).subspan(1));
   nb::object first = keeper_of(dst, destination), second = keeper_of(src, source);
   auto begun = [&] {
     const gil_release waiting;
@@ -140,7 +141,7 @@ std::unique_ptr<operation> copy_async(nb::handle dst, nb::handle src, nb::handle
                                      operation::kind::copy);
 }
 
-// Nothing: done. Else the bytes of one element, for the caller to fill by copies.
+// None: done. Otherwise the bytes of one element, which the caller must copy to all elements.
 std::optional<nb::bytes> fill_bytes(nb::handle dst, nb::handle value, nb::handle after) {
   const tensor destination = describe(dst, "fill");
   if (!destination.is_writable) throw nb::value_error("fill: the destination is read-only");
@@ -159,7 +160,7 @@ std::optional<nb::bytes> fill_bytes(nb::handle dst, nb::handle value, nb::handle
   return std::nullopt;
 }
 
-// (where, dtype name, shape, bytes, address, whether contiguous) of anything that copies take.
+// Returns ("host" or "device", dtype name, shape, bytes, address, whether contiguous) of an argument of copy().
 nb::typed<nb::tuple, nb::str, nb::str, nb::typed<nb::tuple, int, nb::ellipsis>, int, int, bool> describe_tensor(
     nb::handle object) {
   const tensor view = describe(object, "the tensor");
@@ -169,7 +170,7 @@ nb::typed<nb::tuple, nb::str, nb::str, nb::typed<nb::tuple, int, nb::ellipsis>, 
                         view.bytes(), view.address, view.is_contiguous());
 }
 
-// Address, size in bytes and what keeps the memory, of a tensor that is one run; what produces it has ended.
+// Returns the address, the size in bytes and the owner of a contiguous tensor, after the work that produces it has ended.
 nb::typed<nb::tuple, int, int, nb::object> one_run(nb::handle object, bool is_written, nb::handle after) {
   tensor view = describe(object, "the tensor");
   must_be_one_run(view, is_written);

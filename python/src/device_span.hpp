@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as what messages and streams carry: one run of bytes.
+// Contiguous tensors as ranges of bytes, for messages and streams.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ inline peerlane::buffer memory_of(const tensor& view) {
   return peerlane::host_buffer(reinterpret_cast<void*>(static_cast<std::uintptr_t>(view.address)), size_bytes);
 }
 
-// Seconds, None: without limit.
+// A time limit in seconds. None: no limit.
 inline std::chrono::milliseconds limit_of(nb::handle seconds) {
   if (seconds.is_none()) return peerlane::no_limit;
   const double given = PyFloat_AsDouble(seconds.ptr());

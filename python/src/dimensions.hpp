@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lengths or steps of a tensor's dimensions, without allocation: a copy of few bytes takes less than one.
+// Shape or strides of a tensor, stored inline: an allocation would take longer than a copy of a few bytes.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -79,10 +79,10 @@ tensor from_dlpack(nb::handle object) {
   if (!is_known_device(kind))
     throw nb::type_error(
         ("memory of DLPack device type " + std::to_string(kind) + " is neither a CUDA GPU's nor the host's").c_str());
-  // stream=-1: no synchronisation; whoever needs order asks for it (stream_order.hpp). JAX takes real streams only.
+  // stream=-1: no synchronisation, because stream_order.hpp does it where needed. JAX accepts only real streams.
   const bool takes_none = kind != kCuda || nb::hasattr(object, "block_until_ready");
   const nb::object capsule = takes_none ? object.attr("__dlpack__")() : object.attr("__dlpack__")(nb::arg("stream") = -1);
-  // Not renamed, so it keeps the memory and gives it back when it goes.
+  // Not renamed to "used_dltensor": the capsule keeps ownership and releases the memory when it is deleted.
   const auto* held = static_cast<const nb::dlpack::dltensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
   if (held == nullptr) throw nb::python_error();
   take(*held, kind, out);

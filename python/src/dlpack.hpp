@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DLPack: by the functions of a class where it has them (__dlpack_c_exchange_api__, DLPack 1.3: PyTorch since 2.10), which
-// costs nanoseconds, or by a capsule.
+// Describes tensors by DLPack. Classes with C functions (__dlpack_c_exchange_api__, DLPack 1.3: PyTorch since 2.10) take
+// nanoseconds; all others give a capsule.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -26,13 +26,13 @@ struct exchange_functions {
   int (*current_stream)(int device_type, std::int32_t device, void** stream);
 };
 
-// Of a class; null where it has none of a version that we know.
+// The functions of a class. Null: it has none, or of an unknown version.
 const exchange_functions* exchange_functions_of(PyTypeObject* kind);
 
-// By the functions; false where an ordinary way must be taken (a type of element that we do not know).
+// Describes `object` by its functions. False: use another interface, because the element type is unknown.
 bool from_exchange(nb::handle object, const exchange_functions& library, tensor& out);
 
-// By a capsule, which the tensor keeps.
+// Describes `object` by a capsule, which the tensor keeps.
 tensor from_dlpack(nb::handle object);
 
 }  // namespace pl::py

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libcuda's functions, for those who ask it themselves.
+// The table of libcuda's functions, for code that calls the driver directly.
 #pragma once
 
 #include "cuda/driver_table.hpp"
@@ -7,7 +7,7 @@
 
 namespace pl::py {
 
-// Throws where there is no driver. Lives as long as the process.
+// Throws if there is no driver. Valid until the process ends.
 inline const cu::driver_table* open_driver() {
   const auto cuda = cu::driver();
   if (!cuda) throw error(cuda.error());

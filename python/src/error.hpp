@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures on their way to Python: a C++ exception that module.cpp turns into peerlane.Error (peerlane/_errors.py).
+// The C++ exception that module.cpp translates to peerlane.Error (peerlane/_errors.py).
 #pragma once
 
 #include <cerrno>
@@ -22,7 +22,7 @@ class error : public std::exception {
   std::string message_;
 };
 
-// ESTALE of a mapping whose memory is gone; other calls' ESTALE is another matter.
+// The memory of a mapping was freed (ESTALE). Becomes peerlane.StaleMapping; ESTALE of other calls does not.
 class stale_mapping : public error {
  public:
   explicit stale_mapping(std::string message) : error(ESTALE, std::move(message)) {}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GIL, let go for calls that take time and taken again, also where the interpreter ends meanwhile.
+// Releases the GIL for calls that take time, and is safe if the interpreter ends meanwhile.
 //
-// CPython before 3.14 ends a daemon thread that asks for the GIL then by pthread_exit(), which unwinds the frames of C++ and
-// meets destructors: std::terminate ends the process with SIGABRT. Such a thread sleeps here until the process has ended, as
-// CPython 3.14 lets it do.
+// When the interpreter is ending, CPython before 3.14 calls pthread_exit() in a daemon thread that requests the GIL. That
+// unwinds C++ frames through destructors, so std::terminate ends the process with SIGABRT. Here, such a thread sleeps
+// until the process ends, which is what CPython 3.14 does.
 #pragma once
 
 #include <cxxabi.h>
@@ -25,7 +25,7 @@ class gil_release {
     try {
       PyEval_RestoreThread(state_);
     } catch (const abi::__forced_unwind&) {
-      for (;;) pause();  // who leaves this handler without throwing ends the process
+      for (;;) pause();  // a forced unwind that is not rethrown ends the process
     }
   }
   gil_release(const gil_release&) = delete;
@@ -35,10 +35,11 @@ class gil_release {
   PyThreadState* const state_;
 };
 
-// Whether the interpreter ends: from then on nobody who holds something that its end needs may ask for the GIL.
+// Knows whether the interpreter is ending. From then on, a thread that holds something that the end needs (a lock, a call)
+// must not request the GIL.
 class interpreter_end {
  public:
-  // The body with the GIL, or not at all. Any thread that does not hold it.
+  // Runs `body` with the GIL, or skips it if the interpreter is ending. Any thread that does not hold the GIL.
   template <class Body>
   static void before(Body&& body) {
     const std::shared_lock asking(mutex());
@@ -46,13 +47,13 @@ class interpreter_end {
     const nb::gil_scoped_acquire held;
     body();
   }
-  // For each module: when it is imported.
+  // Registers the handler that detects the end. Each extension module calls it when it is imported.
   static void expect() {
-    // The unwinder that is linked into this module makes its tables at its first use. pthread_exit() begins with the
-    // system's one, and this one's part in it would find none.
+    // The unwinder linked into this module builds its tables at first use. pthread_exit() starts in the system's unwinder
+    // and continues in this one, which then needs the tables.
     _Unwind_Backtrace([](_Unwind_Context*, void*) { return _URC_END_OF_STACK; }, nullptr);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
-      const gil_release waiting;  // for bodies that wait for it
+      const gil_release waiting;  // before() may wait for the GIL while it holds the mutex
       const std::unique_lock alone(mutex());
       has_come() = true;
     }));

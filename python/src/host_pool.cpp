@@ -18,8 +18,8 @@
 namespace pl::py {
 namespace {
 
-// The memory stays while a view of it is there: Python keeps what a buffer comes from, and close() counts. The GIL guards
-// all fields.
+// The memory lives as long as a view of it: Python keeps the exporter of a buffer alive, and close() counts the views. The
+// GIL guards all fields.
 class host_pool {
  public:
   host_pool(std::uint64_t size_bytes, int device, std::uint64_t piece_bytes) {
@@ -43,7 +43,7 @@ class host_pool {
   void wait(std::optional<double> timeout) const {
     (void)info();
     const std::int64_t timeout_ms = timeout ? static_cast<std::int64_t>(std::ceil(std::max(0.0, *timeout) * 1e3)) : -1;
-    constexpr std::int64_t kSliceMs = 100;  // between looks at signals
+    constexpr std::int64_t kSliceMs = 100;  // between two checks for signals
     for (std::int64_t waited = 0;; waited += kSliceMs) {
       const std::int64_t some = timeout_ms < 0 ? kSliceMs : std::min(kSliceMs, timeout_ms - waited);
       const auto ended = [&] {
@@ -53,7 +53,7 @@ class host_pool {
       if (ended) return;
       if (ended.code() != ETIMEDOUT || (timeout_ms >= 0 && waited + some >= timeout_ms)) throw error(ended.error());
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      (void)info();  // closed by another thread meanwhile
+      (void)info();  // throws if another thread has closed the pool meanwhile
     }
   }
 

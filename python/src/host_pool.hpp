@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory for copies that is pinned in the background (peerlane/host_pool.h), as a buffer of Python.
+// peerlane.HostPool: host memory that is pinned in the background (peerlane/host_pool.h), with Python's buffer protocol.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -42,11 +42,12 @@ mapped_memory::mapped_memory(extent range, nb::object data_ptr) : range_(range),
   for (std::uint64_t address = range.begin; address < end;) {
     const auto info = cu::inspect_pointer(cuda, address);
     if (!info) throw error(info.error());
-    // What cuMemAlloc made goes as a whole. In reservations and pools (no context) other memory may come under one id.
+    // Memory of cuMemAlloc (with a context) can only be freed as a whole. In reservations and pools, other memory may appear
+    // under the same buffer id.
     const bool is_whole = info->context != nullptr && info->buffer_id != 0;
     std::uint64_t stretch = info->allocation.end();
     if (!is_whole && info->object.size_bytes != 0) stretch = std::min(stretch, info->object.end());
-    if (stretch <= address) stretch = end;  // a driver that tells no extent: one piece
+    if (stretch <= address) stretch = end;  // the driver does not know the extent: one piece
     pieces_.push_back({stretch, info->buffer_id, is_whole ? 0 : info->block_id});
     address = stretch;
   }

@@ -66,7 +66,7 @@ mapping::mapping(nb::handle object, nb::handle dtype, nb::handle shape, bool for
   if (force_pcie) flags |= PEERLANE_MAP_FORCE_PCIE;
   if (verify) flags |= PEERLANE_MAP_VERIFY;
   peerlane::mapping mapped = map_range(range_, flags);
-  remember_memory(object, owner);  // after the mapping, which has the better reasons to refuse
+  remember_memory(object, owner);  // after map_range(), whose error messages say more
   handle_ = mapped.get();
   region_ = nb::cast(new region{std::move(owner), std::move(mapped)}, nb::rv_policy::take_ownership);
 }
@@ -76,7 +76,7 @@ void mapping::remember_memory(nb::handle object, nb::object& owner) {
   nb::object data_ptr;
   if (nb::isinstance<mapping>(object)) {
     const auto& other = *nb::inst_ptr<mapping>(object);
-    owner = other.region_;  // which its close() does not end
+    owner = other.region_;  // close() of the other mapping does not end the region
     memory_ = other.memory_;
     return;
   }
@@ -107,7 +107,7 @@ bool mapping::add_index(std::size_t dimension, nb::handle index, std::int64_t& o
   const std::int64_t extent = view_.shape[dimension];
   if (position < 0) {
     if (position == -1 && PyErr_Occurred() != nullptr)
-      PyErr_Clear(), position = extent;  // beyond 64 bits is beyond any shape
+      PyErr_Clear(), position = extent;  // an index that does not fit 64 bits is outside of every shape
     position += extent;
   }
   if (position < 0 || position >= extent) [[unlikely]]
@@ -220,7 +220,7 @@ void write_any(nb::handle self, nb::handle index, nb::handle value) {
   if (!nb::inst_ptr<mapping>(self)->write_element(index, value)) self.attr("_write_any")(index, value);
 }
 
-// m[i] and m[i] = v come here without a look-up by name.
+// Slots of the type, so that m[i] and m[i] = v need no look-up of a method.
 PyObject* subscript(PyObject* self, PyObject* index) {
   return call_guarded([&] { return read_any(self, index).release().ptr(); }, static_cast<PyObject*>(nullptr));
 }

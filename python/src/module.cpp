@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane._core: the compiled half of the Python package, over libpeerlane's C++ headers. What users call is made of it in
-// python/peerlane/.
+// peerlane._core: the compiled half of the Python package, on top of libpeerlane's C++ headers. The public functions and
+// classes are in python/peerlane/, and use it.
 #include <nanobind/nanobind.h>
 
 #include "blocks.hpp"
@@ -15,7 +15,7 @@
 #include "triggered.hpp"
 
 NB_MODULE(_core, module) {
-  nb::set_leak_warnings(false);  // views may outlive the interpreter's end
+  nb::set_leak_warnings(false);  // views may still exist when the interpreter ends
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of the package; use `peerlane`.";
   module.def("process_number", &pl::py::process_number, "A number that differs in every forked child.");

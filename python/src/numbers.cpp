@@ -27,7 +27,7 @@ std::uint64_t unsigned_integer(nb::handle object, const char* role) {
     PyErr_Clear();
     throw nb::value_error((std::string(role) + ": " + text_of(object) + " is negative or beyond 64 bits").c_str());
   }
-  const nb::object index = nb::steal(PyNumber_Index(object.ptr()));  // NumPy's integers
+  const nb::object index = nb::steal(PyNumber_Index(object.ptr()));  // also accepts NumPy's integers
   if (index.is_valid()) return unsigned_integer(index, role);
   PyErr_Clear();
   throw nb::type_error((std::string(role) + ": " + class_name(object) + " is no integer").c_str());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's integers as numbers, and objects as words for messages.
+// Converts Python integers to C++ integers, and objects to text for error messages.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,10 +15,10 @@ namespace pl::py {
 // str(object). (nb::str(x) of an nb::object casts instead of converting.)
 std::string text_of(nb::handle object);
 
-// "torch.Tensor" of an object, for messages.
+// The qualified name of an object's type, such as "torch.Tensor", for error messages.
 std::string class_name(nb::handle object);
 
-// A Python integer as the number of that type; TypeError or ValueError that begins with `role`.
+// Converts a Python integer to that type. TypeError or ValueError with a message that begins with `role`.
 std::int64_t signed_integer(nb::handle object, const char* role);
 std::uint64_t unsigned_integer(nb::handle object, const char* role);
 

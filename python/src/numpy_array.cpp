@@ -30,7 +30,7 @@ struct known_numpy {
 
 const array_fields& fields_of(nb::handle object) { return *reinterpret_cast<const array_fields*>(object.ptr()); }
 
-// One array whose fields all differ, compared with what NumPy says of it.
+// Compares the fields of an array, whose values are all different, with its attributes.
 bool is_layout_known() {
   const nb::module_ numpy = nb::module_::import_("numpy");
   const nb::object whole = numpy.attr("zeros")(nb::make_tuple(6, 5), "int16");
@@ -47,7 +47,7 @@ bool is_layout_known() {
 
 known_numpy& known() {
   static auto* const all = [] {
-    auto* const made = new known_numpy;  // never destroyed: Python may be gone by then
+    auto* const made = new known_numpy;  // never destroyed, because Python may have ended before
     made->has_known_layout = is_layout_known();
     return made;
   }();
@@ -78,7 +78,7 @@ bool from_numpy_array(nb::handle object, tensor& out) {
 
 void remember_dtype(nb::handle array, const element_type& type) {
   auto& numpy = known();
-  // Every structured array may have a dtype object of its own: those are not worth a place.
+  // Each structured array may have its own dtype object, which would fill the table.
   if (!numpy.has_known_layout || numpy.dtype_count == kMaxDtypes || type.kind == element_kind::opaque) return;
   numpy.dtypes[numpy.dtype_count++] = {nb::borrow(fields_of(array).dtype), type};
 }

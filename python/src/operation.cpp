@@ -15,8 +15,7 @@
 namespace pl::py {
 namespace {
 
-// Calls a Python function once, with 0 or the errno value; what it raises is reported as unraisable. A thread of the library
-// may do it.
+// Calls a Python function once, with 0 or the errno value, on any thread. Exceptions are reported as unraisable.
 struct python_function {
   PyObject* function;
   void operator()(const peerlane::op_info& info) const noexcept {
@@ -109,7 +108,7 @@ void operation::keep(const peerlane::result<peerlane::op_info>& outcome, const p
   has_ended_.store(true, std::memory_order_release);
 }
 
-// Under the mutex. The owner has ended the operation.
+// Called with the mutex held, after the owner was closed, which ended the operation.
 void operation::keep_closed() {
   (void)begun_.give_up();
   peerlane::op_info info{};
@@ -132,7 +131,7 @@ bool operation::poll() {
 
 bool operation::done() {
   if (has_ended()) return true;
-  const gil_release waiting;  // progress may copy
+  const gil_release waiting;  // progress may copy data
   return poll();
 }
 
@@ -183,14 +182,14 @@ void operation::cancel() {
     const gil_release waiting;
     const std::lock_guard alone(mutex_);
     const call_gate::entry inside(gate_.get());
-    return inside ? begun_.cancel() : peerlane::status{};  // it has ended
+    return inside ? begun_.cancel() : peerlane::status{};  // the owner was closed, which ended it
   }();
   must(outcome);
 }
 
 void operation::then(nb::object function) {
   if (PyCallable_Check(function.ptr()) == 0) throw nb::type_error("then: give a function of one argument, the errno value");
-  PyObject* const kept = function.release().ptr();  // python_function ends it
+  PyObject* const kept = function.release().ptr();  // python_function releases it
   const auto outcome = [&]() -> peerlane::status {
     const gil_release waiting;
     const std::lock_guard alone(mutex_);
@@ -208,7 +207,7 @@ void operation::then(nb::object function) {
 
 void operation::make_wait(nb::handle stream) {
   auto* const handle = stream_of(stream);
-  const gil_release waiting;  // copies that need a CPU are waited for
+  const gil_release waiting;  // waits for copies that need a CPU
   const std::lock_guard alone(mutex_);
   must(peerlane::make_wait(begun_, handle));
 }
@@ -224,7 +223,7 @@ void operation::record(nb::handle event) {
 }
 
 int operation::descriptor() {
-  const gil_release waiting;  // who has the mutex may be in a function that needs the GIL
+  const gil_release waiting;  // the thread with the mutex may call a function that needs the GIL
   const std::lock_guard alone(mutex_);
   if (has_ended()) throw error(EINVAL, "the operation has ended: there is nothing to sleep for");
   return value_of(peerlane::descriptor(begun_));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anything that goes on after its call: a copy, a message, a put or a get (peerlane/operation.hpp).
+// peerlane.Operation: a copy, message, put or get that continues after its call (peerlane/operation.hpp).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,23 +21,24 @@ namespace pl::py {
 
 using op_info = std::tuple<int, std::uint64_t, std::uint64_t>;  // source, tag, size_bytes
 
-// What a message that was longer than its tensor raises: its Error also has source, tag and size_bytes, the true length.
+// Throws the error of an operation. If a message was longer than its tensor, the Error also has source, tag and size_bytes
+// (the length of the message).
 [[noreturn]] void throw_failed(const peerlane::failure& reason, const peerlane::op_info& info);
 
-// operation.wait(limit, &info); Ctrl-C ends it, and leaves the operation under way.
-// Ends with ECANCELED where the owner is closed meanwhile.
+// operation.wait(limit, &info) in slices. Ctrl-C ends the wait; the operation continues. ECANCELED: the owner was closed
+// meanwhile.
 peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation, std::chrono::milliseconds limit,
                                                  peerlane::op_info& info, call_gate* gate = nullptr);
 
-// Of an operation whose owner was closed.
+// The error of an operation whose owner was closed.
 inline peerlane::failure owner_closed() { return {ECANCELED, "the communicator was closed before the operation had ended"}; }
 
-// Keeps its owner and its tensors. Any thread. Dropping it releases it: a copy and a store's request are waited for, a
-// message is withdrawn. What peerlane._store needs of it is inline.
+// Keeps its owner and its tensors alive. Thread-safe. Deleting it waits for a copy or a store's request, and cancels a
+// message. The functions that the module peerlane._store needs are inline, because modules do not link each other.
 class operation {
  public:
   enum class kind : std::uint8_t { copy, message, store };
-  // `gate`: the owner's, where its close() may come before the operation's end.
+  // `gate`: of the owner, if the owner can be closed before the operation has ended.
   operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, kind made_by,
             call_gate_ref gate = nullptr)
       : owner_(std::move(owner)),
@@ -61,10 +62,10 @@ class operation {
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
   bool can_cancel() const noexcept { return kind_ == kind::message; }
   bool has_descriptor() const noexcept { return kind_ == kind::copy; }
-  // Once it has ended; throws what went wrong.
+  // Returns the outcome of an operation that has ended, or throws its error.
   op_info outcome();
   op_info wait(nb::handle timeout);
-  // Everything that is known of one that has ended; None before.
+  // Returns the details of an operation that has ended; None before.
   nb::object info() const;
   void cancel();
   void then(nb::object function);
@@ -75,9 +76,9 @@ class operation {
  private:
   void keep_closed();
   void keep(const peerlane::result<peerlane::op_info>& outcome, const peerlane::op_info& info);
-  nb::object owner_, first_, second_;  // before begun_: it goes first
+  nb::object owner_, first_, second_;  // declared before begun_, so that they are released after it
   const call_gate_ref gate_;           // may be null
-  std::mutex mutex_;                   // of what is below; its owner never waits for the GIL
+  std::mutex mutex_;                   // guards the fields below; never held while waiting for the GIL
   peerlane::operation begun_;
   peerlane::op_info info_{};
   std::optional<peerlane::failure> failed_;

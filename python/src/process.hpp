@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether this still is the process that made an object: in a forked child neither CUDA nor mappings of GPU memory are
-// there.
+// Detects use in a forked child, which has neither CUDA nor the parent's mappings of GPU memory.
 #pragma once
 
 #include <cstdint>
 
 namespace pl::py {
 
-// Another number in every forked child. One load.
+// A number that differs in every forked child. Costs one load.
 std::uint32_t process_number() noexcept;
 
 }  // namespace pl::py

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures that reach Python: ETIMEDOUT becomes peerlane.Timeout, everything else peerlane.Error or a kind of it; all are
-// OSErrors and carry the errno value.
+// Translates failures to Python exceptions: ETIMEDOUT to peerlane.Timeout, all others to peerlane.Error or a subclass. All
+// are OSErrors with the errno value.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@ namespace nb = nanobind;
 
 namespace pl::py {
 
-// Sets peerlane.Error, or the kind of it that the failure is.
+// Sets the Python error: peerlane.Error or the matching subclass.
 inline void raise(const error& reason) {
   const char* const name = dynamic_cast<const stale_mapping*>(&reason) != nullptr ? "StaleMapping"
                            : reason.code() == ETIMEDOUT                           ? "Timeout"

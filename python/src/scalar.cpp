@@ -47,7 +47,7 @@ struct small_real {
 constexpr small_real kHalf{5, 10};
 constexpr small_real kBrain{8, 7};
 
-// By way of units in the last place, straight from double: a detour over float would round twice.
+// Rounds directly from double, in units of the last place: going through float would round twice.
 std::uint16_t narrow(double value, small_real format) {
   const unsigned sign = std::signbit(value) ? 0x8000u : 0;
   if (std::isnan(value)) return static_cast<std::uint16_t>(sign | format.infinity() | (1u << (format.fraction_bits - 1)));
@@ -55,9 +55,9 @@ std::uint16_t narrow(double value, small_real format) {
   if (value == 0) return static_cast<std::uint16_t>(sign);
   int exponent = std::ilogb(value);
   if (exponent > format.bias()) return static_cast<std::uint16_t>(sign | format.infinity());
-  exponent = std::max(exponent, 1 - format.bias());  // subnormal numbers share the least exponent
+  exponent = std::max(exponent, 1 - format.bias());  // all subnormal numbers have the smallest exponent
   const double units = std::nearbyint(std::ldexp(std::fabs(value), format.fraction_bits - exponent));
-  // A leading one, or a carry out of the rounding, adds to the exponent's bits as it should.
+  // The leading one of the fraction, or a carry from rounding, correctly increments the bits of the exponent.
   const unsigned bits =
       (static_cast<unsigned>(exponent + format.bias() - 1) << format.fraction_bits) + static_cast<unsigned>(units);
   return static_cast<std::uint16_t>(sign | std::min(bits, format.infinity()));
@@ -102,7 +102,7 @@ bool encode_signed(const element_type& type, PyObject* value, void* bytes) {
   if (const long long kept = static_cast<long long>(static_cast<unsigned long long>(number) << unused) >> unused;
       kept != number)
     return out_of_range(type);
-  std::memcpy(bytes, &number, type.bytes);  // little-endian, as everything that runs CUDA
+  std::memcpy(bytes, &number, type.bytes);  // little-endian, like every host of CUDA
   return true;
 }
 

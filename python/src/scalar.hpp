@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Single elements of tensors: what types there are, and how a Python number becomes the bytes of one and back.
+// Element types of tensors, and the conversion between a Python number and the bytes of one element.
 #pragma once
 
 #include <Python.h>
@@ -12,14 +12,14 @@ namespace pl::py {
 
 enum class element_kind : std::uint8_t { boolean, signed_integer, unsigned_integer, real, brain, complex, opaque };
 
-// `name`, of opaque types only: what ml_dtypes calls them (float8_e4m3fn); null: plain bytes.
+// `name`: only for opaque types, their name in ml_dtypes (float8_e4m3fn). Null: plain bytes.
 struct element_type {
   element_kind kind = element_kind::opaque;
   std::uint32_t bytes = 1;
   const char* name = nullptr;
 
-  // Whether elements of one may be copied to the other. Plain NumPy has no word for bfloat16 and float8, whose bits then
-  // travel as unsigned integers or bytes.
+  // Whether elements of one type may be copied to the other. NumPy has no bfloat16 and float8, so unsigned integers and
+  // bytes of the same size are accepted for them.
   bool fits(const element_type& other) const {
     const auto is_bits = [](element_kind k) {
       return k == element_kind::opaque || k == element_kind::brain || k == element_kind::unsigned_integer;
@@ -36,14 +36,14 @@ constexpr std::uint32_t kLargestScalar = 16;  // complex128
 std::string name_of(const element_type& type);
 // The type of that name ("torch.float32" and "float32" alike); false: unknown.
 bool type_of_name(std::string_view name, element_type& out);
-// From an array interface's typestr ("<f4"); false: not understood, or of the other byte order.
+// From the typestr of an array interface ("<f4"). False: unknown, or big-endian.
 bool type_of_typestr(std::string_view typestr, element_type& out);
 // The same from its parts, 'f' and 4.
 bool type_of_letter(char letter, std::uint32_t bytes, element_type& out);
-// The other way; types that NumPy does not know become unsigned integers or bytes of that size.
+// The typestr of a type. Types that NumPy does not have become unsigned integers or bytes of the same size.
 std::string typestr_of(const element_type& type);
 
-// One element at `bytes` as a new Python object; opaque ones as `bytes`. Null with a Python error set.
+// Returns the element at `bytes` as a new Python object (opaque types as bytes), or null with a Python error set.
 PyObject* decode(const element_type& type, const void* bytes);
 // False with a Python error set: not a number, or outside the type's range. Reals round to the nearest, ties to even.
 bool encode(const element_type& type, PyObject* value, void* bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane._store: many keys by one call, keys in order, and what begins alike.
+// peerlane._store: calls with many keys, scans in key order, and erasing by prefix.
 #include <nanobind/stl/vector.h>
 
 #include <vector>
@@ -9,9 +9,9 @@
 namespace pl::py {
 namespace {
 
-// Of one key: memory, condition, version. Erasing and asking move nothing: their memory is empty.
+// One key of a batch: key, memory, condition, version. The memory is empty for erase and stat, which move no bytes.
 using item = std::tuple<nb::bytes, run, std::uint32_t, std::uint64_t>;
-// The errno value that it ended with (0: well), and a reply.
+// The errno value of one key (0: success), and its reply.
 using outcome = std::tuple<int, reply>;
 
 constexpr std::size_t kKey = 0, kRun = 1, kCondition = 2, kVersion = 3;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of peerlane._store share: the connection, keys, memory, and what an operation tells.
+// Shared by the files of peerlane._store: the connection, keys, ranges of memory, and results of operations.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,7 +22,7 @@ namespace nb = nanobind;
 
 namespace pl::py {
 
-// What a caller of Python says where the bytes lie: peerlane._core.one_run() has looked at the tensor.
+// A contiguous range of memory, which peerlane._core.one_run() made from a tensor in Python.
 using run = std::tuple<std::uint64_t, std::uint64_t, nb::object>;  // address, size in bytes, what keeps the memory
 // version, value_bytes, moved_bytes, path, durability: numbers of <peerlane/store.h>.
 using reply = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint32_t, std::uint32_t>;
@@ -31,7 +31,7 @@ inline reply reply_of(const peerlane::op_info& info) {
   return {info.version, info.size_bytes, info.moved_bytes, info.path, info.durability};
 }
 
-// A key's bytes, kept while the GIL is not held.
+// The bytes of a key, kept alive while the GIL is released.
 struct key_bytes {
   explicit key_bytes(bytes_argument given) : owner(given.as("key")), text(owner.c_str(), owner.size()) {}
   nb::bytes owner;
@@ -72,7 +72,7 @@ class connection {
  private:
   peerlane::status end() {
     if (!store_) return {};
-    const gil_release waiting;  // copies under way are waited for
+    const gil_release waiting;  // closing waits for copies in progress
     const auto outcome = store_->close();
     store_.reset();
     return outcome;
@@ -83,7 +83,7 @@ class connection {
 using self_t = nb::handle_t<connection>;
 inline const peerlane::store& store_of(self_t self) { return nb::inst_ptr<connection>(self)->store(); }
 
-// `call(store)` without the GIL; throws what it failed with.
+// Runs `call(store)` without the GIL, and throws its error.
 template <class Call>
 auto asked(self_t self, Call&& call) {
   const auto& store = store_of(self);
@@ -105,7 +105,7 @@ inline peerlane_put_options put_options(std::uint32_t durability, std::uint32_t 
   return options;
 }
 
-// store_batches.cpp: many keys by one call, keys a page at a time.
+// store_batches.cpp: calls with many keys, and scans by page.
 void bind_batches(nb::class_<connection>& bound);
 // store_watch.cpp: changes of keys.
 void bind_watches(nb::module_& module, nb::class_<connection>& bound);

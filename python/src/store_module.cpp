@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane._store: the compiled half of peerlane.store, over <peerlane/store.hpp>. A module of its own, since the store's
-// client may be left out of a build and programs without a store should not load it. Operations are peerlane._core's.
+// peerlane._store: the compiled half of peerlane.store, over <peerlane/store.hpp>. It is a separate
+// module, because a build may omit the store's client, and programs without a store should not load it. Its operations are
+// those of peerlane._core.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -136,7 +137,7 @@ NB_MODULE(_store, module) {
   nb::set_leak_warnings(false);
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of peerlane.store; use that.";
-  nb::module_::import_("peerlane._core");  // whose Operation these calls return
+  nb::module_::import_("peerlane._core");  // defines the Operation that these calls return
   pl::py::interpreter_end::expect();
   pl::py::bind_store(module);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// peerlane._store: changes of keys.
+// peerlane._store: watches, which report changes of keys.
 #include <nanobind/stl/unique_ptr.h>
 
 #include <atomic>
@@ -14,7 +14,7 @@
 namespace pl::py {
 namespace {
 
-// Any thread; one waits at a time.
+// Thread-safe. One thread may wait at a time.
 class watch {
  public:
   watch(peerlane_store_watch_t handle, nb::object owner) : owner_(std::move(owner)), handle_(handle) {}
@@ -25,7 +25,7 @@ class watch {
   void close() {
     const auto handle = handle_.exchange(nullptr);
     if (handle == nullptr) return;
-    const gil_release waiting;  // for whoever waits in next()
+    const gil_release waiting;  // waits for a thread in next()
     (void)peerlane_store_watch_close(handle);
   }
   bool is_open() const noexcept { return handle_.load() != nullptr; }
@@ -35,7 +35,7 @@ class watch {
     std::string key;
     std::uint64_t version, value_bytes, lost;
   };
-  // Ctrl-C ends it, and loses nothing.
+  // Ctrl-C ends the wait; no change is lost.
   std::vector<event> next(std::int64_t timeout_ms) {
     std::vector<event> out;
     int code = ETIMEDOUT;
@@ -58,7 +58,7 @@ class watch {
     if (one->key_size_bytes != 0) out.back().key.assign(static_cast<const char*>(one->key), one->key_size_bytes);
     return 0;
   }
-  nb::object owner_;  // the connection, which must not go first
+  nb::object owner_;  // the connection, which must outlive the watch
   std::atomic<peerlane_store_watch_t> handle_;
 };
 

@@ -30,7 +30,7 @@ bool type_of_format(const char* format, Py_ssize_t item_bytes, element_type& out
   return true;
 }
 
-// Also in a field of a structure; names of fields stand between colons.
+// Whether a buffer format contains Python objects ('O'), also in fields of a structure. Field names are between colons.
 bool holds_objects(std::string_view format) {
   bool is_name = false;
   for (const char letter : format) {
@@ -40,8 +40,8 @@ bool holds_objects(std::string_view format) {
   return false;
 }
 
-// False: the object has no such buffer (a Python error may be set). The memoryview, which the tensor keeps, holds the
-// buffer: what could grow or close meanwhile (bytearray, array.array, mmap) refuses to.
+// False: the object has no such buffer (a Python error may be set). The tensor keeps the
+// memoryview, which locks the buffer: bytearray, array.array and mmap then refuse to be resized or closed.
 bool from_buffer(nb::handle object, tensor& out) {
   nb::object kept = nb::steal(PyMemoryView_FromObject(object.ptr()));
   Py_buffer view;
@@ -51,13 +51,13 @@ bool from_buffer(nb::handle object, tensor& out) {
   const bool known_type = type_of_format(view.format, view.itemsize, out.type);
   if (view.ndim > 0) {
     out.shape.assign(view.shape, static_cast<std::size_t>(view.ndim));
-    // ctypes' arrays name none: they are packed.
+    // Arrays of ctypes give no strides: they are packed.
     if (view.strides == nullptr) out.strides = packed_strides(out.shape, view.itemsize);
     else out.strides.assign(view.strides, static_cast<std::size_t>(view.ndim));
   }
   const std::string format = view.format != nullptr ? view.format : "";
   PyBuffer_Release(&view);
-  if (holds_objects(format))  // their bytes are addresses: a copy would leave Python with wild ones
+  if (holds_objects(format))  // the bytes are object pointers, and a copy would break reference counts
     throw nb::type_error(("elements of format " + format + " are Python objects, whose bytes cannot be copied").c_str());
   if (!known_type)
     throw nb::type_error(("elements of format " + format + " are not supported (the other byte order?)").c_str());
@@ -77,7 +77,7 @@ struct class_facts {
 
 class_facts facts_of(PyTypeObject* kind) {
   struct known_class {
-    nb::object kind;  // kept, so that no other class comes to its address
+    nb::object kind;  // keeps the class alive, so that no other class gets its address
     class_facts facts;
   };
   static auto* const seen = new std::array<known_class, 64>;
@@ -112,7 +112,7 @@ tensor from_pointer(nb::handle pair) {
   return out;
 }
 
-// ---- All of them -----------------------------------------------------------------------------------------------------
+// ---- Any object -----------------------------------------------------------------------------------------------------
 
 // Hints for the most frequent wrong arguments.
 const char* advice_on(nb::handle object) {
@@ -146,7 +146,8 @@ tensor described(nb::handle object, const char* role) {
   if (is_pointer_and_size(object)) return from_pointer(object);
   if (const nb::object interface = cuda_array_interface(object); interface.is_valid())
     return from_interface(object, interface, place::device, kind.may_be_jax);
-  // An interface that is there and refuses (torch.requires_grad and the like) has the better reason, unless DLPack works.
+  // If the object has the interface but refuses to give it (requires_grad in PyTorch), report its reason unless DLPack
+  // works.
   nb::python_error* refused = nullptr;
   if (!PyErr_ExceptionMatches(PyExc_AttributeError)) refused = new nb::python_error;
   PyErr_Clear();
@@ -217,7 +218,7 @@ tensor describe(nb::handle object, const char* role) {
 
 dimensions integers(nb::handle sequence, const char* role) {
   dimensions out;
-  if (PyTuple_Check(sequence.ptr())) {  // without an iterator
+  if (PyTuple_Check(sequence.ptr())) {  // faster than an iterator
     out.resize(static_cast<std::size_t>(PyTuple_Size(sequence.ptr())));
     for (std::size_t i = 0; i < out.size(); ++i)
       out[i] = signed_integer(PyTuple_GetItem(sequence.ptr(), static_cast<Py_ssize_t>(i)), role);

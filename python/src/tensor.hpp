@@ -31,7 +31,7 @@ struct tensor {
   bool is_writable = true;
   bool is_torch = false;                        // has a current stream (stream_order.hpp)
   int device = -1;                              // where known
-  std::uint64_t stream = 0;                     // that produces the values, by its __cuda_array_interface__; 0: none named
+  std::uint64_t stream = 0;                     // named by __cuda_array_interface__ as the producer of the values; 0: none
   const exchange_functions* library = nullptr;  // knows its library's current stream
   nb::object owner;                             // keeps the memory
   nb::object block_until_ready;                 // of JAX's arrays; else null
@@ -41,7 +41,7 @@ struct tensor {
   bool is_contiguous() const;  // in C order
 };
 
-// The range of addresses that the elements lie in.
+// The range of addresses that contains all elements.
 struct extent {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
@@ -51,7 +51,8 @@ extent extent_of(const tensor& view);
 // C order strides of that shape.
 dimensions packed_strides(const dimensions& shape, std::int64_t element_bytes);
 
-// Throws TypeError for objects that tell nothing of their memory. `role` ("copy: the source") begins that message.
+// Describes the memory of an object. TypeError: it has none of the known interfaces; the message begins with `role`
+// ("copy: the source").
 tensor describe(nb::handle object, const char* role);
 
 // A tuple or list of signed_integer().

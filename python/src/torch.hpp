@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's tensors: by DLPack's C functions where the version has them (2.10), else by their methods. PyTorch is never
-// imported.
+// Describes tensors of PyTorch: by DLPack's C functions since version 2.10, and by their methods before. Never imports
+// PyTorch.
 #pragma once
 
 #include "tensor.hpp"
@@ -13,8 +13,8 @@ bool is_torch_class(PyTypeObject* kind);
 // `library`: of its class (dlpack.hpp), or null.
 tensor from_torch(nb::handle object, const exchange_functions* library);
 
-// The storage of a tensor, which keeps the memory even where the tensor gets another one (tensor.set_, module.to); null for
-// objects that have none.
+// The storage of a tensor. It keeps the memory alive even if the tensor gets another storage (tensor.set_, module.to). Null:
+// the object has none.
 nb::object torch_storage(nb::handle object);
 
 // The object that keeps the memory described by `view` alive, even if the tensor itself is released meanwhile.

@@ -15,7 +15,8 @@ struct axis {
   std::int64_t extent, dst, src;
 };
 
-// Axes of more than one element, the widest steps of the destination first; negative steps on both sides turned round.
+// The axes with more than one element, sorted by descending stride of the destination. An axis with a negative stride in the
+// destination is reversed on both sides.
 std::vector<axis> axes_of(const tensor& dst, const tensor& src, std::uint64_t& dst_address, std::uint64_t& src_address) {
   std::vector<axis> out;
   for (std::size_t i = 0; i < dst.shape.size(); ++i) {

@@ -54,7 +54,7 @@ class stream_context {
   peerlane::triggered::context context_;
 };
 
-// Own memory that peers may put into: keeps the tensor.
+// A tensor that peers may put into. Keeps the tensor alive.
 struct exposed {
   nb::object context, memory;
   peerlane::triggered::window window;
@@ -124,7 +124,7 @@ nb::typed<nb::list, nb::bytes> all_gather(self_t self, bytes_argument given) {
   return out;
 }
 
-// The first call on a channel waits for the peer, so all of these release the GIL.
+// The first call on a channel waits for the peer, so all of these calls release the GIL.
 std::uint64_t put_signal(const channel& self, nb::handle stream, const imported& target, integer_argument offset,
                          nb::handle x) {
   const auto offset_bytes = offset.as<std::uint64_t>("offset");
@@ -155,7 +155,7 @@ void release(const channel& self, nb::handle stream, integer_argument sequence) 
   must(self.end.release(native_stream, number));
 }
 
-// `wait(slice)`, again and again while it answers ETIMEDOUT, so that Ctrl-C is seen.
+// Repeats wait(slice) while it returns ETIMEDOUT, so that Ctrl-C is noticed between slices.
 template <class Wait>
 void wait_for_peer(std::chrono::milliseconds limit, Wait&& wait) {
   peerlane::status outcome;

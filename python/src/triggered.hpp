@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts, signals and waits that CUDA streams carry out by themselves (peerlane/triggered.hpp).
+// Puts, signals and waits that CUDA streams execute without a CPU (peerlane/triggered.hpp).
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting that lets other Python threads run and that Ctrl-C ends.
+// Waits that let other Python threads run, and that Ctrl-C ends.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,21 +15,22 @@ namespace nb = nanobind;
 
 namespace pl::py {
 
-constexpr std::chrono::milliseconds kSignalPeriod{50};  // how long Ctrl-C may take to be seen
+constexpr std::chrono::milliseconds kSignalPeriod{50};  // longest delay until Ctrl-C is noticed
 
-// Throws what a signal's handler raises, on the main thread. The GIL is not held.
+// Runs pending signal handlers (on the main thread) and throws what they raise. Call it without the GIL.
 inline void check_signals() {
   interpreter_end::before([] {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   });
 }
 
-// Until is_over(), which is called without the GIL and may throw. Most waits are over within the first millisecond, in which
-// the thread only yields; after that a nap adds a sixteenth.
+// Waits until is_over() returns true; it is called without the GIL and may throw. Most waits end within the first
+// millisecond, in which the thread only yields. After that, it sleeps for a sixteenth of the time that has passed,
+// at most 1 ms.
 template <class IsOver>
 void wait_until(IsOver&& is_over) {
   using clock = std::chrono::steady_clock;
-  const gil_release waiting;  // also for the first look: it may wait for a function that needs the GIL
+  const gil_release waiting;  // also for the first call of is_over(), which may wait for a function that needs the GIL
   const auto begin = clock::now();
   auto last_check = begin;
   while (!is_over()) {
@@ -42,7 +43,8 @@ void wait_until(IsOver&& is_over) {
   }
 }
 
-// `wait(slice)` waits for so long at most and says whether it is over; negative `limit`: without limit. False: out of time.
+// Calls wait(slice), which waits at most that long and returns whether the wait is over, until it is over or `limit` has
+// passed (negative: no limit). False: the limit has passed.
 template <class Wait>
 bool wait_in_slices(std::chrono::milliseconds limit, Wait&& wait) {
   const gil_release waiting;
