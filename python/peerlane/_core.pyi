@@ -549,5 +549,5 @@ class StreamContext:
 
     def diag(self) -> str:
         """
-        Returns the state of every channel and of the service thread, as readable text.
+        Returns the state of every channel and of the proxy thread, as readable text.
         """

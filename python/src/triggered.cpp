@@ -274,7 +274,7 @@ void bind_triggered(nb::module_& module) {
           "Returns when every process has called it.")
       .def(
           "diag", [](self_t self) { return value_of(context_of(self).diag()); },
-          "Returns the state of every channel and of the service thread, as readable text.");
+          "Returns the state of every channel and of the proxy thread, as readable text.");
 }
 
 }  // namespace pl::py

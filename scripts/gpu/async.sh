@@ -37,7 +37,7 @@ async pingpong_one_gpu_sizes pingpong --gpus 0,0 --arms normal,peer,dma,proxy -i
 async kernel_put kernel-put
 PEERLANE_DEVICE_RINGS=proxy async kernel_put_proxy kernel-put -i 50 -n 3000
 async hostfn pingpong --arms normal,hostfn -i 400
-# Apart: while there are proxy channels, the service thread spins in performance mode, whatever the arm.
+# Separately: while there are proxy channels, the proxy thread spins in performance mode, whatever the arm.
 async economy economy --arms peer,graph-kernel -i 6000 -k 0,10,50
 async economy_proxy economy --arms proxy,proxy-kernel -i 6000 -k 0,10,50
 async economy_proxy_80 economy --arms proxy,proxy-kernel -b 80 -i 8000

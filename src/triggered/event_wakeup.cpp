@@ -32,11 +32,11 @@ status event_wakeup::arm(cu::stream_t stream, std::shared_ptr<thread_wakeup> tar
   if (free_.empty()) {
     cu::event_t made = nullptr;
     const auto rc = cuda.cuEventCreate(&made, cu::event_flag::blocking_sync | cu::event_flag::disable_timing);
-    if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "an event for the sleeping service thread");
+    if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "an event for the sleeping proxy thread");
     free_.push_back(made);
   }
   if (const auto rc = cuda.cuEventRecord(free_.back(), stream); rc != cu::error_code::success)
-    return cu::make_error(cuda, rc, "recording an event for the sleeping service thread");
+    return cu::make_error(cuda, rc, "recording an event for the sleeping proxy thread");
   armed_.emplace_back(free_.back(), std::move(target));
   free_.pop_back();
   changed_.notify_all();

@@ -33,7 +33,7 @@ class proxy_executor final : public executor {
 
   status put(cu::stream_t stream, const put_request& request) override {
     if (!send_queue_->has_room(request.bytes))
-      return failure{EAGAIN, "the service threads have not carried what was put before: try again later"};
+      return failure{EAGAIN, "the proxy threads have not transferred the earlier puts yet: try again later"};
     status done;
     bool is_asleep = false;
     for (auto step = queue_step::publish; step != queue_step::leave; step = next(step, is_asleep)) {

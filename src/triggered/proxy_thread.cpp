@@ -37,7 +37,7 @@ void stay_on(const std::vector<int>& cpus) {
     if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(static_cast<unsigned>(cpu), &set);
   if (CPU_COUNT(&set) == 0) return;
   if (const int rc = pthread_setaffinity_np(pthread_self(), sizeof set, &set); rc != 0)
-    PL_LOG(warn, "stream: the service thread may not run on CPU %d and the like, and runs anywhere", cpus.front());
+    PL_LOG(warn, "stream: the proxy thread may not run on CPU %d and the CPUs near it, and runs anywhere", cpus.front());
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ std::string proxy_thread::report() const {
   const auto count = [](const std::atomic<std::uint64_t>& counter) {
     return std::to_string(counter.load(std::memory_order_relaxed));
   };
-  return "service thread: " + count(rounds_) + " rounds, " + count(naps_) + " naps, " + count(sleeps_) + " sleeps, " +
+  return "proxy thread: " + count(rounds_) + " rounds, " + count(naps_) + " naps, " + count(sleeps_) + " sleeps, " +
          count(wakes_) + " wake-ups, " +
          (mode_.load(std::memory_order_relaxed) == run_mode::economy ? "economy" : "performance") + " mode\n";
 }

@@ -122,7 +122,7 @@ std::uint64_t count_in(const std::string& text, const std::string& begin, const 
 }
 
 // What the process does beside its GPU while graphs exchange: the thread of the ring wakes once in a quarter of it, the
-// service thread by its tick, and neither once an exchange.
+// proxy thread by its tick, and neither once an exchange.
 TEST(graph, both_threads_sleep_while_graphs_exchange) {
   context_options economy;
   economy.mode = run_mode::economy;
@@ -147,15 +147,14 @@ TEST(graph, both_threads_sleep_while_graphs_exchange) {
     CHECK(graph.make(session.stream, pairs) == 0);
     CHECK_OK(session.bootstrap->barrier());
     const auto counted = [&](const char* begin, const char* unit) { return count_in(session.streams->diag(), begin, unit); };
-    const auto rounds = counted("refills", " rounds"), sleeps = counted("service thread", " sleeps");
+    const auto rounds = counted("refills", " rounds"), sleeps = counted("proxy thread", " sleeps");
     const auto begin_ns = monotonic_ns();
     for (unsigned i = 0; i < kLaunches; ++i) CHECK(cuda().cuGraphLaunch(graph.exec, session.stream) == 0);
     CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
     const auto ticks = (monotonic_ns() - begin_ns) / 20'000'000 + 1;
-    const auto ring_rounds = counted("refills", " rounds") - rounds, naps = counted("service thread", " sleeps") - sleeps;
+    const auto ring_rounds = counted("refills", " rounds") - rounds, naps = counted("proxy thread", " sleeps") - sleeps;
     std::fprintf(
-        stderr,
-        "rank %d: %u exchanges in %llu ticks of 20 ms: %llu rounds of the ring's thread, %llu of the service thread\n",
+        stderr, "rank %d: %u exchanges in %llu ticks of 20 ms: %llu rounds of the ring's thread, %llu of the proxy thread\n",
         session.rank, kPairs * kLaunches, static_cast<unsigned long long>(ticks),
         static_cast<unsigned long long>(ring_rounds), static_cast<unsigned long long>(naps));
     CHECK(kPairs * kLaunches <= kQuarter || counted("refills", " by interrupts") > 0);

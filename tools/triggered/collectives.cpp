@@ -76,7 +76,7 @@ class collectives_bench {
 
   int all() {
     for (const auto kind : plan_.kinds) {
-      std::printf("# %s of %s by %s between %zu ranks, us (median of %d turns), and GB/s of the size\n", name_of(kind),
+      std::printf("# %s of %s by %s between %zu ranks, us (median of %d repetitions), and GB/s of the size\n", name_of(kind),
                   collectives::name_of(plan_.type), plan_.has_ours ? "ours" : "NCCL", ranks_, plan_.repeats);
       std::printf("%12s %10s %10s %10s %10s", "bytes", "graph", "p99", "GB/s", "stream");
       if (plan_.has_ours && plan_.has_nccl) std::printf(" %10s %8s", "NCCL graph", "ratio");

@@ -20,8 +20,8 @@ struct collectives_plan {
   std::vector<std::size_t> sizes;  // of the larger side: what all ranks have together for gathers and scatters
   bool has_ours = true, has_nccl = false;
   collectives::element type = collectives::element::float32;
-  int repeats = 21;  // turns of each contender, interleaved
-  int calls = 20;    // of a turn; a quarter for sizes above 1 MiB
+  int repeats = 21;  // repetitions of each contender, interleaved
+  int calls = 20;    // in a repetition; a quarter of them for sizes above 1 MiB
   collectives::stream_collectives_options options;
 };
 

@@ -49,8 +49,8 @@ int run_collectives_command(const tools::invocation& call) {
   parser.text("--type", "NAME", type, "type of the elements: float32, float16, bfloat16, float64, int32");
   parser.integer("-n,--ranks", count, 2, collectives::kMaxStreamRanks, "processes");
   parser.text("--gpus", "N,...", gpus, "ordinals of the ranks' GPUs, comma-separated");
-  parser.integer("-r,--repeats", repeats, 1, 100'000, "turns of each contender");
-  parser.integer("-i,--iterations", calls, 1, 1000, "calls of a turn; a quarter above 1 MiB");
+  parser.integer("-r,--repeats", repeats, 1, 100'000, "repetitions of each contender, interleaved");
+  parser.integer("-i,--iterations", calls, 1, 1000, "calls in a repetition; a quarter of them above 1 MiB");
   parser.integer("--blocks", blocks, 0, collectives::kMaxStreamBlocks, "maximum number of blocks of a kernel (0: default)");
   parser.integer("--slot-kib", slot_kib, 0, 16384, "chunk size of large collectives in KiB (0: default)");
   parser.integer("--depth", depth, 0, 64, "chunks of a block in flight (0: default)");

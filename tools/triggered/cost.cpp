@@ -63,7 +63,7 @@ class bench {
     for (int turn = 0; turn <= plan_.repeats; ++turn)
       for (auto& one : kinds_)
         if (one.refused.empty()) measure(one, turn != 0);
-    std::printf("# each kind queued %d times in a row behind a held stream, %d turns, interleaved; us an operation\n",
+    std::printf("# each kind queued %d times in a row behind a held stream, %d repetitions, interleaved; us an operation\n",
                 plan_.operations, plan_.repeats);
     std::printf("%-44s %10s %10s\n", "operation", "GPU", "CPU call");
     for (const auto& one : kinds_) {

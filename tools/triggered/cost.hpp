@@ -9,7 +9,7 @@ namespace pl::async {
 
 struct cost_plan {
   int operations = 60;  // of a kind, queued in a row while the stream is held back
-  int repeats = 9;      // turns of each kind, interleaved
+  int repeats = 9;      // repetitions of each kind, interleaved
   int peer = -1;        // ordinal of the GPU that is written to; -1: none
 };
 

@@ -112,7 +112,7 @@ class hostfn_exchange final : public exchange {
   messaging::messenger& messages_;
   tools::host_memory received_, sent_;
   batch_events batches_;
-  std::size_t bytes_ = 0;  // of this turn; host functions read it, and none is queued when it changes
+  std::size_t bytes_ = 0;  // in this repetition; host functions read it, and none is queued when it changes
   std::atomic<bool> has_failed_{false};
   std::string words_;
 };
@@ -173,7 +173,7 @@ class stream_exchange final : public exchange {
 };
 
 // Some iterations captured once and launched again and again: one call of the driver for all of their steps. Or one launch
-// for a whole turn, which repeats them by itself.
+// for a whole repetition: the graph itself repeats them.
 class graph_exchange final : public exchange {
  public:
   graph_exchange(station& session, const contender& candidate, int unroll)

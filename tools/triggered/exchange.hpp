@@ -47,7 +47,7 @@ class exchange {
   virtual int unit() const { return 1; }
   // What one call of iterate() may queue: several such are under way, and a channel bounds what is queued on streams.
   virtual int most_at_once() const { return 80; }
-  // Whether one call of iterate() takes all iterations of a turn, whatever -b says.
+  // Whether one call of iterate() runs all iterations of a repetition, whatever -b says.
   virtual bool is_one_launch() const { return false; }
   // Queues or does `count` iterations of rank 0: send, receive, kernel; rank 1: receive, kernel, send.
   virtual void iterate(std::size_t bytes, std::uint64_t busy_ns, int count) = 0;

@@ -44,7 +44,7 @@ int run_cost_command(const tools::invocation& call) {
   std::int64_t operations = plan.operations, repeats = plan.repeats;
   tools::command_parser parser(call, "Measures the cost of each kind of queued operation, on the GPU and in its call.");
   parser.integer("-n,--operations", operations, 1, 250, "operations of one kind in a row");
-  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each kind");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "repetitions of each kind, interleaved");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;
   plan.operations = static_cast<int>(operations);
@@ -62,7 +62,7 @@ int run_poke_command(const tools::invocation& call) {
   tools::command_parser parser(call,
                                "Measures words between a CPU and the front end of its GPU: round-trip latency, and rate.");
   parser.integer("-n,--pokes", pokes, 1, 1'000'000, "timed stores of the CPU, for each method");
-  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each length of list");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "repetitions of each length of list");
   std::string stuck = "0";
   parser.text("--stuck", "N,...", stuck, "numbers of other streams that wait at the same time, comma-separated");
   parser.common(common);
@@ -83,8 +83,8 @@ int run_kernel_put_command(const tools::invocation& call) {
       call, "Measures puts that kernels start: latency by size and scope, rate by blocks, bytes checked.");
   parser.text("-s,--sizes", "SIZE,...", sizes, "bytes of a put, comma-separated, K/M allowed");
   parser.text("--blocks", "N,...", blocks, "numbers of blocks that post at the same time, comma-separated");
-  parser.integer("-i,--iterations", rounds, 1, 1'000'000, "puts of each turn, one after the other");
-  parser.integer("-r,--repeats", repeats, 1, 1000, "turns of each case");
+  parser.integer("-i,--iterations", rounds, 1, 1'000'000, "puts in a repetition, one after the other");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "repetitions of each case");
   parser.integer("-n,--puts", puts, 32, 100'000'000, "puts for each rate, by all blocks together");
   parser.common(common);
   if (const auto code = parser.parse()) return *code;

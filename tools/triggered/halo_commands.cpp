@@ -40,12 +40,12 @@ class halo_options {
         "--arms", "LIST", arms_,
         "arms, comma-separated: normal, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph-kernel (as in pingpong)");
     parser.text("-n,--points", "N,...", sizes_, points_help);
-    parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; they share the GPUs in turn");
+    parser.integer("-p,--ranks", processes_, 2, kMaxRanks, "ranks, in the most square grid; GPUs are assigned round robin");
     parser.text("--grid", "COLUMNSxROWS", grid_, "columns x rows of ranks, for example 2x1 or 1x2 (instead of -p)");
     parser.integer("-i,--steps", steps_, 2, 1'000'000,
-                   format("%ss of a turn; large blocks make fewer", plan.step.c_str()).c_str());
+                   format("%ss in a repetition; fewer with large blocks", plan.step.c_str()).c_str());
     parser.integer("-b,--batch", batch_, 1, 80, format("%ss queued at once", plan.step.c_str()).c_str());
-    parser.integer("-r,--repeats", repeats_, 1, 1000, "turns of each arm");
+    parser.integer("-r,--repeats", repeats_, 1, 1000, "repetitions of each arm, interleaved");
     parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.common(ranks_.common, false);
   }

@@ -16,9 +16,10 @@
 namespace pl::async {
 namespace {
 
-constexpr std::uint64_t kMaxUpdates = 1ull << 33;      // points of a turn
-constexpr std::uint64_t kMaxReference = 200'000'000;   // points that the CPU computes to check a size
-constexpr std::uint64_t kCheckedEachTurn = 32u << 20;  // bytes of a field; larger ones are looked at after the last turn
+constexpr std::uint64_t kMaxUpdates = 1ull << 33;     // updated points in a repetition
+constexpr std::uint64_t kMaxReference = 200'000'000;  // points that the CPU computes to check a size
+constexpr std::uint64_t kCheckedEachTurn = 32u
+                                           << 20;  // bytes of a field; larger ones are compared after the last repetition
 
 struct halo_samples {
   std::vector<double> step_ns, enqueue_ns, busy_percent;
@@ -177,7 +178,8 @@ int run_halos(station& session, const halo_plan& plan, result_file* file) {
   if (session.rank() == 0) {
     const auto* const step = plan.step.c_str();
     std::printf(
-        "# %s on a grid of %dx%d ranks, up to %d %ss a turn, %d turns of each arm, interleaved; medians of rank 0's turns\n",
+        "# %s on a grid of %dx%d ranks, up to %d %ss a repetition, %d repetitions of each arm, interleaved; medians of rank "
+        "0\n",
         plan.title.c_str(), plan.gx, plan.gy, plan.steps, step, plan.repeats);
     std::printf("# every field is compared with the CPU's after `checked` %ss, and the arms' with each other\n", step);
     std::printf("%6s %10s %6ss %8s %10s  %-12s %10s %7s %7s %11s\n", "n", "edge bytes", step, "checked", "kernel us", "arm",

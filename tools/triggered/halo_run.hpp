@@ -22,9 +22,9 @@ struct halo_plan {
   int gx = 2, gy = 1;  // ranks in a row, rows
   std::vector<arm> arms{arm::normal, arm::peer};
   std::vector<int> sizes{256};  // points along an edge of a rank's block
-  int steps = 500;              // of a turn; fewer where a block is large; whole periods
+  int steps = 500;              // in a repetition; fewer if a block is large; whole periods
   int batch = 20;               // steps queued at once
-  int repeats = 5;              // turns of each arm, interleaved
+  int repeats = 5;              // repetitions of each arm, interleaved
 };
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after a wrong field on this rank.

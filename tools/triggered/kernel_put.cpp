@@ -108,8 +108,8 @@ class put_bench {
   }
 
   void latencies() {
-    std::printf("# put_signal until its word is seen, us (median of %d turns of %d)\n%-8s %9s %9s %9s %9s\n", plan_.repeats,
-                plan_.rounds, "to", "bytes", kScopes[0], kScopes[1], kScopes[2]);
+    std::printf("# put_signal until its word is seen, us (median of %d repetitions of %d puts)\n%-8s %9s %9s %9s %9s\n",
+                plan_.repeats, plan_.rounds, "to", "bytes", kScopes[0], kScopes[1], kScopes[2]);
     for (std::size_t place = 0; place < 2; ++place)
       for (const auto bytes : plan_.sizes) {
         clear(place);

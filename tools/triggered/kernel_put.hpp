@@ -14,8 +14,8 @@ namespace pl::async {
 struct kernel_put_plan {
   std::vector<std::size_t> sizes{64, 8192, 65536, 1048576};
   std::vector<int> blocks{1, 8, 64};
-  int rounds = 200;    // puts of a turn
-  int repeats = 9;     // turns of each case
+  int rounds = 200;    // puts in a repetition
+  int repeats = 9;     // repetitions of each case
   int puts = 100'000;  // of each rate, by all blocks
 };
 

@@ -60,7 +60,8 @@ class run {
 
   void print_header() const {
     std::printf(
-        "# ping-pong of %d iterations, %d queued at once, %d turns each, interleaved; medians of the turns on rank 0\n",
+        "# ping-pong: %d iterations, %d queued at once, in %d repetitions, interleaved; medians of the repetitions on rank "
+        "0\n",
         plan_.iterations, plan_.batch, plan_.repeats);
     std::printf(
         "# us: per round trip, with two kernels; CPU: of one core, all threads; sleeps: voluntary context switches\n");

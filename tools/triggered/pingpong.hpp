@@ -21,7 +21,7 @@ struct pingpong_plan {
   int iterations = 10'000;
   int batch = 20;   // iterations queued at once, and until the next event for which the CPU waits
   int unroll = 0;   // iterations of one graph; 0: as many as `batch`
-  int repeats = 5;  // turns of each contender, interleaved
+  int repeats = 5;  // repetitions of each contender, interleaved
 };
 
 // Collective. Prints on rank 0; `file` may be null. Exit code: 1 after wrong data, or if no contender is left. One that does

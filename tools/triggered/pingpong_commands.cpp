@@ -16,7 +16,7 @@ constexpr const char* kArmsHelp =
     "(its waits by a polling kernel), proxy (executor X), proxy-kernel, dma (executor D), graph (executor P, a captured "
     "batch), "
     "graph-kernel (the same with kernels that count), graph-dma (executor D, captured), graph-loop, graph-loop-dma (the "
-    "same two, which one launch repeats for a whole turn)";
+    "same two, which one launch repeats for a whole repetition)";
 
 constexpr int kMaxBatch = 4096;
 
@@ -29,7 +29,7 @@ class exchange_options {
     parser.integer("-i,--iterations", iterations_, 10, 10'000'000, "round trips of each arm and case");
     parser.integer("-b,--batch", batch_, 1, kMaxBatch, "iterations queued at once; without graphs 80 at most");
     parser.integer("--unroll", unroll_, 0, kMaxBatch, "iterations of one graph (0: as many as -b says)");
-    parser.integer("-r,--repeats", repeats_, 1, 1000, "turns that the iterations of an arm are divided into");
+    parser.integer("-r,--repeats", repeats_, 1, 1000, "repetitions into which the iterations of an arm are divided");
     parser.text("--gpus", "N,...", gpus_, "ordinals of the ranks' GPUs, comma-separated");
     parser.text("--netns", "LIST", networks_,
                 "network namespaces of the ranks, to emulate two hosts (scripts/two_hosts.sh makes them)");

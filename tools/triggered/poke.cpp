@@ -27,7 +27,8 @@ constexpr int kWarmUp = 100;             // not counted
 constexpr std::uint64_t kSettle = 5000;  // ns after an answer until the stream is certainly in its next wait
 constexpr std::uint64_t kLimitNs = 10'000'000'000, kTrialNs = 200'000'000;
 constexpr int kListLengths[] = {1, 4, 32, 255};
-constexpr int kMaxOps = 1020, kMaxLists = 200;  // of a turn: held back by a gate, so they must fit into the launch queue
+constexpr int kMaxOps = 1020,
+              kMaxLists = 200;  // in a repetition: held back by a gate, so they must fit into the launch queue
 
 // Spins until the word has come from `last` to `value`; counts how often it was seen to have changed. -1: not within the
 // limit.
@@ -101,7 +102,7 @@ class bench {
   int all() {
     std::printf(
         "# a store of the CPU releases a waiting stream, which writes a word that the CPU polls: us, there and back\n");
-    std::printf("%-40s %6s %8s %8s %8s %8s %8s\n", "way", "stuck", "min", "p50", "p90", "p99", "max");
+    std::printf("%-40s %6s %8s %8s %8s %8s %8s\n", "method", "stuck", "min", "p50", "p90", "p99", "max");
     for (const int stuck : plan_.stuck) poke_beside(stuck);
     std::printf(
         "# words that a stream writes to pinned memory, in lists of so many, all queued behind a gate; from its opening\n");

@@ -12,8 +12,8 @@ namespace pl::async {
 
 struct poke_plan {
   int pokes = 2000;           // of each method, after some that are not counted
-  int repeats = 20;           // turns of each list length
-  std::vector<int> stuck{0};  // other streams that are inside a wait meanwhile: each of these numbers in turn
+  int repeats = 20;           // repetitions of each list length
+  std::vector<int> stuck{0};  // other streams that are inside a wait meanwhile: each of these numbers, one after the other
 };
 
 // Prints; `file` may be null. Exit code.

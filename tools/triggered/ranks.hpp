@@ -16,8 +16,8 @@ namespace pl::async {
 
 struct rank_plan {
   int ranks = 2;
-  std::vector<int> gpus;              // ordinals, used in turn by rank; empty: all that answer
-  std::vector<std::string> networks;  // namespaces of the ranks, in turn; empty: this process's
+  std::vector<int> gpus;              // ordinals, assigned to ranks round robin; empty: all that answer
+  std::vector<std::string> networks;  // namespaces, assigned to ranks round robin; empty: that of this process
   std::size_t window_bytes = 8;       // of each station
   triggered::context_options context;
   tools::common_options common;

@@ -37,12 +37,12 @@ int run_stuck_command(const tools::invocation& call) {
   tools::command_parser parser(
       call, "Makes streams that are stuck on purpose, and measures the time until cancel has released them all.");
   parser.integer("-n,--streams", streams, 1, 512, "number of streams, each waiting in its own channel");
-  parser.integer("-r,--repeats", repeats, 1, 1000, "turns");
+  parser.integer("-r,--repeats", repeats, 1, 1000, "repetitions");
   parser.common(ranks.common, false);
   if (const auto code = parser.parse()) return *code;
   plan.streams = static_cast<int>(streams);
   plan.repeats = static_cast<int>(repeats);
-  ranks.context.channels = 2 * static_cast<unsigned>(streams);  // those of the turn before are still being closed
+  ranks.context.channels = 2 * static_cast<unsigned>(streams);  // those of the previous repetition are still being closed
   return run_ranks(call, ranks, [&](station& session, result_file* file) { return run_stuck(session, plan, file); });
 }
 

@@ -79,7 +79,7 @@ void print_results(const stuck_plan& plan, const std::vector<turn>& all, result_
   std::printf(
       "# %d streams, each in a wait of its own channel; us from the first cancel until the CPU saw the streams idle\n",
       plan.streams);
-  std::printf("%6s %10s %12s %12s %12s\n", "turn", "standing", "cancel calls", "median", "last");
+  std::printf("%6s %10s %12s %12s %12s\n", "repeat", "waiting", "cancel calls", "median", "last");
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto facts = summarize(all[i].free_ns);
     each_ns.insert(each_ns.end(), all[i].free_ns.begin(), all[i].free_ns.end());
@@ -95,7 +95,7 @@ void print_results(const stuck_plan& plan, const std::vector<turn>& all, result_
                      {"free_ns_max", facts.max}});
   }
   std::printf(
-      "all released: a stream after %.1f us (median), the last after %.1f us (median of the turns), %.1f us at most\n",
+      "all released: a stream after %.1f us (median), the last after %.1f us (median of the repetitions), %.1f us at most\n",
       summarize(each_ns).p50 * 1e-3, summarize(last_ns).p50 * 1e-3, summarize(last_ns).max * 1e-3);
 }
 

@@ -123,7 +123,7 @@ def graph():
 
 
 def graph_loop():
-    """One launch a turn, whatever -b says; where ranks share a GPU the reason why there is none."""
+    """One launch a repetition, whatever -b says; where ranks share a GPU the reason why there is none."""
     two = {"PEERLANE_SIM_DEVICES": "2"}
     for disorder in ({}, DISORDER):
         _, result = measure("economy", "--arms", "graph-kernel,graph-loop,graph-loop-dma", "-i", "400", "-r", "2", "-b", "20", "--unroll", "10",
