@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU addresses that channels of this process use: memory of the GPU (CUDA's, another process's, our own), of the host,
-// and of other GPUs that it reaches by NVLink or PCIe, bound where the GPU's copy engines reach it. One address space for
-// each GPU; any number of channels.
+// A GPU address space for the DMA channels of this process. Memory must be bound to it before a copy engine can access it:
+// memory of this GPU (allocated by CUDA, another process or Peerlane), of the host, and of other GPUs that this one reaches
+// by NVLink or PCIe. There is one address space for each GPU, and any number of channels in it.
 //
-// Binding does not copy and changes nothing for CUDA, which keeps its own addresses of the same memory. What is bound stays
-// alive: device memory that its owner frees goes back to the GPU when its region ends, host pages are pinned until then.
+// Binding copies nothing and does not affect CUDA, which has its own addresses for the same memory. Bound memory stays
+// alive: device memory that its owner has freed returns to the GPU when its region ends, and host pages stay pinned.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace pl::dma {
 
 class address_space;
 
-// Memory at a GPU address. Ends when it is destroyed, which must be after the last operation on it. Not copied, moved only.
+// Bound memory at a GPU address. The destructor unbinds it; destroy it after the last operation that uses it. Move-only.
 class region {
  public:
   region() = default;
@@ -35,9 +35,9 @@ class region {
   std::uint64_t address() const { return address_; }
   std::uint64_t size_bytes() const { return size_bytes_; }
   rm::handle memory() const { return memory_; }     // the resource manager's object
-  std::uint64_t offset() const { return offset_; }  // of the region in it
+  std::uint64_t offset() const { return offset_; }  // of the region in that object
   rm::channel_objects::memory_kind kind() const { return kind_; }
-  const rm::gpu& owner() const { return *owner_; }  // the GPU whose memory it is; of host memory, the address space's
+  const rm::gpu& owner() const { return *owner_; }  // whose memory it is; for host memory, the address space's GPU
   const std::shared_ptr<address_space>& space() const { return space_; }
   explicit operator bool() const { return space_ != nullptr; }
 
@@ -62,30 +62,30 @@ class address_space : public std::enable_shared_from_this<address_space> {
   address_space(const address_space&) = delete;
   address_space& operator=(const address_space&) = delete;
 
-  // `owner` of device memory: the GPU that it lies on, of the same client; null: the address space's own. EXDEV: this GPU
-  // does not reach that one's memory.
+  // Binding. `owner`: the GPU that has the memory, opened by the same client; null: this address space's GPU. EXDEV: this
+  // GPU cannot access the memory of that one.
   //
-  // Bytes [offset, offset + length) of another client's memory object, as libcuda names it (rm::find_backing); whole pages.
+  // Binds bytes [offset, offset + length) of another client's memory object, such as CUDA's (rm::find_backing). Whole pages.
   result<region> bind_object(rm::handle source_client, rm::handle source_object, std::uint64_t offset, std::uint64_t length,
                              const rm::gpu* owner = nullptr);
-  // Bytes of an object of our own client, which its owner keeps alive while the region exists.
+  // Binds bytes of an object of our own client. The caller keeps the object alive while the region exists.
   result<region> bind_share(rm::handle share, std::uint64_t offset, std::uint64_t length, const rm::gpu* owner = nullptr);
-  // The same, of an object that the region takes over, also when it fails.
+  // The same, but takes ownership of the object, even if it fails.
   result<region> bind_import(rm::handle share, std::uint64_t offset, std::uint64_t length, const rm::gpu* owner = nullptr);
-  // Whether this GPU's engines reach memory of `peer`: makes what they need for it, once. EXDEV: they do not.
+  // Prepares access to memory of `peer`; the first call does the work. EXDEV: this GPU's engines cannot access it.
   status reach(const rm::gpu& peer);
-  // The copy engine to write to such GPUs by (the first's that was reached); nothing: none is better than others.
+  // The copy engine to use for writes to peer GPUs (chosen for the first peer). Empty: all engines are equally good.
   std::optional<unsigned> peer_engine() const noexcept;
-  // Memory of this process, whole pages: it is pinned. EFAULT: it cannot be.
+  // Pins and binds memory of this process; whole pages. EFAULT: it cannot be pinned.
   result<region> bind_host(void* address, std::size_t size_bytes);
-  // GPU memory of our own.
+  // GPU memory that Peerlane allocates.
   struct own_memory {
     region bound;
-    rm::handle memory = 0;  // for mapping it for the CPU; lives as long as `bound`
+    rm::handle memory = 0;  // for mapping it into the CPU's address space; valid while `bound` exists
   };
   result<own_memory> make_device_memory(std::uint64_t size_bytes);
 
-  // The page whose doorbell all channels share, for the CPU; the caller unmaps it.
+  // Maps the page with the doorbell, which all channels share, for the CPU. The caller unmaps it.
   result<rm::cpu_mapping> map_doorbell();
 
   rm::channel_objects& objects() { return objects_; }
@@ -96,7 +96,7 @@ class address_space : public std::enable_shared_from_this<address_space> {
   explicit address_space(rm::channel_objects objects) : objects_(std::move(objects)) {}
   result<region> map(rm::handle memory, std::uint64_t offset, std::uint64_t length, rm::channel_objects::memory_kind kind,
                      const rm::gpu* owner);
-  // Takes `memory` over, also when it fails.
+  // Takes ownership of `memory`, even if it fails.
   result<region> bind(rm::handle memory, std::uint64_t offset, std::uint64_t length, rm::channel_objects::memory_kind kind,
                       const rm::gpu* owner);
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies to host memory that needs no registration, through pinned memory of ours.
+// Reads of GPU memory into host memory that is not registered. The copy engine writes to Peerlane's pinned memory, and the
+// CPU copies from there to the destination.
 //
-// Short ones wait for no completion word: the memory holds a sentinel, and the CPU copies each line on as soon as all its
-// words have changed (arch/arrival.hpp). A line is complete whatever order the engine's writes arrive in, so nothing has to
-// stand behind the copy (0.5 us less than a settled one, 1 us less than a flushed one). Data that equals the sentinel is
-// found by a flush behind it, after a pause; the sentinel is random, so that happens to nobody by chance.
+// Short reads do not wait for a completion word. The pinned memory is filled with a sentinel. The CPU copies each line when
+// all words of the line have changed (arch/arrival.hpp). This works for any order of the engine's writes, so the read needs
+// no settling or flush (0.5 us less than a settled read, 1 us less than a flushed one). Data that equals the sentinel is
+// detected by a flush after a pause. The sentinel is random, so this practically never happens.
 //
-// Two halves take turns, so that the lines of the read before can leave the CPU's caches while the engine is at work: it
-// writes to lines that a cache has changed more slowly.
+// Two halves of the memory are used alternately. While the engine writes to one, the lines of the previous read leave the
+// CPU's caches: the engine writes more slowly to lines that a cache holds modified.
 //
-// Longer ones go in parts, which the CPU copies on while the next ones come. Their ring goes on where the read before ended,
-// for the same reason.
+// Longer reads are divided into parts in a ring. The CPU copies a part while the engine writes the next ones. Each read
+// continues in the ring where the previous one ended, for the same reason.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +24,16 @@ namespace pl::dma {
 
 class arrival_buffer {
  public:
-  // ENOMEM, EFAULT: its pages cannot be had or pinned.
+  // ENOMEM, EFAULT: its pages cannot be allocated or pinned.
   static result<std::unique_ptr<arrival_buffer>> open(std::shared_ptr<address_space> space);
   ~arrival_buffer();
   arrival_buffer(const arrival_buffer&) = delete;
   arrival_buffer& operator=(const arrival_buffer&) = delete;
 
-  // Copies [source, source + size_bytes) of the channel's address space to `destination`; all is there on return. Its bytes
-  // are read when the engine comes to them, independently of operations under way. One thread at a time for each buffer.
-  // EIO, ETIMEDOUT: as channel::wait; the channel has been stopped then, and part of `destination` may be written. ENOMEM,
-  // EFAULT: no memory for longer reads; nothing has begun.
+  // Copies [source, source + size_bytes) of the channel's address space to `destination`; complete on return. It is not
+  // ordered with other operations in progress. One thread at a time for each buffer. EIO, ETIMEDOUT: as channel::wait; the
+  // channel is then stopped, and part of `destination` may have been written. ENOMEM, EFAULT: no memory for the ring of long
+  // reads; nothing has begun.
   status read(channel& queue, std::uint64_t source, void* destination, std::size_t size_bytes, std::uint64_t timeout_ns);
 
   std::uint64_t sentinel_for_tests() const noexcept { return sentinel_; }
@@ -48,12 +49,12 @@ class arrival_buffer {
   status open_ring();
 
   std::shared_ptr<address_space> space_;
-  std::byte* memory_ = nullptr;  // the halves that are polled
+  std::byte* memory_ = nullptr;  // the two halves, for short reads
   region bound_;
-  std::size_t half_ = 0, touched_bytes_ = 0;  // the half whose turn it is, and what was touched of the other one
-  std::byte* ring_ = nullptr;                 // of parts, from the first long read on
+  std::size_t half_ = 0, touched_bytes_ = 0;  // the half for the next read, and the bytes used in the other one
+  std::byte* ring_ = nullptr;                 // of parts; allocated by the first long read
   region bound_ring_;
-  std::size_t next_part_ = 0;  // where the ring goes on
+  std::size_t next_part_ = 0;  // the next part of the ring to use
   std::uint64_t sentinel_ = 0;
 };
 

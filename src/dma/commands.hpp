@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a copy engine is told, word by word: methods of the channel (subchannel 0) and of the copy class (subchannel 4).
-// Facts: NVIDIA open-gpu-doc, class headers clc36f.h to clc96f.h and clc3b5.h to clc9b5.h; the same in all generations that
-// are driven here (rm/channel_abi.hpp).
+// The commands of a copy engine: methods of the channel (subchannel 0) and of the copy class (subchannel 4).
+// Source: NVIDIA open-gpu-doc, class headers clc36f.h to clc96f.h and clc3b5.h to clc9b5.h; the same in all
+// supported generations (rm/channel_abi.hpp).
 //
 // A method header is {29: incrementing, 28..16: words that follow, 15..13: subchannel, 12..0: method / 4}. Methods keep
 // their values, so a list of copies sets only what changes.
@@ -32,37 +32,37 @@ constexpr std::uint32_t kRemapComponents = 0x708;
 }  // namespace method
 
 namespace launch {
-// What becomes of data: nothing; moved beside other transfers; moved after those before it.
+// Data transfer: none; pipelined with other transfers; after the transfers before it.
 constexpr std::uint32_t kNone = 0, kPipelined = 1, kNotPipelined = 2;
-constexpr std::uint32_t kFlush = 1u << 2;        // writes are visible before the semaphore
+constexpr std::uint32_t kFlush = 1u << 2;        // data is visible before the semaphore is written
 constexpr std::uint32_t kReleaseWord = 1u << 3;  // one 32-bit word
-constexpr std::uint32_t kInterrupt = 2u << 5;    // of the engine, behind the semaphore; holds nothing up
+constexpr std::uint32_t kInterrupt = 2u << 5;    // raised by the engine after the semaphore; does not delay the channel
 constexpr std::uint32_t kPitchLayouts = 1u << 7 | 1u << 8;
 constexpr std::uint32_t kManyLines = 1u << 9;
 constexpr std::uint32_t kRemap = 1u << 10;
-// With kReleaseWord: the payload is added to the word, by the GPU and at once, in place of being stored.
+// With kReleaseWord: the GPU atomically adds the payload to the word instead of storing it.
 constexpr std::uint32_t kAddWord = 5u << 14 | 1u << 18 | 1u << 19;
 }  // namespace launch
 
-// Remapping that writes constant A to each element of 4 bytes, or its lowest byte to each byte: a fill.
+// A fill: component remapping that writes constant A to each 4-byte element, or its lowest byte to each byte.
 constexpr std::uint32_t kRemapFill32 = 4u << 0 | 3u << 16;  // destination X = constant A; component size 4
 constexpr std::uint32_t kRemapFill8 = 4u << 0;              // component size 1
 
 constexpr std::uint32_t method_header(std::uint32_t subchannel, std::uint32_t number, std::uint32_t words) {
   return 1u << 29 | words << 16 | subchannel << 13 | number >> 2;
 }
-// A method with its value (13 bits) in the header.
+// A method whose value (13 bits) is in the header.
 constexpr std::uint32_t immediate(std::uint32_t subchannel, std::uint32_t number, std::uint32_t value) {
   return 4u << 29 | value << 16 | subchannel << 13 | number >> 2;
 }
 
-// An entry of the ring (GPFIFO): where `words` commands lie. `is_fenced`: they are fetched only when all before them is
-// done, which commands that somebody writes after this entry was queued need.
+// An entry of the ring (GPFIFO): address and number of `words` of commands. `is_fenced`: the engine fetches them only when
+// all earlier entries are done. This is needed if the commands are written after the entry was queued.
 constexpr std::uint64_t ring_entry(std::uint64_t address, std::uint32_t words, bool is_fenced = false) {
   return address | std::uint64_t{words} << 42 | (is_fenced ? std::uint64_t{1} << 63 : 0);
 }
 
-// Writes commands into memory of the caller's, which must have room for them (k<Name>Words each).
+// Writes commands into the caller's memory, which must have room for k<Name>Words words for each call.
 class command_writer {
  public:
   explicit command_writer(std::span<std::uint32_t> room) : begin_(room.data()), next_(room.data()) {}
@@ -75,13 +75,13 @@ class command_writer {
     put(method_header(method::kCopySubchannel, method::kSetObject, 1));
     put(copy_class);
   }
-  // Where the next launch with kReleaseWord writes `payload`.
+  // Sets the address and the `payload` for the next launch with kReleaseWord.
   void completion(std::uint64_t address, std::uint32_t payload) {
     put(method_header(method::kCopySubchannel, method::kSemaphoreAddressHigh, 3));
     put_address(address);
     put(payload);
   }
-  // `lines` rows of `row_bytes`, at most 2^32 - 1 each.
+  // Copies `lines` rows of `row_bytes`, at most 2^32 - 1 each.
   void copy(std::uint64_t destination, std::uint64_t source, std::uint32_t row_bytes, std::uint32_t flags,
             std::uint32_t lines = 1, std::uint32_t destination_pitch = 0, std::uint32_t source_pitch = 0) {
     put(method_header(method::kCopySubchannel, method::kSourceHigh, 8));
@@ -93,7 +93,7 @@ class command_writer {
     put(lines);
     launch(launch::kPitchLayouts | flags | (lines > 1 ? launch::kManyLines : 0));
   }
-  // As the last copy, of as many bytes, elsewhere.
+  // Repeats the last copy, with the same size, at other addresses.
   void copy_again(std::uint64_t destination, std::uint64_t source, std::uint32_t flags) {
     put(method_header(method::kCopySubchannel, method::kSourceHigh, 4));
     put_address(source);
@@ -101,17 +101,17 @@ class command_writer {
     launch(launch::kPitchLayouts | flags);
   }
   void launch(std::uint32_t flags) { put(immediate(method::kCopySubchannel, method::kLaunch, flags)); }
-  // The same for flags that need more than the 13 bits of an immediate.
+  // The same for flags with more than 13 bits.
   void launch_word(std::uint32_t flags) {
     put(method_header(method::kCopySubchannel, method::kLaunch, 1));
     put(flags);
   }
-  // What the next fills write: their components.
+  // Selects what the next fills write: words or bytes.
   void remap(std::uint32_t components) {
     put(method_header(method::kCopySubchannel, method::kRemapComponents, 1));
     put(components);
   }
-  // `elements` words of `pattern`, or bytes of it.
+  // Fills `elements` words, or bytes, with `pattern`.
   void fill(std::uint64_t destination, std::uint32_t pattern, std::uint32_t elements, std::uint32_t flags,
             std::uint32_t components = kRemapFill32) {
     put(method_header(method::kCopySubchannel, method::kRemapConstantA, 1));
@@ -148,8 +148,8 @@ class command_writer {
   std::uint32_t* next_;
 };
 
-// Writes the copies of a list, block by block: a few instructions and three stores for each, since lists have 10^5 of them.
-// `room` has command_writer::kCopyWords for each block, or kBlockWords where all have one size, and kEndWords.
+// Writes the copies of a list. A block takes a few instructions and three stores, because lists have up to 10^5 blocks.
+// `room`: command_writer::kCopyWords words for each block, or kBlockWords if all blocks have the same size, plus kEndWords.
 class list_writer {
  public:
   static constexpr std::size_t kEndWords = command_writer::kCompletionWords + command_writer::kCopyWords;
@@ -167,8 +167,8 @@ class list_writer {
     else add_first(destination, source, size_bytes);
   }
 
-  // For loops, which keep the place in a register: where the next block goes, the size that it must have, and its three
-  // stores, which return the place behind it. advance() tells how far that went.
+  // For loops that keep the position in a register: the position of the next block, the size it must have, and its three
+  // stores, which return the position after it. advance() then stores the final position.
   std::uint32_t* next() const noexcept { return next_; }
   std::uint32_t size_bytes() const noexcept { return size_bytes_; }
   static std::uint32_t* put_block(std::uint32_t* next, std::uint64_t destination, std::uint64_t source) noexcept {
@@ -180,7 +180,7 @@ class list_writer {
   }
   void advance(std::uint32_t* next) noexcept { next_ = next; }
 
-  // The last block's launch becomes that of the list, which writes `payload` at `address`. There is a block.
+  // Makes the launch of the last block end the list: it writes `payload` at `address`. Precondition: there is a block.
   void end(std::uint64_t address, std::uint32_t payload, std::uint32_t end_flags) noexcept {
     --next_;
     command_writer last({next_, kEndWords});
@@ -188,13 +188,13 @@ class list_writer {
     last.launch(launch::kPitchLayouts | launch::kPipelined | end_flags);
     next_ += last.words();
   }
-  // The word is written by a transfer of its own, behind all of the list: a fill that waits for it.
+  // Ends the list with a separate transfer that writes the word: a fill that waits for the whole list.
   void end_settled(std::uint64_t address, std::uint32_t payload) noexcept {
     static_assert(command_writer::kFillWords <= kEndWords);
     command_writer last({next_, kEndWords});
     last.fill(address, payload, 1, launch::kNotPipelined);
     next_ += last.words();
-    size_bytes_ = 0;  // it has set another length
+    size_bytes_ = 0;  // the fill has changed the length
   }
 
  private:
@@ -210,7 +210,7 @@ class list_writer {
 
   std::uint32_t* begin_;
   std::uint32_t* next_;
-  std::uint32_t size_bytes_ = 0;  // of the copies that were written last
+  std::uint32_t size_bytes_ = 0;  // length set by the last copy
 };
 
 }  // namespace pl::dma

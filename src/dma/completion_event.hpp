@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleeping until operations of a channel are done: a descriptor of the GPU that becomes readable when a copy engine raises
-// an interrupt.
+// Lets a thread sleep until an operation of a channel is done. The event is a descriptor of the GPU's device file, which
+// becomes readable when a copy engine raises an interrupt.
 //
-//   clear()                       what came before is forgotten
-//   queue.interrupt()             behind the operation that is waited for
-//   is_done? else poll(), clear(), and look again
+//   clear()                       forget earlier interrupts
+//   queue.interrupt()             request an interrupt after the operation
+//   is_done? else poll(), clear(), and check again
 //
-// The event belongs to the engine and not to a channel: other channels and other programs wake too, so the completion word
-// decides. Clearing before the look misses nothing: an interrupt comes behind the word that it tells of, so whatever is not
-// seen by the look wakes the sleep. An operation that a fault ends raises no interrupt, so each sleep has a bound
-// (kLookAgainNs), after which the channel's error notifier is looked at.
+// The event belongs to the engine, so other channels and other programs also trigger it. The completion word decides whether
+// the operation is done. No wake-up is lost, because the interrupt arrives after the completion word: if the check does not
+// see the word yet, the interrupt comes after clear() and wakes poll(). An operation that ends with a fault raises no
+// interrupt. Each sleep therefore has a limit (kLookAgainNs), after which the channel's error notifier is checked.
 //
-// One waiter each: the first poll() that sees the descriptor readable clears it, and another would sleep on. The descriptor
-// must not be made non-blocking: the driver wakes nobody then. A forked child must not use it.
+// Each waiter needs its own event, because the first poll() that finds the descriptor readable clears it. Do not make the
+// descriptor non-blocking: the driver then wakes nobody. A forked child must not use it.
 #pragma once
 
 #include <memory>
@@ -25,16 +25,17 @@ class completion_event {
  public:
   static constexpr std::uint64_t kLookAgainNs = 20'000'000;
 
-  // An event of COPY<engine>. ENOTSUP: the driver gives none; EMFILE, EACCES: the device file. Takes some 0.1 ms: keep it.
+  // Opens an event of COPY<engine>. ENOTSUP: the driver has no such events. EMFILE, EACCES: the device file cannot be
+  // opened. Takes about 0.1 ms, so keep it.
   static result<std::unique_ptr<completion_event>> open(std::shared_ptr<address_space> space, unsigned engine);
   ~completion_event();
   completion_event(const completion_event&) = delete;
   completion_event& operator=(const completion_event&) = delete;
 
   unsigned engine() const noexcept { return engine_; }
-  // For poll and epoll. Stays open, and this object's, until it ends.
+  // For poll and epoll. Owned by this object.
   int descriptor() const noexcept { return event_.fd.get(); }
-  // Forgets the interrupts that came until now.
+  // Forgets all earlier interrupts.
   void clear() noexcept;
 
   // Sleeps until `number` is done. `queue` is a channel of this event's engine. Errors as channel::wait's.

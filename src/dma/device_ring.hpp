@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring into which kernels write a copy engine's commands themselves: a channel whose entries are queued in advance.
+// A ring into which kernels write commands for a copy engine. It is a channel whose entries the CPU queues in advance.
 //
 //   GPU memory                                       the channel's entries, queued by the CPU
 //   control words: tickets, completed
@@ -7,15 +7,16 @@
 //   waits: one for each segment
 //   interrupts: one, of which each quarter of the ring has an entry before its first wait
 //
-// A kernel takes a ticket k, writes segment k, and stores k in the segment's last word; the engine, which waits for the
-// segments in the order of tickets, then executes it, which ends by writing k into `completed`. It fetches a segment only
-// when what is before it is done (the fence bit of its entry): else it would execute what stood there before
-// (docs/design/0004). What the CPU knows in advance stands before the wait, since words behind it take time.
+// A kernel takes a ticket k, writes the commands of segment k, and stores k in the last word of the segment. The engine
+// waits for the segments in the order of tickets. It then executes segment k, whose last command writes k into `completed`.
+// The engine must not fetch a segment before everything before it is done (the fence bit of its entry). Otherwise it could
+// execute the segment's old contents (docs/design/0004). Commands that the CPU knows in advance come before the wait,
+// because commands after the wait add latency.
 //
-// The CPU moves no data and starts nothing: refill() queues entries again behind what is done. While kernels post nothing,
-// nothing needs it; a full ring makes kernels wait for it.
+// The CPU does not take part in transfers. It only calls refill(), which queues new entries for segments that are done. This
+// is not urgent: only if the ring is full, kernels wait for it.
 //
-// Thread-safe but for close(), which must not run beside refill().
+// Thread-safe, except that close() must not run at the same time as refill().
 #pragma once
 
 #include <atomic>
@@ -35,20 +36,20 @@ inline constexpr std::uint32_t kMinSegments = 64, kMaxSegments = 4096;  // of a 
 
 struct device_ring_options {
   unsigned engine = 2;            // COPY<engine>
-  std::uint32_t segments = 4096;  // posted and not done: a power of two, 64 to 4096
-  // The engine serves other channels while kernels post nothing; it then reacts some microseconds later.
+  std::uint32_t segments = 4096;  // limit of posted segments that are not done; a power of two, 64 to 4096
+  // The engine serves other channels while kernels post nothing. It then reacts some microseconds later to the next post.
   bool yields = false;
-  // How long the ring holds its engine at most while another channel waits for it, microseconds. The driver's is a
-  // millisecond or two; 0: PEERLANE_DEVICE_TIMESLICE_US.
+  // Time slice in microseconds: how long the ring may use the engine while another channel waits for it. 0:
+  // PEERLANE_DEVICE_TIMESLICE_US. The driver's default is a millisecond or two.
   static constexpr std::uint32_t kDriversTimeslice = UINT32_MAX;
   std::uint32_t timeslice_us = 0;
-  // The engine raises an interrupt (completion_event.hpp) each time that a quarter of the ring is done, so that whoever
-  // calls refill() may sleep until then.
+  // The engine raises an interrupt (completion_event.hpp) whenever another quarter of the ring is done, so that the thread
+  // that calls refill() can sleep.
   bool interrupts = false;
   std::uint64_t timeout_ns = 2'000'000'000;  // of waits in kernels
 };
 
-// EINVAL: not a number of segments that a ring can have.
+// EINVAL: a ring cannot have this number of segments.
 status check_segments(std::uint32_t segments);
 
 class device_ring final : public kernel_ring {
@@ -56,8 +57,8 @@ class device_ring final : public kernel_ring {
   // GPU memory that a ring needs, in whole pages of 64 KiB.
   static std::uint64_t memory_bytes(std::uint32_t segments);
 
-  // `memory` is zeroed GPU memory of memory_bytes(), where kernels know it as `kernel_address`. EINVAL: the options; else as
-  // channel::open.
+  // `memory`: zeroed GPU memory of memory_bytes(). `kernel_address`: its address for kernels. EINVAL: wrong options. Other
+  // errors: see channel::open.
   static result<std::unique_ptr<device_ring>> open(region memory, std::uint64_t kernel_address,
                                                    const device_ring_options& options);
   ~device_ring() override;
@@ -65,7 +66,7 @@ class device_ring final : public kernel_ring {
   device_ring& operator=(const device_ring&) = delete;
 
   const peerlane_device_ring& handle() const noexcept override { return handle_; }
-  // Queues entries behind those that are done.
+  // Queues new entries for segments that are done.
   bool refill() override;
   unsigned engine() const noexcept { return options_.engine; }
   state read() const override;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of one process under the channels of another, by a descriptor (SCM_RIGHTS): GPU memory, which the other process
-// reaches without CUDA, and host memory of a sealed memfd.
+// Shares memory with the channels of another process through a descriptor (SCM_RIGHTS): GPU memory, for which the other
+// process needs no CUDA, and host memory in a sealed memfd.
 //
 //   owner                               peer (no CUDA needed)
 //   export_region(region)
 //   send_region(socket, shared)  -----> receive_region(socket)
 //                                       import_region(space, shared)     GPU address of the same bytes
 //
-// Whose end matters: GPU memory lives until the owner has freed it, every descriptor is closed, and every region of it has
-// ended, in whichever process; a process that dies ends its own. Host memory lives as a memfd does.
+// Lifetime: GPU memory lives until its owner has freed it, every descriptor is closed, and every region of it has ended, in
+// all processes. The death of a process ends its descriptors and regions. Host memory lives like any memfd.
 //
-// Trust: a descriptor of GPU memory gives its receiver the whole of the driver's memory object, which may hold neighbours of
-// the region (an allocation of CUDA's pools shares one). Give it to processes of your own. What is received is checked: a
-// descriptor of something else, another GPU's, or a range outside the memory is refused.
+// Trust: a descriptor of GPU memory gives access to the whole memory object of the driver, which may contain other
+// allocations (allocations of CUDA's pools share an object). Send it only to processes that you trust. The receiver checks
+// the message: it refuses a descriptor of something else or of another GPU, and a range outside of the memory.
 #pragma once
 
 #include <array>
@@ -31,19 +31,18 @@ struct shared_region {
   unique_fd fd;
   kind memory = kind::device;
   rm::pci_address gpu;           // of device memory
-  std::uint64_t offset = 0;      // of the region in what the descriptor stands for
+  std::uint64_t offset = 0;      // of the region in the memory of the descriptor
   std::uint64_t size_bytes = 0;  // whole pages
 };
 
-// GPU memory. The descriptor is a new one. ENOTSUP: it is host memory, which must come from make_shared_host.
+// Exports GPU memory as a new descriptor. ENOTSUP: it is host memory; use make_shared_host instead.
 result<shared_region> export_region(const region& memory);
-// At the other end, where it may be memory of another GPU than the address space's. EXDEV: that GPU's memory is not reached
-// from here; ENODEV, EACCES: the GPU is not visible to this process; EINVAL: no such range, or no descriptor of GPU memory;
-// ENOMEM. The descriptor stays the caller's and may be closed afterwards.
+// Binds received memory. It may belong to another GPU than the address space. EXDEV: the GPU of the address space cannot
+// access it. ENODEV, EACCES: its GPU is not visible to this process. EINVAL: no such range, or not a descriptor of GPU
+// memory. ENOMEM. The caller keeps the descriptor and may close it afterwards.
 result<region> import_region(address_space& space, const shared_region& shared);
 
-// Host memory that several processes have mapped, for bind_host in each. Unmapped when it is destroyed, which must be after
-// the regions of it.
+// Host memory that several processes map, for bind_host in each. The destructor unmaps it; destroy its regions first.
 class shared_host {
  public:
   shared_host() = default;
@@ -54,11 +53,11 @@ class shared_host {
   }
   ~shared_host();
 
-  // Zeroed; `size_bytes` is rounded up to pages.
+  // Creates zeroed memory; `size_bytes` is rounded up to pages.
   static result<shared_host> make(std::size_t size_bytes);
-  // What another process made. EPROTO: its size is not sealed, so the sender could take it away under us; EINVAL.
+  // Maps memory that another process created. EPROTO: its size is not sealed, so the sender could truncate it. EINVAL.
   static result<shared_host> open(const shared_region& shared);
-  // For the other process.
+  // A new descriptor for the other process.
   result<shared_region> share() const;
 
   std::byte* data() const { return data_; }
@@ -72,22 +71,22 @@ class shared_host {
   std::size_t size_bytes_ = 0;
 };
 
-// By a connected Unix socket, stream or packets. EPIPE: the other end is gone; EPROTO: what came is no region; ETIMEDOUT;
-// EAGAIN: nothing was sent, since that would have to wait (`flags` has MSG_DONTWAIT).
+// Over a connected Unix socket (stream or packets). EPIPE: the other end has closed. EPROTO: the message is not a region.
+// ETIMEDOUT. EAGAIN: nothing was sent, because it would block and `flags` has MSG_DONTWAIT.
 status send_region(int socket, const shared_region& shared, int flags = 0);
 result<shared_region> receive_region(int socket, int timeout_ms);
 
-// One region after the other from a socket, without waiting: for threads that serve others, too. Used by one thread.
+// Receives regions from a socket without blocking, for threads that also serve other sockets. Not thread-safe.
 class region_reader {
  public:
-  // Nothing: the rest of it has not come yet. Errors as above; the connection is of no use behind one.
+  // Empty: the message is not complete yet. Errors as above; the connection is unusable after an error.
   result<std::optional<shared_region>> take(int socket);
 
  private:
   result<bool> take_piece(int socket);
 
   static constexpr std::size_t kMessageBytes = 40;
-  std::array<std::byte, kMessageBytes> bytes_{};  // of a message, which a stream may bring in pieces
+  std::array<std::byte, kMessageBytes> bytes_{};  // of a message, which may arrive in pieces on a stream
   std::size_t have_bytes_ = 0, descriptors_ = 0;
   unique_fd fd_;
   bool has_lost_descriptors_ = false;
