@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executor D: a kernel of one thread posts each put into a ring of a DMA channel (dma/device_ring.hpp), and a copy engine
-// moves the bytes and writes the peer's word. No CPU takes part, no multiprocessor moves data, and CUDA need not reach the
-// peer's memory: it is handed over as a descriptor. For processes of one host.
+// moves the bytes and writes the peer's word. No CPU takes part, and no multiprocessor moves data. CUDA need not be able to
+// access the peer's memory, which is shared as a descriptor. For processes of one host.
 #pragma once
 
 #include <chrono>
@@ -20,16 +20,16 @@
 
 namespace pl::triggered {
 
-// Kernels that post; null: this build has none.
+// The kernels that post. Null: the build has no kernels.
 struct dma_kernels {
   cu::function_t put = nullptr, counted_put = nullptr;  // stream_dma_put, stream_dma_put_counted
 };
 
-// What all channels of a context share: the ring, and memory of this process and of others as the copy engine reaches it.
-// Thread-safe.
+// Shared by all channels of a context: the ring, and the memory of this process and of others that is bound for the copy
+// engine. Thread-safe.
 class dma_domain : public std::enable_shared_from_this<dma_domain> {
  public:
-  // Finds the memory that this process gives to peers, by its window's number. 0: the words of all channels.
+  // Returns the memory of a window of this process by its number. Number 0: the words of all channels.
   using own_memory = std::function<result<address_range>(std::uint32_t)>;
   static constexpr std::uint32_t kWords = 0;
 
@@ -43,18 +43,18 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   cu::function_t counted_kernel() const noexcept { return kernels_.counted_put; }
   // Why the ring has ended; empty: it has not.
   std::string why_ended() const;
-  // How often its thread has looked, for people.
+  // How often its thread has polled, as text for diag().
   std::string activity() const;
 
-  // A window of another process as the copy engine has it. `place`: enum peerlane_device_place; what goes to another GPU has
-  // to be flushed before its signal.
+  // A window of another process, bound for the copy engine. `place`: enum peerlane_device_place; data for another GPU needs
+  // a flush before its signal.
   struct window {
     std::uint64_t address = 0;
     std::uint32_t place = 0;
   };
-  // The other process is asked for it once. ENOTSUP: this GPU's copy engines do not reach it.
+  // The first call for a window requests it from its owner. ENOTSUP: this GPU's copy engines cannot access it.
   result<window> find_window(const memory_handover::name& owner, std::uint32_t id, std::chrono::milliseconds limit);
-  // Of memory of this process. It stays bound while the piece lives.
+  // Binds memory of this process while the returned piece exists.
   result<copy::channel_memory::piece> find_source(cu::device_ptr source, std::uint64_t bytes);
 
  private:
@@ -66,18 +66,18 @@ class dma_domain : public std::enable_shared_from_this<dma_domain> {
   const std::unique_ptr<device::session> session_;
   std::unique_ptr<copy::channel_memory> sources_;
   std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, window> windows_;  // of others, by owner and number
-  std::unique_ptr<memory_handover> handover_;                          // ends first: its thread uses the others
+  std::map<std::pair<std::uint64_t, std::uint32_t>, window> windows_;  // windows of other processes, by owner and number
+  std::unique_ptr<memory_handover> handover_;  // declared last, so that its thread ends before the members that it uses
 };
 
-// How a process offers the executor to its peer. Plain bytes.
+// Sent to the peer when a channel is set up. Plain bytes.
 struct dma_offer {
-  std::int32_t code = 0;  // not 0: it cannot
+  std::int32_t code = 0;  // errno; not 0: this process cannot use the executor
   std::uint32_t word_index = 0;
   memory_handover::name owner;
 };
 
-// `theirs`: what the peer has offered. ENOTSUP: with the reason.
+// `theirs`: the peer's message. ENOTSUP: one of the two cannot use the executor; the error says why.
 result<std::unique_ptr<executor>> make_dma_executor(const copy::gpu_context& context, std::shared_ptr<dma_domain> domain,
                                                     const std::shared_ptr<channel_core>& core, const dma_offer& theirs,
                                                     std::chrono::milliseconds limit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One message each way between the two ends of a channel, while they get ready.
+// Exchanges one message in each direction between the two ends of a channel while they are set up.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace pl::triggered {
 
-// The peer's; of plain bytes. Both ends call it with the same kind.
+// Sends `mine` and returns the peer's. T must be plain bytes. Both ends call it with the same kind.
 template <class T>
 result<T> exchange_with_peer(messaging::messenger& messages, const channel_core& core, message_kind kind, const T& mine,
                              std::chrono::milliseconds limit) {

@@ -34,19 +34,19 @@ inline constexpr unsigned kSelfTestWords = 128;
 // through a CPU mapping.
 struct alignas(4096) gpu_words {
   alignas(64) std::uint64_t signal;          // puts and signals that have arrived
-  alignas(64) std::uint64_t ack;             // of ours, that the peer has released
+  alignas(64) std::uint64_t ack;             // our puts that the peer has released
   alignas(64) std::uint64_t staged;          // chunks that have left their staging slot (executor X)
-  alignas(64) std::uint64_t scratch_signal;  // of the flag writer that copies: the values to be copied
+  alignas(64) std::uint64_t scratch_signal;  // source values of the flag writer `copied`
   std::uint64_t scratch_ack;
-  std::uint64_t one;  // 1, for ever: what that writer copies in graphs
-  // Of captured operations that count (graph_slots.hpp): what has arrived, what the peer has released, and how many puts,
-  // waits and releases this end's kernels have counted.
+  std::uint64_t one;  // always 1: the source value of that writer in graphs
+  // For counted captured operations (graph_slots.hpp): puts that have arrived, puts that the peer has released, and the
+  // puts, waits and releases that this end's kernels have counted.
   alignas(64) std::uint64_t graph_signal;
   alignas(64) std::uint64_t graph_released;
   alignas(64) std::uint64_t graph_puts;
   std::uint64_t graph_waits;
   std::uint64_t graph_releases;
-  std::uint64_t spread;  // pieces of the put under way whose blocks have ended (executor X)
+  std::uint64_t spread;  // pieces of the put in progress whose thread blocks have ended (executor X)
   alignas(64) std::uint64_t graph_flag[kGraphSlots];
   alignas(64) std::uint64_t graph_ack[kGraphSlots];  // 1: the slot may be used again
   // The visibility self-test (visibility_self_test.hpp): the peer writes the flag and the data here; `self_test_source` is
@@ -70,19 +70,19 @@ inline constexpr auto kWaitedWords = [] {
 
 // In pinned host memory: written by this end's own streams, read by the CPU.
 struct alignas(4096) host_words {
-  alignas(64) std::uint64_t doorbell;  // chunks that lie ready in their staging slot (executor X)
-  std::uint64_t consumed;              // puts that our consumer has released
+  alignas(64) std::uint64_t doorbell;  // chunks that are ready in their staging slot (executor X)
+  std::uint64_t consumed;              // the peer's puts that this end has released
   // Waits that a stream has reached. The awaited word itself shows that a stream has passed: a write behind the wait would
   // delay the next kernel after the peer's signal (1.6 us on an H200).
   alignas(64) std::uint64_t reached;
-  std::uint64_t sent;                // puts and signals that have left
-  alignas(64) std::uint64_t status;  // 0 or an errno, written by the CPU; kernels may read it
-  std::uint64_t passed;       // as `reached`, of waits that are over; written only where the CPU cannot read GPU memory
-  std::uint64_t put_reached;  // puts that had to ask for a release and that a stream has come to
-  std::uint64_t graph_reached, graph_put_reached;  // as both, of captured operations that count
+  std::uint64_t sent;                              // puts and signals that were sent
+  alignas(64) std::uint64_t status;                // 0 or an errno, written by the CPU; kernels may read it
+  std::uint64_t passed;                            // waits that have ended; written only if the CPU cannot read GPU memory
+  std::uint64_t put_reached;                       // puts with a wait for a release that a stream has reached
+  std::uint64_t graph_reached, graph_put_reached;  // the same two, for counted captured operations
   std::uint64_t executor_error;                    // 0 or an errno, written by a kernel that could not post (executor D)
   alignas(64) std::uint64_t graph_doorbell[kGraphSlots];
-  alignas(64) std::uint64_t graph_wait_place[kGraphSlots];  // where a captured wait stands: graph_place
+  alignas(64) std::uint64_t graph_wait_place[kGraphSlots];  // state of a captured wait: graph_place
   alignas(64) std::uint64_t self_test[kSelfTestWords];      // read back from the peer's GPU
 };
 static_assert(sizeof(host_words) == 4096);

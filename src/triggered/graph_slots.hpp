@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Captured puts and waits. The values of a graph's memory operations are those of the moment of capture, so what is
-// captured cannot count. Two forms, by how the end that waits does it (channel_options::wait):
+// Captured puts and waits. The values of a graph's memory operations are fixed at capture, so they cannot count launches.
+// There are two solutions, depending on how the waiting end waits (channel_options::wait):
 //
-// Counted, where a kernel waits: kernels count by themselves, in words of their own GPU, and everything else is as outside
-// of graphs. An operation is one kernel node; any number may be captured, and nothing is ever set back.
+// Counted operations, if a kernel waits. Kernels count in words of their own GPU, and everything else works as outside of
+// graphs. An operation is one kernel node. Any number of operations may be captured, and no word is ever reset.
 //
 //   put:   n = ++graph_puts, wait own graph_released >= n - depth (if there is a depth), data, peer's graph_signal = n
 //   wait:  n = ++graph_waits, wait own graph_signal >= n
 //   release (only if the peer has a depth): peer's graph_released = ++graph_releases
 //
-// Slots, where the front end waits: each captured operation has a flag and an ack for itself that are 0 and 1.
+// Slots, if the front end waits. Each captured operation has its own flag and ack, with the values 0 and 1.
 //
 //   put  in slot k: wait own ack[k] >= 1, ack[k] = 0, data, peer's flag[k] = 1
 //   wait in slot k: at[k] = waiting, wait own flag[k] >= 1
 //   release:        at[k] = nowhere, own flag[k] = 0, peer's ack[k] = 1
 //
-// Captured put n of one end meets captured wait n of the other: both count, and both give n the slot (n - 1) % 64. A slot
-// is in use until the graph that it was captured into and whatever was instantiated from that are destroyed.
+// Captured wait n of one end waits for captured put n of the other. Both ends count, and both use slot (n - 1) % 64 for n. A
+// slot is in use until the graph of its capture and all executables instantiated from it are destroyed.
 #pragma once
 
 #include <array>
@@ -37,37 +37,38 @@ struct capture {
   std::uint64_t id = 0;  // of this process; 0: the stream is not being captured
   cu::graph_t graph = nullptr;
 };
-// ENOTSUP: captured, and the driver (before CUDA 12.3) cannot tell into which graph.
+// ENOTSUP: the stream is being captured, but the driver (before CUDA 12.3) cannot report the graph.
 result<capture> capture_of(const cu::driver_table& cuda, cu::stream_t stream);
 
-// host_words::graph_at. The stream writes all but `seen`, which the CPU puts in the place of `waiting` to know a wait again.
+// Values of host_words::graph_wait_place. The stream writes all except `seen`. The CPU replaces `waiting` by `seen`, so that
+// it recognises a wait that it has already found.
 namespace graph_place {
-enum : std::uint64_t { nowhere = 0, waiting = 1, seen = 2, past = 3 };  // past: only where the CPU cannot read the flag
+enum : std::uint64_t { nowhere = 0, waiting = 1, seen = 2, past = 3 };  // past: only if the CPU cannot read the flag
 }
 
-// Of one channel. Thread-safe. Graphs hold it, and may outlive the channel.
+// The slots of one channel. Thread-safe. Graphs keep it alive, and may outlive the channel.
 class graph_slots : public std::enable_shared_from_this<graph_slots> {
  public:
   enum class direction : std::uint8_t { put = 0, wait = 1 };
   static int slot_of(std::uint64_t number) noexcept { return static_cast<int>((number - 1) % kGraphSlots); }
 
-  // The number of the next captured put or wait, from 1. ENOSPC: its slot is in use. The first one of a capture makes the
-  // graph hold its slots.
+  // Takes the number of the next captured put or wait, from 1. ENOSPC: its slot is in use. The first call for a capture
+  // makes its graph hold the slots.
   result<std::uint64_t> take(const cu::driver_table& cuda, direction dir, const capture& capture_state);
-  // A counted one: no slot.
+  // The same for a counted operation, which needs no slot.
   result<std::uint64_t> count_one(const cu::driver_table& cuda, direction dir, const capture& capture_state);
-  // The one taken last could not be queued: its number is the next one's again.
+  // Gives back the number taken last, because the operation could not be queued.
   void undo(direction dir);
   void undo_count(direction dir);
-  // EINVAL: wait `number` is not of this capture, or has been released in it.
+  // EINVAL: wait `number` does not belong to this capture, or was already released in it.
   status release(std::uint64_t number, const capture& capture_state);
   std::uint64_t count(direction dir) const;
-  // Some graph may still be launched.
+  // True: a graph with operations of this channel can still be launched.
   bool is_any_held() const noexcept { return held_.load(std::memory_order_acquire) != 0; }
-  // Captured waits whose slot is held but not released in their graph: such a graph works once.
+  // Number of captured waits without a release in their graph. Such a graph works only once.
   std::vector<std::uint64_t> unreleased() const;
 
-  // Service thread only: a captured wait in which a stream has stood for `limit_ns`.
+  // Proxy thread only. A captured wait in which a stream has been for `limit_ns`.
   std::optional<std::uint64_t> find_stuck(const word_pool& words, unsigned index, std::uint64_t now_ns,
                                           std::uint64_t limit_ns);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives GPU memory of this process to its peers on this host, as descriptors, when they ask for it: windows that it exposes,
-// and the words of its channels. A thread answers, since the owner may be busy and need not call us.
+// Sends descriptors of this process's GPU memory (exposed windows, and the words of channels) to peers on the same host that
+// request them. A thread answers, because the application may be busy.
 //
-// Who asks must be a process of this user and know a secret, which peers get by messages. It gets the driver's whole memory
-// object, which may hold neighbours of what it asked for: a job's processes trust each other.
+// The peer must be a process of the same user and know a secret, which it received by a message. It gets the driver's whole
+// memory object, which may contain other allocations: processes of a job trust each other.
 #pragma once
 
 #include <chrono>
@@ -25,13 +25,13 @@ struct handed_memory {
 
 class memory_handover {
  public:
-  // Enough to ask, for a process of this host. Plain bytes.
+  // What a process of this host needs for a request. Plain bytes.
   struct name {
     std::uint64_t place = 0, secret = 0;
   };
   using lookup = std::function<result<handed_memory>(std::uint32_t)>;
 
-  // `find` answers on the thread, by the number that was asked for.
+  // `find` returns the memory for a number. It runs on this object's thread.
   static result<std::unique_ptr<memory_handover>> open(lookup find);
   ~memory_handover();
   memory_handover(const memory_handover&) = delete;
@@ -39,8 +39,8 @@ class memory_handover {
 
   const name& own_name() const noexcept { return name_; }
 
-  // Asks another process. Its reason if it refuses; ECONNREFUSED and the like: it is not there, or not on this host;
-  // ETIMEDOUT.
+  // Requests memory of another process. Errors: the owner's, if it refuses; ECONNREFUSED and similar: the owner does not
+  // exist or is on another host; ETIMEDOUT.
   static result<handed_memory> fetch(const name& owner, std::uint32_t number, std::chrono::milliseconds limit);
 
  private:

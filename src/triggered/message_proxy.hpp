@@ -2,10 +2,11 @@
 // Executor X by messages, for processes that share no memory: the proxy thread sends what the stream has staged, stores
 // what arrives, and forwards releases.
 //
-// A put is cut into pieces, counted from 1 over all puts: a small one is one piece in a place of its own, a large one has
-// chunks that go through a few slots. The stream leaves a piece in pinned memory, and then its number in the doorbell; the
-// proxy thread sends it from there. Over a network without RDMA a chunk goes as several messages, each short enough to
-// travel with its header: a handshake takes as long as the chunk, and the receiver stores one while the next one comes.
+// A put is divided into pieces, which are numbered from 1 over all puts. A small put is one piece with its own place. A
+// large put is divided into chunks, which use a few slots. The stream writes a piece to pinned memory and then its number to
+// the doorbell, and the proxy thread sends it from there. Over a network without RDMA, a chunk is sent as several messages,
+// each short enough to be sent with its header: a handshake would take as long as the chunk, and the receiver can store one
+// message while the next one arrives.
 #pragma once
 
 #include <array>
@@ -25,17 +26,17 @@
 
 namespace pl::triggered {
 
-// In front of a piece. Plain bytes.
+// Header of a piece. Plain bytes.
 struct chunk_head {
   std::uint32_t magic = kMagic;
   std::uint32_t window = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t sequence = 0;       // the put that ends with this piece, else 0
-  std::uint64_t message_bytes = 0;  // of the piece in each of its messages; the last one may have fewer
+  std::uint64_t sequence = 0;       // the put that ends with this piece; 0: none
+  std::uint64_t message_bytes = 0;  // bytes of the piece in each of its messages, except the last
   static constexpr std::uint32_t kMagic = 0x706c7832;
 };
-// Behind a piece that goes as several messages: what came was still the piece when the last of it was sent.
+// Follows a piece that is sent as several messages. Shows that the piece was still valid when its last message was sent.
 struct chunk_tail {
   std::uint64_t magic = kMagic;
   std::uint64_t offset = 0;
@@ -46,14 +47,15 @@ static_assert(kShmChunkBytes <= kChunkBytes);
 
 class message_proxy final : public send_queue, public proxy_task {
  public:
-  static constexpr std::uint64_t kPuts = kSmallSlots;  // whose messages have not left
-  static constexpr std::uint64_t kMaxQueued = 256;     // pieces on streams: with their copies half of the driver's queue
+  static constexpr std::uint64_t kPuts = kSmallSlots;  // limit of puts whose messages have not been sent
+  // Pieces queued on streams. With their copies, they fill half of the driver's queue.
+  static constexpr std::uint64_t kMaxQueued = 256;
 
-  // `message_bytes`: a larger piece goes as messages of so many bytes; 0: always as one.
+  // `message_bytes`: a larger piece is divided into messages of this size; 0: never.
   message_proxy(std::shared_ptr<channel_core> core, messaging::messenger& messages, proxy_thread& proxy,
                 receive_slots& windows, staging_pool::ring slots, const put_chunking& chunking, std::size_t message_bytes);
 
-  // Waits for copies of the receive engine, which read the ring.
+  // Waits for copies of the receive engine, which read from the ring.
   ~message_proxy() override;
 
   // ---- The channel's thread
@@ -89,7 +91,7 @@ class message_proxy final : public send_queue, public proxy_task {
 
  private:
   static constexpr unsigned kInbox = kInboxSlots, kSends = 64;
-  // A CPU stores shorter ones while an engine would still fetch its commands.
+  // For shorter pieces, the CPU's stores are faster than the start of an engine's copy.
   static constexpr std::uint64_t kEngineBytes = 16 << 10;
   struct chunked_put : put {
     std::uint64_t first = 0, pieces = 0, chunk_bytes = 0;
@@ -135,14 +137,14 @@ class message_proxy final : public send_queue, public proxy_task {
   std::atomic<std::uint64_t> puts_in_{0}, queued_{0}, release_{0}, armed_{0}, release_armed_{0};
   // Written by the proxy thread. Puts, pieces and chunks whose messages have left.
   alignas(64) std::atomic<std::uint64_t> puts_left_{0}, left_{0}, chunks_left_{0};
-  std::uint64_t puts_begun_ = 0, begun_ = 0;  // the piece under way is begun_ + 1
+  std::uint64_t puts_begun_ = 0, begun_ = 0;  // the piece in progress is begun_ + 1
   struct piece_under_way {
     std::byte* place = nullptr;  // null: none
     std::uint64_t bytes = 0, sent = 0, message_bytes = 0;
     bool ends_put = false, is_chunk = false;
   };
   piece_under_way current_;
-  // The messages under way, counted from 1.
+  // The messages in progress, numbered from 1.
   struct sent_message {
     messaging::request sending;
     std::byte* place = nullptr;  // of its piece
@@ -151,14 +153,14 @@ class message_proxy final : public send_queue, public proxy_task {
   };
   std::array<sent_message, kSends> sends_;
   std::uint64_t messages_begun_ = 0, messages_left_ = 0;
-  std::uint64_t credit_ = 0;  // in the message under way
+  std::uint64_t credit_ = 0;  // in the message in progress
   std::uint64_t credits_sent_ = 0;
   messaging::request credit_sending_;
 
-  // Message n comes into place n % kInbox, which is free again once its bytes are in the window.
+  // Message n is received into place n % kInbox, which is free again when its bytes are in the window.
   std::array<messaging::request, kInbox> inbox_;
   std::atomic<std::uint64_t> got_{0};
-  // Copies of the receive engine that are under way, in order. Nothing is stored by the CPU meanwhile: puts stay in order.
+  // Copies of the receive engine in progress, in order. The CPU stores nothing meanwhile, so that puts stay in order.
   struct copy_under_way {
     dma::sequence number = 0;
     unsigned index = 0;          // in the inbox
@@ -166,9 +168,10 @@ class message_proxy final : public send_queue, public proxy_task {
   };
   std::array<copy_under_way, kInbox> copies_;
   std::uint64_t copies_begun_ = 0, copies_ended_ = 0;
-  chunk_head arriving_;                                   // the piece whose messages are coming
-  std::uint64_t arriving_left_ = 0;                       // its bytes that have not come
-  std::uint64_t taken_sequence_ = 0, last_sequence_ = 0;  // of the last put of which all has come, and that was signalled
+  chunk_head arriving_;              // the piece whose messages are arriving
+  std::uint64_t arriving_left_ = 0;  // its bytes that have not arrived
+  // Of the last put that has arrived completely, and of the last that was signalled.
+  std::uint64_t taken_sequence_ = 0, last_sequence_ = 0;
   std::uint64_t credit_in_ = 0, acked_ = 0, credits_got_ = 0;
   messaging::request credit_coming_;
   bool is_stopped_ = false;

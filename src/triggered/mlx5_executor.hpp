@@ -13,14 +13,14 @@
 
 namespace pl::triggered {
 
-// Behind the kinds that channels know and whose names are in executor.hpp.
+// Value after those of executor_kind in executor.hpp; channels do not use it.
 inline constexpr auto kMlx5Executor = executor_kind{4};
 
-// A queue pair with its completion queue, which no other queue pair has.
+// A queue pair with a completion queue of its own.
 struct mlx5_pair {
   mlx5_place queue;
   mlx5_completion_place completions;
-  cu::device_ptr record = 0, doorbell = 0;  // the queue's, as this GPU reaches them
+  cu::device_ptr record = 0, doorbell = 0;  // of the queue; addresses for this GPU
 };
 
 struct mlx5_parts {
@@ -28,20 +28,20 @@ struct mlx5_parts {
   // Puts and releases are queued on different streams, and the doorbell of one would start the other: each has a queue pair.
   mlx5_pair puts, releases;
   mlx5_memory signal, ack;     // the peer's words
-  cu::device_ptr our_ack = 0;  // what the peer writes when it releases
+  cu::device_ptr our_ack = 0;  // the word that the peer writes when it releases puts
   cu::device_ptr sent = 0;     // host_words::sent of this end
-  // A window of the peer, and this GPU's memory, as the adapter names them. Key 0: none.
+  // The adapter's keys of a window of the peer and of this GPU's memory. Key 0: none.
   std::function<mlx5_memory(const remote_window& window, std::uint64_t offset)> remote;
   std::function<mlx5_memory(cu::device_ptr source, std::size_t bytes)> local;
-  std::uint64_t max_write_bytes = mlx5_queue::kMaxBytes;  // of one request: the port's limit, if that is less
+  std::uint64_t max_write_bytes = mlx5_queue::kMaxBytes;  // limit of one request; the port's limit if it is lower
 };
 
 // Words and data of a put go through one queue pair into one GPU's memory, so the adapter keeps their order (with strongly
-// ordered memory regions). The executor of one channel; calls from its thread. put() and acknowledge() answer EIO, with the
-// adapter's reason, once the adapter has refused a request: nothing leaves any more. Waiting streams are the caller's to
-// release.
+// ordered memory regions). The executor of one channel, for calls of its thread. After the adapter has refused a
+// request, nothing is sent any more: put() and acknowledge() return EIO with the adapter's reason, and the caller must
+// release waiting streams.
 //
-// EINVAL: a completion queue that its send queue could overrun, or both pairs have the same queue.
+// EINVAL: the send queue could overrun the completion queue, or both pairs use the same queue.
 result<std::unique_ptr<executor>> make_mlx5_executor(const mlx5_parts& parts);
 
 }  // namespace pl::triggered

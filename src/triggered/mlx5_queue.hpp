@@ -2,8 +2,8 @@
 // Work requests of an mlx5 adapter, written by the CPU and started by a stream: the front end writes the doorbell record and
 // then the doorbell register, as libgdsync does it. Needs rdma-core's mlx5dv.h to compile.
 //
-// Not tested on real hardware: test/triggered/mlx5_model.hpp is an adapter in software, which carries out what it reads in
-// the queue's memory. A real adapter also needs its registers mapped for the GPU: PeerMappingOverride=1,
+// Not tested on real hardware: test/triggered/mlx5_model.hpp is an adapter in software, which executes the requests that it
+// reads from the queue's memory. A real adapter also needs its registers mapped for the GPU: PeerMappingOverride=1,
 // CU_MEMHOSTREGISTER_IOMEMORY.
 #pragma once
 
@@ -26,25 +26,25 @@ struct mlx5_place {
   std::uint64_t* doorbell = nullptr;
   std::uint32_t number = 0;  // of the queue pair
 
-  // ENOTSUP: not an mlx5 queue pair, or a ring that we do not know.
+  // ENOTSUP: not an mlx5 queue pair, or an unknown layout.
   static result<mlx5_place> inspect(ibv_qp* qp, mlx5_inspector ask);
 };
 
-// Memory as an adapter names it.
+// Memory in the terms of an adapter.
 struct mlx5_memory {
   std::uint64_t address = 0;
   std::uint32_t key = 0;
 };
 
-// One thread. Requests leave in the order in which they were written, up to the one whose doorbell was rung last: a doorbell
-// starts everything that was written before it, whatever stream was to ring for it.
+// Not thread-safe. Requests are sent in the order in which they were written. A doorbell starts all requests that were
+// written before it, even those whose doorbell another stream was meant to ring.
 class mlx5_queue {
  public:
   static constexpr std::uint64_t kMaxBytes = 1u << 30;  // of one write
 
   explicit mlx5_queue(const mlx5_place& layout) : layout_(layout) {}
 
-  // The values that start everything written so far, big-endian where the adapter wants it.
+  // The values that start all requests written so far, in the adapter's byte order.
   struct rings {
     std::uint32_t record = 0;
     std::uint64_t doorbell = 0;
@@ -52,7 +52,7 @@ class mlx5_queue {
 
   // EAGAIN: no free blocks. EINVAL: no bytes or too many.
   status write(const mlx5_memory& local, std::uint64_t bytes, const mlx5_memory& remote);
-  // Writes eight bytes that lie in the request itself, after every write before it. Asks for a completion.
+  // Writes eight bytes from the request itself, after all earlier writes. Requests a completion.
   status write_word(std::uint64_t value, const mlx5_memory& remote);
   rings last() const noexcept { return last_; }
   // Discards requests that were written after mark() and whose doorbell was not rung.

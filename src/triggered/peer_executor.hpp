@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor P: the front end of this GPU writes into the memory of the other. Once a call has queued its work, no CPU takes
-// part; both processes may even be stopped.
+// Executor P: the front end of this GPU writes into the memory of the peer's GPU. After a call has queued its work, no CPU
+// takes part: both processes may even be stopped.
 #pragma once
 
 #include "copy/gpu_context.hpp"
@@ -11,7 +11,7 @@ namespace pl::triggered {
 // How a flag is written to the peer's memory after the data.
 enum class flag_writer : std::uint32_t {
   direct = 0,  // the front end writes it: one stream memory operation
-  copied = 1,  // written here, then copied by the copy engine: two operations, for links where `direct` is refused
+  copied = 1,  // written to local memory, then copied by the copy engine: two operations, for links that refuse `direct`
   kernel = 2,  // a kernel of one block
 };
 
@@ -20,7 +20,7 @@ const char* name_of(flag_writer writer) noexcept;  // direct, copied, kernel
 // What a context has determined about its GPU, for all channels.
 struct peer_methods {
   flag_writer writer = flag_writer::direct;
-  std::size_t kernel_limit = 8 << 10;     // data up to here goes with its flag in one kernel; 0: there is no kernel
+  std::size_t kernel_limit = 8 << 10;     // up to this size, one kernel writes data and flag; 0: there is no kernel
   cu::function_t kernel = nullptr;        // stream_put
   cu::function_t spread_put = nullptr;    // stream_put_spread
   cu::function_t wait_kernel = nullptr;   // stream_wait
@@ -29,9 +29,9 @@ struct peer_methods {
 };
 
 struct peer_words {
-  cu::device_ptr theirs = 0;  // the peer's gpu_words of this channel, as this GPU reaches them
+  cu::device_ptr theirs = 0;  // the peer's gpu_words of this channel; address for this GPU
   cu::device_ptr ours = 0;    // our gpu_words
-  cu::device_ptr host = 0;    // our host_words, as this GPU reaches them
+  cu::device_ptr host = 0;    // our host_words; address for this GPU
 };
 
 std::unique_ptr<executor> make_peer_executor(const copy::gpu_context& context, const peer_methods& methods,

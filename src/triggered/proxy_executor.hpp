@@ -21,9 +21,9 @@ struct proxy_parts {
   proxy_thread* proxy = nullptr;
   receive_slots* windows = nullptr;
   staging_pool* slots = nullptr;
-  shm_queue_pool* shm_queues = nullptr;  // null: the peer is to be taken for one on another host
+  shm_queue_pool* shm_queues = nullptr;  // null: treat the peer as a process on another host
   event_wakeup* wakeup = nullptr;
-  cu::function_t put_kernel = nullptr;     // stream_put; null: the copy engine does it all
+  cu::function_t put_kernel = nullptr;     // stream_put; null: the copy engine moves everything
   cu::function_t spread_kernel = nullptr;  // stream_put_spread
 };
 

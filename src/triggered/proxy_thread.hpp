@@ -31,8 +31,7 @@ struct message_counts {
 class proxy_task {
  public:
   virtual ~proxy_task() = default;
-  // `is_round_of_messages`: messages have had the chance to move in this round. Returns whether something of this task
-  // moved.
+  // Makes progress. `is_round_of_messages`: the messenger has made progress in this round. True: this task has progressed.
   virtual bool advance(bool is_round_of_messages) = 0;
   // The channel has failed or is closed: the task abandons pending work and writes no word any more. From then on drain()
   // replaces advance(): it takes what still arrives, and returns true once nothing of this end is pending.
@@ -41,19 +40,19 @@ class proxy_task {
   // Streams are about to be released although drain() is not true: invalidates what the peer could mistake for complete
   // data.
   virtual void give_up() = 0;
-  // Everything queued has been sent and has arrived at the messenger's end.
+  // True: everything that was queued has been sent and has arrived at the peer's messenger.
   virtual bool has_sent_all() const noexcept = 0;
   virtual message_counts sent() const noexcept = 0;
   virtual bool has_received(const message_counts& theirs) const noexcept = 0;
-  // An operation is pending, or a stream may ring without an event behind it.
+  // True: an operation is pending, or a stream may ring a doorbell without a recorded event.
   virtual bool expects_doorbell() const noexcept = 0;
   // Whether the task depends on message progress.
   virtual bool needs_messages() const noexcept = 0;
-  // Of a task that does: whether somebody waits for one now.
+  // For a task that depends on messages: whether it waits for one now.
   virtual bool awaits_message() const noexcept { return false; }
 };
 
-// The tags of the messages among services; the low 32 bits are a channel's id, those above its incarnation.
+// Tags of messages between proxy threads; the low 32 bits are a channel's id, those above its incarnation.
 enum class message_kind : std::uint64_t {
   hello = 1,
   verdict = 2,
@@ -146,7 +145,7 @@ class proxy_thread {
   std::vector<entry> entries_;
   std::atomic<std::uint64_t> changes_{1};  // of what the thread looks at only in its slow rounds
 
-  // Service thread only.
+  // Proxy thread only.
   std::vector<entry> mine_;  // entries_ as of seen_changes_
   std::uint64_t seen_changes_ = 0, last_check_ns_ = 0;
   bool has_tasks_ = false, needs_messages_ = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What executors P and D queue before a put: the wait for its room at the peer.
+// The wait that executors P and D queue before a put: until the peer has released enough earlier puts.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@
 
 namespace pl::triggered {
 
-// Of a graph's slot, in one of the arrays of the words.
+// Address of a graph slot's word in one of the arrays of gpu_words or host_words.
 inline std::size_t slot_offset(std::size_t array, int slot) {
   return array + static_cast<std::size_t>(slot) * sizeof(std::uint64_t);
 }
 
-// `words`, `host`: the gpu_words and host_words of this end, as streams reach them.
+// `words`, `host`: addresses of this end's gpu_words and host_words for streams.
 inline void wait_for_room(mem_ops& ops, const put_request& request, cu::device_ptr words, cu::device_ptr host) {
   if (request.slot >= 0) {
     const auto ack = words + slot_offset(offsetof(gpu_words, graph_ack), request.slot);

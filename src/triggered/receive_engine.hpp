@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DMA channel by which the proxy thread moves what has arrived in host memory into this process's windows: the copy engine
-// takes large pieces sooner than a CPU stores them, and the thread goes on meanwhile. No CUDA call on the proxy thread.
+// A DMA channel with which the proxy thread copies data that has arrived in host memory to this process's windows. For large
+// pieces the copy engine is faster than stores of the CPU, and the thread can continue meanwhile. The proxy thread makes no
+// CUDA call.
 #pragma once
 
 #include <cstddef>
@@ -21,27 +22,28 @@ namespace pl::triggered {
 
 class receive_engine {
  public:
-  // On the application's thread. ENOTSUP: no DMA channels with this driver or GPU, or PEERLANE_STREAM_RECEIVE says so.
+  // Call it on an application's thread. ENOTSUP: this driver or GPU has no DMA channels, or PEERLANE_STREAM_RECEIVE forbids
+  // it.
   static result<std::unique_ptr<receive_engine>> open(const copy::gpu_context& context);
   ~receive_engine();
   receive_engine(const receive_engine&) = delete;
   receive_engine& operator=(const receive_engine&) = delete;
 
   // ---- The application's threads
-  // Errors: those of copy::channel_memory; the window then has no copies by the engine.
+  // Errors: those of copy::channel_memory; the engine then copies nothing to the window.
   status add(std::uint32_t window, cu::device_ptr memory, std::uint64_t bytes);
-  // Waits for the copies that are under way.
+  // Waits for the copies in progress.
   void remove(std::uint32_t window);
-  // Whole pages of this process, as the engine reads them while the region lives.
+  // Binds whole pages of this process, from which the engine copies while the region exists.
   result<dma::region> bind(void* pages, std::size_t size_bytes) { return source_.addresses->bind_host(pages, size_bytes); }
 
   // ---- The proxy thread
-  // Begins a copy of bytes that lie inside the window, from an address of the engine's. Nothing: the window is not known.
-  // EIO, ETIMEDOUT: the channel has ended.
+  // Begins a copy to the window, from an address of the engine. The bytes must be inside the window. Empty: the window is
+  // unknown. EIO, ETIMEDOUT: the channel has ended.
   result<std::optional<dma::sequence>> begin(std::uint32_t window, std::uint64_t offset, std::uint64_t source,
                                              std::uint64_t bytes);
-  // Whether it has ended. EIO: the GPU has ended the channel, with the reason; ETIMEDOUT: it does not answer, and was
-  // stopped.
+  // Whether the copy has ended. EIO: the GPU has ended the channel, with the reason. ETIMEDOUT: the channel did not answer
+  // and was stopped.
   result<bool> is_done(dma::sequence number);
 
  private:

@@ -32,10 +32,10 @@ class receive_slots {
   // Any thread, no CUDA call. Stores the bytes; they are visible to the GPU before a later word_pool::store.
   // EPROTO: no such window, or bytes outside it; nothing was written. ENOTSUP: it could not be mapped.
   status store(std::uint32_t window, std::uint64_t offset, const void* data, std::uint64_t bytes);
-  // The same checks, for bytes that are moved otherwise.
+  // Makes the same checks, for bytes that another method stores.
   status check(std::uint32_t window, std::uint64_t offset, std::uint64_t bytes);
 
-  // By which large pieces may be moved instead; null: there is none, see why_no_engine(). Opened by need().
+  // The engine for large pieces, which need() opens. Null: there is none; see why_no_engine().
   receive_engine* engine() const noexcept { return engine_.get(); }
   const std::string& why_no_engine() const noexcept { return why_no_engine_; }
 
@@ -53,7 +53,7 @@ class receive_slots {
   copy::gpu_context context_;
   std::mutex changing_;  // held while mapping; store() never takes it
   bool is_needed_ = false;
-  std::unique_ptr<receive_engine> engine_;  // before the first channel
+  std::unique_ptr<receive_engine> engine_;  // opened before the first channel
   std::string why_no_engine_ = "no channel needs it";
   std::unique_ptr<copy::mapping_cache> cache_;
   std::mutex mutex_;  // of places_; never held over a CUDA call

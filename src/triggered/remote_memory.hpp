@@ -18,7 +18,7 @@ struct process_token {
   bool operator==(const process_token&) const = default;
 };
 
-// How to reach an allocation of `owner`. Plain bytes: copied to the peer as they are.
+// What a peer needs to access an allocation of `owner`. Plain bytes, which are sent unchanged.
 struct memory_key {
   process_token owner;
   std::uint64_t address = 0;  // in the owner
@@ -35,8 +35,8 @@ struct memory_key {
 // for this process only.
 result<memory_key> export_memory(const copy::gpu_context& context, cu::device_ptr pointer, std::size_t bytes);
 
-// Open memory of other processes. An allocation is opened once and stays open until this object ends or close() is called:
-// the owner must not free it before. Thread-safe.
+// Opens memory of other processes. An allocation is opened once and stays open until this object ends or close() is called.
+// The owner must not free it before. Thread-safe.
 class memory_importer {
  public:
   explicit memory_importer(const copy::gpu_context& context) : context_(context) {}
@@ -44,9 +44,9 @@ class memory_importer {
   memory_importer(const memory_importer&) = delete;
   memory_importer& operator=(const memory_importer&) = delete;
 
-  // The address at which this context's GPU reaches the memory. ENOTSUP with the reason if it cannot.
+  // The address of the memory for this context's GPU. ENOTSUP, with the reason: the GPU cannot access it.
   result<cu::device_ptr> open(const memory_key& key);
-  // The whole allocation: for an owner who gave it one key.
+  // Closes the whole allocation, for an owner that gave it a single key.
   void close(const memory_key& key);
 
  private:

@@ -18,12 +18,12 @@ inline constexpr unsigned kSlots = 16;
 inline constexpr std::size_t kHeadBytes = 64;  // of a chunk_head, and of a chunk_tail
 inline constexpr std::size_t kChunkBytes = 256 << 10;
 inline constexpr std::size_t kSlotBytes = kHeadBytes + kChunkBytes + kHeadBytes;
-// Each small put that may be pending has a place of its own, so that no stream waits for one: a wait of the front end
-// between a kernel and its put costs more than what it protects.
+// Each small put that may be pending has its own place, so that no stream waits for a place: a wait of the front end between
+// a kernel and its put costs more than the memory.
 inline constexpr unsigned kSmallSlots = 256;
 inline constexpr std::size_t kSmallBytes = 8 << 10;
 inline constexpr std::size_t kSmallSlotBytes = kHeadBytes + kSmallBytes + kHeadBytes;
-// Where messages arrive.
+// Memory into which messages are received.
 inline constexpr unsigned kInboxSlots = 16;
 inline constexpr std::size_t kSendBytes = kSmallSlots * kSmallSlotBytes + kSlots * kSlotBytes;
 inline constexpr std::size_t kRingBytes = kSendBytes + kInboxSlots * kSlotBytes;
@@ -32,7 +32,7 @@ class staging_pool {
  private:
   struct pinned {
     copy::pinned_buffer memory;
-    dma::region bound;  // of the receive engine; none: it has no such
+    dma::region bound;  // bound for the receive engine; empty: there is no engine
   };
 
  public:
@@ -55,7 +55,7 @@ class staging_pool {
     }
     std::byte* inbox(unsigned index) const noexcept { return own_.memory.data() + kSendBytes + index * kSlotBytes; }
     cu::device_ptr gpu(const std::byte* place) const noexcept { return own_.memory.device_address() + offset_of(place); }
-    // As the receive engine reaches it; only if has_engine().
+    // Address for the receive engine; only if has_engine().
     bool has_engine() const noexcept { return own_.bound.address() != 0; }
     std::uint64_t engine_address(const std::byte* place) const noexcept { return own_.bound.address() + offset_of(place); }
 
@@ -68,7 +68,7 @@ class staging_pool {
     staging_pool* pool_ = nullptr;
     pinned own_;
   };
-  // `engine` may be null; else it must outlive the pool, and is the same in every call.
+  // `engine`: null, or an engine that outlives the pool; the same in every call.
   result<ring> take(receive_engine* engine);
 
  private:

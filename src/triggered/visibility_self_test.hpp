@@ -12,7 +12,7 @@ namespace pl::triggered {
 
 struct self_test_outcome {
   flag_writer writer = flag_writer::direct;
-  std::string reason;  // why the ways before it were not taken; empty for the first
+  std::string reason;  // why the earlier methods were not selected; empty for the first
 };
 
 // Tries direct, copied, kernel, and selects the first that the driver accepts and whose flag never arrives before the data
