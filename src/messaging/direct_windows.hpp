@@ -6,9 +6,9 @@
 //   GPU memory                  DMA channels of this process, mapped stores (gpu_windows.hpp); atomics by messages
 //   other nodes                 by messages (rma.hpp)
 //
-// Owns: the table of this process's windows, and of each peer its table and the mappings of its windows.
-// Threads: the messenger's lock guards all calls. A copy is done when its call returns.
-// Errors: as the end of the operation. No value: this window is not reached so, and messages do it.
+// Owns: the table of this process's windows, and for each peer its table and the mappings of its windows.
+// Threads: the messenger's lock guards all calls. A copy is complete when its call returns.
+// Errors: they end the operation. No value: this window cannot be accessed directly, so messages are used.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@
 
 namespace pl::messaging {
 
-// Behind the frame `atomic`.
+// Follows the frame `atomic`.
 struct atomic_request {
   atomic_op op = atomic_op::add;
   std::uint64_t operand = 0, compare = 0;
 };
-// On an aligned word of host memory, with the CPU's atomics. The old value.
+// Applies an atomic operation of the CPU to an aligned word of host memory. Returns the old value.
 std::uint64_t apply_atomic(void* word, const atomic_request& request) noexcept;
 
-// Host memory that other processes map.
+// Host memory that other processes can map.
 class shared_pages {
  public:
   shared_pages() = default;
@@ -66,14 +66,14 @@ class direct_windows {
 
   // ---- Opening
   result<window_table::name> make_table();
-  // A peer of this node. Its windows are reached by messages if its table cannot be opened.
+  // Opens the table of a peer on this node. If that fails, its windows are accessed by messages.
   void open_table(int rank, const window_table::name& file);
 
   // ---- This process's windows
   window_table& own() noexcept { return own_; }
-  // GPU memory, for the peers of this node; where it cannot be handed over they ask by messages.
+  // Shares a window of GPU memory with the peers of this node. If that fails, they use messages.
   void publish_gpu(std::uint32_t id, const memory& range);
-  // Nobody uses the window, which has ended.
+  // Call it when nobody uses the window, which has ended.
   void free(std::uint32_t id) { gpu_.free(id); }
   // A living rank that still moves bytes of the window, which has ended; -1: none.
   int user(std::uint32_t id) const noexcept;
@@ -86,34 +86,34 @@ class direct_windows {
     return move(key, offset, destination, false);
   }
   std::optional<result<std::uint64_t>> atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request);
-  // A word of another process's GPU memory, by one store.
+  // Writes a word of another process's GPU memory with one store.
   std::optional<status> set_gpu_word(const window::key_t& key, std::uint64_t offset, std::uint64_t value);
   // The peer is lost.
   void forget(int rank);
-  // Another process is the rank now.
+  // A new process has this rank.
   void admit(int rank) {
     forget(rank);
     own_.forget_user(rank);
     is_denied_[static_cast<std::size_t>(rank)] = false;
   }
-  // Gives back GPU memory of windows that have ended; their owner cannot have it before.
+  // Releases GPU memory of windows that have ended; only then it returns to its owner.
   void release_ended();
-  // Why the last window of GPU memory is reached by messages; empty: none is.
+  // Why the last window of GPU memory is accessed by messages; empty: none is.
   std::string gpu_refusal() const { return context_.options.use_channels ? gpu_.refusal() : kNotWanted; }
 
  private:
   static constexpr const char* kNotWanted = "PEERLANE_LINK_CHANNELS=0, or PEERLANE_COPY_ENGINE wants none";
-  // What is known of a peer's window.
+  // The state of a peer's window.
   struct known_window {
     shared_pages pages;            // shared
     gpu_windows::imported device;  // device, once it was used
     window_place place;
-    bool is_denied = false;  // the kernel refuses this memory: by messages
+    bool is_denied = false;  // the kernel refuses access to this memory: use messages
   };
   static std::uint64_t number_of(const window::key_t& key) noexcept {
     return static_cast<std::uint64_t>(key.rank) << 32 | key.id;
   }
-  // Null: not reached directly, or, with `outcome`, refused.
+  // Null: it cannot be accessed directly, or, if `outcome` is set, the access is refused.
   known_window* find(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes, std::optional<status>& outcome);
   known_window* learn(const window::key_t& key, const window_place& place);
   void drop_ended();
@@ -122,7 +122,8 @@ class direct_windows {
                                    bool is_put);
   std::optional<status> move_device(const window::key_t& key, known_window& found, std::uint64_t offset, const memory& local,
                                     bool is_put);
-  // The number may be another process's by now, and the process another program. denied: the kernel does not let us look.
+  // Checks whether the process id still belongs to the same process and program. denied: the kernel does not allow the
+  // check.
   enum class owner_state { alive, gone, denied };
   owner_state look_at_owner(const window_table::name& target);
   static failure owner_gone(int rank);

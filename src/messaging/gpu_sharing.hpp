@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPUs this process uses, as far as its messages show, and which of them another process of the node uses too. A GPU
-// that is shared turns from one process to the other for each copy, so short ones are the CPU's.
+// Which GPUs this process uses, as far as its messages show, and which of them another process of the node also uses. A
+// shared GPU switches between processes for each copy, so the CPU makes short copies.
 //
-// A process tells the others the GPU that it last used, with every message. Names are short and the same in every process.
+// Every message contains the GPU that its sender used last. GPUs have short names that are the same in every process.
 //
 // Owns: names by ordinal. Threads: the messenger's lock guards all calls. Errors: none; a GPU without a name is never
 // shared.
@@ -18,16 +18,16 @@ namespace pl::messaging {
 
 class gpu_sharing {
  public:
-  // The GPU whose context is current here counts as this process's own, also before a message uses it.
+  // Counts the GPU of the current context as used by this process, even before a message uses it.
   void open(const cu::driver_table& cuda);
-  // A message uses memory of this GPU; -1: it is not known which.
+  // A message uses memory of this GPU; -1: unknown GPU.
   void note_use(int ordinal);
   // A process of the node uses the GPU with this name.
   void note_peer(std::uint16_t name);
 
   // The GPU that was last used; 0: none.
   std::uint16_t last_used() const noexcept { return last_used_; }
-  // -1: it is not known which; then any of them.
+  // Whether the GPU is shared. -1: unknown GPU; whether any of them is shared.
   bool is_shared(int ordinal) const noexcept {
     if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= own_.size()) return is_any_shared_;
     return own_[static_cast<std::size_t>(ordinal)].is_shared;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of GPU memory without their target: the owner hands its memory over once, and each peer of the node moves bytes by
-// DMA channels of its own, or by stores of its CPU where few bytes are put. A peer needs no CUDA.
+// One-sided access to windows of GPU memory on one node. The owner shares its memory once. Each peer then moves bytes with
+// its own DMA channels, or with stores of its CPU for a short put. A peer needs no CUDA.
 //
 //   owner                                     peer
 //   descriptors of the driver's objects       learns the file from the window table
 //   a sealed file that lists them             takes the descriptors (pidfd_getfd), imports the objects
 //                                             puts and gets: DMA channels, mapped stores
 //
-// Owns: the descriptors (handed_memory.hpp) of this process's windows, the channels of this process, and memory that data
-// passes through. Threads: the messenger's lock guards all calls. A move is done when its call returns. Errors: of share()
-// and open() say why a window is reached by messages.
+// Owns: the descriptors (handed_memory.hpp) of this process's windows, the channels of this process, and staging memory.
+// Threads: the messenger's lock guards all calls. A transfer is complete when its call returns. Errors: those of share() and
+// open() say why a window must be accessed by messages.
 #pragma once
 
 #include <cstdint>
@@ -36,30 +36,30 @@ class gpu_windows {
 
   // ---- The owner
   result<window_place> share(std::uint32_t id, const memory& range);
-  // No peer uses the window, which has ended.
+  // Call it when no peer uses the window, which has ended.
   void free(std::uint32_t id) { shared_.erase(id); }
 
   // ---- A peer. The window must not end meanwhile (window_table::enter).
   using imported = std::shared_ptr<copy::dma_memory>;
   result<imported> open(const window_table::name& owner, const window_place& place);
-  // Between `local` and as many bytes at `pointer`, an address of the owner's. Empty: `local` is of another GPU, and more
-  // than the CPU moves. `is_live` is asked now and then; ECANCELED: it said no. EIO, ETIMEDOUT: the channel, which touches
-  // no memory any more.
+  // Copies between `local` and as many bytes at `pointer`, an address in the owner. Empty: `local` is on another GPU and is
+  // too large for the CPU. Calls `is_live` periodically; ECANCELED: it returned false. EIO, ETIMEDOUT: the channel has
+  // failed, and accesses no memory any more.
   std::optional<status> move(copy::dma_memory& window, std::uint64_t pointer, const memory& local, bool is_put,
                              const std::function<bool()>& is_live);
 
-  // Why the last window was not reached so; empty: none was refused.
+  // Why the last window could not be accessed directly; empty: none was refused.
   const std::string& refusal() const noexcept { return refusal_; }
   void refuse(std::string reason) { refusal_ = std::move(reason); }
 
  private:
-  // Pinned memory for data of pageable memory, in parts of which several are under way.
+  // Pinned staging memory for pageable memory, with several parts in progress.
   struct staging {
     ~staging();
     std::byte* pages = nullptr;
     dma::region bound;
   };
-  // What this process has of a GPU.
+  // The objects of this process for one GPU.
   struct route {
     std::shared_ptr<copy::gpu_queues> queues;
     std::unique_ptr<copy::channel_memory> local;  // of CUDA's memory in this process
@@ -68,14 +68,14 @@ class gpu_windows {
   };
   struct span {
     std::uint64_t address = 0, bytes = 0;  // of the channels
-    bool is_on_peer = false;               // another GPU's than theirs
+    bool is_on_peer = false;               // the memory is on another GPU than the channels
   };
 
-  // Stores and loads through BAR1; empty: not this many bytes, or not mapped.
+  // Copies with stores or loads through BAR1. Empty: too many bytes, or not mapped.
   std::optional<status> move_by_cpu(copy::dma_memory& window, std::uint64_t pointer, const memory& local, bool is_put);
   route& route_of(const std::shared_ptr<copy::gpu_queues>& queues);
   bool is_of_gpu(const copy::gpu_queues& queues, const memory& local);
-  // The engine's copy between `remote` and the local bytes from `done` on: how many it moved.
+  // Copies with the engine between `remote` and the local bytes from `done` on. Returns the number of bytes.
   result<std::uint64_t> move_some(route& way, const span& remote, const memory& local, std::uint64_t done, bool is_put);
   result<std::uint64_t> copy_bound(route& way, const span& remote, const copy::channel_memory::piece& local, bool is_put,
                                    bool is_on_device);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames to and from every peer, each peer's in order: through the pair's shm queue on one node, through UCX elsewhere.
+// Sends frames to every peer and receives theirs, in order for each peer: through the pair's shm queue on one node, and
+// through UCX between nodes.
 //
-// Owns: the shm queues, the UCX fabric, packets without an operation, and frames that came too early.
+// Owns: the shm queues, the UCX fabric, packets without an operation, and frames that arrived too early.
 // Threads: the messenger's lock guards all calls; UCX's callbacks run inside advance().
-// Errors: a packet that cannot leave ends with an errno value at its done(); a lost connection goes to peer_watch.
+// Errors: a packet that cannot be sent ends with an errno value at its done(). A lost connection is reported to peer_watch.
 // Speed: a small message passes here once at each end. No virtual call, lock or allocation on the way through a shm queue.
 #pragma once
 
@@ -41,15 +42,15 @@ class packet_channel final : public network::listener {
 
   // ---- Opening, and the end
   result<shm_queue_set::name> make_queues();
-  // For a rank whose process has been replaced: new memory, which nothing of the old one ever had. Its queues are closed.
+  // For a rank with a new process: makes new shared memory, to which the old process has no access. Closes the old queues.
   result<shm_queue_set::name> renew_queues(peer_state& remote);
-  // Opens both queues of a peer. False: its memory cannot be reached, so it counts as remote.
+  // Opens both queues of a peer. False: its memory cannot be accessed, so it counts as remote.
   result<bool> open_queues(peer_state& remote, const shm_queue_set::name& its_queues);
-  // `rank_on_node` chooses the rail of a process that uses one.
+  // `rank_on_node` selects the rail of a process that uses only one.
   status open_fabric(int rank_on_node);
-  // Tells the peers, and gives the packets under way a second to leave.
+  // Notifies the peers, and waits up to a second for packets in progress.
   void leave();
-  // Closes every queue and connection. The memory of parts that UCX still had must live until then.
+  // Closes every queue and connection. The memory of parts that UCX still holds must be valid until then.
   void close_all();
   // Null: every peer is on this node.
   network* fabric() const noexcept { return fabric_.get(); }
@@ -61,25 +62,26 @@ class packet_channel final : public network::listener {
   bool has_local_peers() const noexcept { return !queue_peers_.empty(); }
 
   // ---- Sleeping (wakeup.hpp)
-  // Wakes a peer of this node that sleeps, behind something that was published for it in shared memory.
+  // Wakes a peer of this node if it sleeps, after something was published for it in shared memory.
   void wake_peer(peer_state& remote) {
     if (remote.queue_out.is_open() && remote.queue_out.waiter() != 0) ring(remote);
   }
-  // What this process sleeps for, in the queues of all peers; false: it is awake.
+  // Writes to the queues of all peers what this process sleeps for; false: it is awake.
   void mark_sleeping(bool is_sleeping);
-  // ENOSYS: peers of this node cannot be made to see the marks.
+  // ENOSYS: this machine has no barrier that makes peers see the marks.
   status order_marks() const;
 
-  // ---- Sending. The packet stays its owner's, untouched until done().
+  // ---- Sending. The caller owns the packet and must not change it until done().
   void send_packet(int rank, packet& outgoing);
-  // Sends op.out. `read`: as in packet; without `done`, a failure ends the operation, and an eager packet's leaving too.
+  // Sends op.out. `read`: see packet. Without `done`, the operation ends when the packet fails, or when an eager packet is
+  // sent.
   void send_operation(operation& op, frame_kind kind, std::size_t payload,
                       int (*read)(packet&, std::size_t, void*, std::size_t),
                       void (*done)(packet&, int) = &packet_channel::on_operation_sent);
-  // The part of done() that all operations share. False: the operation had ended.
+  // The part of done() that all operations share. False: the operation had already ended.
   static bool note_sent(operation& op);
   static void on_operation_sent(packet& outgoing, int code);
-  // An eager message of host memory. False: the queue has no room, or others wait.
+  // Sends an eager message of host memory. False: the queue has no room, or other packets wait.
   bool send_at_once(peer_state& destination, std::uint64_t tag, tag_space space, const void* data, std::size_t bytes) {
     if (!destination.queue_out.is_open() || !destination.unsent.empty()) return false;
     const compact_frame brief{.space = static_cast<std::uint8_t>(space),
@@ -92,17 +94,17 @@ class packet_channel final : public network::listener {
     wake_peer(destination);
     return true;
   }
-  // A frame without operation, with at most 64 bytes behind it. Dropped if the peer is gone.
+  // Sends a frame without an operation, with at most 64 bytes of payload. Dropped if the peer is lost.
   void send_control(int rank, frame head, const void* data = nullptr, std::size_t bytes = 0);
-  // Tells the peer what its messages may cost again, once that is worth a frame.
+  // Returns credit to the peer, when there is enough of it for a frame.
   void send_credit(peer_state& remote);
-  // Barrier frames that have not left.
+  // Number of barrier frames that have not been sent.
   std::uint64_t barrier_frames() const noexcept { return barrier_frames_; }
-  // Up to this size a message travels with its frame.
+  // Messages up to this size are sent with their frame.
   std::size_t eager_limit(const memory& source, const peer_state& destination) const;
 
   // ---- Receiving
-  // Takes and sends what is possible now. True: something moved.
+  // Makes progress in both directions. True: something was sent or received.
   bool advance(bool with_network) {
     const bool has_moved = advance_queues();
     return (fabric_ != nullptr && with_network && fabric_->progress() != 0) || has_moved;
@@ -112,9 +114,9 @@ class packet_channel final : public network::listener {
   bool is_reading() const noexcept { return is_reading_; }
   // UCX's handle of the message whose frame is being dispatched, if it has one.
   remote_data take_arriving() { return std::move(arriving_); }
-  // Takes what a lost peer had sent whole.
+  // Receives the complete packets that a lost peer had sent.
   void drain(peer_state& source);
-  // The peer breaks the rules: it counts as lost from the next round of progress on.
+  // The peer violates the protocol: it counts as lost from the next round of progress on.
   void report_lost(const peer_state& source, std::string reason) { watch_.report(source.rank, std::move(reason)); }
   // Ends everything that was to be sent to a lost peer.
   void close(peer_state& destination);

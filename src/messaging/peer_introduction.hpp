@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connects a job: every process tells the others where it is and how it is reached.
+// Connects the ranks of a job: every process tells the others its location and its addresses.
 //
-// Where ranks may come back, one that does introduces itself to each of the others, which answer one by one.
+// In an elastic job, a rank that comes back introduces itself to each of the others, and they answer one by one.
 //
-// Owns: what this process says of itself. Threads: the messenger's lock guards all calls, once it is open.
+// Owns: the introduction of this process. Threads: the messenger's lock guards all calls, once it is open.
 // Errors: EPROTO another version of the library, EPERM processes of a node that may not open each other's memory, ENOSYS a
 // peer that could not open its messenger; errors of the bootstrap and of UCX.
 #pragma once
@@ -28,7 +28,7 @@ struct introduction {
   std::uint8_t rails = 0;
   std::uint8_t is_elastic = 0;
   port_list ports{};                   // of UCX
-  std::uint64_t unexpected_bytes = 0;  // what each peer may have sent to this process without a receive for it
+  std::uint64_t unexpected_bytes = 0;  // limit of bytes from each peer without a posted receive
 };
 
 class introducer {
@@ -36,11 +36,11 @@ class introducer {
   introducer(messenger_context& context, packet_channel& channel, peer_watch& watch, direct_windows& windows)
       : context_(context), channel_(channel), watch_(watch), windows_(windows) {}
 
-  // Collective. The value: every process asks for a calibration. Of a process that has come back: ranks that are gone are
-  // dead from the start.
+  // Collective. Returns whether every process requests a calibration. In a process that has come back, lost ranks are dead
+  // from the start.
   result<bool> introduce(bootstrap& group);
 
-  // ---- One rank has come back. What this process answers, and the rank's state is a new one, dead until it is back.
+  // ---- A rank comes back. Returns the answer of this process. The rank gets a new state, which is dead until it is back.
   result<byte_string> answer_first(peer_state& remote, std::span<const std::byte> said);
   bool is_on_node(std::span<const std::byte> first) const;
   byte_string answer_second(peer_state& remote, std::span<const std::byte> said);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which peers have ended, left or broken the rules, until the progress loop takes them out of the job.
+// Collects the peers that have ended, left or violated the protocol, until the progress loop marks them lost.
 //
-// Owns: the watch over the node's processes, and the list of peers that are to be marked lost.
+// Owns: the watch over the node's processes, and the list of peers to be marked lost.
 // Threads: the messenger's lock guards all calls. check() makes a system call at most every 2 ms.
-// Errors: none; a loss is a rank and a sentence for the user.
+// Errors: none. A loss is a rank and a message for the user.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ class peer_watch {
     if (const int fd = deaths_.add(rank, pid); fd >= 0) context_.wake.watch(fd);
   }
   void remove(int rank) { deaths_.remove(rank); }
-  // What was noticed of the rank's former process is not its new one's.
+  // Forgets what was noticed about the rank's old process.
   void forget(int rank) {
     deaths_.remove(rank);
     std::erase_if(lost_, [&](const auto& each) { return each.first == rank; });
@@ -31,17 +31,17 @@ class peer_watch {
   }
   // The rank counts as lost from the next round of progress on.
   void report(int rank, std::string reason) { lost_.emplace_back(rank, std::move(reason)); }
-  // The peer says that it leaves. It counts as lost when the data that it sent before has been received.
+  // The peer has announced that it leaves. It counts as lost when the data that it sent before has been received.
   void report_leaving(int rank);
-  // False: the last look at the processes was less than 2 ms ago.
+  // False: the last check of the processes was less than 2 ms ago.
   bool check();
   void check_now() {
     last_check_ns_ = 0;
     check();
   }
-  // Readable once a process of this node has ended.
+  // Readable when a process of this node has ended.
   void add_descriptors(std::vector<int>& out) const { deaths_.add_descriptors(out); }
-  // A peer that left is waited for until a deadline.
+  // True: the data of a peer that leaves is still awaited, until a deadline.
   bool has_leaving() const noexcept { return !leaving_.empty(); }
   // Whether the peer's process has ended. Its number is not reused between its end and this answer.
   bool has_ended(const peer_state& remote);
@@ -51,7 +51,7 @@ class peer_watch {
   bool has_lost() const noexcept { return !lost_.empty(); }
   // The next loss to act on.
   std::pair<int, std::string> take_lost();
-  // All that have ended now, for a process that leaves.
+  // Notes all peers that have ended; for a process that leaves.
   std::vector<int> collect() { return deaths_.collect(); }
 
  private:
@@ -59,7 +59,7 @@ class peer_watch {
   messenger_context& context_;
   death_watch deaths_;
   std::vector<std::pair<int, std::string>> lost_;
-  std::vector<std::pair<int, std::uint64_t>> leaving_;  // rank, and until when what it sent is waited for
+  std::vector<std::pair<int, std::uint64_t>> leaving_;  // rank, and the deadline for its data
   std::uint64_t last_check_ns_ = 0;
 };
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that leave and come back as new processes (docs/design/0013-ranks-that-come-back.md): at each rank, who waits for a
-// return, and the rank that is coming back.
+// Ranks that come back as new processes (docs/design/0013-ranks-that-come-back.md). Every rank has this part: the operations
+// that wait for a return, and the state of the return in progress.
 //
-// A return needs the consent of every process: an operation of begin(), or let_all(). Nothing of the new process reaches
-// this one before. When the operation ends the rank is like one that has just opened: no message, memory, window, number or
-// credit of its former process is left.
+// A return needs the consent of every process, by an operation of begin() or by let_all(). Before that, nothing from the new
+// process arrives here. When the operation ends, the rank is in the state of a rank that has just opened: no message,
+// memory, window, number or credit of the old process is left.
 //
-// Rank 0 holds the meeting. While it is gone nobody can come back; the others look for its new process, which holds the
-// meeting from then on.
+// Rank 0 coordinates returns ("holds the meeting"). While rank 0 is gone, nobody can come back. The others then search for
+// its new process, which coordinates from then on.
 //
 // Owns: the operations that wait, and the state of one return. Threads: the messenger's lock guards all calls.
 // Errors: ENOTSUP in a job that is not elastic.
@@ -31,29 +31,29 @@ class readmission {
   readmission(messenger_context& context, packet_channel& channel, peer_watch& watch, rendezvous& transfers,
               tagged_messages& messages, direct_windows& windows, dissemination_barrier& barrier, failure_reports& failures);
   introducer& introductions() noexcept { return introducer_; }
-  // Of a job that is elastic, once all know each other.
+  // Call it in an elastic job after all ranks have introduced themselves.
   void open(bootstrap& group);
   bool is_open() const noexcept { return is_open_; }
-  // The meeting's last exchange is over: who comes back is heard from now on.
+  // Call it after the last exchange of opening. From then on, rank 0 accepts processes that come back.
   void hold_meeting(std::string opening_text);
 
-  // An operation that ends well when a rank is back: `info.source` is its rank, `info.tag` its incarnation.
+  // Begins an operation that succeeds when a rank is back: `info.source` is the rank, `info.tag` its incarnation.
   operation& begin();
   void cancel(operation& op);
-  // While it is true every return is consented to, without an operation.
+  // While it is true, this process consents to every return without an operation.
   void let_all(bool is_let) noexcept {
     lets_all_ = is_let;
-    context_.wake.note();  // a thread that sleeps must look at who waits for this
+    context_.wake.note();  // a sleeping thread must check which returns wait for consent
   }
-  // For errors: what the return of this rank waits for, as far as this process knows. Empty: it is not gone.
+  // For error messages: what the return of this rank waits for, as far as this process knows. Empty: the rank is not lost.
   std::string awaited(int rank);
-  // How many losses this process has seen.
+  // Number of lost ranks that this process has noticed.
   std::uint64_t losses() const noexcept { return losses_; }
 
   void advance();
   void on_lost(const peer_state& lost);
   bool must_poll() const noexcept { return (host_.is_open() && host_.is_busy()) || closing_ || must_look_; }
-  // Readable when somebody asks to come back, or rank 0 ends or comes back; -1: nobody can.
+  // Readable when a process asks to come back, or rank 0 ends or comes back. -1: there is no such descriptor.
   int descriptor() const noexcept;
 
  private:
@@ -62,7 +62,7 @@ class readmission {
     std::uint32_t incarnation = 0;
     byte_string first{};          // its first introduction
     bool is_answered = false;     // this process has consented
-    operation* waiter = nullptr;  // who asked for it
+    operation* waiter = nullptr;  // the operation that consents
   };
   struct known_return {
     int rank;
@@ -95,12 +95,12 @@ class readmission {
   return_host host_;
   return_desk* desk_ = nullptr;            // of rank 0
   rank_0_desk* meeting_rank_0_ = nullptr;  // of the others
-  rank_0_desk* rank_0_ = nullptr;  // the same, once the meeting's exchanges are over: until then its messages are theirs
+  rank_0_desk* rank_0_ = nullptr;  // the same, after opening; until then its messages belong to the exchanges of opening
   std::string opening_text_;
   std::optional<attended_time> closing_;  // since rank 0's connection has ended
-  std::uint32_t last_rank_0_ = 1;         // the last process of rank 0 that was heard of
-  std::uint64_t told_losses_ = 0;         // of which the claim to a new process of rank 0 tells
-  bool must_look_ = false;                // a new process of rank 0 is to be looked for, and is not yet
+  std::uint32_t last_rank_0_ = 1;         // the last known incarnation of rank 0
+  std::uint64_t told_losses_ = 0;         // losses that the hello to a new process of rank 0 reports
+  bool must_look_ = false;                // the search for a new process of rank 0 must start
   std::uint64_t looked_ns_ = 0;
   unsigned rounds_ = 0;
   bool is_open_ = false, lets_all_ = false;

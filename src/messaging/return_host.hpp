@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0's part of ranks that come back: it holds the meeting, decides which process is a rank, and passes on what the one
-// that comes back and the others say to each other. One rank comes back at a time; others wait their turn.
+// Rank 0's part of ranks that come back: it coordinates returns, decides which process is a rank, and forwards the messages
+// between the new process and the others. Ranks come back one at a time; the others wait.
 //
 //   process              rank 0                 the others
 //   asks      -------->  admits once the rank is dead
 //   part k    -------->  ------ step k ------->  readmission::take
 //             <--------  <----- answer k ------
 //
-// Owns: who asks, and the admission under way. Threads: the messenger's lock guards all calls.
-// Errors: ETIMEDOUT, EEXIST to who asks, with a sentence.
+// Owns: the list of processes that ask, and the admission in progress. Threads: the messenger's lock guards all calls.
+// Errors: ETIMEDOUT and EEXIST with a message, sent to the process that asks.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ class return_host {
  public:
   return_host(messenger_context& context, peer_watch& watch, return_mail& mail)
       : context_(context), watch_(watch), mail_(mail) {}
-  // `opening_text`: what a process that has come back is told when it opens its collectives.
+  // `opening_text`: sent to a process that has come back when it opens its collectives.
   void open(return_desk& desk, std::string opening_text) {
     desk_ = &desk;
     opening_text_ = std::move(opening_text);
@@ -39,9 +39,9 @@ class return_host {
   void advance();
   void take_answer(return_letter&& letter);
   void on_lost(int rank, bool has_left);
-  // For errors: what the return of a rank that is gone waits for.
+  // For error messages: what the return of a lost rank waits for.
   std::string awaited(int rank) const;
-  // Only advance() moves something.
+  // True: progress depends on calls of advance().
   bool is_busy() const noexcept { return current_ || !asking_.empty() || !leaving_.empty(); }
   int descriptor() const noexcept { return desk_->descriptor(); }
 
@@ -50,7 +50,7 @@ class return_host {
     int rank = -1;
     std::uint32_t incarnation = 0;
     std::uint32_t step = 0;
-    std::vector<std::optional<byte_string>> parts{};  // of this step, by rank
+    std::vector<std::optional<byte_string>> parts{};  // answers of this step, by rank
     attended_time waited{};
     std::uint64_t heartbeat_ns = 0;
   };
@@ -74,7 +74,7 @@ class return_host {
   return_mail& mail_;
   return_desk* desk_ = nullptr;
   std::map<int, attended_time> asking_;   // for how long
-  std::map<int, attended_time> leaving_;  // whose connection has ended: for how long
+  std::map<int, attended_time> leaving_;  // ranks whose connection has ended: for how long
   std::map<int, std::uint32_t> last_incarnation_;
   std::optional<admission> current_;
   std::string opening_text_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rendezvous: the sender's RTS names the ways to reach its memory. The receiver knows both memories and takes the first
-// transport that suits them. An ATS acknowledges the message to a sender that cannot see its end by itself.
+// Rendezvous: the sender's RTS contains what each transport needs to access its memory. The receiver knows both memories and
+// takes the first transport that can be used for them. An ATS acknowledges the message to a sender that cannot detect the
+// end by itself.
 //
 //   sender                              receiver
 //   send_rts     -------- rts -------->  start_receive: transport::start_receive
@@ -10,7 +11,7 @@
 //
 // Owns: the transports, in order of preference. Each operation owns the state of its transfer (transfer.hpp).
 // Threads: the messenger's lock guards all calls.
-// Errors: end the operation, and are told to the other side in the ATS.
+// Errors: they end the operation, and the ATS reports them to the other side.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ class rendezvous {
   rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch);
   // Once the context's limits are known.
   void open() { ucx_.open(); }
-  // Waits for copies, and releases messages that were never received. The connections close behind it.
+  // Waits for copies, and releases messages that were never received. Call it before the connections are closed.
   void close();
   messenger_context& context() const noexcept { return context_; }
   packet_channel& channel() const noexcept { return channel_; }
@@ -42,7 +43,7 @@ class rendezvous {
   void send_rts(operation& op, frame_kind kind);
   void on_rtr(peer_state& source, const frame& head, const rtr_body& request);
   void on_parts(const peer_state& source, const frame& head);
-  // A message from this memory takes more room at its receiver (tag_send_recv.cpp).
+  // True: a message from this memory takes more room at its receiver (tag_send_recv.cpp).
   bool moves_in_place(int rank, const memory& source) const {
     return !source.is_device && !context_.peer(rank).is_same_node && ucx_.moves_in_place(rank, source);
   }
@@ -53,9 +54,9 @@ class rendezvous {
                      remote_data data);
   void on_checked(const peer_state& source, const frame& head);
   void on_check(const peer_state& source, const frame& head);
-  // Why the last message between GPUs of the node did not go by DMA channel; empty: none was refused.
+  // Why the last message between GPUs of the node did not use DMA channels; empty: none was refused.
   const std::string& dma_refusal() const { return dma_.refusal(); }
-  // Whether the receiver may read this peer's host memory (for people).
+  // Whether the receiver may read this peer's host memory; for diagnostics.
   bool may_read(int rank) const { return cma_.is_allowed(rank); }
 
   // ---- Both
@@ -64,25 +65,25 @@ class rendezvous {
   void advance() {
     if (under_way_ != 0) advance_busy();
   }
-  // A transfer under way ends only if somebody polls.
+  // True: a transfer in progress needs polling.
   bool must_poll() const;
-  // Aborts a transfer under way with a lost peer. False: there is none, so the caller ends the operation.
+  // Aborts a transfer in progress with a lost peer. False: there is none, so the caller ends the operation.
   static bool abort_lost(operation& op, const std::string& reason);
   void forget(int rank);
 
   // ---- Called by the transports
-  // An RTS that UCX could not send in place goes without UCX's rendezvous. Its credit cost stays that of the first one.
+  // Sends an RTS again without UCX's rendezvous, because UCX could not send it in place. Its cost in credit stays the same.
   void send_rts_again(operation& op);
-  // All data has left, or could not be read.
+  // All data was sent, or could not be read.
   void finish_send(operation& op);
-  // The receiving side is over. Sends an ATS if the sender waits for one.
+  // The receiver has finished. Sends an ATS if the sender waits for one.
   void finish_receive(operation& op, int code, std::string message = {});
   // The same for bytes read in the sender's memory: they are valid unless the sender has taken it back meanwhile.
   void finish_read(operation& op, int code, std::string message = {});
   void send_rtr(operation& receive, const rtr_body& request);
-  // Gives the receive to a transport behind `refused`.
+  // Gives the receive to a transport after `refused` in the order of preference.
   void start_behind(operation& receive, const transport& refused, const rts_body& rts);
-  // Another process is that rank now.
+  // A new process has this rank.
   void admit(int rank);
 
  private:
@@ -96,13 +97,13 @@ class rendezvous {
 
   messenger_context& context_;
   packet_channel& channel_;
-  std::size_t under_way_ = 0;  // what the transports have to advance
+  std::size_t under_way_ = 0;  // number of transfers in progress
   dma_rndv dma_;
   cuda_ipc_rndv cuda_ipc_;
   cma_rndv cma_;
   shm_ring_rndv shm_;
   ucx_rndv ucx_;
-  // The last between hosts, the others on one node.
+  // The last one is for peers on other hosts, the others are for peers on this node.
   std::array<transport*, 5> all_{&dma_, &cuda_ipc_, &cma_, &shm_, &ucx_};
 };
 

@@ -25,7 +25,7 @@ class tagged_messages {
   // isend().
   bool send_at_once(int destination_rank, const buffer& data, std::uint64_t tag, tag_space space);
   operation& irecv(int source_rank, const buffer& data, std::uint64_t tag, std::uint64_t mask, tag_space space);
-  // The unexpected message that such a receive would match; null: none. `take`: out of the matching.
+  // The unexpected message that such a receive would match; null: none. `take`: also removes it from the matching.
   operation* find_message(int source_rank, std::uint64_t tag, std::uint64_t mask, tag_space space, bool take);
   operation& receive_taken(operation& unexpected, const buffer& data);
   void discard(operation& unexpected);
@@ -40,19 +40,19 @@ class tagged_messages {
   // Starts the sends for which the peer's credit now suffices.
   void send_waiting(peer_state& destination);
 
-  // A receive that is not to be matched any more.
+  // Removes a posted receive from the matching.
   void unpost(operation& receive) { matcher_of(receive).remove_receive(receive); }
   // Forgets the RTS of a message that its sender has taken back, and gives its credit back.
   void drop_rts(peer_state& source, operation& unexpected);
   // Its sender is lost: complete messages stay receivable.
   void lose_sender(operation& unexpected);
 
-  // Another process is the rank now: drops its predecessor's messages, and unties those that a probe has taken.
+  // A new process has this rank: drops the old one's messages, and detaches those that a probe has taken.
   void forget_sender(int rank);
   // Drops unexpected messages for which `is_unwanted(tag)` holds.
   void drop_messages(tag_space space, const std::function<bool(std::uint64_t tag)>& is_unwanted);
 
-  // Of receives with messages, since the start.
+  // Number of comparisons of receives with messages since the start.
   std::uint64_t comparisons() const noexcept { return matchers_[0].comparisons() + matchers_[1].comparisons(); }
 
  private:

@@ -6,9 +6,9 @@
 //   the end of a peer     makes its pidfd readable
 //   a thread here         calls note() when it ends an operation, takes a packet, or leaves something to do
 //
-// One descriptor (epoll) stands for the first three and the pipe. Whoever wants to sleep on it arms it: the marks are set, a
-// barrier in all processes of the node orders them before one last round of progress, and only if nothing at all happens
-// since the last look may the caller sleep. So what happens before is seen, and what happens later wakes.
+// One descriptor (epoll) covers the first three and the pipe. A thread arms it before it sleeps. Arming sets the marks, runs
+// a barrier in all processes of the node that orders the marks before one last round of progress, and allows the sleep only
+// if nothing has happened since the last check. An earlier event is therefore seen, and a later one wakes the thread.
 //
 // With a progress thread, that thread sleeps on the descriptor, the threads that wait for operations sleep on a condition,
 // and the caller's event loop on a descriptor of its own.
@@ -41,7 +41,7 @@ class wakeup {
   class doorbell {
    public:
     void set(pid_t pid, const name& pipe) noexcept { pid_ = pid, pipe_ = pipe; }
-    // False: the pipe could not be opened, so the peer sleeps on.
+    // False: the pipe could not be opened, so the peer continues to sleep.
     bool ring() noexcept;
 
    private:
@@ -52,7 +52,7 @@ class wakeup {
 
   result<name> make_pipe();
 
-  // ---- Something happened that a waiter may wait for. Cheap while nobody sleeps.
+  // ---- Reports an event that a waiter may wait for. Cheap while nobody sleeps.
   void note() noexcept {
     ++events_;
     if (waiters_ != 0) wake();
@@ -60,9 +60,9 @@ class wakeup {
   std::uint64_t events() const noexcept { return events_; }
 
   // ---- The descriptor of the transports
-  // Made once; `others` are descriptors that become readable when there is work.
+  // Created once. `others`: descriptors that become readable when there is work.
   result<int> descriptor(std::span<const int> others);
-  // One more of `others`, where it is made already. A closed one leaves by itself.
+  // Adds one more of `others`, if the descriptor exists. A closed descriptor removes itself.
   void watch(int fd) noexcept;
   bool has_descriptor() const noexcept { return static_cast<bool>(epoll_); }
   void drain() noexcept;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process tells the others of its node about its windows, in shared memory that they map once: from then on a put
-// needs nothing of the process, which may sleep, compute or be stopped.
+// The windows of a process, described in shared memory that the other processes of the node map once. After that, a put
+// needs nothing of the target process, which may sleep, compute or be stopped.
 //
-//   rows    one for each window, by its number: is it live, and where does its memory lie
-//   users   one word for each rank: the window whose private memory it reads or writes at this moment
+//   rows    one for each window, by its number: whether it is live, and where its memory is
+//   users   one word for each rank: the window whose private memory the rank currently reads or writes
 //
-// Rows are written by their owner alone, and read under a sequence lock. A window of private memory ends in this order: its
-// row says so, then the owner looks at the users. A user writes its word, then reads the row. With both in one total order
-// one of the two sees the other, so no byte is moved behind the end of a window. So it is with GPU memory. Shared memory
-// needs no users: its pages live on in whoever has mapped them.
+// Only the owner writes rows, and readers use a sequence lock. To end a window of private memory, the owner marks its row as
+// ended and then checks the users. A user writes its word and then reads the row. All of this is in one total order, so one
+// of the two sees the other, and no byte is moved after the end of a window. GPU memory works in the same way. Shared memory
+// needs no users, because its pages stay valid in every process that has mapped them.
 //
 // Owns: a file without a name, and its mapping. Threads: the messenger's lock guards each side's calls.
 // Errors: errno values of the system, when a table is made or opened.
@@ -39,8 +39,8 @@ struct window_place {
 
 class window_table {
  public:
-  // For the other processes. A process number does not say that the process is still the same program: the probe does, a
-  // random word at an address of its memory.
+  // What the other processes need. A process id does not prove that the process still runs the same program. The probe does:
+  // a random word at an address of its memory.
   struct name {
     std::int32_t pid = 0;
     std::int32_t fd = -1;
@@ -61,12 +61,12 @@ class window_table {
   // ---- The owner
   static result<window_table> make(int ranks);
   const name& own_name() const noexcept { return name_; }
-  // Nothing is told where a live window has the row already: others then ask by messages.
+  // Publishes a window. Does nothing if another live window uses the row: others then use messages.
   void publish(std::uint32_t id, const window_place& place) noexcept;
   void end(std::uint32_t id) noexcept;
-  // Whether `rank` moves bytes of the window, which has ended.
+  // Whether `rank` still moves bytes of a window that has ended.
   bool is_used_by(int rank, std::uint32_t id) const noexcept;
-  // The process that was `rank` has ended, whatever it was at.
+  // The process of `rank` has ended: clears its word.
   void forget_user(int rank) noexcept {
     if (shared_ != nullptr) user_of(rank).window.store(0, std::memory_order_seq_cst);
   }
@@ -75,7 +75,7 @@ class window_table {
   static result<window_table> open(const name& file, int ranks);
   state find(std::uint32_t id, window_place& place) const noexcept;
   bool is_live(std::uint32_t id) const noexcept;
-  // Between them the memory of a live window stays. False: it has ended, and there is nothing to leave.
+  // The memory of a live window stays valid between enter() and leave(). False: the window has ended; do not call leave().
   bool enter(int own_rank, std::uint32_t id) noexcept;
   void leave(int own_rank) noexcept;
 

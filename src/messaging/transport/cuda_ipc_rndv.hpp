@@ -7,7 +7,7 @@
 // take turns on several streams. A single small message uses the copy planner's copy kernel, which starts faster than a
 // copy engine but is slower with many messages.
 //
-// Owns: the opened allocations of other processes, and the copies under way.
+// Owns: the opened allocations of other processes, and the copies in progress.
 // Threads: as transport.hpp. Errors: those of the driver and the planner; memory that IPC does not reach is not offered.
 #pragma once
 
@@ -47,7 +47,7 @@ class cuda_ipc_rndv final : public transport {
 
   cuda_ipc_cache cache_;
   int usual_device_ = 0;           // the last one whose memory was sent or received into
-  std::vector<operation*> ready_;  // of those under way, the ones that have not been queued
+  std::vector<operation*> ready_;  // operations in progress that have not been queued
   std::size_t ready_bytes_ = 0;
   std::size_t queued_copies_ = 0;  // between GPUs
 };

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// DMA channels: the receiver's copy engine reads the message in the sender's GPU memory, on the same GPU or on another one.
-// No CUDA call and no turn of the GPU's between processes; also memory that CUDA IPC does not export.
+// Rendezvous by DMA channels: the receiver's copy engine reads the message from the sender's GPU memory, on the same GPU or
+// on another one. It makes no CUDA call, and the GPU does not switch between processes. It also reaches memory that CUDA IPC
+// does not export.
 //
 //   sender                                      receiver
-//   hands over the memory object, once     -->  imports it for its own channels, once
-//   RTS: which object, where in it              copies that can start at the same time are one list of the engine
+//   exports the memory object, once        -->  imports it for its own channels, once
+//   RTS: object, offset in it                   copies that can start at the same time are one list of the engine
 //                                         <--   ATS
 //
-// Owns: what this process has handed over and imported (copy/memory_exchange.hpp), and the copies under way.
-// Threads: as transport.hpp. Errors: those of the channel, which end the messages under way in it; where memory cannot be
-// handed over or reached the next transport takes the message.
+// Owns: the objects that this process has exported and imported (copy/memory_exchange.hpp), and the copies in progress.
+// Threads: as transport.hpp. Errors: an error of the channel ends the messages in progress in it. If memory cannot be
+// exported or accessed, the next transport takes the message.
 #pragma once
 
 #include <map>
@@ -24,7 +25,7 @@ namespace pl::messaging {
 
 // Its slice of a transfer's state, at the receiver.
 struct dma_transfer {
-  copy::memory_exchange::pull pull;  // its blocks: until they are queued
+  copy::memory_exchange::pull pull;  // its blocks, until they are queued
   copy::gpu_queues::ticket queued;
 };
 
@@ -36,7 +37,7 @@ class dma_rndv final : public transport {
   void advance() override;
   bool abort(operation& op, const abort_reason& reason) override;
   void forget(int rank) override { memories_.forget(rank); }
-  // Why the last message went another way; empty: none had to.
+  // Why the last message used another transport; empty: none had to.
   const std::string& refusal() const noexcept { return memories_.refusal(); }
 
  private:
@@ -46,7 +47,7 @@ class dma_rndv final : public transport {
   void look_for_failures();
 
   copy::memory_exchange memories_;
-  std::vector<operation*> ready_;  // of those under way, the ones that have not been queued
+  std::vector<operation*> ready_;  // operations in progress that have not been queued
   unsigned polls_ = 0;
   std::map<const dma::channel*, copy::stall_watch> watches_;
 };

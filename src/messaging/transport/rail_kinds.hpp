@@ -13,16 +13,16 @@ namespace pl::messaging {
 enum rail_kind : std::uint32_t {
   kPacket,               // a packet (its own, from 0 on), packed
   kPart,                 // a part (tag)
-  kPacketsAcknowledged,  // all packets below (number) have come
-  kPartAcknowledged,     // the part (tag) has come
+  kPacketsAcknowledged,  // all packets below (number) have arrived
+  kPartAcknowledged,     // the part (tag) has arrived
   kPing,                 // asks for kPong by the same rail (time of the sender)
   kPong,                 // (the same time)
-  kRailDown,             // the sender does not use the rail (its place in the list) any more
+  kRailDown,             // the sender no longer uses the rail (its index in the list)
 };
 
-// Whether the kernel says if this net device has a link. Adapters for RDMA have no such file.
+// Whether the kernel reports the link state of this net device. RDMA adapters have no such file.
 bool has_link_state(const std::string& device);
-// False also where the kernel does not say it.
+// Whether the device has a link. Also false if the kernel does not report it.
 bool has_link(const std::string& device);
 
 }  // namespace pl::messaging

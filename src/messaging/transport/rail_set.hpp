@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several rails as one network: a UCX worker for each net device. Packets go by the first rail that is up; parts of messages
-// by the one with the least load. The receiver acknowledges both, and what a rail has not carried when it fails goes by
-// another one. Numbers and tags make each count once (docs/design/0012-rails.md).
+// Several rails as one network, with a UCX worker for each net device. Packets take the first rail that is up, and parts of
+// messages the rail with the least load. The receiver acknowledges both. If a rail fails, everything unacknowledged is sent
+// again over another one. Numbers and tags ensure that each counts once (docs/design/0012-rails.md).
 //
 // Owns: the workers, copies of packets that are not acknowledged, and the table of posted receives.
 // Threads: the messenger's lock guards all calls; callbacks run inside progress().
@@ -23,7 +23,7 @@ namespace pl::messaging {
 
 class rail_set final : public network {
  public:
-  // Two or more `devices`. `wanted.rails` does not count.
+  // Needs two or more `devices`. Ignores `wanted.rails`.
   static result<std::unique_ptr<rail_set>> open(const ucx_fabric::options& wanted, const std::vector<std::string>& devices,
                                                 int ranks, int own_rank, listener& handler);
   ~rail_set() override;
@@ -53,11 +53,11 @@ class rail_set final : public network {
   void close(int rank, bool at_once) override;
   bool is_closing() const noexcept override;
   void reap_closed() override;
-  // Copies of packets for this rank, and answers to it that UCX has not sent.
+  // Bytes of packet copies for this rank, and of control messages to it that UCX has not sent.
   std::size_t memory_held(int rank) const noexcept;
 
  private:
-  // What comes by one rail.
+  // Receives the messages of one rail.
   struct end final : listener {
     end(rail_set& set, unsigned number) : owner(&set), rail(number) {}
     void on_packet(const std::byte*, std::size_t) override {}
@@ -131,10 +131,10 @@ class rail_set final : public network {
   std::deque<rail_peer> peers_;
   std::unordered_map<std::uint64_t, posted> posted_;  // by tag
   std::deque<std::uint64_t> cancelled_;               // tags of `posted_`
-  std::vector<std::unique_ptr<shipment>> lingering_;  // settled, and with UCX
+  std::vector<std::unique_ptr<shipment>> lingering_;  // settled, but still held by UCX
   std::deque<std::unique_ptr<control>> controls_;
   control* free_control_ = nullptr;
-  std::vector<int> due_;  // ranks to acknowledge something to
+  std::vector<int> due_;  // ranks to which acknowledgements are due
   std::vector<failing_rail> failing_;
   std::vector<std::unique_ptr<end>> ends_;
   std::vector<bool> has_link_state_;
@@ -144,7 +144,8 @@ class rail_set final : public network {
   byte_string address_;
   port_list ports_{};
   unique_fd epoll_, timer_;
-  std::vector<std::unique_ptr<ucx_fabric>> rails_;  // the last: their end makes callbacks that use the others
+  // Declared last: their destructors make callbacks that use the other members.
+  std::vector<std::unique_ptr<ucx_fabric>> rails_;
 };
 
 }  // namespace pl::messaging

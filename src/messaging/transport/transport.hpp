@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One way that the bytes of a rendezvous travel. `rendezvous` knows transports only by this interface:
+// Interface of a transport, which moves the bytes of a rendezvous. `rendezvous` uses transports only through it:
 //
-//   sender     offer         adds to the RTS what a receiver needs to reach the message
+//   sender     offer         adds to the RTS what a receiver needs to access the message
 //   receiver   start_receive the first transport that suits both memories takes the message
 //   sender     start_send    the receiver's RTR asks this side to move the bytes
-//   both       advance       moves what can move now, and tells `rendezvous` about ends
+//   both       advance       makes progress, and reports completed transfers to `rendezvous`
 //   both       abort         stops a transfer whose memory or peer is gone
 //
-// Owns: its transfers under way, its state of each peer, and its slice of a transfer's state (transfer.hpp).
+// Owns: its transfers in progress, its state of each peer, and its slice of a transfer's state (transfer.hpp).
 // Threads: the messenger's lock guards all calls.
-// Errors: an end with an errno value at rendezvous::finish_*; no call fails otherwise.
-// Speed: virtual calls are made for each rendezvous, never for an eager message; is_busy() keeps idle ones out of a poll.
+// Errors: errno values at rendezvous::finish_*. Other calls do not fail.
+// Speed: virtual calls are made for each rendezvous, never for an eager message. Idle transports (is_busy()) are not polled.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct rts_body;
 struct rtr_body;
 
 enum class abort_cause : std::uint8_t {
-  revoked,    // this process takes the memory back
+  revoked,    // this process needs its memory back
   withdrawn,  // receiver: the sender has taken its memory back
   refused,    // the other side has ended the transfer with `code`
   peer_lost,
@@ -44,32 +44,32 @@ struct abort_reason {
 
 class transport {
  public:
-  // `awaits_ats`: the sender takes no part, so only the receiver's ATS ends its send.
+  // `awaits_ats`: only the receiver's ATS ends the send, because the sender takes no part.
   transport(rendezvous& owner, bool awaits_ats);
   virtual ~transport() = default;
   transport(const transport&) = delete;
   transport& operator=(const transport&) = delete;
 
   bool awaits_ats() const noexcept { return awaits_ats_; }
-  // advance() has something to do.
+  // True: advance() has work to do.
   bool is_busy() const noexcept { return under_way_ != 0; }
-  // Something that it waits for wakes nobody (a copy of a GPU), or waits for advance() alone. Else each step that it takes
-  // is noted as an event, and what it waits for is a packet or makes a peer ring.
+  // True: it must be polled, because it waits for something that wakes nobody (a copy of a GPU), or for advance() itself.
+  // False: it waits for a packet or for a peer that rings, and reports each of its steps as an event.
   virtual bool must_poll() const { return is_busy(); }
 
   // Sender: `gpu` describes the message's memory, empty for host memory.
   virtual void offer(operation& send, const std::optional<cu::pointer_info>& gpu, rts_body& rts) = 0;
-  // Receiver. False: this transport does not suit the message, or cannot be used; nothing has begun.
+  // Receiver. False: the transport cannot be used for this message; nothing has begun.
   virtual bool start_receive(operation& receive, const rts_body& rts) = 0;
   // Sender. False: the receiver reads this transport's messages by itself, so the RTR is wrong.
   virtual bool start_send(operation&, const rtr_body&) { return false; }
   virtual void advance() = 0;
-  // True: nothing in this process reads or writes the operation's memory any more. The transport ends the operation, at once
-  // or as soon as nothing can arrive for it; a revoked one may go on without the memory. Revoking may be repeated.
+  // True: this process no longer accesses the operation's memory. The transport ends the operation, at once or when nothing
+  // can arrive for it any more; a revoked operation may continue without the memory. Revoking may be repeated.
   virtual bool abort(operation& op, const abort_reason& reason) = 0;
   // The peer is dead, and its operations were aborted.
   virtual void forget(int) {}
-  // Another process is that rank now. Nothing of the dead one is under way.
+  // A new process has this rank. Nothing of the dead one is in progress.
   virtual void admit(int) {}
 
  protected:
@@ -91,7 +91,7 @@ class transport {
   rendezvous& rendezvous_;
   messenger_context& context_;
   packet_channel& channel_;
-  intrusive_list<operation, &operation::in_order> moving_;  // in the order of their start
+  intrusive_list<operation, &operation::in_order> moving_;  // in the order in which they started
 
  private:
   std::size_t& all_under_way_;  // of all transports
