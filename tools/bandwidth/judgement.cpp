@@ -78,7 +78,7 @@ slow_reason narrow_uplink(const case_at_hand& c) {
     const double own = pcie_raw_gb_per_s(facts.pcie_generation_max, facts.pcie_width_max);
     if (uplink <= 0 || uplink >= own || !could_cross(c, uplink)) return std::nullopt;
     return format(
-        "bridge %s above GPU %d has a narrower link, %s (%.1f GB/s raw): use a slot whose way to the CPU is as wide "
+        "bridge %s above GPU %d has a narrower link, %s (%.1f GB/s raw): use a slot whose path to the CPU is as wide "
         "as the GPU's link, or expect this rate",
         facts.uplink_bus_id.c_str(), gpu, pcie_text(facts.uplink_generation, facts.uplink_width).c_str(), uplink);
   });
@@ -90,7 +90,7 @@ slow_reason wrong_numa_node(const case_at_hand& c) {
   return of_any_gpu(c, [&](int gpu, const gpu_link_facts& facts) -> slow_reason {
     if (facts.numa_node < 0 || facts.numa_node == c.known.host_node) return std::nullopt;
     return format(
-        "wrong NUMA node: the host memory lies on node %d, GPU %d is at node %d and the data crosses the socket "
+        "wrong NUMA node: the host memory is on node %d, GPU %d is at node %d and the data crosses the socket "
         "interconnect; leave placement to the tool (no --disableAffinity) or allocate on node %d",
         c.known.host_node, gpu, facts.numa_node, facts.numa_node);
   });
@@ -223,7 +223,7 @@ slow_reason shared_uplink(const case_at_hand& c) {
 slow_reason shared_host(const case_at_hand& c) {
   if (!crosses_pcie(c) || !c.is_bandwidth() || c.path.gpus_at_host < 2) return std::nullopt;
   return format(
-      "%u GPUs use the host's memory at once, some %.0f GB/s together: memory, a switch or the way between sockets "
+      "%u GPUs use the host's memory at once, some %.0f GB/s together: memory, a switch or the link between sockets "
       "gives out before the GPUs' links do; compare the test with one GPU at a time",
       c.path.gpus_at_host, c.value * c.path.gpus_at_host);
 }

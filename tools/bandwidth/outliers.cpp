@@ -139,7 +139,7 @@ class search {
       if (cells.size() < fewest || !mostly_stand_out(cells, usual)) continue;
       const std::string label = sockets.first == sockets.second
                                     ? format("everything within socket %d", sockets.first)
-                                    : format("the way from socket %d to socket %d", sockets.first, sockets.second);
+                                    : format("the link from socket %d to socket %d", sockets.first, sockets.second);
       blame(cells, outlier::kind::sockets, label, usual.typical);
     }
   }
@@ -181,7 +181,7 @@ class search {
   std::string cell_name(const position& p) const {
     if (rows_ == 1) return column_name(p.column);
     if (columns_ == 1) return row_name(p.row);
-    return format("the way from %s to %s", row_name(p.row).c_str(), column_name(p.column).c_str());
+    return format("the path from %s to %s", row_name(p.row).c_str(), column_name(p.column).c_str());
   }
 
   const value_grid& grid_;

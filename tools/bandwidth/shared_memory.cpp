@@ -108,7 +108,8 @@ status shared_memory::publish_reach(const std::vector<std::string>& mine) {
     std::size_t offset = 0;
     for (std::size_t r = 0; r < mine.size(); ++r) {
       const auto end = text.find('\n', offset);
-      if (end == std::string::npos) return failure{EPROTO, "a rank has told too little of what it reaches"};
+      if (end == std::string::npos)
+        return failure{EPROTO, "a rank's description of the memory that it can access is too short"};
       row.push_back(text.substr(offset, end - offset));
       offset = end + 1;
     }

@@ -275,7 +275,7 @@ void multinode_test::fill_cell(const rank_round& round, const rank_target& targe
     const rank_transfer& transfer = round.transfers[i];
     if (reported[i].rates == nullptr) {
       one.state = cell_state::error;
-      one.reason = ranks_.name_of(transfer.executor_rank) + " has told no rate";
+      one.reason = ranks_.name_of(transfer.executor_rank) + " has reported no rate";
       return;
     }
     add_to(one.samples, *reported[i].rates);

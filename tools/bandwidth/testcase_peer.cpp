@@ -220,7 +220,7 @@ case_plan plan_peer_case(int index, const machine_shape& shape, const test_optio
     plan.waived =
         shape.gpus() < 2
             ? format("needs two GPUs, %d %s visible", shape.gpus(), shape.gpus() == 1 ? "is" : "are")
-            : format("none of the %d GPUs has peer access to another (nvidia-smi topo -p2p r tells why)", shape.gpus());
+            : format("none of the %d GPUs has peer access to another (nvidia-smi topo -p2p r says why)", shape.gpus());
     return plan;
   }
   if (planner.spec.kind == executor_kind::tma && !shape.has_bulk_copies()) {

@@ -81,7 +81,8 @@ status check_one(const gpu_set& gpus, const bound_transfer& transfer) {
     case executor_kind::bar:
     case executor_kind::engine:
     case executor_kind::dma:
-      if (!one_side_is_host) return refuse(transfer, "this way needs the host on one side: between GPUs use CE or SM");
+      if (!one_side_is_host)
+        return refuse(transfer, "this executor needs host memory on one side: between GPUs use CE or SM");
       if ((is_gpu_memory(transfer.source) ? transfer.source : transfer.destination).location.index != transfer.executor.gpu)
         return refuse(transfer, format("the GPU on its other side is not GPU %d: name the one that has the memory",
                                        transfer.executor.gpu));
@@ -119,7 +120,7 @@ status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers,
       // One source may be read by several, but then it has one pattern: from the same first byte.
       if (writer.source.address != other.source.address && overlap(writer.source, writer.bytes, other.source, other.bytes))
         return refuse(writer,
-                      "its source lies partly in that of another transfer: begin at the same byte, or use other buffers");
+                      "its source partly overlaps that of another transfer: begin at the same byte, or use other buffers");
     }
   return {};
 }

@@ -80,7 +80,8 @@ std::optional<int> parse(const invocation& call, blocks_options& options) {
   parser.flag("--no-verify", options.no_verify, "Do not verify the copied data");
   parser.flag("--beside", options.beside,
               "Measure how lists slow down kernels that run at the same time, instead of the sweep");
-  parser.flag("--urgent", options.urgent, "Measure short lists behind a long one of --memory, instead of the sweep");
+  parser.flag("--urgent", options.urgent,
+              "Measure short lists that are queued after a long one of --memory, instead of the sweep");
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;
   smaller_run smaller(parser);

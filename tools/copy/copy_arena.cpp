@@ -147,7 +147,7 @@ bool copy_arena::verify(const copy_case& test_case, std::uint64_t bytes, const s
   }
   for (std::uint64_t i = 0; i < kCanary; ++i) {
     if (seen[i] != blank) complain("before the destination,", i, seen[i], blank);
-    if (data[bytes + i] != blank) complain("behind the destination,", i, data[bytes + i], blank);
+    if (data[bytes + i] != blank) complain("after the destination,", i, data[bytes + i], blank);
   }
   return true;
 }

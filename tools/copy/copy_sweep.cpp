@@ -87,7 +87,7 @@ class copy_sweep {
     const std::string& origin = (*planner_)->costs_origin();  // the file's name suffices; its folder stays private
     results.set_parameter("costs", origin.substr(origin.find('/') == 0 ? origin.rfind('/') + 1 : 0));
     results.set_parameter("threads", (*planner_)->threads());
-    results.set_unit("ratio", "planner / best single way, medians");
+    results.set_unit("ratio", "planner / best single method, medians");
     results.add_note("cuMemcpy of pageable memory may return when the driver has the data, before the GPU has it");
     results.add_note("between GPU memories cuMemcpy is cuMemcpyDtoD and cuStreamSynchronize");
     results.add_note("stores of up to 4 KiB are timed in batches of 16, so p99 is of batch means there");
@@ -415,7 +415,7 @@ class copy_sweep {
       table.add_row(std::move(cells));
     }
     std::printf(
-        "\n%s, %s memory, microseconds (!: planner above the best single way by more than %.0f %% and %.0f ns, measured "
+        "\n%s, %s memory, microseconds (!: planner above the best single method by more than %.0f %% and %.0f ns, measured "
         "again; =: seemed so, and was not when the two were measured again: the ratio is of that)\n%s",
         direction_label(test_case), memory_label(test_case), kEnvelopeShare * 100, kEnvelopeNs, table.render().c_str());
   }

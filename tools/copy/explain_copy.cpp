@@ -46,7 +46,7 @@ std::optional<int> parse(const invocation& call, explain_options& options) {
     throw tool_failure("--pageable is about host memory: not with --d2d or --p2p");
   if (options.executor != "dma" && options.executor != "kernel" && options.executor != "none")
     throw tool_failure(format("--executor %s: name dma, kernel or none", options.executor.c_str()));
-  if (options.bytes == 0) throw tool_failure("--size 0: a copy of nothing goes no way");
+  if (options.bytes == 0) throw tool_failure("--size 0: a copy of no bytes uses no method");
   return std::nullopt;
 }
 

@@ -41,8 +41,7 @@ nlohmann::json run_demo_job(const demo_job& job) {
   if (WIFSIGNALED(state)) throw tool_failure(format("ended by signal %d", WTERMSIG(state)));
   const int code = WEXITSTATUS(state);
   const bool has_findings = std::find(job.findings.begin(), job.findings.end(), code) != job.findings.end();
-  if (code != kExitOk && !has_findings)
-    throw tool_failure(format("failed with exit code %d; its reason stands above", code));
+  if (code != kExitOk && !has_findings) throw tool_failure(format("failed with exit code %d; the reason is above", code));
   std::ifstream file(results);
   const auto json = nlohmann::json::parse(file, nullptr, false);
   if (!json.is_object() || (!has_findings && !json.value("passed", false)))

@@ -237,7 +237,7 @@ std::vector<finding> judge_readings(const machine_state& machine, const std::vec
     if (!has_threshold(one)) {
       out.push_back(
           {level::ok, one.name, one.gpu,
-           one.name == "placement" ? std::string("host memory lies near it") : place_text(one) + ": every byte is right",
+           one.name == "placement" ? std::string("host memory is near it") : place_text(one) + ": every byte is right",
            one.value, 0});
       continue;
     }

@@ -159,7 +159,7 @@ reading measurer::check_placement(int gpu) {
   } else if (near >= 0 && really >= 0 && near != really) {
     out.outcome = reading::state::failed;
     out.reason = format(
-        "host memory for it lies on NUMA node %d, the GPU is on %d: that node has no memory free, or it is not "
+        "host memory for it is on NUMA node %d, the GPU is on %d: that node has no memory free, or it is not "
         "allowed here (cpuset)",
         really, near);
   }

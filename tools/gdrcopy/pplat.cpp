@@ -224,9 +224,9 @@ std::optional<int> parse(const invocation& call, pplat_options& options) {
   const auto place = [&](const char* names, std::string& value, const char* help) {
     parser.choice(names, presence::optional, value, {"gpumem", "hostmem"}, format("%s [%s]", help, value.c_str()));
   };
-  place("-G,--to-gpu-flag", to_gpu, "Where the flag from CPU to GPU lies");
-  place("-C,--to-cpu-flag", to_cpu, "Where the flag from GPU to CPU lies");
-  place("-D,--data", data, "Where the data lies");
+  place("-G,--to-gpu-flag", to_gpu, "Memory of the flag from CPU to GPU");
+  place("-C,--to-cpu-flag", to_cpu, "Memory of the flag from GPU to CPU");
+  place("-D,--data", data, "Memory of the data");
   parser.mapping(options.common);
   parser.common(options.common);
   if (const auto code = parser.parse()) return code;

@@ -144,7 +144,7 @@ void v1_info_struct_canary(const case_context& context) {
   } guarded;
   std::memset(&guarded, 0xC3, sizeof guarded);
   PL_REQUIRE(get_info_v1(rig.gdr.get(), buffer.handle(), &guarded.info) == 0, "gdr_get_info: %s", gdr_last_error());
-  for (const unsigned char byte : guarded.canary) PL_REQUIRE(byte == 0xC3, "gdr_get_info writes behind its 40 bytes");
+  for (const unsigned char byte : guarded.canary) PL_REQUIRE(byte == 0xC3, "gdr_get_info writes beyond its 40 bytes");
   PL_REQUIRE(guarded.info.va == buffer.info().va && guarded.info.mapped_size == buffer.info().mapped_size &&
                  guarded.info.mapped == 1,
              "v1 and v2 disagree");

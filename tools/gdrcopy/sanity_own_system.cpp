@@ -14,7 +14,7 @@ namespace {
 
 std::uint64_t bar1_used(const nvml_device& nvml) {
   const auto use = nvml.bar1();
-  if (!use) throw case_waived("NVML does not tell how much of BAR1 is in use");
+  if (!use) throw case_waived("NVML does not report how much of BAR1 is in use");
   return use->used_bytes;
 }
 

@@ -131,7 +131,7 @@ void check_numa(const machine& all, std::vector<finding>& out) {
   for (std::size_t i = 0; i < all.gpus.size(); ++i)
     if (all.device_of(all.gpus[i]).numa_node < 0)
       return add_finding(out, severity::note, "NUMA",
-                         format("the machine has %d NUMA nodes, but the node of GPU%zu is not told: SYS is a guess",
+                         format("the machine has %d NUMA nodes, but the node of GPU%zu is unknown: SYS is a guess",
                                 all.nodes_with_cpus(), i),
                          "update the firmware; in a virtual machine give the devices' node to the guest");
 }

@@ -143,10 +143,10 @@ void diagnose_kernel_puts(const doctor_facts& facts, findings& out) {
   if (facts.device_rings == "dma")
     return add_finding(out, severity::note, kSubject,
                        format("transfers that kernels start are refused: PEERLANE_DEVICE_RINGS=dma, and %s", reason.c_str()),
-                       "PEERLANE_DEVICE_RINGS=auto: the CPU proxy carries them out where DMA channels cannot be had");
+                       "PEERLANE_DEVICE_RINGS=auto: the CPU proxy executes them if DMA channels are not available");
   if (!facts.has_stream_writes)
     return add_finding(out, severity::note, kSubject,
-                       format("transfers that kernels start cannot be had: the CPU proxy would carry them out, since %s, "
+                       format("transfers that kernels start are not available: the CPU proxy would execute them, since %s, "
                               "and this CUDA driver has no stream memory operations for it",
                               reason.c_str()),
                        "use a newer driver");

@@ -185,7 +185,8 @@ void check_together(const settings& asked) {
     if (has_elements(asked.kind) && asked.min_bytes.value_or(sizeof(float)) % sizeof(float) != 0)
       throw tool_failure("-m: the sizes of reductions are multiples of 4 bytes (float32)");
   }
-  if (asked.cold && asked.rotate > 1) throw tool_failure("--cold takes new memory each time: --rotate has nothing to turn");
+  if (asked.cold && asked.rotate > 1)
+    throw tool_failure("--cold takes new memory each time: --rotate has no buffers to rotate");
 }
 
 // As OSU: sizes beyond the limit are left out, with a word.
@@ -227,10 +228,10 @@ void add_osu_options(tools::command_parser& parser, raw_options& raw, settings& 
 void add_own_options(tools::command_parser& parser, raw_options& raw, settings& parsed) {
   parser.text("--osu-format", "VERSION", raw.format, "Print like this version of the OSU benchmarks: 7.0 or 7.5 [7.0]");
   parser.text("--via", "LIST", raw.libraries,
-              "ours, ucx, mpi, shim, nccl; several, with commas, are compared in turns [ours]");
+              "ours, ucx, mpi, shim, nccl; several, with commas, are compared in interleaved runs [ours]");
   parser.flag("--stage", parsed.stage, "ucx, mpi: copy device memory through the host; the time includes this");
   parser.text("--pct", "PERCENT,...", raw.percentiles, "Print percentiles of the iterations, for example 50,99,99.9");
-  parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; tells the median, lowest and highest");
+  parser.integer("--batches", raw.batches, 1, 100'000, "Repeat each size; prints the median, lowest and highest");
   parser.flag("--cold", parsed.cold, "Allocate new memory in each iteration");
   parser.integer("--rotate", raw.rotate, 1, 100'000, "Use this many buffers in turn");
   parser.flag("--consume", parsed.consume, "The receiver's GPU (or CPU) reads the data; the time includes this");

@@ -64,7 +64,7 @@ void store_under_soak::end(int signal, bool is_disk_full) {
   epoch_.fetch_add(1, std::memory_order_acq_rel);
   if (!state) seen_.violation("a server did not end within 300 s of signal " + std::to_string(signal));
   else if (signal == SIGTERM && *state != 0 && is_disk_full && WIFEXITED(*state))
-    seen_.count("ends that told of a full disk");
+    seen_.count("ends that reported a full disk");
   else if (signal == SIGTERM && *state != 0)
     seen_.violation("a server that was asked to end (SIGTERM) ended by " + state_text(*state) +
                     "; its last words: " + last_line(log_));

@@ -110,7 +110,8 @@ class crash_demo {
       under_way.push_back(store_->make_put(pool_, format("other-%d", i), memory, durable()));
     for (const auto& one : under_way) store_->start(one);
     const pid_t process = server_->kill_hard();
-    std::printf("server (pid %d) killed by SIGKILL with %d further puts under way\n", static_cast<int>(process), kUnderWay);
+    std::printf("server (pid %d) killed by SIGKILL with %d further puts in progress\n", static_cast<int>(process),
+                kUnderWay);
     const auto earlier = std::move(store_);
     const double ns = timed([&] { start(); });
     std::printf("new server on the same folder: answers after %s\n", format_duration_ns(ns).c_str());
@@ -118,7 +119,7 @@ class crash_demo {
       earlier->wait(one);
       must(one->got);
     }
-    std::printf("the %d puts that were under way: finished by the new server\n", kUnderWay);
+    std::printf("the %d puts in progress: finished by the new server\n", kUnderWay);
     return ns;
   }
 

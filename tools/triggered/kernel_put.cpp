@@ -57,7 +57,7 @@ class put_bench {
   int all() {
     const std::string backend =
         session_->why_proxy().empty() ? "a copy engine" : "the CPU's proxy: " + session_->why_proxy();
-    std::printf("# carried out by %s\n", backend.c_str());
+    std::printf("# executed by %s\n", backend.c_str());
     if (file_ != nullptr) {
       file_->set_parameter("carried_out_by", session_->why_proxy().empty() ? "copy engine" : "proxy");
     }

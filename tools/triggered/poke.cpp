@@ -105,7 +105,8 @@ class bench {
     std::printf("%-40s %6s %8s %8s %8s %8s %8s\n", "method", "stuck", "min", "p50", "p90", "p99", "max");
     for (const int stuck : plan_.stuck) poke_beside(stuck);
     std::printf(
-        "# words that a stream writes to pinned memory, in lists of so many, all queued behind a gate; from its opening\n");
+        "# words that a stream writes to pinned memory, in lists of this length, all queued behind a gate word; from the "
+        "opening of the gate\n");
     std::printf("%-8s %14s %12s %18s %16s\n", "list", "writes/s", "us a write", "values the CPU saw", "enqueue us/write");
     for (const int length : kListLengths) ring(length);
     return tools::kExitOk;

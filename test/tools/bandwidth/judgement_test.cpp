@@ -105,7 +105,7 @@ TEST(Judgement, NarrowUplink) {
 TEST(Judgement, WrongNumaNode) {
   circumstances known;
   known.host_node = 1;
-  expect_low(judge_on(machine_of({h100_facts()}), to_gpu(), 30, known), "wrong NUMA node: the host memory lies on node 1");
+  expect_low(judge_on(machine_of({h100_facts()}), to_gpu(), 30, known), "wrong NUMA node: the host memory is on node 1");
   known.host_node = 0;
   expect_low(judge_on(machine_of({h100_facts()}), to_gpu(), 40, known), "unexplained");
 }

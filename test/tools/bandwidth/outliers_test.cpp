@@ -92,7 +92,7 @@ TEST(Outliers, OneBadLinkInBothDirectionsAndInOne) {
   EXPECT_EQ(found[0].type, kind::pair);
   EXPECT_EQ(found[0].text.substr(0, 51), "the link between GPU 1 and GPU 6, in both direction");
   EXPECT_EQ(found[1].type, kind::cell);
-  EXPECT_EQ(found[1].text.substr(0, 31), "the way from GPU 3 to GPU 4: 24");
+  EXPECT_EQ(found[1].text.substr(0, 32), "the path from GPU 3 to GPU 4: 24");
 }
 
 TEST(Outliers, ASocketAtTheHost) {
@@ -102,7 +102,7 @@ TEST(Outliers, ASocketAtTheHost) {
   const auto found = find_outliers(grid);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].type, kind::sockets);
-  EXPECT_EQ(found[0].text.substr(0, 34), "the way from socket 0 to socket 1:");
+  EXPECT_EQ(found[0].text.substr(0, 35), "the link from socket 0 to socket 1:");
 }
 
 TEST(Outliers, OneDirectionBetweenSockets) {
