@@ -196,7 +196,7 @@ constexpr std::array kVariables = {
         "PEERLANE_STREAM_WRITER", env_type::choice, "", "auto", "auto|direct|copied|kernel",
         "how signals between streams are written to a peer GPU's memory; auto: the first method that passes a test"},
     env_variable{"PEERLANE_STREAM_CHUNK", env_type::size_bytes, "bytes", "64K", "",
-                 "chunk size of large puts that the proxy thread carries out for a stream, 4K to 128K"},
+                 "chunk size of large puts that the proxy thread executes for a stream, 4K to 128K"},
     env_variable{"PEERLANE_STREAM_SPREAD", env_type::size_bytes, "bytes", "256K", "",
                  "largest put by the proxy thread that one kernel hands over, in chunks of 16K; larger puts use the copy "
                  "engine; at most 256K, 0: no kernel"},

@@ -76,7 +76,7 @@ result<std::size_t> wait_for(open_comm& communicator, std::span<const messaging:
     const auto pause = communicator.collectives->has_pending() ? milliseconds(0) : kWatchPause;
     auto ended = communicator.messenger->wait_any(live, is_last ? std::min(left, pause) : pause);
     if (ended || ended.code() != ETIMEDOUT) return ended;
-    if (is_last && limit.has_passed()) return failure{ETIMEDOUT, "not done within the time limit; it goes on"};
+    if (is_last && limit.has_passed()) return failure{ETIMEDOUT, "not done within the time limit; it continues"};
   }
 }
 

@@ -59,14 +59,14 @@ int wait_copy(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info* info
     const pl::time_limit limit(timeout_ms);
     for (pl::poll_pause idle;; idle.pause()) {
       if (const auto outcome = poll(one, pl::watched_copy::patience::for_function)) return end(*op, *outcome, info);
-      if (limit.has_passed()) return fail(ETIMEDOUT, "the copies have not ended yet; they go on");
+      if (limit.has_passed()) return fail(ETIMEDOUT, "the copies have not ended yet; they continue");
     }
   });
 }
 
 int cancel_copy(const peerlane_op_t* op) {
   return with_copy(op,
-                   [](pending_copy&) { return fail(EBUSY, "copies under way cannot be cancelled: wait for their end"); });
+                   [](pending_copy&) { return fail(EBUSY, "copies in progress cannot be cancelled: wait for their end"); });
 }
 
 int then_copy(const peerlane_op_t* op, peerlane_op_function_t function, void* context) {
@@ -158,8 +158,7 @@ PL_EXPORT int peerlane_copy_record(const peerlane_op_t* op, void* event) {
 PL_EXPORT int peerlane_copy_descriptor(const peerlane_op_t* op, int* descriptor) try {
   if (op == nullptr || descriptor == nullptr) return fail(EINVAL, kNullPointer);
   if (op->number == 0 || op->calls != &kCopyCalls)
-    return fail(EINVAL,
-                "the operation is no copy that is under way: give one of peerlane_copy_begin or peerlane_blocks_begin");
+    return fail(EINVAL, "the operation is not a copy in progress: give one of peerlane_copy_begin or peerlane_blocks_begin");
   return with_copy(op, [&](pending_copy& one) {
     if (one.watched != nullptr) return fail(EBUSY, "a function waits for the copies: it is called when they have ended");
     const auto made = one.copies.descriptor();

@@ -45,7 +45,7 @@ int wait_any_in_turns(peerlane_op_t* ops, std::size_t count, std::int64_t timeou
       return failed_with(code, ops[i]);
     }
     if (!is_any) return *index = count, peerlane_op_info_clear(info), 0;
-    if (limit.has_passed()) return fail(ETIMEDOUT, "none of the operations has ended yet; they go on");
+    if (limit.has_passed()) return fail(ETIMEDOUT, "none of the operations has ended yet; they continue");
   }
 }
 PL_NO_EXCEPTIONS

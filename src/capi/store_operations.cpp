@@ -44,7 +44,7 @@ int wait_request(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info* i
     const auto deadline = timeout_ms < 0 || timeout_ms > kLongest ? clock::time_point::max()
                                                                   : clock::now() + std::chrono::milliseconds(timeout_ms);
     if (opened.wait(one, deadline)) return end(opened, *op, info);
-    return fail(ETIMEDOUT, "the operation has not ended yet; it goes on");
+    return fail(ETIMEDOUT, "the operation has not ended yet; it continues");
   });
 }
 

@@ -375,7 +375,7 @@ status operation::wait(std::chrono::milliseconds limit) {
       if (idle % kRoundsBetweenLooks == kRoundsBetweenLooks - 1) owner_->look_for_notices();
     }
     if (waited && (rounds % kRoundsBetweenClocks == 0 || idle >= kHot) && waited->has_reached(limit))
-      return failure{ETIMEDOUT, format("the collective has not ended within %lld ms; it goes on, so wait again or drop it",
+      return failure{ETIMEDOUT, format("the collective has not ended within %lld ms; it continues, so wait again or drop it",
                                        static_cast<long long>(limit.count()))};
     if (has_moved) continue;
     if (++idle < kHot) arch::relax();

@@ -19,8 +19,10 @@ constexpr std::uint64_t kProposal = messaging::kReservedTags | 2, kVerdict = mes
 constexpr std::chrono::milliseconds kBetweenLooks{5};
 
 failure not_in_time(const std::string& ranks) {
-  return {ETIMEDOUT,
-          ranks + " did not come in time: all ranks call this, and who is gone must come back; the next call goes on"};
+  return {
+      ETIMEDOUT,
+      ranks +
+          " did not call in time: all ranks must call this, and a lost rank must come back first; the next call continues"};
 }
 
 // Returns are agreed to while it lives.

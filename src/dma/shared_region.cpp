@@ -75,7 +75,7 @@ result<region> import_region(address_space& space, const shared_region& shared) 
   auto share = objects.owner().import(**owner, shared.fd.get());
   if (!share)
     return failure{share.code() == ENOMEM ? ENOMEM : EINVAL,
-                   format("memory of another process is refused: the descriptor does not stand for memory of this GPU (%s)",
+                   format("memory of another process is refused: the descriptor is not one of this GPU's memory (%s)",
                           share.error().message.c_str())};
   return space.bind_import(*share, shared.offset, shared.size_bytes, *owner);
 }

@@ -130,7 +130,7 @@ class auto_backend final : public backend {
 
 failure no_way(const failure& reasons) {
   return failure{reasons.code,
-                 "no way to map GPU memory works here (" + reasons.message + "); `peerlane doctor` tells what to do"};
+                 "no way to map GPU memory works here (" + reasons.message + "); `peerlane doctor` says what to do"};
 }
 
 result<std::unique_ptr<backend>> open_auto_backend(const backend_environment& environment) {

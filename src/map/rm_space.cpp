@@ -262,7 +262,7 @@ result<std::vector<rm_placement>> rm_space::share_exported(const pin_plan& plan,
   if (!exported) return exported.error();
   if (plan.pieces.size() != 1 || plan.pieces[0].object_bytes == 0)
     return failure{ENOTSUP,
-                   "the driver does not tell where the memory lies in its object: it cannot be mapped by an IPC handle"};
+                   "the driver does not report the memory's offset in its object: it cannot be mapped by an IPC handle"};
   const range_piece& piece = plan.pieces[0];
   if (exported->allocation_bytes > piece.object_bytes)
     return failure{EINVAL,
@@ -309,7 +309,7 @@ result<rm_placement> rm_space::resolve_one(const cu::driver_table& cuda, const p
   if (!found) return found.error();
   if (found->size() != 1)
     return failure{ENOTSUP,
-                   format("the memory lies in %zu objects of the driver: give each allocation by itself", found->size())};
+                   format("the memory is in %zu objects of the driver: map each allocation separately", found->size())};
   if (found->front().length < plan.rounded.size_bytes)
     return failure{EIO, "libcuda named less memory than it was asked for"};
   return std::move(found->front());

@@ -42,7 +42,7 @@ void dissemination_barrier::on_frame(peer_state& source, const frame& head) {
   if (head.tag == source.barriers + 1 || (is_later && head.tag > source.barriers)) source.barriers = head.tag;
   else
     watch_.report(source.rank,
-                  format("is out of step: it told of barrier %llu where %llu was due",
+                  format("is out of step: it sent barrier %llu when %llu was expected",
                          static_cast<unsigned long long>(head.tag), static_cast<unsigned long long>(source.barriers) + 1));
 }
 

@@ -180,7 +180,7 @@ status gpu_windows::send_staged(route& way, const span& remote, const std::byte*
     auto made = std::make_unique<staging>();
     void* const pages =
         mmap(nullptr, kParts * kPartBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (pages == MAP_FAILED) return failure{ENOMEM, "no memory for data on its way to a window of GPU memory"};
+    if (pages == MAP_FAILED) return failure{ENOMEM, "no staging memory for a window of GPU memory"};
     made->pages = static_cast<std::byte*>(pages);
     madvise(pages, kParts * kPartBytes, MADV_DONTFORK);  // pinned pages and copy-on-write do not go together
     auto bound = way.queues->addresses().bind_host(pages, kParts * kPartBytes);

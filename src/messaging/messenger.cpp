@@ -591,7 +591,7 @@ status messenger::barrier(std::chrono::milliseconds limit) {
   if (is_mine) core.barrier_.leave();
   core.context_.wake.note();  // a thread may wait to enter the next one
   if (done.code() != ETIMEDOUT) return done;
-  return failure{ETIMEDOUT, done.error().message + ": not every process came to the barrier; the next call goes on with it"};
+  return failure{ETIMEDOUT, done.error().message + ": not every process has called the barrier; the next call continues it"};
 }
 
 status messenger::peer_state(int rank) const {

@@ -245,7 +245,7 @@ std::string readmission::awaited(int rank) {
   if (host_.is_open()) return host_.awaited(rank);
   if (is_here) return "its new process comes back";
   if (rank == 0) return "no new process of it answers at its address";
-  return context_.peer(0).is_dead ? "rank 0 must come back first" : "rank 0 has not told of a new process";
+  return context_.peer(0).is_dead ? "rank 0 must come back first" : "rank 0 has not reported a new process";
 }
 
 void readmission::consent() {

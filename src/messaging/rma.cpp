@@ -301,7 +301,7 @@ operation& remote_access::put_signal(const window::key_t& key, std::uint64_t off
     return context_.failed(kKind, refused->code, "the signal: " + refused->message);
   if (word.key.rank != key.rank)
     return context_.failed(kKind, EINVAL,
-                           format("the signal lies at rank %d, and the put goes to rank %d: give a window of one process",
+                           format("the signal is at rank %d, and the put goes to rank %d: give a window of one process",
                                   word.key.rank, key.rank));
   auto& first = put(key, offset, data, &word);
   if ((first.has_ended() && first.code != 0) || !first.held.empty()) return first;

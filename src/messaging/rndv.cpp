@@ -9,7 +9,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr const char* kWindowEnded = "the target has ended its window while this was under way";
+constexpr const char* kWindowEnded = "the target has ended its window while this was in progress";
 
 // What the user reads when the other side ended a transfer with `code`.
 const char* refusal_text(const operation& op, int code) {

@@ -316,7 +316,7 @@ void tagged_messages::discard(operation& unexpected) {
 
 status tagged_messages::cancel(operation& op) {
   if (op.has_ended()) return {};
-  const failure busy{EBUSY, "the operation is under way and cannot be cancelled: wait for its end"};
+  const failure busy{EBUSY, "the operation is in progress and cannot be cancelled: wait for its end"};
   if (op.kind == operation_kind::receive && op.state == operation_state::waiting) {
     matcher_of(op).remove_receive(op);
   } else if (op.kind == operation_kind::send && op.state == operation_state::queued) {

@@ -48,7 +48,7 @@ TEST(probe, WithoutLibcuda) {
   if (has(seen.out, "open 1")) GTEST_SKIP() << "this machine has a working NVIDIA driver";
   EXPECT_TRUE(has(seen.out, "open 0\n")) << seen.out;
   for (const char* words : {"libcuda.so.1 cannot be opened", "install the NVIDIA driver", "/dev/gdrdrv", "/dev/nvidiactl",
-                            "`peerlane doctor` tells what to do"})
+                            "`peerlane doctor` says what to do"})
     EXPECT_TRUE(has(seen.out, words)) << words << " is not in: " << seen.out;
 }
 

@@ -90,7 +90,7 @@ def a_rank_that_does_not_come():
 def rank_0_does_not_come():
     done = mpirun("1", "4", "0")
     check(done.returncode != 0, done.stdout)
-    check("rank 0 has told the launcher nothing for 4 s" in done.stderr, done.stderr)
+    check("rank 0 has published nothing at the launcher for 4 s" in done.stderr, done.stderr)
 
 
 def a_secret_of_the_users_counts():

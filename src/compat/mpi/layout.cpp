@@ -113,7 +113,7 @@ result<layout> layout_of(MPI_Datatype type) {
   MPI_Count size = 0;
   if (PMPI_Type_size_x(type, &size) != MPI_SUCCESS || PMPI_Type_get_extent(type, &lower, &extent) != MPI_SUCCESS ||
       PMPI_Type_get_true_extent(type, &true_lower, &true_extent) != MPI_SUCCESS)
-    return failure{EINVAL, "the datatype's size and extent cannot be told"};
+    return failure{EINVAL, "the datatype's size and extent cannot be determined"};
   layout out{extent, true_lower, static_cast<std::size_t>(size), nullptr};
   if (size == true_extent) return out;
   auto found = remembered_pieces(type);

@@ -95,7 +95,7 @@ int staged::take(const void* buffer, pieces&& runs) {
     for (const auto& one : runs) devices += kind.is_device(one) ? 1 : 0;
     if (devices != 0 && devices != runs.size())
       return report_buffer("MPI_BOTTOM", {ENOTSUP,
-                                          "its types name device and host memory together, for which nothing can stand: use "
+                                          "its types combine device and host memory, which is not supported: use "
                                           "two messages"});
   }
   const auto* const first = reinterpret_cast<const void*>(runs[0].offset);

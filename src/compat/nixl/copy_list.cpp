@@ -106,7 +106,7 @@ status copy_list::add_by_cpu(const side& destination, const side& source, std::u
   const bool is_known = (target_kind == kind::host || target_kind == kind::foreign_host) &&
                         (source_kind == kind::host || source_kind == kind::foreign_host);
   if (!is_known || (target_kind == kind::foreign_host && source_kind == kind::foreign_host) || (is_foreign && peer == 0))
-    return failure{ENOTSUP, format("there is no way from %s to %s", name_of(source_kind), name_of(target_kind))};
+    return failure{ENOTSUP, format("there is no method to copy from %s to %s", name_of(source_kind), name_of(target_kind))};
   keep(destination.in);
   keep(source.in);
   by_cpu_.peer = is_foreign ? peer : 0;

@@ -88,7 +88,7 @@ result<endpoint> parse_endpoint(const std::string& text) {
   const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (is_bracketed) host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string::npos)
-    return failure{EINVAL, "rendezvous " + text + ": an IPv6 address stands in brackets" + kForm};
+    return failure{EINVAL, "rendezvous " + text + ": put an IPv6 address in brackets" + kForm};
   const bool is_any = host == "*";
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

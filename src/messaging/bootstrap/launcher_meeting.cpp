@@ -140,12 +140,14 @@ result<launcher_meeting> parse_meeting(const std::string& text) {
   while (is_begun && words >> address) {
     const auto made = address_of(address, port);
     if (made.length == 0 || out.rendezvous.addresses.size() == kMaxAddresses)
-      return failure{EPROTO, "rank 0 told the launcher an address that is none"};
+      return failure{EPROTO, "rank 0 has published an invalid address at the launcher"};
     out.rendezvous.addresses.push_back(made);
     out.rendezvous.text += (out.rendezvous.text.empty() ? "" : ", ") + address;
   }
   if (out.rendezvous.addresses.empty())
-    return failure{EPROTO, "rank 0 told the launcher something else than where to meet: start the same peerlane everywhere"};
+    return failure{
+        EPROTO,
+        "rank 0 has published something at the launcher that is no address: start the same version of Peerlane everywhere"};
   out.rendezvous.text = format("port %u of %s", port, out.rendezvous.text.c_str());
   return out;
 }

@@ -207,7 +207,7 @@ result<std::string> pmi_store::read(int rank, const std::string& key, unsigned t
                                            "kvs-get-response");
   if (!answer) return answer;
   if (connection_.value(*answer, "rc") != "0" || (!is_lines && connection_.value(*answer, "found") != "TRUE"))
-    return failure{EIO, format("rank %d has told the launcher nothing: %s", rank, answer->c_str())};
+    return failure{EIO, format("rank %d has published nothing at the launcher: %s", rank, answer->c_str())};
   const std::string value = connection_.value(*answer, "value");
   return is_lines ? parted(value) : value;
 }

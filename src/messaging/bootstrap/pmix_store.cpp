@@ -137,7 +137,7 @@ result<std::string> pmix_store::state::read_once(int rank, const std::string& ke
   one->has_come.wait_until(hold, end, [&] { return one->status.has_value(); });
   if (!one->status || *one->status == kNotFound || *one->status == kTimedOut) return failure{ENOENT, "not yet"};
   if (*one->status != 0) return refused("asking the launcher", *one->status);
-  if (one->text.empty()) return failure{EIO, format("rank %d has told the launcher nothing that can be read", rank)};
+  if (one->text.empty()) return failure{EIO, format("rank %d has published nothing readable at the launcher", rank)};
   return one->text;
 }
 
@@ -182,7 +182,7 @@ result<std::string> pmix_store::read(int rank, const std::string& key, unsigned 
     if (text || text.code() != ENOENT) return text;
     std::this_thread::sleep_for(kPause);
     if (std::chrono::steady_clock::now() > end)
-      return failure{ETIMEDOUT, format("rank %d has told the launcher nothing for %u s", rank, timeout_s)};
+      return failure{ETIMEDOUT, format("rank %d has published nothing at the launcher for %u s", rank, timeout_s)};
   }
 }
 

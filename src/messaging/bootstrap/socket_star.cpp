@@ -387,7 +387,7 @@ result<joined_meeting> finish_join(const meeting& settings, const join_terms& te
     return out;
   }
   if (out.incarnation == 0 || (out.incarnation > 1 && !settings.stays_open))
-    return failure{EINVAL, format("rank %d comes back to a job that goes on, and its options do not say so: open it as "
+    return failure{EINVAL, format("rank %d comes back to a running job, but its options do not say so: open it as "
                                   "the others did (elastic, or PEERLANE_LINK_ELASTIC=1)",
                                   settings.rank)};
   return out;

@@ -226,7 +226,7 @@ ucs_status_t ucx_fabric::connect(peer& destination) {
     // No endpoint exists whose error callback could report it: for example two rails without a route.
     destination.endpoint = nullptr;
     handler_->on_lost(destination.rank,
-                      format("UCX finds no way to it (%s): do the net devices of both (PEERLANE_LINK_RAILS, "
+                      format("UCX finds no transport to it (%s): do the net devices of both (PEERLANE_LINK_RAILS, "
                              "UCX_NET_DEVICES, UCX_TLS) reach each other?",
                              ucx_->ucs_status_string(rc))
                           .c_str());

@@ -336,7 +336,7 @@ void client::finish(const operation_ptr& one, int status, std::string text) {
   keep_rest_of_frame(*one);
   stop_ucx_transfer(*one);
   if (!leave_device(*one, false) && status != 0)
-    text += "; the store has stopped while it moved this memory, and may still do so when it goes on";
+    text += "; the store has stopped while it moved this memory, and may still move it when it continues";
   one->phase = operation::stage::done;
   one->got.status = status;
   if (status != 0) one->got.text = std::move(text);
@@ -382,7 +382,7 @@ result<std::vector<store_protocol::pool_entry>> client::list_pools() {
     all.insert(all.end(), std::make_move_iterator(page->begin()), std::make_move_iterator(page->end()));
     const std::string last = got.fields->after.value_or("");
     if (!got.more) return all;
-    if (last <= after) return failure{EPROTO, "the server's pages of pools do not go on"};
+    if (last <= after) return failure{EPROTO, "the server's next page of pools does not continue the last one"};
     after = last;
   }
 }

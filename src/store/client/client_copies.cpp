@@ -46,7 +46,7 @@ result<std::vector<copy::transfer>> client::pieces_of(operation& one) {
   const std::uint64_t whole = one.got.result.value_bytes;
   const std::uint64_t first = put && !one.is_patch() ? 0 : one.head.offset;
   if (first > whole)
-    return failure{EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+    return failure{EINVAL, format("offset %llu is beyond the value's end (%llu bytes)",
                                   static_cast<unsigned long long>(first), static_cast<unsigned long long>(whole))};
   std::uint64_t left = std::min(one.mine.bytes, whole - first), skip = first, done = 0;
   std::vector<copy::transfer> out;

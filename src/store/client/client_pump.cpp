@@ -237,7 +237,7 @@ void client::data_complete() {
   if (last) asked_.erase(done.header.request_id);
   if (!one || one->done()) return;
   if (done.crc != done.header.body_crc)
-    return lose_connection({EPROTO, "a piece of a value came with a wrong checksum: it was damaged on its way"});
+    return lose_connection({EPROTO, "a piece of a value arrived with a wrong checksum: it was damaged in transfer"});
   if (one->mine.device && done.done > 0) {
     const copy::transfer transfer{copy::direction::to_device, one->mine.address + one->received_bytes,
                                   copy::address_of(one->staging.data()), done.done};
@@ -282,7 +282,7 @@ bool client::parse_one() {
   }
   const std::string_view body(cursor + front, header->body_bytes);
   if (arch::crc32c(body.data(), body.size()) != header->body_crc)
-    return lose_connection({EPROTO, "an answer came with a wrong checksum: it was damaged on its way"}), false;
+    return lose_connection({EPROTO, "an answer arrived with a wrong checksum: it was damaged in transfer"}), false;
   take_answer(*header, std::move(rest->fields), body);
   return true;
 }

@@ -123,7 +123,7 @@ void router::run_part(batch_call& call, const std::string& endpoint, std::span<c
     }
     if (ask_batch(call, *connection, *pool, part)) continue;
     forget(endpoint, *connection);
-    return refuse(items.subspan(first + part.size()), failed_reply(EAGAIN, "another server is looked for"));
+    return refuse(items.subspan(first + part.size()), failed_reply(EAGAIN, "the client is looking for another server"));
   }
 }
 

@@ -252,7 +252,8 @@ void ucx_value_stream::on_received(void* ticket, int code) {
   auto& one = *static_cast<chunk*>(ticket);
   if (code != 0) return end_chunk(one, {ECONNABORTED, "UCX: a piece of a value did not arrive: " + errno_text(code)});
   if (sum_of(one.memory) != one.crc)
-    return end_chunk(one, {EBADMSG, "a piece of a value came by UCX with a wrong checksum: it was damaged on its way"});
+    return end_chunk(one,
+                     {EBADMSG, "a piece of a value arrived over UCX with a wrong checksum: it was damaged in transfer"});
   if (one.transfer->copy && !one.transfer->stopped)
     if (const auto copied = one.transfer->copy(one.offset, one.staging, one.bytes); !copied)
       return end_chunk(one, copied.error());

@@ -231,7 +231,7 @@ void membership::renew() {
 // A server that starts, or whose lease expired, joins as a new run: the others saw it as dead.
 status membership::enter_anew() {
   lease_until_ns_ = 0;
-  if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still under way"};
+  if (!hooks_.idle()) return failure{EAGAIN, "changes from before the lease was lost are still in progress"};
   auto now = read_view(etcd_, options_.cluster);
   if (!now) return now.error();
   if (const status same = believes(*now); !same) return same;

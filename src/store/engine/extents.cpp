@@ -79,10 +79,9 @@ status extents::take(const segment& piece) {
       lost_[piece.offset_bytes] = {piece.size_bytes, true};
     return {};
   }
-  return failure{
-      EUCLEAN,
-      format("extent of %llu bytes at %llu lies outside of the extent files or in another value's extent",
-             static_cast<unsigned long long>(piece.size_bytes), static_cast<unsigned long long>(piece.offset_bytes))};
+  return failure{EUCLEAN, format("extent of %llu bytes at %llu is outside of the extent files or in another value's extent",
+                                 static_cast<unsigned long long>(piece.size_bytes),
+                                 static_cast<unsigned long long>(piece.offset_bytes))};
 }
 
 bool extents::has_file(const segment& piece) const {

@@ -193,7 +193,7 @@ void salvage::report_gap(std::string_view first, std::string_view bound) {
   lost_.push_back("keys behind " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
                   ": a table of the index is damaged");
   (void)records_->scan(family::extents, first, bound, false, [&](std::string_view full, std::string_view) {
-    if (full != first && !later_.contains(std::string(full))) lose(std::string(full), "its record lies in a damaged table");
+    if (full != first && !later_.contains(std::string(full))) lose(std::string(full), "its record is in a damaged table");
     return true;
   });
 }

@@ -83,7 +83,7 @@ status need_outside(const std::string& source, const std::string& target) {
   const fs::path outer = fs::weakly_canonical(source, error);
   if (error) return failure{error.value(), "store: " + source + ": " + error.message()};
   if (std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end()) return {};
-  return failure{EINVAL, "store: " + target + " is " + source + " or lies in it: name a directory outside"};
+  return failure{EINVAL, "store: " + target + " is " + source + " or is inside it: name a directory outside"};
 }
 
 status need_empty(const std::string& folder) {

@@ -260,7 +260,7 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
   if (!*stored) return failure{ENOENT, "store: no key " + shown(key_of(full))};
   const auto record = decode_value(**stored);
   if (!record) return failure{EUCLEAN, "store: the record of key " + shown(key_of(full)) + " is damaged"};
-  if (!record->large()) return failure{EAGAIN, "store: key " + shown(key_of(full)) + " lies in the index"};
+  if (!record->large()) return failure{EAGAIN, "store: key " + shown(key_of(full)) + " is in the index"};
   value_ref made = value::make(*home, record->length_bytes);
   made->version = record->version, made->crc = record->crc;
   made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
@@ -318,7 +318,7 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
   if (status fits = impl_->check_owner(**found, key, owner, length_bytes, request); !fits) return std::move(fits).error();
   auto slot = std::make_unique<stream_slot>(impl_->streams);
   if (!slot->taken())
-    return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
+    return failure{ENOSPC, format("store: %d values that are longer than memory are already in progress", kMaxStreams)};
   value_ref made = value::make(*impl_->home, length_bytes);
   const std::uint64_t first = std::min(length_bytes, kFirstExtentBytes);
   auto pieces = impl_->allocate_extents(first, length_bytes, max_pieces_of(first, length_bytes));
@@ -339,7 +339,7 @@ result<std::shared_ptr<value_reader>> engine::impl::open_reader(const pool_ref& 
                                                                 const get_options& read_options) {
   auto slot = std::make_unique<stream_slot>(streams);
   if (!slot->taken())
-    return failure{ENOSPC, format("store: %d values that are longer than memory are under way already", kMaxStreams)};
+    return failure{ENOSPC, format("store: %d values that are longer than memory are already in progress", kMaxStreams)};
   auto made = make_reader(pool, full, read_options.offset_bytes, read_options.length_bytes, std::move(slot));
   if (!made) return made;
   const bool whole = (*made)->range_bytes() == (*made)->info().length_bytes;

@@ -78,7 +78,7 @@ byte_rings::~byte_rings() {
   if (fd_ >= 0) close(fd_);
 }
 
-failure byte_rings::nonsense() { return {EPROTO, "the other end of the rings of bytes tells positions that cannot be"}; }
+failure byte_rings::nonsense() { return {EPROTO, "the other end of the byte rings reports impossible positions"}; }
 
 // Copies without publishing; write() publishes.
 void byte_rings::store(std::byte* target, const void* source, std::size_t bytes) {

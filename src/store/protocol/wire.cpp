@@ -115,7 +115,7 @@ result<parts> decode_rest(const head& header, std::span<const std::byte> whole) 
   std::uint32_t crc = arch::crc32c(whole.data(), kCrcAt);
   crc = arch::crc32c(whole.data() + kHeadBytes, whole.size() - kHeadBytes, crc);
   if (crc != get_le<std::uint32_t>(whole.data() + kCrcAt))
-    return bad("a frame's checksum is wrong: it was damaged on its way");
+    return bad("a frame's checksum is wrong: it was damaged in transfer");
   const auto text = reinterpret_cast<const char*>(whole.data()) + kHeadBytes;
   auto fields = decode_tail({text + header.key_bytes, header.tail_bytes});
   if (!fields) return fields.error();

@@ -167,7 +167,7 @@ status session::may_hold(std::uint64_t bytes, std::uint64_t others) const {
   const std::uint64_t most = parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
   const std::uint64_t now = memory_.all() + others;
   if (now == 0 || now + bytes <= most) return {};
-  return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by what it has under way, and may hold %llu: end "
+  return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by operations in progress, and may hold %llu: end "
                                 "some of it first (max_principal_memory_percent)",
                                 wire_->other().principal.c_str(), static_cast<unsigned long long>(now),
                                 static_cast<unsigned long long>(most))};
@@ -355,7 +355,7 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
     return true;
   }
   if (header.body_bytes > 0 && arch::crc32c(body.data(), body.size()) != header.body_crc)
-    return fail_protocol({EPROTO, "a body's checksum is wrong: it was damaged on its way"}), false;
+    return fail_protocol({EPROTO, "a body's checksum is wrong: it was damaged in transfer"}), false;
   if (header.op == opcode::put && uploads_.contains(header.request_id))
     return fail_protocol({EPROTO, "a put has the number of another one whose bytes still come"}), false;
   auto one = std::make_shared<pending_request>();
@@ -411,7 +411,7 @@ void session::body_complete() {
   const bool last = (done.frame.flags & store_protocol::flag::more) == 0;
   if (done.receiver->refused) return;
   if (done.crc != done.frame.body_crc)
-    return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged on its way"});
+    return fail_protocol({EPROTO, "a piece of a value has a wrong checksum: it was damaged in transfer"});
   done.receiver->crc = arch::crc32c_combine(done.receiver->crc, done.crc, done.frame.body_bytes);
   done.receiver->have_bytes += done.frame.body_bytes;
   if (!last) return report_arrival(*done.receiver);

@@ -286,7 +286,7 @@ void session::send_to_device(const request_ptr& request, const store::pinned_val
   const std::uint64_t whole = value.info.length_bytes;
   one->skip = request->head.offset;
   if (one->skip > whole)
-    return refuse({EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+    return refuse({EINVAL, format("offset %llu is beyond the value's end (%llu bytes)",
                                   static_cast<unsigned long long>(one->skip), static_cast<unsigned long long>(whole))});
   one->bytes = std::min(request->head.value_bytes, whole - one->skip);
   one->pin = value.pin;

@@ -156,7 +156,7 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
     all_bytes += std::max(item.room, kMinHeldBytes);
   }
   if (all_bytes > parts_.config.max_request_bytes || granted_bytes_ + all_bytes > parts_.config.max_request_bytes)
-    return answer(request, {ENOTSUP, format("%llu bytes: more than this connection may have under way",
+    return answer(request, {ENOTSUP, format("%llu bytes: more than this connection may have in progress",
                                             static_cast<unsigned long long>(all_bytes))});
   const std::uint64_t last_bytes = std::max(one->items.back().room, kMinHeldBytes);
   if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)

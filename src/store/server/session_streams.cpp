@@ -91,7 +91,7 @@ bool session::more_room() {
 
 void session::send_in_windows(const request_ptr& request, const store::pinned_value& value) {
   if (request->head.offset > value.info.length_bytes)
-    return answer(request, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+    return answer(request, {EINVAL, format("offset %llu is beyond the value's end (%llu bytes)",
                                            static_cast<unsigned long long>(request->head.offset),
                                            static_cast<unsigned long long>(value.info.length_bytes))});
   const auto way = wire_->other().way;

@@ -136,7 +136,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
             granted_bytes_ + held_bytes(request->head.value_bytes) >
                 std::max(parts_.config.max_request_bytes, held_bytes(request->head.value_bytes))))
     refusal = failure{request->head.value_bytes > store_protocol::kMaxValueBytes ? EFBIG : ENOSPC,
-                      format("%llu bytes: more than this connection may have under way",
+                      format("%llu bytes: more than this connection may have in progress",
                              static_cast<unsigned long long>(request->head.value_bytes))};
   if (refusal) refusal = admits(*request, key, writes(op));
   if (!refusal) return answer(request, refusal.error());  // later data frames of it are dropped
@@ -512,7 +512,7 @@ void session::send_value(const request_ptr& request, const store::pinned_value& 
   const auto pin = value.pin;
   if (first > whole) {
     let_go({&pin, 1});
-    return answer(request, {EINVAL, format("offset %llu lies behind the value's end (%llu bytes)",
+    return answer(request, {EINVAL, format("offset %llu is beyond the value's end (%llu bytes)",
                                            static_cast<unsigned long long>(first), static_cast<unsigned long long>(whole))});
   }
   std::uint64_t left = std::min(request->head.value_bytes, whole - first), skip = first;

@@ -133,7 +133,7 @@ def within():
         for place in (data + "/copy", data + "/a/b", data + "/empty", data + "/../data/copy", top + "/link/copy", data, top + "/link"):
             for words in (["backup", "--data", data, "--to", place], ["repair", "--data", top + "/link", "--to", place]):
                 done = run(*words)
-                check(done.code == 1 and f"{place} is " in done.err and "or lies in it: name a directory outside" in done.err, words, done.err)
+                check(done.code == 1 and f"{place} is " in done.err and "or is inside it: name a directory outside" in done.err, words, done.err)
         done = run("restore", "--from", backup, "--data", backup + "/copy")
         check(done.code == 1 and "lies in it" in done.err, done.err)
         check("12 keys, 12 values of 12000000 bytes read, 0 problems" in good("check", "--data", data).out)
