@@ -230,7 +230,8 @@ bool session::device_sums_ended(const device_transfer_ptr& one) {
       (void)parts_.engine.arrived(engine_session_, one->grant, one->summed_bytes,
                                   put_options_of(one->request->fields, 0).level);
     }
-    if (one->copies_left == 0) (void)parts_.sums->help();
+    // Nothing else is left to do for this value; but a thread that looks takes the next part sooner.
+    if (one->copies_left == 0 && !parts_.sums->is_looking()) (void)parts_.sums->help();
     return false;
   }
   device_put_arrived(one);
