@@ -183,9 +183,9 @@ void session::let_hold_go(std::uint64_t bytes) {
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
 
-void session::hold_pin(std::uint64_t pin, std::uint64_t bytes) {
+void session::hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_lent) {
   const std::uint64_t counted = std::max(bytes, kMinHeldBytes);
-  pinned_[pin] = counted;
+  pinned_[pin] = {counted, is_lent};
   pinned_bytes_ += counted;
   memory_.set(granted_bytes_ + pinned_bytes_);
 }
@@ -367,7 +367,7 @@ bool session::take_frame(std::span<const std::byte> whole, const store_protocol:
   ++under_way_;
   one->promised_bytes = most_bytes_of(header);
   promised_bytes_ += one->promised_bytes;
-  if (!one->fields.unpin.empty()) let_go(one->fields.unpin);
+  if (!one->fields.unpin.empty()) take_back(one->fields.unpin);
   if (draining_) {
     answer(one, {ESHUTDOWN, "the store is going down: try again when it is back"});
     return true;

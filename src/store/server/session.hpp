@@ -181,7 +181,7 @@ class session : public std::enable_shared_from_this<session> {
   status may_hold(std::uint64_t bytes, std::uint64_t others = 0) const;
   void hold(std::uint64_t bytes);
   void let_hold_go(std::uint64_t bytes);
-  void hold_pin(std::uint64_t pin, std::uint64_t bytes);
+  void hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_lent = false);
   void made_progress();
   bool is_sending_something() const;
   bool holds_nothing() const;
@@ -226,6 +226,8 @@ class session : public std::enable_shared_from_this<session> {
   void erase(const request_ptr& request, std::string_view key);
   void stat(const request_ptr& request, std::string_view key);
   void let_go(std::span<const std::uint64_t> pins);
+  // Of pins that a client names: those that it was lent.
+  void take_back(const std::vector<std::uint64_t>& pins);
   // The service of the request: changes from another server bypass the checks for clients.
   store_cluster::value_service& service_for(const pending_request& request) {
     return request.fields.copy ? parts_.copies : parts_.values;
@@ -419,7 +421,11 @@ class session : public std::enable_shared_from_this<session> {
   std::atomic<bool> gone_{false};                         // closed_, for the threads that block
   std::uint64_t granted_bytes_ = 0;                       // of grants and uploads
   std::uint64_t pinned_bytes_ = 0;
-  std::unordered_map<std::uint64_t, std::uint64_t> pinned_;  // bytes by pin: those that a client holds, or takes
+  struct held_pin {
+    std::uint64_t bytes = 0;
+    bool is_lent = false;  // the client reads the value itself and lets go of it; else a transfer's, which the server ends
+  };
+  std::unordered_map<std::uint64_t, held_pin> pinned_;
   struct shm_grant {
     std::uint64_t bytes = 0;
     std::uint32_t pool = 0;

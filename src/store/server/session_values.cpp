@@ -562,7 +562,7 @@ void session::send_extents(const request_ptr& request, const store::pinned_value
   fields.result->way = store_protocol::path::shm_direct;
   fields.token = value.pin;
   fields.extents = extents_of(value.segments);
-  hold_pin(value.pin, value.info.length_bytes);
+  hold_pin(value.pin, value.info.length_bytes, true);
   answer(request, {}, std::move(fields), {}, value.info.length_bytes);
 }
 
@@ -578,13 +578,20 @@ void session::stat(const request_ptr& request, std::string_view key) {
                                    });
 }
 
-// Another session's pins are not this one's to drop; the engine checks.
 void session::let_go(std::span<const std::uint64_t> pins) {
   for (const auto pin : pins) {
     (void)parts_.engine.unpin(engine_session_, pin);
-    if (const auto mine = pinned_.extract(pin)) pinned_bytes_ -= mine.mapped();
+    if (const auto mine = pinned_.extract(pin)) pinned_bytes_ -= mine.mapped().bytes;
   }
   memory_.set(granted_bytes_ + pinned_bytes_);
+}
+
+// Clients can guess the numbers of others. Memory that a transfer reads would be another value's by then.
+void session::take_back(const std::vector<std::uint64_t>& pins) {
+  for (const auto pin : pins) {
+    const auto found = pinned_.find(pin);
+    if (found != pinned_.end() && found->second.is_lent) let_go({&pin, 1});
+  }
 }
 
 }  // namespace pl::store_server

@@ -321,6 +321,50 @@ TEST(store_hostile, AFullMemoryTierIsReadPast) {
   }
 }
 
+// The numbers of pins follow each other, and the greeting has told one. The memory of a value that is on its way to a client
+// would be another value's, of another principal even.
+TEST(store_hostile, PinsThatTheServerHoldsForAClientAreNotTheClients) {
+  store_rig rig;
+  rig.config.arena_bytes = 32u << 20;
+  rig.config.chunk_bytes = 16u << 20;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const auto pool = make_pool(*store, "p");
+  constexpr std::uint64_t kBytes = 12u << 20;  // more than a socket holds
+  const auto value = random_value(kBytes, 3);
+  ASSERT_EQ(put(*store, pool, "large", value, at_level(durability::volatile_)).status, 0);
+  raw_peer one(rig.over_tcp(), pool, "p");
+  store_protocol::head question;
+  question.op = opcode::get;
+  question.request_id = 1;
+  question.pool_id = pool;
+  question.value_bytes = kBytes;
+  one.ask(question, "large");
+  ASSERT_TRUE(soon([&] { return rig.server().engine().stats().pins == 1; }));
+  question.op = opcode::unpin;
+  question.value_bytes = 0;
+  store_protocol::tail guesses;
+  for (std::uint64_t i = 1; i <= 200; ++i) guesses.unpin.push_back(i);
+  ++question.request_id;
+  one.ask(question, "", guesses);
+  ASSERT_EQ(store->run(store->make_plain(opcode::erase, pool, "large")).status, 0);
+  const auto other = random_value(kBytes, 4);
+  for (const char* key : {"1", "2", "3"}) {
+    auto options = at_level(durability::volatile_);
+    options.timeout_ms = 200;
+    (void)put(*store, pool, key, other, options);
+  }
+  EXPECT_EQ(rig.server().engine().stats().pins, 1u);
+  std::string body;
+  while (body.size() < kBytes) {
+    const auto next = one.answer();
+    ASSERT_TRUE(next && next->status == 0);
+    if (next->op == opcode::data) body += one.body();
+  }
+  EXPECT_EQ(std::memcmp(body.data(), value.data(), kBytes), 0) << "the client got what is not its value";
+  EXPECT_TRUE(soon([&] { return rig.server().engine().stats().pins == 0; }));
+}
+
 TEST(store_hostile, ASearchEndsWhateverItsPattern) {
   store_rig rig;
   rig.start();
