@@ -44,6 +44,13 @@ class account_share {
     (*account_.*counter_).fetch_add(now - mine_, std::memory_order_relaxed);
     mine_ = now;
   }
+  // On any thread: what is counted until the share has it, and is returned then. Answers all(), with it.
+  std::uint64_t add_beside(std::uint64_t bytes) const noexcept {
+    return account_ == nullptr ? 0 : (*account_.*counter_).fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  }
+  void return_beside(std::uint64_t bytes) const noexcept {
+    if (account_ != nullptr) (*account_.*counter_).fetch_sub(bytes, std::memory_order_relaxed);
+  }
   std::uint64_t mine() const noexcept { return mine_; }
   // Of all the principal's connections.
   std::uint64_t all() const noexcept {

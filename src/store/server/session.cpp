@@ -164,13 +164,21 @@ bool session::holds_nothing() const {
 // ---- What the principal takes ------------------------------------------------------------------------------------------
 
 status session::may_hold(std::uint64_t bytes, std::uint64_t others) const {
-  const std::uint64_t most = parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
   const std::uint64_t now = memory_.all() + others;
-  if (now == 0 || now + bytes <= most) return {};
-  return failure{ENOSPC, format("%s holds %llu bytes of the memory tier by operations in progress, and may hold %llu: end "
-                                "some of it first (max_principal_memory_percent)",
-                                wire_->other().principal.c_str(), static_cast<unsigned long long>(now),
-                                static_cast<unsigned long long>(most))};
+  if (now == 0 || now + bytes <= most_held_bytes()) return {};
+  return holds_enough(now);
+}
+
+std::uint64_t session::most_held_bytes() const {
+  return parts_.engine.arena().size_bytes * parts_.config.max_principal_memory_percent / 100;
+}
+
+failure session::holds_enough(std::uint64_t held_bytes) const {
+  return {ENOSPC,
+          format("%s holds %llu bytes of the memory tier by operations in progress, and may hold %llu: end some of it "
+                 "first (max_principal_memory_percent)",
+                 wire_->other().principal.c_str(), static_cast<unsigned long long>(held_bytes),
+                 static_cast<unsigned long long>(most_held_bytes()))};
 }
 
 void session::hold(std::uint64_t bytes) {

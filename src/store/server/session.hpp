@@ -179,6 +179,8 @@ class session : public std::enable_shared_from_this<session> {
   // ENOSPC: the principal holds as much of the memory tier as it may. One value is let in whatever its length, where nothing
   // else is held; `others` are this request's own, and not counted yet.
   status may_hold(std::uint64_t bytes, std::uint64_t others = 0) const;
+  std::uint64_t most_held_bytes() const;
+  failure holds_enough(std::uint64_t held_bytes) const;
   void hold(std::uint64_t bytes);
   void let_hold_go(std::uint64_t bytes);
   void hold_pin(std::uint64_t pin, std::uint64_t bytes, bool is_lent = false);

@@ -78,9 +78,11 @@ struct session::device_batch : device_claim {
   // put: what it is committed with, made before other threads do that
   std::vector<store::run_commit> commits;
   store::run_options commit_options;
-  bool is_ready = false;                       // to be committed; guarded by device_commits::mutex
-  std::atomic<std::size_t> shares_left{0};     // to be summed
-  std::atomic<std::uint64_t> pinned_bytes{0};  // get: a pin holds the whole value, however little of it is asked for
+  bool is_ready = false;                    // to be committed; guarded by device_commits::mutex
+  std::atomic<std::size_t> shares_left{0};  // to be summed
+  // get: a pin holds the whole value, however little of it is asked for
+  std::atomic<std::uint64_t> pinned_bytes{0};
+  std::atomic<std::uint64_t> beside_bytes{0};  // of these, what its principal's account has beside `held_bytes`
   bool is_summed = false;                      // by this server's threads, not by the engine
   status outcome;                              // of the copies
 
@@ -184,6 +186,7 @@ void session::beside(const device_batch& one, store_client::checksum_pool& threa
 
 void session::hold_device_batch(device_batch& one, std::uint64_t bytes) {
   hold(bytes - std::exchange(one.held_bytes, bytes));  // modulo 2^64: others never see both
+  memory_.return_beside(one.beside_bytes.exchange(0));
 }
 
 // ---- Puts ----------------------------------------------------------------------------------------------------------------
@@ -446,14 +449,22 @@ void session::answer_device_batch(const device_batch_ptr& one, status outcome) {
 
 // ---- Gets ----------------------------------------------------------------------------------------------------------------
 
-// On any thread. ENOSPC: the item gets its value by itself.
+// On any thread. ENOSPC: the item gets its value by itself. Counted at once: other frames pin at the same time.
 status session::pin_device_item(device_batch& one, std::uint64_t value_bytes) const {
   const std::uint64_t bytes = std::max(value_bytes, kMinHeldBytes);
+  const std::uint64_t before = one.pinned_bytes.fetch_add(bytes, std::memory_order_relaxed);
   // (What the frame asks for is counted already.)
-  const std::uint64_t others = one.pinned_bytes.fetch_add(bytes, std::memory_order_relaxed) - one.held_bytes;
-  const status may = may_hold(bytes, others);
-  if (!may) one.pinned_bytes.fetch_sub(bytes, std::memory_order_relaxed);
-  return may;
+  const std::uint64_t counted = std::max(before + bytes, one.held_bytes);
+  const std::uint64_t more = counted - std::max(before, one.held_bytes);
+  if (more == 0) return {};
+  const std::uint64_t all = memory_.add_beside(more);
+  if (all <= most_held_bytes() || (before == 0 && all == counted)) {
+    one.beside_bytes.fetch_add(more, std::memory_order_relaxed);
+    return {};
+  }
+  memory_.return_beside(more);
+  one.pinned_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  return holds_enough(all - more);
 }
 
 void session::take_device_item(const device_batch_ptr& one, std::size_t i, std::uint64_t pin, const store::value_info& info,
