@@ -52,14 +52,15 @@ void device_imports::close() {
   // The client cannot send any more. It sees the link's end later, when no transfer is under way.
   (void)shutdown(link_.native_handle(), SHUT_RD);
   memories_.clear();
+  coming_bytes_ = 0;
   count();
 }
 
 void device_imports::count() {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = coming_bytes_;
   for (const auto& [number, memory] : memories_) bytes += memory->bound.size_bytes();
   bytes_.set(bytes);
-  objects_.set(memories_.size());
+  objects_.set(memories_.size() + (coming_bytes_ != 0 ? 1 : 0));
 }
 
 void device_imports::await_message() {
@@ -91,11 +92,19 @@ void device_imports::take_release() {
 
 void device_imports::import(dma::shared_region offered) {
   const auto most = around_.most;
-  if (objects_.all() >= most.objects || bytes_.all() > most.bytes || offered.size_bytes > most.bytes - bytes_.all())
+  if (offered.size_bytes <= most.bytes) {
+    // It counts from now on: the principal's other connections hand over memory meanwhile.
+    coming_bytes_ = offered.size_bytes;
+    count();
+  }
+  if (coming_bytes_ == 0 || objects_.all() > most.objects || bytes_.all() > most.bytes) {
+    coming_bytes_ = 0;
+    count();
     return imported(failure{ENOSPC, format("%s has handed over %llu device memories of %s: more than it may "
                                            "(max_principal_device_memories, max_principal_device_bytes)",
                                            around_.principal.c_str(), static_cast<unsigned long long>(objects_.all()),
                                            format_size(bytes_.all()).c_str())});
+  }
   around_.blocking.post(fair_workers::kind::brief, around_.principal, this,
                         [me = shared_from_this(), region = std::make_shared<dma::shared_region>(std::move(offered))] {
                           auto made =
@@ -108,11 +117,12 @@ void device_imports::import(dma::shared_region offered) {
 
 void device_imports::imported(result<std::shared_ptr<device_memory>> made) {
   std::uint32_t number = 0;
+  coming_bytes_ = 0;
   if (made) {
     for (number = 1; memories_.contains(number);) ++number;
     memories_[number] = *std::move(made);
-    count();
   }
+  count();
   if (!reply(made ? status() : status(made.error()), number)) return close();  // it asks and takes no answers
   await_message();
 }

@@ -62,6 +62,7 @@ class device_imports : public std::enable_shared_from_this<device_imports> {
   asio::posix::stream_descriptor link_;
   account_share bytes_, objects_;
   bool closed_ = false;
+  std::uint64_t coming_bytes_ = 0;  // of memory that is being imported; 0: none is
   std::map<std::uint32_t, std::shared_ptr<device_memory>> memories_;
 };
 

@@ -309,10 +309,10 @@ bool run_storm(device_peer& peer, const std::function<dma::shared_region()>& reg
     const std::size_t count = 1 + choose.below(30);
     for (std::size_t i = 0; i < count; ++i) frames.add_frame();
     peer.send();
-    const auto how = choose.below(8);
-    if (how == 0) return true;  // the connection ends now
-    if (how == 1) peer.release();
-    if (how == 2)
+    const auto ending = choose.below(8);
+    if (ending == 0) return true;  // the connection ends now
+    if (ending == 1) peer.release();
+    if (ending == 2)
       for (const auto& part : frames.parts()) (void)peer.link()->settle(part);
     const auto answers = peer.run(count);
     if (answers.size() != count) return false;
@@ -324,7 +324,7 @@ bool run_storm(device_peer& peer, const std::function<dma::shared_region()>& reg
           static_cast<std::size_t>(std::count_if(one.items.begin(), one.items.end(), [](int item) { return item != 0; }));
     }
     for (const auto& part : frames.parts()) peer.link()->give_slot(part);
-    if (how == 1) peer.hand_over(region());
+    if (ending == 1) peer.hand_over(region());
   }
   return true;
 }
@@ -345,8 +345,8 @@ TEST_P(store_gpu_direct_storm, NothingStaysHeld) {
       }
     });
   chooser choose(GetParam());
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(4);
-  while (std::chrono::steady_clock::now() < until) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+  while (std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     if (choose.one_in(3))
       rig_.server().engine().set_quotas({{own_uid(), (1u + choose.below(40)) << 20, 1 + choose.below(400)}});

@@ -394,6 +394,41 @@ TEST_F(store_gpu_direct_raw, WhatIsNoMemoryIsRefused) {
   EXPECT_TRUE(pong && pong->status == 0);
 }
 
+class store_gpu_direct_limited : public store_gpu_direct_raw {
+ protected:
+  store_gpu_direct_limited() { rig_.config.max_principal_device_memories = 4; }
+};
+
+// Importing takes a while, in which the principal's other connections hand over memory too.
+TEST_F(store_gpu_direct_limited, ConnectionsThatHandOverAtOnceHaveALimitTogether) {
+  struct other_client {
+    std::unique_ptr<raw_peer> peer;
+    std::shared_ptr<device_link> link;
+    unique_fd socket;
+    dma::shared_region region;
+  };
+  std::vector<other_client> others(12);
+  for (other_client& one : others) {
+    int fd = -1;
+    one.peer = std::make_unique<raw_peer>(rig_.over_unix(), pool_, "p", false, &fd);
+    one.socket = unique_fd(real_device_io(), dup(fd));
+    one.link = *device_link::open(fd, 5000);
+    one.region = region();
+  }
+  for (const other_client& one : others) ASSERT_TRUE(dma::send_region(one.socket.get(), one.region));
+  unsigned taken = 0;
+  for (const other_client& one : others) {
+    store_protocol::device_reply said;
+    ASSERT_EQ(recv(one.socket.get(), &said, sizeof said, 0), static_cast<ssize_t>(sizeof said));
+    ASSERT_TRUE(said.status == 0 || said.status == ENOSPC) << said.text;
+    taken += said.status == 0 ? 1 : 0;
+  }
+  EXPECT_LE(taken, 3u) << "the fixture's client has one";
+  EXPECT_GT(taken, 0u);
+  others.clear();
+  EXPECT_TRUE(soon([&] { return link_->import(region()).code() == 0; })) << "what was refused does not count";
+}
+
 // ---- The words
 
 TEST(store_device_slots, SettleSaysWhoseTheMemoryIs) {
