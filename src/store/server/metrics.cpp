@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/text.hpp"
+#include "base/utf8.hpp"
 
 namespace pl::store_server {
 namespace {
@@ -117,9 +118,12 @@ void labelled_text(std::string& out, const labelled_family<Subject> (&families)[
 
 std::string metric_label(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c >= ' ' && c <= '~' ? c : '?';
+  while (!text.empty()) {
+    const std::size_t bytes = utf8_printable_bytes(text);
+    if (bytes == 0) out += format("\\\\x%02x", static_cast<unsigned char>(text.front()));
+    if (text.front() == '"' || text.front() == '\\') out += '\\';
+    out += text.substr(0, bytes);
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return out;
 }

@@ -14,7 +14,7 @@
 
 namespace pl::store_server {
 
-// A label's value: quoted as Prometheus wants it, other bytes than printable ones as '?'.
+// A label's value, escaped as Prometheus wants it. Other bytes than printable UTF-8 are written \xNN: names stay apart.
 std::string metric_label(std::string_view text);
 
 class metrics {

@@ -20,6 +20,7 @@
 #include "base/env.hpp"
 #include "base/live_counter.hpp"
 #include "base/text.hpp"
+#include "base/utf8.hpp"
 #include "os/blocked_signals.hpp"
 #include "os/close_on_exec.hpp"
 #include "store/client/checksum_pool.hpp"
@@ -394,8 +395,12 @@ status server::state::join_cluster() {
   options.name = config.name;
   std::error_code ignored;
   options.endpoint = config.advertise.empty() ? text_of(remote->local_endpoint(ignored)) : config.advertise;
-  std::error_code no_path;
-  if (local) options.socket = std::filesystem::absolute(socket_path, no_path).string();
+  if (local) options.socket = std::filesystem::absolute(socket_path, ignored).string();
+  if (!is_utf8(options.socket)) {
+    log.write(event_log::level::warn, "no_socket_in_map",
+              {{"why", "its path is not UTF-8, as the map is: give a --socket"}});
+    options.socket.clear();
+  }
   options.instance = instance;
   options.data = config.data;
   options.lease_s = static_cast<unsigned>(config.lease_s);

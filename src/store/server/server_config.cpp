@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "base/text.hpp"
+#include "base/utf8.hpp"
 #include "store/client/slot_map.hpp"
 #include "store/client/ucx_value_stream.hpp"
 #include "store/protocol/endpoint_text.hpp"
@@ -288,6 +289,10 @@ status check(const server_config& config) {
     return failure{EINVAL, "TLS needs tls_certificate, tls_key and tls_client_authority, all three"};
   if (!config.cluster.empty() && config.name.empty())
     return failure{EINVAL, "a server of a cluster has a name: give --name NAME, another one for each server"};
+  // They are in the cluster's map, which is JSON, and in messages.
+  for (const auto& [field, text] : {std::pair("name", &config.name), std::pair("cluster_name", &config.cluster_name),
+                                    std::pair("advertise", &config.advertise)})
+    if (!is_printable_utf8(*text)) return wrong(field, "it has control characters, or bytes that are not UTF-8");
   if (config.cluster_tls.certificate.empty() != config.cluster_tls.key.empty())
     return failure{EINVAL, "cluster_tls_certificate and cluster_tls_key belong together"};
   if (config.name.find(store_client::kFolderMark) != std::string::npos)

@@ -308,5 +308,26 @@ TEST_F(cluster_folder, AnOlderStateOfEtcdDeletesNoPoolThatItDoesNotKnow) {
   expect_refused(rig, {"a", "b"}, "older");
 }
 
+// A path is bytes, and the cluster's map is JSON.
+TEST(cluster_folder_name, APathThatIsNotUtf8IsServed) {
+  if (!etcd_is_there()) GTEST_SKIP() << kNoEtcd;
+  cluster_rig rig;
+  store_rig odd;
+  odd.config.cluster = {rig.etcd().url()};
+  odd.config.name = "a";
+  odd.config.lease_s = kLeaseSeconds;
+  odd.config.data = odd.directory() + "/\xff\xfe data";
+  odd.start();
+  ASSERT_TRUE(rig.settled({"a"}));
+  store_client::router_options options;
+  options.servers = {odd.config.listen};
+  options.timeout_ms = 20'000;
+  const auto clients = store_client::router::open(options);
+  ASSERT_TRUE(clients) << clients.error().message;
+  const auto pool = rig.make_pool(**clients, "p", 1);
+  const auto value = random_value(100, 1);
+  EXPECT_EQ((*clients)->put(pool, "k", memory_of(value)).status, 0);
+}
+
 }  // namespace
 }  // namespace pl::store_test

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "arch/crc32c.hpp"
+#include "store/engine/store_folder.hpp"
 #include "store/protocol/batch.hpp"
 #include "test/store/server/gpu_direct_rig.hpp"
 
@@ -327,6 +328,34 @@ bool run_storm(device_peer& peer, const std::function<dma::shared_region()>& reg
     if (ending == 1) peer.hand_over(region());
   }
   return true;
+}
+
+// On SIGTERM, with frames in every state, and connections that begin meanwhile.
+TEST_P(store_gpu_direct_storm, TheServerStopsInTheMiddle) {
+  const auto handed = region();
+  for (unsigned round = 0; round < 3; ++round) {
+    std::atomic<bool> is_over{false};
+    storm_counts counts;
+    std::vector<std::thread> clients;
+    for (unsigned i = 1; i <= 3; ++i)
+      clients.emplace_back([&, i] {
+        const test::current_device current{0};
+        chooser choose(10 * round + i);
+        device_peer peer(rig_, pool_, handed);
+        while (!is_over && run_storm(
+                               peer, [&] { return region(); }, buffer_.bytes(), i, choose, is_over, counts)) {}
+      });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50 + 80 * round));
+    rig_.stop();
+    is_over = true;
+    for (auto& one : clients) one.join();
+    const auto report = store::check_folder(rig_.config.data);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE(report->is_good()) << report->problems.front();
+    rig_.start();
+    EXPECT_TRUE(holds_nothing());
+  }
+  open();
 }
 
 // Frames of every kind, while others change the pool's rights and quotas, and connections end at any time.

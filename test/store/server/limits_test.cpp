@@ -289,5 +289,35 @@ TEST(store_server, ScrapesAndTheLogSayWhatHappened) {
     EXPECT_NE(all.find(event), std::string::npos) << event;
 }
 
+// Series whose labels became the same would be one pool's, of whichever comes last.
+TEST(store_server, PoolsOfAnyNameHaveSeriesOfTheirOwn) {
+  store_rig rig;
+  rig.start();
+  const auto store = store_rig::open(rig.over_unix());
+  const std::pair<std::string, std::string> names[] = {
+      {"\xe7\xbc\x93\xe5\xad\x98", "\xe7\xbc\x93\xe5\xad\x98"},  // of two characters
+      {"\xc3\xa9", "\xc3\xa9"},
+      {"\xc3\xa8", "\xc3\xa8"},
+      {"\xff", "\\\\xff"},
+      {"\xfe", "\\\\xfe"},
+      {"\xed\xa0\x80", "\\\\xed\\\\xa0\\\\x80"},
+      {"\xc3", "\\\\xc3"},
+      {"a\nb", "a\\\\x0ab"},
+      {std::string("a\0b", 3), "a\\\\x00b"},
+      {"\xc2\x9b", "\\\\xc2\\\\x9b"},
+      {"\"} 7\\", "\\\"} 7\\\\"},
+      {"?", "?"}};
+  std::size_t keys = 0;
+  for (const auto& [name, label] : names) {
+    const auto pool = make_pool(*store, name);
+    ++keys;
+    for (std::size_t i = 0; i < keys; ++i) ASSERT_EQ(put(*store, pool, std::to_string(i), {1}).status, 0);
+  }
+  const std::string text = store->run(store->make_plain(opcode::stats, 0, {})).body;
+  keys = 0;
+  for (const auto& [name, label] : names)
+    EXPECT_EQ(scraped_number(text, "peerlane_store_pool_keys{pool=\"" + label + "\"}"), ++keys) << label;
+}
+
 }  // namespace
 }  // namespace pl::store_test

@@ -61,6 +61,22 @@ TEST(store_config, BeyondTheMachineOnlyWithTlsOrWhenTold) {
   EXPECT_EQ(store_server::check(config).code(), EACCES);
 }
 
+// They go into the cluster's map, which is JSON.
+TEST(store_config, NamesInAClusterAreText) {
+  store_server::server_config config;
+  config.data = "d";
+  for (std::string* const field : {&config.name, &config.cluster_name, &config.advertise}) {
+    const std::string before = *field;
+    for (const char* text : {"\xff", "a\nb", "\xc3", "\xed\xa0\x80"}) {
+      *field = text;
+      EXPECT_EQ(store_server::check(config).code(), EINVAL) << text;
+    }
+    *field = "k\xc3\xb6ln";
+    EXPECT_TRUE(store_server::check(config));
+    *field = before;
+  }
+}
+
 TEST(store_config, LoopbackIsAnAddressNotAText) {
   for (const char* is : {"127.0.0.1:1", "127.8.9.10:1", "[::1]:1", "localhost:1"})
     EXPECT_TRUE(store_server::is_loopback(is)) << is;
