@@ -161,7 +161,6 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
     return failure{EINVAL, format("the socket path %s is longer than 107 bytes: name a shorter one with --socket (the field "
                                   "\"socket\"), or another folder",
                                   path.c_str())};
-  std::error_code error;
   const unix_socket::endpoint endpoint(path);
   if (store_client::is_listened_to(path)) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
   struct stat info {};
@@ -170,7 +169,7 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
     unlink(path.c_str());
   }
   auto out = std::make_unique<unix_socket::acceptor>(home);
-  error = {};
+  std::error_code error;
   out->open(endpoint.protocol(), error);
   set_close_on_exec(out->native_handle());
   const mode_t before = umask(0177);
@@ -184,8 +183,10 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
     }
   }
   if (!error) out->listen(asio::socket_base::max_listen_connections, error);
-  if (error) return failure{error.value(), format("listening on %s: %s", path.c_str(), error.message().c_str())};
-  return out;
+  if (!error) return out;
+  const bool is_full = error.value() == ENOSPC;
+  const char* const next = is_full ? ": name a path on another file system with --socket (the field \"socket\")" : "";
+  return failure{error.value(), format("listening on %s: %s%s", path.c_str(), error.message().c_str(), next)};
 }
 
 // One scrape: any request gets the metrics. A client that sends or takes nothing is cut off.
@@ -391,8 +392,7 @@ status server::state::join_cluster() {
   store_cluster::cluster_options options;
   options.etcd = config.cluster;
   options.tls = config.cluster_tls;
-  options.cluster = config.cluster_name;
-  options.name = config.name;
+  options.cluster = config.cluster_name, options.name = config.name;
   std::error_code ignored;
   options.endpoint = config.advertise.empty() ? text_of(remote->local_endpoint(ignored)) : config.advertise;
   if (local) options.socket = std::filesystem::absolute(socket_path, ignored).string();
@@ -423,7 +423,8 @@ status server::state::open_listeners() {
     socket_path = config.socket.empty() ? config.data + "/store.sock" : config.socket;
     auto made = listen_on_path(home(), socket_path, config);
     const bool is_elsewhere = !config.socket.empty() || config.listen == "none";
-    if (!made && made.code() == EROFS && config.read_only && !is_elsewhere) {
+    const bool has_no_place = made.code() == ENOSPC || (made.code() == EROFS && config.read_only);
+    if (has_no_place && !is_elsewhere) {
       log.write(event_log::level::warn, "no_socket", {{"why", made.error().message}, {"next", "--socket PATH, or TCP"}});
       socket_path.clear();
     } else if (!made) {

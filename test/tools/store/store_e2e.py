@@ -468,6 +468,28 @@ def on_small_disk():
                 time.sleep(0.2)
             good("put", "models", "more", source, "--socket", path)
             check(len(good("ls", "models", "--socket", path).out.split()) == 6)
+        without_inodes(disk, target)
+
+
+def without_inodes(disk, target):
+    """Not even a socket can be made there; TCP serves the values."""
+    subprocess.run(["mount", "-o", "remount,nr_inodes=1000", disk], check=True)
+    fillers = []
+    while True:
+        try:
+            open(os.path.join(disk, f"filler{len(fillers)}"), "w", encoding="utf-8").close()
+        except OSError:
+            break
+        fillers.append(os.path.join(disk, f"filler{len(fillers)}"))
+    with tempfile.TemporaryDirectory() as top:
+        with Server(disk, "--log", os.path.join(top, "log")) as server:
+            good("get", "models", "key3", target, "--connect", server.tcp, "--verify")
+        with open(os.path.join(top, "log"), encoding="utf-8") as log:
+            check('"event":"no_socket"' in log.read())
+        done = run("serve", "--data", os.path.join(disk, "data"), "--listen", "none")
+        check(done.code == 1 and "No space left on device: name a path on another file system with --socket" in done.err, done.err)
+    for filler in fillers:
+        os.unlink(filler)
 
 
 def schema():
