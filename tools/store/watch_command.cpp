@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.hpp"
+#include "base/utf8.hpp"
 #include "store/client/watcher.hpp"
 #include "tools/store/files.hpp"
 #include "tools/store/reach.hpp"
@@ -33,6 +34,13 @@ void print_line(const watch_event& one) {
     std::printf("%s %s version %" PRIu64 "\n", store_protocol::name_of(one.kind), printable(one.key).c_str(), one.version);
 }
 
+// Keys are any bytes, of which JSON has UTF-8 only: others are replaced there, and several keys become one text.
+std::string hex_of(std::string_view bytes) {
+  std::string out;
+  for (const char one : bytes) out += format("%02x", static_cast<unsigned>(static_cast<unsigned char>(one)));
+  return out;
+}
+
 void print_json(const watch_event& one) {
   nlohmann::ordered_json out;
   out["change"] = store_protocol::name_of(one.kind);
@@ -40,6 +48,7 @@ void print_json(const watch_event& one) {
     out["lost"] = one.value_bytes;
   } else {
     out["key"] = one.key;
+    if (!is_utf8(one.key)) out["key_hex"] = hex_of(one.key);
     out["version"] = one.version;
     if (one.kind == event_kind::put) out["value_bytes"] = one.value_bytes;
   }

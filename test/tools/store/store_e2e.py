@@ -329,6 +329,12 @@ def watch():
                 check("forge\n\x1b[2Jput b\\\n" in good(*command, *where).out, "a pipe gets the key's bytes")
                 shown = on_a_terminal(*command, *where)
                 check("forge\\n\\x1b[2Jput b" in shown and "\x1b" not in shown, command, repr(shown))
+            of_bytes = begin("--json", "--count", "3")
+            for key in (b"\xff\n", b"\xfe\n", "ö".encode()):
+                subprocess.run([os.path.join(OUT, "peerlane"), "store", "put", "models", key, source, *where], env=environment(),
+                               stdout=subprocess.DEVNULL, check=True)
+            told = [json.loads(line) for line in of_bytes.communicate(timeout=30)[0].splitlines()]
+            check([one.get("key_hex") for one in told] == ["ff0a", "fe0a", None] and told[2]["key"] == "ö", told)
             check("not both" in run("watch", "models", "a", "--key", "b", *where).err)
             check(run("watch", "none", *where).code == 1)
         with Server(folder) as server:
