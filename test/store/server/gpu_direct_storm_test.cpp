@@ -101,6 +101,8 @@ class device_peer {
     }
     gathered_.clear();
   }
+  void add_garbage() { gathered_ += std::string(200, 'x'); }
+  bool is_cut_off() { return wire_->is_cut_off(10'000); }
   std::shared_ptr<device_link> link() { return link_; }
 
  private:
@@ -160,7 +162,7 @@ TEST_P(store_gpu_direct_storm, TheLastOneWins) {
   std::mt19937 random(GetParam());
   std::vector<std::string> keys;
   for (int i = 0; i < 60; ++i) keys.push_back("k" + std::to_string(i));
-  for (int round = 0; round < 30; ++round) {
+  for (int round = 0; round < 12; ++round) {
     std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> last;
     std::map<std::uint64_t, std::vector<batch_item>> frames;
     const auto level = round % 2 == 0 ? durability::volatile_ : durability::durable;
@@ -309,9 +311,11 @@ bool run_storm(device_peer& peer, const std::function<dma::shared_region()>& reg
     storm_of_frames frames(peer, buffer_bytes, client, choose);
     const std::size_t count = 1 + choose.below(30);
     for (std::size_t i = 0; i < count; ++i) frames.add_frame();
-    peer.send();
     const auto ending = choose.below(8);
+    if (ending == 3) peer.add_garbage();
+    peer.send();
     if (ending == 0) return true;  // the connection ends now
+    if (ending == 3) return peer.is_cut_off();
     if (ending == 1) peer.release();
     if (ending == 2)
       for (const auto& part : frames.parts()) (void)peer.link()->settle(part);
@@ -333,7 +337,7 @@ bool run_storm(device_peer& peer, const std::function<dma::shared_region()>& reg
 // On SIGTERM, with frames in every state, and connections that begin meanwhile.
 TEST_P(store_gpu_direct_storm, TheServerStopsInTheMiddle) {
   const auto handed = region();
-  for (unsigned round = 0; round < 3; ++round) {
+  for (unsigned round = 0; round < 2; ++round) {
     std::atomic<bool> is_over{false};
     storm_counts counts;
     std::vector<std::thread> clients;
@@ -345,7 +349,7 @@ TEST_P(store_gpu_direct_storm, TheServerStopsInTheMiddle) {
         while (!is_over && run_storm(
                                peer, [&] { return region(); }, buffer_.bytes(), i, choose, is_over, counts)) {}
       });
-    std::this_thread::sleep_for(std::chrono::milliseconds(50 + 80 * round));
+    std::this_thread::sleep_for(std::chrono::milliseconds(80 + 120 * round));
     rig_.stop();
     is_over = true;
     for (auto& one : clients) one.join();
