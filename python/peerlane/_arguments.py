@@ -8,7 +8,7 @@ import math
 import operator
 from typing import Any
 
-__all__ = ["number", "seconds", "text", "truth"]
+__all__ = ["extents", "number", "seconds", "text", "truth"]
 
 
 def _wrong(role: str, given: object, wanted: str) -> TypeError:
@@ -24,6 +24,15 @@ def number(role: str, given: Any, least: int = 0, most: int = (1 << 63) - 1) -> 
     if not least <= value <= most:
         raise ValueError(f"{role}: {value} is not from {least} to {most}")
     return value
+
+
+def extents(role: str, shape: Any) -> tuple[int, ...]:
+    """A shape: one integer, of NumPy too, or several, none of them negative."""
+    if hasattr(type(shape), "__index__") and not hasattr(type(shape), "__len__"):
+        return (number(role, shape),)
+    if not hasattr(type(shape), "__iter__"):
+        raise _wrong(role, shape, "an integer or a sequence of them")
+    return tuple(number(role, extent) for extent in shape)
 
 
 def seconds(role: str, given: Any) -> float:

@@ -51,7 +51,7 @@ def copy_block_list_async(dst: Any, src: Any, sizes: Any, *, urgent: bool = Fals
     the arrays when the call returns."""
     if isinstance(after, str):
         raise ValueError("copy_block_list: after: give a stream or None, as addresses tell none")
-    if not isinstance(sizes, int):
+    if not isinstance(sizes, (int, np.integer)):
         sizes = _addresses("sizes", sizes)
     return _core.copy_block_list_async(_addresses("dst", dst), _addresses("src", src), sizes, truth("urgent", urgent), after)
 

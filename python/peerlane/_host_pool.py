@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _gpu, _core  # _gpu first: it is what _core runs on
-from ._arguments import number
+from ._arguments import extents, number
 
 __all__ = ["HostPool"]
 
@@ -32,7 +32,7 @@ class HostPool(_core.HostPoolBase):
 
     def array(self, shape: int | tuple[int, ...], dtype: Any = np.uint8, offset: int = 0) -> np.ndarray[Any, Any]:
         """Returns a NumPy array in the pool, `offset` bytes from its beginning."""
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = extents("shape", shape)
         kind = np.dtype(dtype)
         self._must_fit(math.prod(shape) * kind.itemsize, offset)
         memory: Any = self  # a buffer, which the compiled class's stub cannot say before Python 3.12
@@ -43,7 +43,7 @@ class HostPool(_core.HostPoolBase):
         """Returns a CPU tensor of PyTorch in the pool; `dtype` is a type of torch, by default torch.uint8."""
         import torch
 
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = extents("shape", shape)
         dtype = torch.uint8 if dtype is None else dtype
         self._must_fit(math.prod(shape) * dtype.itemsize, offset)
         return torch.frombuffer(self, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)

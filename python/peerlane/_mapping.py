@@ -230,7 +230,8 @@ class Mapping(_core.MappingBase):
             return
         source = np.asarray(value)
         if source.dtype != part.dtype or source.shape != part.shape or not source.flags.c_contiguous:
-            source = np.ascontiguousarray(np.broadcast_to(source.astype(part.dtype), part.shape))
+            filled = np.broadcast_to(source.astype(part.dtype), part.shape)
+            source = np.ascontiguousarray(filled).reshape(part.shape)  # which has one dimension where there is none
         copy(_DeviceView(self, part, address), source, after=None)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
+from ._arguments import extents
 
 __all__ = ["CudaError", "DeviceArray", "Stream", "array", "driver", "empty", "is_simulated", "zeros"]
 
@@ -127,13 +128,14 @@ class _Memory(_Owner):
     """An allocation; freed when no array uses it any more."""
 
     def __init__(self, size_bytes: int, device: int, is_managed: bool = False):
+        self.pointer = 0  # free() is called where this fails, too
         driver().enter(device)
         pointer = ctypes.c_uint64()
         if is_managed:
             driver().call("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(max(size_bytes, 1)), 1)
         else:
             driver().call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(size_bytes, 1)))
-        self.pointer = pointer.value
+        self.pointer = int(pointer.value or 0)
 
     def free(self) -> None:
         """Frees the memory at once, even if arrays still use it."""
@@ -210,7 +212,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def empty(shape: int | Iterable[int], dtype: npt.DTypeLike = np.float32, *, device: int = 0, stream: Stream | None = None,
           managed: bool = False) -> DeviceArray:
     """Returns an array with undefined contents on GPU `device`. `stream`: see DeviceArray. `managed`: use managed memory."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = extents("shape", shape)
     dtype = np.dtype(dtype)
     memory = _Memory(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, device, managed)
     return DeviceArray(memory, memory.pointer, shape, _strides(shape, dtype.itemsize), dtype, device, stream)

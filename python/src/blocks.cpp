@@ -199,7 +199,7 @@ std::unique_ptr<operation> copy_block_list_async(nb::handle dst, nb::handle src,
   list.sources = numbers_of(sources);
   list.count = static_cast<std::size_t>(destinations.shape[0]);
   bool is_one_length = sources.shape[0] == destinations.shape[0];
-  if (PyLong_Check(sizes.ptr())) {
+  if (is_integer(sizes)) {
     list.block_size_bytes = unsigned_integer(sizes, "copy_block_list: the size");
   } else {
     each = describe_numbers(sizes, "copy_block_list: the sizes");

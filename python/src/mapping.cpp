@@ -36,7 +36,7 @@ void reinterpret(tensor& view, nb::handle dtype, nb::handle shape) {
       throw nb::value_error((std::to_string(bytes) + " bytes are no whole number of " + name_of(view.type)).c_str());
     view.shape = {static_cast<std::int64_t>(bytes / view.type.bytes)};
   }
-  if (PyLong_Check(shape.ptr())) view.shape = {signed_integer(shape, "map: shape")};
+  if (is_integer(shape)) view.shape = {signed_integer(shape, "map: shape")};
   else if (!shape.is_none()) view.shape = integers(shape, "map: shape");
   view.strides = packed_strides(view.shape, view.type.bytes);
   if (view.bytes() != bytes)

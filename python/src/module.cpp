@@ -8,6 +8,7 @@
 #include "copies.hpp"
 #include "gil.hpp"
 #include "host_pool.hpp"
+#include "loaded_module.hpp"
 #include "mapping.hpp"
 #include "operation.hpp"
 #include "process.hpp"
@@ -15,6 +16,8 @@
 #include "triggered.hpp"
 
 NB_MODULE(_core, module) {
+  static pl::py::loaded_module loaded;
+  if (loaded.refill(module)) return;
   nb::set_leak_warnings(false);  // views may still exist when the interpreter ends
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of the package; use `peerlane`.";
@@ -27,4 +30,5 @@ NB_MODULE(_core, module) {
   pl::py::bind_host_pool(module);
   pl::py::bind_communicator(module);
   pl::py::bind_triggered(module);
+  loaded.keep(module);
 }

@@ -11,12 +11,16 @@ std::string class_name(nb::handle object) {
   return (module == "builtins" ? "" : module + ".") + nb::cast<std::string>(type.attr("__qualname__"));
 }
 
+bool is_integer(nb::handle object) {
+  return PyLong_Check(object.ptr()) || (PyIndex_Check(object.ptr()) && !PySequence_Check(object.ptr()));
+}
+
 std::int64_t signed_integer(nb::handle object, const char* role) {
   const long long number = PyLong_AsLongLong(object.ptr());
   if (number != -1 || PyErr_Occurred() == nullptr) return number;
   PyErr_Clear();
   const std::string subject = std::string(role) + ": ";
-  if (!PyLong_Check(object.ptr())) throw nb::type_error((subject + class_name(object) + " is no integer").c_str());
+  if (!is_integer(object)) throw nb::type_error((subject + class_name(object) + " is no integer").c_str());
   throw nb::value_error((subject + text_of(object) + " is beyond 64 bits").c_str());
 }
 

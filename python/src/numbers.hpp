@@ -18,6 +18,9 @@ std::string text_of(nb::handle object);
 // The qualified name of an object's type, such as "torch.Tensor", for error messages.
 std::string class_name(nb::handle object);
 
+// Whether it is one of Python's or NumPy's integers. Arrays of one element can become integers, too, but are none.
+bool is_integer(nb::handle object);
+
 // Converts a Python integer to that type. TypeError or ValueError with a message that begins with `role`.
 std::int64_t signed_integer(nb::handle object, const char* role);
 std::uint64_t unsigned_integer(nb::handle object, const char* role);

@@ -126,6 +126,14 @@ bool encode_real(const element_type& type, PyObject* value, void* bytes) {
 }
 
 bool encode_complex(const element_type& type, PyObject* value, void* bytes) {
+  // NumPy's complex64, and arrays of no dimension, are no `complex`, and as a real number they lose the imaginary part.
+  if (PyComplex_Check(value) == 0 && PyObject_HasAttrString(value, "__complex__") != 0) {
+    PyObject* const number = PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyComplex_Type), value, nullptr);
+    if (number == nullptr) return false;
+    const bool is_encoded = encode_complex(type, number, bytes);
+    Py_DECREF(number);
+    return is_encoded;
+  }
   const bool has_parts = PyComplex_Check(value) != 0;
   const double real = has_parts ? PyComplex_RealAsDouble(value) : PyFloat_AsDouble(value);
   if (real == -1.0 && PyErr_Occurred() != nullptr) return false;

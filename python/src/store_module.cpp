@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "gil.hpp"
+#include "loaded_module.hpp"
 #include "operation.hpp"
 #include "raise.hpp"
 #include "store_connection.hpp"
@@ -134,10 +135,13 @@ void bind_store(nb::module_& module) {
 }  // namespace pl::py
 
 NB_MODULE(_store, module) {
+  nb::module_::import_("peerlane._core");  // defines the Operation that these calls return
+  static pl::py::loaded_module loaded;
+  if (loaded.refill(module)) return;
   nb::set_leak_warnings(false);
   nb::register_exception_translator(&pl::py::translate_errors);
   module.doc() = "The compiled half of peerlane.store; use that.";
-  nb::module_::import_("peerlane._core");  // defines the Operation that these calls return
   pl::py::interpreter_end::expect();
   pl::py::bind_store(module);
+  loaded.keep(module);
 }

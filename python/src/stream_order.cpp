@@ -83,7 +83,7 @@ bool is_auto(nb::handle after) {
 stream_handle stream_of(nb::handle object) {
   const auto number = [](const nb::object& given) { return to_stream(unsigned_integer(given, "the stream")); };
   if (object.is_none()) return to_stream(0);
-  if (PyLong_Check(object.ptr())) return number(nb::borrow(object));
+  if (is_integer(object)) return number(nb::borrow(object));
   if (nb::hasattr(object, "cuda_stream")) return number(object.attr("cuda_stream"));
   if (nb::hasattr(object, "__cuda_stream__")) {
     const nb::object pair = object.attr("__cuda_stream__")();

@@ -96,8 +96,8 @@ class_facts facts_of(PyTypeObject* kind) {
 // ---- (pointer, size) -------------------------------------------------------------------------------------------------
 
 bool is_pointer_and_size(nb::handle object) {
-  return PyTuple_Check(object.ptr()) && PyTuple_Size(object.ptr()) == 2 && PyLong_Check(PyTuple_GetItem(object.ptr(), 0)) &&
-         PyLong_Check(PyTuple_GetItem(object.ptr(), 1));
+  return PyTuple_Check(object.ptr()) && PyTuple_Size(object.ptr()) == 2 && is_integer(PyTuple_GetItem(object.ptr(), 0)) &&
+         is_integer(PyTuple_GetItem(object.ptr(), 1));
 }
 
 tensor from_pointer(nb::handle pair) {
@@ -118,7 +118,7 @@ tensor from_pointer(nb::handle pair) {
 const char* advice_on(nb::handle object) {
   if (object.is_none()) return "None is given";
   if (PyUnicode_Check(object.ptr())) return "text is no memory: encode it to bytes";
-  if (PyLong_Check(object.ptr())) return "a device pointer comes with its size: (device pointer, size in bytes)";
+  if (is_integer(object)) return "a device pointer comes with its size: (device pointer, size in bytes)";
   if (PyTuple_Check(object.ptr())) return "a tuple must be (device pointer, size in bytes), two integers";
   if (PyList_Check(object.ptr()) || PyFloat_Check(object.ptr())) return "make it an array first: numpy.asarray(...)";
   return nullptr;
@@ -172,9 +172,17 @@ tensor described(nb::handle object, const char* role) {
 
 std::int64_t tensor::elements() const {
   std::int64_t count = 1;
-  for (const auto extent : shape)
+  for (const auto extent : shape) {
+    if (extent < 0) throw nb::value_error(("the shape has a dimension of " + std::to_string(extent) + " elements").c_str());
     if (__builtin_mul_overflow(count, extent, &count)) throw nb::value_error("the shape has too many elements");
+  }
   return count;
+}
+
+std::uint64_t tensor::bytes() const {
+  std::int64_t size = 0;  // signed, as strides are
+  if (__builtin_mul_overflow(elements(), type.bytes, &size)) throw nb::value_error("the shape has too many elements");
+  return static_cast<std::uint64_t>(size);
 }
 
 bool tensor::is_contiguous() const {
@@ -204,7 +212,10 @@ extent extent_of(const tensor& view) {
 dimensions packed_strides(const dimensions& shape, std::int64_t element_bytes) {
   dimensions out;
   out.resize(shape.size());
-  for (std::size_t i = shape.size(); i-- > 0; element_bytes *= shape[i]) out[i] = element_bytes;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    out[i] = element_bytes;
+    (void)__builtin_mul_overflow(element_bytes, shape[i], &element_bytes);  // wraps where tensor::bytes() refuses the shape
+  }
   return out;
 }
 
@@ -212,7 +223,7 @@ tensor describe(nb::handle object, const char* role) {
   tensor out = described(object, role);
   if (out.shape.size() != out.strides.size())
     throw nb::value_error("shape and strides differ in their number of dimensions");
-  (void)out.elements();
+  (void)out.bytes();  // refuses shapes that none can have
   return out;
 }
 

@@ -36,8 +36,9 @@ struct tensor {
   nb::object owner;                             // keeps the memory
   nb::object block_until_ready;                 // of JAX's arrays; else null
 
+  // Both throw ValueError for a shape with a negative dimension, or one beyond any memory.
   std::int64_t elements() const;
-  std::uint64_t bytes() const { return static_cast<std::uint64_t>(elements()) * type.bytes; }
+  std::uint64_t bytes() const;
   bool is_contiguous() const;  // in C order
 };
 

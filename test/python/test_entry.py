@@ -86,6 +86,34 @@ def test_numbers_that_are_none():
         assert m.shape == (8,)
 
 
+def test_shapes_that_none_can_have():
+    x = testing.zeros(64)
+    for words, shape in {"a dimension of -2 elements": (-2, -32), "a dimension of -64 elements": -64, "too many elements": (1 << 40, 1 << 40),
+                         "shape has too many": ((1 << 60) + 16, 1)}.items():
+        refused(ValueError, words, lambda: peerlane.map(x, shape=shape, dtype="complex128" if shape[1:] == (1,) else None) if isinstance(shape, tuple)
+                else peerlane.map(x, shape=shape))
+    for shape in ((-1,), (-4, -16)):
+        for call in (peerlane.map, lambda given: peerlane.fill(given, 1), lambda given: peerlane.copy(given, given)):
+            refused(ValueError, "a dimension of -", lambda: call(Interface(x, shape=shape, strides=None)))
+    with peerlane.HostPool(1 << 16) as pool:
+        refused(ValueError, "shape: -1 is not from 0", lambda: pool.array((-1, -4)))
+        refused(TypeError, "shape: float is given", lambda: pool.array(1.5))
+
+
+def test_integers_of_numpy_are_integers():
+    x, host = testing.array(np.arange(64, dtype=np.uint8)), np.zeros(64, np.uint8)
+    pair = (np.uint64(x.address), np.int32(16))
+    with peerlane.map(pair) as m, peerlane.map(x, shape=np.int64(64)) as whole:
+        assert m.shape == (16,) and whole.shape == (64,)
+    peerlane.copy(host[:16], pair)
+    peerlane.copy_block_list([host.ctypes.data + 16], [x.address + 16], np.int32(48))
+    assert (host == np.arange(64)).all()
+    peerlane.copy_async(host, x).make_wait(np.uint64(0))
+    assert testing.zeros(np.int64(3)).shape == (3,) and peerlane.HostPool(1 << 16).array(np.int64(4)).shape == (4,)
+    refused(ValueError, "beyond 64 bits", lambda: peerlane.map(x, shape=np.uint64((1 << 64) - 1)))
+    refused(TypeError, "tells nothing of its memory", lambda: peerlane.map((np.array([x.address]), np.array([16]))))  # arrays are none
+
+
 class Interface:
     """An object with whatever __cuda_array_interface__ a test wants."""
 
@@ -319,6 +347,65 @@ def test_the_machine_shows_itself():
 
 
 # ---- Imports -------------------------------------------------------------------------------------------------------------
+
+AGAIN = """
+import sys
+from peerlane import communicator, store, testing
+import peerlane as first
+x = testing.zeros(4)
+held, error_of_first = first.map(x), first.Error
+for name in [name for name in sys.modules if name.split(".")[0] == "peerlane"]:
+    del sys.modules[name]
+import peerlane as second
+from peerlane import communicator, store
+assert second is not first and second.Error is not error_of_first
+with second.map(x) as m:
+    held[0] = 5
+    assert m[0] == 5
+second.copy_async(x, x).wait()
+try:
+    second.map((1, 4))
+except second.Error as error:
+    print("caught", error.errno)
+try:
+    store.open("/nobody.sock")
+except second.Error as error:
+    print("caught", error.errno)
+"""
+INTERPRETERS = """
+import sys
+import _testcapi
+program = '''
+try:
+    import peerlane._core, peerlane._store
+    print("loaded", hasattr(peerlane._core, "Operation"), hasattr(peerlane._store, "Store"))
+except ImportError as error:
+    print(error)
+'''
+if sys.argv[1] == "main first":
+    exec(program)
+for _ in range(2):
+    _testcapi.run_in_subinterp(program)
+exec(program)
+"""
+
+
+def test_imported_again():
+    """After somebody (a test, a notebook) took the package out of sys.modules."""
+    done = run("-W", "error", "-c", AGAIN)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caught 22\ncaught 2\n", "")
+
+
+@pytest.mark.parametrize("order", ["main first", "main last"])
+def test_one_interpreter_has_it(order):
+    """Another one of the process gets an ImportError that says so, also when the first has ended."""
+    pytest.importorskip("_testcapi", reason="this Python comes without _testcapi, which makes interpreters")
+    done = run("-c", INTERPRETERS, order)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    loaded = ["loaded True" in line for line in lines]
+    assert loaded == ([True, False, False, True] if order == "main first" else [True, False, False])
+    assert all("another interpreter of this process" in line for line in lines if "loaded True" not in line)
 
 MODULES = ["peerlane", *(f"peerlane.{each.name}" for each in pkgutil.iter_modules(peerlane.__path__)
                          if each.name not in ("report", "__main__", "_core", "_store", "_version"))]

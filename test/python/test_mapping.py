@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import pickle
+import sys
 import warnings
 import weakref
 
@@ -284,3 +285,19 @@ def test_a_forked_child_is_refused():
                 os._exit(why.errno)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == errno.EACCES
+
+
+def test_memory_in_a_forked_child_is_refused():
+    """One error, and no further one when the object that was not made goes."""
+    pid = os.fork()
+    if pid == 0:
+        sys.unraisablehook = lambda *_: os._exit(4)
+        try:
+            testing.zeros(4)
+        except testing.CudaError:
+            pass
+        else:
+            os._exit(5)
+        gc.collect()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
