@@ -71,6 +71,13 @@ def first_process():
         check(time.monotonic() - begin < 20, "took", time.monotonic() - begin)
 
 
+def last_of_its_mounts():
+    """`soak` leaves its mount namespace for a small disk of its own; workers start also where nobody else keeps the old one."""
+    within = [*name_spaces("--mount", "--propagation", "private"), "sh", "-c", 'mount --bind "$0" "$0" && exec "$@"', OUT]
+    done = succeed(run("soak", "--seconds", "1", "--only", "mappings", within=within))
+    check("PASS" in done.out, done.out)
+
+
 def long_paths():
     """The folder of temporary files may be too long for a socket in it: an error that says so, and no search for other reasons."""
     with tempfile.TemporaryDirectory() as folder:

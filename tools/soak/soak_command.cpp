@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane soak: drives store, messages and mappings with random clients, kills, full disks, descriptor limits, floods and
 // bit flips, and compares every answer with an oracle. Ends with a summary and each guarantee that was broken.
+#include <fcntl.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mount.h>
@@ -81,6 +82,9 @@ struct soak_options {
 std::string mount_small_disk(const std::string& folder) {
   const uid_t user = geteuid();
   const gid_t group = getegid();
+  // Kept: if this process alone holds its namespace (a container's first one does), the mounts fall apart when it leaves,
+  // and the program's own path with them, beside which workers look for their libraries.
+  (void)open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
   if (unshare(user == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) return "unshare: " + errno_text(errno);
   if (user != 0) {
     std::ofstream("/proc/self/setgroups") << "deny";
