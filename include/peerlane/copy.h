@@ -245,7 +245,11 @@ int peerlane_hold_release(peerlane_hold_t hold);
  */
 int peerlane_copier_register(peerlane_copier_t copier, struct peerlane_buffer buffer, peerlane_registration_t* registration);
 
-/** @brief Ends a registration: unmaps device memory, and unpins host memory that it pinned. */
+/**
+ * @brief Ends a registration: unmaps device memory, and unpins host memory that it pinned.
+ *
+ * Copies use a registration without taking a lock. Call this only when no copy of this memory is in progress, in any thread.
+ */
 int peerlane_registration_release(peerlane_registration_t registration);
 
 /**

@@ -24,8 +24,9 @@
  *    different releases work together.
  *  - A call on a handle that is closed, or was never open, returns EINVAL.
  *
- * Threads. Any thread may make any call at any time. fork: an object belongs to the process that created it. In a child
- * process every call on it returns EACCES.
+ * Threads. Any thread may make any call at any time, on the same or on different objects. Do not unmap a mapping, or close
+ * its session, while another thread is in a call on the mapping or accesses its memory. Closing a session waits for calls on
+ * the session. fork: an object belongs to the process that created it. In a child process every call on it returns EACCES.
  *
  * Memory order. docs/ordering.md defines the order of loads and stores through a mapping.
  */

@@ -152,9 +152,10 @@ PL_EXPORT int peerlane_mapping_fill(peerlane_mapping_t mapping, size_t offset_by
 
 PL_EXPORT int peerlane_mapping_flush(peerlane_mapping_t mapping) { return pl::region_flush(region_of(mapping)); }
 
-PL_EXPORT const char* peerlane_session_backend_name(peerlane_session_t session) {
-  return pl::check_session(session_of(session)) == 0 ? session_of(session)->owner->name() : "";
-}
+PL_EXPORT const char* peerlane_session_backend_name(peerlane_session_t session) try {
+  const auto traits = pl::traits_of(session_of(session));
+  return traits ? traits->backend_name : "";
+} catch (const std::bad_alloc&) { return ""; }
 
 PL_EXPORT int peerlane_session_is_simulated(peerlane_session_t session, int* simulated) try {
   const pl::errno_keeper keeper;

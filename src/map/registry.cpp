@@ -265,7 +265,18 @@ result<region*> pin_region(session* handle, const pin_request& request) {
   return fresh;
 }
 
+result<session_traits> traits_of(session* handle) {
+  if (const int code = check_session(handle)) return session_failure(code);
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
+  const backend& owner = *handle->owner;
+  return session_traits{owner.name(), owner.persistent(), owner.supports_force_pcie()};
+}
+
 result<region*> pin_and_map_region(session* handle, const pin_request& request) {
+  if (const int code = check_session(handle)) return session_failure(code);
+  const session_use use(handle);  // over both steps: a close between them would end the pin that the second one maps
+  if (!use) return session_failure(EINVAL);
   auto pinned = pin_region(handle, request);
   if (!pinned) return pinned;
   try {
@@ -306,6 +317,8 @@ status map_region(session* handle, region* target, std::size_t size_bytes, arch:
 
 status map_region_exactly(session* handle, region* target) {
   if (auto s = check_pair(handle, target); !s) return s;
+  const session_use use(handle);
+  if (!use) return session_failure(EINVAL);
   if (auto s = map_region(handle, target, target->pin->range().size_bytes, arch::mapping_type::none); !s) return s;
   const std::uint64_t skip = target->device_ptr - target->pin->range().begin;
   target->data.store(target->data.load(std::memory_order_relaxed) + skip, std::memory_order_relaxed);

@@ -80,6 +80,14 @@ status close_session(session* handle);
 // EINVAL unless `handle` is an open session of this process; EACCES in a forked child. Any bit pattern is allowed.
 int check_session(const session* handle) noexcept;
 
+// What a session's backend is. Unlike handle->owner it may be asked for while another thread closes the session.
+struct session_traits {
+  const char* backend_name;  // static
+  bool is_persistent;
+  bool supports_force_pcie;
+};
+result<session_traits> traits_of(session* handle);
+
 // ---- Regions (slow path: may allocate, lock, call the kernel)
 
 result<region*> pin_region(session* handle, const pin_request& request);
@@ -88,7 +96,8 @@ status map_region(session* handle, region* target, std::size_t size_bytes, arch:
 // The whole pinned range; copies are confined to the bytes that were asked for, `data` is the first of them.
 status map_region_exactly(session* handle, region* target);
 status unmap_region(session* handle, region* target);
-// pin_region and map_region_exactly; on failure, one for lack of memory included, nothing is left of either.
+// pin_region and map_region_exactly, which another thread's close_session waits for; on failure, one for lack of memory
+// included, nothing is left of either.
 result<region*> pin_and_map_region(session* handle, const pin_request& request);
 // Unmaps if needed: `mode` says whether the caller asked for it or left the mapping behind. The handle is dead
 // afterwards.

@@ -34,8 +34,12 @@ int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* han
   if (handle == nullptr) return fail(EINVAL, kNullOutput);
   handle->h = 0;
   if (const int code = pl::check_session(session_of(g))) return fail(code, "the gdr_t is not open in this process");
-  if (force_pcie && !session_of(g)->owner->supports_force_pcie())
-    return fail(EINVAL, "this driver does not know GDR_PIN_FLAG_FORCE_PCIE (attribute 2 answers 0)");
+  if (force_pcie) {
+    const auto traits = pl::traits_of(session_of(g));
+    if (!traits) return fail(traits.error());
+    if (!traits->supports_force_pcie)
+      return fail(EINVAL, "this driver does not know GDR_PIN_FLAG_FORCE_PCIE (attribute 2 answers 0)");
+  }
   pl::pin_request request;
   request.range = {addr, size};
   request.granule_bytes = pl::kGpuPageBytes;
@@ -198,17 +202,18 @@ PL_EXPORT int gdr_driver_get_version(gdr_t g, int* major, int* minor) {
   return 0;
 }
 
-PL_EXPORT int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int* v) {
+PL_EXPORT int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int* v) try {
   if (v == nullptr) return fail(EINVAL, kNullOutput);
   *v = 0;
   if (const int code = pl::check_session(session_of(g))) return fail(code, "the gdr_t is not open in this process");
-  const pl::backend& backend = *session_of(g)->owner;
+  const auto traits = pl::traits_of(session_of(g));  // another thread may close it now
+  if (!traits) return fail(traits.error());
   switch (attr) {
     case GDR_ATTR_USE_PERSISTENT_MAPPING:
-      *v = backend.persistent() ? 1 : 0;
+      *v = traits->is_persistent ? 1 : 0;
       return 0;
     case GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE:
-      *v = backend.supports_force_pcie() ? 1 : 0;
+      *v = traits->supports_force_pcie ? 1 : 0;
       return 0;
     // 0 on every backend: forked children and receivers of the descriptor are kept out by the library itself.
     case GDR_ATTR_USING_DMA_BUF_MMAP:
@@ -216,7 +221,7 @@ PL_EXPORT int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int* v) {
     default:
       return fail(EINVAL, "the attribute is not known");
   }
-}
+} catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char** pstr) {
   static constexpr const char* kNames[] = {"None", "Write Combining", "Caching", "Device"};
