@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "copy/gpu_state.hpp"
+#include "copy/host_pinning.hpp"
 #include "copy/planner.hpp"
 #include "map/backend.hpp"
 
@@ -124,28 +125,20 @@ class registered_range : public range_slot {
 // Host memory and its device addresses.
 class registered_host_range : public range_slot {
  public:
-  // `pinned` is null where the application has pinned the memory itself, else what we registered, in `context`.
-  void set(std::uint64_t begin, std::uint64_t end, const host_memory& info, void* pinned,
-           const gpu_context& context) noexcept {
-    info_ = info;
-    pinned_ = pinned;
-    context_ = context;
-    change(begin, end, static_cast<char*>(host_pointer(info.device_ptr)), arch::mapping_type::none);
+  void set(std::uint64_t begin, std::uint64_t end, host_pinning pinning) noexcept {
+    pinning_ = std::move(pinning);
+    change(begin, end, static_cast<char*>(host_pointer(pinning_.memory().device_ptr)), arch::mapping_type::none);
   }
   void clear() noexcept {
     if (is_free()) return;
     change(0, 0, nullptr, arch::mapping_type::none);
-    if (pinned_ == nullptr) return;
-    // Fails when the context is gone, and the registration with it.
-    if (auto scope = context_use::enter(context_)) context_.cuda->cuMemHostUnregister(pinned_);
+    pinning_.end();
   }
   // Of its first byte, as the driver told it when it was registered.
-  const host_memory& info() const noexcept { return info_; }
+  const host_memory& info() const noexcept { return pinning_.memory(); }
 
  private:
-  host_memory info_;
-  void* pinned_ = nullptr;
-  gpu_context context_;
+  host_pinning pinning_;
 };
 
 struct planner::shared {

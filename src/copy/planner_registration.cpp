@@ -50,28 +50,9 @@ result<planner::registration> planner::register_host_memory(void* pointer, std::
   const std::lock_guard lock(shared_->mutex);
   auto slot = free_slot(shared_->host_ranges);
   if (!slot) return slot.error();
-  host_memory known = inspect_host(cuda_, pointer, bytes);
-  void* pinned = nullptr;
-  if (!known.is_pinned) {
-    const std::uint64_t begin = align_down(address_of(pointer), kHostPageBytes);
-    const auto end = checked_align_up(address_of(pointer) + bytes, kHostPageBytes);
-    if (!end) return failure{EINVAL, "the host memory leaves the address space"};
-    auto scope = context_use::enter(*context);
-    if (!scope) return scope.error();
-    constexpr unsigned kFlags = cu::host_register_flag::portable | cu::host_register_flag::device_map;
-    pinned = host_pointer(begin);
-    const auto rc = cuda_.cuMemHostRegister_v2(pinned, *end - begin, kFlags);
-    if (rc == cu::error_code::host_memory_already_registered)
-      return failure{EBUSY, "part of the host memory is registered already, and not all of it: register whole buffers"};
-    if (rc != cu::error_code::success)
-      return cu::make_error(cuda_, rc, format("registering %zu bytes of host memory", bytes));
-    known = inspect_host(cuda_, pointer, bytes);
-    if (!known.is_pinned) {
-      cuda_.cuMemHostUnregister(pinned);
-      return failure{EIO, "CUDA registered the host memory and does not know it as pinned"};
-    }
-  }
-  shared_->host_ranges[*slot].set(address_of(pointer), address_of(pointer) + bytes, known, pinned, *context);
+  auto pinning = host_pinning::make(*context, pointer, bytes);
+  if (!pinning) return pinning.error();
+  shared_->host_ranges[*slot].set(address_of(pointer), address_of(pointer) + bytes, *std::move(pinning));
   raise_to(shared_->host_ranges_used, *slot);
   return registration(this, *slot, true);
 }

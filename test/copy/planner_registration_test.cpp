@@ -50,6 +50,24 @@ TEST_F(PlannerRegistration, CopiesOfRegisteredHostMemoryAreOfThePinnedKind) {
   EXPECT_EQ(taken(method::bounce), 2u) << "the registration has ended";
 }
 
+// CUDA pins memory once: whoever registers it second must not lose it with the first.
+TEST_F(PlannerRegistration, HostMemoryStaysPinnedForTheLastOfItsRegistrations) {
+  open();
+  auto other = planner::open(cuda_, {});
+  ASSERT_TRUE(other);
+  std::vector<unsigned char> host(100'000, 1);
+  auto first = planner_->register_host_memory(host.data(), host.size(), 0);
+  auto same = planner_->register_host_memory(host.data(), host.size(), 0);
+  auto part = (*other)->register_host_memory(host.data() + 50'000, 100, 0);
+  ASSERT_TRUE(first && same && part);
+  *first = {};
+  EXPECT_TRUE(known(host.data(), host.size()).is_pinned);
+  *same = {};
+  EXPECT_TRUE(known(host.data() + 50'000, 100).is_pinned);
+  *part = {};
+  EXPECT_FALSE(known(host.data() + 50'000, 100).is_pinned);
+}
+
 TEST_F(PlannerRegistration, MemoryThatTheApplicationPinnedStaysPinned) {
   open();
   void* pinned = nullptr;
