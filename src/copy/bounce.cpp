@@ -10,6 +10,7 @@
 
 #include "base/checked_math.hpp"
 #include "base/text.hpp"
+#include "copy/host_memory.hpp"
 #include "copy/pinned_buffer.hpp"
 #include "copy/ring_job.hpp"
 
@@ -108,6 +109,7 @@ status copy_registered(copy_engine& engine, const transfer& copy) {
   if (copy.bytes() == 0) return {};
   const auto pages = host_pages(copy);
   if (!pages) return failure{EINVAL, "the copy's host memory passes the end of the address space"};
+  const passing_pinning noted(*pages);
   if (auto done = register_pages(engine.context(), *pages); !done) return done;
   status outcome;
   if (auto queued = engine.submit(copy)) outcome = engine.wait(*queued);

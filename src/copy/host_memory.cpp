@@ -1,12 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "copy/host_memory.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
 #include "base/checked_math.hpp"
 
 namespace pl::copy {
 
-host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
-                         const gpu_context* context) noexcept {
+namespace {
+
+struct passing_pinnings {
+  std::atomic<unsigned> active{0};
+  std::atomic<std::uint64_t> ended{0};
+  std::mutex mutex;
+  std::vector<address_range> pages;
+};
+passing_pinnings& passing() noexcept {
+  static auto& only = *new passing_pinnings;  // copies may be under way while static objects end
+  return only;
+}
+
+host_memory ask_driver(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
+                       const gpu_context* context) noexcept {
   namespace attribute = cu::pointer_attribute;
   if (cuda.cuPointerGetAttributes == nullptr) return {};
   const auto address = reinterpret_cast<std::uint64_t>(pointer);
@@ -23,13 +41,53 @@ host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std:
   if (device == 0) {
     if (context == nullptr) return {};
     const auto inside = context_use::enter(*context);
-    return inside ? inspect_host(cuda, pointer, bytes) : host_memory{};
+    return inside ? ask_driver(cuda, pointer, bytes, nullptr) : host_memory{};
   }
   // CUDA reports the range in the GPU's addresses where those differ from the CPU's.
   const address_range known{begin, size};
   const bool is_in_cpu_addresses = known.contains({address, bytes});
   if (!known.contains({device, bytes}) && !is_in_cpu_addresses) return {};
   return {true, device, is_in_cpu_addresses ? known : address_range{}, buffer_id, false};
+}
+
+}  // namespace
+
+passing_pinning::passing_pinning(address_range pages) : pages_(pages) {
+  const std::lock_guard lock(passing().mutex);
+  passing().pages.push_back(pages);
+  passing().active.fetch_add(1);
+}
+
+passing_pinning::~passing_pinning() {
+  auto& all = passing();
+  const std::lock_guard lock(all.mutex);
+  all.ended.fetch_add(1);
+  all.active.fetch_sub(1);
+  const auto own = std::find_if(all.pages.begin(), all.pages.end(), [this](const address_range& one) {
+    return one.begin == pages_.begin && one.size_bytes == pages_.size_bytes;
+  });
+  *own = all.pages.back();
+  all.pages.pop_back();
+}
+
+bool passing_pinning::overlaps(address_range range) noexcept {
+  const std::lock_guard lock(passing().mutex);
+  return std::any_of(passing().pages.begin(), passing().pages.end(),
+                     [&](const address_range& one) { return range.begin < one.end() && one.begin < range.end(); });
+}
+
+host_memory inspect_host(const cu::driver_table& cuda, const void* pointer, std::size_t bytes,
+                         const gpu_context* context) noexcept {
+  constexpr int kMaxAttempts = 100;  // then it counts as pageable, which is always right
+  auto& others = passing();
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    const std::uint64_t before = others.ended.load();
+    const host_memory known = ask_driver(cuda, pointer, bytes, context);
+    if (!known.is_pinned || (others.active.load() == 0 && others.ended.load() == before)) return known;
+    if (passing_pinning::overlaps({reinterpret_cast<std::uint64_t>(pointer), bytes})) return {};
+    if (others.ended.load() == before) return known;  // one that ended meanwhile may have been what the driver saw
+  }
+  return {};
 }
 
 }  // namespace pl::copy

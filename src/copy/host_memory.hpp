@@ -21,6 +21,21 @@ struct host_memory {
   bool is_in_pieces = false;
 };
 
+// Pages that are pinned for the time of one copy. Until it ends, inspect_host() takes them for pageable: the copies of other
+// threads cannot count on a pinning that ends without them. Name the pages before they are pinned, and end it after they are
+// unpinned.
+class [[nodiscard]] passing_pinning {
+ public:
+  explicit passing_pinning(address_range pages);
+  ~passing_pinning();
+  passing_pinning(const passing_pinning&) = delete;
+  passing_pinning& operator=(const passing_pinning&) = delete;
+  static bool overlaps(address_range range) noexcept;
+
+ private:
+  address_range pages_;
+};
+
 // One driver call, about 0.1 us. Memory that CUDA does not know, and managed memory (which may move), counts as pageable.
 // Never fails. On a thread without a current context the driver knows pinned memory but not the GPU's address of it: it is
 // asked again inside `context` then, if that is given.

@@ -2,8 +2,10 @@
 #include "copy/host_pinning.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <list>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/checked_math.hpp"
@@ -54,6 +56,16 @@ void unpin_pages(const pinned_pages& ended) noexcept {
 }  // namespace
 
 result<host_pinning> host_pinning::make(const gpu_context& context, void* pointer, std::size_t bytes) {
+  constexpr int kMaxWaits = 2000;  // of a millisecond: a copy of any size has ended by then
+  auto made = try_make(context, pointer, bytes);
+  for (int i = 0; i < kMaxWaits && made.code() == EBUSY && passing_pinning::overlaps({address_of(pointer), bytes}); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    made = try_make(context, pointer, bytes);
+  }
+  return made;
+}
+
+result<host_pinning> host_pinning::try_make(const gpu_context& context, void* pointer, std::size_t bytes) {
   const auto range = round_outwards({address_of(pointer), bytes}, kHostPageBytes);
   if (!range) return failure{EINVAL, "the host memory leaves the address space"};
   host_pinning out;

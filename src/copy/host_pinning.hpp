@@ -28,6 +28,8 @@ class host_pinning {
   const host_memory& memory() const noexcept { return memory_; }  // as the driver described it when it was made
 
  private:
+  static result<host_pinning> try_make(const gpu_context& context, void* pointer, std::size_t bytes);
+
   host_memory memory_;
   struct pinned_pages* shared_ = nullptr;
 };

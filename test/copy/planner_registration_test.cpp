@@ -2,7 +2,10 @@
 // Registered memory: what the planner no longer asks, and what becomes of it afterwards.
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "test/copy/planner_fixture.hpp"
 
@@ -66,6 +69,27 @@ TEST_F(PlannerRegistration, HostMemoryStaysPinnedForTheLastOfItsRegistrations) {
   EXPECT_TRUE(known(host.data() + 50'000, 100).is_pinned);
   *part = {};
   EXPECT_FALSE(known(host.data() + 50'000, 100).is_pinned);
+}
+
+// Another thread's copy sees the pages pinned for as long as this one takes, and must not count on it.
+TEST_F(PlannerRegistration, PagesOfOneCopyAreNotPinnedForAnother) {
+  open(curve(direction::to_device, other_side::pinned, {method::engine_copy, 2}) +
+       curve(direction::to_device, other_side::pageable, {method::registered, 1}));
+  constexpr std::size_t kBytes = 1 << 20;
+  const auto host = test::random_bytes(kBytes, 4);
+  std::vector<std::thread> threads;
+  std::atomic<int> refused{0};
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      const test::current_device context(0);
+      const test::device_buffer device(kBytes);
+      for (int round = 0; round < 200 && refused == 0; ++round)
+        if (!planner_->copy({direction::to_device, device.pointer(), address_of(host.data()), kBytes})) ++refused;
+      if (test::device_bytes(device.pointer(), kBytes) != host) ++refused;
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_GT(taken(method::registered), 0u);
 }
 
 TEST_F(PlannerRegistration, MemoryThatTheApplicationPinnedStaysPinned) {
