@@ -250,11 +250,7 @@ std::uint32_t crc32c_join_pages(std::span<const std::uint32_t> pages, std::size_
 }
 
 std::uint32_t crc32c_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) noexcept {
-  // Parts of a value are mostly of one length.
-  static thread_local std::uint64_t last_bytes = 0;
-  static thread_local std::uint32_t last_operator = zeros_operator(0);
-  if (second_bytes != last_bytes) last_bytes = second_bytes, last_operator = zeros_operator(second_bytes);
-  return multiply(first, last_operator) ^ second;
+  return multiply(first, zeros_operator(second_bytes)) ^ second;
 }
 
 }  // namespace pl::arch

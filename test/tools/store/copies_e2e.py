@@ -135,7 +135,7 @@ def within():
                 done = run(*words)
                 check(done.code == 1 and f"{place} is " in done.err and "or is inside it: name a directory outside" in done.err, words, done.err)
         done = run("restore", "--from", backup, "--data", backup + "/copy")
-        check(done.code == 1 and "lies in it" in done.err, done.err)
+        check(done.code == 1 and "is inside it" in done.err, done.err)
         check("12 keys, 12 values of 12000000 bytes read, 0 problems" in good("check", "--data", data).out)
         good("backup", "--data", data, "--to", data + "copy")  # beside it, with a name that begins alike
 

@@ -558,7 +558,7 @@ def crash():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
         done = good("crash-demo", "--size", "3M", "--folder", folder, "--json", path)
-        for line in ("killed by SIGKILL with 8 further puts", "the 8 puts that were under way: finished", "verified: all 3145728 bytes"):
+        for line in ("killed by SIGKILL with 8 further puts", "the 8 puts in progress: finished", "verified: all 3145728 bytes"):
             check(line in done.out, line, done.out)
         check(os.listdir(folder) == ["result.json"], "the store's folder must be deleted", os.listdir(folder))
         with open(path, encoding="utf-8") as file:

@@ -242,7 +242,7 @@ def device_halos():
 def kernel_put():
     for backend, words in (("dma", "a copy engine"), ("proxy", "the CPU's proxy: it was asked for")):
         done, result = measure("kernel-put", env={"PEERLANE_DEVICE_RINGS": backend})
-        check(f"carried out by {words}" in done.out, done.out)
+        check(f"executed by {words}" in done.out, done.out)
         latencies = {(row["to"], row["scope"], row["size_bytes"]) for row in result["rows"] if row["kind"] == "latency"}
         check(latencies == {(place, scope, size) for place in ("device", "host") for scope in ("thread", "warp", "block")
                             for size in (64, 8192, 65536, 1048576)}, latencies)
