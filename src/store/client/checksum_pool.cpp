@@ -91,6 +91,12 @@ void checksum_pool::give(std::span<const std::shared_ptr<value_part>> parts) {
   wake_another();
 }
 
+void checksum_pool::give(std::function<void()> task) {
+  const auto part = std::make_shared<value_part>();
+  part->task = std::move(task);
+  give({&part, 1});
+}
+
 bool checksum_pool::help() {
   const auto part = take();
   if (part != nullptr) sum(*part);

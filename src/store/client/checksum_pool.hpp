@@ -53,6 +53,8 @@ class checksum_pool {
   void call(std::size_t parts);
   // Queues parts that have arrived; sums them in this call where no thread can be started.
   void give(std::span<const std::shared_ptr<value_part>> parts);
+  // A part that is no sum: the task is done by a thread, or in this call.
+  void give(std::function<void()> task);
   // Sums one waiting part in the calling thread. False: none waits.
   bool help();
   // 0 until they are started.

@@ -174,15 +174,13 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
 template <class Work>
 void session::beside(const device_batch& one, store_client::checksum_pool& threads, Work work) {
   if (!one.is_beside_others) return work();
-  const auto part = std::make_shared<value_part>();
-  part->task = [me = shared_from_this(), work = std::move(work)] {
+  threads.give([me = shared_from_this(), work = std::move(work)] {
     try {
       work();
     } catch (...) {
       me->run_on_home_thread([reason = std::current_exception()] { std::rethrow_exception(reason); });
     }
-  };
-  threads.give({&part, 1});
+  });
 }
 
 void session::hold_device_batch(device_batch& one, std::uint64_t bytes) {
@@ -307,11 +305,7 @@ void session::prepare_device_commits(device_batch& one) {
   }
   one.commit_options.take_crc = one.is_summed;
   if (!one.is_beside_others) return;
-  one.commit_options.afterwards = [sums = parts_.sums](std::function<void()> task) {
-    const auto part = std::make_shared<value_part>();
-    part->task = std::move(task);
-    sums->give({&part, 1});
-  };
+  one.commit_options.afterwards = [sums = parts_.sums](std::function<void()> task) { sums->give(std::move(task)); };
 }
 
 // Its bytes are in the arena, or do not come.
