@@ -61,6 +61,8 @@ class checksum_pool {
   std::size_t thread_count() const noexcept { return count_.load(std::memory_order_relaxed); }
   // Whether a thread looks for parts just now: it takes the next one at once.
   bool is_looking() const noexcept { return searching_.load(std::memory_order_relaxed) != 0; }
+  // Whether no thread is awake: one that has been called needs 50 us or more in a virtual machine.
+  bool is_asleep() const noexcept { return asleep_.load(std::memory_order_relaxed) == thread_count(); }
   // Whether more parts wait than there are threads.
   bool is_behind() const noexcept { return waiting_.size() > thread_count(); }
 

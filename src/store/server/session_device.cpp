@@ -230,8 +230,8 @@ bool session::device_sums_ended(const device_transfer_ptr& one) {
       (void)parts_.engine.arrived(engine_session_, one->grant, one->summed_bytes,
                                   put_options_of(one->request->fields, 0).level);
     }
-    // Nothing else is left to do for this value; but a thread that looks takes the next part sooner.
-    if (one->copies_left == 0 && !parts_.sums->is_looking()) (void)parts_.sums->help();
+    // While threads are awake this one looks after the copies of other connections, which a long part would hold up.
+    if (one->copies_left == 0 && parts_.sums->is_asleep()) (void)parts_.sums->help();
     return false;
   }
   device_put_arrived(one);
