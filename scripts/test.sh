@@ -128,12 +128,13 @@ begin_build() {
   set +m
   trap end_build EXIT
 }
-end_build() {
-  if [ -n "$ahead" ]; then kill -TERM -- "-$ahead" 2>/dev/null && kill -CONT -- "-$ahead"; fi || true
-  ahead=''
-}
 # signal_build SIGNAL: compilers that have begun go on, ninja starts no more.
 signal_build() { if [ -n "$ahead" ]; then kill "-$1" -- "-$ahead" 2>/dev/null || true; fi; }
+end_build() {
+  signal_build TERM
+  signal_build CONT
+  ahead=''
+}
 
 # False: there is no time for it.
 finish_build() {

@@ -31,21 +31,17 @@ constexpr std::size_t utf8_printable_bytes(std::string_view text) noexcept {
   return is_control ? 0 : bytes;
 }
 
-constexpr bool is_utf8(std::string_view text) noexcept {
+// Whether the text consists of characters that `bytes_of`, one of the two above, finds at the beginning of what is left.
+template <class BytesOf>
+constexpr bool is_all(std::string_view text, BytesOf bytes_of) noexcept {
   while (!text.empty()) {
-    const std::size_t bytes = utf8_character_bytes(text);
+    const std::size_t bytes = bytes_of(text);
     if (bytes == 0) return false;
     text.remove_prefix(bytes);
   }
   return true;
 }
-constexpr bool is_printable_utf8(std::string_view text) noexcept {
-  while (!text.empty()) {
-    const std::size_t bytes = utf8_printable_bytes(text);
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
-}
+constexpr bool is_utf8(std::string_view text) noexcept { return is_all(text, utf8_character_bytes); }
+constexpr bool is_printable_utf8(std::string_view text) noexcept { return is_all(text, utf8_printable_bytes); }
 
 }  // namespace pl

@@ -17,6 +17,8 @@ namespace pl::store_server {
 
 // Up to here the engine sums, as for clients that copy themselves.
 inline constexpr std::uint64_t kUnsummedBytes = 256 << 10;
+// From so many threads that sum on, they take short values and the engine's part of batches, too: fewer have enough to sum.
+inline constexpr std::size_t kSeveralThreads = 4;
 
 // Pages there go back to the system while the store runs, so they cannot stay pinned for a GPU.
 inline const failure kApart{ENOTSUP, "the value does not lie in memory that is shared, which alone is pinned for GPUs"};

@@ -23,7 +23,6 @@ using store_protocol::path;
 constexpr std::uint64_t kSmallestPart = 64 << 10;  // summed in 3 us
 // Values above are summed by several threads where there are some, for one alone takes 10 us for 256 KiB.
 constexpr std::uint64_t kAloneBytes = 96 << 10;
-constexpr std::size_t kSeveralThreads = 4;
 constexpr std::uint64_t kReportFrom = 16u << 20, kReportBytes = 4u << 20;  // like clients that copy it themselves
 
 }  // namespace

@@ -34,8 +34,6 @@ namespace flag = store_protocol::flag;
 
 // Of a batch, that one thread sums without looking for more: it takes 25 us.
 constexpr std::uint64_t kShareBytes = 256 << 10;
-// With fewer of them, the connection's thread does the engine's part: they have enough to sum.
-constexpr std::size_t kThreadsBeside = 4;
 // The first frame of so many is followed by others soon.
 constexpr std::size_t kManyItems = 64;
 
@@ -164,7 +162,7 @@ void session::dispatch_device_batch(const request_ptr& request, const pool_polic
   const std::uint64_t last_bytes = std::max(one->items.back().room, kMinHeldBytes);
   if (const status may = may_hold(last_bytes, all_bytes - last_bytes); !may)
     return answer(request, {ENOTSUP, may.error().message});
-  one->is_beside_others = parts_.sums->thread_count() >= kThreadsBeside &&
+  one->is_beside_others = parts_.sums->thread_count() >= kSeveralThreads &&
                           (under_way_ > 1 || (one->items.size() >= kManyItems && parts_.sums->is_looking()));
   is_put ? put_device_batch(one, all_bytes) : get_device_batch(one, all_bytes);
 }
