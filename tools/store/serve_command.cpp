@@ -102,7 +102,7 @@ int serve(const tools::invocation& call) {
                  "Time without contact to etcd after which the server stops serving [5]");
   parser.integer("--repair-s", "SECONDS", repair, 0, 86400,
                  "Time after which other servers replace the copies of a dead server [60]");
-  parser.integer("--threads", threads, 1, 64, "Threads that serve connections");
+  parser.integer("--threads", threads, 0, 64, "Threads that serve connections; 0: one for every 16 CPUs, at most 4");
   parser.integer(
       "--spin-us", "MICROSECONDS", spin, 0, 1000,
       "How long a thread polls for more work before it sleeps; 0 disables the rings in shared memory and gpu-direct");

@@ -40,7 +40,7 @@ struct value_part {
 // wakes the next; and all threads poll for a while before they sleep again.
 class checksum_pool {
  public:
-  // `threads` at most; 0: half of the CPUs, at most 8.
+  // `threads` at most; 0: half of the CPUs, at most 8, which sum what one link brings.
   explicit checksum_pool(unsigned threads = 0) : most_threads_(threads) {}
   ~checksum_pool() { end(); }
   checksum_pool(const checksum_pool&) = delete;

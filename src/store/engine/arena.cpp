@@ -308,7 +308,7 @@ void arena::release_slot(const segment& piece) {
 }
 
 bool arena::wait_for_release(std::uint64_t seen, deadline_t deadline) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   ++waiting_;
   const bool happened =
       released_.wait_until(lock, deadline, [&] { return releases_.load(std::memory_order_relaxed) != seen; });

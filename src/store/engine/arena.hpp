@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "arch/short_mutex.hpp"
 #include "store/engine/engine.hpp"
 #include "store/engine/space_map.hpp"
 #include "store/engine/types.hpp"
@@ -93,7 +94,7 @@ class arena {
   void release_slot(const segment& piece);
 
   arena_info info_;
-  mutable std::mutex mutex_;
+  mutable short_mutex mutex_;
   std::condition_variable released_;
   space_map space_;
   std::map<std::uint64_t, slot_block> slot_blocks_;     // by offset

@@ -256,6 +256,7 @@ void committer::publish_key(const std::string& full, pending_key& key) {
   value_ref old;
   table::shard& shard = components_.memory.shard_of(full);
   std::lock_guard lock(shard.mutex);
+  shard.note_version(std::max(key.before.version, key.now.version));
   shard.unremembered.push_back(full);
   entry& key_entry = shard.need(full);
   old = key_entry.current;  // released after the lock

@@ -61,7 +61,15 @@ class committer {
     raise_versions(copy.version + 1);
     return copy.version;
   }
-  void skip_versions(version_t count) noexcept { next_version_.fetch_add(count, std::memory_order_relaxed); }
+  // The first of versions for so many puts: who takes them one by one waits each time for the line of other committing
+  // threads. Others take later ones meanwhile, so each is used only where is_usable() and table::shard::is_newest() say so.
+  version_t reserve_versions(version_t count) noexcept { return next_version_.fetch_add(count, std::memory_order_relaxed); }
+  bool is_usable(version_t reserved) const noexcept { return reserved >= least_usable_.load(std::memory_order_relaxed); }
+  void skip_versions(version_t count) noexcept {
+    const version_t next = next_version_.fetch_add(count, std::memory_order_relaxed) + count;
+    version_t least = least_usable_.load(std::memory_order_relaxed);
+    while (least < next && !least_usable_.compare_exchange_weak(least, next, std::memory_order_relaxed)) {}
+  }
   void raise_versions(version_t at_least) noexcept {
     version_t now = next_version_.load(std::memory_order_relaxed);
     while (now < at_least && !next_version_.compare_exchange_weak(now, at_least, std::memory_order_relaxed)) {}
@@ -144,8 +152,9 @@ class committer {
   }
 
   parts components_;
-  std::atomic<version_t> next_version_;
-  version_t ceiling_;
+  alignas(64) std::atomic<version_t> next_version_;
+  alignas(64) std::atomic<version_t> least_usable_{0};  // of reserved ones
+  alignas(64) version_t ceiling_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<unit_ref> queue_;

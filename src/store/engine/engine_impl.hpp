@@ -212,8 +212,9 @@ class engine::impl {
     std::uint32_t user_flags = 0;
     copy_of copy{};
     std::int64_t now_unix_ns = 0;
-    version_t version = 0;  // when it is applied: what the operation reports
-    value_ref replaced{};   // when it is applied: to be let go of unlocked
+    version_t reserved_version = 0;  // 0: none
+    version_t version = 0;           // when it is applied: what the operation reports
+    value_ref replaced{};            // when it is applied: to be let go of unlocked
   };
   bool apply_in_memory(commit_unit& unit);
   bool truth_in_memory(const entry* key_entry, const pool_state& pool, std::string_view full);

@@ -24,7 +24,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   if (unit.type != commit_unit::kind::operations || unit.operations.size() != 1) return false;
   operation& op = unit.operations.front();
   if (op.type == operation::kind::put && unit.level != durability::volatile_) return false;
-  std::unique_lock<std::mutex> once;
+  requests::client_lock once;
   if (!unit.request.empty()) once = remembered->lock(unit.request);
   const std::size_t hash = entry_map::hash_of(op.full);
   table::shard& shard = values->shard_with(hash);
@@ -101,7 +101,10 @@ status engine::impl::apply_one(table::shard& shard, entry* key_entry, memory_cha
     pool.refund(now != nullptr ? 0 : 1, static_cast<std::int64_t>(op.made->length_bytes) - old_bytes);
     return charged;
   }
-  op.made->version = op.version = commits->version_for(op.copy);
+  const bool is_reserved =
+      op.reserved_version != 0 && shard.is_newest(op.reserved_version) && commits->is_usable(op.reserved_version);
+  op.made->version = op.version = is_reserved ? op.reserved_version : commits->version_for(op.copy);
+  shard.note_version(op.version);
   op.made->written_unix_ns = op.now_unix_ns;
   op.made->level = durability::volatile_;
   if (now == nullptr) {

@@ -33,7 +33,8 @@ class shard_order {
   // several.
   template <class Apply>
   void each(table& values, std::span<const std::size_t> hashes, std::size_t together, const Apply& apply) const {
-    std::vector<std::unique_lock<std::mutex>> locks;
+    std::vector<std::unique_lock<short_mutex>> locks;
+    locks.reserve(together);
     for (std::size_t shard = 0; shard < table::kShards;) {
       const std::size_t first = shard, begin = ends_[shard];
       do {
@@ -170,6 +171,7 @@ void engine::impl::apply_run(run_change& change) {
     auto taken = remembered->take_turn(change.given.put.request.client);
     if (!taken) return;
     turn.emplace(*std::move(taken));
+    turn->fetch(change.given.put.request.sequence, count);
   }
   std::vector<std::size_t> hashes(count);
   for (std::size_t i = 0; i < count; ++i) hashes[i] = entry_map::hash_of(run.name_of(run.values[i]));
@@ -180,6 +182,7 @@ void engine::impl::apply_run(run_change& change) {
   std::uint64_t puts = 0, put_bytes = 0, failed = 0;
   // One for all values: making it costs as much as the lookup.
   memory_change one{operation::kind::put, pool, {}, 0, {}, {}, 0, 0, change.given.put.copy, unix_now_ns()};
+  const version_t first_version = one.copy.version == 0 ? commits->reserve_versions(count) : 0;
   const auto apply = [&](table::shard& shard, std::size_t i) {
     run_of_grants::one& value = run.values[i];
     if (!value.made) return;
@@ -195,6 +198,7 @@ void engine::impl::apply_run(run_change& change) {
     const std::uint32_t crc = value.made->crc;
     one.full = full, one.hash = hashes[i], one.made = std::move(value.made), one.version = 0;
     one.precondition = item.precondition, one.expected_version = item.expected_version;
+    one.reserved_version = first_version == 0 ? 0 : first_version + i;
     committed_value& answer = change.outcomes[i];
     if (status done = apply_one(shard, key_entry, one); !done) {
       answer.refusal = std::move(done).error();

@@ -41,25 +41,47 @@ status requests::load() {
   return {};
 }
 
+// With the group's mutex.
 requests::window& requests::need(group& client_group, std::uint64_t client) {
   const auto found = client_group.clients.find(client);
   if (found != client_group.clients.end()) {
     client_group.recent.splice(client_group.recent.begin(), client_group.recent, found->second.recent);
     return found->second;
   }
-  if (client_group.clients.size() >= kMaxClients / kGroups) forget_oldest_client(client_group);
+  if (client_group.clients.size() >= kMaxClients / kGroups) (void)forget_oldest_client(client_group);
   window& made = client_group.clients[client];
   made.recent = client_group.recent.insert(client_group.recent.begin(), client);
   return made;
 }
 
-void requests::forget_oldest_client(group& client_group) {
-  const std::uint64_t oldest = client_group.recent.back();
-  const window& gone = client_group.clients[oldest];
-  if (gone.in_index) client_group.forgotten.push_back(oldest);
-  client_group.items -= gone.items;
-  client_group.clients.erase(oldest);
-  client_group.recent.pop_back();
+// With the group's mutex. False: all are in use.
+bool requests::forget_oldest_client(group& client_group) {
+  for (auto oldest = client_group.recent.rbegin(); oldest != client_group.recent.rend(); ++oldest) {
+    const auto gone = client_group.clients.find(*oldest);
+    if (gone->second.users != 0) continue;
+    if (gone->second.in_index) client_group.forgotten.push_back(*oldest);
+    client_group.items -= gone->second.items;
+    client_group.clients.erase(gone);
+    client_group.recent.erase(std::next(oldest).base());
+    return true;
+  }
+  return false;
+}
+
+requests::use::use(group& its_group, std::uint64_t client) : group_(&its_group) {
+  const std::lock_guard lock(group_->mutex);
+  window_ = &need(*group_, client);
+  ++window_->users;
+  counted_items_ = window_->items;
+}
+
+requests::use::~use() {
+  if (group_ == nullptr) return;
+  const std::lock_guard lock(group_->mutex);
+  group_->items += window_->items - counted_items_;  // modulo 2^64
+  // (This client is in use still, so it is not among those that go.)
+  while (group_->items > kMaxGroupItems && forget_oldest_client(*group_)) {}
+  --window_->users;
 }
 
 void requests::set_slot(window& destination, request_outcome outcome) {
@@ -102,51 +124,54 @@ status requests::read_window(std::uint64_t client, window& destination) {
                      });
 }
 
-result<requests::window*> requests::find_window(group& client_group, std::uint64_t client) {
-  window& found = need(client_group, client);
-  if (found.in_index && found.slots.empty()) {
-    status read = read_window(client, found);
-    client_group.items += found.items;
-    if (!read) return std::move(read).error();
-  }
-  return &found;
+status requests::read_if_stored(std::uint64_t client, window& destination) {
+  if (!destination.in_index || !destination.slots.empty()) return {};
+  status read = read_window(client, destination);
+  if (!read) destination.slots.clear(), destination.items = 0;  // the next request reads them again
+  return read;
 }
 
 result<requests::turn> requests::take_turn(std::uint64_t client) {
-  group& client_group = group_of(client);
-  std::unique_lock lock(client_group.mutex);
-  const auto found = find_window(client_group, client);
-  if (!found) return found.error();
-  return turn(std::move(lock), client_group, **found);
+  client_lock lock(turn_of(client));
+  use known(group_of(client), client);
+  if (status read = read_if_stored(client, *known); !read) return std::move(read).error();
+  return turn(std::move(lock), std::move(known));
+}
+
+void requests::turn::fetch(std::uint64_t first_sequence, std::size_t count) const noexcept {
+  const std::vector<request_outcome>& slots = client_->slots;
+  const auto each_slot = [&](const auto& apply) {
+    for (std::size_t i = 0; i < count; ++i)
+      if (const std::size_t slot = (first_sequence + i) % kDedupeWindow; slot < slots.size()) apply(slots[slot]);
+  };
+  each_slot([](const request_outcome& one) { __builtin_prefetch(&one, 1); });
+  each_slot([](const request_outcome& one) { __builtin_prefetch(one.items.data(), 1); });
 }
 
 bool requests::turn::is_new(std::uint64_t sequence) const noexcept {
   const std::size_t slot = sequence % kDedupeWindow;
-  return slot >= client_.slots.size() || client_.slots[slot].sequence < sequence;
+  return slot >= client_->slots.size() || client_->slots[slot].sequence < sequence;
 }
 
 void requests::turn::remember(std::uint64_t sequence, durability reached, std::uint16_t group, version_t version,
                               std::uint32_t crc) {
   const std::size_t slot = sequence % kDedupeWindow;
-  if (client_.slots.size() <= slot) client_.slots.resize(slot + 1);
-  request_outcome& known = client_.slots[slot];
-  group_.items -= client_.items;
-  client_.items += 1, client_.items -= known.items.size();
+  if (client_->slots.size() <= slot) client_->slots.resize(slot + 1);
+  request_outcome& known = client_->slots[slot];
+  client_->items += 1, client_->items -= known.items.size();
   if (known.items.size() > 1) std::vector<request_outcome::item>().swap(known.items);
   known.sequence = sequence;
   known.reached = reached;
   known.group = group;
   known.is_remote = false;
   known.items.assign(1, {0, version, crc});  // in the memory of what was there
-  limit_items(client_);
-  group_.items += client_.items;
-  while (group_.items > kMaxGroupItems && group_.clients.size() > 1) forget_oldest_client(group_);
+  limit_items(*client_);
 }
 
 result<std::optional<request_outcome>> requests::find(const request_key& request) {
-  const auto found = find_window(group_of(request.client), request.client);
-  if (!found) return found.error();
-  const window& client = **found;
+  const use known(group_of(request.client), request.client);
+  if (status read = read_if_stored(request.client, *known); !read) return std::move(read).error();
+  const window& client = *known;
   const std::size_t slot = request.sequence % kDedupeWindow;
   if (slot >= client.slots.size() || client.slots[slot].sequence < request.sequence) return std::optional<request_outcome>{};
   if (client.slots[slot].sequence == request.sequence && !client.slots[slot].items.empty())
@@ -157,26 +182,17 @@ result<std::optional<request_outcome>> requests::find(const request_key& request
 }
 
 void requests::remember(const request_key& request, request_outcome outcome) {
-  group& client_group = group_of(request.client);
-  window& client = need(client_group, request.client);
-  client_group.items -= client.items;
-  set_slot(client, std::move(outcome));
-  client_group.items += client.items;
-  // (This client was seen last, so it is not among those that go.)
-  while (client_group.items > kMaxGroupItems && client_group.clients.size() > 1) forget_oldest_client(client_group);
+  const use known(group_of(request.client), request.client);
+  set_slot(*known, std::move(outcome));
 }
 
 status requests::each(const std::function<bool(std::uint16_t)>& selected,
                       const std::function<void(std::uint64_t, const request_outcome&)>& tell) {
   for (group& client_group : groups_) {
-    std::vector<std::uint64_t> clients;
-    {
-      const std::lock_guard lock(client_group.mutex);
-      clients.assign(client_group.recent.rbegin(), client_group.recent.rend());
-    }
-    for (const std::uint64_t client : clients) {
+    for (const std::uint64_t client : client_group.seen()) {
       window known;
       {
+        const client_lock held(turn_of(client));
         const std::lock_guard lock(client_group.mutex);
         const auto found = client_group.clients.find(client);
         if (found == client_group.clients.end()) continue;
@@ -195,14 +211,18 @@ status requests::each(const std::function<bool(std::uint16_t)>& selected,
 status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
   const auto goes = [&](std::uint16_t number) { return number == kAnyGroup || selected(number); };
   for (group& client_group : groups_) {
-    const std::lock_guard lock(client_group.mutex);
-    for (auto& [client, remembered] : client_group.clients)
-      for (request_outcome& one : remembered.slots) {
+    for (const std::uint64_t client : client_group.seen()) {
+      const client_lock held(turn_of(client));
+      const std::lock_guard lock(client_group.mutex);
+      const auto found = client_group.clients.find(client);
+      if (found == client_group.clients.end()) continue;
+      for (request_outcome& one : found->second.slots) {
         if (one.sequence == 0 || !goes(one.group)) continue;
-        remembered.items -= one.items.size();
+        found->second.items -= one.items.size();
         client_group.items -= one.items.size();
         one = {};
       }
+    }
   }
   rocksdb::WriteBatch batch;
   status scanned = index_.scan(family::requests, {}, {}, false, [&](std::string_view key, std::string_view raw) {
@@ -217,6 +237,7 @@ status requests::forget(const std::function<bool(std::uint16_t)>& selected) {
 
 void requests::store(rocksdb::WriteBatch& batch, const request_key& request, const request_outcome& outcome) {
   group& client_group = group_of(request.client);
+  const std::lock_guard lock(client_group.mutex);
   need(client_group, request.client).in_index = true;
   for (const std::uint64_t client : client_group.forgotten) {
     if (client != request.client) index_.erase_range(batch, family::requests, client_key(client), client_key(client + 1));

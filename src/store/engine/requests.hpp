@@ -2,6 +2,9 @@
 // What clients' last requests did, so that one that comes twice is answered twice and done once. A client has a ring of
 // kDedupeWindow entries; the ring of a client that was not seen for long is forgotten as a whole when there are too many.
 // A batch has an item for each of its operations; items have limits of their own, so that batches are forgotten earlier.
+//
+// Two kinds of locks. lock() holds off other requests of the same client (and of one in 256 others) for as long as the
+// request takes. The mutex of a group guards its lists for a moment. It comes last, behind those of the table's shards.
 #pragma once
 
 #include <array>
@@ -12,8 +15,10 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "arch/short_mutex.hpp"
 #include "store/engine/index.hpp"
 #include "store/engine/record.hpp"
 #include "store/engine/types.hpp"
@@ -21,8 +26,41 @@
 namespace pl::store {
 
 class requests {
-  struct window;
-  struct group;
+  struct window {
+    std::vector<request_outcome> slots;  // sequence 0: empty; without items: what it did is forgotten
+    std::size_t items = 0;               // of all slots
+    bool in_index = false;               // entries may be there that are not here
+    // Of the group's mutex; those above belong to who has lock() and a `use`.
+    unsigned users = 0;
+    std::list<std::uint64_t>::iterator recent;
+  };
+  struct group {
+    short_mutex mutex;
+    std::unordered_map<std::uint64_t, window> clients;
+    std::list<std::uint64_t> recent;       // front: seen last
+    std::vector<std::uint64_t> forgotten;  // in the index still
+    std::size_t items = 0;                 // of all clients, but for what has changed in windows in use
+    std::vector<std::uint64_t> seen() {    // the last one last
+      const std::lock_guard lock(mutex);
+      return {recent.rbegin(), recent.rend()};
+    }
+  };
+  // A client's window, made where there is none, which is not forgotten as long as this lives.
+  class use {
+   public:
+    use(group& its_group, std::uint64_t client);
+    use(use&& other) noexcept
+        : group_(std::exchange(other.group_, nullptr)), window_(other.window_), counted_items_(other.counted_items_) {}
+    use& operator=(use&&) = delete;
+    ~use();
+    window& operator*() const noexcept { return *window_; }
+    window* operator->() const noexcept { return window_; }
+
+   private:
+    group* group_;
+    window* window_;
+    std::size_t counted_items_;
+  };
 
  public:
   static constexpr std::size_t kMaxClients = 4096;
@@ -35,15 +73,18 @@ class requests {
   // At start: which clients the index remembers. Their entries are read when they come.
   status load();
 
-  // Holds off other requests of clients in the same group; find and remember need it.
-  std::unique_lock<std::mutex> lock(const request_key& request) { return std::unique_lock(group_of(request.client).mutex); }
+  using client_lock = std::unique_lock<short_mutex>;
+  // Holds off other requests of the client; find, remember and store need it.
+  client_lock lock(const request_key& request) { return client_lock(turn_of(request.client)); }
   // What this request did, if it was done. EINVAL: it is older than what is remembered, so its outcome is gone.
   result<std::optional<request_outcome>> find(const request_key& request);
   void remember(const request_key& request, request_outcome outcome);
 
-  // Requests of one client, by one call: its group stays locked as long as this lives, and the client is looked up once.
+  // Requests of one client, by one call: as lock(), and the client is looked up once.
   class turn {
    public:
+    // Ahead of the two below for `count` requests: what is known of them comes into the cache.
+    void fetch(std::uint64_t first_sequence, std::size_t count) const noexcept;
     // Whether nothing is known of the request, nor of later ones in its place: it is to be done.
     bool is_new(std::uint64_t sequence) const noexcept;
     // A request with one operation, which succeeded in memory alone.
@@ -51,11 +92,9 @@ class requests {
 
    private:
     friend class requests;
-    turn(std::unique_lock<std::mutex> lock, group& its_group, window& client)
-        : lock_(std::move(lock)), group_(its_group), client_(client) {}
-    std::unique_lock<std::mutex> lock_;
-    group& group_;
-    window& client_;
+    turn(client_lock lock, use client) : lock_(std::move(lock)), client_(std::move(client)) {}
+    client_lock lock_;
+    use client_;
   };
   result<turn> take_turn(std::uint64_t client);
 
@@ -74,29 +113,22 @@ class requests {
   std::size_t items();
 
  private:
-  struct window {
-    std::vector<request_outcome> slots;  // sequence 0: empty; without items: what it did is forgotten
-    std::size_t items = 0;               // of all slots
-    bool in_index = false;               // entries may be there that are not here
-    std::list<std::uint64_t>::iterator recent;
-  };
-  struct group {
-    std::mutex mutex;
-    std::unordered_map<std::uint64_t, window> clients;
-    std::list<std::uint64_t> recent;       // front: seen last
-    std::vector<std::uint64_t> forgotten;  // in the index still
-    std::size_t items = 0;                 // of all clients
-  };
   group& group_of(std::uint64_t client) { return groups_[client % kGroups]; }
-  window& need(group& client_group, std::uint64_t client);
-  static void forget_oldest_client(group& client_group);
-  result<window*> find_window(group& client_group, std::uint64_t client);
+  short_mutex& turn_of(std::uint64_t client) { return turns_[client / kGroups % kTurns].mutex; }
+  static window& need(group& client_group, std::uint64_t client);
+  static bool forget_oldest_client(group& client_group);
+  status read_if_stored(std::uint64_t client, window& destination);
   static void set_slot(window& destination, request_outcome outcome);
   static void limit_items(window& destination);
   status read_window(std::uint64_t client, window& destination);
 
   index& index_;
   std::array<group, kGroups> groups_;
+  static constexpr std::size_t kTurns = 256;
+  struct alignas(64) client_turn {
+    short_mutex mutex;
+  };
+  std::array<client_turn, kTurns> turns_;
 };
 
 }  // namespace pl::store

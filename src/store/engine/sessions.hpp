@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/short_mutex.hpp"
 #include "store/engine/early_write.hpp"
 #include "store/engine/pools.hpp"
 #include "store/engine/types.hpp"
@@ -83,7 +84,7 @@ class sessions {
     std::map<pin_id, run_of_pins> pin_runs;
   };
   static std::optional<open_grant> take_out(held& mine, grant_id id);
-  mutable std::mutex mutex_;
+  mutable short_mutex mutex_;
   std::unordered_map<session_id, held> open_;
   std::uint64_t last_id_ = 0;
   std::uint64_t grants_ = 0, pins_ = 0;

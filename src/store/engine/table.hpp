@@ -25,6 +25,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "arch/short_mutex.hpp"
 #include "store/engine/entry_map.hpp"
 #include "store/engine/types.hpp"
 #include "store/engine/value.hpp"
@@ -55,7 +56,7 @@ class table {
   table& operator=(const table&) = delete;
 
   struct shard {
-    std::mutex mutex;
+    short_mutex mutex;
     std::atomic<std::uint64_t>* heap_bytes = nullptr;  // of all shards
     entry_map entries;
     std::unordered_map<const entry*, std::shared_ptr<load>> loads;  // of those that are loading
@@ -66,7 +67,13 @@ class table {
     // (committer::publish).
     std::vector<std::string_view> unremembered;
 
+    // The greatest of the changes that were made here. One that was reserved earlier is not used below it, so that a key's
+    // versions grow, also across an erase.
+    version_t last_version = 0;
+
     // All with the mutex held.
+    bool is_newest(version_t version) const noexcept { return version > last_version; }
+    void note_version(version_t version) noexcept { last_version = std::max(last_version, version); }
     bool is_unremembered(std::string_view key) const noexcept {
       return std::find(unremembered.begin(), unremembered.end(), key) != unremembered.end();
     }

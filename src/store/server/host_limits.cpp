@@ -38,7 +38,8 @@ status check_address_space(const server_config& config) {
   rlimit most{};
   if (getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return {};
   constexpr std::uint64_t kStackBytes = 8u << 20, kOtherThreads = 12, kOthersBytes = 192u << 20;
-  const std::uint64_t bytes = 2 * config.arena_bytes + (config.threads + kOtherThreads) * kStackBytes + kOthersBytes;
+  const std::uint64_t bytes =
+      2 * config.arena_bytes + (serving_threads(config) + kOtherThreads) * kStackBytes + kOthersBytes;
   void* const probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (probe == MAP_FAILED)
     return failure{ENOMEM,

@@ -244,7 +244,7 @@ struct server::state {
   std::unique_ptr<orphaned_sessions> orphans;
   std::unique_ptr<ucx_listener> stream_end;
   std::unique_ptr<device_mover> device;
-  std::optional<store_client::checksum_pool> sums{std::in_place, static_cast<unsigned>(config.checksum_threads)};
+  std::optional<store_client::checksum_pool> sums{std::in_place, summing_threads(config)};
   std::unique_ptr<server_parts> parts;
   std::unique_ptr<unix_socket::acceptor> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
@@ -343,7 +343,7 @@ status server::state::open_engine() {
 }
 
 status server::state::open() {
-  for (std::uint64_t i = 0; i < config.threads; ++i) loops.push_back(std::make_unique<event_loop>());
+  for (std::uint64_t i = 0; i < serving_threads(config); ++i) loops.push_back(std::make_unique<event_loop>());
   drain_timer = std::make_unique<asio::steady_timer>(home());
   if (!config.tls.certificate.empty()) {
     auto made = make_tls_context(config.tls);
@@ -368,7 +368,7 @@ status server::state::open() {
   parts->device_refusal = counters.device_refusal = open_device();
   parts->device = device.get();
   parts->sums = &*sums;
-  parts->commits = std::make_shared<store_client::checksum_pool>(1u);
+  parts->commits = make_commit_threads();
   parts->quotas = limits.get();
   parts->ended = [this](session* gone) {
     {
@@ -617,11 +617,11 @@ status server::run() {
     if (one->thread.joinable()) one->thread.join();
   all.halted = true;
   all.blocking.join();
-  for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
-  all.sums->end();                                    // what arrived whole is committed by its threads
-  all.parts->commits->end();                          // or by this one's
-  all.stream_end.reset();                             // and UCX
-  all.cluster.reset();                                // others take over at once
+  for (auto& one : all.loops) one->transfers.stop();      // channels let go of the memory first
+  all.sums->end();                                        // what arrived whole is committed by its threads
+  for (const auto& one : all.parts->commits) one->end();  // or by these
+  all.stream_end.reset();                                 // and UCX
+  all.cluster.reset();                                    // others take over at once
   if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <variant>
 
 #include "base/text.hpp"
@@ -88,12 +89,13 @@ const field kFields[] = {
      "the server copies the GPU memory of clients on its unix socket itself, if it can open the GPU's device files"},
     {"log", &server_config::log, "log file; default: standard error"},
     {"log_level", &server_config::log_level, "lowest level that is logged: debug, info, warn or error"},
-    {"threads", number{&server_config::threads, 1, 64}, "threads that serve connections"},
+    {"threads", number{&server_config::threads, 0, 64},
+     "threads that serve connections; 0: one for every 16 CPUs, at least one and at most 4"},
     {"spin_us", number{&server_config::spin_us, 0, 1000},
      "microseconds for which a thread polls for more work before it sleeps; default: 50 on hosts with more than 4 CPUs, "
      "otherwise 0; 0 disables the rings in shared memory and gpu_direct"},
     {"checksum_threads", number{&server_config::checksum_threads, 0, 64},
-     "threads that compute checksums and do the work of batches of GPU memory; 0: half of the CPUs, at most 8"},
+     "threads that compute checksums and do the work of batches of GPU memory; 0: half of the CPUs, at most 16"},
     {"max_connections", number{&server_config::max_connections, 1, 65536}, "maximum of open connections"},
     {"max_requests", number{&server_config::max_requests, 1, 65536}, "maximum of requests in progress on one connection"},
     {"max_request_bytes", number{&server_config::max_request_bytes, 1u << 20, kMaxInteger},
@@ -321,6 +323,18 @@ status check(const server_config& config) {
   for (const char* known : kLogLevels)
     if (config.log_level == known) return {};
   return failure{EINVAL, format("log level \"%s\": debug, info, warn or error", config.log_level.c_str())};
+}
+
+unsigned summing_threads(const server_config& config) noexcept {
+  constexpr unsigned kMaxThreads = 16;  // for two GPUs at a time
+  if (config.checksum_threads != 0) return static_cast<unsigned>(config.checksum_threads);
+  return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
+}
+
+std::uint64_t serving_threads(const server_config& config) noexcept {
+  constexpr unsigned kCpusPerThread = 16;
+  if (config.threads != 0) return config.threads;
+  return std::clamp(std::thread::hardware_concurrency() / kCpusPerThread, 1u, 4u);
 }
 
 std::uint64_t default_spin_us(unsigned cpus) noexcept {

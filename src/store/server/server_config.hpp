@@ -41,9 +41,9 @@ struct server_config {
   std::uint64_t lease_s = 5;    // without etcd for so long it stops serving
   std::uint64_t repair_s = 60;  // after which a dead server's copies are made anew elsewhere
 
-  std::uint64_t threads = 1;
+  std::uint64_t threads = 0;           // 0: one for every 16 CPUs, at most 4
   std::uint64_t spin_us = 0;           // how long a thread polls for more work before it sleeps; serve: default_spin_us()
-  std::uint64_t checksum_threads = 0;  // 0: by the CPUs (checksum_pool.hpp)
+  std::uint64_t checksum_threads = 0;  // 0: half of the CPUs, at most 16
   std::uint64_t max_connections = 4096;
   std::uint64_t max_requests = 1024;           // under way on one connection
   std::uint64_t max_request_bytes = 1u << 30;  // granted or being received on one connection
@@ -79,6 +79,9 @@ status check(const server_config& config);
 bool is_loopback(const std::string& endpoint);
 // spin_us of a server on a machine of so many CPUs, if neither the file nor the command line gives it.
 std::uint64_t default_spin_us(unsigned cpus) noexcept;
+// `threads`, or what that is by the machine's CPUs.
+std::uint64_t serving_threads(const server_config& config) noexcept;
+unsigned summing_threads(const server_config& config) noexcept;  // the same of `checksum_threads`
 // The JSON schema of the file. docs/schema/store-config.json is this text.
 std::string config_schema();
 

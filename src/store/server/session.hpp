@@ -83,10 +83,14 @@ struct server_parts {
   device_mover* device = nullptr;  // null: no DMA channels, `device_refusal` says why
   std::string device_refusal{};
   store_client::checksum_pool* sums = nullptr;
-  // One thread, which has the table and the old values in its cache, where several take each others' lines away.
-  std::shared_ptr<store_client::checksum_pool> commits{};
+  // One thread each. A connection keeps to one, which has the connection's part of the table and its old values in its
+  // cache, where several threads take each others' lines away.
+  std::vector<std::shared_ptr<store_client::checksum_pool>> commits{};
   const class quotas* quotas = nullptr;
 };
+
+// For server_parts::commits, by the CPUs.
+std::vector<std::shared_ptr<store_client::checksum_pool>> make_commit_threads();
 
 class session : public std::enable_shared_from_this<session> {
  public:
@@ -451,8 +455,9 @@ class session : public std::enable_shared_from_this<session> {
   std::shared_ptr<device_imports> imports_;                               // null: the client has handed over nothing
   struct {
     std::mutex mutex;
-    std::deque<device_batch_ptr> in_order;  // puts that are not committed yet, as their frames came
-    bool is_busy = false;                   // a thread commits the one that was the first, or is told to
+    std::deque<device_batch_ptr> in_order;                // puts that are not committed yet, as their frames came
+    bool is_busy = false;                                 // a thread commits the one that was the first, or is told to
+    std::shared_ptr<store_client::checksum_pool> thread;  // of parts_.commits; set before the first frame is begun
   } device_commits_;
   store::session_id engine_session_ = 0;
   mutable store::owner_id owner_ = 0;  // of this client, once it was asked for

@@ -15,6 +15,7 @@
 // the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
 #include <algorithm>
 #include <atomic>
+#include <thread>
 
 #include "arch/crc32c.hpp"
 #include "base/text.hpp"
@@ -37,7 +38,19 @@ constexpr std::uint64_t kShareBytes = 256 << 10;
 // The first frame of so many is followed by others soon.
 constexpr std::size_t kManyItems = 64;
 
+// By how many connections: each one keeps a reference.
+std::shared_ptr<store_client::checksum_pool> least_used(std::span<const std::shared_ptr<store_client::checksum_pool>> all) {
+  return *std::min_element(all.begin(), all.end(),
+                           [](const auto& one, const auto& other) { return one.use_count() < other.use_count(); });
+}
+
 }  // namespace
+
+std::vector<std::shared_ptr<store_client::checksum_pool>> make_commit_threads() {
+  std::vector<std::shared_ptr<store_client::checksum_pool>> out(std::clamp(std::thread::hardware_concurrency() / 8, 1u, 4u));
+  for (auto& one : out) one = std::make_shared<store_client::checksum_pool>(1u);
+  return out;
+}
 
 struct session::device_batch : device_claim {
   explicit device_batch(std::string frame_body) : body(std::move(frame_body)) {}
@@ -193,6 +206,7 @@ void session::put_device_batch(const device_batch_ptr& one, std::uint64_t asked_
   {
     const std::lock_guard lock(device_commits_.mutex);
     device_commits_.in_order.push_back(one);
+    if (!device_commits_.thread) device_commits_.thread = least_used(parts_.commits);
   }
   store::begin_options options;
   options.owner = owner_of(one->request->fields);
@@ -200,7 +214,7 @@ void session::put_device_batch(const device_batch_ptr& one, std::uint64_t asked_
   options.request = request_of(one->request->fields);
   one->commit_options.put = put_options_of(one->request->fields, 0);
   beside(*one, *parts_.sums, [me = shared_from_this(), one, options] {
-    if (one->is_beside_others) me->parts_.commits->call(1);  // it is awake by then
+    if (one->is_beside_others) me->device_commits_.thread->call(1);  // it is awake by then
     status begun = me->begin_device_batch(*one, options);
     me->run_on_home_thread([me, one, begun = std::move(begun)] { me->device_batch_begun(one, begun); });
   });
@@ -376,10 +390,10 @@ void session::commit_ready_batches() {
       if (device_commits_.is_busy || list.empty() || !list.front()->is_ready) return;
       device_commits_.is_busy = true;
       next = list.front();
-      is_left = next->is_beside_others && parts_.commits->is_looking();
+      is_left = next->is_beside_others && device_commits_.thread->is_looking();
       if (!is_left) list.pop_front();
     }
-    if (is_left) return beside(*next, *parts_.commits, [me = shared_from_this()] { me->commit_batches(); });
+    if (is_left) return beside(*next, *device_commits_.thread, [me = shared_from_this()] { me->commit_batches(); });
     commit_device_batch(next);
     const std::lock_guard lock(device_commits_.mutex);
     device_commits_.is_busy = false;

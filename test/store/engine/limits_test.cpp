@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What clients can make the engine keep beside values: keys without bytes, outcomes of long batches.
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <thread>
@@ -90,6 +91,31 @@ TEST_F(Remembered, BatchesOfOneClientAreForgottenByTheirItems) {
   EXPECT_EQ(batch(7, kBatches), -1);
   EXPECT_EQ(batch(7, kBatches - 20), -1);
   EXPECT_EQ(batch(7, 1), EINVAL) << "what it did is forgotten, so it must not be done again";
+}
+
+// Clients are forgotten for others all the time, but not while one of their requests is carried out.
+TEST_F(Remembered, ManyClientsAtATime) {
+  std::atomic<int> bad{0};
+  std::vector<std::thread> all;
+  for (std::uint64_t t = 0; t < 4; ++t)
+    all.emplace_back([&, t] {
+      for (std::uint64_t i = 1; i <= 3000; ++i) {
+        const put_options once{.level = i % 50 == 0 ? durability::logged : durability::volatile_, .request = {4 * i + t, 1}};
+        const std::string key = "k" + std::to_string((i * 5 + t) % 40);
+        const auto first = store_->put(pool_, key, as_bytes("a value"), once);
+        const auto again = store_->put(pool_, key, as_bytes("another"), once);
+        bad += first && !first->repeated && again && again->repeated && again->version == first->version ? 0 : 1;
+      }
+    });
+  std::atomic<bool> is_over{false};
+  std::thread reader([&] {
+    while (!is_over) (void)store_->stats().remembered_items;
+  });
+  for (std::thread& one : all) one.join();
+  is_over = true;
+  reader.join();
+  EXPECT_EQ(bad, 0);
+  EXPECT_LE(store_->stats().remembered_items, 4096u);  // one a client
 }
 
 TEST_F(Remembered, BatchesOfManyClientsHaveALimitTogether) {

@@ -381,12 +381,15 @@ class RunsOfCaches : public Runs {
     };
     made.on_change = [this](const key_change& one) {
       const std::lock_guard hold(mutex_);
-      if (one.kind == change::put) changes_[std::string(one.key)].push_back(one.version);
+      auto& mine = (one.kind == change::put ? changes_ : erases_)[std::string(one.key)];
+      mine.push_back(one.version);
+      if (one.kind == change::erased && mine.back() != changes_[std::string(one.key)].back()) ++strange_erases_;
     };
     return made;
   }
   std::mutex mutex_;
-  std::map<std::string, std::vector<version_t>> changes_;
+  std::map<std::string, std::vector<version_t>> changes_, erases_;
+  int strange_erases_ = 0;  // of another version than the last put's
 };
 
 TEST_F(RunsOfCaches, KeepToTheirShare) {
@@ -433,6 +436,47 @@ TEST_F(RunsOfCaches, WatchersHearOfAKeysChangesInTheirOrder) {
     count += versions.size();
   }
   EXPECT_EQ(count, 3u * 60 * 50);
+}
+
+// The versions of a run are taken before its values are put, one at a time, beside single puts and erases of the same keys.
+TEST_F(RunsOfCaches, AKeysVersionsGrowBesideSinglePutsErasesAndSkippedVersions) {
+  std::atomic<bool> is_over{false};
+  std::atomic<int> bad{0};
+  std::vector<std::thread> others;
+  others.emplace_back([&] {
+    for (unsigned i = 0; !is_over; ++i) bad += store_->put(memory_, "k" + std::to_string(i % 30), as_bytes("one")) ? 0 : 1;
+  });
+  others.emplace_back([&] {
+    for (unsigned i = 0; !is_over; ++i) (void)store_->erase(memory_, "k" + std::to_string(i % 30));
+  });
+  others.emplace_back([&] {
+    for (; !is_over; std::this_thread::sleep_for(std::chrono::milliseconds(1))) store_->skip_versions(3);
+  });
+  std::vector<std::thread> writers;
+  for (unsigned w = 0; w < 2; ++w)
+    writers.emplace_back([&, w] {
+      const session_id mine = store_->open_session();
+      for (unsigned round = 0; round < 300; ++round) {
+        std::vector<std::string> names;
+        for (unsigned i = 0; i < 60; ++i) names.push_back("k" + std::to_string((i * 7 + round + w) % 30));
+        std::vector<run_put> puts;
+        for (const std::string& name : names) puts.push_back({name, 3});
+        const auto given = store_->begin_run(mine, memory_, puts);
+        bad += given ? 0 : 1;
+        if (given)
+          store_->commit_run(mine, given->first, std::vector<run_commit>(puts.size()), {.take_crc = true},
+                             [&](const std::vector<committed_value>& done) {
+                               for (const committed_value& one : done) bad += one.is_done() ? 0 : 1;
+                             });
+      }
+    });
+  for (std::thread& one : writers) one.join();
+  is_over = true;
+  for (std::thread& one : others) one.join();
+  EXPECT_EQ(bad, 0);
+  EXPECT_EQ(strange_erases_, 0);
+  for (const auto& [key, versions] : changes_)
+    EXPECT_EQ(std::adjacent_find(versions.begin(), versions.end(), std::greater_equal()), versions.end()) << key;
 }
 
 // Runs and single calls in any order, against a map.

@@ -81,7 +81,7 @@ TEST_F(store_rings, WaitersAreWoken) {
 
 TEST_F(store_rings, MoreConnectionsThanRingsStayWithTheirSockets) {
   std::vector<std::unique_ptr<store_client::client>> all;
-  for (std::size_t i = 0; i < store_server::ring_poller::kMaxMembers * rig.config.threads + 3; ++i) {
+  for (std::size_t i = 0; i < store_server::ring_poller::kMaxMembers * store_server::serving_threads(rig.config) + 3; ++i) {
     all.push_back(store_rig::open(rig.over_unix()));
     ASSERT_NE(all.back(), nullptr);
   }
@@ -91,7 +91,7 @@ TEST_F(store_rings, MoreConnectionsThanRingsStayWithTheirSockets) {
     ASSERT_TRUE(each->open_pool("p"));
     EXPECT_EQ(get(*each, pool, "k", 1), bytes_t{7});
   }
-  const long most = static_cast<long>(store_server::ring_poller::kMaxMembers * rig.config.threads);
+  const long most = static_cast<long>(store_server::ring_poller::kMaxMembers * store_server::serving_threads(rig.config));
   EXPECT_LE(counted("peerlane_store_rings_total"), most);
   EXPECT_GE(counted("peerlane_store_rings_total"), static_cast<long>(store_server::ring_poller::kMaxMembers));
   // Those that go leave their place.

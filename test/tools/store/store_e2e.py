@@ -512,7 +512,7 @@ def schema():
         ({"data": "d"}, ""),
         ({"data": "d", "threads": 4, "admins": ["uid:0"], "chunk_bytes": 1 << 30, "log_level": "warn"}, ""),
         ({"data": "d", "treads": 4}, '"treads"'),
-        ({"data": "d", "threads": 65}, "from 1 to 64"),
+        ({"data": "d", "threads": 65}, "from 0 to 64"),
         ({"data": "d", "huge_pages": "yes"}, '"huge_pages"'),
         ({"data": "d", "chunk_bytes": 5 << 20}, "a power of two"),
         ({"data": "d", "extent_file_bytes": (5 << 20) + 1}, "a multiple of 4096"),
