@@ -43,6 +43,9 @@ struct commit_unit {
   std::vector<std::pair<request_key, request_outcome>> outcomes;  // remember
   // A single large put: its checksum is computed while it is written, and compared with its writer's if there is one.
   bool crc_missing = false;
+  // A put among many of a run: it is written with them, although its length alone would not ask for extents. Where there is
+  // no room for that, it goes the way of other small values.
+  bool is_of_long_run = false;
   std::optional<std::uint32_t> expected_crc;
   bool is_copy() const noexcept { return !operations.empty() && operations.front().copy.version != 0; }
 

@@ -100,13 +100,15 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
   impl_->commit_grant(*std::move(taken), options, std::move(done));
 }
 
-void engine::impl::commit_grant(open_grant taken, const commit_options& given, completion<put_result> done) {
+void engine::impl::commit_grant(open_grant taken, const commit_options& given, completion<put_result> done,
+                                bool is_of_long_run) {
   if (closed) return done(failure{ESHUTDOWN, "store: closed"});
   if (status good = check_given(given.put.level); !good) return done(good.error());
   if (status good = check_request(given.put.request); !good) return done(good.error());
   taken.made->user_flags = given.put.user_flags;
   auto unit = std::make_unique<commit_unit>();
   unit->level = taken.pool->level(given.put.level);
+  unit->is_of_long_run = is_of_long_run;
   unit->request = given.put.request;
   if (status good = check_cached_put(*taken.pool, unit->level, given.put.ttl_ms, taken.made->length_bytes); !good)
     return done(good.error());

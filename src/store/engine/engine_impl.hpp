@@ -76,6 +76,9 @@ class engine::impl {
     const std::uint64_t small_bytes = std::max<std::uint64_t>(options.small_value_bytes, store::arena::kSlotBytes);
     return length_bytes > small_bytes && level != durability::volatile_;
   }
+  bool gets_extents(const commit_unit& unit, const value& made) const {
+    return unit.is_of_long_run || is_large(made.length_bytes, unit.level);
+  }
 
   // ---- engine_cache.cpp
   std::shared_ptr<pool_cache> cache_for(const pool_info& pool) const;
@@ -114,7 +117,7 @@ class engine::impl {
 
   // ---- engine_grants.cpp
   // By an owner of the grant: taken out of its session.
-  void commit_grant(open_grant taken, const commit_options& given, completion<put_result> done);
+  void commit_grant(open_grant taken, const commit_options& given, completion<put_result> done, bool is_of_long_run = false);
   void submit_when_written(unit_ref unit, early_write early);
 
   // ---- value_stream.cpp

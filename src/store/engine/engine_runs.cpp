@@ -16,6 +16,11 @@
 namespace pl::store {
 namespace {
 
+// Durable values that come together are written to extents side by side, with one sync. The log would take them twice (its
+// own file, and what it is merged into), each at 1 GB/s or less. A few are quicker there: the log's sync is theirs too.
+constexpr std::uint64_t kLongRunBytes = 256 << 10;
+bool fills_blocks(const value& made) { return made.length_bytes >= kBlockBytes; }
+
 constexpr std::size_t kTogether = 16;  // values whose shards are locked at a time
 
 // Numbers of a run in the order of their shards; those of one shard keep theirs, so a key's changes do too.
@@ -263,12 +268,20 @@ void engine::impl::commit_rest(session_id session, grant_id first, run_change& c
     if (change.items[i].is_wanted && (run.values[i].made || !change.is_settled(i))) rest.push_back(i);
   if (rest.empty()) return done(std::move(change.outcomes));
   const auto answer = std::make_shared<run_answer>(std::move(change.outcomes), rest.size(), std::move(done));
+  std::uint64_t block_bytes = 0;
+  if (run.pool->level(change.given.put.level) != durability::volatile_)
+    for (const std::size_t i : rest)
+      if (const value_ref& made = run.values[i].made; made && fills_blocks(*made)) block_bytes += made->length_bytes;
+  const bool is_long = block_bytes >= kLongRunBytes;
+  std::optional<extent_writer::gathering> together;
+  if (is_long) together.emplace(*writer);
   for (const std::size_t i : rest) {
     run_of_grants::one& value = run.values[i];
     auto one = value.made ? std::optional(open_grant{run.pool, std::string(run.name_of(value)), std::move(value.made)})
                           : owners.take_grant(session, first + i);
     const auto note = [answer, i](result<put_result> put) { answer->note(i, std::move(put)); };
-    if (one) commit_grant(*std::move(one), options_of(change.given, change.items[i], i), note);
+    const bool is_of_long_run = is_long && one && fills_blocks(*one->made);
+    if (one) commit_grant(*std::move(one), options_of(change.given, change.items[i], i), note, is_of_long_run);
     else note(failure{EBADF, "store: no such grant in this session"});
   }
 }

@@ -265,14 +265,19 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
 
 void engine::impl::write_extents_then_commit(unit_ref unit) {
   for (operation& op : unit->operations) {
-    if (!op.made || !is_large(op.made->length_bytes, unit->level) || !op.made->on_disk().empty()) continue;
+    if (!op.made || !gets_extents(*unit, *op.made) || !op.made->on_disk().empty()) continue;
     // One at a time, because a batch has few large values.
+    const bool may_be_small = !is_large(op.made->length_bytes, unit->level);
     auto shared = std::make_shared<unit_ref>(std::move(unit));
-    return writer->enqueue(op.made, [this, shared](status written) {
-      unit_ref back = std::move(*shared);
-      if (written) return write_extents_then_commit(std::move(back));
-      give_up(std::move(back), written.error());
-    });
+    return writer->enqueue(
+        op.made,
+        [this, shared, may_be_small](status written) {
+          unit_ref back = std::move(*shared);
+          if (written.code() == ENOSPC && may_be_small) back->is_of_long_run = false;
+          else if (!written) return give_up(std::move(back), written.error());
+          write_extents_then_commit(std::move(back));
+        },
+        nullptr, may_be_small);
   }
   if (options.on_point) options.on_point("put.extents-durable");
   commits->enqueue(std::move(unit));

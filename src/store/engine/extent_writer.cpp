@@ -10,15 +10,20 @@ namespace pl::store {
 namespace {
 
 constexpr std::uint64_t kWriteBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kLongestBlock = std::uint64_t{1} << 20;  // of several values: the disk begins before all are there
 
 // The blocks of several values in a row, and the progress that each one waits for.
 class blocks_to_come final : public block_gate {
  public:
-  // Without `coming` the blocks are ready. With it they are cut at its steps.
+  // Without `coming` the blocks are ready, and neighbours become one. With it they are cut at its steps.
   void add(std::span<const block_io> more, std::uint64_t length_bytes, fill_progress* coming) {
     if (coming != nullptr) any_ = true;
     std::uint64_t offset = 0;  // of the value
     for (const block_io& one : more) {
+      if (coming == nullptr && extends_last(one)) {
+        blocks_.back().size_bytes += one.size_bytes;
+        continue;
+      }
       for (std::uint64_t done = 0; done < one.size_bytes;) {
         const std::uint64_t to_step = kFillStepBytes - offset % kFillStepBytes;
         const std::uint64_t size = coming != nullptr ? std::min(one.size_bytes - done, to_step) : one.size_bytes;
@@ -43,6 +48,12 @@ class blocks_to_come final : public block_gate {
     fill_progress* progress;
     std::uint64_t bytes;
   };
+  bool extends_last(const block_io& next) const {
+    if (blocks_.empty() || needs_.back().progress != nullptr) return false;
+    const block_io& last = blocks_.back();
+    return last.file == next.file && last.offset_bytes + last.size_bytes == next.offset_bytes &&
+           last.data + last.size_bytes == next.data && last.size_bytes < kLongestBlock;
+  }
   static bool is_there(const need& needed) {
     return needed.progress == nullptr || needed.progress->reached() >= needed.bytes;
   }
@@ -77,13 +88,27 @@ void extent_writer::stop() {
   }
 }
 
-void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming) {
+extent_writer::gathering::gathering(extent_writer& writer) : writer_(writer) {
+  const std::lock_guard lock(writer_.mutex_);
+  ++writer_.gatherings_;
+}
+
+extent_writer::gathering::~gathering() {
+  {
+    const std::lock_guard lock(writer_.mutex_);
+    if (--writer_.gatherings_ != 0 || writer_.queue_.empty()) return;
+  }
+  writer_.wake_.notify_one();
+}
+
+void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming,
+                            bool may_lack_room) {
   stored->expect_extents();
   {
     std::lock_guard lock(mutex_);
     if (!stopping_) {
-      queue_.push_back(job{std::move(stored), std::move(done), {}, std::move(coming)});
-      wake_.notify_one();
+      queue_.push_back(job{std::move(stored), std::move(done), {}, std::move(coming), may_lack_room});
+      if (gatherings_ == 0) wake_.notify_one();
       return;
     }
   }
@@ -92,7 +117,7 @@ void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, 
 
 std::vector<extent_writer::job> extent_writer::take() {
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+  wake_.wait(lock, [&] { return stopping_ || (!queue_.empty() && gatherings_ == 0); });
   std::vector<job> taken;
   std::uint64_t bytes = 0;
   while (!queue_.empty() && bytes < kWriteBytes) {
@@ -118,7 +143,7 @@ void extent_writer::run() {
   }
 }
 
-status extent_writer::find_space(value& stored) {
+status extent_writer::find_space(value& stored, bool may_lack_room) {
   if (status able = components_.state.writable(); !able) return able;
   auto found = components_.space.allocate(stored.length_bytes);
   if (!found && found.error().code == ENOSPC) {
@@ -126,10 +151,10 @@ status extent_writer::find_space(value& stored) {
     if (status synced = components_.sync_log(); !synced) return synced;
     found = components_.space.allocate(stored.length_bytes);
   }
-  while (found.code() == ENOSPC && components_.give_way && components_.give_way(stored.length_bytes))
+  while (found.code() == ENOSPC && !may_lack_room && components_.give_way && components_.give_way(stored.length_bytes))
     found = components_.space.allocate(stored.length_bytes);
   if (!found) {
-    components_.state.note(found.error());
+    if (found.code() != ENOSPC || !may_lack_room) components_.state.note(found.error());
     return std::move(found).error();
   }
   stored.set_on_disk(std::move(*found));
@@ -141,7 +166,7 @@ void extent_writer::write(std::vector<job>& jobs) {
   blocks_to_come blocks;
   std::vector<segment> pieces;
   for (job& one : jobs) {
-    one.outcome = find_space(*one.stored);
+    one.outcome = find_space(*one.stored, one.may_lack_room);
     if (!one.outcome) continue;
     const auto memory = one.stored->spans();
     blocks.add(components_.space.blocks(one.stored->on_disk(), memory), one.stored->length_bytes, one.coming.get());
@@ -164,7 +189,7 @@ void extent_writer::write(std::vector<job>& jobs) {
 }
 
 status extent_writer::write_unsynced(const value_ref& stored) {
-  if (status found = find_space(*stored); !found) return found;
+  if (status found = find_space(*stored, false); !found) return found;
   const auto memory = stored->spans();
   status written = components_.space.files().write(components_.space.blocks(stored->on_disk(), memory));
   if (!written) components_.state.note(written.error());

@@ -37,7 +37,20 @@ class extent_writer {
   // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
   // `coming`: the value's bytes are still being copied to where it lies; they are written as they come. With patience:
   // alone, so that no other value waits for this value's writer; ECANCELED if they do not come.
-  void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming = nullptr);
+  // `may_lack_room`: the caller has another way, so no other value makes room, and the store does not count as full.
+  void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming = nullptr,
+               bool may_lack_room = false);
+  // As long as one lives, what is queued waits, so that all of it is written together.
+  class gathering {
+   public:
+    explicit gathering(extent_writer& writer);
+    ~gathering();
+    gathering(const gathering&) = delete;
+    gathering& operator=(const gathering&) = delete;
+
+   private:
+    extent_writer& writer_;
+  };
 
   // The same without the sync, and at once: for values that need not survive.
   status write_unsynced(const value_ref& stored);
@@ -48,11 +61,12 @@ class extent_writer {
     std::function<void(status)> done;
     status outcome;
     std::shared_ptr<fill_progress> coming;
+    bool may_lack_room = false;
   };
   void run();
   std::vector<job> take();
   void write(std::vector<job>& jobs);
-  status find_space(value& stored);
+  status find_space(value& stored, bool may_lack_room);
   void reach(std::string_view point) {
     if (components_.on_point) components_.on_point(point);
   }
@@ -62,6 +76,7 @@ class extent_writer {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<job> queue_;
+  unsigned gatherings_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

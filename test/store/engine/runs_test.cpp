@@ -479,6 +479,60 @@ TEST_F(RunsOfCaches, AKeysVersionsGrowBesideSinglePutsErasesAndSkippedVersions) 
     EXPECT_EQ(std::adjacent_find(versions.begin(), versions.end(), std::greater_equal()), versions.end()) << key;
 }
 
+// Durable values that come together lie in extents, written side by side; a few of the same lengths stay in the log.
+TEST_F(Runs, ManyDurableValuesAreWrittenTogether) {
+  const auto disk_used = [&] { return store_->stats().disk_used_bytes; };
+  for (const durability level : {durability::durable, durability::logged}) {
+    const std::uint64_t before = disk_used();
+    auto items = items_of(100, 16384, 1 + static_cast<unsigned>(level));
+    items.push_back({"short", pattern_bytes(3000, 5)});
+    items.push_back({"odd", pattern_bytes(10'001, 6)});
+    const std::uint64_t syncs = store_->stats().syncs;
+    const auto done = put_run(pool_, items, {.put = {.level = level}});
+    EXPECT_LE(store_->stats().syncs - syncs, 12u);  // the values', and their records' in a few groups
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      ASSERT_TRUE(done[i].is_done()) << done[i].refusal.message;
+      EXPECT_EQ(done[i].done.reached, level);
+    }
+    EXPECT_EQ(disk_used() - before, 100 * 16384u + 12'288);
+    // (What they replaced is free after a sync.)
+    const auto few = items_of(10, 16384, 77);
+    for (const committed_value& one : put_run(pool_, few, {.put = {.level = level}})) ASSERT_TRUE(one.is_done());
+    for (std::size_t i = 0; i < few.size(); ++i) items[i] = few[i];
+    reopen();
+    session_ = store_->open_session();
+    EXPECT_EQ(disk_used(), 90 * 16384u + 12'288);
+    for (const item& one : items) EXPECT_EQ(read(*store_, pool_, one.key), text(one.content)) << one.key;
+    expect_sound();
+    for (const item& one : items) ASSERT_TRUE(store_->erase(pool_, one.key));
+    reopen();
+    session_ = store_->open_session();
+    EXPECT_EQ(disk_used(), 0u);
+  }
+}
+
+class RunsOnASmallDisk : public Runs {
+ protected:
+  engine_options options() override {
+    auto made = StoreTest::options();
+    made.disk_limit_bytes = std::uint64_t{4} << 20;
+    return made;
+  }
+};
+
+// Values that the log can take are not refused for want of extents, and the store does not count as full.
+TEST_F(RunsOnASmallDisk, WhatFindsNoExtentsGoesToTheLog) {
+  const auto items = items_of(400, 16384);
+  const auto done = put_run(pool_, items, {.put = {.level = durability::durable}});
+  for (const committed_value& one : done) ASSERT_TRUE(one.is_done()) << one.refusal.message;
+  EXPECT_FALSE(store_->stats().full);
+  EXPECT_GE(store_->stats().disk_used_bytes, std::uint64_t{3} << 20);
+  reopen();
+  session_ = store_->open_session();
+  for (const item& one : items) ASSERT_EQ(read(*store_, pool_, one.key), text(one.content)) << one.key;
+  expect_sound();
+}
+
 // Runs and single calls in any order, against a map.
 class RunsModel : public Runs, public ::testing::WithParamInterface<unsigned> {};
 TEST_P(RunsModel, AgreesWithAMap) {
@@ -495,7 +549,8 @@ TEST_P(RunsModel, AgreesWithAMap) {
     }
     std::vector<item> items;
     for (std::size_t i = 0; i < 1 + random() % 30; ++i) {
-      items.push_back({key(), pattern_bytes(random() % (random() % 2 != 0 ? 300 : 9000), random())});
+      const unsigned longest[] = {300, 300, 9000, 30'000};  // of the last, many go to extents together
+      items.push_back({key(), pattern_bytes(random() % longest[(random() + step) % 4], random())});
       if (random() % 4 == 0) items.back().commit.precondition = condition::if_absent;
     }
     const durability level = levels[random() % 3];
