@@ -21,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <random>
 #include <string>
@@ -34,8 +35,9 @@ namespace pl::store {
 namespace {
 
 constexpr std::size_t kThreads = 4;
-constexpr std::size_t kKeys = 6;   // of a thread
-constexpr std::size_t kPools = 2;  // durable and logged: both survive the process
+constexpr std::size_t kKeys = 6;      // of a thread
+constexpr std::size_t kFillers = 12;  // likewise, of 24 KB
+constexpr std::size_t kPools = 2;     // durable and logged: both survive the process
 constexpr const char* kPoolNames[kPools] = {"durable", "logged"};
 // Every point that the write path names; one that is never reached fails the run.
 constexpr const char* kPoints[] = {
@@ -76,9 +78,47 @@ void complain(shared_state& shared, const std::string& complaint) {
   shared.wrong = true;
 }
 
+std::string name_of_filler(std::size_t thread, std::size_t number) {
+  return "t" + std::to_string(thread) + "/f" + std::to_string(number);
+}
+
+// Among others, so many that all of them are written together.
+int put_in_run(engine& store, session_id session, pool_id pool, std::size_t thread, const std::string& name,
+               const std::vector<std::byte>& value, owner_id owner) {
+  std::vector<std::string> names{name};
+  std::vector<std::vector<std::byte>> values{value};
+  for (std::size_t i = 0; i < kFillers; ++i) {
+    names.push_back(name_of_filler(thread, i));
+    values.emplace_back(24'000 + i, static_cast<std::byte>(value.size() + i));
+  }
+  std::vector<run_put> puts;
+  for (std::size_t i = 0; i < names.size(); ++i) puts.push_back({names[i], values[i].size()});
+  const auto given = store.begin_run(session, pool, puts, {.owner = owner});
+  if (!given) return given.code();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    std::size_t done = 0;
+    for (const segment& piece : given->values[i].segments) {
+      std::memcpy(store.arena().base + piece.offset_bytes, values[i].data() + done, piece.size_bytes);
+      done += piece.size_bytes;
+    }
+  }
+  std::promise<int> answer;
+  run_options options;
+  options.put.owner = owner;
+  store.commit_run(session, given->first, std::vector<run_commit>(names.size()), options,
+                   [&](const std::vector<committed_value>& done) {
+                     int code = 0;
+                     for (const committed_value& one : done)
+                       if (!one.is_done()) code = one.refusal.code;
+                     answer.set_value(code);
+                   });
+  return answer.get_future().get();
+}
+
 void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_state& shared, std::size_t thread,
                  unsigned seed) {
   std::mt19937 random(seed);
+  const session_id session = store.open_session();
   for (;;) {
     const std::size_t pool = random() % kPools;
     const std::size_t key = random() % kKeys;
@@ -99,8 +139,9 @@ void change_keys(engine& store, const pool_id* pools, pool_id quick, shared_stat
       code = store.erase(pools[pool], name, {.precondition = condition::none}).code();
     } else {
       const auto value = value_of(pool, thread, key, number);
-      code = number % 5 == 0 ? put_as_it_comes(store, pools[pool], name, value, number, {.owner = owner})
-                             : store.put(pools[pool], name, value, {.owner = owner}).code();
+      code = number % 6 == 1   ? put_as_it_comes(store, pools[pool], name, value, number, {.owner = owner})
+             : number % 6 == 2 ? put_in_run(store, session, pools[pool], thread, name, value, owner)
+                               : store.put(pools[pool], name, value, {.owner = owner}).code();
     }
     if (code != 0) return complain(shared, "operation answered errno " + std::to_string(code));
     history.acknowledged = number;
@@ -229,6 +270,7 @@ bool check(const std::string& folder, shared_state& shared) {
         good = check_key(store, id->id, pool, thread, key, shared.keys[pool][thread][key]) && good;
         present += store.stat(id->id, name_of_key(thread, key)).ok();
       }
+      for (std::size_t i = 0; i < kFillers; ++i) present += store.stat(id->id, name_of_filler(thread, i)).ok();
     }
     if (id->keys != present) {
       std::fprintf(stderr, "torture: pool %s counts %llu keys, there are %llu\n", kPoolNames[pool],
