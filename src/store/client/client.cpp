@@ -23,7 +23,7 @@ constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory
 constexpr std::uint64_t kMinUcxBytes = 256 << 10;       // from here up one more round trip costs less than frames
 // GPU memory that the store itself reaches. One get at a time is quicker by a copy of this process up to some megabytes
 // (docs/results/store/direct_h200).
-constexpr std::uint64_t kDevicePutFrom = 2 << 10, kDeviceGetFrom = 32 << 20;
+constexpr std::uint64_t kDevicePutFrom = 2 << 10, kDeviceGetFrom = 8 << 20;
 
 operation_ptr failed(operation_ptr one, int code, std::string text) {
   one->phase = operation::stage::done;

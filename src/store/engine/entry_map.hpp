@@ -68,7 +68,7 @@ class entry_map {
 
   // All of its bits are used here but for the lowest kUnusedBits, which may choose the map.
   static std::size_t hash_of(std::string_view key) noexcept { return std::hash<std::string_view>{}(key); }
-  static constexpr unsigned kUnusedBits = 8;
+  static constexpr unsigned kUnusedBits = 7;
 
   entry* find(std::string_view key) const noexcept { return find(key, hash_of(key)); }
   entry& add(std::string_view key) { return add(key, hash_of(key)); }

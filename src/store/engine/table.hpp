@@ -55,21 +55,20 @@ class table {
   table(const table&) = delete;
   table& operator=(const table&) = delete;
 
-  struct shard {
+  // What a change of a key reads lies in the first two lines.
+  struct alignas(64) shard {
     short_mutex mutex;
-    std::atomic<std::uint64_t>* heap_bytes = nullptr;  // of all shards
     entry_map entries;
-    std::unordered_map<const entry*, std::shared_ptr<load>> loads;  // of those that are loading
-    recent_list recent;
-    recent_list recent_small;  // those that are lasting and share a block: eviction takes them for their like alone
-
     // Keys whose newest change can be seen here already, while the request behind it is not remembered yet
     // (committer::publish).
     std::vector<std::string_view> unremembered;
-
     // The greatest of the changes that were made here. One that was reserved earlier is not used below it, so that a key's
     // versions grow, also across an erase.
     version_t last_version = 0;
+    recent_list recent;
+    recent_list recent_small;  // those that are lasting and share a block: eviction takes them for their like alone
+    std::atomic<std::uint64_t>* heap_bytes = nullptr;               // of all shards
+    std::unordered_map<const entry*, std::shared_ptr<load>> loads;  // of those that are loading
 
     // All with the mutex held.
     bool is_newest(version_t version) const noexcept { return version > last_version; }
