@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dissemination barriers: in round k each process sends to the rank 2^k after it and waits for the rank 2^k before it.
-// The barrier ends only when its frames have left, because a verbs connection that is still being set up needs further
-// calls, and the next one may be far away.
+// Dissemination barrier: in round k each process sends to the rank 2^k after it and waits for the rank 2^k before it. The
+// barrier ends only when its frames have been sent, because a verbs connection that is still being set up needs further
+// calls and the application may not make another one soon.
 //
-// A process sends to another one at most once in a barrier, with the barrier's number. So the next call continues a
-// barrier that timed out, and a process that is at another barrier is detected.
+// A process sends to any other at most once in a barrier, with the number of the barrier. This lets the next call continue a
+// barrier that timed out, and detects a process that is at another barrier.
 //
 // Owns: the position in the current barrier. Threads: the messenger's lock guards all calls.
-// Errors: ECONNRESET a process that it needs is gone.
+// Errors: ECONNRESET: a process that takes part is gone.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,18 @@ class dissemination_barrier {
  public:
   dissemination_barrier(messenger_context& context, packet_channel& channel, peer_watch& watch)
       : context_(context), channel_(channel), watch_(watch) {}
-  // A thread must enter before it advances. False: another one is inside, and this one waits for the next barrier.
+  // A thread must call enter() before advance(), and leave() after the barrier. False: another thread is inside; this thread
+  // must wait for the next barrier.
   bool enter() noexcept { return !std::exchange(is_attended_, true); }
   void leave() noexcept { is_attended_ = false; }
-  // No barrier is entered from now on until continue_at(): a process has gone, and those that are left may be at different
-  // barriers. The next one has a number above all that any of them has entered. The one under way ends as it can.
+  // Blocks new barriers until continue_at(), because a process is gone and the others may be at different barriers. A
+  // barrier in progress may still end. The next barrier must have a higher number than any that a process has entered.
   void stop(std::string reason) { stopped_ = std::move(reason); }
-  // Another process is a rank now: the barrier under way was not with it.
+  // A new process has a rank: drops the barrier in progress, in which it does not take part.
   void abandon() noexcept { is_open_ = false; }
   void continue_at(std::uint64_t number);
   std::uint64_t number() const noexcept { return number_; }
-  // Empty while the barrier is pending.
+  // Makes progress. Returns the result of the barrier; empty while it is pending.
   std::optional<status> advance();
   void on_frame(peer_state& source, const frame& head);
 
@@ -41,9 +42,9 @@ class dissemination_barrier {
   messenger_context& context_;
   packet_channel& channel_;
   peer_watch& watch_;
-  std::string stopped_;       // why; empty: it is not
+  std::string stopped_;       // reason of stop(); empty: not stopped
   bool may_skip_ = false;     // continue_at() was called: a peer's number may be ahead by more than one
-  std::uint64_t number_ = 0;  // of this barrier, or of the last
+  std::uint64_t number_ = 0;  // of the current barrier, or of the last one
   int distance_ = 1;          // of this round: 1, 2, 4 ...
   bool is_open_ = false;
   bool has_sent_ = false;     // in this round

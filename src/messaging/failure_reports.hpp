@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells who asks which processes of the job have failed: each once, in the order in which this process noticed it.
+// Reports failed processes of the job to the operations that wait for a failure. Each failure is reported once, in the order
+// in which this process noticed them.
 //
-// Owns: the failures that nobody has been told of, and the operations that wait for one. Threads: the messenger's lock
-// guards all calls. Errors: none.
+// Owns: the failures that are not reported yet, and the operations that wait. Threads: the messenger's lock guards all
+// calls. Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ class failure_reports {
  public:
   explicit failure_reports(messenger_context& context) : context_(context) {}
 
-  // An operation that ends well when a process has failed: `info.source` is its rank, `info.tag` a failure_kind.
+  // Begins an operation that succeeds when a process has failed: `info.source` is its rank, `info.tag` a failure_kind.
   operation& begin() {
     operation& made = context_.operations.take(operation_kind::failure);
     made.peer = kAnySource;
@@ -28,11 +29,11 @@ class failure_reports {
     untold_.push_back({rank, kind});
     tell();
   }
-  // The rank is back. Who did not ask what became of it before is not told any more.
+  // The rank is back: drops its failure if it has not been reported yet.
   void forget(int rank) {
     std::erase_if(untold_, [&](const failed_peer& each) { return each.rank == rank; });
   }
-  // Of begin(): it ends with ECANCELED, unless it has ended.
+  // Ends an operation of begin() with ECANCELED, unless it has already ended.
   void cancel(operation& op) {
     std::erase(waiting_, &op);
     context_.end(op, ECANCELED, "cancelled");

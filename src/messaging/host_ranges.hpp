@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses that certainly are host memory, found without a call to the driver.
+// Address ranges that are known to be host memory, without a call to the driver.
 //
-// Owns: bounds only. Threads: the messenger's lock guards all calls. Errors: none; what it does not know is not in a range.
+// Owns: only the bounds. Threads: the messenger's lock guards all calls. Errors: none; unknown addresses are not in a range.
 #pragma once
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ class host_ranges {
   };
   const stack* stack_of_this_thread() noexcept;
   std::uint64_t heap_begin_ = ~0ull;
-  std::array<stack, 8> stacks_;  // threads beyond these get no cache entry
+  std::array<stack, 8> stacks_;  // further threads are not cached
   std::size_t stack_count_ = 0;
 };
 

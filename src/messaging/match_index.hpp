@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A hash table of first-in first-out lists, one for each key: what tag_match.hpp finds receives and messages by.
+// A hash table of FIFO lists, one for each key. tag_match.hpp uses it to find receives and messages.
 //
-// An insertion, a removal from anywhere and the look at a key's oldest entry take constant time on average, however many
-// entries share a key and however many keys there are: only the oldest entry of each key lies in a bucket, and the table
-// doubles before it holds more keys than buckets.
+// Insertion, removal of any entry and lookup of a key's oldest entry take constant time on average, for any number of
+// entries and keys. Only the oldest entry of each key is in a bucket, and the table doubles before it has more keys than
+// buckets.
 //
-// Owns: the entries, which are recycled; the operations stay the pool's. Threads: those of its user. Errors: none.
+// Owns: the entries, which are recycled; the pool owns the operations. Threads: not thread-safe. Errors: none.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace pl::messaging {
 
 struct operation;
 
-// Everything with the same source (or any), mask, and bits of the tag under that mask.
+// Selects all entries with the same source (or any source), the same mask, and the same tag bits under that mask.
 struct match_key {
   int source = 0;
   bool is_sender_operation = false;  // `word` is the sender's operation, not a tag
@@ -30,12 +30,12 @@ struct match_entry {
   match_key key;
   std::uint64_t hash = 0;
   operation* op = nullptr;
-  std::uint64_t order = 0;            // of insertion
-  match_entry* next_key = nullptr;    // in the bucket; of the oldest entry of a key
-  match_entry* newest = nullptr;      // of the key; of its oldest entry
-  match_entry* older = nullptr;       // of the key
-  match_entry* newer = nullptr;       // of the key
-  match_entry* next_of_op = nullptr;  // the same operation under another key
+  std::uint64_t order = 0;            // counts insertions
+  match_entry* next_key = nullptr;    // next key in the bucket; only in the oldest entry of a key
+  match_entry* newest = nullptr;      // newest entry of the key; only in the oldest entry
+  match_entry* older = nullptr;       // neighbour with the same key
+  match_entry* newer = nullptr;       // neighbour with the same key
+  match_entry* next_of_op = nullptr;  // entry of the same operation under another key
 };
 
 class match_index {
@@ -44,12 +44,12 @@ class match_index {
 
   match_entry& insert(const match_key& key, operation& op);
   void remove(match_entry& entry) noexcept;
-  // The oldest entry of this key; null: none.
+  // Returns the oldest entry of this key; null: none.
   match_entry* first(const match_key& key) noexcept {
     if (recent_ != nullptr && recent_->key == key) return ++comparisons_, recent_;
     return find(key, hash_of(key));
   }
-  // Entries that were compared with a key since the start: the work of matching, whatever the machine's speed.
+  // Number of entries that were compared with a key since the start. Measures the work of matching on any machine.
   std::uint64_t comparisons() const noexcept { return comparisons_; }
 
  private:
@@ -62,7 +62,7 @@ class match_index {
 
   std::vector<match_entry*> buckets_;  // a power of two of them
   std::size_t keys_ = 0;
-  match_entry* recent_ = nullptr;  // the oldest of the key that was asked for last, while it lies in a bucket
+  match_entry* recent_ = nullptr;  // oldest entry of the last key looked up, while it is in a bucket
   std::vector<std::unique_ptr<match_entry[]>> blocks_;
   match_entry* free_ = nullptr;  // through next_key
   std::uint64_t inserted_ = 0;

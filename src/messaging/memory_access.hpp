@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classifies a message's buffer (host or device) and copies its bytes.
+// Classifies the buffer of a message as host or device memory, and copies its bytes.
 //
-// Owns: recent answers of the driver. Threads: the messenger's lock guards all calls.
-// Errors: EINVAL for memory that cannot be reached, else those of the copy planner.
+// Owns: a cache of the driver's answers. Threads: the messenger's lock guards all calls.
+// Errors: EINVAL for memory that cannot be accessed, else those of the copy planner.
 #pragma once
 
 #include <array>
@@ -21,11 +21,11 @@ struct memory {
   std::uint64_t address = 0;
   std::size_t bytes = 0;
   bool is_device = false;
-  // The driver's description of `address` from the start of the operation, so that its copies need not ask again: the
-  // buffer must stay allocated until the operation ends. No device: not asked, or it may outlive that (a window).
+  // The driver's description of `address` at the start of the operation, so that copies need not query it again; the buffer
+  // must stay allocated until the operation ends. No device: not queried, or the allocation may change (a window).
   cu::pointer_info device;
 
-  // `device` is not read then.
+  // Leaves `device` unchanged, because it is not used for host memory.
   void set_host(std::uint64_t new_address, std::size_t new_bytes) noexcept {
     address = new_address;
     bytes = new_bytes;
@@ -33,31 +33,32 @@ struct memory {
   }
 };
 
-// How device memory may be touched.
+// How device memory may be accessed.
 enum class touch : std::uint8_t {
-  any,      // as the planner thinks best
-  cpu_only  // CPU loads and stores through the mapping: another process uses the same GPU, and a copy engine would cost
-            // both a context switch (some 150 us)
+  any,      // the planner decides
+  cpu_only  // CPU loads and stores through the mapping: another process uses the same GPU, and a copy engine would cost both
+            // of them a context switch (about 150 us)
 };
 
 class memory_access {
  public:
-  // Both null: host memory only.
+  // The pointers must outlive this object. Both null: host memory only.
   memory_access(const cu::driver_table* cuda, copy::planner* planner) : cuda_(cuda), planner_(planner) {}
 
-  // EINVAL: device memory without a GPU, bytes without an address. Asks the driver at most once for each message, and not at
-  // all for registered memory or for memory that host_ranges knows.
+  // Classifies a buffer. Queries the driver at most once for each message, and not at all for registered memory or memory in
+  // host_ranges. EINVAL: device memory without a GPU, or bytes without an address.
   result<memory> inspect(const buffer& data);
-  // Host memory, or nothing at all, for which inspect() would not ask the driver.
+  // True: the buffer is host memory or empty, and inspect() would not query the driver.
   bool is_known_host(const buffer& data) noexcept {
     if (data.bytes == 0) return true;
     if (data.address == 0 || data.kind == memory_kind::device) return false;
     return planner_ == nullptr || data.kind == memory_kind::host || host_.contains(data.address, data.bytes);
   }
-  // [offset, offset + bytes) of `source` to host memory, complete on return; and the other direction.
+  // Copies bytes [offset, offset + bytes) of `source` to host memory, or of `destination` from host memory. The copy is
+  // complete on return.
   status read(const memory& source, std::size_t offset, void* destination, std::size_t bytes, touch access) const;
   status write(const memory& destination, std::size_t offset, const void* source, std::size_t bytes, touch access) const;
-  // Between two memories of this process.
+  // Copies between two memories of this process; complete on return.
   status move(const memory& destination, const memory& source, std::size_t bytes) const;
 
   bool has_gpu() const noexcept { return planner_ != nullptr; }
@@ -70,7 +71,7 @@ class memory_access {
   const cu::driver_table* cuda_;
   copy::planner* planner_;
   host_ranges host_;
-  // Recent answers of the driver. One attribute query shows whether an entry is still valid.
+  // Cache of the driver's answers. One attribute query shows whether an entry is still valid.
   std::array<cu::pointer_info, 64> recent_;
 };
 

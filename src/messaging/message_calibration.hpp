@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures what packets and handshakes cost, when a job opens.
+// Measures the cost of packets and handshakes when a job opens.
 //
-// Owns: nothing. Threads: one in each process, before the messenger is used otherwise. Errors: those of the bootstrap.
+// Owns: nothing. Threads: one in each process, before any other use of the messenger. Errors: those of the bootstrap.
 #pragma once
 
 #include "messaging/bootstrap/bootstrap.hpp"
@@ -11,10 +11,10 @@
 
 namespace pl::messaging {
 
-// Collective, before the messenger is used otherwise. Two processes of each node and two of different nodes exchange host
-// messages, for less than 50 ms each; the others wait in `group`. Costs that a node's first process has on file are not
-// measured again. `limits` are those of `communicator` and change during the measurement. The costs of a pair that fails
-// stay unknown; an error is one of `group`.
+// Collective; call it before any other use of the messenger. Two processes of each node, and two of different nodes,
+// exchange host messages for less than 50 ms each, while the others wait in `group`. Costs that the first process of a node
+// has on file are not measured again. `limits` are those of `communicator`, and change during the measurement. If a pair
+// fails, its costs stay unknown. Errors: those of `group`.
 result<handshake_costs> measure_handshakes(messenger& communicator, bootstrap& group, thresholds& limits,
                                            const std::string& key);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of a message beyond the copies, which the copy planner knows. Measured once for a machine and kept beside the
-// planner's own calibration.
+// The cost of a message without its copies, whose cost the copy planner knows. Measured once for a machine, and stored next
+// to the calibration of the planner.
 //
-// Owns: nothing but the file. Threads: any; plain values. Errors: EINVAL for a text, an errno value for a file.
+// Owns: only the file. Threads: any; plain values. Errors: EINVAL for a text that cannot be parsed, errno values for a file.
 #pragma once
 
 #include <optional>
@@ -16,17 +16,17 @@ namespace pl::messaging {
 // One-way costs between host memories of two processes, in nanoseconds.
 struct message_costs {
   double packet_ns = 200;           // of an empty message
-  double eager_ns_per_byte = 0.1;   // into the shm queue and out of it, or through UCX's fragments
-  double handshake_ns = 700;        // RTS, RTR and ATS, beyond the packet
+  double eager_ns_per_byte = 0.1;   // into and out of the shm queue, or through UCX's fragments
+  double handshake_ns = 700;        // RTS, RTR and ATS, in addition to packet_ns
   double chunks_ns_per_byte = 0.1;  // rendezvous: through a ring of chunks, or UCX in place
 };
 
 struct handshake_costs {
   std::optional<message_costs> near;  // between processes of a node
   std::optional<message_costs> far;   // between hosts
-  std::string origin;                 // the source of the numbers, for people
+  std::string origin;                 // source of the numbers, for display
 
-  // The file's text, and back. EINVAL: not understood.
+  // Formats and parses the content of the file. EINVAL: the text cannot be parsed, or has another key.
   std::string text(const std::string& key) const;
   static result<handshake_costs> parse(const std::string& text, const std::string& key);
 };
@@ -36,7 +36,7 @@ struct handshake_costs {
 std::string handshake_key(const cu::driver_table* cuda, const std::string& network);
 // messages-<hash>.txt in the folder of the planner's calibration file; empty if there is none.
 std::string handshake_path(const std::string& key);
-// Empty if the file is missing, damaged or of another machine; the last two are logged.
+// Reads the file. Empty if it is missing, damaged or from another machine; the last two are logged.
 handshake_costs load_handshakes(const std::string& key);
 status save_handshakes(const handshake_costs& costs, const std::string& key);
 

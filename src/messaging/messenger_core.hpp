@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The implementation behind `messenger`: its parts, the way of a frame to its part, and progress.
+// The implementation of `messenger`: its parts, the dispatch of frames to them, and progress.
 //
-//   messenger_context    peers, buffers, limits, operations         peer_watch          peers that have ended or left
-//   packet_channel       frames in order, shm queues, UCX           tagged_messages     send, receive, matching, cancel
-//   rendezvous           RTS, RTR, ATS, and the transports          direct_windows      windows of this node, without their
-//   owner remote_access        windows: put, get, atomics                 memory_revocation   memory that its owner takes
-//   back dissemination_barrier                              failure_reports     who asks is told of lost peers
-//   readmission          lost ranks that come back
+//   messenger_context      peers, buffers, limits, operations
+//   peer_watch             peers that have ended or left
+//   packet_channel         frames in order, shm queues, UCX
+//   rendezvous             RTS, RTR, ATS, and the transports
+//   tagged_messages        send, receive, matching, cancellation
+//   direct_windows         access to windows of this node without their owner
+//   remote_access          windows: put, get, atomics
+//   dissemination_barrier
+//   failure_reports        reports of lost peers
+//   memory_revocation      memory that its owner takes back
+//   readmission            lost ranks that come back
 //
-// A part uses the parts that its constructor takes, which stand before it here. Only packet_channel calls back: dispatch().
-// Owns all parts. Threads: one lock guards all of it.
-// Errors: open() tells why; a lost peer ends its operations with ECONNRESET.
+// A part may use the parts that its constructor takes; they come before it in this list. Only packet_channel calls back,
+// with dispatch().
+//
+// Owns: all parts. Threads: one lock guards everything. Errors: those of open(); a lost peer ends its operations with
+// ECONNRESET.
 #pragma once
 
 #include <optional>
@@ -39,32 +46,33 @@ struct messenger_core {
   ~messenger_core();
 
   status open(bootstrap& group);
-  // Without the network where a caller polls more often than UCX needs.
+  // Advances everything once; true if something moved. `with_network` is false for callers that poll more often than UCX
+  // needs.
   bool progress(bool with_network = true);
-  // Hands a frame to its part. Frames of one peer come in the order in which they were sent.
+  // Passes a frame to its part. Frames of one peer arrive in the order in which they were sent.
   void dispatch(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  // The same of an eager message in a shm queue.
+  // dispatch() of an eager message in a shm queue.
   void take_eager(peer_state& source, const compact_frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void mark_lost(int rank, const std::string& reason);
 
   // ---- Sleeping (wakeup.hpp)
-  // The descriptor of the transports; without a progress thread it is the caller's, too.
+  // Creates the descriptor of the transports. Without a progress thread, callers use it as well.
   result<int> open_descriptor();
-  // Success: it becomes readable when something happens. EBUSY: something has happened since the last call, or only polling
-  // advances what is under way. ENOSYS: this process cannot be woken.
+  // Success: the descriptor becomes readable when something happens. EBUSY: something has happened since the last call, or
+  // an operation in progress only advances by polling. ENOSYS: this process cannot be woken.
   status arm_owner();
 
-  // ---- messenger.cpp: these take the lock
-  // Makes progress until `done` yields a status.
+  // ---- In messenger.cpp; these take the lock
+  // Makes progress until `done` returns a status.
   template <class Done>
   status wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep = true);
   template <class Done>
   status sleep_until(Done& done, std::chrono::milliseconds limit, std::optional<attended_time>& waited);
-  // With the lock held; request::cancel says how it answers.
+  // Call it with the lock held. Errors as request::cancel.
   status cancel(operation& op);
   // Waits, for a bounded time, until no transport uses the operation's memory any more.
   void reclaim_memory(operation& op);
-  // The same of a signal whose put is under way; false: there is none.
+  // reclaim_memory() for a signal whose put is in progress. False: no put is in progress.
   bool reclaim_put(operation& signal);
 
   biased_mutex mutex_;
@@ -79,7 +87,7 @@ struct messenger_core {
   failure_reports failures_;
   memory_revocation revocation_;
   readmission returns_;
-  bool do_all_calibrate_ = false;  // every process of the job asks for it
+  bool do_all_calibrate_ = false;  // every process of the job requests a calibration
   std::optional<progress_thread> thread_;
 
  private:
@@ -88,7 +96,7 @@ struct messenger_core {
   void fail_operation(operation& op, const std::string& reason);
 
   bool is_open_ = false;
-  std::uint64_t seen_events_ = 0;  // by the owner of the descriptor
+  std::uint64_t seen_events_ = 0;  // events that the owner of the descriptor has seen
   unsigned rounds_ = 0;
 };
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which processes share this node, and which of them have ended.
+// Finds out which processes are on this node, and which of them have ended.
 //
-// Owns: a pidfd for each watched process, or a clock that makes waiters look where the kernel gives none. Threads: the
-// messenger's lock guards a death_watch.
-// Errors: none.
+// Owns: a pidfd for each watched process; without pidfds in the kernel, a timer that makes waiting threads check. Threads:
+// the messenger's lock guards a death_watch. Errors: none.
 #pragma once
 
 #include <sys/types.h>
@@ -16,10 +15,10 @@
 
 namespace pl::messaging {
 
-// Equal for two processes that see each other's process numbers.
+// Identifies a node: two processes are on the same node if they can see each other's process ids.
 struct node_identity {
   std::uint64_t boot = 0;           // hash of the kernel's boot id
-  std::uint64_t pid_namespace = 0;  // its inode
+  std::uint64_t pid_namespace = 0;  // inode of the PID namespace
   std::int32_t pid = 0;
 
   static node_identity current();
@@ -31,12 +30,13 @@ struct node_identity {
 // Watches processes of this node (os/process_end.hpp).
 class death_watch {
  public:
-  // A descriptor that is readable at its end, or whenever somebody should look; -1: there is none.
+  // Starts to watch a process. Returns a descriptor that becomes readable when the process ends, or periodically, when
+  // collect() must be called; -1: there is none.
   int add(int rank, pid_t pid);
   void remove(int rank);
-  // Ranks that have ended since the last call: one system call for all that have a pidfd.
+  // Returns the ranks that have ended since the last call. One system call for all processes with a pidfd.
   std::vector<int> collect();
-  // Readable once their process has ended, or whenever somebody should look.
+  // Appends the descriptors that add() has returned.
   void add_descriptors(std::vector<int>& out) const;
 
  private:
@@ -46,7 +46,7 @@ class death_watch {
   };
   int clock();
   std::vector<entry> watched_;
-  unique_fd clock_;  // of processes without a pidfd
+  unique_fd clock_;  // for processes without a pidfd
 };
 
 }  // namespace pl::messaging

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread that makes progress while nobody else does, and sleeps while nothing happens.
+// A thread that makes progress while no other thread does, and sleeps while nothing happens.
 //
-// Owns: the thread, from start() until the destructor, which ends it. Threads: start() and the destructor by one thread.
-// Errors: start() answers why it cannot sleep.
+// Owns: the thread, from start() until the destructor, which ends it. Threads: call start() and the destructor from one
+// thread. Errors: start() fails if the thread could not sleep; the message says why.
 #pragma once
 
 #include <stop_token>

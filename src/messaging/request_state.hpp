@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation is the state behind a request. Operations come from a pool, so that the path of a message allocates nothing.
-// Their number (index and generation) finds them when an answer arrives, and shows when they have ended meanwhile.
+// An operation is the state of a request. Operations come from a pool, so that sending a message allocates no memory. An
+// answer finds its operation by number (index and generation), which also shows that the operation has already ended.
 //
 // Owns: the pool owns all operations until the messenger ends. Threads: the messenger's lock guards both.
-// Errors: an operation keeps its errno value and its sentence; find() of an old number is null.
+// Errors: an operation stores an errno value and a message; find() returns null for an old number.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@
 
 namespace pl::messaging {
 
-// deposit: the target's side of a put. word: that of the signal behind it. reply: the target's side of a get. failure: of
-// failure_reports. arrival: of readmission.
+// deposit: a put at its target. word: the signal of a put at its target. reply: a get at its target. failure: used by
+// failure_reports. arrival: used by readmission.
 enum class operation_kind : std::uint8_t {
   send,
   receive,
@@ -37,8 +37,8 @@ enum class operation_kind : std::uint8_t {
 enum class operation_state : std::uint8_t {
   idle,     // in the pool
   queued,   // a send that waits for credit
-  waiting,  // a receive not matched, a rendezvous send not started, a request not answered; an unexpected message not taken
-  moving,   // data under way
+  waiting,  // unmatched receive, rendezvous send that has not started, unanswered request, or unexpected message
+  moving,   // data is being transferred
   ended,
 };
 
@@ -49,46 +49,45 @@ struct match_entry;
 struct messenger_context;
 struct transfer_state;  // transfer.hpp
 
-// What a short message uses comes first, in two cache lines.
+// The members that a short message uses come first, in two cache lines.
 struct operation {
   messenger_context* context = nullptr;
   operation_kind kind = operation_kind::send;
   operation_state state = operation_state::idle;
   tag_space space = tag_space::user;
   bool is_released = false;  // no request refers to it: it returns to the pool when it ends
-  bool is_unpooled = false;  // not of the pool
-  bool is_sending = false;   // its packet is with UCX, which may still read its memory
-  bool is_plain = false;     // a receive that ended well, for which nothing behind `range` was used
+  bool is_unpooled = false;  // not from the pool
+  bool is_sending = false;   // UCX has its packet, and may still read its memory
+  bool is_plain = false;     // a receive that succeeded and used no member after `range`
   bool is_rendezvous = false;
   bool is_taken = false;
-  bool is_orphaned = false;  // an unexpected message that was taken, of a process that another one has replaced
+  bool is_orphaned = false;  // an unexpected message that was taken, from a process whose rank now has a new process
   int peer = kAnySource;
   int code = 0;
   std::uint32_t index = 0, generation = 1;
   std::uint64_t tag = 0, mask = kWholeTag;
   message_info info;
-  match_entry* match_entries = nullptr;  // of tag_match.hpp, while it is posted or held there
+  match_entry* match_entries = nullptr;  // used by tag_match.hpp while the operation is posted or held
   list_node<operation> in_queue;
   memory range;
 
   list_node<operation> in_order;
-  std::uint64_t peer_op = 0;  // the other side's operation, once known
-  std::uint64_t bytes = 0;    // of the message; the receiver takes `moved` of them
+  std::uint64_t peer_op = 0;  // operation at the other side, once known
+  std::uint64_t bytes = 0;    // size of the message, of which the receiver takes `moved` bytes
   std::uint64_t moved = 0;
-  std::uint32_t window = 0;  // deposit, reply: whose memory it uses
-  // A put and the operation on the word behind it (put_signal), or a deposit and its word: each other's numbers, until the
-  // former has ended.
+  std::uint32_t window = 0;  // deposit, reply: the window whose memory is used
+  // Link a put with the operation on its word (put_signal), or a deposit with its word, by number until the first has ended.
   std::uint64_t follower = 0, leader = 0;
-  std::string message;  // of a failure
+  std::string message;  // of the failure
   std::uint64_t* before = nullptr;
-  packet out;  // its owner: this operation
+  packet out;  // its owner is this operation
 
-  // Unexpected message: its data, or its RTS, or the operation of this process that sends it. Word: its frame.
-  // Put: the word that goes with it, or nothing.
+  // Unexpected message: its data or RTS in `held`, or the sending operation of this process in `self_send`. Word: its frame.
+  // Put: the word that is sent with it, if any.
   std::vector<std::byte> held;
   operation* self_send = nullptr;
   remote_data data;
-  std::uint64_t cost = 0;  // counted against the sender's credit: of an unexpected message, and of a send that has left
+  std::uint64_t cost = 0;  // counted against the sender's credit; of an unexpected message, or of a send after it was sent
 
   std::unique_ptr<transfer_state> transfer;
 
@@ -119,7 +118,7 @@ class operation_pool {
     free_ = &op;
     --in_use_;
   }
-  // Null: no operation with that number is in use.
+  // Returns the operation with this number; null: it is no longer in use.
   operation* find(std::uint64_t id) const noexcept;
   std::size_t in_use() const noexcept { return in_use_; }
   template <class Body>

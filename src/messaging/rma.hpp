@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Put, get and atomics on windows: directly where direct_windows reaches them, else by messages. The target's side of a
-// message runs in its progress. Data then uses the protocols and transports of messages, with a part of the window in place
-// of a receive, and without matching.
+// Put, get and atomics on windows (RMA): directly if direct_windows can access the window, else by messages. With messages,
+// the target's side runs during the target's progress. The data uses the protocols and transports of messages, without
+// matching; a part of the window takes the place of the receive.
 //
 // Owns: the windows of this process. Threads: the messenger's lock guards all calls.
-// Errors: EINVAL the window has ended or the range leaves it, ECONNRESET, EIO; refused arguments become an operation that
-// has failed.
+// Errors: EINVAL: the window has ended, or the range is not inside it; ECONNRESET; EIO. Rejected arguments return an
+// operation that has failed.
 #pragma once
 
 #include <map>
@@ -21,34 +21,36 @@ class remote_access {
   remote_access(messenger_context& context, packet_channel& channel, rendezvous& transfers, direct_windows& direct)
       : context_(context), channel_(channel), rendezvous_(transfers), direct_(direct) {}
 
-  // Keys of earlier processes of this rank are none of this one's windows.
+  // Selects window numbers that no earlier process of this rank has used, so that its keys match no window of this process.
   void number_from(std::uint32_t incarnation) noexcept { next_window_ = ((incarnation - 1) & 0xfffu) << 20 | 1u; }
+  // Makes a window of the caller's memory, which must stay allocated until free_window().
   result<window::key_t> expose(const buffer& data);
-  // Memory that the other processes of the node map.
+  // Makes a window of new, zeroed memory that the other processes of the node can map.
   result<std::pair<window::key_t, std::byte*>> allocate(std::size_t bytes);
-  // Later requests are refused. Transfers under way go on (window_revocation.hpp).
+  // Rejects later requests. Transfers in progress continue (window_revocation.hpp).
   void end_window(std::uint32_t id);
-  // Nobody uses the memory of the window, which has ended.
+  // Call it once nobody uses the memory of the window, which has ended.
   void free_window(std::uint32_t id) {
     ending_.erase(id);
     direct_.free(id);
   }
-  // A short put or get between host memory and a window that direct_windows reaches, without an operation. False: use put()
-  // or get(), which say what is wrong.
+  // A put or get of at most kMaxAtOnce bytes between host memory and a window that direct_windows can access, without an
+  // operation. Complete on return. False: nothing was moved; use put() or get(), which report errors.
   bool put_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data) {
     return move_at_once(key, offset, data, true);
   }
   bool get_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data) {
     return move_at_once(key, offset, data, false);
   }
-  // `word`: changed behind the put, if that is short enough to go with it in one frame; the operation holds a signal_body
-  // then.
+  // `word`: changed after the put, if both fit into one frame; then the operation contains a signal_body.
   operation& put(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word* word = nullptr);
   operation& get(const window::key_t& key, std::uint64_t offset, const buffer& data);
   operation& put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data, const signal_word& word);
-  // Words that came behind deposits, which have ended meanwhile.
+  // Changes the words of deposits that have ended since the last call.
   void raise_due_words();
+  // Reads an aligned 64-bit word of a window of this process.
   result<std::uint64_t> read_word(std::uint32_t id, std::uint64_t offset);
+  // `before`: receives the old value, and must live until the operation ends; may be null.
   operation& atomic(const window::key_t& key, std::uint64_t offset, const atomic_request& request, std::uint64_t* before);
 
   void on_put(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
@@ -63,21 +65,21 @@ class remote_access {
   bool move_at_once(const window::key_t& key, std::uint64_t offset, const buffer& data, bool is_put);
   std::optional<failure> refuses_word(const window::key_t& key, std::uint64_t offset,
                                       std::size_t bytes = sizeof(std::uint64_t)) const;
-  // `code`: of the frame; kBehindPut: by a frame, which must not overtake that of the put.
+  // `code`: of the frame. kBehindPut: always send a frame, which must not overtake that of the put.
   void start_atomic(operation& made, const window::key_t& key, std::uint64_t offset, const atomic_request& request,
                     std::int32_t code = 0);
   void raise(operation& made, const signal_word& word, std::int32_t code = 0);
   void set_short_word(operation& made, const signal_word& word, std::int32_t code);
-  // Also of a word that is refused.
+  // Also answers for a word that is rejected.
   void answer_put(const peer_state& source, const frame& head, int code);
-  // 0, or the errno value of the answer.
+  // Returns 0, or the errno value of the answer.
   int write_short(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
-  // What came, in our memory. 0, or an errno value.
+  // Writes received bytes to memory of this process. Returns 0 or an errno value.
   int store(const memory& range, const void* data, std::size_t bytes);
-  // A put with its word. 0, or the errno value of the answer.
+  // Writes a put and changes its word. Returns 0, or the errno value of the answer.
   int write_with_word(const frame& head, const std::byte* payload, std::size_t bytes, int outcome);
   void change_word(const peer_state& source, const frame& head, const std::byte* payload);
-  // Whether a word waits for the put before it, or is refused with it.
+  // Whether a word must wait for the put before it, or is rejected together with it.
   bool stops_word(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes);
   result<std::uint64_t> apply(const memory& range, const atomic_request& request);
   std::optional<failure> refuses_window(const window::key_t& key, std::uint64_t offset, std::uint64_t bytes) const;
@@ -87,7 +89,7 @@ class remote_access {
   rendezvous& rendezvous_;
   direct_windows& direct_;
   std::map<std::uint32_t, memory> windows_;
-  std::map<std::uint32_t, shared_pages> pages_, ending_;  // of live windows, and of those that have ended
+  std::map<std::uint32_t, shared_pages> pages_, ending_;  // of live windows, and of windows that have ended
   std::uint32_t next_window_ = 1;
 };
 

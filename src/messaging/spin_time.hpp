@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// For how long a thread that serves events looks for the next one before it sleeps.
+// How long a thread that serves events polls for the next one before it sleeps.
 //
-// To sleep and to be woken costs some 10 us at both ends. So where events keep coming soon after it lay down, the thread
-// looks twice as long the next time; where it looked in vain and then slept long, half as long. It looks at most kMaxNs
-// longer than events are apart, so an idle process pays nothing and a busy one answers at once.
+// Sleeping and waking costs about 10 us at both ends. So if an event arrives soon after the thread has gone to sleep, it
+// polls twice as long the next time. If it has polled in vain and then slept for long, it polls half as long. It polls for
+// at most kMaxNs, so an idle process uses almost no CPU time and a busy one answers at once.
 //
-// Threads: one.
+// Owns: nothing. Threads: one. Errors: none.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +17,11 @@ class spin_time {
  public:
   static constexpr std::uint64_t kLeastNs = 10'000, kMaxNs = 200'000;
 
-  // `may_grow`: CPUs are left for the threads that do the work which this one waits for.
+  // `may_grow`: enough CPUs are left for the threads whose work this thread waits for. False: the time stays at kLeastNs.
   explicit spin_time(bool may_grow) noexcept : max_ns_(may_grow ? kMaxNs : kLeastNs) {}
+  // How long to poll, in nanoseconds.
   std::uint64_t ns() const noexcept { return now_ns_; }
-  // It looked for so long in vain and then slept until an event, `slept_ns` in all.
+  // Call it when the thread has polled for ns() in vain and then slept until an event. `slept_ns`: the time of both.
   void slept(std::uint64_t slept_ns) noexcept {
     now_ns_ = slept_ns < max_ns_ ? std::min(now_ns_ * 2, max_ns_) : std::max(now_ns_ / 2, kLeastNs);
   }

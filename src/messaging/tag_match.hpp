@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tag matching. A message goes to the earliest posted receive that it fits; a receive takes the earliest unexpected message
-// that it fits.
+// Tag matching. A message matches the earliest posted receive that fits it; a receive matches the earliest unexpected
+// message that fits it.
 //
-// Receives fall into classes: those with the same mask, from one source or from any. A program uses one to four classes:
-// whole tags or any tag, from one rank or from any. Within a class, the bits of the tag under the mask and the source are a
-// key of a hash table. So a message asks each class that has receives once, and takes the earliest receive of the answers.
+// Receives are grouped into classes with the same mask, either from one source or from any source. Programs use one to four
+// classes: whole tags or any tag, from one rank or from any. Within a class, the source and the tag bits under the mask are
+// the key of a hash table. So a message does one lookup in each class with receives, and takes the earliest receive found.
 //
-// Unexpected messages are in one list, in the order of arrival. A receive that does not find its message among the first of
-// them builds a hash table for its class, which from then on holds every message until the list is empty again. So a class
-// costs each message one insertion at most, and messages that are received in order cost none.
+// Unexpected messages are in one list, in order of arrival. A receive that does not find its message among the first few
+// builds a hash table for its class, which then contains every message until the list is empty again. So each class costs a
+// message at most one insertion, and messages that are received in order cost none.
 //
-// Owns: the order of operations, which stay the pool's. Threads: the messenger's lock guards all calls. Errors: none.
-// Limits: a message asks all classes, so thousands of different masks at a time are slow. The messages have kMaxIndexed
-// classes at a time; a receive of one more class pays a walk over all messages, once it replaces the one not used longest.
+// Owns: the order of operations; the pool owns the operations. Threads: the messenger's lock guards all calls. Errors: none.
+// Limits: a message does a lookup in every class, so thousands of different masks at a time are slow. At most kMaxIndexed
+// classes of messages have a table at a time. A receive of a further class walks over all messages and replaces the table
+// that was not used for longest.
 #pragma once
 
 #include <array>
@@ -31,17 +32,17 @@ class tag_matcher {
   void remove_receive(operation& receive);  // no effect if it is not posted
 
   void hold(operation& unexpected);
-  // The unexpected message that such a receive would match, without removing it; null: none.
+  // Returns the unexpected message that such a receive would match, without removing it; null: none.
   operation* find_unexpected(int source, std::uint64_t tag, std::uint64_t mask);
-  // The unexpected rendezvous message that is this operation at its sender; null: none.
+  // Returns the unexpected rendezvous message with this operation number at its sender; null: none.
   operation* find_rendezvous(int source, std::uint64_t sender_operation);
   void remove_unexpected(operation& unexpected);  // no effect if it is not held
 
-  // Receives, messages and classes that were compared since the start.
+  // Number of receives, messages and classes that were compared since the start.
   std::uint64_t comparisons() const noexcept { return comparisons_ + receives_.comparisons() + messages_.comparisons(); }
 
  private:
-  // What a receive, or a look for a message, selects by.
+  // Selection criteria of a receive, or of a lookup of a message.
   struct selector {
     bool is_any_source = false;
     bool is_sender_operation = false;
@@ -76,7 +77,7 @@ class tag_matcher {
   }
 
   match_index receives_, messages_;
-  std::vector<posted_class> posted_;  // those that have receives
+  std::vector<posted_class> posted_;  // classes with receives
   std::array<indexed_class, kMaxIndexed> indexed_{};
   std::size_t indexed_count_ = 0;
   order_list unexpected_;

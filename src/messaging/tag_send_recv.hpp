@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tagged messages: eager or rendezvous sends, receives, their matching, and cancelling.
+// Tagged messages: eager and rendezvous sends, receives, matching and cancellation.
 //
 // Owns: posted receives and unexpected messages (tag_match.hpp), and the sends that wait for a peer's credit.
 // Threads: the messenger's lock guards all calls.
-// Errors: refused arguments become an operation that has failed (EINVAL, ECONNRESET); later ones end the operation.
+// Errors: rejected arguments return an operation that has failed (EINVAL, ECONNRESET); later errors end the operation.
 // Speed: an eager message through a shm queue makes no virtual call, takes no further lock and allocates nothing here.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes from which each protocol and transport is used. All decisions read this table.
+// Message sizes, in bytes, that select the protocol and the transport. All decisions use this table.
 //
 // Owns: nothing. Threads: plain values; the messenger's lock guards those of its context. Errors: none.
 #pragma once
@@ -20,15 +20,15 @@ struct thresholds {
   static constexpr std::size_t kMaxEager = 32 << 10;  // generic datatypes always travel in fragments, which UCX reassembles
   static constexpr std::size_t kMinUnexpected = 4 * kMaxEager;
   std::size_t eager_host = 8 << 10;
-  std::size_t eager_host_network = kMaxEager;  // the same to another host: over TCP no copy costs as much as a handshake
-  std::size_t eager_host_rdma = 16 << 10;  // ... to which UCX has RDMA: three packets of it cost less than its rendezvous
-  std::size_t eager_device = 4 << 10;      // sent from device memory, also the limit of reads for it
+  std::size_t eager_host_network = kMaxEager;  // to another host: over TCP no copy costs as much as a handshake
+  std::size_t eager_host_rdma = 16 << 10;  // to another host with RDMA: three UCX packets cost less than UCX's rendezvous
+  std::size_t eager_device = 4 << 10;      // from device memory; also the limit for reading it with CPU loads
   std::size_t eager_device_network = 8 << 10;
-  std::size_t eager_shared_gpu = 16 << 10;   // the same while another process of the node uses the GPU: CPU loads only
+  std::size_t eager_shared_gpu = 16 << 10;   // eager_device while another process of the node uses the GPU: CPU loads only
   std::size_t ipc_from = 4 << 10;            // to device memory
   std::size_t ipc_to_host_from = 512 << 10;  // below, copies at both sides of a ring overlap; above, several threads copy
-  std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here CPU copies cost less than a context switch of the GPU
-  std::size_t store_limit = 0;  // received device data is stored by the CPU up to here; 0: the planner's choice
+  std::size_t shared_gpu_cpu_limit = 192 << 10;  // up to here a CPU copy costs less than a context switch of the GPU
+  std::size_t store_limit = 0;                   // the CPU stores received device data up to here; 0: the planner decides
   std::size_t ring_chunk_bytes = 256 << 10;
   std::size_t network_chunk_bytes = 256 << 10;
   std::size_t unexpected_bytes = 4u << 20;

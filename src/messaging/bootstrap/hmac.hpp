@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// HMAC-SHA-256 (RFC 2104, FIPS 180-4) for the hello of ranks. Our own: libpeerlane needs no libcrypto, and nothing here is
-// fast or secret-dependent in its branches but the final comparison, which takes the same time for every input.
+// HMAC-SHA-256 (RFC 2104, FIPS 180-4), with which ranks authenticate their hello frames. Implemented in this project so that
+// libpeerlane does not depend on libcrypto. Speed does not matter for hellos, and no branch depends on the secret.
+//
+// Owns: nothing. Threads: any. Errors: none.
 #pragma once
 
 #include <array>
@@ -13,7 +15,9 @@ namespace pl::messaging {
 using digest = std::array<std::byte, 32>;
 
 digest sha256(std::span<const std::byte> data);
+// `key` may have any length; keys longer than 64 bytes are hashed first (RFC 2104).
 digest hmac_sha256(std::string_view key, std::span<const std::byte> data);
+// Compares in constant time, so that an attacker cannot learn a digest byte by byte.
 bool is_equal(const digest& one, const digest& other) noexcept;
 
 }  // namespace pl::messaging

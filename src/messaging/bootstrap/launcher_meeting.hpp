@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where ranks on several hosts meet if their launcher has a store that all reach: rank 0 takes a free port and tells it,
-// with its host's addresses and a fresh secret of this meeting.
+// Rendezvous through the key-value store of a launcher, for ranks on several hosts. Rank 0 listens on a free port and
+// publishes it in the store, together with the addresses of its host and a fresh secret for this rendezvous.
+//
+// Threads: one.
 #pragma once
 
 #include <memory>
@@ -14,15 +16,16 @@ namespace pl::messaging {
 struct launcher_meeting {
   endpoint rendezvous;
   std::string secret;
-  unique_fd listener;                     // rank 0's; others: none
-  std::unique_ptr<launcher_store> store;  // to be kept until all are connected: others may not have read yet
+  unique_fd listener;                     // rank 0 only; empty on other ranks
+  std::unique_ptr<launcher_store> store;  // keep it open until all ranks are connected: some may not have read it yet
 };
 
-// Each call in a process is another meeting; all ranks of the job call equally often. ENOSYS: the store cannot be had.
-// ETIMEDOUT, EIO, EADDRNOTAVAIL: rank 0 told nothing; the launcher refused; this host has no address.
+// Collective: each call arranges a separate rendezvous, so all ranks of the job must make the same number of calls. ENOSYS:
+// the store is not available. ETIMEDOUT: rank 0 published nothing within `timeout_s` seconds. EIO: the launcher reported an
+// error. EADDRNOTAVAIL: this host has no usable address.
 result<launcher_meeting> arrange_meeting(int rank, unsigned timeout_s);
 
-// The text that rank 0 tells, and back. EPROTO: it is none.
+// Encodes and decodes the text that rank 0 publishes. EPROTO: `text` was not made by meeting_text().
 std::string meeting_text(const std::vector<endpoint::address>& addresses, const std::string& secret);
 result<launcher_meeting> parse_meeting(const std::string& text);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bootstraps without a network: for forked processes, for processes that share a folder, and for callers with their own
-// exchange.
+// Bootstraps without a network: for forked processes, for processes that share a folder, and for callers that supply their
+// own exchange.
 #pragma once
 
 #include <chrono>
@@ -15,29 +15,32 @@ namespace pl::messaging {
 
 constexpr std::chrono::milliseconds kBootstrapTimeout{30000};
 
-// Made before the fork; each process then takes its rank, once. Descriptors of other ranks are closed there.
+// Connects processes that are forked from one parent. Make it before the fork; then each process calls take() once, with its
+// own rank. take() closes the descriptors of all other ranks.
 class fork_bootstrap {
  public:
+  // `size`: number of ranks. errno of socketpair(2).
   static result<fork_bootstrap> make(int size);
   fork_bootstrap(fork_bootstrap&&) noexcept;
   fork_bootstrap& operator=(fork_bootstrap&&) = delete;
   ~fork_bootstrap();
   std::unique_ptr<bootstrap> take(int rank, std::chrono::milliseconds limit = kBootstrapTimeout);
-  // In the process that only forked.
+  // Call it in a parent that is not a rank itself.
   void close();
 
  private:
   fork_bootstrap() = default;
   int size_ = 0;
-  std::vector<int> ends_;  // size x size: how rank i reaches rank j, -1 on the diagonal
+  std::vector<int> ends_;  // size x size: descriptor of rank i for rank j; -1 on the diagonal
 };
 
-// Collective. All processes name the same folder, on a file system that renames atomically (NFS does). It is created if
-// missing, and may hold files of an earlier run. Two concurrent runs need two folders.
+// Collective: all processes name the same folder, on a file system with atomic rename (NFS has it). The folder is created if
+// it does not exist, and may contain files of an earlier run. Concurrent runs need separate folders.
 result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int rank, int size,
                                                   std::chrono::milliseconds limit = kBootstrapTimeout);
 
-// The caller's own exchange; barrier is an exchange of nothing.
+// Uses the caller's all-gather, which must return the contributions of all ranks in rank order. A barrier is an all-gather
+// of empty contributions.
 std::unique_ptr<bootstrap> callback_bootstrap(
     int rank, int size, std::function<result<std::vector<byte_string>>(std::span<const std::byte>)> all_gather);
 

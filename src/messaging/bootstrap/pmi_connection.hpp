@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The socket of a launcher that speaks PMI (PMI_FD), and both versions of what is said over it:
+// Connection to a launcher with PMI (the descriptor in PMI_FD), for both versions of the protocol:
 //
-//   PMI 1    cmd=get kvsname=kvs_7 key=a                   a line; a value is one word
-//   PMI 2    "    18" cmd=kvs-get;key=a;                   six digits tell how many bytes follow; ";;" is a ';' of a value
+//   PMI 1    cmd=get kvsname=kvs_7 key=a                   one line; a value is one word
+//   PMI 2    "    18" cmd=kvs-get;key=a;                   length in six characters, then the message; ";;" is a ';' in a
+//   value
 //
-// Owns: nothing, the descriptor is the process's and an MPI in it may use it too. Threads: one.
-// Errors: EPROTO: what came is neither; EIO: the connection is broken or closed; ETIMEDOUT.
+// Owns: nothing; the descriptor belongs to the process, and an MPI library in it may use it too. Threads: one.
+// Errors: EPROTO: the data is in neither format; EIO: the connection is broken or closed; ETIMEDOUT.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +23,21 @@ class pmi_connection {
   using words = std::initializer_list<std::pair<const char*, std::string>>;
 
   explicit pmi_connection(int socket) : socket_(socket) {}
-  // A connection begins with lines, which agree on the version.
+  // Every connection starts with version 1; the first exchange agrees on the version to use after it.
   void use_version(int version) noexcept { version_ = version; }
   int version() const noexcept { return version_; }
 
   status send(const std::string& command, words more = {}) const;
-  // The next line or message.
+  // Waits for the next line or message. `deadline_ns`: absolute, as monotonic_ns().
   result<std::string> receive(std::uint64_t deadline_ns);
-  // The answer to `command`, which the launcher gives by itself. EPROTO: it is no `reply`.
+  // Sends `command` and waits for its answer. For commands that the launcher answers without waiting for other ranks.
+  // EPROTO: the answer is not `reply`.
   result<std::string> ask(const std::string& command, words more, const char* reply);
-  // What an answer says for `name`; empty: nothing.
+  // The value of `name` in an answer; empty: it has none.
   std::string value(const std::string& answer, const std::string& name) const;
 
  private:
-  // Whether `out` is the next one, of what has come.
+  // Extracts the next line or message from the received bytes. False: it is not complete yet.
   result<bool> take(std::string& out);
 
   int socket_;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store of MPICH's mpiexec (Hydra), by PMI 1, and of `srun --mpi=pmi2`, by PMI 2: over a socket that the launcher has
-// left open (PMI_FD). No library is needed.
+// Key-value store of MPICH's mpiexec (Hydra), with PMI 1, and of `srun --mpi=pmi2`, with PMI 2. It uses the socket that the
+// launcher passes to the process (PMI_FD) and needs no library.
 //
-//   rank 0    put, barrier                     the others    barrier, wait for its end, get
+//   rank 0    put, barrier                     other ranks    barrier, wait for its end, get
 //
-// Slurm lets one user of the socket begin, once in the life of a process: an MPI that does so behind this one waits for
-// ever. So it is left alone where an MPI is in the process, or a secret of the user's makes it needless. Hydra lets each
-// begin: an MPI and this do not disturb each other there as long as they do not talk at the same time.
+// Slurm accepts one initialisation of the socket in the lifetime of a process; an MPI library that initialises it second
+// waits for ever. So this store is not used if the process contains an MPI library, or if the user's own secret makes the
+// store unnecessary. Hydra accepts any number of initialisations: an MPI library and this store can share the socket as long
+// as they do not use it at the same time.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,18 @@
 
 namespace pl::messaging {
 
-// Once it was open, the process has to end by exit() or a return from main: the launcher ends the job of one that ends by
-// _exit() while others run.
+// Use it from one thread. A process that has opened the store must end with exit() or by returning from main: the launcher
+// ends the job if a process ends with _exit() while others still run.
 class pmi_store final : public launcher_store {
  public:
-  // Whether the launcher of this process says that it has one.
+  // Whether the environment says that the launcher of this process has PMI.
   static bool is_offered();
-  // ENOSYS: PMI_FD is no socket of a launcher, it does not answer, or it is an MPI's.
+  // ENOSYS: PMI_FD is not the socket of a launcher, the launcher does not answer, or the socket is left to an MPI library.
   static result<std::unique_ptr<pmi_store>> open();
   ~pmi_store() override;
 
   int rank() const noexcept override { return rank_; }
-  // EMSGSIZE: longer than the launcher takes.
+  // EMSGSIZE: `text` is longer than the launcher accepts.
   status publish(const std::string& key, const std::string& text) override;
   result<std::string> read(int rank, const std::string& key, unsigned timeout_s) override;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store of launchers with PMIx 2 to 5: Open MPI's mpirun, PRRTE and `srun --mpi=pmix`. The library is loaded when it is
-// asked for, so nothing of ours needs it.
+// Key-value store of launchers with PMIx 2 to 5: Open MPI's mpirun, PRRTE and `srun --mpi=pmix`. libpmix is loaded on first
+// use, so Peerlane does not depend on it.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace pl::messaging {
 
-// One object at a time in a process; one thread. An MPI that is open in the process, or opens later, is not disturbed: PMIx
-// counts its users. Once it was open, the process has to end by exit() or a return from main: the launcher takes one that
-// ends by _exit() for one that failed.
+// At most one object per process; use it from one thread. It does not interfere with an MPI library in the same process,
+// initialised before or after: PMIx counts its users. A process that has opened the store must end with exit() or by
+// returning from main; the launcher treats a process that ends with _exit() as failed.
 class pmix_store final : public launcher_store {
  public:
-  // Whether the launcher of this process says that it has one. No library is loaded.
+  // Whether the environment says that the launcher of this process has PMIx. Loads no library.
   static bool is_offered();
-  // ENOSYS: there is no libpmix.so.2, or it reaches no server.
+  // ENOSYS: libpmix.so.2 is not installed, or it cannot reach a server.
   static result<std::unique_ptr<pmix_store>> open();
   ~pmix_store() override;
 

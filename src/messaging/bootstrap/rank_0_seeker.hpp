@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of an elastic job that has lost rank 0: connects to rank 0's address until a new process of rank 0 answers there,
-// and has shown that it belongs to the job.
+// Searches for a new process of rank 0, at a rank of an elastic job that has lost rank 0. It connects to the address of rank
+// 0 until a process answers there and proves that it belongs to the job.
 //
-// Owns: a thread, while it looks; connecting and proving wait. Threads: all calls by one. Errors: EAGAIN: no thread can be
-// had. What goes wrong at rank 0's end is tried again.
+// Owns: a thread during the search, because connecting and authenticating block. Threads: call it from one thread. Errors:
+// EAGAIN: the thread could not be started. Failures at rank 0's end are retried.
 #pragma once
 
 #include <condition_variable>
@@ -24,14 +24,15 @@ class rank_0_seeker {
  public:
   rank_0_seeker(const meeting& settings, const std::string& secret);
   ~rank_0_seeker();
-  // Begins to look, or begins anew with other facts.
+  // Starts the search, or restarts it with a new claim.
   status look_for(survivor_claim claim);
-  // What was found is kept: rank 0 counts on this process since then. Does not wait.
+  // Ends the search without waiting for the thread. A connection that was already found is kept, because rank 0 has counted
+  // this process as connected since then.
   void stop_looking();
   bool is_looking();
-  // The connection with the new process, which this rank's claim has been told, once.
+  // Returns the connection with the new process once; that process has received this rank's claim. Empty: none found yet.
   std::optional<joined_meeting> take();
-  // Readable when take() has one, or when what watch() was given is.
+  // Readable when take() has a connection, or when a descriptor passed to watch() is readable.
   int descriptor() const noexcept { return epoll_.get(); }
   void watch(int fd) const;
 
@@ -41,11 +42,11 @@ class rank_0_seeker {
   const meeting settings_;
   const std::string secret_;
   unique_fd epoll_, event_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards all members below
   std::condition_variable_any changed_;
-  std::optional<survivor_claim> claim_;  // while it looks
-  unsigned version_ = 0;                 // of the claim
-  bool is_running_ = false;              // the thread, which may not have noticed yet that it is not to look any more
+  std::optional<survivor_claim> claim_;  // set during a search
+  unsigned version_ = 0;                 // of claim_
+  bool is_running_ = false;              // the thread runs; it may not have noticed yet that the search has ended
   std::optional<joined_meeting> found_;
   std::jthread thread_;
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0's socket after all have come, in a job whose ranks may come back: who asks to be which rank.
+// Rank 0's listening socket in an elastic job, once all ranks are connected: accepts processes that ask to rejoin as a rank.
 //
-// Owns: the listening socket, and the connections of visitors and of who asks. Threads: one; nothing here waits but for a
-// small frame to leave (kSendMs). Errors: a visitor that is refused hears why; none comes out.
+// Owns: the listening socket, and the connections of visitors and of processes that ask to rejoin. Threads: one; a call
+// waits at most for a small frame to be sent (kSendMs). Errors: a visitor that is refused receives the reason; the caller
+// sees no error.
 #pragma once
 
 #include <deque>
@@ -16,16 +17,16 @@ namespace pl::messaging {
 
 class rejoin_listener {
  public:
-  // `run`: the number that all frames of this run carry.
+  // `run`: number of this run, which all its frames contain.
   rejoin_listener(const meeting& settings, const std::string& secret, unique_fd listener, std::uint64_t run);
-  // Looks after visitors. A rank that a process asks to be, each time once.
+  // Serves visitors. Returns the rank that a process asks to take, once for each request; empty: no new request.
   std::optional<int> next();
-  // Who has shown to somebody else that it belongs to the job asks to be this rank.
+  // Adds the request of a process that has already been authenticated elsewhere and asks to take this rank.
   void take_over(int rank, frame_stream stream);
-  // The connection of who asks, after it was told that it is welcome. ECONNRESET: it is gone.
+  // Sends the welcome to the process that asks for `rank`, and returns its connection. ECONNRESET: the process is gone.
   result<frame_stream> admit(int rank, std::uint32_t incarnation);
   void refuse(int rank, const std::string& reason);
-  // Readable when one of these has something to say: visitors, who asks, and what watch() was given.
+  // Readable when a visitor, a process that asks to rejoin, or a descriptor passed to watch() is readable.
   int descriptor() const noexcept { return epoll_.get(); }
   void watch(int fd) const;
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A meeting that stays open, at rank 0: processes that ask to be a rank again, and the connections of all ranks.
+// Interfaces for ranks that come back in an elastic job. return_desk is the side of rank 0: processes that ask to rejoin,
+// and the connections of all ranks. rank_0_desk is the side of the other ranks: the loss of rank 0 and its return.
 //
-// Who asks has shown that it belongs to the job. Once it is admitted, it takes part in exchanges (bootstrap::all_gather)
-// with rank 0 alone, which answers for everybody.
+// A process that asks to rejoin is already authenticated. Once admitted, it takes part in exchanges (bootstrap::all_gather)
+// with rank 0 alone, which answers for all ranks.
+//
+// Threads: one. A call waits at most for a small frame to be sent, never for an answer.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +19,12 @@
 
 namespace pl::messaging {
 
-// Exchanges of a rank that comes back, before it is back: hosts, two introductions, and which process each rank is.
+// Number of exchanges that a rejoining rank makes: hosts, two introductions, and the incarnations of all ranks.
 inline constexpr std::uint32_t kReturnSteps = 4;
 
 struct return_event {
   enum class kind {
-    asks,  // a process asks to be this rank
+    asks,  // a process asks to take this rank
     part,  // `data` is its contribution to its next exchange
     gone,  // the rank's process has ended, or closed its communicator
   };
@@ -33,31 +36,32 @@ struct return_event {
 class return_desk {
  public:
   virtual ~return_desk() = default;
-  // The next event; never waits.
+  // The next event; empty: none. Never waits.
   virtual std::optional<return_event> poll() = 0;
-  // Readable when poll() has something.
+  // Readable when poll() has an event.
   virtual int descriptor() const noexcept = 0;
-  // Who asks is `incarnation` of its rank from now on. ECONNRESET: it is gone.
+  // Admits the process that asks for `rank`, with this incarnation. ECONNRESET: the process is gone.
   virtual status admit(int rank, std::uint32_t incarnation) = 0;
-  // Ends the connection of who asks, whose opening fails with `reason`.
+  // Rejects the process that asks for `rank`: closes its connection, and its opening fails with `reason`.
   virtual void refuse(int rank, const failure& reason) = 0;
-  // The same of who was admitted.
+  // The same for a process that was already admitted.
   virtual void dismiss(int rank, const failure& reason) = 0;
-  // The contributions of all ranks to the exchange that the rank has begun.
+  // Sends the contributions of all ranks to the exchange that `rank` has begun.
   virtual void answer(int rank, const std::vector<std::vector<std::byte>>& all) = 0;
-  // The rank waits with patience.
+  // Tells `rank` that its answer will come later, so that it does not time out.
   virtual void ask_for_patience(int rank) = 0;
-  // Within which a rank that comes back is taken back by all.
+  // Time limit for all ranks to take back a rejoining rank.
   virtual unsigned timeout_ms() const noexcept = 0;
-  // By rank: the number of its last process that anybody knows. Empty: each is the first one.
+  // By rank: the highest incarnation that any rank knows. Empty: every rank still has its first process.
   virtual std::vector<std::uint32_t> last_incarnations() const = 0;
 };
 
-// The same meeting at the other ranks: the end of rank 0's process, and a new one, which all look for.
+// At the other ranks: the process of rank 0 has ended, or a new one was found.
 struct rank_0_event {
   enum class kind {
-    found,  // `number`: the incarnation of rank 0 that asks to come back; `living`: of each rank, as it knows them; 0: gone
-    step,   // `data`: what it says in step `number` of its return
+    found,  // `number`: incarnation of the rank 0 that asks to rejoin; `living`: incarnations that it knows, by rank; 0:
+            // gone
+    step,   // `data`: contribution of rank 0 to step `number` of its return
     gone,   // its process has ended, or closed its communicator
   };
   kind type = kind::gone;
@@ -69,12 +73,12 @@ struct rank_0_event {
 class rank_0_desk {
  public:
   virtual ~rank_0_desk() = default;
-  // The next event; never waits.
+  // The next event; empty: none. Never waits.
   virtual std::optional<rank_0_event> poll_rank_0() = 0;
-  // Readable when poll_rank_0() has something.
+  // Readable when poll_rank_0() has an event.
   virtual int rank_0_descriptor() const noexcept = 0;
-  // Begins to look for a new process, or begins anew with other facts. EAGAIN: it cannot now.
-  // The run is filled in.
+  // Starts the search for a new process of rank 0, or restarts it with a new claim; known.run is filled in. EAGAIN: the
+  // search could not be started.
   virtual status look_for_rank_0(survivor_claim known) = 0;
   virtual void stop_looking_for_rank_0() = 0;
   virtual bool is_looking_for_rank_0() = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a group needs of its transport: whole messages between rank 0 and each other rank.
+// Interface of the channel under a star_exchange: whole messages between rank 0 and every other rank.
 #pragma once
 
 #include <cstddef>
@@ -17,48 +17,48 @@ namespace pl::messaging {
 class rank_0_seeker;
 class rejoin_listener;
 
-// What a new process of rank 0 has learnt from those that its predecessor left behind.
+// What a new process of rank 0 has learnt from the survivors of its predecessor.
 struct survivor_table {
-  std::vector<std::uint32_t> living;  // by rank: which process of its rank has told; 0: none
-  std::vector<std::uint32_t> last;    // the highest incarnation that anybody knows
+  std::vector<std::uint32_t> living;  // by rank: incarnation of the process that sent a claim; 0: none
+  std::vector<std::uint32_t> last;    // by rank: highest incarnation in any claim
 };
 
 struct channel_event {
   int peer = -1;
   bool is_lost = false;         // the peer is gone; reported once
-  std::vector<std::byte> data;  // the message, if it is not
-  std::string reason;           // of the loss
+  std::vector<std::byte> data;  // the message, unless is_lost
+  std::string reason;           // why the peer is gone, if is_lost
 };
 
-// One thread. Rank 0 may send to and hears every rank, the others only rank 0.
+// Use it from one thread. Rank 0 exchanges messages with every rank, the others only with rank 0.
 class star_channel {
  public:
   virtual ~star_channel() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string library() const = 0;
-  // ECONNRESET: the peer is gone; ETIMEDOUT: it does not take what it was sent.
+  virtual std::string library() const = 0;  // star_exchange::library()
+  // Waits at most `timeout_ms`. ECONNRESET: the peer is gone. ETIMEDOUT: the peer does not read.
   virtual status send(int peer, std::span<const std::byte> message, unsigned timeout_ms) = 0;
-  // The next message or loss of any peer; nothing after the time-out.
+  // Waits for the next message from any peer, or the loss of one. Empty: nothing within `timeout_ms`.
   virtual std::optional<channel_event> receive(unsigned timeout_ms) = 0;
-  // The group has failed: the end will not be an orderly one.
+  // The group has failed: close without the orderly shutdown.
   virtual void abandon() = 0;
 
-  // ---- Of a meeting that stays open
+  // ---- Elastic jobs: ranks may leave and come back
   virtual bool stays_open() const { return false; }
-  // Which process of its rank this one is; above 1 it has come back, and rank 0 alone answers it.
+  // Counts the processes that have had this rank, from 1. Above 1: this process has rejoined, and only rank 0 answers it.
   virtual std::uint32_t incarnation() const { return 1; }
-  // Rank 0: who asks to come back (rejoin_listener.hpp). Null: nobody can.
+  // Rank 0: accepts processes that ask to rejoin. Null: rejoining is not possible, or another rank.
   virtual rejoin_listener* rejoins() { return nullptr; }
-  // Others: who looks for a new process of rank 0 (rank_0_seeker.hpp). Null: none can come.
+  // Other ranks: searches for a new process of rank 0. Null: rank 0 cannot come back, or this is rank 0.
   virtual rank_0_seeker* seeker() { return nullptr; }
-  // Rank 0, if it has come back. Else null.
+  // Rank 0 that has rejoined; null otherwise.
   virtual const survivor_table* survivors() const { return nullptr; }
-  // The number that all frames of this run carry.
+  // Number of this run, which all its frames contain.
   virtual std::uint64_t run() const { return 0; }
-  // From now on this is the connection with the rank.
+  // Replaces the connection with the rank.
   virtual void adopt(int, frame_stream) {}
-  // Ends the connection with the rank.
+  // Closes the connection with the rank.
   virtual void drop(int) {}
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collective calls over a star of messages with rank 0 in the middle.
+// Collective calls over a star of connections with rank 0 in the middle.
 //
-// Why a star and not a tree: rank 0 hears every rank itself, so it can name the one that is missing, and a job of GPU
+// A star rather than a tree: rank 0 hears from every rank directly, so it can name the one that is missing, and a job of GPU
 // processes has tens or hundreds of ranks, not many thousands.
 #pragma once
 
@@ -18,8 +18,9 @@
 
 namespace pl::messaging {
 
-// A rank that dies or is silent for longer than the time-out makes the call fail on all others (ECONNRESET, ETIMEDOUT, with
-// the rank's number and host). After a failure every later call fails at once with the same sentence. One thread.
+// If a rank dies or stays silent for longer than `timeout_s` seconds, the call fails on all other ranks (ECONNRESET,
+// ETIMEDOUT; the message names the rank and its host). After a failure every later call fails at once with the same message.
+// Use it from one thread.
 class star_exchange final : public bootstrap, private return_desk, private rank_0_desk {
  public:
   star_exchange(std::unique_ptr<star_channel> channel, unsigned timeout_s)
@@ -33,11 +34,11 @@ class star_exchange final : public bootstrap, private return_desk, private rank_
   std::uint32_t incarnation() const noexcept override { return channel_->incarnation(); }
   return_desk* returns() noexcept override { return channel_->rejoins() != nullptr ? this : nullptr; }
   rank_0_desk* rank_0() noexcept override { return channel_->seeker() != nullptr ? this : nullptr; }
-  // A barrier without a time limit, for ranks that have nothing to do while another works for long. A dead rank still ends
-  // it.
+  // A barrier without a time limit, for ranks that are idle while another one works for a long time. It still fails if a
+  // rank dies.
   status patient_barrier();
 
-  // Hosts by rank, for sentences about them.
+  // Host names by rank, for messages.
   void set_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
   std::string name_of(int rank) const;  // "rank 2 (node7)"
 
@@ -81,10 +82,10 @@ class star_exchange final : public bootstrap, private return_desk, private rank_
   std::vector<std::string> hosts_;
   std::uint64_t sequence_ = 0;
   std::optional<failure> broken_;
-  // Of rank 0, if it has come back: survivors that have ended since, and what their collectives were opened with.
+  // On a rank 0 that has rejoined: survivors that have ended since, and the text that their collectives were opened with.
   std::set<int> ended_;
   byte_string opening_text_;
-  std::map<int, std::uint64_t> admitted_;  // ranks that have come back, and the exchange that each has begun
+  std::map<int, std::uint64_t> admitted_;  // rejoined ranks, and the exchange that each has begun
 };
 
 }  // namespace pl::messaging

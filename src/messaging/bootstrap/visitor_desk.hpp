@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whoever connects to rank 0's socket: strangers are turned away, and who shows that it belongs to the job is handed on.
+// Authenticates processes that connect to the socket of rank 0 (visitors): passes those of this job on, rejects all others.
 //
-// With a secret each side proves that it knows it, else the kernel tells that a visitor is of this user and machine. Until
-// then nothing that a visitor says has any effect on the job.
+// If the job has a secret, each side proves that it knows it. Otherwise the kernel must confirm that the visitor is a
+// process of this user on this machine. Until then nothing that a visitor sends has any effect on the job.
 //
-// Owns: the connections of visitors. Threads: one. Errors: those of the judge; a visitor's own end with its connection.
+// Owns: the connections of visitors. Threads: one. Errors: those of the judge. An error of a visitor only ends its
+// connection.
 #pragma once
 
 #include <poll.h>
@@ -21,16 +22,16 @@
 
 namespace pl::messaging {
 
-inline constexpr unsigned kSendMs = 2000;  // of one small frame to a rank that waits for it
+inline constexpr unsigned kSendMs = 2000;  // time limit to send one small frame to a rank that waits for it
 
-// How all ranks come to the same secret, for people.
+// Instructions for users: how to give all ranks the same secret.
 inline constexpr const char* kHowToShare =
     "give every rank the same secret: (umask 077; head -c 32 /dev/urandom | base64 > FILE), a copy of FILE for each, and "
     "PEERLANE_LINK_SECRET_FILE=FILE";
 
 std::string own_host_name();
 star_frame_head head_of(const meeting& settings, star_frame_kind kind, std::uint64_t run);
-// What a hello says, as both ends prove it: who, of how many, of which job, and its host.
+// The part of a hello that the proofs of both sides cover: rank, number of ranks, job and host.
 std::vector<std::byte> text_to_prove(const star_frame_head& hello, std::span<const std::byte> host);
 
 // ---- Bodies of frames
@@ -51,29 +52,32 @@ class visitor_desk {
   struct visitor {
     frame_stream stream;
     std::uint64_t arrived_ns = 0;
-    // With a secret: what it said, once it was challenged.
+    // With a secret: its hello, once it was challenged.
     std::optional<star_frame> hello{};
     nonce own{}, peer_nonce{};
     bool is_over = false;
   };
-  // What becomes of a visitor that belongs to the job's user. It may take the stream; a failure ends look_after().
+  // Decides about an authenticated visitor. It may move the stream out of `candidate`; a failure ends look_after().
   using judge = std::function<status(visitor& candidate, const star_frame_head& hello, const std::string& host)>;
 
   visitor_desk(meeting settings, std::string secret, judge decide)
       : settings_(std::move(settings)), secret_(std::move(secret)), decide_(std::move(decide)) {}
-  visitor_desk(const visitor_desk&) = delete;  // `decide_` knows its owner
+  visitor_desk(const visitor_desk&) = delete;  // `decide_` refers to its owner
   visitor_desk& operator=(const visitor_desk&) = delete;
 
-  // Of whom so many are under way at a time: the job's ranks, and strangers beside them.
+  // Limit for concurrent visitors: the ranks of the job, plus kMaxStrangers.
   std::size_t max_visitors() const { return static_cast<std::size_t>(settings_.size) + kMaxStrangers; }
+  // Accepts all pending connections.
   void accept_all(int listener);
+  // Handles what visitors have sent, without waiting for more. Errors: those of the judge.
   status look_after();
+  // Sends `text` to the visitor as the reason; its connection is closed afterwards.
   void turn_away(visitor& candidate, const std::string& text);
   void add_descriptors(std::vector<pollfd>& out) const {
     for (const auto& each : visitors_) out.push_back({each.stream.fd(), POLLIN, 0});
   }
   bool is_empty() const noexcept { return visitors_.empty(); }
-  const std::string& last_turned_away() const noexcept { return turned_away_; }  // the last one's reason
+  const std::string& last_turned_away() const noexcept { return turned_away_; }  // reason of the last rejection
 
  private:
   static constexpr std::size_t kMaxStrangers = 64;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy between a chunk and a message's memory, which may still be pending.
+// An asynchronous copy between a chunk and the memory of a message.
 //
-// Owns: the planner's completion while the copy is pending. Its destructor waits for the copy.
+// Owns: the planner's completion while the copy is pending; the destructor waits for it.
 // Threads: the messenger's lock guards all calls. Errors: the planner's.
 #pragma once
 
@@ -22,10 +22,11 @@ struct chunk_copy {
   copy::completion pending;
   bool is_pending = false;
 
-  // Copies [offset, offset + bytes) of `range`: at once by the CPU if it is host memory or short, else by the planner.
+  // Copies bytes [offset, offset + bytes) of `range`. The CPU copies host memory and short ranges before this returns; the
+  // planner starts all other copies. The chunk and the memory must stay valid until test() returns a status.
   status begin(messenger_context& context, const memory& range, std::uint64_t offset, void* chunk, std::size_t bytes,
                chunk_direction direction, touch access);
-  // Empty while it is pending.
+  // The result of the copy; empty while it is pending.
   std::optional<status> test() { return is_pending ? test_pending() : status{}; }
 
  private:

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// cma (cross memory attach): between host memories of one node the receiver reads the sender's memory with
-// process_vm_readv, one copy instead of a ring's two and without waiting for the sender. The kernel permits it between
-// processes of one user that may trace each other. Otherwise (other users, a container's filter, Yama) the ring is used.
+// Rendezvous by cma (cross memory attach), between host memories of one node. The receiver reads the sender's memory with
+// process_vm_readv: one copy instead of the two of a shared-memory ring, and no wait for the sender. The kernel permits it
+// between processes of one user that may trace each other. Otherwise (different users, a seccomp filter of a container,
+// Yama) the ring is used.
 //
-// Owns: the reads under way, and which peers the kernel denies.
-// Threads: as transport.hpp. Errors: ECONNRESET the sender has ended; a denied read goes to the next transport instead.
+// Owns: the reads in progress, and the list of peers that the kernel denies access to.
+// Threads: as transport.hpp. Errors: ECONNRESET: the sender has ended. A denied read is passed to the next transport.
 #pragma once
 
 #include <sys/types.h>
@@ -19,10 +20,10 @@ namespace pl::messaging {
 class peer_watch;
 struct peer_state;
 
-// Its slice of a transfer's state.
+// This transport's part of the state of a transfer (transfer.hpp).
 struct cma_transfer {
   explicit cma_transfer(const rts_body& announced) : source(announced.address), rts(announced) {}
-  std::uint64_t source;  // the message's address in its sender
+  std::uint64_t source;  // address of the message in the sending process
   rts_body rts;          // for the next transport, if the kernel denies the read
 };
 
@@ -34,7 +35,7 @@ class cma_rndv final : public transport {
   void advance() override;
   bool abort(operation& op, const abort_reason& reason) override;
   void admit(int rank) override { is_denied_[static_cast<std::size_t>(rank)] = 0; }
-  // The options allow it, and the kernel has not denied it.
+  // Whether the options allow reading the memory of `rank`, and the kernel has not denied it so far.
   bool is_allowed(int rank) const;
 
  private:
@@ -46,7 +47,7 @@ class cma_rndv final : public transport {
 
   peer_watch& watch_;
   std::vector<char> is_denied_;  // by rank
-  std::size_t budget_ = 0;       // bytes that this round of progress may still read
+  std::size_t budget_ = 0;       // bytes that may still be read in this round of progress
 };
 
 }  // namespace pl::messaging

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several streams of one CUDA context, used in turn. A stream writes a word behind each copy to signal its end, and leaves
-// the link idle until that word is out, some 4 us. With several streams the next copy moves meanwhile.
+// Several streams of one CUDA context, used in turn. After each copy a stream writes a word that signals its end, and the
+// link is idle until that write is complete, about 4 us. With several streams the next copy fills this gap.
 //
 // Owns: the streams. Threads: one at a time. Errors: those of the driver.
 #pragma once
@@ -13,19 +13,19 @@
 
 namespace pl::messaging {
 
-// One thread at a time.
 class copy_streams {
  public:
-  // A queued list of copies; valid as long as the streams.
+  // Identifies a queued list of copies. Valid as long as the copy_streams object.
   struct mark {
     const copy::copy_engine* engine = nullptr;
     copy::copy_engine::ticket ticket;
-    // True: the copies are complete (acquire). No driver call.
+    // True: the copies are complete and their bytes are visible to this thread (acquire). Makes no driver call.
     bool is_reached() const noexcept { return engine->is_done(ticket); }
   };
+  // Creates the streams in `context`.
   static result<std::unique_ptr<copy_streams>> open(const copy::gpu_context& context);
-  // Queues the copies one after another, with one mark for all. EIO: none of them is pending any more; some may have
-  // completed.
+  // Queues the copies in order, and returns one mark for all of them. EIO: the submission failed; some copies may have
+  // completed, and none is still pending.
   result<mark> submit(std::span<const copy::transfer> copies);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA IPC: the receiver copies straight from the sender's GPU memory.
+// Rendezvous by CUDA IPC: the receiver copies directly from the sender's GPU memory.
 //
 // From 64 KiB to some MiB the bottleneck is not the link but the receiver's CPU (the driver takes 2 us to queue a copy,
 // and 1 us more for the word that signals its end) and the pause between two copies of a stream (4 us). So copies that
@@ -20,10 +20,10 @@
 
 namespace pl::messaging {
 
-// Its slice of a transfer's state, at the receiver. One of the two completions is used.
+// This transport's part of the state of a transfer, at the receiver. Either `mark` or `pending` is used.
 struct cuda_ipc_transfer {
   cuda_ipc_cache::opened* opened = nullptr;
-  std::uint64_t source = 0;  // the message's address in this process
+  std::uint64_t source = 0;  // address of the message, as mapped in this process
   copy_streams::mark mark;
   copy::completion pending;
 };
@@ -46,7 +46,7 @@ class cuda_ipc_rndv final : public transport {
   void advance(operation& op);
 
   cuda_ipc_cache cache_;
-  int usual_device_ = 0;           // the last one whose memory was sent or received into
+  int usual_device_ = 0;           // ordinal of the GPU whose memory was sent or received into last
   std::vector<operation*> ready_;  // operations in progress that have not been queued
   std::size_t ready_bytes_ = 0;
   std::size_t queued_copies_ = 0;  // between GPUs

@@ -23,7 +23,7 @@
 
 namespace pl::messaging {
 
-// Its slice of a transfer's state, at the receiver.
+// This transport's part of the state of a transfer, at the receiver.
 struct dma_transfer {
   copy::memory_exchange::pull pull;  // its blocks, until they are queued
   copy::gpu_queues::ticket queued;

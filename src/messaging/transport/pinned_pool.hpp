@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunks of host memory for data on its way between GPU memory and the network. They are allocated at the first use, kept,
-// and pinned for the GPU when it first copies there.
+// Chunks of host memory that stage data between GPU memory and the network. A chunk is allocated on first use, kept, and
+// pinned for a GPU when that GPU first copies to or from it.
 //
-// Owns: the chunks, also those in use. Threads: the messenger's lock guards all calls. Errors: none; take() may be null.
+// Owns: the chunks, also those in use. Threads: the messenger's lock guards all calls. Errors: none; take() may return null.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ class pinned_pool {
   pinned_pool(copy::planner* planner, std::size_t chunk_bytes) : planner_(planner), chunk_bytes_(chunk_bytes) {}
   ~pinned_pool();
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
-  // Null: kMaxChunks are in use, or there is no memory. Pinned for `device_ordinal` if possible; copies work without it.
+  // Returns a chunk, pinned for `device_ordinal` if possible (copies also work without). Null: kMaxChunks chunks are in use,
+  // or the system is out of memory. Return it with give_back().
   std::byte* take(int device_ordinal);
   void give_back(std::byte* chunk) { free_.push_back(chunk); }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rail set sees that a rail has failed, and what it does then.
+// How a rail set detects that a rail has failed, and what it does then.
 //
-// UCX reports a connection that the kernel has given up, which takes TCP minutes on a dead wire. Two things say it earlier:
-// a link that is down at this end; and silence of one rail, while the peer answers pings by another one. A peer that is
-// stopped, or makes no calls, answers by none, and its rails stay.
+// UCX reports a connection once the kernel gives it up, which takes minutes with TCP on a dead wire. Two signs appear
+// earlier: the link is down at this end, or one rail is silent while the peer answers pings on another. A peer that is
+// stopped, or makes no calls, answers on no rail, so its rails stay up.
 #include <fcntl.h>
 #include <unistd.h>
 

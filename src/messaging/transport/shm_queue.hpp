@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets between two processes of a node: a queue in shared memory for each direction of each pair, one writer, one reader.
+// Packet queues in shared memory between the processes of a node. Each pair of processes has one queue for each direction,
+// with one writer and one reader.
 //
-// Why not UCX's shared memory: UCX does not use it with error handling on, and its queues, one for each receiver, stop for
-// ever when a process dies while it writes a packet, which takes a microsecond if the bytes come from a GPU. Here a death
-// ends only the pair's own queue, and complete packets in it are still read.
+// Why not the shared-memory transport of UCX: UCX does not use it with error handling enabled. It also has one queue for
+// each receiver, which stalls for ever if a process dies while it writes a packet (a microsecond, if the bytes come from a
+// GPU). With one queue for each pair, a death ends only the queues of the dead process, and complete packets in them are
+// still read.
 //
-// A packet is a slot, plus bytes in the data area if its body does not fit into the slot. The slot is two cache lines with
-// one ready mark, of which a short packet uses the first alone:
+// A packet is a slot, plus bytes in the data area if its body does not fit into the slot. A slot is two cache lines with one
+// ready mark; a short packet uses only the first line:
 //
 //   slot   | mark 4 | body bytes 2 | head bytes 1 | outcome 1 | head, and the body behind it if both fit into 120 bytes |
-//   data   a ring of bytes; each body begins on its own cache line and is contiguous: the rest at the end is skipped
+//   data   a ring of bytes; each body starts on its own cache line and is contiguous, so the end of the ring may be skipped
 //
-// Marks: packet number n (from 0, modulo 2^32) lies in slot n % kSlots with the mark n + 1. A slot's first word never holds
-// anything but marks. Before packet n it holds the mark of n - kSlots, or 0 in the first lap; neither equals n + 1, even
-// when the numbers wrap. So the writer clears nothing, and no byte of a message can look like a mark.
+// Marks: packet number n (from 0, modulo 2^32) is in slot n % kSlots and has the mark n + 1. The first word of a slot only
+// ever contains marks. Before packet n it contains the mark of packet n - kSlots, or 0 in the first lap; neither equals n +
+// 1, even when the numbers wrap. So the writer need not clear slots, and no byte of a message can look like a mark.
 //
-// Lengths: both ends compute the position of a body from the lengths before it, so no position is read from shared memory.
+// Lengths: both ends compute the position of a body from the preceding lengths; no position is read from shared memory.
 //
-// Order: all of a packet is written before its mark (release; the reader's load acquires). The reader counts what it has
-// taken in `taken` (release) after its last access to the packet. The writer acquires that before it writes there again, and
-// loads it only when its last known value leaves no room.
+// Memory order: the writer stores the mark with release after the whole packet; the reader loads it with acquire. The reader
+// stores `taken` with release after its last access to a packet; the writer loads it with acquire before it reuses the
+// space, and only when the value it last saw leaves no room.
 //
 // Withdrawals: the receiver reads a rendezvous message in its sender's memory. A sender that takes the memory back
 // increments `withdrawals` before it writes there. A reader whose count after the read differs from the one in the RTS asks
 // the sender whether it has read the message.
 //
-// Waiting: a reader that goes to sleep says for what in `waiter`, has every process of the node pass a barrier
-// (process_barrier.hpp), and looks once more. The writer reads the word behind each packet, and wakes the reader.
+// Waiting: a reader that goes to sleep stores the reasons to wake it in `waiter`, makes every process of the node pass a
+// barrier (process_barrier.hpp), and checks the queue once more. The writer reads `waiter` after each packet, and wakes the
+// reader.
 //
-// Death: a packet is either published or not there, because the mark is written last.
+// Death: a packet is either published or absent, because the mark is written last.
 //
-// Owns: a set owns its file, a queue its mapping until close(). Threads: one writer and one reader, each in its process.
-// Errors: errno values of the system, when a queue is made or opened; a packet carries its own.
+// Owns: a set owns its file, a queue its mapping until close(). Threads: one writer and one reader, each in its own process.
+// Errors: errno values of the system, when a queue is made or opened. A packet contains its own errno value.
 #pragma once
 
 #include <atomic>
@@ -49,14 +52,15 @@ namespace pl::messaging {
 // One end of one direction.
 class shm_queue {
  public:
-  static constexpr std::size_t kSlots = 256;  // 32 KiB: they stay in the caches of both ends
+  static constexpr std::size_t kSlots = 256;  // 32 KiB, which stay in the caches of both ends
   static constexpr std::size_t kDataBytes = 256 << 10;
   static constexpr std::size_t kMaxHead = 56;
   static constexpr std::size_t kMaxBody = 0xffff;
-  static constexpr std::size_t kSlotBytes = 120;  // of a head and a body that need no data area
+  static constexpr std::size_t kSlotBytes = 120;  // head and body up to this total need no data area
 
-  // Destinations of a packet's parts. The head and a short body stay in the writer's own memory until publish(): bytes from
-  // a GPU take a microsecond, in which a polling reader would take the slot's cache line away.
+  // Where to write the head and body of a packet. The head and a short body stay in private memory of the writer until
+  // publish(): reading bytes from a GPU takes a microsecond, during which a polling reader would take the slot's cache line
+  // away.
   struct room {
     std::byte* head = nullptr;  // null: the reader is too far behind
     std::byte* body = nullptr;
@@ -81,11 +85,11 @@ class shm_queue {
   room reserve(std::size_t head_bytes, std::size_t body_bytes) noexcept;
   void publish(int outcome) noexcept;
 
-  // Writer: the same at once, for a body in host memory. False: no room.
+  // Writer: reserve() and publish() in one call, for a body in host memory. False: no room.
   template <class Head>
   bool put(const Head& head, const void* body, std::size_t body_bytes) noexcept;
 
-  // Writer: memory of earlier RTS may change from here on.
+  // Writer: call it before the memory of a message whose RTS was sent is written again.
   void count_withdrawal() noexcept {
     shared_->withdrawals.fetch_add(1, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);  // before the memory is written again
@@ -98,18 +102,18 @@ class shm_queue {
   // Writer: changes whenever the reader takes packets.
   std::uint64_t reader_position() const noexcept { return shared_->taken.load(std::memory_order_relaxed); }
 
-  // Reader: it sleeps from now on, until it is woken for these reasons.
+  // Reader: announces that it sleeps until one of these reasons wakes it.
   static constexpr std::uint32_t kForPackets = 1, kForRoom = 2;  // kForRoom: in the queue of the other direction
   void set_waiter(std::uint32_t reasons) noexcept { shared_->waiter.store(reasons, std::memory_order_relaxed); }
-  // Writer, behind what it published: the reader's reasons, 0 if it does not sleep.
+  // Writer, after publish(): the reasons for which the reader sleeps; 0: it is awake.
   std::uint32_t waiter() const noexcept {
     process_barrier::light();
     return shared_->waiter.load(std::memory_order_relaxed);
   }
-  // Writer: takes the reasons, so that a waiter is woken once.
+  // Writer: takes the reasons, so that a reader is woken only once.
   std::uint32_t take_waiter() noexcept { return shared_->waiter.exchange(0, std::memory_order_acq_rel); }
 
-  // Reader: the oldest packet; release() gives its room back.
+  // Reader: the oldest packet, which stays valid until release().
   view peek() noexcept;
   void release() noexcept;
 
@@ -147,11 +151,11 @@ class shm_queue {
   }
 
   shared* shared_ = nullptr;
-  std::uint32_t number_ = 0;       // of the next packet
+  std::uint32_t number_ = 0;       // number of the next packet
   std::uint32_t data_ = 0;         // own position in the data area
-  std::uint32_t data_behind_ = 0;  // own position behind the packet in hand
-  std::uint64_t taken_ = 0;        // writer: `taken` when last seen
-  content fresh_{};                // writer: the packet in hand
+  std::uint32_t data_behind_ = 0;  // own position after the current packet
+  std::uint64_t taken_ = 0;        // writer: last value of `taken` that it loaded
+  content fresh_{};                // writer: the current packet, until publish()
 
  public:
   static constexpr std::size_t kBytes = sizeof(shared);
@@ -179,7 +183,7 @@ bool shm_queue::put(const Head& head, const void* body, std::size_t body_bytes) 
   if (!fits_slot) [[unlikely]] {
     const extent place = extent_behind(data_, body_bytes);
     if (!find_room(place.end)) return false;
-    // Before the slot, whose line a polling reader takes away.
+    // Written before the slot, whose cache line a polling reader takes away.
     std::memcpy(shared_->data + place.begin % kDataBytes, body, body_bytes);
     data_ = place.end;
   } else if (!find_room(data_)) {
@@ -214,7 +218,7 @@ inline void shm_queue::release() noexcept {
   shared_->taken.store(std::uint64_t{++number_} << 32 | data_, std::memory_order_release);
 }
 
-// The queues that one process writes to: one for each rank, in an unnamed file that readers open through /proc.
+// The queues that one process writes to, one for each rank, in an unnamed file that readers open through /proc.
 class shm_queue_set {
  public:
   struct name {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ring of chunks in memory that two processes of one node share: the sender fills chunks, the receiver empties them, in
-// order. The memory is an unnamed file that the receiver opens through the sender's /proc entry, so nothing remains when
-// both processes have ended, even if they were killed.
+// A ring of chunks in shared memory between two processes of one node: the sender fills chunks and the receiver empties
+// them, in order. The memory is an unnamed file that the receiver opens through the sender's /proc entry, so nothing is left
+// behind when both processes have ended, even if they were killed.
 //
-// Owns: the mapping and its file. Threads: one at each end; `published` and `emptied` order the chunks between them.
-// Errors: errno values of the system; what the other end wrote is not trusted.
+// Owns: the mapping and its file. Threads: one at each end. The sender stores `published` with release after it has filled
+// a chunk, the receiver stores `emptied` with release after its last access to one; each end acquires the other's counter.
+// Errors: errno values of the system. Values written by the other end are not trusted.
 #pragma once
 
 #include <atomic>
@@ -33,11 +34,13 @@ class shm_ring {
     std::uint64_t op;      // the receiver's operation
     std::uint64_t offset;  // in the message
     std::uint64_t bytes;
-    std::int32_t code;  // not 0: the sender could not read its memory
+    std::int32_t code;  // errno value if the sender could not read its memory; else 0
   };
 
+  // Sender: creates a ring of kChunks chunks.
   static result<std::unique_ptr<shm_ring>> make(std::size_t chunk_bytes);
-  // EPERM, ENOENT: the processes may not reach each other's files (containers, non-dumpable processes): use another way.
+  // EPERM, ENOENT: the processes may not open each other's files (containers, non-dumpable processes); use another
+  // transport.
   static result<std::unique_ptr<shm_ring>> open(const name& file);
   ~shm_ring();
   shm_ring(const shm_ring&) = delete;
@@ -49,7 +52,8 @@ class shm_ring {
   label& label_of(std::uint64_t number) const noexcept { return control_->labels[number % kChunks]; }
   std::atomic<std::uint64_t>& published() const noexcept { return control_->published; }
   std::atomic<std::uint64_t>& emptied() const noexcept { return control_->emptied; }
-  // Makes the chunks reachable for this GPU's copy engine, once; without success copies are slower, not wrong.
+  // Pins the chunks for the copy engine of this GPU; only the first call has an effect. If pinning fails, copies still work
+  // but are slower.
   void pin(copy::planner& planner, int device_ordinal);
 
  private:

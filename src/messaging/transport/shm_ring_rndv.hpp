@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rendezvous through shared memory on one node: copies into chunks at the sender and out of them at the receiver
-// overlap, as many as the ring has chunks. Each chunk is labelled with its operation, so transfers of one pair follow
-// each other without a gap. The last resort of a node: it suits every pair of memories.
+// Rendezvous through a shared-memory ring on one node. The sender copies into chunks while the receiver copies out of
+// earlier ones, with up to a ring of chunks in progress. Each chunk is labelled with its operation, so consecutive transfers
+// between two processes leave no gap. This is the fallback on a node, because it works for every pair of memories.
 //
 // Owns: the rings to and from each peer, and the threads that fill them from host memory.
-// Threads: as transport.hpp; the fill threads only copy, inside a call.
-// Errors: ECONNRESET the ring's owner has ended, EPROTO a label that does not fit, ECANCELED, errors of the copies.
+// Threads: as transport.hpp; the fill threads only copy, during a call.
+// Errors: ECONNRESET: the owner of the ring has ended; EPROTO: an invalid label; ECANCELED; errors of the copies.
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@ namespace pl::messaging {
 
 struct peer_state;
 
-// Its slice of a transfer's state.
+// This transport's part of the state of a transfer (transfer.hpp).
 struct shm_ring_transfer {
-  bool is_for_device = false;  // sender: the receiver empties the chunks by GPU copies
+  bool is_for_device = false;  // sender: the receiver empties the chunks with GPU copies
 };
 
-// One end of a ring: copies into or out of its chunks. They end in order.
+// One end of a ring, with the copies into or out of its chunks. The copies end in order.
 struct ring_end {
   std::unique_ptr<shm_ring> ring;
-  int refusal = 0;  // errno of the only attempt to make or open it
+  int refusal = 0;  // errno of the attempt to make or open the ring, which is not repeated
   // Opening failed because the owning process has ended.
   bool is_gone() const noexcept {
     return refusal == ENOENT || refusal == ESRCH || refusal == ESTALE || refusal == ECONNRESET;
@@ -39,8 +39,8 @@ struct ring_end {
   std::uint64_t ended = 0;  // chunks whose copy has ended: published, or emptied
   std::array<chunk_copy, shm_ring::kChunks> copies;
   std::array<shm_ring::label, shm_ring::kChunks> labels{};
-  std::array<std::uint64_t, shm_ring::kChunks> senders{};  // outbound: the operations that fill
-  unsigned expected = 0;                                   // inbound: transfers whose RTR was sent
+  std::array<std::uint64_t, shm_ring::kChunks> senders{};  // outbound: operation that fills each chunk
+  unsigned expected = 0;                                   // inbound: number of transfers whose RTR was sent
 };
 
 class shm_ring_rndv final : public transport {
@@ -52,7 +52,7 @@ class shm_ring_rndv final : public transport {
   void advance() override;
   bool must_poll() const override;
   bool abort(operation& op, const abort_reason& reason) override;
-  // Waits for the copies of both rings.
+  // Waits for the pending copies of both rings.
   void forget(int rank) override;
   void admit(int rank) override;
 
@@ -77,8 +77,8 @@ class shm_ring_rndv final : public transport {
   void chunk_emptied(const shm_ring::label& label, const status& done);
 
   std::vector<ring_pair> rings_;                // by rank
-  std::vector<int> busy_peers_;                 // with data under way
-  std::unique_ptr<copy::worker_pool> fillers_;  // made by the first chunk that they share
+  std::vector<int> busy_peers_;                 // ranks with data in progress
+  std::unique_ptr<copy::worker_pool> fillers_;  // created for the first chunk that several threads fill
 };
 
 }  // namespace pl::messaging

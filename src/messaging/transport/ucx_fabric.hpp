@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One UCX worker that sends to ranks: packets (active messages), parts of messages (tagged sends whose receives are posted
-// first), and messages in place (active messages by UCX's rendezvous). The messenger's lock guards all calls. progress()
-// makes the callbacks, so they run under the lock too.
+// The network as one UCX worker. It sends packets (active messages), parts of messages (tagged sends whose receives are
+// posted first), and messages in place (active messages with UCX's rendezvous).
 //
-// Owns: UCX's context, worker and endpoints. Errors: errno values at done(); a lost connection at listener::on_lost.
+// Owns: UCX's context, worker and endpoints. Threads: the messenger's lock guards all calls; callbacks run inside
+// progress(), so under the lock too. Errors: errno values at done(); a lost connection at listener::on_lost.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ namespace pl::messaging {
 class ucx_fabric final : public network {
  public:
   struct options {
-    std::string library;
-    std::string rails;
-    bool gpu_lanes = false;  // let UCX look for GPU memory types (0.8 s at start, where its CUDA modules are there)
+    std::string library;     // path of libucp.so.0; empty: by name
+    std::string rails;       // UCX net devices; empty: all
+    bool gpu_lanes = false;  // let UCX detect GPU memory (takes 0.8 s at start if its CUDA modules are installed)
     bool has_rdma = false;
     std::size_t stripe_threshold = 0;
     long keepalive_ms = 0;
@@ -32,7 +32,7 @@ class ucx_fabric final : public network {
   const port_list& ports() const noexcept override { return ports_; }
   void set_peer(int rank, byte_string address, const port_list& ports) override {
     auto& remote = peers_[static_cast<std::size_t>(rank)];
-    close(rank, true);  // of a process that ended while it came back, whose late packets were looked at
+    close(rank, true);  // a connection of an earlier process that ended while it was coming back
     remote.is_closed = remote.has_rdma_lane = false;
     remote.address = std::move(address);
     remote.ports = ports;
@@ -55,7 +55,7 @@ class ucx_fabric final : public network {
 
   unsigned progress() override { return ucx_->ucp_worker_progress(worker_); }
   void send(int rank, packet& outgoing) override;
-  // Both ends are a rail of a set. done() follows, maybe before this returns.
+  // For a fabric that is a rail of a set, at both ends. done() is called later, or before this returns.
   void send_on_rail(int rank, rail_message& outgoing);
   void send_tagged(int rank, std::uint64_t tag, const void* source, std::size_t bytes, bool is_gpu_memory,
                    ucx_part& part) override;
@@ -112,7 +112,7 @@ class ucx_fabric final : public network {
   exec_guard guard_;
   std::vector<peer> peers_;
   std::vector<void*> closing_;
-  void* arriving_ = nullptr;  // descriptor of the RTS whose callback runs, until it is released
+  void* arriving_ = nullptr;  // descriptor of the RTS whose callback is running, until it is released
 };
 
 }  // namespace pl::messaging
