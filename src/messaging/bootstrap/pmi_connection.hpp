@@ -2,8 +2,7 @@
 // Connection to a launcher with PMI (the descriptor in PMI_FD), for both versions of the protocol:
 //
 //   PMI 1    cmd=get kvsname=kvs_7 key=a                   one line; a value is one word
-//   PMI 2    "    18" cmd=kvs-get;key=a;                   length in six characters, then the message; ";;" is a ';' in a
-//   value
+//   PMI 2    "    18" cmd=kvs-get;key=a;                   six characters of length, then the message; ";;" is a ';'
 //
 // Owns: nothing; the descriptor belongs to the process, and an MPI library in it may use it too. Threads: one.
 // Errors: EPROTO: the data is in neither format; EIO: the connection is broken or closed; ETIMEDOUT.
