@@ -12,7 +12,7 @@ __all__ = ["extents", "number", "seconds", "text", "truth"]
 
 
 def _wrong(role: str, given: object, wanted: str) -> TypeError:
-    return TypeError(f"{role}: {type(given).__name__} is given, {wanted} is wanted")
+    return TypeError(f"{role}: expected {wanted}, got {type(given).__name__}")
 
 
 def number(role: str, given: Any, least: int = 0, most: int = (1 << 63) - 1) -> int:
@@ -41,7 +41,7 @@ def seconds(role: str, given: Any) -> float:
         raise _wrong(role, given, "a number of seconds")
     value = float(given)
     if not -math.inf < value < 3e10:
-        raise ValueError(f"{role}: {given} is no number of seconds below 3e10")
+        raise ValueError(f"{role}: expected a number of seconds below 3e10, got {given}")
     return value
 
 

@@ -50,7 +50,7 @@ def copy_block_list_async(dst: Any, src: Any, sizes: Any, *, urgent: bool = Fals
     """Begins copy_block_list(): `await` the operation, wait(), or make_wait(stream). Keep the memory until it has ended. You may reuse
     the arrays when the call returns."""
     if isinstance(after, str):
-        raise ValueError("copy_block_list: after: give a stream or None, as addresses tell none")
+        raise ValueError("copy_block_list: after: pass a stream or None, because addresses do not name a stream")
     if not isinstance(sizes, (int, np.integer)):
         sizes = _addresses("sizes", sizes)
     return _core.copy_block_list_async(_addresses("dst", dst), _addresses("src", src), sizes, truth("urgent", urgent), after)
@@ -68,7 +68,7 @@ def _integers(role: str, numbers: Any, dtype: Any) -> Any:
     if given.size == 0:
         return np.empty(0, dtype)
     if given.dtype.kind not in "iu":
-        raise TypeError(f"{role}: integers are wanted, of at most 64 bits; these are {given.dtype}")
+        raise TypeError(f"{role}: expected integers of at most 64 bits, got {given.dtype}")
     limits = np.iinfo(dtype)
     if int(given.min()) < limits.min or int(given.max()) > limits.max:
         raise ValueError(f"{role}: a number is outside of {limits.min} to {limits.max}")

@@ -58,5 +58,5 @@ def explain(direction: Direction, size_bytes: int, *, pageable: bool = True) -> 
         raise ValueError(f"explain: direction is \"to_device\", \"to_host\" or \"on_device\", not {direction!r}")
     size = operator.index(size_bytes)
     if not 0 <= size < 1 << 64:
-        raise ValueError(f"explain: {size_bytes} is no number of bytes")
+        raise ValueError(f"explain: {size_bytes} is not a number of bytes")
     return _core.explain(direction, size, bool(pageable))

@@ -201,7 +201,7 @@ class Mapping(_core.MappingBase):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """For np.asarray(m): all elements, fetched by the planner rather than one by one."""
         if copy is False:
-            raise ValueError("the elements of a mapping are fetched: for a NumPy array that lies there, take mapping.array")
+            raise ValueError("indexing copies the elements of a mapping; for a NumPy array in the mapped memory use mapping.array")
         out: np.ndarray[Any, Any] = self.read()
         return out if dtype is None else out.astype(dtype, copy=False)
 

@@ -192,7 +192,7 @@ async def _reply(operation: Operation) -> Reply:
 
 def _key(key: str | bytes, role: str = "key") -> bytes:
     if not isinstance(key, (str, bytes, bytearray, memoryview)):  # bytes(5) would be five zeros
-        raise TypeError(f"{role}: {type(key).__name__} is given, str or bytes is wanted")
+        raise TypeError(f"{role}: expected str or bytes, got {type(key).__name__}")
     return key.encode() if isinstance(key, str) else bytes(key)
 
 
@@ -203,7 +203,7 @@ def _milliseconds(role: str, given: float) -> int:
 def _ttl(given: float) -> int:
     """Returns milliseconds, rounded up so that a short limit does not become 0, which means no limit."""
     if seconds("ttl", given) < 0:
-        raise ValueError(f"ttl: {given} s: give a number of seconds from 0 on, where 0 is no limit")
+        raise ValueError(f"ttl: {given} s is negative; pass a number of seconds, or 0 for no limit")
     return math.ceil(given * 1e3)
 
 
@@ -211,14 +211,14 @@ def _number_of(word: str | None, words: dict[str | None, int], role: str) -> int
     try:
         return words[word]
     except (KeyError, TypeError):
-        raise ValueError(f"{role}: {word!r} is none of {', '.join(repr(each) for each in words)}") from None
+        raise ValueError(f"{role}: {word!r} is not one of {', '.join(repr(each) for each in words)}") from None
 
 
 def _condition(condition: Condition | None, version: int | None) -> tuple[int, int]:
     if version is None:
         return _number_of(condition, CONDITIONS, "condition"), 0
     if condition is not None:
-        raise ValueError("condition and version: a version says already that the value is there; give one of them")
+        raise ValueError("condition and version: pass only one of them, because a version already requires that the value exists")
     return _IF_VERSION, number("version", version, 0, (1 << 64) - 1)
 
 
@@ -231,13 +231,13 @@ def _pairs(given: ByKey[_T]) -> list[tuple[bytes, _T]]:
     pairs = list(given.items() if isinstance(given, Mapping) else given)
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise TypeError(f"keys and values: {type(pair).__name__} is given, a dictionary or pairs (key, value) are wanted")
+            raise TypeError(f"keys and values: expected a dictionary or pairs (key, value), got {type(pair).__name__}")
     return [(_key(key), value) for key, value in pairs]
 
 
 def _keys(given: Iterable[str | bytes]) -> list[bytes]:
     if isinstance(given, (str, bytes, bytearray, memoryview)):  # its elements would count as keys
-        raise TypeError(f"keys: one {type(given).__name__} is given, several keys are wanted: put it into a list")
+        raise TypeError(f"keys: expected several keys, got one {type(given).__name__}; put it into a list")
     return [_key(key) for key in given]
 
 
@@ -452,7 +452,7 @@ class Pool:
                is_atomic: bool = False) -> Callable[[], list[Reply | Error]]:
         terms = {_key(key): _condition(None, version) for key, version in (versions or {}).items()}
         if unknown := terms.keys() - set(keys):
-            raise ValueError(f"versions: {sorted(unknown)[0]!r} is none of the keys of this call")
+            raise ValueError(f"versions: {sorted(unknown)[0]!r} is not one of the keys of this call")
         others = _condition(condition, None)
         items = [(key, run, *terms.get(key, others)) for key, run in zip(keys, runs or [_NOTHING] * len(keys))]
         is_whole = truth("atomic", is_atomic)
@@ -496,7 +496,7 @@ class Pool:
         reported: call scan() after watch() to get the current keys. Error with EMFILE: the server's limit of watches is reached;
         ENOTSUP: a cluster."""
         if prefix is not None and key is not None:
-            raise ValueError("prefix and key: a watch is of one key, or of those that begin alike; give one of them")
+            raise ValueError("prefix and key: a watch covers either one key or all keys with a prefix; pass only one of them")
         begin = b"" if prefix is None else _key(prefix, "prefix")
         made = Watch(self._store._connection.watch(self._number, begin if key is None else _key(key), key is not None))
         self._store._watches.add(made)
@@ -555,6 +555,6 @@ def open(where: str | os.PathLike[str] | None = None, *, timeout: float = 30, tl
     place = None if where is None else text("where", os.fspath(where))
     is_path = place is not None and ("/" in place or not isinstance(where, str))
     if tls is not None and not (isinstance(tls, tuple) and len(tls) == 3):
-        raise TypeError("tls: three names of files are wanted: the certificate's, its key's and the authority's")
+        raise TypeError("tls: expected three file names: certificate, private key and certificate authority")
     files = None if tls is None else (text("tls", tls[0]), text("tls", tls[1]), text("tls", tls[2]))
     return Store(_store.Connection(place if is_path else None, None if is_path else place, files, _milliseconds("timeout", timeout)))

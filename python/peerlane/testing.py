@@ -96,7 +96,7 @@ class _Owner:
     process does not have them."""
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        raise TypeError("GPU memory and streams are neither copied nor pickled with their owner: take array.get(), which is host memory")
+        raise TypeError("GPU memory and streams are neither copied nor pickled with their owner: use array.get(), which copies to host memory")
 
 
 class Stream(_Owner):

@@ -38,7 +38,7 @@ struct bytes_argument : unchecked_argument {
   static constexpr auto kPythonName = nb::detail::const_name("bytes");
   nb::bytes as(const char* role) const {
     if (!PyBytes_Check(given.ptr()))
-      throw nb::type_error((std::string(role) + ": " + class_name(given) + " is given, bytes are wanted").c_str());
+      throw nb::type_error((std::string(role) + ": expected bytes, got " + class_name(given)).c_str());
     return nb::borrow<nb::bytes>(given);
   }
 };

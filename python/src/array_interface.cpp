@@ -30,7 +30,7 @@ element_type interface_type(nb::handle object, nb::handle typestr) {
   Py_ssize_t size = 0;
   const char* const text =
       typestr.ptr() == nullptr || !PyUnicode_Check(typestr.ptr()) ? nullptr : PyUnicode_AsUTF8AndSize(typestr.ptr(), &size);
-  if (text == nullptr) throw nb::type_error("the array interface names no typestr");
+  if (text == nullptr) throw nb::type_error("the array interface has no typestr");
   element_type out;
   if (!type_of_typestr({text, static_cast<std::size_t>(size)}, out))
     throw nb::type_error(("elements of type " + std::string(text) + " are not supported").c_str());
@@ -50,19 +50,19 @@ nb::object array_interface(nb::handle object) { return nb::steal(PyObject_GetAtt
 
 tensor from_interface(nb::handle object, const nb::object& interface, place location, bool may_be_jax) {
   if (!PyDict_Check(interface.ptr()))
-    throw nb::type_error(("the array interface of " + class_name(object) + " is no dictionary").c_str());
+    throw nb::type_error(("the array interface of " + class_name(object) + " is not a dictionary").c_str());
   tensor out;
   out.type = interface_type(object, field(interface, names().typestr));
   if (field(interface, names().mask) != nullptr) throw nb::type_error("masked arrays are not supported");
   PyObject* const shape = field(interface, names().shape);
-  if (shape == nullptr) throw nb::type_error("the array interface names no shape");
+  if (shape == nullptr) throw nb::type_error("the array interface has no shape");
   out.shape = integers(shape, "the array interface's shape");
   PyObject* const strides = field(interface, names().strides);
   out.strides =
       strides == nullptr ? packed_strides(out.shape, out.type.bytes) : integers(strides, "the array interface's strides");
   PyObject* const data = field(interface, names().data);
   if (data == nullptr || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
-    throw nb::type_error("the array interface names no (address, whether read-only)");
+    throw nb::type_error("the array interface has no data: expected (address, read-only flag)");
   if (PyObject* const address = PyTuple_GetItem(data, 0); address != Py_None)
     out.address = unsigned_integer(address, "the array interface's address");
   out.is_writable = PyObject_IsTrue(PyTuple_GetItem(data, 1)) == 0;

@@ -67,7 +67,7 @@ paged_tensors describe_side(const char* role, nb::handle planes) {
     for (nb::handle each : planes) add(each);
   else add(planes);
   side.keeper = std::move(keeper);
-  if (side.planes.empty()) refuse(side, "no tensor is given");
+  if (side.planes.empty()) refuse(side, "expected at least one tensor, got none");
   const tensor& first = side.first();
   if (first.shape.size() == 0) refuse(side, "a tensor without dimensions has no blocks");
   if (!are_blocks_contiguous(first)) refuse(side, "a block (all dimensions but the first) must lie in one piece");

@@ -40,7 +40,7 @@ peerlane_reduction reduction_of(const std::string& name) {
   constexpr const char* kNames[] = {"sum", "product", "minimum", "maximum"};
   for (unsigned i = 0; i < 4; ++i)
     if (name == kNames[i]) return static_cast<peerlane_reduction>(i);
-  throw nb::value_error(("op: \"" + name + "\" is none of sum, product, minimum, maximum").c_str());
+  throw nb::value_error(("op: \"" + name + "\" is not one of sum, product, minimum, maximum").c_str());
 }
 
 void must_match(const tensor& source, const tensor& destination) {

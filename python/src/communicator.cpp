@@ -55,7 +55,8 @@ class window {
 peerlane::window_key key_of(const bytes_argument& argument) {
   const nb::bytes given = argument.as("key");
   peerlane::window_key out{};
-  if (given.size() != sizeof out) throw nb::value_error("this is no window's key");
+  if (given.size() != sizeof out)
+    throw nb::value_error("the key does not belong to a window: pass the key of a window from expose()");
   std::memcpy(&out, given.c_str(), sizeof out);
   return out;
 }

@@ -22,7 +22,7 @@ element_type type_of(nb::handle dtype) {
   const bool is_class = PyType_Check(dtype.ptr()) != 0;  // np.float32 itself
   const std::string name = text_of(is_class ? nb::object(dtype.attr("__name__")) : nb::borrow(dtype));
   if (!type_of_name(name, out) && !type_of_typestr(name, out))
-    throw nb::type_error(("dtype " + name + " is not known: give a name such as \"float32\"").c_str());
+    throw nb::type_error(("unknown dtype " + name + ": use a name such as \"float32\"").c_str());
   return out;
 }
 
@@ -33,7 +33,7 @@ void reinterpret(tensor& view, nb::handle dtype, nb::handle shape) {
   if (!dtype.is_none()) {
     view.type = type_of(dtype);
     if (bytes % view.type.bytes != 0)
-      throw nb::value_error((std::to_string(bytes) + " bytes are no whole number of " + name_of(view.type)).c_str());
+      throw nb::value_error((std::to_string(bytes) + " bytes are not a whole number of " + name_of(view.type)).c_str());
     view.shape = {static_cast<std::int64_t>(bytes / view.type.bytes)};
   }
   if (is_integer(shape)) view.shape = {signed_integer(shape, "map: shape")};

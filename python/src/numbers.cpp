@@ -20,7 +20,7 @@ std::int64_t signed_integer(nb::handle object, const char* role) {
   if (number != -1 || PyErr_Occurred() == nullptr) return number;
   PyErr_Clear();
   const std::string subject = std::string(role) + ": ";
-  if (!is_integer(object)) throw nb::type_error((subject + class_name(object) + " is no integer").c_str());
+  if (!is_integer(object)) throw nb::type_error((subject + "expected an integer, got " + class_name(object)).c_str());
   throw nb::value_error((subject + text_of(object) + " is beyond 64 bits").c_str());
 }
 
@@ -34,7 +34,7 @@ std::uint64_t unsigned_integer(nb::handle object, const char* role) {
   const nb::object index = nb::steal(PyNumber_Index(object.ptr()));  // also accepts NumPy's integers
   if (index.is_valid()) return unsigned_integer(index, role);
   PyErr_Clear();
-  throw nb::type_error((std::string(role) + ": " + class_name(object) + " is no integer").c_str());
+  throw nb::type_error((std::string(role) + ": expected an integer, got " + class_name(object)).c_str());
 }
 
 }  // namespace pl::py

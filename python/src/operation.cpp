@@ -35,7 +35,7 @@ std::vector<operation*> operations_from(nb::list list, const char* role) {
   std::vector<operation*> out;
   for (nb::handle each : list) {
     if (!nb::isinstance<operation>(each))
-      throw nb::type_error((std::string(role) + ": " + class_name(each) + " is given, an operation is wanted").c_str());
+      throw nb::type_error((std::string(role) + ": expected an operation, got " + class_name(each)).c_str());
     out.push_back(nb::inst_ptr<operation>(each));
   }
   return out;

@@ -47,9 +47,8 @@ int refuse_capture(const cu::driver_table& cuda, stream_handle stream) {
     throw error(
         EBUSY,
         "the stream that the call would wait for is being captured into a graph, or is the default stream while another one "
-        "is: a copy is made once and is no part of a graph. Copy before or after the capture, or give after=None to copy "
-        "now, "
-        "beside it");
+        "is: a copy is made once and cannot become part of a graph. Copy before or after the capture, or pass after=None to "
+        "copy now, outside of the graph");
   return rc;
 }
 
@@ -91,7 +90,8 @@ stream_handle stream_of(nb::handle object) {
   }
   if (nb::hasattr(object, "ptr")) return number(object.attr("ptr"));
   throw nb::type_error(
-      (class_name(object) + " is no stream: give a CUstream as an integer, or an object of PyTorch or CuPy").c_str());
+      ("expected a stream, got " + class_name(object) + "; pass a CUstream as an integer, or a stream of PyTorch or CuPy")
+          .c_str());
 }
 
 std::vector<stream_handle> busy_streams(nb::handle after, std::span<const tensor* const> tensors) {

@@ -116,8 +116,8 @@ tensor from_pointer(nb::handle pair) {
 
 // Hints for the most frequent wrong arguments.
 const char* advice_on(nb::handle object) {
-  if (object.is_none()) return "None is given";
-  if (PyUnicode_Check(object.ptr())) return "text is no memory: encode it to bytes";
+  if (object.is_none()) return "it is None";
+  if (PyUnicode_Check(object.ptr())) return "text has no memory; encode it to bytes";
   if (is_integer(object)) return "a device pointer comes with its size: (device pointer, size in bytes)";
   if (PyTuple_Check(object.ptr())) return "a tuple must be (device pointer, size in bytes), two integers";
   if (PyList_Check(object.ptr()) || PyFloat_Check(object.ptr())) return "make it an array first: numpy.asarray(...)";
@@ -238,7 +238,7 @@ dimensions integers(nb::handle sequence, const char* role) {
   const nb::object iterator = nb::steal(PyObject_GetIter(sequence.ptr()));
   if (!iterator.is_valid()) {
     PyErr_Clear();
-    throw nb::type_error((std::string(role) + ": " + class_name(sequence) + " is no sequence of integers").c_str());
+    throw nb::type_error((std::string(role) + ": expected a sequence of integers, got " + class_name(sequence)).c_str());
   }
   while (PyObject* const each = PyIter_Next(iterator.ptr())) out.push_back(signed_integer(nb::steal(each), role));
   if (PyErr_Occurred() != nullptr) throw nb::python_error();

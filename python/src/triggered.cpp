@@ -87,7 +87,8 @@ nb::bytes key_of(const exposed& self) { return nb::bytes(self.window.key().bytes
 std::unique_ptr<imported> import_window(self_t self, bytes_argument given) {
   const nb::bytes key = given.as("key");
   peerlane::triggered::window_key plain{};
-  if (key.size() != sizeof plain.bytes) throw nb::value_error("this is no window's key");
+  if (key.size() != sizeof plain.bytes)
+    throw nb::value_error("the key does not belong to a window: pass the key of a window from expose()");
   std::memcpy(plain.bytes, key.c_str(), sizeof plain.bytes);
   return std::unique_ptr<imported>(new imported{nb::borrow(self), value_of(context_of(self).import(plain))});
 }

@@ -99,7 +99,7 @@ def test_what_does_not_fit():
             peerlane.copy(x, wrong)
     with pytest.raises(TypeError, match="other byte order"):
         peerlane.copy(x, np.zeros((2, 3), ">f4"))
-    with pytest.raises(TypeError, match="is no stream"):
+    with pytest.raises(TypeError, match="expected a stream, got "):
         peerlane.copy(x, np.zeros((2, 3), np.float32), after=1.5)
     with pytest.raises(ValueError, match="after"):
         peerlane.copy(x, np.zeros((2, 3), np.float32), after="now")

@@ -53,7 +53,7 @@ def refused(kind, words, call):
 
 
 @pytest.mark.parametrize("given, words", [
-    (None, r"NoneType tells nothing of its memory \(None is given\)"), ("text", "text is no memory: encode it to bytes"),
+    (None, r"NoneType tells nothing of its memory \(it is None\)"), ("text", "text has no memory; encode it to bytes"),
     (7, r"a device pointer comes with its size: \(device pointer, size in bytes\)"), (1.5, r"numpy.asarray"), ([1, 2], r"numpy.asarray"),
     ((1, "2"), r"a tuple must be \(device pointer, size in bytes\), two integers"), (object(), "tells nothing of its memory"),
     (len, "tells nothing")], ids=str)
@@ -73,14 +73,14 @@ def test_numbers_that_are_none():
                         f"the device pointer: {1 << 70} is negative or beyond 64 bits": lambda: peerlane.map((1 << 70, 4)),
                         "the size in bytes is negative": lambda: peerlane.map((x.address, -4)),
                         f"the size in bytes: {1 << 70} is beyond 64 bits": lambda: peerlane.map((x.address, 1 << 70)),
-                        "explain: -1 is no number of bytes": lambda: peerlane.explain("to_host", -1),
+                        "explain: -1 is not a number of bytes": lambda: peerlane.explain("to_host", -1),
                         "gaps": lambda: peerlane.map(x[:, ::2], dtype="uint8")}.items():
         refused(ValueError, re.escape(words), call)
-    for words, call in {"map: shape: str is no integer": lambda: peerlane.map(x, shape=("4",)),
-                        "map: shape: float is no sequence of integers": lambda: peerlane.map(x, shape=1.5),
-                        "dtype nonsense is not known": lambda: peerlane.map(x, dtype="nonsense"),
-                        "str is no stream": lambda: peerlane.copy_async(x, np.zeros((2, 4), np.float32)).make_wait("s"),
-                        "the stream: float is no integer": lambda: peerlane.copy(x, x, after=type("S", (), {"ptr": 1.5})())}.items():
+    for words, call in {"map: shape: expected an integer, got str": lambda: peerlane.map(x, shape=("4",)),
+                        "map: shape: expected a sequence of integers, got float": lambda: peerlane.map(x, shape=1.5),
+                        "unknown dtype nonsense": lambda: peerlane.map(x, dtype="nonsense"),
+                        "expected a stream, got str": lambda: peerlane.copy_async(x, np.zeros((2, 4), np.float32)).make_wait("s"),
+                        "the stream: expected an integer, got float": lambda: peerlane.copy(x, x, after=type("S", (), {"ptr": 1.5})())}.items():
         refused(TypeError, re.escape(words), call)
     with peerlane.map(x, shape=8) as m:  # a single number is a shape, as for NumPy
         assert m.shape == (8,)
@@ -97,7 +97,7 @@ def test_shapes_that_none_can_have():
             refused(ValueError, "a dimension of -", lambda: call(Interface(x, shape=shape, strides=None)))
     with peerlane.HostPool(1 << 16) as pool:
         refused(ValueError, "shape: -1 is not from 0", lambda: pool.array((-1, -4)))
-        refused(TypeError, "shape: float is given", lambda: pool.array(1.5))
+        refused(TypeError, "shape: expected an integer or a sequence of them, got float", lambda: pool.array(1.5))
 
 
 def test_integers_of_numpy_are_integers():
@@ -124,25 +124,25 @@ class Interface:
 
 def test_interfaces_that_lie():
     x = testing.zeros(4)
-    for words, changes in {"names no typestr": {"typestr": None}, "elements of type >f4": {"typestr": ">f4"}, "no shape": {"shape": None},
-                           "shape: str is no integer": {"shape": ("4",)}, "strides: float is no integer": {"strides": (4.0,)},
-                           "address": {"data": 5}, "masked": {"mask": 1}, "stream: str is no integer": {"stream": "s"}}.items():
+    for words, changes in {"has no typestr": {"typestr": None}, "elements of type >f4": {"typestr": ">f4"}, "no shape": {"shape": None},
+                           "shape: expected an integer, got str": {"shape": ("4",)}, "strides: expected an integer, got float": {"strides": (4.0,)},
+                           "address": {"data": 5}, "masked": {"mask": 1}, "stream: expected an integer, got str": {"stream": "s"}}.items():
         refused(TypeError, words, lambda: peerlane.map(Interface(x, **changes)))
     refused(ValueError, "number of dimensions", lambda: peerlane.map(Interface(x, strides=(4, 4))))
     wrong = Interface(x)
     wrong.__cuda_array_interface__ = 5
-    refused(TypeError, "is no dictionary", lambda: peerlane.map(wrong))
+    refused(TypeError, "is not a dictionary", lambda: peerlane.map(wrong))
 
 
 def test_words_of_the_store(tmp_path):
     pool = peerlane.store.Pool(types.SimpleNamespace(_connection=types.SimpleNamespace(**dict.fromkeys(("put", "get", "erase", "stat", "find")))), 1)  # nothing is asked of the store itself
     for given in (5, None, 1.5):
         for call in (lambda: pool.put(given, b""), lambda: pool.get(given, bytearray(1)), lambda: pool.erase(given), lambda: pool.stat(given)):
-            refused(TypeError, "key: .* is given, str or bytes is wanted", call)
-    refused(TypeError, "prefix: int is given, str or bytes is wanted", lambda: pool.keys(5))
-    refused(ValueError, "durability: 'always' is none of None, 'volatile', 'logged', 'durable'",
+            refused(TypeError, "key: expected str or bytes, got ", call)
+    refused(TypeError, "prefix: expected str or bytes, got int", lambda: pool.keys(5))
+    refused(ValueError, "durability: 'always' is not one of None, 'volatile', 'logged', 'durable'",
             lambda: pool.put("k", b"", durability="always"))
-    refused(ValueError, "condition: 'new' is none of", lambda: pool.put("k", b"", condition="new"))
+    refused(ValueError, "condition: 'new' is not one of", lambda: pool.put("k", b"", condition="new"))
     refused(peerlane.Error, "nobody.sock", lambda: peerlane.store.open(tmp_path / "nobody.sock"))
 
 
@@ -150,16 +150,16 @@ def test_words_of_messages(tmp_path):
     x = testing.zeros(4)
     with peerlane.communicator.open(rendezvous=f"file:{tmp_path}", rank=0, size=1) as job:
         key = job.expose(x).key
-        for words, call in {"peer: str is no integer": lambda: job.send("0", x), "peer: NoneType is no integer": lambda: job.isend(None, x),
-                            "source: float is no integer": lambda: job.recv(0.5, x), "tag: str is no integer": lambda: job.irecv(0, x, "t"),
-                            "key: str is given, bytes are wanted": lambda: job.put("key", 0, x),
-                            "offset: NoneType is no integer": lambda: job.get(key, None, x), "operand: str is no": lambda: job.fetch_add(key, 0, "1"),
-                            "all_gather: int is given, bytes are wanted": lambda: job.all_gather(5), "peer: list is no": lambda: job.plan([]),
+        for words, call in {"peer: expected an integer, got str": lambda: job.send("0", x), "peer: expected an integer, got NoneType": lambda: job.isend(None, x),
+                            "source: expected an integer, got float": lambda: job.recv(0.5, x), "tag: expected an integer, got str": lambda: job.irecv(0, x, "t"),
+                            "key: expected bytes, got str": lambda: job.put("key", 0, x),
+                            "offset: expected an integer, got NoneType": lambda: job.get(key, None, x), "operand: expected an integer, got str": lambda: job.fetch_add(key, 0, "1"),
+                            "all_gather: expected bytes, got int": lambda: job.all_gather(5), "peer: expected an integer, got list": lambda: job.plan([]),
                             "the message's tensor: NoneType tells nothing": lambda: job.send(0, None),
                             "expose: int tells nothing": lambda: job.expose(5)}.items():
             refused(TypeError, words, call)
         for words, call in {"peer: 4294967296 is out of range": lambda: job.send(1 << 32, x), "tag: -1 is negative": lambda: job.send(0, x, -1),
-                            "no window's key": lambda: job.put(b"key", 0, x)}.items():
+                            "the key does not belong to a window": lambda: job.put(b"key", 0, x)}.items():
             refused(ValueError, words, call)
 
 
@@ -168,30 +168,30 @@ def test_words_of_openings_and_options():
     x, pool = testing.zeros((4, 8)), peerlane.store.Pool(types.SimpleNamespace(_connection=types.SimpleNamespace(find=None, get=None, erase=None)), 1)
     store = peerlane.store.Store(types.SimpleNamespace(create_pool=None, open_pool=None, delete_pool=None, is_open=True))
     for words, call in {
-            "size_bytes: str is given, an integer is wanted": lambda: peerlane.HostPool("1G"),
-            "device: NoneType is given": lambda: peerlane.HostPool(1 << 20, device=None),
-            "piece_bytes: float is given": lambda: peerlane.HostPool(1 << 20, piece_bytes=1.5),
-            "rendezvous: NoneType is given, text is wanted": lambda: peerlane.communicator.open(rendezvous=None),
-            "rank: str is given": lambda: peerlane.communicator.open(rank="0"), "size: float is given": lambda: peerlane.triggered.open(size=2.0),
-            "host_only: int is given, True or False is wanted": lambda: peerlane.communicator.open(host_only=1),
-            "timeout: str is given, a number of seconds is wanted": lambda: peerlane.communicator.open(timeout="60"),
-            "wait_timeout: NoneType is given": lambda: peerlane.triggered.open(wait_timeout=None),
-            "device: str is given": lambda: peerlane.triggered.open(device="cuda"), "economy: str is given": lambda: peerlane.triggered.open(economy="yes"),
-            "urgent: NoneType is given": lambda: peerlane.copy_blocks(x, x, [0], [1], urgent=None),
-            "urgent: str is given": lambda: peerlane.copy_block_list([1], [2], 3, urgent="no"),
-            "wait_all: int is given, an operation is wanted": lambda: peerlane.wait_all([1]),
-            "wait_any: NoneType is given": lambda: peerlane.wait_any([None]), "timeout: list is given": lambda: peerlane.store.open("a:1", timeout=[]),
-            "tls: three names of files": lambda: peerlane.store.open("a:1", tls="server.crt"), "tls: int is given": lambda: peerlane.store.open("a:1", tls=("a", "b", 3)),
-            "name: int is given": lambda: store.create_pool(5), "name: bytes is given": lambda: store.open_pool(b"p"),
-            "name: NoneType is given": lambda: store.delete_pool(None), "cache: str is given": lambda: store.create_pool("p", cache="yes"),
-            "ttl: str is given": lambda: store.create_pool("p", ttl="1h"), "verify: str is given": lambda: pool.get("k", bytearray(1), verify="x"),
-            "version: float is given": lambda: pool.erase("k", version=1.0), "regex: bytes is given": lambda: pool.keys(regex=b"a"),
+            "size_bytes: expected an integer, got str": lambda: peerlane.HostPool("1G"),
+            "device: expected an integer, got NoneType": lambda: peerlane.HostPool(1 << 20, device=None),
+            "piece_bytes: expected an integer, got float": lambda: peerlane.HostPool(1 << 20, piece_bytes=1.5),
+            "rendezvous: expected text, got NoneType": lambda: peerlane.communicator.open(rendezvous=None),
+            "rank: expected an integer, got str": lambda: peerlane.communicator.open(rank="0"), "size: expected an integer, got float": lambda: peerlane.triggered.open(size=2.0),
+            "host_only: expected True or False, got int": lambda: peerlane.communicator.open(host_only=1),
+            "timeout: expected a number of seconds, got str": lambda: peerlane.communicator.open(timeout="60"),
+            "wait_timeout: expected a number of seconds, got NoneType": lambda: peerlane.triggered.open(wait_timeout=None),
+            "device: expected an integer, got str": lambda: peerlane.triggered.open(device="cuda"), "economy: expected True or False, got str": lambda: peerlane.triggered.open(economy="yes"),
+            "urgent: expected True or False, got NoneType": lambda: peerlane.copy_blocks(x, x, [0], [1], urgent=None),
+            "urgent: expected True or False, got str": lambda: peerlane.copy_block_list([1], [2], 3, urgent="no"),
+            "wait_all: expected an operation, got int": lambda: peerlane.wait_all([1]),
+            "wait_any: expected an operation, got NoneType": lambda: peerlane.wait_any([None]), "timeout: expected a number of seconds, got list": lambda: peerlane.store.open("a:1", timeout=[]),
+            "tls: expected three file names: certificate, private key and certificate authority": lambda: peerlane.store.open("a:1", tls="server.crt"), "tls: expected text, got int": lambda: peerlane.store.open("a:1", tls=("a", "b", 3)),
+            "name: expected text, got int": lambda: store.create_pool(5), "name: expected text, got bytes": lambda: store.open_pool(b"p"),
+            "name: expected text, got NoneType": lambda: store.delete_pool(None), "cache: expected True or False, got str": lambda: store.create_pool("p", cache="yes"),
+            "ttl: expected a number of seconds, got str": lambda: store.create_pool("p", ttl="1h"), "verify: expected True or False, got str": lambda: pool.get("k", bytearray(1), verify="x"),
+            "version: expected an integer, got float": lambda: pool.erase("k", version=1.0), "regex: expected text, got bytes": lambda: pool.keys(regex=b"a"),
     }.items():
         refused(TypeError, "^" + re.escape(words), call)
     for words, call in {"name: 'a\\x00b' has a byte of zero": lambda: store.open_pool("a\0b"),
                         "rendezvous: 'file:\\udcff' is not Unicode": lambda: peerlane.communicator.open(rendezvous="file:\udcff", rank=0, size=1),
                         "size_bytes: -1 is not from 0 to": lambda: peerlane.HostPool(-1), "device: -1 is not from 0": lambda: peerlane.HostPool(1, device=-1),
-                        "timeout: nan is no number of seconds": lambda: peerlane.communicator.open(timeout=float("nan")),
+                        "timeout: expected a number of seconds below 3e10, got nan": lambda: peerlane.communicator.open(timeout=float("nan")),
                         "wait_timeout: inf is no": lambda: peerlane.triggered.open(wait_timeout=float("inf")),
                         "rank: 2147483648 is not from 0": lambda: peerlane.communicator.open(rank=1 << 31)}.items():
         refused(ValueError, "^" + re.escape(words), call)

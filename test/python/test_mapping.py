@@ -128,7 +128,7 @@ def test_pointer_and_size(numbers):
     with peerlane.map((x.address + 1, 4), dtype="float32") as m:  # unaligned: allowed, as for GDRCopy's stores
         m[0] = 2.5
         assert m[0] == 2.5 and m.array[0] == 2.5
-    with pytest.raises(ValueError, match="5 bytes are no whole number of float32"):
+    with pytest.raises(ValueError, match="5 bytes are not a whole number of float32"):
         peerlane.map((x.address, 5), dtype="float32")
     with pytest.raises(ValueError, match="shape and dtype take 16 bytes, the memory has 12"):
         peerlane.map((x.address, 12), shape=(4, 4))

@@ -67,7 +67,7 @@ def refusals(store, pool, x):
         pool.put("layer0", x[:, 1])
     with pytest.raises(ValueError, match="read-only"):
         pool.get("layer0", b"1234")
-    with pytest.raises(ValueError, match="'eternal' is none of None, 'volatile', 'logged', 'durable'"):
+    with pytest.raises(ValueError, match="'eternal' is not one of None, 'volatile', 'logged', 'durable'"):
         pool.put("layer0", x, durability="eternal")
 
 
@@ -140,7 +140,7 @@ def test_a_pool_that_is_a_cache(server):
         pool.put("short", b"lived", ttl=0.05)
         while "short".encode() in pool.keys():
             pass
-        with pytest.raises(ValueError, match="eviction: 'fifo' is none of 's3-fifo', 'lru'"):
+        with pytest.raises(ValueError, match="eviction: 'fifo' is not one of 's3-fifo', 'lru'"):
             store.create_pool("other", cache=True, eviction="fifo")
         with pytest.raises(ValueError, match="cache_memory_bytes: -1"):
             store.create_pool("other", cache=True, cache_memory_bytes=-1)
@@ -199,9 +199,9 @@ def all_or_nothing(pool):
 
 
 def wrong_lists(pool):
-    with pytest.raises(TypeError, match="keys: one str is given"):
+    with pytest.raises(TypeError, match="keys: expected several keys, got one str"):
         pool.multi_erase("k012")
-    with pytest.raises(ValueError, match="versions: b'other' is none of the keys"):
+    with pytest.raises(ValueError, match="versions: b'other' is not one of the keys"):
         pool.multi_put({"k012": b""}, versions={"other": 1})
     with pytest.raises(ValueError, match="version: -1"):
         pool.multi_put({"k012": b""}, versions={"k012": -1})

@@ -38,7 +38,7 @@ def ping_pong(rank, rendezvous):
             channel.host_wait(ROUNDS + 1, 0.01)
         with pytest.raises(peerlane.Error):
             channel.put_signal(stream, theirs, 4096, outboxes[0])  # leaves the window
-        with pytest.raises(TypeError, match="is no stream"):
+        with pytest.raises(TypeError, match="expected a stream, got "):
             channel.signal("stream")
         s.barrier()
     with pytest.raises(ValueError, match="closed"):
@@ -73,7 +73,7 @@ def collectives(rank, rendezvous):
             all.barrier(stream)
             stream.synchronize()
             assert (x.get() == 2 * np.arange(600) + 1).all()
-        with pytest.raises(ValueError, match="none of sum"):
+        with pytest.raises(ValueError, match="not one of sum"):
             all.all_reduce(stream, x, op="average")
         with pytest.raises(TypeError, match="elements of type"):
             all.all_reduce(stream, x, testing.zeros(600, np.float32, device=rank))

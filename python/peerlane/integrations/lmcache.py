@@ -102,7 +102,7 @@ class PeerlaneConnector(RemoteConnector):  # type: ignore[misc]
                 return None
             reply = await self._pool.get_async(name, memory.byte_array, after=None)
             if self.save_chunk_meta and reply.moved_bytes != shape.length:
-                raise Error(errno.EBADMSG, f"{name}: {reply.value_bytes} bytes are stored, {shape.length} were told")
+                raise Error(errno.EBADMSG, f"{name}: {reply.value_bytes} bytes are stored, expected {shape.length}")
             return memory if self.save_chunk_meta else self.reshape_partial_chunk(memory, reply.moved_bytes)
         except (Error, ValueError) as error:
             if isinstance(error, Error):

@@ -79,7 +79,7 @@ class PeerlaneHiCache(HiCacheStorage):  # type: ignore[misc]
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         count, rest = divmod(len(addresses), len(keys)) if keys else (0, 0)
         if rest or (keys and not count):
-            raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages: this host pool's layout is not known")
+            raise ValueError(f"{len(addresses)} pieces of memory for {len(keys)} pages: the layout of this host pool is unknown")
         return [[(self._name(key, j), int(addresses[i * count + j]), int(sizes[i * count + j])) for j in range(count)]
                 for i, key in enumerate(keys)]
 

@@ -49,7 +49,7 @@ def set_up():
     """Makes the private environment and installs plotly there. Raises OSError, subprocess.CalledProcessError."""
     folder = private_environment()
     if folder is None:
-        raise OSError("there is no home to make it in: set HOME or XDG_DATA_HOME")
+        raise OSError("no folder to create it in: set HOME or XDG_DATA_HOME")
     if not (folder / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     subprocess.run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", PACKAGE],
