@@ -228,7 +228,7 @@ int run(int argc, char** argv) {
     if (name == "--rounds") wanted.rounds = std::max(std::atoi(argv[i + 1]), 10);
     else if (name == "--turns") wanted.turns = std::max(std::atoi(argv[i + 1]), 1);
     else if (name == "--json") wanted.json = argv[i + 1];
-    else die(name + " is no option");
+    else die("unknown option " + name);
   }
   if (gpus() < 2) return std::printf("no two GPUs\n"), 0;
   const std::string meeting = "127.0.0.1:" + std::to_string(20000 + getpid() % 20000);

@@ -163,7 +163,9 @@ int run(int count, char** given) {
     if (name == "--json") json = given[i + 1];
     else if (name == "--requests") requests = std::strtoull(given[i + 1], nullptr, 10);
     else if (name == "--rounds") rounds = std::atoi(given[i + 1]);
-    else return std::fprintf(stderr, "eviction_bench: %s is no option: --json, --requests, --rounds\n", given[i]), 2;
+    else
+      return std::fprintf(stderr, "eviction_bench: unknown option %s; expected --json, --requests or --rounds\n", given[i]),
+             2;
   }
   if (requests == 0 || rounds <= 0) return std::fprintf(stderr, "eviction_bench: requests and rounds are at least 1\n"), 2;
   std::uint64_t all_bytes = 0;

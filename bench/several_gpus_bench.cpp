@@ -177,7 +177,7 @@ int run(int argc, char** argv) {
     if (name == "--cycles") asked.cycles = std::max(std::atoi(argv[i + 1]), 1);
     else if (name == "--rounds") asked.rounds = std::max(std::atoi(argv[i + 1]), 1);
     else if (name == "--json") asked.json = argv[i + 1];
-    else die(name + " is no option");
+    else die("unknown option " + name);
   }
   const std::string meeting = "127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
   const auto start = [&](int rank) {

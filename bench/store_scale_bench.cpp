@@ -198,7 +198,7 @@ int run(int count, char** given) {
     else if (name == "--json") args.json = given[i + 1];
     else if (name == "--keys") args.keys = std::strtoull(given[i + 1], nullptr, 10);
     else if (name == "--only") args.only = given[i + 1];
-    else die(name + " is no option");
+    else die("unknown option " + name);
   }
   if (args.folder.empty() || args.keys < 1000) die("usage: --dir DIR [--json FILE] [--keys N >= 1000] [--only PARTS]");
   result_file out("store_scale_bench", std::vector<std::string>(given, given + count));

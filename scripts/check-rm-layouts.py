@@ -204,7 +204,7 @@ def theirs(checkout: pathlib.Path, folder: pathlib.Path) -> tuple[str, dict[str,
     version = re.search(r"NVIDIA_VERSION = (\S+)", (checkout / "version.mk").read_text())
     sdk = checkout / "src/common/sdk/nvidia/inc"
     if version is None or not sdk.is_dir():
-        raise SystemExit(f"{checkout} is no tree of the open kernel modules: version.mk or src/common/sdk is missing")
+        raise SystemExit(f"{checkout} is not a source tree of the open kernel modules: version.mk or src/common/sdk is missing")
     unix = checkout / "src/nvidia/arch/nvalloc/unix/include"
     lines = ["#define DRF_LOW(field) (0 ? field)", "#define DRF(field, value) ((unsigned)(value) << (0 ? field))", "int main(void) {"]
     for _, name, size, fields in STRUCTS:

@@ -226,7 +226,7 @@ class Expression:
         if self.text[self.place:].strip():
             raise Fault(f"`{self.text}`: what is `{self.text[self.place:].strip()}`?")
         if len(result) != 1:
-            raise Fault(f"`{self.text}`: {len(result)} values where one is wanted")
+            raise Fault(f"`{self.text}`: expected one value, got {len(result)}")
         return result[0]
 
     def accept(self, *symbols):
@@ -321,7 +321,7 @@ def holds(row, name, relation, text):
         return re.search(text, str(value)) is not None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         if relation not in ("=", "!="):
-            raise Fault(f"{name} is no number: {value!r}")
+            raise Fault(f"{name} is not a number: {value!r}")
         return (str(value).lower() == text.lower()) == (relation == "=")
     wanted = float(text[:-1]) * SUFFIX[text[-1]] if text[-1] in SUFFIX else float(text)
     return {"=": value == wanted, "!=": value != wanted, "<": value < wanted, ">": value > wanted, "<=": value <= wanted,
@@ -334,7 +334,7 @@ def number_at(path, row, names):
             raise Fault(f"{path}: no field {name}; there are {', '.join(sorted(row)) if isinstance(row, dict) else 'none'}")
         row = row[name]
     if isinstance(row, bool) or not isinstance(row, (int, float)):
-        raise Fault(f"{path}: {'.'.join(names)} is no number: {row!r}")
+        raise Fault(f"{path}: {'.'.join(names)} is not a number: {row!r}")
     return float(row)
 
 

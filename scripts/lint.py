@@ -240,7 +240,7 @@ def rule_mutants(tree):
             for test in found["test"].split(":") if is_of_googletest else ():
                 suite, _, name = test.strip("*").partition(".") if "." in test else ("", "", test.strip("*"))
                 if not re.search(r"TEST(_F|_P)?\(" + (suite or r"\w+") + ", " + (r"\w+" if name in ("*", "") else name) + r"\)", tests):
-                    yield Finding(page, line, "mutants", f"there is no test {test} in test/")
+                    yield Finding(page, line, "mutants", f"no test {test} in test/")
 
 
 def check_include(tree, deps, layer, path, number, name):

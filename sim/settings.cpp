@@ -142,7 +142,7 @@ bool read_positive(std::string_view text, double& out) {
 }
 
 failure not_understood(const char* variable, std::string_view part) {
-  return {EINVAL, format("%s: \"%s\" is not understood", variable, std::string(part).c_str())};
+  return {EINVAL, format("%s: cannot parse \"%s\"", variable, std::string(part).c_str())};
 }
 
 // Once for each text: the management library reads the variable again and again.

@@ -213,7 +213,7 @@ void set_up_signals() {
 int refuse_command(const std::string& word) {
   std::vector<std::string> names = {"help"};
   for (const auto& one : kCommands) names.emplace_back(one.name);
-  std::fprintf(stderr, "peerlane: there is no command \"%s\"%s; peerlane -h lists them\n", word.c_str(),
+  std::fprintf(stderr, "peerlane: unknown command \"%s\"%s; peerlane -h lists them\n", word.c_str(),
                did_you_mean(word, names).c_str());
   return kExitFailed;
 }

@@ -130,7 +130,7 @@ static struct gdrdrv_region *region_new(struct gdrdrv_file *file, const struct g
 	}
 	if (last < params->addr || ((last | mask) - start) >> PAGE_SHIFT >= GDRDRV_HANDLE_END ||
 	    ((last | mask) - start) >> GDRDRV_GPU_PAGE_SHIFT >= INT_MAX) {
-		pr_err_ratelimited("pin refused: 0x%llx + %llu bytes is no range of GPU memory\n", params->addr, params->size);
+		pr_err_ratelimited("pin refused: 0x%llx + %llu bytes is not a range of GPU memory\n", params->addr, params->size);
 		return ERR_PTR(-EINVAL);
 	}
 	region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);

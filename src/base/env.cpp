@@ -401,7 +401,7 @@ env_value env_read(const char* name) {
     value.integer = parsed;
     return value;
   }
-  value.problem = format("%s=%s is not understood: give %s; the default %s is used", name, given, wanted(*variable).c_str(),
+  value.problem = format("%s=%s is not valid: expected %s; using the default %s", name, given, wanted(*variable).c_str(),
                          variable->default_value);
   // Written directly: the level of the log itself may be what is malformed.
   log_line(log_level::error, "%s", value.problem.c_str());

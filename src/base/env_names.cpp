@@ -56,7 +56,7 @@ std::vector<env_unknown> env_unknown_names() {
 }
 
 std::string env_unknown_text(const env_unknown& one) {
-  return format("%s is no variable of Peerlane and does nothing; did you mean %s? (peerlane env lists them)",
+  return format("%s is not a variable of Peerlane and has no effect; did you mean %s? (peerlane env lists them)",
                 one.name.c_str(), one.nearest.c_str());
 }
 

@@ -14,7 +14,7 @@ using pl::pending_copy;
 using pl::return_code;
 using pl::status;
 
-constexpr const char* kNoCopy = "the operation is not live: it has ended already, or is none of this copier's copies";
+constexpr const char* kNoCopy = "the operation is not live: it has already ended, or does not belong to this copier";
 
 // `act(pending_copy&)` if the operation is live.
 template <class Act>
@@ -99,7 +99,7 @@ int order_after(const peerlane_op_t* op, Act&& act) {
   if (op == nullptr) return fail(EINVAL, kNullPointer);
   if (op->number == 0) return 0;
   if (op->calls != &kCopyCalls)
-    return fail(EINVAL, "the operation is no copy: give one of peerlane_copy_begin or peerlane_blocks_begin");
+    return fail(EINVAL, "the operation is not a copy: pass one from peerlane_copy_begin or peerlane_blocks_begin");
   return with_copy(op, [&](pending_copy& one) {
     return return_code(one.watched != nullptr ? one.watched->with_copies(act) : act(one.copies));
   });

@@ -197,10 +197,10 @@ result<std::unique_ptr<messaging::bootstrap>> meet(const peerlane_comm_options& 
     if (is_elastic(given))
       return failure{
           ENOTSUP,
-          "an elastic job cannot meet by the caller's bootstrap, in which nobody can come back: give rendezvous, rank "
+          "an elastic job cannot use the caller's bootstrap, in which no rank can come back: set rendezvous, rank "
           "and size, or let a launcher start it"};
     if (own.all_gather == nullptr || own.size < 1 || own.rank < 0 || own.rank >= own.size)
-      return failure{EINVAL, format("the bootstrap's rank %d of %d, or its all_gather, is none", own.rank, own.size)};
+      return failure{EINVAL, format("the bootstrap is invalid: rank %d of %d, or all_gather is null", own.rank, own.size)};
     return std::unique_ptr<messaging::bootstrap>(std::make_unique<callers_bootstrap>(own));
   }
   messaging::bootstrap_options options;

@@ -53,6 +53,6 @@ int add_operation(peerlane_copier_t copier, copy::completion copies, std::uint64
 // What lies there, by the buffer or else by the driver.
 bool is_device_memory(const peerlane_buffer& buffer);
 
-constexpr const char* kNoMemoryKind = "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE";
+constexpr const char* kNoMemoryKind = "a buffer's memory is not one of PEERLANE_MEMORY_ANY, _HOST, _DEVICE";
 
 }  // namespace pl

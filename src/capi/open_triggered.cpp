@@ -13,7 +13,7 @@ open_table<peerlane_triggered, 64> g_contexts;
 
 constexpr const char* kForeignContext =
     "the context belongs to another process (made before fork): open one in this process, after the fork";
-constexpr const char* kNoMode = "mode is none of PEERLANE_TRIGGERED_PERFORMANCE, PEERLANE_TRIGGERED_ECONOMY";
+constexpr const char* kNoMode = "mode is not one of PEERLANE_TRIGGERED_PERFORMANCE, PEERLANE_TRIGGERED_ECONOMY";
 
 result<peerlane_triggered_options> read_triggered_options(const peerlane_triggered_options* options) {
   peerlane_triggered_options given{};

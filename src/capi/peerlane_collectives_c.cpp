@@ -28,7 +28,7 @@ int begin(peerlane_comm_t comm, const peerlane_buffer& source, const peerlane_bu
           Start&& start) {
   if (op == nullptr) return fail(EINVAL, kNullPointer);
   if (source.memory > PEERLANE_MEMORY_DEVICE || destination.memory > PEERLANE_MEMORY_DEVICE)
-    return fail(EINVAL, "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE");
+    return fail(EINVAL, "a buffer's memory is not one of PEERLANE_MEMORY_ANY, _HOST, _DEVICE");
   return pl::with_comm(comm, [&](open_comm& communicator) {
     auto begun = start(*communicator.collectives, memory_from(source), memory_from(destination));
     if (!begun) return fail(begun.error());
@@ -41,8 +41,8 @@ int begin(peerlane_comm_t comm, const peerlane_buffer& source, const peerlane_bu
 template <class Start>
 int begin_reduction(peerlane_comm_t comm, const peerlane_buffer& source, const peerlane_buffer& destination,
                     std::uint32_t type, std::uint32_t reduction, peerlane_op_t* op, Start&& start) {
-  if (type >= collectives::kElements) return fail(EINVAL, "type is none of enum peerlane_element");
-  if (reduction >= collectives::kReductions) return fail(EINVAL, "reduction is none of enum peerlane_reduction");
+  if (type >= collectives::kElements) return fail(EINVAL, "type is not a value of enum peerlane_element");
+  if (reduction >= collectives::kReductions) return fail(EINVAL, "reduction is not a value of enum peerlane_reduction");
   const summation terms{collectives::element{static_cast<std::uint8_t>(type)},
                         collectives::reduction{static_cast<std::uint8_t>(reduction)}};
   return begin(comm, source, destination, op,

@@ -14,7 +14,7 @@ using pl::with_comm;
 namespace messaging = pl::messaging;
 using std::chrono::milliseconds;
 
-constexpr const char* kNoMemoryKind = "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE";
+constexpr const char* kNoMemoryKind = "a buffer's memory is not one of PEERLANE_MEMORY_ANY, _HOST, _DEVICE";
 constexpr const char* kNoMessage = "the message is not live: mprobe found none, or it has been received";
 
 messaging::buffer buffer_from(const peerlane_buffer& given) {
@@ -203,7 +203,7 @@ PL_EXPORT int peerlane_comm_put_signal(peerlane_comm_t comm, const struct peerla
                                        struct peerlane_buffer source, const struct peerlane_signal* signal,
                                        peerlane_op_t* op) {
   if (key == nullptr || signal == nullptr || op == nullptr) return fail(EINVAL, kNullPointer);
-  if (signal->kind > PEERLANE_SIGNAL_ADD) return fail(EINVAL, "the signal's kind is none of PEERLANE_SIGNAL_*");
+  if (signal->kind > PEERLANE_SIGNAL_ADD) return fail(EINVAL, "the signal's kind is not one of PEERLANE_SIGNAL_*");
   if (signal->reserved != 0) return fail(EINVAL, "the signal's reserved word is not 0");
   const messaging::signal_word word{
       key_of(signal->key), signal->offset_bytes, signal->value,
@@ -243,7 +243,7 @@ PL_EXPORT int peerlane_comm_atomic(peerlane_comm_t comm, const struct peerlane_w
                                    uint32_t atomic, uint64_t operand, uint64_t compare, uint64_t* before,
                                    peerlane_op_t* op) {
   if (key == nullptr || op == nullptr) return fail(EINVAL, kNullPointer);
-  if (atomic > PEERLANE_ATOMIC_COMPARE_SWAP) return fail(EINVAL, "atomic is none of PEERLANE_ATOMIC_*");
+  if (atomic > PEERLANE_ATOMIC_COMPARE_SWAP) return fail(EINVAL, "atomic is not one of PEERLANE_ATOMIC_*");
   return with_comm(comm, [&](open_comm& communicator) {
     return pl::keep(comm, communicator,
                     communicator.messenger->atomic(key_of(*key), offset_bytes, static_cast<messaging::atomic_op>(atomic),

@@ -305,7 +305,7 @@ PL_EXPORT int peerlane_copier_explain(peerlane_copier_t copier, uint32_t way, in
                                       size_t capacity, size_t* needed) try {
   const pl::errno_keeper keeper;
   if (text == nullptr && capacity != 0) return fail(EINVAL, kNullPointer);
-  if (way > PEERLANE_ON_DEVICE) return fail(EINVAL, "the direction is none of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
+  if (way > PEERLANE_ON_DEVICE) return fail(EINVAL, "the direction is not one of PEERLANE_TO_DEVICE, _TO_HOST, _ON_DEVICE");
   int code = 0;
   auto* const engine = pl::planner_of(copier, code);
   if (engine == nullptr) return code;

@@ -52,7 +52,7 @@ pl::result<std::unique_ptr<open_device>> open_device_with(const peerlane_device_
 
 int check_index(const open_device& opened, std::uint32_t index) {
   if (index < opened.rings->ring_count()) return 0;
-  return fail(pl::failure{EINVAL, pl::format("there is no ring %u: %u were opened", index, opened.rings->ring_count())});
+  return fail(pl::failure{EINVAL, pl::format("ring %u does not exist: %u were opened", index, opened.rings->ring_count())});
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ PL_EXPORT int peerlane_device_add_window(peerlane_device_t device, struct peerla
   if (window == nullptr) return fail(EINVAL, kNullPointer);
   return with_device(device, [&](open_device& opened) {
     if (memory.memory > PEERLANE_MEMORY_DEVICE)
-      return fail(EINVAL, "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE");
+      return fail(EINVAL, "a buffer's memory is not one of PEERLANE_MEMORY_ANY, _HOST, _DEVICE");
     if (memory.memory == PEERLANE_MEMORY_DEVICE)
       if (auto known = pl::cu::inspect_pointer(*opened.cuda, memory.address); !known) return fail(known.error());
     if (memory.memory == PEERLANE_MEMORY_HOST && pl::cu::find_device_memory(*opened.cuda, memory.address))

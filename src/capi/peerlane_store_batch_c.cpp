@@ -131,7 +131,7 @@ PL_EXPORT int peerlane_store_batch(peerlane_store_t store, const peerlane_store_
     const bool changes = items->request == PEERLANE_STORE_PUT || items->request == PEERLANE_STORE_ERASE;
     if (options.is_atomic != 0 && !changes) return fail(EINVAL, "a batch that reads is not atomic");
     if (options.is_atomic != 0 && one->cluster)
-      return fail(ENOTSUP, "a cluster's keys lie on several servers, which have no batch that is all or nothing");
+      return fail(ENOTSUP, "the keys of a cluster are on several servers, which have no atomic batches");
     const auto buffers = check_items(*one, items, count);
     if (!buffers) return fail(buffers.error());
     const int timeout_ms = options.timeout_ms != 0 ? pl::limit_of(options.timeout_ms) : -1;

@@ -189,12 +189,14 @@ class busy_part {
 
 pl::result<memory> pl::open_store::classify(const peerlane_buffer& buffer) const {
   if (buffer.memory > PEERLANE_MEMORY_DEVICE)
-    return failure{EINVAL, "a buffer's memory is none of PEERLANE_MEMORY_ANY, _HOST, _DEVICE"};
+    return failure{EINVAL, "a buffer's memory is not one of PEERLANE_MEMORY_ANY, _HOST, _DEVICE"};
   if (buffer.memory == PEERLANE_MEMORY_HOST) return memory{buffer.address, buffer.size_bytes, std::nullopt};
   auto found =
       cluster ? cluster->classify(buffer.address, buffer.size_bytes) : store->classify(buffer.address, buffer.size_bytes);
   if (found && !found->device && buffer.memory == PEERLANE_MEMORY_DEVICE && buffer.size_bytes > 0)
-    return failure{EINVAL, "the buffer says device memory, and no GPU's memory is there (or the store was opened without)"};
+    return failure{
+        EINVAL,
+        "the buffer is declared as device memory, but it is not GPU memory (or the store was opened without GPU support)"};
   return found;
 }
 

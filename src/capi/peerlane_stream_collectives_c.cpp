@@ -63,8 +63,9 @@ bool is_block_of(size_t block, size_t whole, const stream_collectives& all) {
 }
 
 pl::result<summation> terms_from(uint32_t type, uint32_t reduction) {
-  if (type >= pl::collectives::kElements) return pl::failure{EINVAL, "type is none of PEERLANE_INT8 and its kin"};
-  if (reduction >= pl::collectives::kReductions) return pl::failure{EINVAL, "reduction is none of PEERLANE_SUM and its kin"};
+  if (type >= pl::collectives::kElements) return pl::failure{EINVAL, "type is not a value of enum peerlane_element"};
+  if (reduction >= pl::collectives::kReductions)
+    return pl::failure{EINVAL, "reduction is not a value of enum peerlane_reduction"};
   return summation{static_cast<pl::collectives::element>(type), static_cast<pl::collectives::reduction>(reduction)};
 }
 

@@ -65,8 +65,8 @@ pl::result<triggered::channel_options> channel_options_from(const peerlane_chann
       return pl::failure{EINVAL, "options->struct_bytes is not sizeof(struct peerlane_channel_options)"};
     std::memcpy(&given, options, std::min(options->struct_bytes, sizeof given));
   }
-  if (given.executor > PEERLANE_EXECUTOR_DMA) return pl::failure{EINVAL, "executor is none of PEERLANE_EXECUTOR_*"};
-  if (given.wait_method > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_method is none of PEERLANE_WAIT_*"};
+  if (given.executor > PEERLANE_EXECUTOR_DMA) return pl::failure{EINVAL, "executor is not one of PEERLANE_EXECUTOR_*"};
+  if (given.wait_method > PEERLANE_WAIT_KERNEL) return pl::failure{EINVAL, "wait_method is not one of PEERLANE_WAIT_*"};
   triggered::channel_options out;
   out.executor = static_cast<triggered::executor_kind>(given.executor);
   out.wait = static_cast<triggered::wait_method>(given.wait_method);
@@ -144,7 +144,7 @@ PL_EXPORT int peerlane_triggered_import(peerlane_triggered_t context, const stru
     packed_key packed;
     std::memcpy(&packed, key->bytes, sizeof packed);
     if (packed.magic != packed_key::kMagic) return fail(EINVAL, "not a key: give what peerlane_triggered_expose wrote");
-    if (packed.version != packed_key::kVersion) return fail(EPROTO, "the key is of another version of Peerlane");
+    if (packed.version != packed_key::kVersion) return fail(EPROTO, "the key is from another version of Peerlane");
     const auto found = opened.context->import(packed.key);
     if (!found) return fail(found.error());
     return keep(opened.remote, std::make_unique<triggered::remote_window>(*found), remote);
@@ -279,7 +279,8 @@ PL_EXPORT int peerlane_batch_add(peerlane_triggered_t context, peerlane_batch_t 
     const auto* const found = opened.batches.find(batch);
     if (found == nullptr) return fail(EINVAL, kNoBatch);
     if (!std::all_of(operations, operations + count, is_op))
-      return fail(EINVAL, "an operation is none: look at kind, condition, alignment and the upper half of 32-bit values");
+      return fail(EINVAL,
+                  "an operation is invalid: check its kind, condition and alignment, and the upper half of 32-bit values");
     for (size_t i = 0; i < count; ++i) add_op(**found, operations[i]);
     return 0;
   });

@@ -64,10 +64,10 @@ result<algorithm_rule> rule_from(const std::string& line) {
   std::string kind, ranks, bytes, chosen, rest;
   words >> kind >> ranks >> bytes >> chosen;
   const auto found = named<collective>(kCollectiveNames, kind);
-  if (!found) return failure{EINVAL, format("'%s' is no collective", kind.c_str())};
+  if (!found) return failure{EINVAL, format("'%s' is not a collective", kind.c_str())};
   const auto max_ranks = limit_from(ranks), max_bytes = limit_from(bytes);
   if (!max_ranks || !max_bytes || (words >> rest))
-    return failure{EINVAL, "a line is: collective, ranks at most, bytes at most, algorithm (* is no limit)"};
+    return failure{EINVAL, "expected a line with: collective, maximum ranks, maximum bytes, algorithm (* for no limit)"};
   const auto algorithm_found = named<algorithm>(kAlgorithmNames, chosen);
   const auto choices = algorithms_of(*found);
   if (!algorithm_found || std::find(choices.begin(), choices.end(), *algorithm_found) == choices.end())

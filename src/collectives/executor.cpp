@@ -249,7 +249,7 @@ void executor::look_for_notices() {
   notice_t notice;
   auto received = messages_.receive(std::move(found), messaging::host_buffer(&notice, sizeof notice));
   if (!received.has_ended() || !received.outcome().ok()) return;
-  const char* const reason = notice.code == ECONNRESET ? "a rank is gone" : "a collective failed, or was given up, there";
+  const char* const reason = notice.code == ECONNRESET ? "a rank is gone" : "a collective failed or was abandoned there";
   stop(notice.code,
        format("rank %d stopped the collectives: %s (%s)", notice.rank, reason, errno_text(notice.code).c_str()));
 }
@@ -297,7 +297,7 @@ status executor::begin_anew(std::chrono::milliseconds limit) {
   stopped_.reset();
   if (agreed->is_whole) return {};
   stop(ECONNRESET, "a rank was lost");
-  return failure{ECONNRESET, "a rank was lost while all came together again: all ranks call this once more"};
+  return failure{ECONNRESET, "another rank was lost during the recovery: all ranks must call this again"};
 }
 
 status executor::restore(std::chrono::milliseconds limit) {

@@ -23,11 +23,11 @@ bool overlaps(const buffer& first, const buffer& second) noexcept {
 status check_elements(const buffer& source, std::size_t destination_bytes, const summation& terms) {
   const std::size_t bytes = size_of(terms.type);
   if (source.bytes % bytes != 0)
-    return failure{EINVAL, format("%zu bytes are no whole number of %s elements of %zu bytes", source.bytes,
+    return failure{EINVAL, format("%zu bytes are not a whole number of %s elements of %zu bytes", source.bytes,
                                   name_of(terms.type), bytes)};
   if (source.bytes != destination_bytes)
-    return failure{EINVAL, format("the source has %zu bytes and the destination %zu: they must be of one size", source.bytes,
-                                  destination_bytes)};
+    return failure{EINVAL, format("the source has %zu bytes and the destination %zu: their sizes must be equal",
+                                  source.bytes, destination_bytes)};
   return {};
 }
 
@@ -53,7 +53,7 @@ status check_list(const executor::blocks& list, std::size_t room_bytes, int size
 }  // namespace
 
 result<place> executor::locate(const buffer& memory) {
-  if (memory.bytes > UINT64_MAX - memory.address) return failure{EINVAL, "a buffer's end is behind the last address"};
+  if (memory.bytes > UINT64_MAX - memory.address) return failure{EINVAL, "a buffer extends beyond the last address"};
   if (memory.bytes == 0 || memory.kind == memory_kind::host) {
     if (memory.bytes != 0 && memory.address == 0) return failure{EINVAL, "a buffer of some bytes has the address 0"};
     return place{memory.address, memory_kind::host};
@@ -265,8 +265,8 @@ result<operation> executor::all_to_all(const buffer& source, const buffer& desti
   const std::size_t bytes = source.bytes / ranks;
   if (auto done = check_blocks(bytes, source.bytes, own_.size); !done) return std::move(done).error();
   if (source.bytes != destination.bytes)
-    return failure{EINVAL, format("the source has %zu bytes and the destination %zu: they must be of one size", source.bytes,
-                                  destination.bytes)};
+    return failure{EINVAL, format("the source has %zu bytes and the destination %zu: their sizes must be equal",
+                                  source.bytes, destination.bytes)};
   auto memory = locate(source, destination);
   if (!memory) return std::move(memory).error();
   auto [input, output] = *memory;

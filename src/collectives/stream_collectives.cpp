@@ -222,8 +222,8 @@ stream_job stream_collectives::job_of(unsigned kind, std::uint64_t source, std::
 
 status stream_collectives::check_memory(std::uint64_t address, std::size_t bytes, std::size_t alignment) const {
   if (address % alignment != 0)
-    return failure{EINVAL, format("0x%llx is no address of elements of %zu bytes", static_cast<unsigned long long>(address),
-                                  alignment)};
+    return failure{EINVAL, format("0x%llx is not a valid address of elements of %zu bytes",
+                                  static_cast<unsigned long long>(address), alignment)};
   const auto found = cu::inspect_pointer(*gpu_.cuda, address);
   if (!found) return found.error();
   if (found->device_ordinal != gpu_.device_ordinal)
@@ -240,7 +240,7 @@ status stream_collectives::all_reduce(cu::stream_t stream, std::uint64_t source,
                                       std::size_t bytes, summation terms) {
   const std::size_t width = size_of(terms.type);
   if (bytes % width != 0)
-    return failure{EINVAL, format("%zu bytes are no whole number of %s elements", bytes, name_of(terms.type))};
+    return failure{EINVAL, format("%zu bytes are not a whole number of %s elements", bytes, name_of(terms.type))};
   if (bytes == 0) return state();
   if (auto done = check_memory(source, bytes, width); !done) return done;
   if (auto done = check_memory(destination, bytes, width); !done) return done;
@@ -260,7 +260,7 @@ status stream_collectives::reduce_scatter(cu::stream_t stream, std::uint64_t sou
                                           std::size_t block, summation terms) {
   const std::size_t width = size_of(terms.type);
   if (block % width != 0)
-    return failure{EINVAL, format("%zu bytes are no whole number of %s elements", block, name_of(terms.type))};
+    return failure{EINVAL, format("%zu bytes are not a whole number of %s elements", block, name_of(terms.type))};
   const auto whole = whole_of(block, size_);
   if (!whole) return whole.error();
   if (block == 0) return state();

@@ -32,7 +32,7 @@ status check_addresses(const block_list& list) {
     if (size_bytes == 0) continue;
     for (const auto& [role, address] : {std::pair("destination", list.destinations[i]), {"source", list.sources[i]}})
       if (address == 0 || !checked_add(address, size_bytes))
-        return failure{EINVAL, format("block %zu of the %s: 0x%llx is no address of %llu bytes", i, role,
+        return failure{EINVAL, format("block %zu of the %s: 0x%llx is not a valid address of %llu bytes", i, role,
                                       unsigned_ll{address}, unsigned_ll{size_bytes})};
     const auto total = checked_add(sum, size_bytes);
     if (!total) return failure{EINVAL, "the blocks' sizes add up to more than 2^64 bytes"};

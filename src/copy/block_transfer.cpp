@@ -36,7 +36,7 @@ status check_side(const char* role, const paged_memory& side, const block_transf
                                   unsigned_ll{blocks.block_bytes})};
   for (std::size_t plane = 0; plane < side.planes.size(); ++plane)
     if (side.planes[plane] == 0 || !checked_add(side.planes[plane], side.plane_bytes))
-      return failure{EINVAL, format("plane %zu of the %s: 0x%llx is no address of %llu bytes", plane, role,
+      return failure{EINVAL, format("plane %zu of the %s: 0x%llx is not a valid address of %llu bytes", plane, role,
                                     unsigned_ll{side.planes[plane]}, unsigned_ll{side.plane_bytes})};
   const std::uint64_t blocks_of_plane = (side.plane_bytes - blocks.block_bytes) / side.stride_bytes + 1;
   if (!side.indices.is_given()) {

@@ -97,8 +97,7 @@ void make_folders(const std::string& path) {
 }  // namespace
 
 status write_calibration(const std::string& text, const std::string& path) {
-  if (path.empty())
-    return failure{ENOENT, "neither XDG_CACHE_HOME nor HOME names a folder: there is no place for a calibration"};
+  if (path.empty()) return failure{ENOENT, "no folder for a calibration: set XDG_CACHE_HOME or HOME"};
   make_folders(path);
   if (const status written = write_whole_file(path, text, kFileMode); !written) return cannot_write(path, written.code());
   return {};

@@ -428,7 +428,7 @@ status copy_engine::record(cu::event_t event, const ticket& queued) {
   if (rc == cu::error_code::invalid_handle)
     return failure{EINVAL, format("no event of the context of device %d that this copy runs in: it cannot be recorded there",
                                   s.context.device_ordinal)};
-  if (rc != cu::error_code::success) return cu::make_error(s.cuda, rc, "recording an event behind a copy");
+  if (rc != cu::error_code::success) return cu::make_error(s.cuda, rc, "recording an event after a copy");
   return {};
 }
 

@@ -64,7 +64,7 @@ result<cost_curve> parse_curve(const std::vector<std::string>& words) {
   const auto all = candidates(curve.way, curve.side);
   if (std::none_of(all.begin(), all.end(), [&](const choice& one) { return one.kind == curve.option.kind; }))
     return failure{EINVAL,
-                   format("%s is no way to copy %s with %s memory", kMethodNames[kind], words[1].c_str(), words[2].c_str())};
+                   format("%s cannot copy %s with %s memory", kMethodNames[kind], words[1].c_str(), words[2].c_str())};
   for (std::size_t i = 5; i < words.size(); ++i) {
     const auto colon = words[i].find(':');
     cost_point point{};
@@ -100,7 +100,7 @@ result<choice> parse_choice(const std::string& text) {
       width == 0 || width > 64) {
     std::string all;
     for (const char* name : kMethodNames) all += format("%s%s", all.empty() ? "" : ", ", name);
-    return failure{EINVAL, format("\"%s\" is no way to copy: name one of %s, with \" xN\" for N threads or workers",
+    return failure{EINVAL, format("\"%s\" is not a copy method: use one of %s, with \" xN\" for N threads or workers",
                                   text.c_str(), all.c_str())};
   }
   out.kind = static_cast<method>(kind);

@@ -268,7 +268,7 @@ dma_engine::operation::~operation() {
 result<int> dma_engine::operation::make_descriptor() {
   if (event_ != nullptr) return event_->descriptor();
   if (queue_ == nullptr || behind_.armed != nullptr)
-    return failure{ENOTSUP, "the copy has ended, or waits for a stream: its channel takes no more commands meanwhile"};
+    return failure{ENOTSUP, "the copy has ended, or waits for a stream: its channel accepts no commands meanwhile"};
   auto lent = owner_->lend_event(queue_->engine());
   if (!lent) return lent.error();
   (*lent)->clear();
@@ -340,7 +340,7 @@ status dma_engine::operation::make_wait(cu::stream_t stream) const {
 }
 
 status dma_engine::operation::record(cu::event_t event) const {
-  if (queue_ == nullptr) return failure{EAGAIN, "the copies have ended: nothing to record behind"};
+  if (queue_ == nullptr) return failure{EAGAIN, "the copies have ended: there is nothing to record an event after"};
   if (auto joined = join(); !joined) return joined;
   return behind_.armed != nullptr ? owner_->order_.record(event, behind_) : owner_->order_.record(event, index_, queue_);
 }
@@ -497,7 +497,7 @@ status dma_engine::list::add(std::uint64_t destination, std::uint64_t source, st
     if (gathers_) {
       blocks_.push_back({target->first, origin->first, static_cast<std::uint32_t>(bytes)});
       if (blocks_.size() > stream_order::kMaxBlocks)
-        return failure{ENOTSUP, format("a list of more than %zu pieces behind a stream", stream_order::kMaxBlocks)};
+        return failure{ENOTSUP, format("a list of more than %zu pieces that waits for a stream", stream_order::kMaxBlocks)};
     } else {
       // Before a block and not behind it: the last part ends the list, so it should not be empty.
       if (commands_.words() >= most_words_)

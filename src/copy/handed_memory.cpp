@@ -67,7 +67,7 @@ result<handed_memory> handed_memory::make(rm_space& space, const cu::driver_tabl
   auto placements = space.resolve(cuda, *plan);
   if (!placements) return placements.error();
   if (placements->size() > kMaxPieces)
-    return failure{ENOTSUP, format("the memory lies in %zu objects of the driver: at most %llu can be handed over",
+    return failure{ENOTSUP, format("the memory consists of %zu driver objects; at most %llu can be shared",
                                    placements->size(), static_cast<unsigned long long>(kMaxPieces))};
   handed_memory made;
   std::vector<listed_piece> pieces;

@@ -145,7 +145,7 @@ status planner::inspect(const transfer& transfer, sides& ends, const cu::pointer
     if (!info) return failure{info.error().code, format("the %s: %s", name, info.error().message.c_str())};
     if (!info->allocation.contains({address, bytes}))
       return bad(name, address, bytes,
-                 format("its allocation ends %llu bytes behind its beginning",
+                 format("its allocation ends %llu bytes after its start",
                         static_cast<unsigned long long>(info->allocation.end() - address)));
     out = *info;
     return {};
@@ -396,7 +396,7 @@ status planner::run(const choice& option, const transfer& transfer, sides& ends)
       return copy_registered(**dma, transfer);
     }
   }
-  return failure{EINVAL, "no such way to copy"};
+  return failure{EINVAL, "no such copy method"};
 }
 
 // Unavailable methods return EAGAIN or ENOTSUP; whatever they wrote, a repetition writes again.

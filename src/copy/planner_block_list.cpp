@@ -147,7 +147,7 @@ class planner::block_places {
     if (!out.allocation.contains(range))
       return about_block(
           role, block,
-          {EINVAL, format("0x%llx and %llu bytes: its allocation ends %llu bytes behind its beginning",
+          {EINVAL, format("0x%llx and %llu bytes: its allocation ends %llu bytes after its start",
                           static_cast<unsigned long long>(range.begin), static_cast<unsigned long long>(range.size_bytes),
                           static_cast<unsigned long long>(out.allocation.end() - range.begin))});
     devices_[out.allocation.begin] = out;

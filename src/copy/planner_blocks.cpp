@@ -49,7 +49,7 @@ status planner::inspect_plane(const char* role, const paged_memory& side, std::s
   if (!info->allocation.contains(range))
     return about_plane(
         role, plane,
-        {EINVAL, format("0x%llx and %llu bytes: its allocation ends %llu bytes behind its beginning",
+        {EINVAL, format("0x%llx and %llu bytes: its allocation ends %llu bytes after its start",
                         static_cast<unsigned long long>(range.begin), static_cast<unsigned long long>(range.size_bytes),
                         static_cast<unsigned long long>(info->allocation.end() - range.begin))});
   out = *info;

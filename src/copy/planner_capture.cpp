@@ -27,7 +27,7 @@ status planner::capture(std::span<const transfer> list, cu::stream_t stream) {
   for (std::size_t i = 0; i < list.size(); ++i)  // those of nothing add nothing
     if (const auto rc = queue_copy(cuda_, list[i], stream); rc != cu::error_code::success)
       return cu::make_error(cuda_, rc,
-                            format("copy %zu of %zu (%s) in the capture, which cannot be used any more", i + 1, list.size(),
+                            format("copy %zu of %zu (%s) in the capture, which can no longer be used", i + 1, list.size(),
                                    describe(list[i]).c_str()));
   return {};
 }

@@ -137,7 +137,8 @@ result<std::shared_ptr<stream_order::channel>> stream_order::open_channel() {
   auto made = std::make_shared<channel>();
   made->go = words_->take();
   made->done = words_->take();
-  if (made->done == nullptr) return failure{EAGAIN, "too many channels have ended by faults: no more copies behind streams"};
+  if (made->done == nullptr)
+    return failure{EAGAIN, "too many channels have ended with faults: no more copies can wait for streams"};
   dma::channel_options options;
   options.engine = source_.engines[std::min<std::size_t>(2, source_.engines.size() - 1)];  // not those of other copies
   auto opened = dma::channel::open(source_.addresses, options);
@@ -188,15 +189,15 @@ void stream_order::give_up(channel& broken, failure reason) {
 
 result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<const dma::block> blocks) {
   if (blocks.empty() || blocks.size() > kMaxBlocks)
-    return failure{EAGAIN,
-                   format("%zu blocks behind a stream: at most %zu go by one DMA channel", blocks.size(), kMaxBlocks)};
+    return failure{
+        EAGAIN, format("%zu blocks that wait for a stream: one DMA channel takes at most %zu", blocks.size(), kMaxBlocks)};
   auto stream = caller::find(context_, after);
   if (!stream) return stream.error();
   const std::lock_guard lock(mutex_);
   if (auto ready = open_words(); !ready) return ready.error();
   if (auto looked = start_looking(); !looked) return looked.error();
   auto armed = find_channel(stream->id, blocks.size());
-  if (armed == nullptr) return failure{EAGAIN, "all DMA channels for copies behind streams wait for other streams"};
+  if (armed == nullptr) return failure{EAGAIN, "all DMA channels for copies that wait for streams are in use"};
 
   const std::uint32_t turn = armed->go->promised + 1;
   {
@@ -205,7 +206,7 @@ result<stream_order::place> stream_order::begin(cu::stream_t after, std::span<co
     const auto rc = context_.cuda->cuStreamWriteValue32_v2(after, armed->go->cuda_address, turn, cu::write_value::standard);
     if (rc == cu::error_code::not_supported) return *(refusal_ = no_memory_operations());
     if (rc != cu::error_code::success)
-      return cu::make_error(*context_.cuda, rc, "writing the word that copies behind the application's stream wait for");
+      return cu::make_error(*context_.cuda, rc, "writing the word that copies after the application's stream wait for");
   }
   armed->go->promised = turn;
   armed->stream_id = stream->id;
@@ -284,7 +285,7 @@ result<std::uint32_t> stream_order::release_behind(unsigned index, const std::sh
   if (auto looked = start_looking(); !looked) return looked.error();
   plain_end& end = plain_[index];
   if (end.done == nullptr && (end.done = words_->take()) == nullptr)
-    return failure{ENOTSUP, "too many channels have ended by faults: no more streams behind copies"};
+    return failure{ENOTSUP, "too many channels have ended with faults: no more streams can wait for copies"};
   if (end.queue != queue) {
     if (end.queue != nullptr) end.queue->stop();  // it has ended, or there were no other one
     end.done->release_all();
@@ -325,7 +326,7 @@ status stream_order::record_behind(cu::event_t event, const stream_words::line& 
   if (free_one == event_streams_.end()) {
     event_stream fresh;
     if (const auto rc = cuda.cuStreamCreate(&fresh.handle, cu::stream_flag::non_blocking); rc != cu::error_code::success)
-      return cu::make_error(cuda, rc, "creating a stream for events behind copies");
+      return cu::make_error(cuda, rc, "creating a stream for events after copies");
     free_one = event_streams_.insert(event_streams_.end(), fresh);
   }
   auto rc = cuda.cuStreamWaitValue32_v2(free_one->handle, line.cuda_address, turn, cu::wait_value::geq);
@@ -338,7 +339,7 @@ status stream_order::record_behind(cu::event_t event, const stream_words::line& 
   if (rc == cu::error_code::invalid_handle)
     return failure{EINVAL, format("no event of the context of device %d that this copy runs in: it cannot be recorded there",
                                   context_.device_ordinal)};
-  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "recording an event behind a copy");
+  if (rc != cu::error_code::success) return cu::make_error(cuda, rc, "recording an event after a copy");
   return {};
 }
 
@@ -410,7 +411,8 @@ bool stream_order::look_once() {
     if (slot->is_idle()) continue;
     is_any = true;
     if (auto reason = slot->queue->fault()) {
-      PL_LOG(error, "copies behind a stream failed, and streams that wait for them go on: %s", reason->message.c_str());
+      PL_LOG(error, "copies that waited for a stream failed, and streams that wait for them continue: %s",
+             reason->message.c_str());
       give_up(*slot, *std::move(reason));
       continue;
     }

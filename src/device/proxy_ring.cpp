@@ -142,7 +142,7 @@ status proxy_ring::read_segment(const std::uint32_t* segment, std::uint32_t tick
       std::memcpy(&now.registers[first], words + i + 1, count * sizeof(std::uint32_t));
       i += count;
     } else {
-      return failure{EIO, "a ring for kernels: a segment that is none: somebody has written into it"};
+      return failure{EIO, "a ring for kernels contains an invalid segment: its memory was overwritten"};
     }
   }
   return {};

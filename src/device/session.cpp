@@ -35,7 +35,7 @@ constexpr std::uint64_t kRingAlignment = 2u << 20;  // of BAR1's pages
 
 failure not_here(const failure& reason) {
   return {reason.code,
-          format("transfers started by kernels need DMA channels, which cannot be had here: %s", reason.message.c_str())};
+          format("transfers started by kernels need DMA channels, which are not available: %s", reason.message.c_str())};
 }
 
 ring_backend backend_from_environment() {
@@ -159,7 +159,7 @@ result<pin_plan> session::find_range(address_range range) const {
   auto plan = plan_pin(*context_.cuda, range, kGranuleBytes, range_rule::exact);
   if (!plan) return plan.error();
   if (!source_ && plan->device_ordinal != context_.device_ordinal)
-    return failure{EINVAL, format("the memory lies on device %d: give memory of device %d, whose rings these are",
+    return failure{EINVAL, format("the memory is on device %d: pass memory of device %d, to which these rings belong",
                                   plan->device_ordinal, context_.device_ordinal)};
   return plan;
 }

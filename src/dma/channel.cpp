@@ -231,7 +231,7 @@ status channel::reserve(std::uint32_t words) {
     if (auto reason = fault()) return *std::move(reason);
     const std::uint64_t now_ns = monotonic_ns();
     if (end_ns == 0) end_ns = now_ns + kFullTimeoutNs;
-    if (now_ns > end_ns) return failure{ETIMEDOUT, "DMA channel: its ring is full, and the engine takes nothing any more"};
+    if (now_ns > end_ns) return failure{ETIMEDOUT, "DMA channel: its ring is full, and the engine no longer takes commands"};
     arch::relax();
   }
   commands_next_ = begin;

@@ -37,7 +37,7 @@ std::uint64_t page_bytes() { return static_cast<std::uint64_t>(sysconf(_SC_PAGES
 failure refused(const char* reason) { return {EINVAL, format("memory of another process is refused: %s", reason)}; }
 
 status check_range(const shared_region& shared) {
-  if (!shared.fd) return refused("there is no descriptor");
+  if (!shared.fd) return refused("no descriptor was passed");
   const auto end = checked_add(shared.offset, shared.size_bytes);
   const bool has_pages = shared.offset % page_bytes() == 0 && shared.size_bytes % page_bytes() == 0;
   if (shared.size_bytes == 0 || !has_pages || !end) return refused("its range is not one of whole pages");
@@ -160,14 +160,15 @@ status send_region(int socket, const shared_region& shared, int flags) {
 result<bool> region_reader::take_piece(int socket) {
   auto got = receive_with_descriptor(socket, std::span(bytes_).subspan(have_bytes_), MSG_DONTWAIT);
   if (got.bytes < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (got.bytes < 0) return failure{errno, format("memory of another process did not come: %s", errno_text(errno).c_str())};
+  if (got.bytes < 0)
+    return failure{errno, format("memory of another process did not arrive: %s", errno_text(errno).c_str())};
   if (got.descriptors > 0) fd_ = std::move(got.fd);
   descriptors_ += got.descriptors;
   has_lost_descriptors_ = has_lost_descriptors_ || got.has_lost_some;
   have_bytes_ += static_cast<std::size_t>(got.bytes);
   if (got.bytes == 0)
     return have_bytes_ == 0
-               ? failure{EPIPE, "memory of another process did not come: the other end has closed"}
+               ? failure{EPIPE, "memory of another process did not arrive: the other end has closed"}
                : failure{EPROTO, "memory of another process is refused: the other end has closed in the middle of it"};
   return true;
 }
@@ -184,7 +185,7 @@ result<std::optional<shared_region>> region_reader::take(int socket) {
   const bool is_known = message.memory == static_cast<std::uint32_t>(shared_region::kind::device) ||
                         message.memory == static_cast<std::uint32_t>(shared_region::kind::host);
   if (message.magic != kMagic || !is_known || descriptors_ != 1 || has_lost_descriptors_)
-    return failure{EPROTO, "memory of another process is refused: what came is not one region with one descriptor"};
+    return failure{EPROTO, "memory of another process is rejected: expected one region with one descriptor"};
   shared_region out;
   out.fd = std::move(fd_);
   out.memory = static_cast<shared_region::kind>(message.memory);
@@ -206,7 +207,7 @@ result<shared_region> receive_region(int socket, int timeout_ms) {
     if (*came) return *std::move(*came);
     const std::uint64_t now_ns = monotonic_ns();
     if (timeout_ms >= 0 && now_ns >= deadline_ns)
-      return failure{ETIMEDOUT, format("no memory of another process came within %d ms", timeout_ms)};
+      return failure{ETIMEDOUT, format("no memory of another process arrived within %d ms", timeout_ms)};
     pollfd asked{socket, POLLIN, 0};
     poll(&asked, 1, timeout_ms < 0 ? -1 : static_cast<int>((deadline_ns - now_ns) / 1'000'000) + 1);
   }

@@ -20,7 +20,7 @@ result<std::unique_ptr<backend>> open_backend(const backend_environment& environ
     }
     return no_way({opened.code(), format("%s: %s", candidate.name, opened.error().message.c_str())});
   }
-  return failure{EINVAL, format("\"%s\" is no backend: give auto, gdrdrv, dmabuf or rm", name.c_str())};
+  return failure{EINVAL, format("\"%s\" is not a backend: use auto, gdrdrv, dmabuf or rm", name.c_str())};
 }
 
 std::vector<backend_report> probe_backends() {

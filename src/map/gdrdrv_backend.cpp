@@ -208,7 +208,8 @@ result<std::unique_ptr<backend>> open_gdrdrv_backend(const backend_environment& 
   if (version.gdrdrv_version < kOldestVersion)
     return failure{ENOTSUP, format("gdrdrv %u.%u is too old: 2.0 or newer is needed", version.gdrdrv_version >> 16,
                                    version.gdrdrv_version & 0xffff)};
-  if (version.minimum_gdr_api_version > kOurApiVersion) return failure{ENOTSUP, "the loaded gdrdrv wants a newer library"};
+  if (version.minimum_gdr_api_version > kOurApiVersion)
+    return failure{ENOTSUP, "the loaded gdrdrv requires a newer library"};
   return std::unique_ptr<backend>(new gdrdrv_backend(environment, std::move(owner), version.gdrdrv_version));
 }
 

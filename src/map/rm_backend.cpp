@@ -91,10 +91,9 @@ class rm_pin final : public pinned_memory {
     bool has_evidence = false;
     if (auto s = compare_mapping(context_for_proof(cuda_, plan_), plan_, view, &has_evidence); !s) return s;
     if (has_evidence || verify_) return {};  // a nonce comes next
-    return failure{
-        EAGAIN,
-        "this memory of another process cannot be proved to be the right one, since all its bytes are alike: map it "
-        "when something has been written, or with PEERLANE_MAP_VERIFY, which writes a nonce for a moment"};
+    return failure{EAGAIN,
+                   "this memory of another process cannot be verified, because all its bytes are equal: map it "
+                   "when something has been written, or with PEERLANE_MAP_VERIFY, which writes a nonce for a moment"};
   }
 
   // Its part of the mapping that pins of this object share.

@@ -265,11 +265,12 @@ result<std::vector<rm_placement>> rm_space::share_exported(const pin_plan& plan,
                    "the driver does not report the memory's offset in its object: it cannot be mapped by an IPC handle"};
   const range_piece& piece = plan.pieces[0];
   if (exported->allocation_bytes > piece.object_bytes)
-    return failure{EINVAL,
-                   format("the IPC handle is of %llu bytes, the memory at this address of %llu at most: give the handle "
-                          "with which it was opened",
-                          static_cast<unsigned long long>(exported->allocation_bytes),
-                          static_cast<unsigned long long>(piece.object_bytes))};
+    return failure{
+        EINVAL,
+        format("the IPC handle refers to %llu bytes, but the memory at this address has at most %llu: pass the handle "
+               "with which it was opened",
+               static_cast<unsigned long long>(exported->allocation_bytes),
+               static_cast<unsigned long long>(piece.object_bytes))};
   auto object = find_or_share(gpu, 0, [&] { return client_->duplicate(gpu, exported->client, exported->object); });
   if (!object)
     return failure{object.code(), "taking a share of another process's memory: " + object.error().message +

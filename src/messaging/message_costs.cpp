@@ -40,7 +40,7 @@ result<handshake_costs> handshake_costs::parse(const std::string& text, const st
   std::istringstream lines(text);
   std::string line;
   if (!std::getline(lines, line) || line != kTitle) return failure{EINVAL, "it has another title or version"};
-  if (!std::getline(lines, line) || line != "machine " + key) return failure{EINVAL, "it is of another machine"};
+  if (!std::getline(lines, line) || line != "machine " + key) return failure{EINVAL, "it is from another machine"};
   handshake_costs out;
   const c_numbers during_read;
   while (std::getline(lines, line)) {
@@ -51,7 +51,7 @@ result<handshake_costs> handshake_costs::parse(const std::string& text, const st
                     &costs.packet_ns, &costs.eager_ns_per_byte, &costs.handshake_ns, &costs.chunks_ns_per_byte);
     const std::string field = name;
     if (fields != 5 || !is_sane(costs) || (field != "near" && field != "far"))
-      return failure{EINVAL, "this line is not understood: " + line};
+      return failure{EINVAL, "cannot parse this line: " + line};
     (field == "near" ? out.near : out.far) = costs;
   }
   return out;

@@ -122,10 +122,10 @@ void messenger_core::reclaim_memory(operation& op) {
     // UCX moves it and the peer takes nothing: only closing the connection releases the memory.
     const std::lock_guard lock(mutex_);
     if (!context_.peer(peer_rank).queue_out.is_open())
-      mark_lost(peer_rank, "takes nothing, and a message to or from it was given up: the connection was closed");
+      mark_lost(peer_rank, "does not respond, and a message to or from it was abandoned: the connection was closed");
   }
   if (!wait_until(revoked, kRevoked, false))
-    PL_LOG(error, "rank %d: the memory of a message that was given up may still be in use", peer_rank);
+    PL_LOG(error, "rank %d: the memory of an abandoned message may still be in use", peer_rank);
 }
 
 bool messenger_core::reclaim_put(operation& signal) {

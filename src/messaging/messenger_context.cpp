@@ -42,7 +42,7 @@ bool messenger_context::is_foreign_process() const noexcept { return process_epo
 
 std::optional<failure> messenger_context::refuses_peer(int peer_rank) const {
   if (peer_rank < 0 || peer_rank >= size)
-    return failure{EINVAL, format("there is no rank %d among %d processes", peer_rank, size)};
+    return failure{EINVAL, format("rank %d does not exist: the job has %d processes", peer_rank, size)};
   if (peer(peer_rank).is_dead) return failure{ECONNRESET, peer(peer_rank).loss};
   return std::nullopt;
 }

@@ -287,7 +287,7 @@ void readmission::complete() {
 
 void readmission::drop(const return_letter& letter) {
   if (coming_ && coming_->rank == letter.rank && coming_->incarnation == letter.incarnation) give_up_coming();
-  report(letter.rank, letter.incarnation, "has ended while it came back", false);
+  report(letter.rank, letter.incarnation, "ended while it was coming back", false);
 }
 
 }  // namespace pl::messaging

@@ -166,7 +166,7 @@ bool rendezvous::start_with(std::span<transport* const> choices, operation& rece
 }
 
 void rendezvous::refuse_receive(operation& receive) {
-  finish_receive(receive, ENOMEM, "there is no shared memory for a message of the node");
+  finish_receive(receive, ENOMEM, "no shared memory is available for a message within the node");
 }
 
 void rendezvous::send_rtr(operation& receive, const rtr_body& request) {

@@ -46,7 +46,7 @@ result<window_table> window_table::make(int ranks) {
   if (auto done = out.map(out.fd_.get(), ranks); !done) return done.error();
   out.probe_ = std::make_unique<std::uint64_t>(0);
   if (getrandom(out.probe_.get(), sizeof *out.probe_, 0) != static_cast<ssize_t>(sizeof *out.probe_))
-    return failure{EIO, "the kernel gives no random bytes"};
+    return failure{EIO, "the kernel provides no random bytes"};
   out.name_ = {getpid(), out.fd_.get(), made->inode, reinterpret_cast<std::uint64_t>(out.probe_.get()), *out.probe_};
   return out;
 }

@@ -86,7 +86,7 @@ result<topology> topology::load(std::string sysfs_root) {
   fresh->sysfs_root = std::move(sysfs_root);
   if (hwloc_topology_init(&fresh->handle) != 0) {
     fresh->handle = nullptr;
-    return failure{ENOMEM, "hwloc_topology_init failed: the machine's CPUs cannot be listed; use --cpu none"};
+    return failure{ENOMEM, "hwloc_topology_init failed: cannot list the machine's CPUs; use --cpu none"};
   }
   if (hwloc_topology_load(fresh->handle) != 0)
     return failure{EIO, "hwloc cannot read the machine's topology from sysfs; use --cpu none"};

@@ -25,10 +25,9 @@ std::uint32_t newest(std::span<const std::uint32_t> known, std::span<const std::
 result<channel_objects> channel_objects::open(client& owner, const gpu& target, const std::string& driver_version) {
   const channel_layout* layout = channel_layout_of(driver_version);
   if (layout == nullptr)
-    return failure{
-        ENOTSUP,
-        format("DMA channels: the layouts of driver %s are not known here (known: the branches 535 to 580, 590 and 595)",
-               driver_version.c_str())};
+    return failure{ENOTSUP, format("DMA channels: the layouts of driver %s are unknown to this version (known: the branches "
+                                   "535 to 580, 590 and 595)",
+                                   driver_version.c_str())};
   channel_objects out(owner, target, *layout);
   if (status allowed = out.refuse_restrictions(); !allowed) return allowed.error();
   if (status chosen = out.choose_classes(); !chosen) return chosen.error();
@@ -70,9 +69,8 @@ status channel_objects::choose_classes() {
   copy_class_ = newest(kCopyClasses, present);
   doorbell_class_ = newest(kDoorbellClasses, present);
   if (channel_class_ == 0 || copy_class_ == 0 || doorbell_class_ == 0)
-    return failure{
-        ENOTSUP,
-        "DMA channels: this GPU has no channel, copy engine or doorbell of a kind that is known here (Volta and later)"};
+    return failure{ENOTSUP,
+                   "DMA channels: this GPU has no channel, copy engine or doorbell of a known kind (Volta and later)"};
   return {};
 }
 

@@ -245,7 +245,7 @@ status channel::host_wait(std::uint64_t sequence, std::chrono::nanoseconds limit
     const auto arrival = arrived(sequence);
     if (!arrival) return arrival.error();
     if (*arrival) return {};
-    if (monotonic_ns() >= end) return failure{ETIMEDOUT, "put " + std::to_string(sequence) + " is not here yet"};
+    if (monotonic_ns() >= end) return failure{ETIMEDOUT, "put " + std::to_string(sequence) + " has not arrived yet"};
     sched_yield();
   }
 }

@@ -187,7 +187,7 @@ result<std::shared_ptr<dma_domain>> context::parts::open_dma() {
     const std::lock_guard hold(mutex);
     for (const auto& one : windows)
       if (one.id == window) return address_range{one.memory.address, one.memory.bytes};
-    return failure{EINVAL, "window " + std::to_string(window) + " is not exposed any more"};
+    return failure{EINVAL, "window " + std::to_string(window) + " is no longer exposed"};
   });
   if (!made) return made.error();
   return dma = std::move(*made);
@@ -211,9 +211,9 @@ result<std::unique_ptr<executor>> context::parts::connect_dma(const std::shared_
   const std::int32_t code = made ? 0 : made.code();
   const auto answer = exchange_with_peer(*messages, *core, message_kind::dma_answer, code, limit);
   if (!answer) return answer.error();
-  if (!made) return failure{ENOTSUP, "the dma executor cannot be had: " + made.error().message};
+  if (!made) return failure{ENOTSUP, "the dma executor is not available: " + made.error().message};
   if (*answer != 0)
-    return failure{ENOTSUP, "the dma executor cannot be had: the peer does not reach this GPU's memory by DMA channels"};
+    return failure{ENOTSUP, "the dma executor is not available: the peer does not reach this GPU's memory by DMA channels"};
   return made;
 }
 
@@ -273,7 +273,7 @@ void context::withdraw(const window_key& key) {
 
 result<remote_window> context::import(const window_key& key) {
   if (auto ours = check_process(); !ours) return ours.error();
-  if (key.rank < 0 || key.rank >= size()) return failure{EINVAL, "not a window's key: its rank is none of this job's"};
+  if (key.rank < 0 || key.rank >= size()) return failure{EINVAL, "not a window's key: its rank is not in this job"};
   remote_window out{key.id, key.rank, key.memory.bytes, 0};
   auto opened = parts_->importer->open(key.memory);
   if (opened) out.address = *opened;
@@ -296,7 +296,7 @@ void context::retire(cu::device_ptr memory) {
 result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, const channel_options& wanted) {
   if (auto ours = check_process(); !ours) return ours.error();
   if (peer < 0 || peer >= size() || peer == rank())
-    return failure{EINVAL, "rank " + std::to_string(peer) + " is no other rank of this job of " + std::to_string(size())};
+    return failure{EINVAL, "rank " + std::to_string(peer) + " is not another rank of this job of " + std::to_string(size())};
   if (wanted.executor > executor_kind::dma)
     return failure{ENOTSUP, "channels do not connect adapters: make_mlx5_executor is for whoever has one"};
   if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMaxQueued)

@@ -73,8 +73,8 @@ class messenger_window final : public device::remote_target {
 result<std::shared_ptr<device::remote_target>> reach_window(messaging::messenger& messages,
                                                             const messaging::window::key_t& key) {
   if (key.rank < 0 || key.rank >= messages.size())
-    return failure{EINVAL, format("there is no rank %d: the job has %d", key.rank, messages.size())};
-  if (key.bytes == 0) return failure{EINVAL, "a window of no memory: its key has no size"};
+    return failure{EINVAL, format("rank %d does not exist: the job has %d", key.rank, messages.size())};
+  if (key.bytes == 0) return failure{EINVAL, "the key belongs to an empty window: its size is 0"};
   static_cast<void>(messages.packet_limit(key.rank));  // connects: a kernel's put finds the way open
   return std::shared_ptr<device::remote_target>(std::make_shared<messenger_window>(messages, key));
 }

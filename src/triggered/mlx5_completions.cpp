@@ -58,8 +58,8 @@ result<mlx5_completion_place> mlx5_completion_place::inspect(ibv_cq* queue, mlx5
   const bool is_known =
       (found.cqe_size == 64 || found.cqe_size == 128) && found.cqe_cnt != 0 && (found.cqe_cnt & (found.cqe_cnt - 1)) == 0;
   if (!is_known)
-    return failure{ENOTSUP, format("a completion queue of a shape that is not known: %u entries of %u bytes", found.cqe_cnt,
-                                   found.cqe_size)};
+    return failure{ENOTSUP,
+                   format("unknown layout of a completion queue: %u entries of %u bytes", found.cqe_cnt, found.cqe_size)};
   mlx5_completion_place out;
   out.ring = static_cast<std::byte*>(found.buf);
   out.entries = found.cqe_cnt;

@@ -23,7 +23,7 @@ result<mlx5_place> mlx5_place::inspect(ibv_qp* qp, mlx5_inspector ask) {
   if (const int rc = ask.init_obj(&all, MLX5DV_OBJ_QP); rc != 0)
     return failure{ENOTSUP, "not an mlx5 queue pair: mlx5dv_init_obj answers " + std::to_string(rc)};
   if (found.sq.stride != kBlock || found.sq.wqe_cnt == 0 || (found.sq.wqe_cnt & (found.sq.wqe_cnt - 1)) != 0)
-    return failure{ENOTSUP, "a send queue of a shape that is not known"};
+    return failure{ENOTSUP, "unknown layout of a send queue"};
   mlx5_place out;
   out.ring = static_cast<std::byte*>(found.sq.buf);
   out.blocks = found.sq.wqe_cnt;

@@ -87,7 +87,7 @@ void proxy_thread::add(const std::shared_ptr<channel_core>& channel, std::shared
 
 void proxy_thread::close(const std::shared_ptr<channel_core>& channel, std::function<void()> free) {
   channel->is_closed.store(true, std::memory_order_release);
-  if (!channel->is_quiet()) fail(*channel, ECANCELED, "closed while streams had work of it before them");
+  if (!channel->is_quiet()) fail(*channel, ECANCELED, "closed while streams still had work for it");
   {
     const std::lock_guard lock(mutex_);
     for (auto& e : entries_)
@@ -299,7 +299,7 @@ void proxy_thread::check_stuck(channel_core& channel, std::uint64_t now_ns) {
     if (is_permanent) fail(channel, EPIPE, "the peer has closed its end: " + description);
     else fail(channel, ETIMEDOUT, description + " for " + std::to_string(limit_ns / 1'000'000) + " ms");
   };
-  if (is_permanent && channel.may_wait_unseen()) release_stream("nobody releases puts any more");
+  if (is_permanent && channel.may_wait_unseen()) release_stream("no thread releases puts any more");
   if (const auto number = channel.graph->find_stuck(*channel.words, channel.index, now_ns, limit_ns))
     release_stream("a stream has stood in captured wait " + std::to_string(*number));
   if (const auto wait = channel.find_stuck_counted_wait(now_ns, limit_ns); wait != 0)

@@ -39,7 +39,7 @@ result<memory_key> export_memory(const copy::gpu_context& context, cu::device_pt
   if (!info) return info.error();
   const auto& all = info->allocation;
   if (bytes == 0 || pointer < all.begin || bytes > all.size_bytes - (pointer - all.begin))
-    return failure{EINVAL, "the " + std::to_string(bytes) + " bytes to be exposed leave their allocation of " +
+    return failure{EINVAL, "the " + std::to_string(bytes) + " bytes to expose extend beyond their allocation of " +
                                std::to_string(all.size_bytes) + " bytes"};
   memory_key out;
   out.owner = process_token::current();

@@ -121,7 +121,7 @@ status check_address(std::string_view own, std::string_view peer) {
   const auto known = transports_of(own);
   if (!known) return {};
   const auto offered = transports_of(peer);
-  if (!offered) return failure{EBADMSG, format("an address of %zu bytes that is none of UCX's", peer.size())};
+  if (!offered) return failure{EBADMSG, format("%zu bytes that are not an address of a UCX worker", peer.size())};
   // A transport is passed a null pointer for an address of no bytes.
   for (const auto& mine : *known)
     for (const auto& one : *offered)

@@ -163,7 +163,7 @@ TEST(Env, AMisspeltNameIsTold) {
                        "THREAD",
                        "0"),
             "WARN: PEERLANE_COPY_"
-            "THREAD is no variable of Peerlane and does nothing; did you mean PEERLANE_COPY_THREADS? "
+            "THREAD is not a variable of Peerlane and has no effect; did you mean PEERLANE_COPY_THREADS? "
             "(peerlane env lists them)\n");
   EXPECT_EQ(warning_of("PEERLANE_CLEAN_ROOM", "0"), "");
   EXPECT_EQ(warning_of("PEERLANE_COPY_"

@@ -242,7 +242,7 @@ TEST_F(missing_pieces, GdrdrvTooOldOrTooNew) {
   newer.set_minimum_api(0x20007);
   set_default_device_io_for_tests(&newer);
   EXPECT_EQ(open_session_on("gdrdrv", &s), ENOTSUP);
-  expect_message("wants a newer library");
+  expect_message("requires a newer library");
 }
 
 TEST_F(missing_pieces, GdrdrvThroughTheCInterface) {

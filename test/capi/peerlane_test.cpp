@@ -47,7 +47,7 @@ TEST_F(peerlane_c, BackendNames) {
   peerlane_session_t s = nullptr;
   for (const char* name : {"nonsense", "", "AUTO", "dmabuf "}) {
     EXPECT_EQ(open_session_on(name, &s), EINVAL) << name;
-    expect_message("give auto, gdrdrv, dmabuf or rm");
+    expect_message("use auto, gdrdrv, dmabuf or rm");
   }
   ASSERT_EQ(open_session_on("dmabuf", &s), 0) << peerlane_last_error();
   EXPECT_EQ(peerlane_session_close(s), 0);

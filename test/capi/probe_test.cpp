@@ -55,7 +55,7 @@ TEST(probe, WithoutLibcuda) {
 TEST(probe, BackendFromTheEnvironment) {
   const outcome nonsense = probe(kSim + "PEERLANE_BACKEND=nonsense");
   EXPECT_TRUE(has(nonsense.out, "open 1")) << "the default is used";
-  EXPECT_TRUE(has(nonsense.err, "ERR:  PEERLANE_BACKEND=nonsense is not understood: give one of auto|gdrdrv|dmabuf|rm"))
+  EXPECT_TRUE(has(nonsense.err, "ERR:  PEERLANE_BACKEND=nonsense is not valid: expected one of auto|gdrdrv|dmabuf|rm"))
       << nonsense.err;
   EXPECT_TRUE(has(probe(kSim + "PEERLANE_BACKEND=dmabuf").out, "open 1"));
   const outcome gdrdrv = probe(kSim + "PEERLANE_BACKEND=gdrdrv GDRCOPY_USE_DMABUF_MMAP=1");

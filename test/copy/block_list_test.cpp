@@ -54,8 +54,8 @@ TEST(BlockList, EachMistakeIsNamedWithItsPlace) {
     const std::string reason = asked.reason();
     EXPECT_NE(reason.find(part), std::string::npos) << part << " / " << reason;
   };
-  expect("block 1 of the destination: 0x0 is no address of 512 bytes", [](request& r) { r.targets[1] = 0; });
-  expect("block 0 of the source: 0x0 is no address", [](request& r) { r.origins[0] = 0; });
+  expect("block 1 of the destination: 0x0 is not a valid address of 512 bytes", [](request& r) { r.targets[1] = 0; });
+  expect("block 0 of the source: 0x0 is not a valid address", [](request& r) { r.origins[0] = 0; });
   expect("block 1 of the source: 0xffffffffffffff00", [](request& r) { r.origins[1] = UINT64_MAX - 255; });
   expect("3 destinations, 2 sources and 3 sizes", [](request& r) { r.origins.pop_back(); });
   expect("3 destinations, 3 sources and 2 sizes", [](request& r) { r.sizes.pop_back(); });

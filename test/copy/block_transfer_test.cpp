@@ -82,7 +82,7 @@ TEST(BlockTransfer, EachMistakeIsNamedWithItsPlace) {
   expect("share bytes", [](paged_request& r) { r.target[1] = r.target[0] + 0x80; });
   expect("share bytes", [](paged_request& r) { r.target[1] = r.target[0]; });
   expect("share bytes", [](paged_request& r) { r.target[1] = r.target[0] + 512; });
-  expect("is no address", [](paged_request& r) { r.target[1] = UINT64_MAX - 100; });
+  expect("is not a valid address", [](paged_request& r) { r.target[1] = UINT64_MAX - 100; });
 }
 
 // A few of very many blocks: what is noted of them follows their number (a bit for each block would be 128 GiB).

@@ -266,7 +266,7 @@ TEST_P(hostile_segments, ARegisterThatThereIsNotEndsTheRing) {
   const auto now = session_->ring(0).read();
   ASSERT_TRUE(now.reason);
   EXPECT_EQ(now.reason->code, EIO);
-  EXPECT_NE(now.reason->message.find("a segment that is none"), std::string::npos) << now.reason->message;
+  EXPECT_NE(now.reason->message.find("an invalid segment"), std::string::npos) << now.reason->message;
 }
 
 TEST_P(hostile_segments, ChangeNothingOutsideOfTheWindows) {

@@ -109,7 +109,7 @@ constexpr rail_case kRailCases[] = {
     {"MV2_RAIL_SHARING_POLICY", "USE_FIRST", "", false, nullptr},
     {"MV2_RAIL_SHARING_POLICY", "ROUND_ROBIN", "", false, "small messages take the first rail"},
     {"MV2_RAIL_SHARING_POLICY", "FIXED_MAPPING", "", false, "no rails are named"},
-    {"MV2_RAIL_SHARING_POLICY", "ANY_OTHER", "", false, "none of USE_FIRST"},
+    {"MV2_RAIL_SHARING_POLICY", "ANY_OTHER", "", false, "not one of USE_FIRST"},
     {"MV2_NUM_HCAS", "2", "", false, "PEERLANE_LINK_RAILS"},
     {"MV2_NUM_PORTS", "2", "", false, "PEERLANE_LINK_RAILS"},
     {"MV2_SM_SCHEDULING", "USE_FIRST", "", false, "MV2_RAIL_SHARING_POLICY"},

@@ -84,7 +84,7 @@ def each_meeting_is_its_own():
 def a_rank_that_does_not_come():
     done = mpirun("1", "4", "2")
     check(done.returncode != 0, done.stdout)
-    check("these did not come to port" in done.stderr and "within 4 s: 2" in done.stderr, done.stderr)
+    check("these did not connect to port" in done.stderr and "within 4 s: 2" in done.stderr, done.stderr)
 
 
 def rank_0_does_not_come():
@@ -124,13 +124,13 @@ def hydra_each_meeting_is_its_own():
 def hydra_a_rank_that_does_not_come():
     done = mpiexec("1", "4", "2")
     check(done.returncode != 0, done.stdout)
-    check("has not come to the launcher's barrier for 4 s" in done.stderr, done.stderr)
+    check("has not reached the launcher's barrier within 4 s" in done.stderr, done.stderr)
 
 
 def hydra_rank_0_does_not_come():
     done = mpiexec("1", "4", "0")
     check(done.returncode != 0, done.stdout)
-    check("rank 0, or another one, has not come to the launcher's barrier for 4 s" in done.stderr, done.stderr)
+    check("rank 0, or another rank, has not reached the launcher's barrier within 4 s" in done.stderr, done.stderr)
 
 
 def hydra_beside_mpi():

@@ -93,8 +93,8 @@ def pmix_beside_mpi():
 
 def a_rank_that_does_not_come():
     """The sentences also show by which way the ranks were to meet."""
-    for plugin, absent, sentence in (("pmi2", "2", "has not come to the launcher's barrier for 6 s"), ("pmix", "0", "rank 0 has published nothing at the launcher for 6 s"),
-                                     ("none", "2", "these did not come to peerlane-a:")):
+    for plugin, absent, sentence in (("pmi2", "2", "has not reached the launcher's barrier within 6 s"), ("pmix", "0", "rank 0 has published nothing at the launcher for 6 s"),
+                                     ("none", "2", "these did not connect to peerlane-a:")):
         done = srun(plugin, "1", "6", absent)
         check(done.returncode != 0, plugin, done.stdout)
         check(sentence in done.stderr, plugin, done.stderr)

@@ -296,7 +296,7 @@ class Checks:
         if text is None and f'command{{"{name}",' in (self.root / "tools/main.cpp").read_text():
             return self.count("command lines of commands that this build lacks")
         if text is None:
-            return self.fail(example, f"there is no command `peerlane {name}`")
+            return self.fail(example, f"unknown command `peerlane {name}`")
         self.count("command lines")
         inner = re.match(r"\s+([a-z][a-z_-]*)\b", rest)  # `peerlane p2p latency`: its options are told by `peerlane p2p latency -h`
         if inner and name in ("p2p", "async", "store"):

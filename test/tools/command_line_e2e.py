@@ -80,7 +80,7 @@ def on_a_terminal(*arguments, **more):
 def suggestions():
     for arguments, wanted in ((["bandwith"], 'did you mean "bandwidth"?'), (["store", "putt"], 'did you mean "put"?'),
                               (["p2p", "latncy"], 'did you mean "latency"?'), (["async", "stensil"], 'did you mean "stencil"?'),
-                              (["copybw", "--sise", "4"], "there is no option --sise; did you mean --size?"),
+                              (["copybw", "--sise", "4"], "unknown option --sise; did you mean --size?"),
                               (["bandwidth", "--sampels", "3"], "did you mean --samples?"), (["env", "--jsn", "-"], "did you mean --json?"),
                               (["env", "coppy"], 'did you mean "copy"?')):
         done = run(*arguments)
@@ -90,7 +90,7 @@ def suggestions():
         check(done.returncode == 1 and "did you mean" not in done.stderr and "zebra" in done.stderr, arguments, done.stderr)
         check(re.search(r" -h lists |areas: ", done.stderr.splitlines()[-1]), arguments, "the last line says what to do", done.stderr)
     done = run("soak", "--seconds", "1", "--only", "mappings,zebra")
-    check(done.returncode == 1 and 'there is no part "zebra": store, messages, mappings' in done.stderr and done.stdout == "", done)
+    check(done.returncode == 1 and '"zebra" is not one of store, messages, mappings' in done.stderr and done.stdout == "", done)
 
 
 def versions():
@@ -170,7 +170,7 @@ def kinds_of_values():
 def misspelt_variables():
     done = good("explain-copy", "--size", "64K", "--d2h", **{THREAD: "2"}, PEERLANE_CLEAN_ROOM="1")
     told = [line for line in done.stderr.splitlines() if "PEERLANE_" in line]
-    check(len(told) == 1 and f"{THREAD} is no variable" in told[0] and "did you mean PEERLANE_COPY_THREADS?" in told[0], done.stderr)
+    check(len(told) == 1 and f"{THREAD} is not a variable" in told[0] and "did you mean PEERLANE_COPY_THREADS?" in told[0], done.stderr)
     done = good("store", "perf", "--elements", "20", **{STROE: "x"})  # with a server of its own
     check(done.stderr.count(STROE) == 1, done.stderr)
     text = good("env", **{THREAD: "2"}, PEERLANE_CLEAN_ROOM="1").stdout

@@ -224,7 +224,7 @@ def env_values():
 
 def env_problem():
     done = run("env", env={"PEERLANE_SIM_DEVICES": "many"})
-    refuse(done, "PEERLANE_SIM_DEVICES=many is not understood")
+    refuse(done, "PEERLANE_SIM_DEVICES=many is not valid")
     check("default (refused)" in done.out, done.out)
 
 

@@ -24,7 +24,7 @@ TEST(dma, between_two_gpus_it_works_or_says_why_not) {
                           CHECK_OK(end);
                           if (const auto ready = (*end)->ready(kPatience); !ready) {
                             CHECK(ready.code() == ENOTSUP);
-                            CHECK(ready.error().message.find("the dma executor cannot be had: ") != std::string::npos);
+                            CHECK(ready.error().message.find("the dma executor is not available: ") != std::string::npos);
                             CHECK_OK(session.bootstrap->barrier());
                             return 0;
                           }
@@ -172,7 +172,7 @@ TEST(dma, a_window_that_is_not_exposed_any_more) {
                             const auto refused = ends.peer_channel->put_signal(session.stream, ends.peer_window, 0,
                                                                                ends.send_buffer.pointer(), 64);
                             CHECK(refused.code() == EINVAL);
-                            CHECK(refused.error().message.find("is not exposed any more") != std::string::npos);
+                            CHECK(refused.error().message.find("is no longer exposed") != std::string::npos);
                             CHECK_OK(ends.peer_channel->signal(session.stream));  // the channel is as it was
                             CHECK(cuda().cuStreamSynchronize(session.stream) == 0);
                           } else {
@@ -233,7 +233,7 @@ TEST(dma, a_ring_that_the_gpu_ends_is_an_error_of_both_ends) {
 // Memory is given to who knows the secret, and only what was asked for by its number.
 TEST(memory_handover, refuses_strangers_and_unknown_numbers) {
   auto made = memory_handover::open([](std::uint32_t number) -> result<handed_memory> {
-    return failure{EINVAL, "window " + std::to_string(number) + " is not exposed any more"};
+    return failure{EINVAL, "window " + std::to_string(number) + " is no longer exposed"};
   });
   ASSERT_TRUE(made) << made.error().message;
   const auto name = (*made)->own_name();

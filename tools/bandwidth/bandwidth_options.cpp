@@ -206,7 +206,7 @@ class command_line {
     const auto kind = kKinds.find(raw_.host_memory);
     if (kind == kKinds.end())
       throw CLI::ValidationError("--host-memory",
-                                 format("\"%s\" is none of pinned, pageable, huge", raw_.host_memory.c_str()));
+                                 format("\"%s\" is not one of pinned, pageable, huge", raw_.host_memory.c_str()));
     options_.test.host = raw_.use_huge_pages ? host_kind::huge : kind->second;
     options_.test.numa_node = static_cast<int>(raw_.numa_node);
     options_.test.sm_count = static_cast<unsigned>(raw_.sm_count);
@@ -238,7 +238,7 @@ class command_line {
     if (raw_.output_format == "json") options_.json_to_stdout = true;
     else if (raw_.output_format == "perf") options_.perf_formatter = true;
     else if (raw_.output_format != "text")
-      throw CLI::ValidationError("--format", format("\"%s\" is none of text, json, perf", raw_.output_format.c_str()));
+      throw CLI::ValidationError("--format", format("\"%s\" is not one of text, json, perf", raw_.output_format.c_str()));
   }
 
   void finish_output() {

@@ -114,7 +114,7 @@ class echo {
     if (auto launched = gpus_.check(rc, format("GPU %d: launch of the echo kernel", gpu_)); !launched) return launched;
     is_running_ = true;
     if (!has_answered(protocol::kReady))
-      return failure{ETIMEDOUT, format("GPU %d: the echo kernel did not start within 2 s: end what else runs there", gpu_)};
+      return failure{ETIMEDOUT, format("GPU %d: the echo kernel did not start within 2 s: end other programs on it", gpu_)};
     return {};
   }
   bool call(std::uint64_t round) {

@@ -31,9 +31,9 @@ result<baseline> baseline::parse(const std::string& text, double threshold_perce
     return failure{EINVAL, std::string(description) + "; a baseline is a file that `peerlane bandwidth --json FILE` wrote"};
   };
   const auto file = nlohmann::json::parse(text, nullptr, false);
-  if (file.is_discarded() || !file.is_object()) return wrong("this is no JSON object");
+  if (file.is_discarded() || !file.is_object()) return wrong("not a JSON object");
   if (file.value("schema", "") != kResultSchema || file.value("tool", "") != "bandwidth" || !file.contains("rows"))
-    return wrong("this is no result file of `peerlane bandwidth`");
+    return wrong("not a result file of `peerlane bandwidth`");
   baseline out;
   out.threshold_percent_ = threshold_percent;
   out.simulated_ = file.value("simulated", false);
@@ -44,7 +44,7 @@ result<baseline> baseline::parse(const std::string& text, double threshold_perce
       if (row.value("kind", "") != "cell" || row.value("state", "") != "measured" || !row.contains("series")) continue;
       out.cells_[row.at("series")] = {row.at("median"), row.at("mean"), row.at("ci95"), row.at("sample_count")};
     }
-  } catch (const nlohmann::json::exception&) { return wrong("a row lacks its figures"); }
+  } catch (const nlohmann::json::exception&) { return wrong("a row has no figures"); }
   return out;
 }
 

@@ -32,7 +32,7 @@ class host_mapping {
   static result<host_mapping> make(std::uint64_t bytes, pages kind) {
     const auto rounded = checked_align_up(bytes, kHugePageBytes);
     if (!rounded) return failure{EINVAL, format("no host buffer can have %s", format_size(bytes).c_str())};
-    const failure none{ENOMEM, format("no %s of host memory: a smaller -b needs less", format_size(*rounded).c_str())};
+    const failure none{ENOMEM, format("cannot allocate %s of host memory: use a smaller -b", format_size(*rounded).c_str())};
     host_mapping made;
     if (kind == pages::reserved_huge) {
       if (!made.map(*rounded, MAP_HUGETLB | kHugePageFlag)) return none;
@@ -63,7 +63,8 @@ class host_mapping {
       std::memset(base_, 0, bytes_);
       return {};
     }
-    return failure{ENOMEM, format("the kernel has no pages for %s of host memory there", format_size(bytes_).c_str())};
+    return failure{ENOMEM,
+                   format("the kernel has no pages for %s of host memory on that node", format_size(bytes_).c_str())};
   }
 
  private:
@@ -152,7 +153,7 @@ status buffer_pool::entry::make_device(int ordinal, std::uint64_t bytes) {
   cu::device_ptr made = 0;
   const auto rc = gpus.cuda().cuMemAlloc_v2(&made, bytes);
   if (rc == cu::error_code::out_of_memory)
-    return failure{ENOMEM, format("GPU %d has no %s left: use a smaller -b, or end what else runs there (nvidia-smi)", gpu,
+    return failure{ENOMEM, format("GPU %d has no %s free: use a smaller -b, or end other programs on it (nvidia-smi)", gpu,
                                   format_size(bytes).c_str())};
   if (auto got = gpus.check(rc, format("GPU %d: cuMemAlloc of %s", gpu, format_size(bytes).c_str())); !got) return got;
   device = made;

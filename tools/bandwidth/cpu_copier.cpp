@@ -110,7 +110,7 @@ class kernel_copier final : public cpu_copier {
       ++retries_;
       if (refused_ns == 0) refused_ns = monotonic_ns();
       if (monotonic_ns() - refused_ns > kEnginePatienceNs)
-        return failure{ETIMEDOUT, "the GPU engine took no copy for 2 s: the GPU is full; end what else runs there"};
+        return failure{ETIMEDOUT, "the GPU engine took no copy for 2 s: the GPU is full; end other programs on it"};
       sched_yield();
     }
   }

@@ -34,7 +34,7 @@ status hand_over(std::uint64_t key, int source, int destination, int descriptor)
   auto socket = messaging::connect_to(place_of(key, destination), kConnectMs);
   if (!socket)
     return failure{socket.code(),
-                   format("rank %d takes no file descriptor: %s", destination, socket.error().message.c_str())};
+                   format("rank %d does not accept a file descriptor: %s", destination, socket.error().message.c_str())};
   const greeting hello{key, source};
   // An empty socket takes a message as small as this at once, and keeps it when this end is closed.
   if (send_with_descriptor(socket->get(), std::as_bytes(std::span(&hello, 1)), descriptor) !=
@@ -55,7 +55,7 @@ int take_over(int socket, std::uint64_t key, unique_fd& out) {
 status collect(int listener, std::uint64_t key, std::vector<unique_fd>& all, std::size_t expected) {
   const std::uint64_t begin = monotonic_ns();
   while (expected > 0) {
-    if (monotonic_ns() - begin > kPatienceNs) return failure{ETIMEDOUT, "file descriptors of other ranks did not come"};
+    if (monotonic_ns() - begin > kPatienceNs) return failure{ETIMEDOUT, "file descriptors of other ranks did not arrive"};
     pollfd waiting{listener, POLLIN, 0};
     if (poll(&waiting, 1, 1000) <= 0) continue;
     const unique_fd socket(real_device_io(), accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));

@@ -89,7 +89,7 @@ void planner::plan_pairs() {
     add_matrix("total", pair_title("Total "), labels(), labels());
   }
   for (matrix& one : plan.matrices)
-    for (std::size_t r = 0; r < one.cells.size(); ++r) one.cells[r][r].reason = "one GPU is no pair";
+    for (std::size_t r = 0; r < one.cells.size(); ++r) one.cells[r][r].reason = "a pair needs two GPUs";
   for (const auto& pairs : tournament(shape.size)) {
     if (shape.pairs_at_once) {
       add_pair_round(pairs);

@@ -104,7 +104,7 @@ void bandwidth_session::run_one(const selected& one) {
 test_outcome bandwidth_session::outcome_of(const selected& one) {
   if (one.is_transfer) return transfer_outcome(one.asked);
   if (one.test == nullptr)
-    return without_run(kUnknownTestcase, one.asked, test_state::error, "there is no such testcase; -l lists them");
+    return without_run(kUnknownTestcase, one.asked, test_state::error, "no such testcase; -l lists them");
   index_now_ = one.test->index;
   const int processes = parts_.ranks != nullptr ? parts_.ranks->size() : 1;
   if (processes > 1 && one.test->group != testcase::kind::multi_node)
@@ -152,7 +152,7 @@ void bandwidth_session::cell_done(const std::string& key, const matrix& grid, st
 void bandwidth_session::write_line(const nlohmann::json& row) {
   if (!lines_.is_open()) return;
   lines_ << row.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n" << std::flush;
-  if (!lines_) throw tools::tool_failure(format("%s cannot be written any more", options_.jsonl_path.c_str()));
+  if (!lines_) throw tools::tool_failure(format("%s can no longer be written", options_.jsonl_path.c_str()));
 }
 
 void bandwidth_session::write_files() {

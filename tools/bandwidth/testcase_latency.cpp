@@ -62,7 +62,7 @@ case_plan plan_pairs(executor_kind engine_kind, const machine_shape& shape, cons
     for (int column = 0; column < shape.gpus(); ++column) {
       const auto r = static_cast<std::size_t>(row), c = static_cast<std::size_t>(column);
       plan.matrices[0].cells[r][c].reason =
-          row == column ? "one GPU is no pair" : format("no peer access between GPU %d and GPU %d", row, column);
+          row == column ? "a pair needs two GPUs" : format("no peer access between GPU %d and GPU %d", row, column);
       if (!shape.reaches(row, column)) continue;
       if (options.pairs.includes(row, column) && (engine_kind != executor_kind::tma || shape.bulk_copies[r]))
         plan.runs.push_back(chase(row, gpu_place(column), kListBytes, options, {.row = r, .column = c}, engine_kind));

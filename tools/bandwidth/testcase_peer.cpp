@@ -69,7 +69,7 @@ struct peer_planner {
     for (int row = 0; row < shape.gpus(); ++row)
       for (int column = 0; column < shape.gpus(); ++column)
         out.cells[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)].reason =
-            row == column ? "one GPU is no pair" : format("no peer access between GPU %d and GPU %d", row, column);
+            row == column ? "a pair needs two GPUs" : format("no peer access between GPU %d and GPU %d", row, column);
     return out;
   }
 

@@ -120,7 +120,7 @@ status check_transfers(gpu_set& gpus, std::span<const bound_transfer> transfers,
       // One source may be read by several, but then it has one pattern: from the same first byte.
       if (writer.source.address != other.source.address && overlap(writer.source, writer.bytes, other.source, other.bytes))
         return refuse(writer,
-                      "its source partly overlaps that of another transfer: begin at the same byte, or use other buffers");
+                      "its source partly overlaps that of another transfer: start at the same byte, or use other buffers");
     }
   return {};
 }

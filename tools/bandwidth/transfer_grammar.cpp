@@ -102,7 +102,7 @@ class parser {
     skip_blanks();
     const std::size_t colon = position_;
     if (take(":")) {
-      if (executor.kind == executor_kind::ce) return wrong(colon, "a copy engine has no width: write [ce] or [ce@G0]");
+      if (executor.kind == executor_kind::ce) return wrong(colon, "a copy engine has no width: use [ce] or [ce@G0]");
       skip_blanks();
       const std::size_t begin = position_;
       const auto width = number("how many multiprocessors, threads, workers or KiB");

@@ -34,8 +34,9 @@ std::vector<std::uint64_t> parse_numbers(const char* option, const std::string& 
     const std::string word = text.substr(begin, end - begin);
     const auto value = parse_size(word);
     if (!value || *value < least || *value > most || *value % step != 0)
-      throw tool_failure(format("%s: \"%s\" is no number from %s to %s%s", option, word.c_str(), format_size(least).c_str(),
-                                format_size(most).c_str(), step > 1 ? ", a multiple of 16" : ""));
+      throw tool_failure(format("%s: \"%s\" is not a number from %s to %s%s", option, word.c_str(),
+                                format_size(least).c_str(), format_size(most).c_str(),
+                                step > 1 ? ", a multiple of 16" : ""));
     out.push_back(*value);
     begin = end + 1;
   }
@@ -48,15 +49,15 @@ std::vector<copy::direction> parse_directions(const std::string& text) {
   if (text == "all") return {copy::direction::to_host, copy::direction::to_device};
   if (text == "d2h") return {copy::direction::to_host};
   if (text == "h2d") return {copy::direction::to_device};
-  throw tool_failure(format("--direction: \"%s\" is none of d2h, h2d, all", text.c_str()));
+  throw tool_failure(format("--direction: \"%s\" is not one of d2h, h2d, all", text.c_str()));
 }
 
 void check_methods(const std::vector<std::string>& methods) {
   const std::vector<std::string> known{kOurs, kBatch, kEach, kGatherFew, kGatherAll};
   for (const auto& one : methods)
     if (std::find(known.begin(), known.end(), one) == known.end())
-      throw tool_failure(format("--methods: \"%s\" is none of %s, %s, %s, \"%s\", \"%s\"", one.c_str(), kOurs, kBatch, kEach,
-                                kGatherFew, kGatherAll));
+      throw tool_failure(format("--methods: \"%s\" is not one of %s, %s, %s, \"%s\", \"%s\"", one.c_str(), kOurs, kBatch,
+                                kEach, kGatherFew, kGatherAll));
 }
 
 std::optional<int> parse(const invocation& call, blocks_options& options) {

@@ -155,7 +155,7 @@ void command_parser::mapping(common_options& options) {
             else if (given == "wc") options.map_flag = GDR_MAP_FLAG_REQ_WC_MAPPING;
             else if (given == "cache") options.map_flag = GDR_MAP_FLAG_REQ_CACHE_MAPPING;
             else if (given == "device") options.map_flag = GDR_MAP_FLAG_REQ_DEVICE_MAPPING;
-            else throw CLI::ValidationError("-M", format("\"%s\" is none of default, wc, cache, device", given.c_str()));
+            else throw CLI::ValidationError("-M", format("\"%s\" is not one of default, wc, cache, device", given.c_str()));
           },
           "Mapping type to ask for [default]")
       ->type_name("default|wc|cache|device");
@@ -182,7 +182,7 @@ std::string command_parser::complaint(const std::string& message) const {
     if (name == "--") break;
     if (!name.starts_with("--") || std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string nearest = nearest_word(name.substr(2), bare);
-    return "there is no option " + name + (nearest.empty() ? "" : "; did you mean --" + nearest + "?");
+    return "unknown option " + name + (nearest.empty() ? "" : "; did you mean --" + nearest + "?");
   }
   return message;
 }

@@ -66,7 +66,7 @@ class command_parser {
 
   // For commands with their own parser. Fills the caller's facts and returns true if the caller asked only for them.
   bool print_facts();
-  // "there is no option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;
+  // "unknown option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;
   // for other faults of the command line `message`.
   std::string complaint(const std::string& message) const;
 

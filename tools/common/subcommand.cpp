@@ -50,7 +50,7 @@ int run_subcommand(const invocation& call, const char* noun, std::span<const sub
   if (!is_help) {
     std::vector<std::string> names;
     for (const auto& one : all) names.emplace_back(one.name);
-    std::fprintf(stderr, "%s: there is no %s \"%s\"%s; %s -h lists them\n", call.program.c_str(), noun, word.c_str(),
+    std::fprintf(stderr, "%s: unknown %s \"%s\"%s; %s -h lists them\n", call.program.c_str(), noun, word.c_str(),
                  did_you_mean(word, names).c_str(), call.program.c_str());
     return kExitFailed;
   }

@@ -22,7 +22,7 @@ std::string temporary_parent() {
   std::error_code problem;
   const fs::path found = fs::temp_directory_path(problem);
   if (problem)
-    throw tool_failure("there is no folder for temporary files (" + problem.message() +
+    throw tool_failure("no folder for temporary files (" + problem.message() +
                        "): let TMPDIR name one, or unset it for /tmp");
   return found.string();
 }

@@ -87,7 +87,7 @@ int run_calibrate(const invocation& call) {
   const std::string key = copy::machine_key(gpu.cuda(), gpu.ordinal());
   const std::string path = copy::calibration_path(key);
   if (!options.dry_run && path.empty())
-    throw tool_failure("neither XDG_CACHE_HOME nor HOME is set: there is no place for a calibration (--dry-run needs none)");
+    throw tool_failure("no folder for a calibration: set XDG_CACHE_HOME or HOME, or use --dry-run");
   if (!options.dry_run) must(copy::check_calibration_path(path));
 
   const std::uint64_t begin_ns = monotonic_ns();

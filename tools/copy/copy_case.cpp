@@ -30,10 +30,10 @@ result<std::vector<copy_case>> parse_cases(const std::vector<std::string>& direc
   };
   for (const auto& one : directions)
     if (one != "h2d" && one != "d2h" && one != "d2d" && one != "p2p" && one != "all")
-      return failure{EINVAL, format("--direction: \"%s\" is none of h2d, d2h, d2d, p2p, all", one.c_str())};
+      return failure{EINVAL, format("--direction: \"%s\" is not one of h2d, d2h, d2d, p2p, all", one.c_str())};
   for (const auto& one : memories)
     if (one != "pinned" && one != "pageable" && one != "all")
-      return failure{EINVAL, format("--memory: \"%s\" is none of pinned, pageable, all", one.c_str())};
+      return failure{EINVAL, format("--memory: \"%s\" is not one of pinned, pageable, all", one.c_str())};
   std::vector<copy_case> out;
   for (const auto way : {direction::to_device, direction::to_host})
     for (const auto side : {other_side::pinned, other_side::pageable})

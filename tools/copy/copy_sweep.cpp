@@ -133,7 +133,7 @@ class copy_sweep {
       if (std::any_of(known.begin(), known.end(), [&](const auto& name) { return is_wanted({wanted}, name); })) continue;
       std::string names;
       for (const auto& name : known) names += (names.empty() ? "" : ", ") + name;
-      throw tool_failure(format("--methods: \"%s\" is none of %s", wanted.c_str(), names.c_str()));
+      throw tool_failure(format("--methods: \"%s\" is not one of %s", wanted.c_str(), names.c_str()));
     }
   }
 

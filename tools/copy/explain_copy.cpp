@@ -45,7 +45,7 @@ std::optional<int> parse(const invocation& call, explain_options& options) {
   if (options.pageable && (options.on_device || options.peer))
     throw tool_failure("--pageable is about host memory: not with --d2d or --p2p");
   if (options.executor != "dma" && options.executor != "kernel" && options.executor != "none")
-    throw tool_failure(format("--executor %s: name dma, kernel or none", options.executor.c_str()));
+    throw tool_failure(format("--executor %s: expected dma, kernel or none", options.executor.c_str()));
   if (options.bytes == 0) throw tool_failure("--size 0: a copy of no bytes uses no method");
   return std::nullopt;
 }

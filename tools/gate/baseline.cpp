@@ -72,7 +72,7 @@ status check_owner(int fd, const std::string& path) {
     return failure{EACCES, format("the baseline %s is the file of user %u: it must be yours, or root's", path.c_str(),
                                   static_cast<unsigned>(facts.st_uid))};
   if ((facts.st_mode & S_IWOTH) != 0)
-    return failure{EACCES, format("everybody may write the baseline %s: chmod o-w, and learn it anew", path.c_str())};
+    return failure{EACCES, format("every user can write the baseline %s: chmod o-w, and learn it again", path.c_str())};
   return {};
 }
 
@@ -146,7 +146,7 @@ result<baseline> joined(const baseline& earlier, const baseline& later) {
   const auto same = [](const auto& a, const auto& b) { return a.first == b.first && a.second.name == b.second.name; };
   if (earlier.driver_version != later.driver_version || earlier.simulated != later.simulated ||
       !std::equal(earlier.gpus.begin(), earlier.gpus.end(), later.gpus.begin(), later.gpus.end(), same))
-    return failure{EINVAL, "--add: the file is of another machine or driver: learn it anew, without --add"};
+    return failure{EINVAL, "--add: the file is from another machine or driver: learn again, without --add"};
   baseline out = later;
   for (auto& [key, figures] : out.figures) {
     const auto known = earlier.figures.find(key);
@@ -173,9 +173,9 @@ result<baseline> parse_baseline(const std::string& text) {
     return failure{EINVAL, problem + "; a baseline is a file that `peerlane gate --learn` wrote on a good machine"};
   };
   const json file = json::parse(text, nullptr, false);
-  if (file.is_discarded() || !file.is_object()) return wrong("this is no baseline");
+  if (file.is_discarded() || !file.is_object()) return wrong("not a baseline file");
   try {
-    if (file.value("schema", "") != kSchema) return wrong("this is no baseline");
+    if (file.value("schema", "") != kSchema) return wrong("not a baseline file");
     baseline out;
     file.at("driver_version").get_to(out.driver_version);
     file.at("simulated").get_to(out.simulated);
@@ -183,9 +183,9 @@ result<baseline> parse_baseline(const std::string& text) {
     for (const auto& [key, one] : file.at("figures").items())
       out.figures[key] = {one.at("gb_per_s").get<std::vector<double>>(), one.at("sample_scatter").get<double>()};
     file.at("unavailable").get_to(out.unavailable);
-    if (out.gpus.empty()) return wrong("it knows no GPU");
+    if (out.gpus.empty()) return wrong("it contains no GPU");
     for (const auto& [key, one] : out.figures)
-      if (!is_possible(one)) return wrong(key + " has a figure that no machine has");
+      if (!is_possible(one)) return wrong(key + " has an impossible figure");
     return out;
   } catch (const json::exception& problem) { return wrong(std::string("a part is missing: ") + problem.what()); }
 }

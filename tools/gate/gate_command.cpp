@@ -83,7 +83,8 @@ std::optional<int> parse(const invocation& call, gate_options& options) {
     char* end = nullptr;
     options.false_alarm = std::strtod(false_alarm.c_str(), &end);
     if (*end != '\0' || !(options.false_alarm > 0 && options.false_alarm < 0.5))
-      throw tool_failure(format("--false-alarm: \"%s\" is no chance between 0 and 0.5, such as 1e-4", false_alarm.c_str()));
+      throw tool_failure(
+          format("--false-alarm: expected a probability between 0 and 0.5, such as 1e-4; got \"%s\"", false_alarm.c_str()));
   }
   if (options.baseline_path.empty() && access(kUsualBaseline, R_OK) == 0) options.baseline_path = kUsualBaseline;
   return std::nullopt;

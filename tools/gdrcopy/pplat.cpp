@@ -195,7 +195,7 @@ class ping_pong {
       if (rc == cu::error_code::success) return;
       if (rc != cu::error_code::not_ready) gpu_.check(rc, "the kernel");
       if (monotonic_ns() - begin_ns > 30'000'000'000)
-        throw tool_failure("the kernel does not end: the GPU hangs; end this process and look at the driver's log");
+        throw tool_failure("the kernel does not end: the GPU hangs; end this process and check the driver's log");
     }
   }
 

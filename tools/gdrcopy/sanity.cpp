@@ -70,7 +70,7 @@ const sanity_case* find_case(const std::vector<sanity_case>& all, const std::str
 int be_the_case(const sanity_options& options) {
   const auto all = all_sanity_cases();
   const sanity_case* chosen = find_case(all, options.run_case);
-  if (chosen == nullptr) throw tool_failure("there is no case " + options.run_case);
+  if (chosen == nullptr) throw tool_failure("unknown case " + options.run_case);
   if (options.verbose) set_log_level(log_level::debug);
   const auto end_with = [&](int code, const std::string& reason) {
     if (options.report_fd >= 0) {
@@ -185,7 +185,7 @@ std::vector<sanity_case> chosen_cases(const sanity_options& options) {
   if (!options.names.empty()) {
     for (const auto& name : options.names) {
       const sanity_case* one = find_case(all, name);
-      if (one == nullptr) throw tool_failure(format("there is no case \"%s\"; -l lists them", name.c_str()));
+      if (one == nullptr) throw tool_failure(format("unknown case \"%s\"; -l lists them", name.c_str()));
       out.push_back(*one);
     }
     return out;

@@ -47,13 +47,13 @@ class expansion {
  private:
   std::string add_set(const std::string& rest) {
     const auto equals = rest.find('=');
-    if (equals == std::string::npos) return "let NAME = ATTRIBUTES is wanted";
+    if (equals == std::string::npos) return "expected: let NAME = ATTRIBUTES";
     return collect(rest.substr(equals + 1), sets_[trimmed(rest.substr(0, equals))]);
   }
 
   std::string add_file(const std::string& rest) {
     const auto equals = rest.find('=');
-    if (equals == std::string::npos) return "file PATH = TEXT is wanted";
+    if (equals == std::string::npos) return "expected: file PATH = TEXT";
     return write(trimmed(rest.substr(0, equals)), trimmed(rest.substr(equals + 1)));
   }
 
@@ -66,7 +66,7 @@ class expansion {
       const auto equals = item.find('=');
       if (item.front() == '@') {
         const auto set = sets_.find(item.substr(1));
-        if (set == sets_.end()) return "there is no set " + item;
+        if (set == sets_.end()) return "no such set: " + item;
         for (const auto& [name, value] : set->second) out[name] = value;
       } else if (equals == std::string::npos) {
         return "\"" + item + "\" is neither NAME=VALUE nor @SET";
@@ -171,7 +171,7 @@ status expand_recording(const std::string& text, const std::string& folder) {
   std::string line;
   std::getline(lines, line);
   if (trimmed(line) != kRecordingHeader)
-    return failure{EINVAL, format("this is no recorded machine: the first line is not \"%s\"", kRecordingHeader)};
+    return failure{EINVAL, format("not a recorded machine: the first line is not \"%s\"", kRecordingHeader)};
   expansion out(folder);
   for (int number = 2; std::getline(lines, line); ++number) {
     line = trimmed(line);

@@ -18,7 +18,7 @@ class host_buffer : public message_buffer {
   explicit host_buffer(std::size_t size_bytes) : size_bytes_(std::max<std::size_t>(size_bytes, 1)) {
     data_ = mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data_ == MAP_FAILED)
-      throw tools::tool_failure(format("%s of host memory cannot be had", format_size(size_bytes_).c_str()));
+      throw tools::tool_failure(format("cannot allocate %s of host memory", format_size(size_bytes_).c_str()));
   }
   ~host_buffer() override { munmap(data_, size_bytes_); }
   void* data() const override { return data_; }

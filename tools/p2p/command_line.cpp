@@ -83,7 +83,7 @@ memory_kind kind_in(const std::string& text) {
   if (text == "D") return memory_kind::device;
   if (text == "MD" || text == "M") return memory_kind::managed_device;
   if (text == "MH") return memory_kind::managed_host;
-  throw tool_failure(format("\"%s\" is no kind of memory: H, D, MD or MH", text.c_str()));
+  throw tool_failure(format("\"%s\" is not a kind of memory: use H, D, MD or MH", text.c_str()));
 }
 
 void read_places(const raw_options& raw, settings& parsed) {
@@ -101,7 +101,7 @@ void read_places(const raw_options& raw, settings& parsed) {
 arm arm_in(const std::string& text) {
   for (const arm one : {arm::ours, arm::ucx, arm::mpi, arm::shim, arm::nccl})
     if (text == to_string(one)) return one;
-  throw tool_failure(format("--via: \"%s\" is none of ours, ucx, mpi, shim, nccl", text.c_str()));
+  throw tool_failure(format("--via: \"%s\" is not one of ours, ucx, mpi, shim, nccl", text.c_str()));
 }
 
 void read_lists(const raw_options& raw, settings& parsed) {
@@ -162,7 +162,7 @@ void check_together(const settings& asked) {
     throw tool_failure("-V has a table of its own: it goes with one library and without --pct and --batches");
   if (asked.asks_for(arm::nccl)) {
     if (!needs_gpu(asked.source) || !needs_gpu(asked.destination))
-      throw tool_failure("--via nccl: NCCL takes no host memory, so name D or MD for both sides");
+      throw tool_failure("--via nccl: NCCL does not support host memory, so use D or MD for both sides");
     if (asked.min_bytes == 0u || asked.max_bytes == 0)
       throw tool_failure("--via nccl: NCCL sends no empty messages: -m 1:...");
   }
@@ -186,7 +186,7 @@ void check_together(const settings& asked) {
       throw tool_failure("-m: the sizes of reductions are multiples of 4 bytes (float32)");
   }
   if (asked.cold && asked.rotate > 1)
-    throw tool_failure("--cold takes new memory each time: --rotate has no buffers to rotate");
+    throw tool_failure("--cold uses new memory each time, so --rotate has no buffers to rotate");
 }
 
 // As OSU: sizes beyond the limit are left out, with a word.
@@ -330,7 +330,7 @@ parsed_command parse_command(const tools::invocation& call) {
     if (found == kBenchmarks.end()) {
       const bool help = word == "-h" || word == "--help";
       if (!help && !word.empty())
-        std::fprintf(stderr, "peerlane p2p: there is no benchmark \"%s\"%s; peerlane p2p -h lists them\n", word.c_str(),
+        std::fprintf(stderr, "peerlane p2p: unknown benchmark \"%s\"%s; peerlane p2p -h lists them\n", word.c_str(),
                      hint(word).c_str());
       else print_benchmarks(help ? stdout : stderr);
       out.exit_code = help ? tools::kExitOk : tools::kExitFailed;

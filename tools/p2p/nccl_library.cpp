@@ -59,7 +59,7 @@ nccl_table load_nccl(bool has_collectives) {
 void nccl_table::check(int code, const char* action) const {
   if (code == 0) return;
   throw tool_failure(format("%s failed: %s%s", action, GetErrorString(code),
-                            code == kInvalidUsage ? " (NCCL wants a GPU of its own for each process)" : ""));
+                            code == kInvalidUsage ? " (NCCL needs a separate GPU for each process)" : ""));
 }
 
 nccl_id agree_on_nccl_id(const nccl_table& nccl, messaging::bootstrap& group) {

@@ -85,7 +85,7 @@ class nccl_transport : public transport {
   void check(int code, const char* action) const { nccl_.check(code, action); }
 
   request keep(const operation& one) {
-    if (one.kind == memory_kind::host) throw tool_failure("NCCL takes no host memory: name D or MD for both sides");
+    if (one.kind == memory_kind::host) throw tool_failure("NCCL does not support host memory: use D or MD for both sides");
     pending_.push_back(one);
     return {};
   }

@@ -9,7 +9,7 @@
 namespace pl::p2p {
 
 collective_calls& transport::collectives() {
-  throw tools::tool_failure(library() + " has no collectives: --via ours, mpi or shim");
+  throw tools::tool_failure(library() + " has no collectives: use --via ours, mpi or shim");
 }
 
 void one_sided_calls::open_window_on(void* /*memory*/, std::size_t /*bytes*/) {

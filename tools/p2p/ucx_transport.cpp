@@ -202,7 +202,7 @@ class ucx_transport : public transport {
     check(ucx_.ucp_context_query(context_, &attributes), "ucp_context_query");
     if ((attributes.memory_types & (std::uint64_t{1} << UCS_MEMORY_TYPE_CUDA)) == 0)
       throw tool_failure(
-          format("this UCX (%s) has no CUDA support: take one that has (PyPI: libucx-cu13, in "
+          format("this UCX (%s) has no CUDA support: use one that has (PyPI: libucx-cu13, in "
                  "PEERLANE_UCX_LIBRARY) or add --stage",
                  library().c_str()));
   }

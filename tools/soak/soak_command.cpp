@@ -288,7 +288,7 @@ int run_soak(const invocation& call) {
   if (!options.only.empty())
     for (const auto& word : split_list(options.only))
       if (std::none_of(std::begin(kParts), std::end(kParts), [&](const part& one) { return word == one.name; }))
-        throw tool_failure("--only: there is no part \"" + word + "\": store, messages, mappings");
+        throw tool_failure("--only: \"" + word + "\" is not one of store, messages, mappings");
   if (options.minutes == 0 && options.seconds == 0) {
     options.seconds = 60;
     smaller_run(parser).number("--seconds", options.seconds, 10);

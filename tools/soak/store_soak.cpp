@@ -60,7 +60,7 @@ class disturber {
   void bring_back() {
     for (int tries = 0; !store_.is_running(); ++tries) {
       if (store_.start()) return;
-      if (tries == 5) throw tools::tool_failure("the store does not start any more; its words: " + store_.log());
+      if (tries == 5) throw tools::tool_failure("the store no longer starts; its output: " + store_.log());
       // After the end of the run, too, when pause_ms() returns at once.
       const timespec pause{0, 200'000'000};
       nanosleep(&pause, nullptr);

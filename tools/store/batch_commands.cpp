@@ -185,7 +185,7 @@ int run_multi_put(const tools::invocation& call) {
   if (!folder.empty())
     for (const std::string& path : files_below(folder)) files.push_back({prefix + path, folder + "/" + path});
   if (files.empty())
-    throw tool_failure(folder.empty() ? "give KEY=FILE or --from DIR" : folder + ": there is no file below this folder");
+    throw tool_failure(folder.empty() ? "expected KEY=FILE or --from DIR" : folder + ": the folder contains no files");
   open_store store(target, pool_name, make_pool);
   batch_entry terms;
   terms.level = durability_option(level);

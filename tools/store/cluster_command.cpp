@@ -111,8 +111,8 @@ void give_up(const etcd& client, const std::string& cluster, const std::string& 
     if (units == 0)
       throw tool_failure(
           now.alive.contains(name)
-              ? format("no unit waits for the data folder of server %s: nothing was given up", name.c_str())
-              : format("no other server can take over units of server %s: nothing was given up", name.c_str()));
+              ? format("no unit waits for the data folder of server %s: nothing was changed", name.c_str())
+              : format("no other server can take over units of server %s: nothing was changed", name.c_str()));
     ++now.map.epoch;
     const std::string key = store_cluster::cluster_prefix(cluster) + "map",
                       member = key.substr(0, key.size() - 3) + "member/";
@@ -175,7 +175,7 @@ int run_cluster(const tools::invocation& call) {
   if (action == "rebalance" && wait_s == 0) wait_s = 600;
   const bool settled = wait_s == 0 || wait_until_settled(client, cluster, wait_s);
   const auto now = tools::must(store_cluster::read_view(client, cluster));
-  if (now.map_revision == 0) throw tool_failure(format("there is no cluster %s in this etcd", cluster.c_str()));
+  if (now.map_revision == 0) throw tool_failure(format("no cluster %s in this etcd", cluster.c_str()));
   print_status(now);
   if (!settled) throw tool_failure("some slots have not moved yet; they continue to move");
   return tools::kExitOk;

@@ -54,7 +54,7 @@ struct condition_options {
   }
   std::optional<store_protocol::precondition> get() const {
     if (if_absent && if_version != 0)
-      throw tools::tool_failure("--if-absent and --if-version: a key that is absent has no version; give one of them");
+      throw tools::tool_failure("--if-absent and --if-version: an absent key has no version; give one of them");
     if (if_absent) return store_protocol::precondition{store_protocol::condition::if_absent, 0};
     if (if_version != 0)
       return store_protocol::precondition{store_protocol::condition::if_version, static_cast<std::uint64_t>(if_version)};

@@ -231,7 +231,8 @@ bool run_test(const perf_options& options, const std::string& test, result_file&
   auto mix = mix_of(test, options.value_length);
   if (!mix)
     throw tool_failure(
-        format("there is no test \"%s\": put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. ycsb-f, llm",
+        format("unknown test \"%s\": expected one of put, get, put_direct, get_direct, erase, update, throughput, ycsb-a .. "
+               "ycsb-f, llm",
                test.c_str()));
   if (test == "throughput") {
     const std::int64_t others = options.insert_erase_pct + options.get_attr_pct;

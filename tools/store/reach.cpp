@@ -45,7 +45,7 @@ namespace {
 store_protocol::path required(const reach_options& options) {
   if (options.require.empty()) return store_protocol::path::none;
   const auto way = store_protocol::path_of(options.require);
-  if (!way) throw tool_failure(format("--require-path %s: there is no such path", options.require.c_str()));
+  if (!way) throw tool_failure(format("--require-path %s: no such path", options.require.c_str()));
   return *way;
 }
 

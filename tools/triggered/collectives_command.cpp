@@ -23,7 +23,7 @@ std::vector<stream_collective> kinds_in(const std::string& text) {
       if (word == name_of(kind)) out.push_back(kind), is_known = true;
     if (!is_known)
       throw tools::tool_failure(
-          format("--kinds: \"%s\" is none of all_reduce, reduce_scatter, all_gather, all_to_all", word.c_str()));
+          format("--kinds: \"%s\" is not one of all_reduce, reduce_scatter, all_gather, all_to_all", word.c_str()));
   }
   return out;
 }
@@ -31,7 +31,7 @@ std::vector<stream_collective> kinds_in(const std::string& text) {
 element type_in(const std::string& text) {
   for (const auto type : {element::float32, element::float16, element::bfloat16, element::float64, element::int32})
     if (text == collectives::name_of(type)) return type;
-  throw tools::tool_failure(format("--type: \"%s\" is none of float32, float16, bfloat16, float64, int32", text.c_str()));
+  throw tools::tool_failure(format("--type: \"%s\" is not one of float32, float16, bfloat16, float64, int32", text.c_str()));
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ int run_collectives_command(const tools::invocation& call) {
   for (const auto& word : tools::split_list(contenders)) {
     if (word == "ours") plan.has_ours = true;
     else if (word == "nccl") plan.has_nccl = true;
-    else throw tools::tool_failure(format("--via: \"%s\" is none of ours, nccl", word.c_str()));
+    else throw tools::tool_failure(format("--via: \"%s\" is not one of ours, nccl", word.c_str()));
   }
   plan.repeats = static_cast<int>(repeats);
   plan.calls = static_cast<int>(calls);

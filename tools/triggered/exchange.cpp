@@ -296,7 +296,7 @@ arm arm_of(const std::string& word) {
     if (word == one.name) return one.kind;
     names += (names.empty() ? "" : ", ") + std::string(one.name);
   }
-  throw tools::tool_failure(format("--arms: \"%s\" is none of %s", word.c_str(), names.c_str()));
+  throw tools::tool_failure(format("--arms: \"%s\" is not one of %s", word.c_str(), names.c_str()));
 }
 
 std::unique_ptr<exchange> make_exchange(station& session, const contender& candidate, int unroll) {

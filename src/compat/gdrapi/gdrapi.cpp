@@ -38,7 +38,7 @@ int pin(gdr_t g, unsigned long addr, size_t size, bool force_pcie, gdr_mh_t* han
     const auto traits = pl::traits_of(session_of(g));
     if (!traits) return fail(traits.error());
     if (!traits->supports_force_pcie)
-      return fail(EINVAL, "this driver does not know GDR_PIN_FLAG_FORCE_PCIE (attribute 2 answers 0)");
+      return fail(EINVAL, "this driver does not support GDR_PIN_FLAG_FORCE_PCIE (attribute 2 is 0)");
   }
   pl::pin_request request;
   request.range = {addr, size};
@@ -219,14 +219,14 @@ PL_EXPORT int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int* v) try {
     case GDR_ATTR_USING_DMA_BUF_MMAP:
       return 0;
     default:
-      return fail(EINVAL, "the attribute is not known");
+      return fail(EINVAL, "unknown attribute");
   }
 } catch (const std::bad_alloc&) { return fail(ENOMEM, kNoMemory); }
 
 PL_EXPORT int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char** pstr) {
   static constexpr const char* kNames[] = {"None", "Write Combining", "Caching", "Device"};
   const auto index = static_cast<unsigned>(type);
-  if (pstr == nullptr || index >= GDR_MAPPING_TYPE_MAX) return fail(EINVAL, "the mapping type is not known");
+  if (pstr == nullptr || index >= GDR_MAPPING_TYPE_MAX) return fail(EINVAL, "unknown mapping type");
   *pstr = kNames[index];
   return 0;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMaxBytes = 1024;  // of one write_memory
 constexpr std::size_t kWord = sizeof(std::uint32_t);
-constexpr const char* kNoCondition = "the condition is none of GDS_WAIT_COND_*";
+constexpr const char* kNoCondition = "the condition is not one of GDS_WAIT_COND_*";
 
 static_assert(static_cast<int>(triggered::wait_until::at_least) == GDS_WAIT_COND_GEQ);
 static_assert(static_cast<int>(triggered::wait_until::equal) == GDS_WAIT_COND_EQ);
@@ -83,7 +83,7 @@ status gather(const gds_descriptor_t& descriptor, std::vector<word_op>& ops) {
     case GDS_TAG_WAIT:
       return gather_wait(descriptor.wait, ops);
     default:
-      problem = "the tag is none of GDS_TAG_*";
+      problem = "the tag is not one of GDS_TAG_*";
   }
   return problem == nullptr ? status{} : status{failure{EINVAL, problem}};
 }
@@ -219,7 +219,9 @@ PL_EXPORT int gds_mlx5_get_dword_wait_info(uint32_t* ptr, uint32_t value, int fl
                                            gds_mlx5_dword_wait_info_t* mlx5_info) try {
   const pl::errno_keeper keeper;
   if (!pl::gds::is_word(ptr) || !pl::gds::has_only(flags, 0) || mlx5_info == nullptr)
-    return refuse(__func__, {EINVAL, "ptr is no word, flags are not one memory type, or there is no place for the answer"});
+    return refuse(
+        __func__,
+        {EINVAL, "ptr is not aligned to a word, flags are not exactly one memory type, or the output pointer is null"});
   const auto cuda = pl::gds::ready_driver();
   if (!cuda) return refuse(__func__, cuda.error());
   const auto word = pl::gds::device_address(**cuda, ptr, flags);

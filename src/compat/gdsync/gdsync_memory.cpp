@@ -199,8 +199,7 @@ PL_EXPORT int gds_free_mapped_memory(gds_mem_desc_t* desc) try {
   const std::lock_guard lock(known.mutex);
   const auto found = desc != nullptr ? known.live.find(desc->h_ptr) : known.live.end();
   if (found == known.live.end() || found->second.device != desc->d_ptr)
-    return refuse(__func__,
-                  {EINVAL, "the descriptor names no memory that gds_alloc_mapped_memory gave and that still lives"});
+    return refuse(__func__, {EINVAL, "the descriptor does not belong to live memory of gds_alloc_mapped_memory"});
   auto& gone = found->second;
   int code = 0;
   if (gone.mapped != nullptr) {

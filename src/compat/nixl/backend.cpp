@@ -111,7 +111,7 @@ abi::status backend::register_mem(const abi::blob_descriptor& wanted, const abi:
   std::shared_ptr<memory> made;
   std::uint64_t end = 0;
   if (__builtin_add_overflow(wanted.address, wanted.size_bytes, &end) || (wanted.address == 0 && end != 0))
-    return refuse("memory is not registered", {EINVAL, format("%zu bytes at 0x%llx are no memory", wanted.size_bytes,
+    return refuse("memory is not registered", {EINVAL, format("%zu bytes at 0x%llx are not valid memory", wanted.size_bytes,
                                                               static_cast<unsigned long long>(wanted.address))});
   if (type == abi::memory_type::dram) {
     made = memory::make_host(wanted.address, wanted.size_bytes);
@@ -155,7 +155,7 @@ abi::status backend::load_remote_md(const abi::blob_descriptor& remote, const ab
   if (is_forked()) return refuse_child();
   const auto owner = find_peer(agent);
   const auto id = parse_integer(remote.blob);
-  if (!id) return refuse("memory of another agent", {EPROTO, "its metadata is of another version of this backend"});
+  if (!id) return refuse("memory of another agent", {EPROTO, "its metadata is from another version of this backend"});
   const auto known_id = static_cast<std::uint64_t>(*id);
   std::shared_ptr<memory> known;
   if (owner == nullptr) {  // of another host, which the agent reaches by another backend
@@ -168,7 +168,7 @@ abi::status backend::load_remote_md(const abi::blob_descriptor& remote, const ab
       fetched = memory::make_foreign(kind::out_of_reach, remote.address, remote.size_bytes, known_id);
     }
     if (!(*fetched)->contains(remote.address, remote.size_bytes))
-      return refuse("memory of another agent", {EPROTO, "what it handed over is not what its metadata says"});
+      return refuse("memory of another agent", {EPROTO, "the memory it has shared does not match its metadata"});
     known = *std::move(fetched);
   } else if (owner->is_this_process()) {
     known = memory::make_host(remote.address, remote.size_bytes);

@@ -94,7 +94,7 @@ result<received> receive_message(int socket, std::uint64_t max_payload_bytes) {
   std::uint64_t end_ns = end_of_patience_ns();
   if (auto got = receive_all(socket, reinterpret_cast<char*>(&out.head), sizeof out.head, end_ns); !got) return got.error();
   if (out.head.magic != kMagic || out.head.payload_bytes > max_payload_bytes)
-    return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
+    return failure{EPROTO, "received data that is not a message of a NIXL agent with this backend"};
   end_ns = end_of_patience_ns();
   try {
     while (out.payload.size() < out.head.payload_bytes) {
@@ -138,7 +138,7 @@ result<std::optional<received>> receive_part(int socket, std::string& begun, std
       if (begun.size() >= sizeof head) {
         std::memcpy(&head, begun.data(), sizeof head);
         if (head.magic != kMagic || head.payload_bytes > max_payload_bytes)
-          return failure{EPROTO, "what came is no message of a NIXL agent with this backend"};
+          return failure{EPROTO, "received data that is not a message of a NIXL agent with this backend"};
         whole += head.payload_bytes;
         if (begun.size() == whole) {
           std::string all = std::exchange(begun, {});
@@ -194,7 +194,7 @@ result<address> address::parse(const std::string& text) {
     else words.back() += one;
   }
   if (words.size() != 5 || words[0] != kFormat)
-    return failure{EPROTO, "the agent's metadata is of another version of this backend: update Peerlane on both sides"};
+    return failure{EPROTO, "the agent's metadata is from another version of this backend: update Peerlane on both sides"};
   return address{words[1], words[2], words[3], words[4]};
 }
 

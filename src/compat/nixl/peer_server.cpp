@@ -220,7 +220,7 @@ status peer_server::queue(connection& asker, answer_part part) {
   if (auto sent = send_answers(asker); !sent) return sent;
   if (asker.answers.empty()) asker.answer_bytes = 0;
   if (asker.answer_bytes <= kMaxAnswerBytes) return {};
-  return failure{ENOBUFS, "it asks and does not take the answers"};
+  return failure{ENOBUFS, "it sends requests and does not read the answers"};
 }
 
 status peer_server::send_answers(connection& asker) {
@@ -248,7 +248,7 @@ status peer_server::answer(connection& asker, const received& got) {
     asker.has_greeted = true;
     return {};
   }
-  if (!asker.has_greeted) return failure{EACCES, "it has not said who it is"};
+  if (!asker.has_greeted) return failure{EACCES, "it has not identified itself"};
   switch (got.head.type) {
     case message::notify:
       return take_notification(asker, got.payload);
@@ -331,7 +331,7 @@ status peer_server::compile(connection& asker, const received& got, copy_list& l
       device.in = offered == asker.offered.end() ? nullptr : offered->second;
     }
     if (host.in == nullptr || host.in->type() != memory::kind::host)
-      return failure{ENOENT, "the host memory is not registered any more"};
+      return failure{ENOENT, "the host memory is no longer registered"};
     if (device.in == nullptr)
       return failure{ENOTSUP, "the GPU memory could not be taken over by the owner of the host memory"};
     host.address = one.host_address;

@@ -64,7 +64,7 @@ result<std::shared_ptr<memory>> peer::fetch(gpu_table& gpus, std::uint64_t id) {
   if (!answer) return answer.error();
   if (answer->head.code != 0) return failure{answer->head.code, answer->payload};
   const auto pieces = items_of<shared_piece>(answer->payload);
-  if (answer->head.type != message::given_memory || !pieces) return failure{EPROTO, "the agent's answer is no memory"};
+  if (answer->head.type != message::given_memory || !pieces) return failure{EPROTO, "the agent's answer contains no memory"};
   std::vector<dma::shared_region> regions;
   for (std::size_t i = 0; i < pieces->size(); ++i) {
     auto region = dma::receive_region(socket->get(), kPatienceMs);

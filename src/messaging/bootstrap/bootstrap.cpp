@@ -133,12 +133,12 @@ result<std::unique_ptr<bootstrap>> open_bootstrap(const bootstrap_options& optio
   if (plan->size == 1) return std::unique_ptr<bootstrap>(std::make_unique<lonely>());
   if (plan->rendezvous.rfind("file:", 0) == 0) {
     if (options.is_elastic)
-      return failure{
-          ENOTSUP,
-          "an elastic job cannot meet in a folder: nobody waits there for a rank that comes back; give HOST:PORT of "
-          "rank 0"};
+      return failure{ENOTSUP,
+                     "an elastic job cannot use a folder as rendezvous, where no process waits for a rank that comes back; "
+                     "use HOST:PORT of "
+                     "rank 0"};
     std::string folder = plan->rendezvous.substr(5);
-    if (folder.empty()) return failure{EINVAL, "rendezvous \"file:\" names no folder: write file:/shared/folder"};
+    if (folder.empty()) return failure{EINVAL, "rendezvous \"file:\" names no folder: use file:/shared/folder"};
     if (plan->is_launched && plan->launched_by.is_key_global) folder += "/" + std::to_string(plan->launched_by.job_number());
     return file_bootstrap(folder, plan->rank, plan->size, std::chrono::seconds(options.timeout_s));
   }

@@ -143,10 +143,10 @@ result<unique_fd> listen_at(const endpoint& rendezvous, int backlog) {
   if (last.code == EADDRINUSE)
     return failure{EADDRINUSE,
                    "rank 0 cannot listen at " + rendezvous.text +
-                       ": somebody does already; another rank 0, or another program? Stop it or take another port"};
+                       ": the address is in use by another rank 0 or another program. Stop it, or use another port"};
   if (last.code == EADDRNOTAVAIL)
     return failure{EADDRNOTAVAIL, "rank 0 cannot listen at " + rendezvous.text +
-                                      ": that is no address of this machine; rank 0 must run on the rendezvous host"};
+                                      ": this is not an address of this machine; rank 0 must run on the rendezvous host"};
   return failure{last.code, "rank 0 cannot listen at " + rendezvous.text + ": " + last.message};
 }
 

@@ -98,7 +98,7 @@ std::string refusal_of_rails(const rail_variable& variable, const std::string& a
 std::string refusal_of_policy(bool has_rails) {
   const auto given = env_read("MV2_RAIL_SHARING_POLICY");
   if (!given.is_set || given.text == "USE_FIRST") return {};
-  const char* reason = "it is none of USE_FIRST and FIXED_MAPPING";
+  const char* reason = "it is not one of USE_FIRST, FIXED_MAPPING";
   if (given.text == "ROUND_ROBIN") reason = "small messages take the first rail, large ones all; USE_FIRST says that";
   if (given.text == "FIXED_MAPPING") reason = "no rails are named; PEERLANE_LINK_RAILS names them";
   return given.text == "FIXED_MAPPING" && has_rails ? std::string() : refusal("MV2_RAIL_SHARING_POLICY", given.text, reason);

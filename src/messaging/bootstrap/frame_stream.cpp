@@ -24,7 +24,7 @@ ssize_t read_some(int fd, void* destination, std::size_t bytes) {
 }
 
 status check_head(const star_frame_head& head, std::size_t max_body) {
-  if (head.magic != kFrameMagic) return failure{EPROTO, "what came is not of a peerlane"};
+  if (head.magic != kFrameMagic) return failure{EPROTO, "received data that is not from a Peerlane process"};
   if (head.length > max_body) return failure{EPROTO, "a frame of impossible length"};
   return {};
 }

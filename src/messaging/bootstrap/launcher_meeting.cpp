@@ -110,7 +110,7 @@ result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const s
   auto listener = listen_anywhere(port);
   if (!listener) return std::move(listener).error();
   const auto addresses = own_addresses(port);
-  if (addresses.empty()) return failure{EADDRNOTAVAIL, "rank 0's host has no address that others could reach"};
+  if (addresses.empty()) return failure{EADDRNOTAVAIL, "rank 0's host has no address that other hosts can reach"};
   const auto secret = make_nonce();
   if (!secret) return secret.error();
   const std::string text = meeting_text(addresses, in_hex(*secret));
@@ -147,7 +147,7 @@ result<launcher_meeting> parse_meeting(const std::string& text) {
   if (out.rendezvous.addresses.empty())
     return failure{
         EPROTO,
-        "rank 0 has published something at the launcher that is no address: start the same version of Peerlane everywhere"};
+        "what rank 0 has published at the launcher is not an address: start the same version of Peerlane on all ranks"};
   out.rendezvous.text = format("port %u of %s", port, out.rendezvous.text.c_str());
   return out;
 }

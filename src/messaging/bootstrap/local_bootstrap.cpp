@@ -75,7 +75,7 @@ class socket_exchange final : public bootstrap {
       if (now >= deadline ||
           poll(waits.data(), waits.size(),
                static_cast<int>(std::min<std::uint64_t>((deadline - now) / 1'000'000u, 1'000'000)) + 1) == 0)
-        return failure{ETIMEDOUT, "bootstrap: not every process came in time"};
+        return failure{ETIMEDOUT, "bootstrap: not all processes connected in time"};
       for (std::size_t i = 0; i < ends_.size(); ++i)
         if (auto done = advance(i, channels[i], message, all[i]); !done) return std::move(done).error();
     }
@@ -107,7 +107,8 @@ class socket_exchange final : public bootstrap {
         state.got += static_cast<std::size_t>(n);
       }
       if (in_length && state.got == sizeof state.length) {
-        if (state.length > kMaxBytes) return failure{EPROTO, format("bootstrap: rank %zu sent what is no contribution", i)};
+        if (state.length > kMaxBytes)
+          return failure{EPROTO, format("bootstrap: rank %zu sent data that is not a contribution", i)};
         target.resize(state.length);
       }
       state.is_read = state.got == sizeof state.length + state.length && state.got >= sizeof state.length;

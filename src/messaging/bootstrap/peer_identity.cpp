@@ -86,9 +86,10 @@ result<std::string> read_secret() {
   if (!file || fstat(file.get(), &about) != 0)
     return failure{errno, format("PEERLANE_LINK_SECRET_FILE: cannot read %s: %s", path.c_str(), errno_text(errno).c_str())};
   if ((about.st_mode & 077) != 0)
-    return failure{EACCES, format("PEERLANE_LINK_SECRET_FILE: others may read or write %s, so it is no secret: chmod 600 %s "
-                                  "after making a new one",
-                                  path.c_str(), path.c_str())};
+    return failure{EACCES,
+                   format("PEERLANE_LINK_SECRET_FILE: other users can read or write %s, so it is not secret: chmod 600 %s "
+                          "after making a new one",
+                          path.c_str(), path.c_str())};
   std::string text(kMaxSecret + 1, '\0');
   const auto got = S_ISREG(about.st_mode) ? pread(file.get(), text.data(), text.size(), 0) : -1;
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
@@ -105,7 +106,7 @@ result<nonce> make_nonce() {
   nonce out;
   for (std::size_t done = 0; done != out.size();) {
     const auto got = getrandom(out.data() + done, out.size() - done, 0);
-    if (got < 0 && errno != EINTR) return failure{errno, "the kernel gives no random bytes: " + errno_text(errno)};
+    if (got < 0 && errno != EINTR) return failure{errno, "the kernel provides no random bytes: " + errno_text(errno)};
     if (got > 0) done += static_cast<std::size_t>(got);
   }
   return out;

@@ -65,7 +65,7 @@ status pmi_connection::send(const std::string& command, words more) const {
   for (std::size_t done = 0; done != whole.size();) {
     const auto n = ::send(socket_, whole.data() + done, whole.size() - done, MSG_NOSIGNAL);
     if (n > 0) done += static_cast<std::size_t>(n);
-    else if (errno != EINTR) return failure{EIO, "the launcher takes nothing: " + errno_text(errno)};
+    else if (errno != EINTR) return failure{EIO, "cannot send to the launcher: " + errno_text(errno)};
   }
   return {};
 }
@@ -105,7 +105,7 @@ result<std::string> pmi_connection::receive(std::uint64_t deadline_ns) {
     if (now >= deadline_ns)
       return failure{ETIMEDOUT, unread_.empty()
                                     ? "the launcher does not answer"
-                                    : format("the launcher's answer breaks off behind %zu bytes", unread_.size())};
+                                    : format("the launcher's answer breaks off after %zu bytes", unread_.size())};
     pollfd ready{socket_, POLLIN, 0};
     const auto left_ms = std::min<std::uint64_t>((deadline_ns - now) / 1'000'000u + 1, 1'000'000);
     if (poll(&ready, 1, static_cast<int>(left_ms)) <= 0) continue;

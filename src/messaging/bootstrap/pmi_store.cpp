@@ -95,8 +95,9 @@ result<std::unique_ptr<pmi_store>> pmi_store::open() {
   const bool is_number = descriptor && *descriptor >= 0 && *descriptor < (1 << 20) && rank && *rank >= 0;
   const ino_t inode = is_number ? inode_of(static_cast<int>(*descriptor)) : 0;
   if (inode == 0)
-    return not_spoken(format("%s is no socket of this process (was it closed, or is the variable of another program?)",
-                             env_read("PMI_FD").text.c_str()));
+    return not_spoken(
+        format("%s is not an open socket of this process (was it closed, or was the variable set for another program?)",
+               env_read("PMI_FD").text.c_str()));
   const int socket = static_cast<int>(*descriptor);
   std::unique_ptr<pmi_store> made(new pmi_store(socket, static_cast<int>(*rank)));
   if (const auto& known = agreed(); known && known->inode == inode) {
@@ -140,7 +141,7 @@ status pmi_store::begin_lines() {
   answer = connection_.ask("get_my_kvsname", {}, "my_kvsname");
   if (!answer) return std::move(answer).error();
   name_space_ = connection_.value(*answer, "kvsname");
-  return name_space_.empty() ? status(failure{EPROTO, "it names no key-value space: " + *answer}) : status();
+  return name_space_.empty() ? status(failure{EPROTO, "its answer names no key-value space: " + *answer}) : status();
 }
 
 status pmi_store::begin_messages() {
@@ -198,7 +199,7 @@ result<std::string> pmi_store::read(int rank, const std::string& key, unsigned t
     is_in_barrier_ = false;  // nobody waits for it a second time
     if (left.code() != ETIMEDOUT) return left.error();
     return failure{ETIMEDOUT,
-                   format("rank %d, or another one, has not come to the launcher's barrier for %u s", rank, timeout_s)};
+                   format("rank %d, or another rank, has not reached the launcher's barrier within %u s", rank, timeout_s)};
   }
   const bool is_lines = connection_.version() == 1;
   // Without a process that is known to have it, as PMI 2 allows: -1.

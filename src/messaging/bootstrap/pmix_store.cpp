@@ -70,7 +70,7 @@ result<pmix_calls> load_pmix() {
                        find(library, "PMIx_Finalize", out.finalize) && find(library, "PMIx_Put", out.put) &&
                        find(library, "PMIx_Commit", out.commit) && find(library, "PMIx_Get_nb", out.get_nb) &&
                        find(library, "PMIx_Error_string", out.error_string);
-  if (!has_all) return failure{ENOSYS, "libpmix.so.2 has not the calls of PMIx 2"};
+  if (!has_all) return failure{ENOSYS, "libpmix.so.2 lacks functions of PMIx 2"};
   return out;
 }
 

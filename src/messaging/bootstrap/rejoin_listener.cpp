@@ -38,8 +38,7 @@ status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame
   if (hello.nodes != static_cast<std::uint32_t>(settings_.size))
     return refuse_it(format("%s says it is one of %u ranks, and the job has %d", name.c_str(), hello.nodes, settings_.size));
   if (rank < 1 || rank >= settings_.size)
-    return refuse_it(
-        format("rank %d is no rank that can come back while rank 0 lives: 1 to %d can", rank, settings_.size - 1));
+    return refuse_it(format("rank %d cannot come back while rank 0 is alive; ranks 1 to %d can", rank, settings_.size - 1));
   if (claim) return refuse_it(name + " takes rank 0 for lost, which it is not: end it, and start it again");
   drop_gone();
   if (asking_.contains(rank)) return refuse_it(format("another process already asks to be rank %d", rank));

@@ -182,7 +182,7 @@ bool host_side::refuse_odd(visitor_desk::visitor& candidate, int rank, const std
         "rank 0 has come back, and its options do not say so: open it as the others did (elastic, or "
         "PEERLANE_LINK_ELASTIC=1)");
   if (!claim && !has_survivors()) return false;
-  if (rank < 1 || rank >= settings_.size) return refuse_it(name + " is no rank of this job");
+  if (rank < 1 || rank >= settings_.size) return refuse_it(name + " is not a rank of this job");
   for (const auto& [other, one] : members_)
     if (claim && one.claim && one.claim->run != claim->run) return refuse_it(name + " was left behind by another run");
   return members_.contains(rank) && refuse_it(format("two processes are rank %d: %s is the second one", rank, name.c_str()));
@@ -248,7 +248,7 @@ result<std::unique_ptr<star_channel>> host_side::gather(unique_fd listener) {
     if (waited > settings_.timeout_s * kSecond)
       return end(
           nullptr,
-          {ETIMEDOUT, format("of %d ranks these did not come to %s within %u s: %s%s%s%s", settings_.size,
+          {ETIMEDOUT, format("of %d ranks these did not connect to %s within %u s: %s%s%s%s", settings_.size,
                              settings_.rendezvous.text.c_str(), settings_.timeout_s, missing().c_str(),
                              has_survivors() ? " (to take rank 0 back they call peerlane_comm_await_return() or "
                                                "peerlane_comm_restore_collectives())"
@@ -381,7 +381,9 @@ result<joined_meeting> finish_join(const meeting& settings, const join_terms& te
   if (terms.claim != nullptr) {
     const bool fits = welcome.body.size() == (1 + count) * sizeof(std::uint32_t) && out.run == terms.claim->run &&
                       out.incarnation > terms.claim->ranks.front().incarnation;
-    if (!fits) return failure{EPROTO, "what answers as rank 0 at " + settings.rendezvous.text + " does not know this run"};
+    if (!fits)
+      return failure{EPROTO,
+                     "the process that answers as rank 0 at " + settings.rendezvous.text + " does not know this run"};
     out.living.resize(count);
     std::memcpy(out.living.data(), welcome.body.data() + sizeof(std::uint32_t), count * sizeof(std::uint32_t));
     return out;
@@ -421,11 +423,10 @@ result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const 
     star_frame got;
     auto whole = stream.receive(got);
     if (!whole && whole.code() == EPROTO)
-      return failure{EPROTO,
-                     "something else than a peerlane answers at " + settings.rendezvous.text + "; take another port"};
+      return failure{EPROTO, "a program other than Peerlane answers at " + settings.rendezvous.text + "; use another port"};
     if (!whole)
       return failure{ECONNRESET,
-                     "rank 0 at " + settings.rendezvous.text + " closed the connection; look at what it printed"};
+                     "rank 0 at " + settings.rendezvous.text + " closed the connection; see the output of rank 0"};
     if (!*whole) continue;
     if (got.head.kind == star_frame_kind::refusal) return failure{ECONNREFUSED, text_of(got.body)};
     if (got.head.kind == star_frame_kind::challenge) {
@@ -440,9 +441,10 @@ result<joined_meeting> join_by(unique_fd socket, const meeting& settings, const 
     if (!is_trusted && secret.empty() && has_other_end_closed(stream.fd()))  // then the kernel does not tell whose it was
       return failure{ECONNRESET, "rank 0 at " + settings.rendezvous.text + " ended at once"};
     if (!is_trusted)
-      return failure{EACCES, "what answers as rank 0 at " + settings.rendezvous.text +
-                                 " shows no secret and is not of this user and machine, as far as the kernel tells; " +
-                                 kHowToShare};
+      return failure{
+          EACCES, "the process that answers as rank 0 at " + settings.rendezvous.text +
+                      " has no secret, and the kernel does not confirm that it is a process of this user on this machine; " +
+                      kHowToShare};
     return finish_join(settings, terms, std::move(got), std::move(stream));
   }
   return failure{ETIMEDOUT, format("rank 0 at %s took the connection and then said nothing for %u s",

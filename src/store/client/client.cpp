@@ -390,7 +390,7 @@ result<std::vector<store_protocol::pool_entry>> client::list_pools() {
 // Under the lock. ENOTSUP: the server is of an earlier release, which would end the connection.
 status client::needs(std::uint64_t capability, const char* name) const {
   if ((server_.capabilities & capability) != 0) return {};
-  return failure{ENOTSUP, std::string("the server knows no ") + name + ": it is of an earlier release"};
+  return failure{ENOTSUP, std::string("the server does not support ") + name + ": it is an earlier release"};
 }
 
 result<std::uint32_t> client::create_pool(std::string_view name, const store_protocol::pool_settings& settings,

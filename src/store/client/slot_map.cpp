@@ -151,7 +151,7 @@ std::string to_text(const cluster_map& map) {
 }
 
 result<cluster_map> read_cluster_map(std::string_view text) {
-  const failure bad{EPROTO, "this is no slot map"};
+  const failure bad{EPROTO, "not a slot map"};
   const json whole = json::parse(text, nullptr, false);
   if (whole.is_discarded() || !whole.is_object() || !whole.value("epoch", json()).is_number_unsigned()) return bad;
   cluster_map out;

@@ -29,7 +29,7 @@ bool must_begin_again(int code) {
 result<std::unique_ptr<watcher>> watcher::open(client& connection, target watched) {
   std::unique_ptr<watcher> made(new watcher(connection, std::move(watched)));
   if ((connection.server_capabilities() & store_protocol::capability::watch) == 0)
-    return failure{ENOTSUP, "the server knows no watches: it is of an earlier release"};
+    return failure{ENOTSUP, "the server does not support watches: it is an earlier release"};
   const auto one = made->make_begin();
   connection.start(one);
   connection.wait(one);

@@ -86,8 +86,8 @@ status cluster_pools::follow(const cluster_view& now, const membership& members)
   status last;
   for (const auto& [name, text] : now.pools) {
     const auto wanted = read_pool(text);
-    const status done =
-        wanted ? follow_one(name, *wanted, members) : status(failure{EPROTO, "etcd: pool " + name + " is no pool"});
+    const status done = wanted ? follow_one(name, *wanted, members)
+                               : status(failure{EPROTO, "etcd: the entry of pool " + name + " is not a pool"});
     if (!done) last = done;
   }
   for (const auto& pool : engine_.list_pools()) {
@@ -160,7 +160,7 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
   const auto identity = identity_of(now->options);
   if (identity == 0) return engine_.configure_pool(id, options);
   if (copies_of(options) != copies_of(now->options))
-    return failure{ENOTSUP, "the number of copies is a pool's for ever: make another pool and copy the values"};
+    return failure{ENOTSUP, "the number of copies of a pool cannot change: create another pool and copy the values"};
   store::pool_options made = options;
   made.tags = with_identity(options.tags, identity);
   const std::string key = members.prefix() + "pool/" + now->name;
@@ -170,7 +170,7 @@ result<store::pool_info> cluster_pools::configure(membership& members, store::po
     if (one.key != key) continue;
     const auto done = members.store().transact({{key, one.revision}}, {{key, to_text(made), 0, false}});
     if (!done) return done.error();
-    if (!*done) return failure{EAGAIN, "somebody else changed the pool at the same time"};
+    if (!*done) return failure{EAGAIN, "the pool was changed by another request at the same time"};
     return engine_.configure_pool(id, made);
   }
   return failure{ENXIO, "store: pool " + now->name + " was deleted"};

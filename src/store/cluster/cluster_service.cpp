@@ -115,7 +115,7 @@ status cluster_service::admits(store::pool_id pool, std::string_view key, bool w
   const unsigned copies = write ? copies_.reachable_copies(unit) : least_copies(unit);
   if (copies >= least_copies(unit)) return {};
   ++not_now_;
-  return failure{EAGAIN, format("too few servers are there to keep %u copies: puts wait for another one", known->copies)};
+  return failure{EAGAIN, format("too few servers are available for %u copies: puts wait for another one", known->copies)};
 }
 
 bool cluster_service::lists(store::pool_id pool, std::string_view key) const {
@@ -245,7 +245,7 @@ void cluster_service::batch_async(store::pool_id pool, std::span<const store::ba
   const auto known = pools_.find(pool);
   if (!known || known->copies == 0) return engine_.batch_async(pool, operations, options, std::move(done));
   done(failure{ENOTSUP,
-               "a cluster's keys lie on several servers, which have no batch that is all or nothing: put the keys one "
+               "the keys of a cluster are on several servers, which have no atomic batches: put the keys one "
                "by one, or into a pool of one server"});
 }
 
@@ -325,7 +325,7 @@ struct cluster_service::healing {
   std::vector<peer_name> others;
   store_protocol::copy_terms terms;
   std::function<void(const status&)> callback;
-  status last = failure{EBADMSG, "no other copy is there"};
+  status last = failure{EBADMSG, "there is no other copy"};
 };
 
 void cluster_service::heal(const known_pool& pool, const std::string& key, std::function<void(const status&)> callback) {
@@ -441,7 +441,7 @@ status cluster_service::admits_copy(const store_protocol::copy_terms& terms, std
                                     std::string_view key, bool write) {
   const auto known = pools_.find(pool);
   if (!known) return known.error();
-  if (known->copies == 0) return failure{ENXIO, "the pool is not the cluster's here yet"};
+  if (known->copies == 0) return failure{ENXIO, "the pool does not belong to the cluster on this server yet"};
   const auto seen = view_for(terms);
   if (!seen) return seen.error();
   const view_ptr& view = *seen;

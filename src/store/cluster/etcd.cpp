@@ -96,7 +96,7 @@ std::string end_of_prefix(std::string prefix) {
 }
 
 result<etcd> etcd::connect(const std::vector<std::string>& urls, std::chrono::milliseconds timeout, const etcd_tls& tls) {
-  if (urls.empty()) return failure{EINVAL, "no address of etcd is given"};
+  if (urls.empty()) return failure{EINVAL, "expected at least one address of etcd, got none"};
   std::vector<std::shared_ptr<http_client>> servers;
   tls_context files;
   for (const std::string& url : urls) {

@@ -46,7 +46,7 @@ result<etcd::snapshot> listed(const result<std::string>& body) {
   out.revision = number(object_in(*answer, "header"), "revision");
   const auto all = answer->find("kvs");
   if (all == answer->end()) return out;  // an empty list is left out
-  if (!all->is_array()) return failure{EPROTO, "etcd: \"kvs\" is no list"};
+  if (!all->is_array()) return failure{EPROTO, "etcd: \"kvs\" is not a list"};
   for (const json& one : *all)
     out.entries.push_back({text_of(one, "key"), text_of(one, "value"), number(one, "mod_revision"), number(one, "lease")});
   return out;

@@ -31,7 +31,7 @@ std::string to_text(const std::vector<store::owner_held>& held) {
 }
 
 result<std::vector<store::owner_held>> read_held(std::string_view text) {
-  const failure bad{EPROTO, "this is no report of what principals hold"};
+  const failure bad{EPROTO, "not a report of what principals hold"};
   const json read = json::parse(text, nullptr, false);
   if (!read.is_array()) return bad;
   std::vector<store::owner_held> out;

@@ -72,9 +72,9 @@ status fits(const std::optional<known_cluster>& known, bool has_pools, const kno
             const std::string& file) {
   std::string reason;
   if (etcd_has.epoch == 0 && (known || has_pools)) {
-    reason = "etcd knows no such cluster, and this server's folder has been in it";
+    reason = "etcd has no such cluster, but this server's folder belongs to it";
   } else if (known && known->id != 0 && etcd_has.id != 0 && known->id != etcd_has.id) {
-    reason = "etcd's cluster of this name is another one than this server's folder is of";
+    reason = "etcd's cluster of this name is not the one that this server's folder belongs to";
   } else if (known && (etcd_has.epoch < known->epoch || etcd_has.revision < known->revision)) {
     reason = format("what it has is older (epoch %llu, revision %lld) than what this server has seen (%llu, %lld)",
                     static_cast<unsigned long long>(etcd_has.epoch), static_cast<long long>(etcd_has.revision),

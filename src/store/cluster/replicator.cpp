@@ -103,7 +103,7 @@ void replicator::step(const spreading_ptr& one) {
     const bool mine = serving_ && view_ && !view_->map.units[one->mutation.unit].copies.empty() &&
                       view_->map.units[one->mutation.unit].copies.front() == self_;
     if (!mine) {
-      outcome = failure{EREMOTE, "another server has the key now; whether it has this change is not known"};
+      outcome = failure{EREMOTE, "another server has the key now; it is unknown whether it has this change"};
     } else if (one->hopeless) {
       outcome = *one->hopeless;
     } else {
@@ -121,7 +121,7 @@ void replicator::step(const spreading_ptr& one) {
       ends = complete;
       if (complete) {
         if (copies >= least_copies(one->mutation.unit)) outcome = copies;
-        else outcome = failure{EAGAIN, "too few servers have this change; whether it stays is not known"};
+        else outcome = failure{EAGAIN, "too few servers have this change; it is unknown whether it stays"};
       }
     }
     if (ends) {

@@ -200,7 +200,7 @@ class system_disk final : public disk {
 status disk::write_when_ready(std::span<const block_io> blocks, block_gate& gate) {
   for (std::size_t done = 0; done < blocks.size();) {
     const std::size_t ready = gate.ready(done, true);
-    if (ready == done) return failure{ECANCELED, "the rest of a value did not come"};
+    if (ready == done) return failure{ECANCELED, "the rest of a value did not arrive"};
     if (status written = write(blocks.subspan(done, ready - done)); !written) return written;
     done = ready;
   }

@@ -354,7 +354,7 @@ status engine::remember_requests(std::string_view part, const group_test& select
     const auto client = reader.number<std::uint64_t>();
     auto outcome = decode_outcome(reader.text());
     if (!reader.good() || client == 0 || !outcome || outcome->sequence == 0)
-      return failure{EPROTO, "store: this is no list of requests"};
+      return failure{EPROTO, "store: received data that is not a list of requests"};
     if (outcome->group == kAnyGroup || !selected(outcome->group)) continue;
     const request_key request{client, outcome->sequence, outcome->group};
     unit->outcomes.emplace_back(request, std::move(*outcome));
@@ -462,7 +462,7 @@ result<pool_info> engine::configure_pool(pool_id id, const pool_options& options
   const auto terms = impl_->options.cache_of ? impl_->options.cache_of(next) : std::nullopt;
   if (terms.has_value() != ((*found)->cache != nullptr))
     return failure{ENOTSUP, "store: pool " + shown((*found)->name) +
-                                ": a pool is a cache for ever or never: make another pool and put its values there"};
+                                ": whether a pool is a cache cannot change: create another pool and put the values there"};
   if (terms && terms->policy != (*found)->cache->terms().policy)
     return failure{ENOTSUP, "store: pool " + shown((*found)->name) + ": its eviction is the one that it was made with"};
   if (status good = impl_->check_terms(next); !good) return std::move(good).error();

@@ -38,7 +38,7 @@ status engine::impl::check_terms(const pool_info& pool) const {
     return failure{
         EINVAL, format("store: pool %s: a cache has at least %zu bytes of memory", shown(pool.name).c_str(), kBlockBytes)};
   if (terms->ttl_ms > kMaxTtlMs)
-    return failure{EINVAL, "store: pool " + shown(pool.name) + ": a time to live is at most ten years; 0 is for ever"};
+    return failure{EINVAL, "store: pool " + shown(pool.name) + ": a time to live is at most ten years; 0 means no limit"};
   return {};
 }
 
@@ -47,7 +47,7 @@ status engine::impl::check_cached_put(const pool_state& pool, durability level, 
   if (!pool.cache) {
     if (ttl_ms == 0) return {};
     return failure{EINVAL, "store: pool " + shown(pool.name) +
-                               " is no cache, and its values live until they are erased: put without a time to live, or "
+                               " is not a cache, and its values live until they are erased: put without a time to live, or "
                                "into a pool that was made as a cache"};
   }
   if (level != durability::volatile_)

@@ -145,8 +145,8 @@ status engine::arrived(session_id session, grant_id id, std::uint64_t bytes, dur
   const bool found = impl_->owners.with_grant(session, id, [&](open_grant& grant) {
     const std::uint64_t length = grant.made->length_bytes;
     if (bytes > length) {
-      outcome = failure{EINVAL, format("store: %llu bytes came into a grant of %llu", static_cast<unsigned long long>(bytes),
-                                       static_cast<unsigned long long>(length))};
+      outcome = failure{EINVAL, format("store: %llu bytes were written into a grant of %llu",
+                                       static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(length))};
       return;
     }
     if (!grant.early.has_begun()) {

@@ -25,7 +25,7 @@ status check_crc(const pool_state& pool, std::string_view full, const value& sto
 
 failure behind_the_end(std::string_view full, std::uint64_t length_bytes, std::uint64_t offset_bytes) {
   return failure{EINVAL,
-                 format("store: key %s has %llu bytes, none at %llu", shown(key_of(full)).c_str(),
+                 format("store: key %s has %llu bytes, so offset %llu is beyond its end", shown(key_of(full)).c_str(),
                         static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(offset_bytes))};
 }
 

@@ -78,7 +78,7 @@ std::function<void(commit_unit&)> answer_put(engine::impl& owner, completion<put
 result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_t deadline, placement place) {
   const std::uint64_t limit = max_in_memory();
   if (length_bytes > limit)
-    return failure{EFBIG, format("store: %llu bytes do not lie in memory as one value, that is for up to %llu (half of the "
+    return failure{EFBIG, format("store: %llu bytes do not fit into memory as one value; the limit is %llu (half of the "
                                  "arena of %s); longer ones are put and got whole, through the socket",
                                  static_cast<unsigned long long>(length_bytes), static_cast<unsigned long long>(limit),
                                  format_size(memory->info().size_bytes).c_str())};

@@ -95,7 +95,7 @@ status extents::take_lost(const segment& piece) {
   const bool overlaps =
       (next != lost_.end() && next->first < piece.offset_bytes + piece.size_bytes) ||
       (next != lost_.begin() && std::prev(next)->first + std::prev(next)->second.size_bytes > piece.offset_bytes);
-  if (overlaps) return failure{EUCLEAN, "its extent lies in another value's extent, in a file that is missing"};
+  if (overlaps) return failure{EUCLEAN, "its extent overlaps another value's extent, in a file that is missing"};
   lost_[piece.offset_bytes] = {piece.size_bytes, false};
   return {};
 }

@@ -72,12 +72,12 @@ class log_reader {
     const auto type = number_at<std::uint8_t>(bytes_, offset_ + 6);
     if (type == kZero && length == 0) {  // allocated, not written
       const auto rest = bytes_.substr(offset_, left);
-      if (rest.find_first_not_of('\0') != std::string_view::npos) return skip_damage(left, "is no record");
+      if (rest.find_first_not_of('\0') != std::string_view::npos) return skip_damage(left, "is not a record");
       if (in_record_) damaged("ends within a record");
       offset_ += left;
       return;
     }
-    if (type > kLast || type == kZero || kFragmentHead + length > left) return skip_damage(left, "is no record");
+    if (type > kLast || type == kZero || kFragmentHead + length > left) return skip_damage(left, "is not a record");
     const std::string_view fragment = bytes_.substr(offset_, kFragmentHead + length);
     if (!is_whole(fragment)) return skip_damage(left, "checksum of a record is wrong");
     add(fragment.substr(kFragmentHead), type);

@@ -127,7 +127,7 @@ result<std::string> translate(std::string_view text) {
     std::optional<repetition> many;
     if (is_digit(escaped)) return refuse("it has a back-reference");
     if (escaped != '\0' && std::string_view("<>`'").find(escaped) != std::string_view::npos)
-      return refuse(format("\\%c is not known: use \\b, ^ or $", escaped));
+      return refuse(format("\\%c is not supported: use \\b, ^ or $", escaped));
     if (c == '{') {
       many = repetition_at(text, position);
       if (!many) return refuse("a { begins no repetition: write \\{ for the character");
@@ -145,7 +145,7 @@ result<std::string> translate(std::string_view text) {
                                          : position + 1;
     const std::string_view part = text.substr(position, next - position);
     if (c == '[' && (part.find("[.") != std::string_view::npos || part.find("[=") != std::string_view::npos))
-      return refuse("[. .] and [= =] are not known");
+      return refuse("[. .] and [= =] are not supported");
     for (std::size_t i = 0; i < part.size(); ++i) {
       out += part[i];
       if (c == '[' && part[i] == '\\') out += '\\';      // an ordinary character there

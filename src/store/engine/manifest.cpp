@@ -174,7 +174,7 @@ result<index_view> index_view::make(const std::string& index_folder, std::string
   if (path.empty()) {
     const fs::path parent = fs::temp_directory_path(error);
     if (error)
-      return failure{error.value(), "store: there is no folder for temporary files (" + error.message() +
+      return failure{error.value(), "store: no folder for temporary files (" + error.message() +
                                         "): let TMPDIR name one, or unset it for /tmp"};
     path = (parent / "peerlane-index-XXXXXX").string();
     if (::mkdtemp(path.data()) == nullptr) return file_failure(path);

@@ -176,9 +176,10 @@ result<std::optional<request_outcome>> requests::find(const request_key& request
   if (slot >= client.slots.size() || client.slots[slot].sequence < request.sequence) return std::optional<request_outcome>{};
   if (client.slots[slot].sequence == request.sequence && !client.slots[slot].items.empty())
     return std::optional<request_outcome>(client.slots[slot]);
-  return failure{EINVAL, format("store: request %llu came after its client's request %llu: what it did is forgotten",
-                                static_cast<unsigned long long>(request.sequence),
-                                static_cast<unsigned long long>(client.slots[slot].sequence))};
+  return failure{EINVAL,
+                 format("store: request %llu arrived after its client's request %llu, so its outcome is no longer known",
+                        static_cast<unsigned long long>(request.sequence),
+                        static_cast<unsigned long long>(client.slots[slot].sequence))};
 }
 
 void requests::remember(const request_key& request, request_outcome outcome) {

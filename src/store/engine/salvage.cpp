@@ -72,7 +72,7 @@ result<std::unique_ptr<salvage>> salvage::open(const std::string& folder, disk& 
 status salvage::open_index() {
   std::error_code error;
   if (!fs::is_directory(index_folder_, error))
-    return failure{ENOENT, "store: " + folder_ + " holds no store: it has no index"};
+    return failure{ENOENT, "store: " + folder_ + " does not contain a store: it has no index"};
   if (status mended = mend_manifest(); !mended) return mended;
   index::options settings;
   settings.folder = index_folder_;

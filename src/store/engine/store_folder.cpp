@@ -397,7 +397,7 @@ result<folder_report> check_files(const std::string& folder, disk* files) {
 status need_finished(const std::string& folder) {
   if (::access((folder + kUnfinishedName).c_str(), F_OK) != 0) return {};
   return failure{EUCLEAN, "store: a backup, restore or repair into " + folder +
-                              " has not ended, or was ended: remove the folder, and do that again"};
+                              " has not finished, or was interrupted: remove the folder, and repeat it"};
 }
 
 result<folder_report> check_folder(const std::string& folder, disk* files) {
@@ -460,7 +460,7 @@ result<folder_report> backup_folder(const std::string& folder, const std::string
 result<folder_report> restore_folder(const std::string& backup, const std::string& target, disk* files) {
   if (status whole = need_finished(backup); !whole) return std::move(whole).error();
   std::ifstream list(backup + "/" + kListName, std::ios::binary);
-  if (!list) return failure{ENOENT, "store: " + backup + " is no backup: it has no " + kListName};
+  if (!list) return failure{ENOENT, "store: " + backup + " is not a backup: it has no " + kListName};
   const std::string said{std::istreambuf_iterator<char>(list), {}};
   const auto now = list_of(backup);
   if (!now) return now.error();

@@ -133,7 +133,7 @@ status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate
   while (under_way > 0 || (outcome && next < blocks.size())) {
     if (outcome && next == ready && ready < blocks.size()) {
       ready = gate->ready(next, under_way == 0);
-      if (ready == next && under_way == 0) return failure{ECANCELED, "the rest of a value did not come"};
+      if (ready == next && under_way == 0) return failure{ECANCELED, "the rest of a value did not arrive"};
     }
     while (outcome && next < ready && under_way < max_under_way_) {
       part& fresh = parts_[free_[--free_count_]];

@@ -12,7 +12,7 @@ namespace pl::store_protocol {
 namespace {
 
 failure cut_off(const char* list) {
-  return {EPROTO, std::string("store protocol: a list of ") + list + " is cut off or holds what is not understood"};
+  return {EPROTO, std::string("store protocol: a list of ") + list + " is cut off or contains unknown data"};
 }
 
 // What comes before the texts of an item: a batch has thousands, and a string that grows by each number of each took longer

@@ -110,7 +110,7 @@ result<int> connect_unix(const std::string& path, unsigned timeout_ms) {
   if (const int code = connect_in_time(fd, *socket_address, timeout_ms); code != 0) {
     ::close(fd);
     if (code == ETIMEDOUT)
-      return failure{code, format("the store's socket %s: its queue of connections is full, and nobody takes one: is its "
+      return failure{code, format("the store's socket %s: its queue of connections is full, and none is accepted: is its "
                                   "process stopped?",
                                   path.c_str())};
     return failure{code, format("the store's socket %s: %s; is `peerlane store serve` running there?", path.c_str(),

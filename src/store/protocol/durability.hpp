@@ -68,7 +68,7 @@ inline status check_given(durability level) {
           "a cluster a value lies is said by its pool's copies"};
   }
   return failure{EINVAL, "store: durability " + std::to_string(static_cast<unsigned>(level)) +
-                             " has no meaning: ask for volatile, logged or durable"};
+                             " is not a durability: use volatile, logged or durable"};
 }
 
 // What a record of an earlier release means that let `replicated` through: it was acknowledged as a logged one.

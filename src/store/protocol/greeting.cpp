@@ -79,7 +79,7 @@ status ask_descriptor(exchange& talk, byte_channel& wire, opcode op, int& fd, st
   if (!given) return given.error();
   fd = wire.take_descriptor();
   if (given->header.status != 0) refusal = given->fields.text.value_or("the store refused");
-  else if (fd < 0) return failure{EPROTO, format("the store's answer to %s came without a descriptor", name_of(op))};
+  else if (fd < 0) return failure{EPROTO, format("the store's answer to %s arrived without a descriptor", name_of(op))};
   return {};
 }
 
@@ -116,7 +116,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
     out.arena_fd = wire.take_descriptor();
     out.memory = attached->fields.memory;
     if (attached->header.status != 0) out.why_no_shm = refused(*attached).message;
-    else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory came without a descriptor"};
+    else if (out.arena_fd < 0 || !out.memory) return failure{EPROTO, "the store's memory arrived without a descriptor"};
   }
   const bool is_local = wire.way() == store_protocol::path::unix_socket;
   if (request.device && (out.server.capabilities & store_protocol::capability::device) != 0 && is_local) {

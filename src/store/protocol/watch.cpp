@@ -41,7 +41,7 @@ result<std::vector<watch_event>> decode_events(std::string_view body) {
     one.value_bytes = reader.number<std::uint64_t>();
     one.key = reader.take(key_bytes);
     if (!reader.ok() || *name_of(one.kind) == '?')
-      return failure{EPROTO, "store protocol: a list of changes is cut off or holds what is not understood"};
+      return failure{EPROTO, "store protocol: a list of changes is cut off or contains unknown data"};
     out.push_back(std::move(one));
   }
   return out;

@@ -83,7 +83,7 @@ status encode(head header, std::string_view key, const tail& fields, std::string
 
 result<head> decode_head(std::span<const std::byte, kHeadBytes> bytes) {
   const std::byte* source = bytes.data();
-  if (get_le<std::uint32_t>(source) != kMagic) return bad("this is no peerlane store frame");
+  if (get_le<std::uint32_t>(source) != kMagic) return bad("not a frame of the Peerlane store");
   const auto version = get_le<std::uint8_t>(source + 4);
   if (version != kVersion)
     return bad(format("version %u, this end speaks %u: use the same release at both ends", version, kVersion));

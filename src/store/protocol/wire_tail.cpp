@@ -336,8 +336,8 @@ result<tail> decode_tail(std::string_view bytes) {
     if (!all.ok()) return failure{EPROTO, "store protocol: a field reaches past the end of its frame"};
     const bool known = read_field(type, field, out);
     if (!known && (type & kMandatory) != 0)
-      return failure{EPROTO,
-                     format("store protocol: field 0x%x is not understood here: use the same release at both ends", type)};
+      return failure{
+          EPROTO, format("store protocol: field 0x%x is unknown to this release: use the same release at both ends", type)};
     // A field that is longer than expected comes from a newer release; a shorter one is damage.
     if (!field.ok()) return failure{EPROTO, format("store protocol: field 0x%x is cut off", type)};
   }

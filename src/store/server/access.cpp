@@ -82,9 +82,9 @@ status complete(store_protocol::pool_settings& settings, const std::optional<sto
   if (cache) settings.is_cache = true;
   if (!settings.is_cache) return {};
   if (cache && cache->policy > static_cast<std::uint8_t>(store::eviction::last))
-    return failure{EINVAL, format("eviction %u is not known here: s3-fifo or lru", cache->policy)};
+    return failure{EINVAL, format("unknown eviction %u: use s3-fifo or lru", cache->policy)};
   if (cache && cache->ttl_ms > store::kMaxTtlMs)
-    return failure{EINVAL, "a time to live is at most ten years; 0 is for ever"};
+    return failure{EINVAL, "a time to live is at most ten years; 0 means no limit"};
   constexpr std::uint64_t kMaxShareBytes = std::uint64_t{1} << 60;
   if (cache && (cache->memory_bytes > kMaxShareBytes || cache->disk_bytes > kMaxShareBytes))
     return failure{EINVAL, "a cache's shares are at most 1 EiB; 0 leaves them to the server"};

@@ -57,7 +57,7 @@ status check_data_folder(const std::string& path) {
     if (errno == ENOENT) return {};  // it will be created
     return failure{errno, format("data directory %s: %s", path.c_str(), errno_text(errno).c_str())};
   }
-  if (!S_ISDIR(about.st_mode)) return failure{ENOTDIR, format("data directory %s: it is no directory", path.c_str())};
+  if (!S_ISDIR(about.st_mode)) return failure{ENOTDIR, format("data directory %s is not a directory", path.c_str())};
   if (auto whole = store::need_finished(path); !whole) return whole;
   std::error_code error;
   if (std::filesystem::exists(path + "/index/CURRENT", error)) return {};
@@ -69,11 +69,11 @@ status check_data_folder(const std::string& path) {
   }
   if (error) return failure{error.value(), format("data directory %s: %s", path.c_str(), error.message().c_str())};
   if (!is_empty)
-    return failure{ENOTEMPTY, format("data directory %s: it is no store, and not empty: name a directory of the store's own",
+    return failure{ENOTEMPTY, format("data directory %s is not a store and not empty: name a directory of the store's own",
                                      path.c_str())};
   if (about.st_uid != geteuid())
     return failure{EPERM,
-                   format("data directory %s: it is no store, and belongs to uid %u: name a directory of the store's own",
+                   format("data directory %s is not a store and belongs to uid %u: name a directory of the store's own",
                           path.c_str(), about.st_uid)};
   return {};
 }

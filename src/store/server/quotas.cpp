@@ -69,7 +69,7 @@ result<std::vector<store::owner_quota>> parse_quotas(const std::vector<std::stri
                                     "\"uid:1000 bytes=10G keys=1M\"",
                                     line.c_str())};
     if (!names.insert(one->name).second)
-      return failure{EINVAL, format("quota \"%s\": there is another one of %s", line.c_str(), one->name.c_str())};
+      return failure{EINVAL, format("quota \"%s\": there is already a quota of %s", line.c_str(), one->name.c_str())};
     out.push_back(*std::move(one));
   }
   return out;

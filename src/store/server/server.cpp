@@ -135,8 +135,8 @@ result<gid_t> group_of(const std::string& name) {
   errno = 0;
   const group* const found = getgrnam(name.c_str());  // while the server starts: one thread
   if (found != nullptr) return found->gr_gid;
-  return failure{EINVAL, format("config field \"socket_group\": there is no group %s: make it (groupadd), or name another",
-                                name.c_str())};
+  return failure{EINVAL,
+                 format("config field \"socket_group\": group %s does not exist (groupadd creates it)", name.c_str())};
 }
 
 // Group and rights of the socket's file.
@@ -165,7 +165,7 @@ result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& 
   if (store_client::is_listened_to(path)) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
   struct stat info {};
   if (lstat(path.c_str(), &info) == 0) {
-    if (!S_ISSOCK(info.st_mode)) return failure{EEXIST, format("%s is there and is no socket", path.c_str())};
+    if (!S_ISSOCK(info.st_mode)) return failure{EEXIST, format("%s exists and is not a socket", path.c_str())};
     unlink(path.c_str());
   }
   auto out = std::make_unique<unix_socket::acceptor>(home);

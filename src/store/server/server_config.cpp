@@ -236,7 +236,7 @@ result<json> parse_json(const std::string& text) {
       if (is_field && !seen.insert(value.get<std::string>()).second) repeated = value.get<std::string>();
       return true;
     });
-    if (!repeated.empty()) return wrong(repeated.c_str(), "it is there twice");
+    if (!repeated.empty()) return wrong(repeated.c_str(), "the field occurs twice");
     return whole;
   } catch (const json::exception& cause) {  // "[json.exception.parse_error.101] parse error at line 3, column 7: ..."
     const std::string said = cause.what();
@@ -265,7 +265,7 @@ status read_config(const std::string& text, server_config& parsed) {
     const field* found = nullptr;
     for (const auto& one : kFields)
       if (name == one.name) found = &one;
-    if (found == nullptr) return wrong(name.c_str(), "there is no such field; --print-schema lists them");
+    if (found == nullptr) return wrong(name.c_str(), "no such field; --print-schema lists them");
     if (auto done = std::visit(assign{*found, value, parsed}, found->destination); !done) return done;
   }
   return {};

@@ -383,7 +383,7 @@ void session::erase_prefix(const request_ptr& request, std::string prefix) {
   aside<store::find_page>(
       request,
       [this, request, pool, options]() -> result<store::find_page> {
-        if (gone_ || parts_.halted) return failure{ECANCELED, "nobody waits for the page any more"};
+        if (gone_ || parts_.halted) return failure{ECANCELED, "no client waits for the page any more"};
         auto now = options;
         now.deadline = std::min(request->deadline, clock::now() + kLongestSearch);
         return parts_.engine.find(pool, now);

@@ -154,8 +154,7 @@ void session::abort_device_put(const device_transfer_ptr& one) {
 }
 
 void session::fetch_from_device(const device_transfer_ptr& one) {
-  if (one->outcome && (closed_ || !one->claim()))
-    one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
+  if (one->outcome && (closed_ || !one->claim())) one->outcome = failure{ECANCELED, "the client no longer waits for it"};
   if (!one->outcome) {
     abort_device_put(one);
     one->end_memory();
@@ -301,8 +300,7 @@ void session::send_to_device(const request_ptr& request, const store::pinned_val
 }
 
 void session::write_to_device(const device_transfer_ptr& one) {
-  if (one->outcome && (closed_ || !one->claim()))
-    one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
+  if (one->outcome && (closed_ || !one->claim())) one->outcome = failure{ECANCELED, "the client no longer waits for it"};
   if (!one->outcome || one->bytes == 0) return device_get_ended(one);
   const auto& gpu = one->memory->gpu;
   device_queue::job copy{gpu, device_gpu::way::to_device, {}, {}};

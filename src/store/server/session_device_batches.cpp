@@ -284,8 +284,7 @@ void session::abort_device_batch(const device_batch_ptr& one) {
 }
 
 void session::fetch_device_batch(const device_batch_ptr& one) {
-  if (one->outcome && (closed_ || !one->claim()))
-    one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
+  if (one->outcome && (closed_ || !one->claim())) one->outcome = failure{ECANCELED, "the client no longer waits for it"};
   if (!one->outcome) return abort_device_batch(one);
   auto copy = one->make_job(device_gpu::way::to_store);
   if (copy.blocks.empty()) return device_batch_arrived(one);
@@ -494,7 +493,7 @@ void session::found_device_item(const device_batch_ptr& one, std::size_t i, cons
   if (!found) {
     one->work->fail(i, found.error());
   } else if (found->reader) {
-    one->work->fail(i, {EMSGSIZE, "the value is not in memory: get it by itself"});
+    one->work->fail(i, {EMSGSIZE, "the value is not in memory: get it with a single get"});
   } else {
     store::segment_list segments;
     segments = found->segments;
@@ -563,8 +562,7 @@ void session::device_batch_found(const device_batch_ptr& one) {
 }
 
 void session::write_device_batch(const device_batch_ptr& one) {
-  if (one->outcome && (closed_ || !one->claim()))
-    one->outcome = failure{ECANCELED, "the client does not wait for it any more"};
+  if (one->outcome && (closed_ || !one->claim())) one->outcome = failure{ECANCELED, "the client no longer waits for it"};
   if (!one->outcome) return end_device_batch(one);
   auto copy = one->make_job(device_gpu::way::to_device);
   if (copy.blocks.empty()) return end_device_batch(one);

@@ -304,7 +304,7 @@ void session::find(const request_ptr& request) {
       request,
       [this, pool, options]() -> result<page> {
         // Searches of a client that has left would keep others, and a store that stops, waiting.
-        if (gone_ || parts_.halted) return failure{ECANCELED, "nobody waits for the page any more"};
+        if (gone_ || parts_.halted) return failure{ECANCELED, "no client waits for the page any more"};
         auto now = options;
         now.deadline = std::min(options.deadline, clock::now() + kLongestSearch);
         const auto found = parts_.engine.find(pool, now);

@@ -169,7 +169,7 @@ bool session::settle_ucx_grant(std::uint64_t token) {
   ucx_grants_.erase(token);
   const auto& request = grant.commit;
   status outcome = *grant.arrived;
-  if (grant.given_up) outcome = failure{ECONNABORTED, "the transfer was given up"};
+  if (grant.given_up) outcome = failure{ECONNABORTED, "the transfer was abandoned"};
   const std::uint64_t bytes = grant.room.bytes;
   if (outcome && grant.whole && request->fields.crc && *request->fields.crc != grant.crc)
     outcome = failure{

@@ -156,7 +156,7 @@ void session::dispatch_value(const request_ptr& request, const pool_policy& pool
     case opcode::stat:
       return stat(request, key);
     default:
-      return answer(request, {EPROTO, format("%s is no request", store_protocol::name_of(op))});
+      return answer(request, {EPROTO, format("%s is not a request", store_protocol::name_of(op))});
   }
 }
 
@@ -234,7 +234,7 @@ result<store::grant> session::begin(const pending_request& request, std::string_
     const auto now = parts_.engine.stat(pool, key);
     if (!now && now.code() != ENOENT) return now.error();
     if (request.head.offset > store_protocol::kMaxValueBytes - length)
-      return failure{EFBIG, "the part would end behind the longest value"};
+      return failure{EFBIG, "the part would end beyond the maximum size of a value"};
     patch_at = request.head.offset;
     length = std::max(patch_at + length, now ? now->length_bytes : 0);
     options.from_current = true;

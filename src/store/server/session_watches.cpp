@@ -33,7 +33,7 @@ void session::dispatch_watch(const request_ptr& request, std::string_view key) {
   const auto token = request->fields.token.value_or(0);
   const auto found = watches_.find(token);
   if (found == watches_.end())
-    return answer(request, {EBADF, "there is no such watch on this connection: begin it again, and look at the keys anew"});
+    return answer(request, {EBADF, "no such watch on this connection: start it again, and read the keys again"});
   if (request->head.op == opcode::watch_end) {
     end_watch(token, {ECANCELED, "the watch was ended"});
     return answer(request, status{});

@@ -178,7 +178,7 @@ void ucx_listener::begin(const stream_session_ptr& session, stream_transfer_ptr 
     if (mine != session->transfers.end() && mine->second == one) stream_of(session).stop(session, one);
     status outcome;
     if (one->bad.code != 0) outcome = one->bad;
-    else if (!complete) outcome = failure{ECANCELED, "the transfer was given up"};
+    else if (!complete) outcome = failure{ECANCELED, "the transfer was abandoned"};
     const auto tell = std::exchange(callback, nullptr);
     tell(outcome, one->crc);
   };

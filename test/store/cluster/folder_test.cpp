@@ -266,7 +266,7 @@ TEST_F(cluster_folder, AnEtcdThatLostItsDataDeletesNothing) {
   EXPECT_TRUE(view && view->map.epoch == 0) << "a server that knows better has begun a new cluster";
   const auto one = rig.open(300);
   if (const auto pool = one->open_pool("p")) { EXPECT_NE(put(*one, *pool, "key0", random_value(10, 2)).status, 0); }
-  expect_refused(rig, {"a", "b"}, "knows no such cluster");
+  expect_refused(rig, {"a", "b"}, "has no such cluster");
 }
 
 // Servers that never were in it may begin one there; those that were do not take it for theirs.

@@ -84,7 +84,7 @@ TEST_F(Caches, ValuesExpireByPutAndByPool) {
   const auto other = make_pool(*store_, "other");
   const auto refused = put(*store_, other, "k", random_value(10, 1), longer);
   EXPECT_EQ(refused.status, EINVAL);
-  EXPECT_NE(refused.text.find("is no cache"), std::string::npos) << refused.text;
+  EXPECT_NE(refused.text.find("is not a cache"), std::string::npos) << refused.text;
 }
 
 // A full cache refuses nobody, and the durable pool has what was acknowledged after a kill as after a stop.

@@ -130,7 +130,7 @@ TEST_F(store_process, TheSocketHasTheGroupAndModeOfTheConfig) {
   config(R"({"socket_group": "no-such-group-here"})");
   int state = wait();
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0);
-  EXPECT_NE(said().find("there is no group no-such-group-here"), std::string::npos) << said();
+  EXPECT_NE(said().find("group no-such-group-here does not exist"), std::string::npos) << said();
   EXPECT_NE(stat(reachable().server.socket.c_str(), &info), 0) << "it leaves no socket";
   for (const char* wrong : {"0777", "660 ", "0060", "rw", ""}) {
     config(std::string(R"({"socket_mode": ")") + wrong + "\"}");
@@ -255,7 +255,7 @@ TEST_F(store_process, AFolderOfOthersIsLeftAsItIs) {
   start({});
   const int state = wait();
   EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << state;
-  EXPECT_NE(said().find("is no store"), std::string::npos) << said();
+  EXPECT_NE(said().find("is not a store"), std::string::npos) << said();
   EXPECT_EQ(std::filesystem::status(data_).permissions(), std::filesystem::perms::all);
   EXPECT_FALSE(std::filesystem::exists(data_ + "/index"));
   // An empty one, and a store's, are taken.

@@ -137,7 +137,7 @@ TEST(CompatText, ProgramsThatParseTheOriginalFindTheirValues) {
 
 std::vector<test_outcome> with_unknown() {
   auto out = outcomes_of_two_gpus();
-  out.push_back(outcome_in(kUnknownTestcase, "no_such_test", test_state::error, "there is no such testcase"));
+  out.push_back(outcome_in(kUnknownTestcase, "no_such_test", test_state::error, "no such testcase"));
   return out;
 }
 

@@ -180,7 +180,7 @@ TEST(Group, TwoProcessesOfOneRankEndTheRunForAll) {
 TEST(Group, TheSecondRank0IsToldThatThePortIsTaken) {
   const auto endpoint = loopback();
   const auto said = run_ranks({options_of(2, 0, endpoint, kShort), options_of(2, 0, endpoint, kShort)}, all_of);
-  const bool first_won = said[0].find("did not come") != std::string::npos;
+  const bool first_won = said[0].find("did not connect") != std::string::npos;
   EXPECT_TRUE(has(said[first_won ? 1 : 0], "another rank 0"));
   EXPECT_TRUE(has(said[first_won ? 0 : 1], "within 2 s: 1"));
 }

@@ -198,7 +198,7 @@ TEST(diagnosis, channels_are_named_where_somebody_tried) {
   EXPECT_EQ(about(diagnose(facts), "DMA channels"), nullptr);
   facts.channels = {"dma", true, ""};
   EXPECT_EQ(about(diagnose(facts), "DMA channels")->level, severity::ok);
-  facts.channels = {"dma", false, "the layouts of driver 600.1 are not known here"};
+  facts.channels = {"dma", false, "the layouts of driver 600.1 are unknown to this version"};
   expect_noted(facts, "DMA channels", "nothing has to be done");
   EXPECT_NE(about(diagnose(facts), "DMA channels")->message.find("600.1"), std::string::npos);
 }

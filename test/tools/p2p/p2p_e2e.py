@@ -201,7 +201,7 @@ def nccl():
     refuse(run("p2p", "latency", "-m", "8:8", "--via", "nccl", "D", "D", env={"PEERLANE_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}),
            "rank ", "/nowhere/libnccl.so.2", "PEERLANE_NCCL_LIBRARY", "PyPI")
     refuse(run("p2p", "latency", "-m", "8:8", "--via", "nccl", "D", "D", env={**library, "FAKE_NCCL_ONE_GPU": "1"}),
-           "ncclCommInitRank", "a GPU of its own")
+           "ncclCommInitRank", "a separate GPU")
 
 
 def is_running(pid):

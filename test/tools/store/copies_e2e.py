@@ -49,7 +49,7 @@ def expect_all_or_none(data, backup, target, name, ended_well):
                       ["repair", "--data", target, "--to", target + ".x"], ["restore", "--from", target, "--data", target + ".x"],
                       ["serve", "--data", target, "--check"], ["serve", "--data", target]):
             done = run(*words)
-            check(done.code == 1 and "has not ended, or was ended: remove the folder" in done.err, words, done.code, done.out, done.err)
+            check(done.code == 1 and "has not finished, or was interrupted: remove the folder" in done.err, words, done.code, done.out, done.err)
             check(not os.path.exists(target + ".x"), words)
         done = run(*copies(data, backup, target)[name])
         check(done.code == 1 and "is not empty" in done.err, done.err)

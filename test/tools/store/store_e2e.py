@@ -536,7 +536,7 @@ def schema():
             json.dump(files, file)
         done = run("serve", "--check", "--config", path)
         check(done.code == 1 and "TLS certificate c: No such file" in done.err, done.err)
-        check("it is no store, and not empty" in run("serve", "--check", "--data", folder).err)
+        check("is not a store and not empty" in run("serve", "--check", "--data", folder).err)
 
 
 def demo():

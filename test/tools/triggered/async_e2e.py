@@ -44,13 +44,13 @@ def usage():
     for name in ("pingpong", "economy", "stencil", "multigrid", "stopped", "stuck", "poke", "cost", "kernel-put"):
         check(f"\n  {name} " in done.out, name, done.out)
         check("Usage:" in run(name, "--help").out, name)
-    refuse(run("nonsense"), 'there is no benchmark "nonsense"; peerlane async -h lists them')
+    refuse(run("nonsense"), 'unknown benchmark "nonsense"; peerlane async -h lists them')
     refuse(run(), "")
 
 
 def bad_options():
     for arguments, words in (
-            (("pingpong", "--arms", "normal,fast"), 'none of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel, graph-dma, graph-loop, graph-loop-dma'),
+            (("pingpong", "--arms", "normal,fast"), 'not one of normal, hostfn, peer, peer-kernel, proxy, proxy-kernel, dma, device, graph, graph-kernel, graph-dma, graph-loop, graph-loop-dma'),
             (("pingpong", "-s", "12"), "--sizes"),
             (("pingpong", "-k", "soon"), "--kernel"),
             (("pingpong", "--gpus", "0,one"), "--gpus"),
@@ -215,7 +215,7 @@ def dma():
     check(rows == [("peer", 8), ("dma", 8), ("peer", 65536), ("dma", 65536)], rows)
     _, result = measure("pingpong", "--gpus", "0,1", "--arms", "peer,dma", "-i", "10", "-r", "2")
     arms = [row["arm"] for row in result["rows"]]
-    reasons = [note for note in result["notes"] if "dma is left out: the dma executor cannot be had: " in note]
+    reasons = [note for note in result["notes"] if "dma is left out: the dma executor is not available: " in note]
     check(arms == (["peer"] if reasons else ["peer", "dma"]), arms, result["notes"])
 
 
