@@ -25,7 +25,7 @@ std::string own_host() {
   return name;
 }
 
-// So that errors can name the host of a rank.
+// Exchanges host names, so that errors can name the host of a rank.
 result<std::unique_ptr<bootstrap>> introduced(std::unique_ptr<star_exchange> star) {
   const std::string mine = own_host();
   auto all = star->all_gather(std::as_bytes(std::span(mine)));
@@ -43,7 +43,7 @@ result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher
   settings.secret = std::move(place.secret);
   settings.rank = plan.rank;
   settings.size = plan.size;
-  // Ranks that an earlier run has left behind look for the same place.
+  // Ranks of an earlier run may still be searching for the same address.
   if (plan.is_launched && plan.launched_by.is_key_global) settings.job = plan.launched_by.job_number();
   settings.stays_open = options.is_elastic;
   settings.timeout_s = options.timeout_s;
@@ -54,7 +54,8 @@ result<std::unique_ptr<bootstrap>> by_sockets(const meeting_plan& plan, launcher
     if (!channel) return std::move(channel).error();
     const bool has_come_back = (*channel)->survivors() != nullptr;
     auto made = introduced(std::make_unique<star_exchange>(*std::move(channel), options.timeout_s));
-    // A survivor that learns of another loss, or consents no more, leaves as it is welcomed. It is not gone: all come again.
+    // A survivor that learns of another loss, or withdraws its consent, closes its connection when it is welcomed. It is
+    // still alive, and all survivors connect again.
     if (made || !has_come_back || made.code() != ECONNRESET || gatherings == kMaxGatherings) return made;
   }
 }
@@ -70,8 +71,8 @@ result<endpoint> place_of(const launcher& launched_by) {
                                 launched_by.name.c_str())};
 }
 
-// The ranks of one host know one key. Of several hosts, the launcher's store tells where rank 0 is, or Slurm tells the hosts
-// and torchrun the first one.
+// Ranks on one host share a key. Ranks on several hosts find rank 0 through the launcher's store, the host list of Slurm, or
+// the first host that torchrun names.
 result<launcher_meeting> meeting_of(const meeting_plan& plan, unsigned timeout_s) {
   launcher_meeting out;
   std::string why_no_store;

@@ -32,7 +32,7 @@ std::string cpu_policy_from_environment() {
   if (const auto mapping = env_read("MV2_CPU_MAPPING"); mapping.is_set) return mapping.text;
   const auto policy = env_read("MV2_CPU_BINDING_POLICY");
   if (!policy.is_set) return "";
-  // MVAPICH2 reads it in any case. hybrid leaves cores to a rank's threads, near its own part of the machine.
+  // MVAPICH2 ignores case in it. `hybrid` leaves cores for the threads of a rank, near its own part of the machine.
   const std::string word = lower(policy.text);
   return word == "hybrid" ? "near" : word;
 }

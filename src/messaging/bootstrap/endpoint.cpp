@@ -29,7 +29,7 @@ bool is_loopback(const endpoint::address& address) {
   return false;
 }
 
-// Every address of this machine, at the same port and of the same family.
+// All addresses of this machine, with the same port and family.
 endpoint::address wildcard_of(const endpoint::address& address) {
   endpoint::address any = address;
   if (address.family() == AF_INET) reinterpret_cast<sockaddr_in*>(&any.storage)->sin_addr.s_addr = htonl(INADDR_ANY);
@@ -49,8 +49,8 @@ result<unique_fd> try_listen(const endpoint::address& address, int backlog) {
   return made;
 }
 
-// A TCP socket that connects to a free port of its own host's ephemeral range can be given that very port and so meet
-// itself.
+// A TCP socket that connects to a free ephemeral port of its own host can be assigned the same port, and is then connected
+// to itself.
 bool is_connected_to_itself(int socket) {
   endpoint::address mine, other;
   mine.length = other.length = sizeof mine.storage;
@@ -106,7 +106,7 @@ result<endpoint> parse_endpoint(const std::string& text) {
     out.addresses.push_back(address);
   }
   freeaddrinfo(found);
-  // The IPv6 socket of all addresses takes IPv4's connections, too.
+  // The IPv6 wildcard socket also accepts IPv4 connections.
   if (is_any)
     std::stable_partition(out.addresses.begin(), out.addresses.end(),
                           [](const auto& address) { return address.family() == AF_INET6; });
@@ -115,7 +115,7 @@ result<endpoint> parse_endpoint(const std::string& text) {
 }
 
 endpoint local_endpoint(const std::string& key) {
-  // The name begins with a zero byte: no file, gone with the last descriptor.
+  // Abstract name: starts with a zero byte, has no file, and disappears with the last descriptor.
   const std::string name = format("peerlane-%u-", static_cast<unsigned>(getuid())) + key;
   endpoint out;
   out.text = "this host's meeting point " + name;
@@ -132,7 +132,7 @@ result<unique_fd> listen_at(const endpoint& rendezvous, int backlog) {
   failure last{EINVAL, "no address"};
   for (const auto& address : rendezvous.addresses) {
     auto made = try_listen(address, backlog);
-    // Debian's /etc/hosts gives a machine's own name an address of the loopback device, where no other machine arrives.
+    // Debian's /etc/hosts maps a machine's own name to a loopback address, which other machines cannot reach.
     if (made && is_loopback(address) && !rendezvous.is_literal_loopback) {
       made->reset();
       made = try_listen(wildcard_of(address), backlog);

@@ -19,7 +19,7 @@ std::vector<std::string> split(const std::string& list, char separator) {
   return out;
 }
 
-// As drivers name them: letters in lower case, an underscore, a number.
+// Adapter names as drivers choose them: lower-case letters, an underscore, a number.
 bool is_adapter_name(const std::string& word) {
   return word.find('_') != std::string::npos && std::all_of(word.begin(), word.end(), [](unsigned char c) {
            return std::islower(c) || std::isdigit(c) || c == '_';
@@ -30,7 +30,7 @@ bool is_port(const std::string& word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-// "mlx5_0" or "mlx5_0:2" as UCX writes it; empty: it is neither.
+// Converts "mlx5_0" or "mlx5_0:2" to the format of UCX; empty: it has neither form.
 std::string device_named(const std::string& word) {
   const auto colon = std::min(word.find(':'), word.size());
   const std::string adapter = word.substr(0, colon), port = colon == word.size() ? "1" : word.substr(colon + 1);
@@ -55,16 +55,16 @@ bool has_all(const std::string& folder, const std::string& devices) {
   });
 }
 
-// The variables of other stacks that name rails, in the order in which they count.
+// Variables of other stacks that name rails, in order of precedence.
 struct rail_variable {
   const char* name;
   char separator;
-  bool is_one_each;  // each rank of the node has one of the list
+  bool is_one_each;  // each rank of the node uses one device of the list
 };
 constexpr rail_variable kRailVariables[] = {
     {"MV2_PROCESS_TO_RAIL_MAPPING", ':', true}, {"MV2_IBA_HCA", ':', false}, {"OMPI_MCA_btl_openib_if_include", ',', false}};
 
-// Variables that messages never follow, and what to do.
+// Variables that messaging never honours, with advice.
 struct refused_variable {
   const char* name;
   const char* reason;
@@ -83,7 +83,7 @@ std::string refusal(const char* name, const std::string& text, const char* reaso
   return format("%s=%s is not used: %s", name, text.c_str(), reason);
 }
 
-// Empty: the variable is not set, or it acts.
+// Why the variable is not used. Empty: it is not set, or it is used.
 std::string refusal_of_rails(const rail_variable& variable, const std::string& adapters) {
   const auto given = env_read(variable.name);
   if (!given.is_set) return {};

@@ -14,7 +14,7 @@
 namespace pl::messaging {
 namespace {
 
-// 0: would block; -1: gone, errno set.
+// Returns the number of bytes read; 0: would block; -1: the connection is gone, errno is set.
 ssize_t read_some(int fd, void* destination, std::size_t bytes) {
   const ssize_t got = recv(fd, destination, bytes, MSG_DONTWAIT);
   if (got > 0) return got;

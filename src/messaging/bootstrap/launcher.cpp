@@ -30,7 +30,7 @@ constexpr std::array kLaunchers = {
     launcher_names{"MVAPICH2's mpirun_rsh", true, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE",
                    "MV2_COMM_WORLD_LOCAL_RANK"},
     launcher_names{"MPICH's mpiexec", true, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
-    // Not SLURM_NTASKS: a batch script has it too, and is a single process.
+    // Not SLURM_NTASKS, which is also set in a batch script, a single process.
     launcher_names{"srun", false, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", nullptr, "SLURM_LOCALID"},
 };
 
@@ -46,7 +46,7 @@ void add_job_key(launcher& found) {
   }
 }
 
-// srun tells the hosts of its step; its ranks begin on the first, by block and by cycle.
+// srun lists the hosts of its step. With block and cyclic distribution, rank 0 is on the first.
 void add_slurm_facts(launcher& found) {
   if (number("SLURM_STEP_NUM_TASKS", 0) != found.size) return;
   if (found.ranks_here == 0 && number("SLURM_STEP_NUM_NODES", 0) == 1) found.ranks_here = found.size;
@@ -54,8 +54,8 @@ void add_slurm_facts(launcher& found) {
   found.first_host = first_of_host_list(env_read("SLURM_STEP_NODELIST").text);
 }
 
-// torchrun, and who else sets torch.distributed's variables (env://). Its processes may have inherited another launcher's:
-// then each of that one's processes is torchrun itself, which starts several.
+// torchrun, and other programs that set the variables of torch.distributed (env://). Its processes may also inherit
+// variables of another launcher, each of whose processes is a torchrun that starts several processes.
 launcher read_torchrun() {
   launcher found;
   found.size = number("WORLD_SIZE", 0);
@@ -87,7 +87,7 @@ std::string first_of_host_list(const std::string& list) {
   const auto digits_end = list.find_first_not_of("0123456789", bracket + 1);
   const auto close = list.find(']', bracket);
   if (digits_end == bracket + 1 || digits_end == std::string::npos || close == std::string::npos) return {};
-  // A second pair of brackets would belong to the same name.
+  // A second pair of brackets would be part of the same name.
   const auto behind = list.substr(close + 1, list.find(',', close) - close - 1);
   if (behind.find('[') != std::string::npos) return {};
   return list.substr(0, bracket) + list.substr(bracket + 1, digits_end - bracket - 1) + behind;

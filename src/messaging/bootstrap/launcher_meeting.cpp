@@ -52,7 +52,7 @@ std::uint16_t port_of(endpoint::address one) {
   return ntohs(one.family() == AF_INET ? ipv4(one).sin_port : ipv6(one).sin6_port);
 }
 
-// IPv4 first. Addresses of one link name an interface, which another host names otherwise.
+// IPv4 first. Link-local addresses are left out: they name an interface, whose name differs on other hosts.
 bool can_be_told(const ifaddrs& one, bool is_loopback) {
   if (one.ifa_addr == nullptr || (one.ifa_flags & IFF_UP) == 0) return false;
   if (((one.ifa_flags & IFF_LOOPBACK) != 0) != is_loopback) return false;
@@ -61,7 +61,7 @@ bool can_be_told(const ifaddrs& one, bool is_loopback) {
          !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(one.ifa_addr)->sin6_addr);
 }
 
-// Loopback alone where there is nothing else: the "hosts" are containers of one network then.
+// Loopback only if there is no other address: then the "hosts" are containers that share a network.
 std::vector<endpoint::address> own_addresses(std::uint16_t port) {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return {};
@@ -82,11 +82,11 @@ std::vector<endpoint::address> own_addresses(std::uint16_t port) {
   return out;
 }
 
-// At a port that the kernel chooses, of all addresses.
+// Listens on all addresses, at a port that the kernel chooses.
 result<unique_fd> listen_anywhere(std::uint16_t& port) {
   endpoint anywhere;
   anywhere.text = "any free port";
-  anywhere.is_literal_loopback = true;  // as it is written
+  anywhere.is_literal_loopback = true;  // use the address as written
   for (const char* text : {"::", "0.0.0.0"}) anywhere.addresses.push_back(address_of(text, 0));
   auto listener = listen_at(anywhere, SOMAXCONN);
   if (!listener) return listener;
@@ -104,7 +104,7 @@ std::string in_hex(const nonce& bytes) {
   return out;
 }
 
-// Rank 0's.
+// The part of rank 0.
 result<launcher_meeting> announce(std::unique_ptr<launcher_store> store, const std::string& key) {
   std::uint16_t port = 0;
   auto listener = listen_anywhere(port);
@@ -154,7 +154,7 @@ result<launcher_meeting> parse_meeting(const std::string& text) {
 
 bool is_launcher_store_offered() { return pmix_store::is_offered() || pmi_store::is_offered(); }
 
-// A launcher may have started another one, whose variables are there beside its own.
+// One launcher may have started another one; then the variables of both are set.
 result<std::unique_ptr<launcher_store>> open_launcher_store(int rank) {
   std::string reasons;
   const auto accept = [&](auto opened, const char* protocol) -> std::unique_ptr<launcher_store> {

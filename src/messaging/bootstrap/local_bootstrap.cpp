@@ -22,12 +22,12 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint64_t kMaxBytes = 16u << 20;  // of one contribution: a length beyond it is no length
+constexpr std::uint64_t kMaxBytes = 16u << 20;  // limit of one contribution; a larger length is garbage
 
 std::uint64_t deadline_of(std::chrono::milliseconds limit) { return deadline_after_ms(limit.count()); }
 
-// Of an exchange that has failed half is done: the ranks would be out of step in the next one. So each later one fails
-// alike.
+// A failed exchange may be half complete, so the ranks would be out of step in the next one. Therefore all later exchanges
+// fail with the same error.
 template <class Exchange>
 result<std::vector<byte_string>> once_failed_always(std::optional<failure>& broken, Exchange exchange) {
   if (broken) return *broken;
@@ -36,8 +36,8 @@ result<std::vector<byte_string>> once_failed_always(std::optional<failure>& brok
   return all;
 }
 
-// ---- Over sockets: everyone sends to everyone, then reads from everyone. Contributions fit into the sockets' buffers or
-// are read meanwhile.
+// ---- Over sockets: each rank sends to all others, then reads from all others. While it sends, it also reads, because
+// contributions may not fit into the socket buffers.
 class socket_exchange final : public bootstrap {
  public:
   socket_exchange(int rank, std::vector<int> ends, std::chrono::milliseconds limit)
@@ -124,15 +124,15 @@ class socket_exchange final : public bootstrap {
 
 // ---- Over files: a file for each contribution, complete when it has its final name.
 //
-// Files of an earlier run may lie there. So every rank first writes a number that is new (hello.<rank>); rank 0 answers with
-// `run`, which repeats everybody's number, again whenever one of them changes, until all have said that they read it
-// (ready.<rank>). All later names carry the run's number.
+// The folder may contain files of an earlier run. So every rank first writes a new random number (hello.<rank>). Rank 0
+// answers with the file `run`, which repeats the numbers of all ranks, and rewrites it whenever one of them changes, until
+// all ranks have confirmed it (ready.<rank>). All later file names contain the number of the run.
 class folder_exchange final : public bootstrap {
  public:
   folder_exchange(std::filesystem::path folder, int rank, int size, std::chrono::milliseconds limit)
       : folder_(std::move(folder)), rank_(rank), size_(size), limit_(limit) {}
   ~folder_exchange() override {
-    // A file of the last exchange may still be read by another process; the next but last cannot.
+    // Another process may still read a file of the last exchange, but none of the exchange before it.
     for (unsigned i = 0; i + 1 < exchanges_; ++i) remove(name(i, rank_));
   }
   int rank() const noexcept override { return rank_; }
@@ -182,7 +182,8 @@ class folder_exchange final : public bootstrap {
                               rank, size_, path.c_str(), static_cast<long long>(limit_.count() / 1000))};
   }
 
-  // Nobody else's file is written to through a link, nobody else reads ours, and ours tell which owner all must have.
+  // Do not follow links to files of other users, do not let others read our files, and learn which owner all files must
+  // have.
   status write(const std::filesystem::path& path, std::span<const std::byte> bytes) {
     const auto part = named("part", rank_);
     {
@@ -204,7 +205,7 @@ class folder_exchange final : public bootstrap {
     if (code) return failure{EIO, format("bootstrap: cannot rename %s: %s", part.c_str(), code.message().c_str())};
     return {};
   }
-  // What another user has put there is not a rank's.
+  // Ignore files of other users.
   bool read(const std::filesystem::path& path, byte_string& target) const {
     const unique_fd file(real_device_io(), ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     struct stat about {};
@@ -227,7 +228,7 @@ class folder_exchange final : public bootstrap {
     return out;
   }
 
-  // The number of rank 0 names the run.
+  // The number of rank 0 identifies the run.
   status gather_ranks(std::uint64_t mine) {
     run_ = mine;
     numbers reply;
@@ -336,7 +337,7 @@ result<std::unique_ptr<bootstrap>> file_bootstrap(const std::string& folder, int
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   if (code) return failure{EIO, format("bootstrap: cannot make the folder %s: %s", folder.c_str(), code.message().c_str())};
-  // The program may change its folder before the last exchange.
+  // Make the path absolute, because the program may change its working directory before the last exchange.
   auto place = std::filesystem::absolute(folder, code);
   if (code) return failure{EIO, format("bootstrap: where is the folder %s? %s", folder.c_str(), code.message().c_str())};
   auto made = std::make_unique<folder_exchange>(std::move(place), rank, size, limit);

@@ -28,7 +28,8 @@ struct place {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&name); }
 };
 
-// As /proc/net/tcp and tcp6 print it; empty: of another family. IPv4 in tcp6 is what IPv6's sockets make of it.
+// Formats an address like /proc/net/tcp and tcp6; empty: another address family. tcp6 lists IPv4 peers of IPv6 sockets as
+// mapped addresses.
 std::string in_table(const place& wanted, bool is_v6_table) {
   std::array<std::uint32_t, 4> address{};
   unsigned port = 0;
@@ -48,7 +49,7 @@ std::string in_table(const place& wanted, bool is_v6_table) {
   return format("%08X%08X%08X%08X:%04X", address[0], address[1], address[2], address[3], port);
 }
 
-// The row of the other end: established, with an owner (a closed socket has none and shows user 0).
+// Finds the row of the other end. It must be established, because a closed socket has no owner and shows user 0.
 bool is_ours_in(const char* table, const std::string& peer, const std::string& own) {
   constexpr const char* kEstablished = "01";
   if (peer.empty() || own.empty()) return false;
@@ -81,7 +82,7 @@ bool is_same_user(int socket) {
 result<std::string> read_secret() {
   const std::string path = env_read("PEERLANE_LINK_SECRET_FILE").text;
   if (path.empty()) return std::string();
-  const unique_fd file(real_device_io(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO is no secret
+  const unique_fd file(real_device_io(), open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // do not block on a FIFO
   struct stat about {};
   if (!file || fstat(file.get(), &about) != 0)
     return failure{errno, format("PEERLANE_LINK_SECRET_FILE: cannot read %s: %s", path.c_str(), errno_text(errno).c_str())};

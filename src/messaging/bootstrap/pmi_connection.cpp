@@ -15,10 +15,10 @@
 namespace pl::messaging {
 namespace {
 
-constexpr unsigned kAnswerMs = 10'000;    // of a question that the launcher answers by itself
+constexpr unsigned kAnswerMs = 10'000;    // time limit for answers that need no other rank
 constexpr std::size_t kMaxAnswer = 8192;  // both versions stay below 2048 bytes
-constexpr std::size_t kLengthDigits = 6;  // in front of each message of version 2
-constexpr std::size_t kShownBytes = 200;  // of an answer, in a sentence
+constexpr std::size_t kLengthDigits = 6;  // before each message of version 2
+constexpr std::size_t kShownBytes = 200;  // of an answer, in error messages
 
 std::string doubled(const std::string& text) {
   std::string out;
@@ -26,7 +26,7 @@ std::string doubled(const std::string& text) {
   return out;
 }
 
-// The pair that begins at `position`, which moves behind it.
+// Returns the pair at `position`, and advances `position` past it.
 std::pair<std::string, std::string> next_pair(const std::string& message, std::size_t& position) {
   std::string whole;
   for (; position < message.size(); ++position) {
@@ -82,7 +82,7 @@ result<bool> pmi_connection::take(std::string& out) {
   }
   if (unread_.size() < kLengthDigits) return false;
   const std::string digits = unread_.substr(0, kLengthDigits);
-  // Blanks fill it up, on the left (MPICH) or on the right (Slurm).
+  // The length is padded with blanks on the left (MPICH) or on the right (Slurm).
   const auto first = std::min(digits.find_first_not_of(' '), kLengthDigits);
   const auto length = parse_integer(digits.substr(first, digits.find_last_not_of(' ') + 1 - first));
   if (!length || *length < 1 || static_cast<std::size_t>(*length) > kMaxAnswer)

@@ -20,11 +20,11 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::size_t kMaxValue2 = 1024;  // of PMI 2, with the zero that its C interface appends
+constexpr std::size_t kMaxValue2 = 1024;  // PMI 2, including the terminating zero of its C interface
 
 failure not_spoken(const std::string& reason) { return {ENOSYS, "the launcher's PMI_FD cannot be used: " + reason}; }
 
-// Values of PMI 1 are words of a line, so they have no blanks.
+// Values of PMI 1 are words in a line, so they cannot contain blanks.
 std::string joined(std::string text) {
   std::replace(text.begin(), text.end(), ' ', '_');
   return text;
@@ -34,7 +34,7 @@ std::string parted(std::string text) {
   return text;
 }
 
-// What was agreed when this process began. The launcher may not let it begin a second time.
+// Result of the initialisation in this process, which the launcher may not allow a second time.
 struct session {
   ino_t inode = 0;
   int version = 1;
@@ -51,8 +51,9 @@ ino_t inode_of(int socket) {
   return fstat(socket, &about) == 0 && S_ISSOCK(about.st_mode) ? about.st_ino : 0;
 }
 
-// A process that has talked to the launcher and ends without a last word is taken for one that has died, with the whole job.
-// Where an MPI has said it, and closed the socket, there is nothing to say: the number may be another file's by then.
+// If a process has used the launcher's socket and ends without `finalize`, the launcher assumes that it has died, and ends
+// the job. Nothing is sent if an MPI library has already finalised and closed the socket, because the descriptor number may
+// belong to another file by then.
 void leave_at_exit(int socket, int version) {
   static int left_socket = -1, left_version = 1;
   static pid_t owner = 0;
@@ -112,7 +113,7 @@ result<std::unique_ptr<pmi_store>> pmi_store::open() {
     return not_spoken(
         "Slurm lets one user have it, and this process has an MPI: set PEERLANE_LINK_SECRET_FILE for all ranks, "
         "or start by srun --mpi=pmix");
-  // The version that a launcher speaks itself comes first; the other one is an addition of it.
+  // Try the native version of the launcher first; it supports the other one as an addition.
   const int first = is_slurm() ? 2 : 1;
   auto begun = made->begin(first);
   if (!begun && begun.code() == EPROTONOSUPPORT) begun = made->begin(3 - first);
@@ -122,7 +123,7 @@ result<std::unique_ptr<pmi_store>> pmi_store::open() {
   return made;
 }
 
-// EPROTONOSUPPORT: the launcher refuses this version.
+// EPROTONOSUPPORT: the launcher does not support this version.
 status pmi_store::begin(int version) {
   const std::string number = std::to_string(version), minor = version == 1 ? "1" : "0";
   auto answer = connection_.ask("init", {{"pmi_version", number}, {"pmi_subversion", minor}}, "response_to_init");
@@ -157,7 +158,7 @@ status pmi_store::begin_messages() {
   return {};
 }
 
-// Others come to the same barrier at the latest when they connect, and then its end is there.
+// The others reach the same barrier at the latest when they connect, so it ends by then.
 pmi_store::~pmi_store() {
   constexpr unsigned kLastMs = 1000;
   if (is_in_barrier_) static_cast<void>(leave_barrier(deadline_after_ms(kLastMs)));
@@ -179,7 +180,7 @@ status pmi_store::leave_barrier(std::uint64_t deadline_ns) {
   return {};
 }
 
-// The end of the barrier is not waited for: who does not come is missed, by its rank, where all connect.
+// Does not wait for the end of the barrier: a missing rank is detected, and named, when all ranks connect.
 status pmi_store::publish(const std::string& key, const std::string& text) {
   if (text.size() >= longest_value_)
     return failure{EMSGSIZE, format("the launcher takes %zu bytes, and rank 0's addresses have %zu: set "
@@ -196,13 +197,13 @@ status pmi_store::publish(const std::string& key, const std::string& text) {
 result<std::string> pmi_store::read(int rank, const std::string& key, unsigned timeout_s) {
   if (auto sent = enter_barrier(); !sent) return sent.error();
   if (auto left = leave_barrier(deadline_after_ms(std::int64_t{timeout_s} * 1000)); !left) {
-    is_in_barrier_ = false;  // nobody waits for it a second time
+    is_in_barrier_ = false;  // do not wait for it again
     if (left.code() != ETIMEDOUT) return left.error();
     return failure{ETIMEDOUT,
                    format("rank %d, or another rank, has not reached the launcher's barrier within %u s", rank, timeout_s)};
   }
   const bool is_lines = connection_.version() == 1;
-  // Without a process that is known to have it, as PMI 2 allows: -1.
+  // -1: no hint which process has published the key, as PMI 2 allows.
   auto answer = is_lines ? connection_.ask("get", {{"kvsname", name_space_}, {"key", key}}, "get_result")
                          : connection_.ask("kvs-get", {{"jobid", env_read("PMI_JOBID").text}, {"srcid", "-1"}, {"key", key}},
                                            "kvs-get-response");

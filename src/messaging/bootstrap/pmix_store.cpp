@@ -21,13 +21,13 @@
 namespace pl::messaging {
 namespace {
 
-// ---- The part of the PMIx standard's C interface that is used here. Its layout is the same from version 2 to 5.
+// ---- The part of PMIx's C interface that is used. Its layout is the same in versions 2 to 5 of the standard.
 
 constexpr std::size_t kNamespaceBytes = 256, kKeyBytes = 512;
 constexpr std::uint16_t kStringType = 3;
 constexpr std::uint8_t kGlobalScope = 3;
-constexpr int kNotFound = -46, kTimedOut = -24;  // of a question to which a server has no answer yet
-constexpr std::chrono::milliseconds kPause{50};  // between questions
+constexpr int kNotFound = -46, kTimedOut = -24;  // the server does not have the value yet
+constexpr std::chrono::milliseconds kPause{50};  // between requests
 
 struct pmix_process {
   char name_space[kNamespaceBytes];
@@ -38,7 +38,7 @@ struct pmix_value {
   std::uint16_t type;
   union {
     char* string;
-    void* places[3];  // as long as the longest of the standard's members
+    void* places[3];  // as large as the largest member in the standard
   } data;
 };
 static_assert(sizeof(pmix_value) == 4 * sizeof(void*));
@@ -61,7 +61,7 @@ bool find(void* library, const char* name, Function& out) {
   return out != nullptr;
 }
 
-// Never closed: its threads may end later than its last user.
+// Never closed, because its threads may end after its last user.
 result<pmix_calls> load_pmix() {
   void* const library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return failure{ENOSYS, format("no libpmix.so.2 (apt-get install libpmix2): %s", dlerror())};
@@ -74,13 +74,13 @@ result<pmix_calls> load_pmix() {
   return out;
 }
 
-// Keys are arrays of this size to the library, which may copy them whole.
+// For the library, keys are arrays of this size, which it may copy completely.
 struct whole_key {
   explicit whole_key(const std::string& text) { text.copy(bytes, sizeof bytes - 1); }
   char bytes[kKeyBytes] = {};
 };
 
-// Where a thread of PMIx's puts what came. It may come after the reader has given up.
+// Receives the result from a thread of PMIx, maybe after the reader has stopped waiting.
 struct awaited {
   std::mutex mutex;
   std::condition_variable has_come;
@@ -98,8 +98,8 @@ void take_value(int status, pmix_value* value, void* context) {
   one.has_come.notify_all();
 }
 
-// Who has left PMIx cannot come back in the same process, so an MPI that is opened later could not start: the first user
-// that is ours stays until the process ends. A forked child has no part in it.
+// PMIx cannot be initialised again after it was finalised in a process, so an MPI library that is opened later could not
+// start. Therefore our first use of PMIx lasts until the process ends. Forked children do not use it.
 void leave_at_exit(const pmix_calls& call) {
   static int (*leave)(const void*, std::size_t) = nullptr;
   static pid_t owner = 0;
@@ -123,7 +123,7 @@ struct pmix_store::state {
   result<std::string> read_once(int rank, const std::string& key, std::chrono::steady_clock::time_point end) const;
 };
 
-// ENOENT: it is not there, or there was no answer in time.
+// ENOENT: the value does not exist, or no answer arrived in time.
 result<std::string> pmix_store::state::read_once(int rank, const std::string& key,
                                                  std::chrono::steady_clock::time_point end) const {
   pmix_process source = self;
@@ -132,7 +132,7 @@ result<std::string> pmix_store::state::read_once(int rank, const std::string& ke
   auto context = std::make_unique<std::shared_ptr<awaited>>(one);
   const int asked = call.get_nb(&source, whole_key(key).bytes, nullptr, 0, take_value, context.get());
   if (asked != 0) return refused("asking the launcher", asked);
-  static_cast<void>(context.release());  // take_value's
+  static_cast<void>(context.release());  // now owned by take_value
   std::unique_lock hold(one->mutex);
   one->has_come.wait_until(hold, end, [&] { return one->status.has_value(); });
   if (!one->status || *one->status == kNotFound || *one->status == kTimedOut) return failure{ENOENT, "not yet"};
@@ -174,7 +174,7 @@ status pmix_store::publish(const std::string& key, const std::string& text) {
   return {};
 }
 
-// Launchers answer that there is no such text yet, or hold the question until there is one.
+// A launcher answers that the text does not exist yet, or delays its answer until it does.
 result<std::string> pmix_store::read(int rank, const std::string& key, unsigned timeout_s) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(timeout_s);
   for (;;) {

@@ -14,7 +14,7 @@ namespace pl::messaging {
 namespace {
 
 constexpr int kPauseMs = 100;         // between attempts
-constexpr unsigned kConnectMs = 500;  // of one: the end of this process waits for it
+constexpr unsigned kConnectMs = 500;  // limit of one attempt; the end of the process waits for it
 
 }  // namespace
 
@@ -26,7 +26,7 @@ rank_0_seeker::rank_0_seeker(const meeting& settings, const std::string& secret)
   watch(event_.get());
 }
 
-rank_0_seeker::~rank_0_seeker() = default;  // the thread is told to stop, and waited for, first
+rank_0_seeker::~rank_0_seeker() = default;  // first stops the thread and joins it
 
 void rank_0_seeker::watch(int fd) const {
   epoll_event event{};
@@ -88,7 +88,7 @@ void rank_0_seeker::seek(const std::stop_token& stop) {
     auto socket = connect_to(settings_.rendezvous, kConnectMs);
     auto joined = socket ? join_by(*std::move(socket), settings_, secret_, {&claim, is_over}) : socket.error();
     lock.lock();
-    if (joined) {  // also with facts that have changed: rank 0 counts on this process from now on
+    if (joined) {  // even if the claim has changed: rank 0 counts this process as connected from now on
       claim_.reset();
       found_ = *std::move(joined);
       const std::uint64_t one = 1;

@@ -26,7 +26,7 @@ void rejoin_listener::watch(int fd) const {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-// The job goes on whatever a visitor says: who does not fit is turned away alone.
+// Nothing that a visitor sends ends the job; only the visitor itself is turned away.
 status rejoin_listener::judge(visitor_desk::visitor& candidate, const star_frame_head& hello,
                               const std::string& introduction) {
   const int rank = static_cast<int>(hello.rank);
@@ -53,7 +53,7 @@ void rejoin_listener::take_over(int rank, frame_stream stream) {
   untold_.push_back(rank);
 }
 
-// Who asks has nothing to say before it is welcomed.
+// A process that asks to rejoin must not send anything before it is welcomed.
 void rejoin_listener::drop_gone() {
   for (auto each = asking_.begin(); each != asking_.end();) {
     star_frame ignored;

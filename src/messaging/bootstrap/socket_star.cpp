@@ -23,9 +23,9 @@ namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 constexpr unsigned kRetryMs = 100;       // between attempts to connect
-constexpr unsigned kQuietMs = 2000;      // before a line tells what is being waited for
-constexpr unsigned kMaxAttempts = 20;    // of a rank that rank 0 cuts off, as it does where strangers crowd its port
-constexpr unsigned kJoinGraceMs = 3000;  // a rank's patience beyond rank 0's, whose sentence says more
+constexpr unsigned kQuietMs = 2000;      // wait before reporting what is missing
+constexpr unsigned kMaxAttempts = 20;    // of a rank that rank 0 disconnects, as it does if strangers crowd its port
+constexpr unsigned kJoinGraceMs = 3000;  // ranks wait longer than rank 0, whose error message says more
 
 void report(const meeting& settings, const std::string& line) {
   if (settings.report) settings.report(line);
@@ -33,12 +33,12 @@ void report(const meeting& settings, const std::string& line) {
 
 class socket_channel final : public star_channel {
  public:
-  // Of a meeting that stays open.
+  // For elastic jobs.
   struct returns_t {
     std::uint32_t incarnation = 1;             // of this process
-    std::unique_ptr<rejoin_listener> rejoins;  // rank 0's
-    std::unique_ptr<rank_0_seeker> seeker;     // the others'
-    std::optional<survivor_table> survivors;   // rank 0's, if it has come back
+    std::unique_ptr<rejoin_listener> rejoins;  // rank 0 only
+    std::unique_ptr<rank_0_seeker> seeker;     // other ranks only
+    std::optional<survivor_table> survivors;   // rank 0 only, if it has come back
   };
   socket_channel(const meeting& settings, std::uint64_t nonce, std::map<int, frame_stream> peers, returns_t returns)
       : settings_(settings), nonce_(nonce), peers_(std::move(peers)), returns_(std::move(returns)) {}
@@ -50,7 +50,7 @@ class socket_channel final : public star_channel {
   }
   status send(int peer, std::span<const std::byte> message, unsigned timeout_ms) override;
   std::optional<channel_event> receive(unsigned timeout_ms) override;
-  void abandon() override {}  // what is not closed in order is noticed by the others
+  void abandon() override {}  // the others detect a connection that is not closed properly
   bool stays_open() const override { return settings_.stays_open; }
   std::uint32_t incarnation() const override { return returns_.incarnation; }
   rejoin_listener* rejoins() override { return returns_.rejoins.get(); }
@@ -105,7 +105,7 @@ std::optional<channel_event> socket_channel::receive(unsigned timeout_ms) {
   return std::nullopt;
 }
 
-// Rank 0 until all have come.
+// Rank 0 until all ranks are connected.
 class host_side {
  public:
   host_side(const meeting& settings, const std::string& secret)
@@ -121,7 +121,7 @@ class host_side {
   struct member {
     frame_stream stream;
     std::string host;
-    std::optional<survivor_claim> claim;  // of a rank that a former process of rank 0 has left behind
+    std::optional<survivor_claim> claim;  // of a survivor of an earlier process of rank 0
   };
   status look_after_members();
   bool refuse_odd(visitor_desk::visitor& candidate, int rank, const std::string& name,
@@ -144,14 +144,14 @@ class host_side {
   std::map<int, member> members_;
 };
 
-// Whom one of the survivors has lost is lost to all.
+// A rank that one survivor has lost is lost for all.
 bool host_side::is_missed_by_others(int rank) const {
   return std::any_of(members_.begin(), members_.end(), [&](const auto& each) {
     return each.second.claim && each.second.claim->ranks[static_cast<std::size_t>(rank)].is_gone;
   });
 }
 
-// Nobody waits for a rank whose end the survivors know.
+// Do not wait for a rank that the survivors know to have ended.
 bool host_side::is_complete() const {
   for (int r = 1; r < settings_.size; ++r)
     if (!members_.contains(r) && !is_missed_by_others(r)) return false;
@@ -165,7 +165,7 @@ std::string host_side::missing() const {
   return names;
 }
 
-// Tells everybody that the run ends here.
+// Tells all ranks that the run ends.
 failure host_side::end(visitor_desk::visitor* candidate, failure reason) {
   const auto head = head_of(settings_, star_frame_kind::refusal, 0);
   if (candidate != nullptr) static_cast<void>(candidate->stream.send(head, bytes_of(reason.message), kSendMs));
@@ -173,7 +173,7 @@ failure host_side::end(visitor_desk::visitor* candidate, failure reason) {
   return reason;
 }
 
-// Where survivors are, the job goes on whatever a visitor says: who does not fit is turned away alone.
+// If there are survivors, nothing that a visitor sends ends the job; only the visitor itself is turned away.
 bool host_side::refuse_odd(visitor_desk::visitor& candidate, int rank, const std::string& name,
                            const std::optional<survivor_claim>& claim) {
   const auto refuse_it = [&](const std::string& reason) { return desk_.turn_away(candidate, reason), true; };
@@ -220,7 +220,7 @@ status host_side::judge(visitor_desk::visitor& candidate, const star_frame_head&
   return {};
 }
 
-// A member has nothing to say before it is welcomed.
+// A member must not send anything before it is welcomed.
 status host_side::look_after_members() {
   const bool goes_on = has_survivors();
   for (auto each = members_.begin(); each != members_.end();) {
@@ -288,7 +288,7 @@ result<std::unique_ptr<star_channel>> host_side::welcome_all(unique_fd listener)
       std::make_unique<socket_channel>(settings_, nonce, std::move(peers), std::move(returns)));
 }
 
-// Who is there, as all will know it. A survivor that another one has lost is told so.
+// Determines the ranks that are alive, as all will know them. A survivor that another one has lost is told so.
 survivor_table host_side::take_survivors() {
   const auto count = static_cast<std::size_t>(settings_.size);
   survivor_table out{std::vector<std::uint32_t>(count, 0), std::vector<std::uint32_t>(count, 1)};
@@ -309,8 +309,8 @@ survivor_table host_side::take_survivors() {
   return out;
 }
 
-// This process is rank 0 once more. Those that its predecessor left behind take it back; who else has come asks to come back
-// itself, behind it.
+// This process is a new process of rank 0. The survivors of its predecessor take it back. Other processes that have
+// connected ask to rejoin themselves, after it.
 std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
   const auto first = std::find_if(members_.begin(), members_.end(), [](const auto& each) { return each.second.claim; });
   const std::uint64_t run = first->second.claim->run;
@@ -326,7 +326,7 @@ std::unique_ptr<star_channel> host_side::come_back(unique_fd listener) {
       returns.rejoins->take_over(rank, std::move(one.stream));
       continue;
     }
-    // Who has left meanwhile is missed in the first step, which gathers all anew.
+    // A rank that has left in the meantime is detected in the first step, which gathers all ranks again.
     static_cast<void>(
         one.stream.send(head_of(settings_, star_frame_kind::welcome, run), std::as_bytes(std::span(words)), kSendMs));
     returns.rejoins->watch(one.stream.fd());
@@ -358,7 +358,7 @@ result<unique_fd> reach_rank_0(const meeting& settings) {
   }
 }
 
-// Rank 0 asks for the secret, and shows first that it has it.
+// Rank 0 first proves that it knows the secret, then asks for it.
 status answer_challenge(const meeting& settings, const std::string& secret, const nonce& own,
                         const std::string& introduction, const star_frame& asked, frame_stream& stream) {
   const auto peer_nonce = take_fixed<nonce>(asked.body);
@@ -371,7 +371,7 @@ status answer_challenge(const meeting& settings, const std::string& secret, cons
                      kSendMs);
 }
 
-// Rank 0's welcome: to a rank that has come back its incarnation, to a survivor rank 0's and everybody's.
+// Rank 0's welcome. It tells a rejoining rank its incarnation, and a survivor the incarnations of rank 0 and of all ranks.
 result<joined_meeting> finish_join(const meeting& settings, const join_terms& terms, star_frame&& welcome,
                                    frame_stream&& stream) {
   joined_meeting out{std::move(stream), welcome.head.nonce};
@@ -465,7 +465,8 @@ std::unique_ptr<star_channel> member_of(const meeting& settings, const std::stri
   return std::make_unique<socket_channel>(settings, joined.run, std::move(peers), std::move(returns));
 }
 
-// A rank that is cut off comes again while somebody listens there. A rank 0 that has ended does not, but in an elastic job.
+// A rank that was disconnected connects again while a process listens there. If rank 0 has ended, none does, except in an
+// elastic job.
 result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::string& secret) {
   auto socket = reach_rank_0(settings);
   if (!socket) return socket.error();
@@ -481,7 +482,7 @@ result<std::unique_ptr<star_channel>> join(const meeting& settings, const std::s
 
 }  // namespace
 
-// Without a secret only processes of this user on this machine meet, whatever the address: the kernel tells whose they are.
+// Without a secret, only processes of this user on this machine can connect, at any address: the kernel identifies them.
 result<std::unique_ptr<star_channel>> meet(const meeting& settings, unique_fd listener) {
   const bool is_local = settings.rendezvous.addresses.front().family() == AF_UNIX;
   auto secret = is_local ? result<std::string>(std::string()) : read_secret();

@@ -16,14 +16,14 @@ namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kMillisecond = 1'000'000;
-// Rank 0 tells those who wait that it waits, too; so they can tell a silent rank 0 from one that waits for somebody else.
+// Rank 0 tells waiting ranks that it is waiting too, so that they can distinguish it from a silent rank 0.
 constexpr unsigned kHeartbeatMs = 1000;
-// More patience with rank 0 than it has with the others: its sentence names the guilty one.
+// Ranks wait longer for rank 0 than it waits for them, because its error message names the rank at fault.
 constexpr unsigned kSilenceGraceMs = 3 * kHeartbeatMs;
-constexpr unsigned kPatientMs = 2000;  // to a rank that has come back and waits for it: the others wait meanwhile
-constexpr unsigned kGoodbyeMs = 200;   // for telling a rank that the group has failed
+constexpr unsigned kPatientMs = 2000;  // to send to a rejoined rank, while all others wait
+constexpr unsigned kGoodbyeMs = 200;   // to tell a rank that the group has failed
 
-// Also of kHeartbeatMs at most.
+// At most kHeartbeatMs.
 unsigned look_ms(unsigned limit_ms) noexcept {
   return static_cast<unsigned>(attended_time::between_looks(std::chrono::milliseconds(limit_ms)).count());
 }
@@ -52,7 +52,7 @@ std::optional<message_head> message_head_of(const byte_string& message) {
 
 byte_string body_of(const byte_string& message) { return {message.begin() + sizeof(message_head), message.end()}; }
 
-// Each part as its length and its bytes, by rank.
+// Serialises the parts by rank, each as its length and its bytes.
 byte_string joined_message(const std::vector<byte_string>& parts) {
   byte_string out;
   for (const byte_string& part : parts) {
@@ -168,7 +168,7 @@ result<std::vector<byte_string>> star_exchange::contribute(std::span<const std::
   if (auto sent = channel_->send(0, make_message({message_kind::part, 0, sequence_}, mine), timeout_ms_);
       !sent && sent.code() == ETIMEDOUT)
     return failure{ETIMEDOUT, name_of(0) + " does not take what it is sent"};
-  // Where the connection is gone, what rank 0 said before it went may still be waiting to be read.
+  // Even if the connection is gone, the last message of rank 0 may still be unread.
   attended_time unheard;
   while (!is_limited || !unheard.has_reached(std::chrono::milliseconds(timeout_ms_ + kSilenceGraceMs))) {
     auto event = channel_->receive(look_ms(timeout_ms_));
@@ -197,12 +197,12 @@ void star_exchange::give_up(const failure& reason) {
   const std::span text(reinterpret_cast<const std::byte*>(reason.message.data()), reason.message.size());
   const byte_string message = make_message({message_kind::failure, reason.code, sequence_}, text);
   for (int peer = 1; peer < size(); ++peer)
-    static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // the lost one cannot be told
+    static_cast<void>(channel_->send(peer, message, kGoodbyeMs));  // fails for the rank that is lost
 }
 
 // ---- Rank 0 comes back: it asks the survivors for their parts, step by step
 
-// Which process of its rank each one is; 0: it is gone.
+// The incarnation of each rank; 0: it is gone.
 byte_string star_exchange::living() const {
   auto numbers = channel_->survivors()->living;
   for (const int rank : ended_) numbers[static_cast<std::size_t>(rank)] = 0;
@@ -212,7 +212,7 @@ byte_string star_exchange::living() const {
 
 result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const std::byte> mine) {
   std::vector<byte_string> all(static_cast<std::size_t>(size()));
-  if (sequence_ > kReturnSteps) return all.front() = opening_text_, all;  // the collectives' settings are the job's
+  if (sequence_ > kReturnSteps) return all.front() = opening_text_, all;  // the job's settings of collectives
   const auto& known = channel_->survivors()->living;
   const byte_string message = make_message({message_kind::part, 0, sequence_}, mine);
   parts_t parts(all.size());
@@ -228,7 +228,7 @@ result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const st
   while (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part; })) {
     auto event = channel_->receive(kHeartbeatMs);
     if (event && event->is_lost) {
-      if (sequence_ == 1) return lost(event->peer, event->reason);  // it may live, and come again with other facts
+      if (sequence_ == 1) return lost(event->peer, event->reason);  // it may be alive, and return with a new claim
       ended_.insert(event->peer);
       parts[static_cast<std::size_t>(event->peer)] = byte_string();
     } else if (event) {
@@ -249,7 +249,7 @@ result<std::vector<byte_string>> star_exchange::ask_survivors(std::span<const st
   return all;
 }
 
-// ---- The same at a survivor
+// ---- Rank 0 comes back: the part of a survivor
 
 std::optional<rank_0_event> star_exchange::poll_rank_0() {
   using kind = rank_0_event::kind;
@@ -264,7 +264,7 @@ std::optional<rank_0_event> star_exchange::poll_rank_0() {
   const auto head = message_head_of(heard->data);
   if (head && head->kind == message_kind::part) return rank_0_event{kind::step, head->sequence, {}, body_of(heard->data)};
   if (head && head->kind == message_kind::heartbeat) return std::nullopt;
-  channel_->drop(0);  // it has given up
+  channel_->drop(0);  // rank 0 has abandoned its return
   return rank_0_event{};
 }
 
@@ -284,7 +284,7 @@ void star_exchange::answer_rank_0(std::uint64_t step, const std::vector<std::byt
   static_cast<void>(channel_->send(0, make_message({message_kind::part, 0, step}, part), kPatientMs));
 }
 
-// ---- Who comes back
+// ---- Ranks that come back
 
 std::optional<return_event> star_exchange::poll() {
   if (const auto rank = channel_->rejoins()->next()) return return_event{return_event::kind::asks, *rank};

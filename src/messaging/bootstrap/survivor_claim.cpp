@@ -6,7 +6,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint32_t kGone = 1u << 31;  // beside an incarnation
+constexpr std::uint32_t kGone = 1u << 31;  // flag in an incarnation: the rank is gone
 
 template <class Number>
 void append(std::string& out, Number value) {

@@ -12,7 +12,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr unsigned kIntroductionMs = 5000;  // a connection that has not introduced itself by then is a stranger's
+constexpr unsigned kIntroductionMs = 5000;  // time limit for a hello; afterwards the visitor is a stranger
 
 }  // namespace
 
@@ -46,7 +46,7 @@ void visitor_desk::turn_away(visitor& candidate, const std::string& text) {
   candidate.is_over = true;
 }
 
-// Until it has shown that it belongs to the job, nothing that a visitor says ends the run of the others.
+// Until a visitor is authenticated, nothing that it sends ends the run.
 status visitor_desk::hear(visitor& candidate, star_frame&& said) {
   if (secret_.empty()) {
     candidate.is_over = true;
@@ -85,8 +85,8 @@ void visitor_desk::challenge(visitor& candidate, star_frame&& hello) {
   candidate.is_over = !candidate.stream.send(head_of(settings_, star_frame_kind::challenge, 0), body, kSendMs);
 }
 
-// The oldest of those that have said nothing goes; they have had their time. Who waits for the answer to its challenge may
-// well be a rank.
+// Disconnects the oldest visitor that has sent nothing. Visitors that wait for the answer to their challenge are kept,
+// because they may be ranks.
 void visitor_desk::make_room() {
   if (visitors_.size() < max_visitors()) return;
   const auto silent = std::find_if(visitors_.begin(), visitors_.end(), [](const visitor& one) { return !one.hello; });
