@@ -14,7 +14,7 @@
 namespace pl::messaging {
 namespace {
 
-// Moved between two looks at whether the window still lives.
+// Bytes between two checks whether the window is still live.
 constexpr std::size_t kStep = 1 << 20;
 
 failure window_ended() { return {EINVAL, "the target refuses: its window has ended, or the range leaves it"}; }
@@ -109,7 +109,7 @@ int direct_windows::user(std::uint32_t id) const noexcept {
   return -1;
 }
 
-// ---- The others' windows
+// ---- Windows of other processes
 
 void direct_windows::forget(int rank) {
   std::erase_if(known_, [&](const auto& each) { return each.first >> 32 == static_cast<std::uint64_t>(rank); });
@@ -178,7 +178,7 @@ std::optional<result<std::uint64_t>> direct_windows::atomic(const window::key_t&
   return apply_atomic(found->pages.data() + offset, request);
 }
 
-// What was imported keeps the memory where it is, whatever becomes of its owner's process.
+// An import keeps the memory allocated, even if the process of its owner ends.
 std::optional<status> direct_windows::move_device(const window::key_t& key, known_window& found, std::uint64_t offset,
                                                   const memory& local, bool is_put) {
   if (!context_.options.use_channels) return std::nullopt;
@@ -217,7 +217,7 @@ void direct_windows::release_ended() {
   });
 }
 
-// Up to all of it in one call of the kernel. 0 or an errno value. `bytes` at 0: only the probe.
+// Moves all bytes, usually with one system call. Returns 0 or an errno value.
 int direct_windows::move_some(const window_table::name& target, std::uint64_t remote, void* local, std::size_t bytes,
                               bool is_put) {
   for (std::size_t done = 0; done != bytes;) {
@@ -266,7 +266,7 @@ std::optional<status> direct_windows::move_owned(const window::key_t& key, known
     if (local.is_device && is_put)
       if (auto read = context_.buffers.read(local, done, place, bytes, access); !read) return leave(read);
     if (const int code = move_some(target, found.place.address + offset + done, place, bytes, is_put); code != 0) {
-      // Memory of a driver's, for one: the target's own stores reach it.
+      // For example memory of a driver, which only the target itself can access.
       found.is_denied = code == EFAULT && done == 0;
       if (found.is_denied) return leave(std::nullopt);
       return leave(status(failure{code == ESRCH ? ECONNRESET : code, format("the window of rank %d could not be reached: %s",

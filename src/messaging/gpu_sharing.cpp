@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxGpus = 64;
 
-// A short name for a GPU, the same in every process; 0: it has none.
+// Returns a short name for a GPU, the same in every process; 0: it has none.
 std::uint16_t gpu_name(const cu::driver_table& cuda, int ordinal) {
   cu::device_t device = 0;
   cu::uuid_t uuid{};

@@ -16,14 +16,14 @@
 namespace pl::messaging {
 namespace {
 
-// Puts of host memory up to here are stores of the CPU, at the rate at which it could copy to memory of the engine's alone.
-// What it loads, to get or out of GPU memory of its own, waits for the bus once up to a KiB, and for each KiB beyond.
+// Puts of host memory up to this size are stores of the CPU, which is as fast as its copy to the engine's staging memory.
+// Loads (a get, or a put from GPU memory) wait for the bus once for each KiB.
 constexpr std::size_t kMaxStoredBytes = 1u << 20, kMaxLoadedBytes = 1u << 10;
-// Moved between two looks at whether the window still lives.
+// Bytes between two checks whether the window is still live.
 constexpr std::uint64_t kSliceBytes = 16u << 20;
 constexpr std::uint64_t kPartBytes = 64u << 10;
 constexpr std::size_t kParts = 4;
-// From here on pinned memory is worth the question whether it is pinned.
+// From this size on it pays to query whether the memory is pinned.
 constexpr std::uint64_t kMinPinnedBytes = 64u << 10;
 constexpr std::uint64_t kPatienceNs = 10'000'000'000;
 
@@ -129,7 +129,7 @@ result<std::uint64_t> gpu_windows::move_some(route& way, const span& remote, con
                                              bool is_put) {
   const std::uint64_t pointer = local.address + done;
   if (local.is_device) {
-    // Another memory object, of which nothing is known, may follow the first one.
+    // Another memory object may follow the first one, and its properties are unknown.
     auto info = local.device;
     if (info.object.size_bytes != 0 && !info.object.contains({pointer, 1})) {
       auto asked = cu::inspect_pointer(*context_.cuda, pointer);
@@ -174,7 +174,7 @@ status gpu_windows::wait(route& way, const copy::gpu_queues::ticket& begun, std:
   return failure{done.code(), format("the DMA channel for a window of GPU memory: %s", done.error().message.c_str())};
 }
 
-// The CPU fills one part while the engine takes others.
+// The CPU fills one part while the engine copies others.
 status gpu_windows::send_staged(route& way, const span& remote, const std::byte* source) {
   if (way.outgoing == nullptr) {
     auto made = std::make_unique<staging>();

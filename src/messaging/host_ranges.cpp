@@ -19,7 +19,7 @@ std::uint64_t start_of_heap() {
   auto position = text->rfind(')');
   for (int i = 0; i <= kFieldsBehindName && position != std::string::npos; ++i) position = text->find(' ', position + 1);
   const std::uint64_t begin = position == std::string::npos ? 0 : std::strtoull(text->c_str() + position, nullptr, 10);
-  return begin == 0 ? ~0ull : begin;  // 0 where the kernel does not tell
+  return begin == 0 ? ~0ull : begin;  // 0 if the kernel hides it
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ host_ranges::host_ranges() : heap_begin_(start_of_heap()) {}
 
 bool host_ranges::contains(std::uint64_t address, std::size_t bytes) noexcept {
   if (address >= heap_begin_) {
-    const auto heap_end = reinterpret_cast<std::uint64_t>(sbrk(0));  // what libc remembers: no system call
+    const auto heap_end = reinterpret_cast<std::uint64_t>(sbrk(0));  // libc caches it: no system call
     if (address < heap_end && bytes <= heap_end - address) return true;
   }
   // Only the range between this frame and the end of the stack counts: it is mapped now, and a thread on another stack

@@ -48,12 +48,12 @@ result<memory> memory_access::inspect(const buffer& data) {
 }
 
 status memory_access::copy(const copy::transfer& transfer, const memory& device_side, touch access) const {
-  // Another memory object, of which nothing is known, may follow the first one.
+  // Another memory object may follow the first one, and its properties are unknown.
   const auto& known = device_side.device;
   const address_range place{transfer.way == copy::direction::to_device ? transfer.dst : transfer.src, transfer.bytes()};
   const bool is_known = known.device_ordinal >= 0 && (known.object.size_bytes == 0 || known.object.contains(place));
 
-  // The CPU copies small ones in any case, and the planner's own path is the shortest.
+  // The CPU makes small copies in any case, and the planner's own path is the shortest.
   if (access == touch::any ||
       copy::is_by_cpu(planner_->costs()
                           .pick(transfer.way, copy::other_side::pageable, planner_->best_executor(), transfer.bytes())

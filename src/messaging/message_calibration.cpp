@@ -98,7 +98,7 @@ int lowest_of_node(const messenger& communicator) {
   return communicator.rank();
 }
 
-// The next rank behind `first` that is on its node, or that is not; -1: none.
+// Returns the next rank after `first` that is on the same node, or on another one; -1: none.
 int partner_of(const std::vector<report>& all, int first, bool on_its_node) {
   const auto index = static_cast<std::size_t>(first);
   for (std::size_t i = index + 1; i < all.size(); ++i)

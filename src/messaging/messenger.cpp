@@ -17,7 +17,7 @@
 namespace pl::messaging {
 namespace {
 
-// Stands for all sends that ended well in their call, and is not written.
+// Represents all sends that completed during the call. Read-only.
 struct ended_send : operation {
   ended_send() {
     is_unpooled = true;
@@ -53,7 +53,7 @@ class backoff {
 // `done` runs under the lock and returns empty while the wait continues. One hold of the lock polls the queues of the
 // node several times, since taking the lock costs as much as a poll, and the network, which costs more, once.
 // With a progress thread it then sleeps until something happens, if `may_sleep`: `done` changes with events only.
-// A pause of the machine passes the limit for nobody, since what it waits for stood still, too.
+// A pause of the machine does not count towards the limit, because the awaited process was paused, too.
 template <class Done>
 status messenger_core::wait_until(Done done, std::chrono::milliseconds limit, bool may_sleep) {
   constexpr unsigned kLooksBetweenClocks = 16, kPollsBeforeSleep = 64;
@@ -92,8 +92,8 @@ status messenger_core::sleep_until(Done& done, std::chrono::milliseconds limit, 
   }
 }
 
-// First waits for the peer's answer to cancel(), so that a message that a receive has taken meanwhile is not lost. It
-// does not wait again for a peer that missed that limit before and has shown no sign of life since.
+// First waits for the peer's answer to cancel(), so that a message that a receive has just taken is not lost. Does not wait
+// again for a peer that missed that limit before and has made no progress since.
 void messenger_core::reclaim_memory(operation& op) {
   constexpr std::chrono::milliseconds kAnswer{200}, kRevoked{1000};
   if (reclaim_put(op)) return;
@@ -241,7 +241,7 @@ status request::end_within(std::chrono::milliseconds limit) {
   auto& core = *owner_->core_;
   core.reclaim_memory(*op_);
   const std::lock_guard lock(core.mutex_);
-  // It may have ended by itself just before it was taken back.
+  // It may have ended just before the memory was taken back.
   if (!op_->has_ended() || op_->code == ECANCELED) return done;
   if (op_->code == ECONNRESET) return failure{ETIMEDOUT, done.error().message + "; " + outcome().error().message};
   return outcome();
@@ -257,7 +257,7 @@ status request::cancel() {
   return core.cancel(*op_);
 }
 
-// The operation has ended, so nobody else writes it any more.
+// The operation has ended, so no other thread writes it.
 status request::outcome() const {
   if (op_ == nullptr || op_->code == 0) return {};
   return failure{op_->code,
@@ -326,7 +326,7 @@ result<messenger::registration> messenger::register_memory(const buffer& memory)
   if (!range) return std::move(range).error();
   registration out;
   out.kept_ = std::make_unique<registration::kept>();
-  if (!range->is_device) return out;  // host memory is reached as it is
+  if (!range->is_device) return out;  // host memory needs no registration
   auto made = core_->context_.buffers.planner()->register_memory(range->address, range->bytes);
   if (!made) return std::move(made).error();
   out.kept_->registration = *std::move(made);

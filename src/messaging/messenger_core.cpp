@@ -133,7 +133,7 @@ result<int> messenger_core::open_descriptor() {
   return context_.wake.descriptor(others);
 }
 
-// The marks first, then a look at everything: what a peer does before it sees its mark is seen here.
+// Sets the marks first, then checks everything, so that whatever a peer does before it sees its mark is detected.
 status messenger_core::arm_owner() {
   auto& wake = context_.wake;
   wake.drain();

@@ -15,7 +15,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr long kLookNs = 50'000'000;  // whoever sleeps looks so often after processes that have no pidfd
+constexpr long kLookNs = 50'000'000;  // interval at which sleeping threads check processes without a pidfd
 
 }  // namespace
 
@@ -34,7 +34,7 @@ int death_watch::add(int rank, pid_t pid) {
   return added.end.descriptor() >= 0 ? added.end.descriptor() : clock();
 }
 
-// Where a container refuses pidfds nothing becomes readable at the end of a process: a waiter must look now and then.
+// If a container forbids pidfds, no descriptor becomes readable at the end of a process, so waiters must check periodically.
 int death_watch::clock() {
   if (clock_) return clock_.get();
   clock_ = unique_fd(real_device_io(), timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));

@@ -14,9 +14,10 @@
 namespace pl::messaging {
 namespace {
 
-// Frames that overtook an earlier one, beside what the messages may cost. UCX lanes overtake each other by some packets.
+// Limit of frames that arrived too early, in addition to the cost of messages. UCX lanes overtake each other by a few
+// packets.
 constexpr std::size_t kMaxEarly = 64u << 20;
-constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // a peer that takes nothing any more must not keep us
+constexpr std::uint64_t kLeaveNs = 1'000'000'000;  // limit for a peer that no longer reads
 
 std::vector<std::string> devices_in(const std::string& rails) {
   std::vector<std::string> each;
@@ -28,13 +29,13 @@ std::vector<std::string> devices_in(const std::string& rails) {
   return each;
 }
 
-// The rail of a process that uses a single one: ranks of the node take them in turn.
+// Selects the rail of a process that uses a single one: the ranks of a node take the rails in turn.
 std::string one_of(const std::vector<std::string>& rails, int rank_on_node) {
   return rails.empty() ? std::string() : rails[static_cast<std::size_t>(rank_on_node) % rails.size()];
 }
 
-// UCX spreads messages over adapters for RDMA (mlx5_0:1) by itself, without a copy, so only who asks for it gets a rail set
-// of those.
+// UCX itself spreads messages over RDMA adapters (mlx5_0:1), without a copy, so a rail set of such adapters is used only on
+// request.
 bool is_adapter(const std::string& device) { return device.find(':') != std::string::npos; }
 
 bool must_be_set(const messenger_options& options, const std::vector<std::string>& rails) {
@@ -159,7 +160,7 @@ status packet_channel::order_marks() const {
 void packet_channel::ring(peer_state& remote) {
   const std::uint32_t reasons = remote.queue_out.take_waiter();
   if (reasons == 0 || remote.doorbell.ring() || remote.is_lost) return;
-  remote.is_rung_in_vain = has_rung_in_vain_ = true;  // too many open files, say
+  remote.is_rung_in_vain = has_rung_in_vain_ = true;  // for example at the limit of open files
 }
 
 void packet_channel::ring_again() {
@@ -264,7 +265,7 @@ void packet_channel::send_control(int rank, frame head, const void* data, std::s
   send_packet(rank, taken);
 }
 
-void packet_channel::on_control_sent(packet& outgoing, int) {  // a failure is the endpoint's, which on_lost tells
+void packet_channel::on_control_sent(packet& outgoing, int) {  // on_lost reports failures of the endpoint
   auto& sent = *static_cast<control_packet*>(outgoing.owner);
   sent.next = std::exchange(sent.channel->free_control_, &sent);
   sent.channel->barrier_frames_ -= outgoing.head.kind == frame_kind::barrier ? 1 : 0;

@@ -42,13 +42,13 @@ status introducer::prepare(const bootstrap& group) {
   return {};
 }
 
-// A rank that is gone when this process comes back.
+// Marks a rank that is gone when this process rejoins.
 void introducer::miss(peer_state& remote) const {
   remote.is_lost = remote.is_dead = true;
   remote.loss = format("rank %d was gone when this process came back", remote.rank);
 }
 
-// The first round, whose failures all ranks see alike.
+// Checks the first round. All ranks detect the same failures.
 result<std::vector<introduction>> introducer::gather(bootstrap& group) {
   auto all = group.all_gather(bytes_of(mine_));
   if (!all) return std::move(all).error();
@@ -71,7 +71,7 @@ result<std::vector<introduction>> introducer::gather(bootstrap& group) {
   return known;
 }
 
-// Opens the queues to a process of the node whose memory can be reached. Else it counts as remote.
+// Opens the queues to a process of the node if its memory can be accessed. Otherwise the process counts as remote.
 status introducer::open_queues(peer_state& remote, const introduction& received) {
   remote.pid = received.node.pid;
   remote.cost_limit = std::max<std::uint64_t>(received.unexpected_bytes, thresholds::kMinUnexpected);
@@ -158,7 +158,7 @@ result<bool> introducer::introduce(bootstrap& group) {
   return std::all_of(known->begin(), known->end(), [](const auto& each) { return each.wants_calibration != 0; });
 }
 
-// Rank 0 tells which process of its rank each one is; 0: it is gone.
+// Rank 0 sends the incarnation of each rank; 0: it is gone.
 status introducer::take_incarnations(std::span<const std::byte> numbers) {
   if (numbers.size() != context_.peers.size() * sizeof(std::uint32_t)) return another_version(0);
   for (auto& each : context_.peers) {
@@ -184,7 +184,7 @@ result<byte_string> introducer::answer_first(peer_state& remote, std::span<const
   introduction answer = mine_;
   answer.send_queues = *queues;
   answer.is_ready = answer.wants_calibration = 0;
-  // Its own error says what does not fit; this process goes on in any case.
+  // The error at the other process says what does not match; this process continues in any case.
   static_cast<void>(open_queues(remote, *received));
   return byte_string(bytes_of(answer).begin(), bytes_of(answer).end());
 }

@@ -9,7 +9,7 @@ namespace pl::messaging {
 namespace {
 
 constexpr std::uint64_t kCheckDeathsNs = 2'000'000;
-constexpr std::uint64_t kDepartureNs = 1'000'000'000;  // what a peer sent before it left is waited for at most so long
+constexpr std::uint64_t kDepartureNs = 1'000'000'000;  // limit of the wait for data that a peer sent before it left
 
 }  // namespace
 

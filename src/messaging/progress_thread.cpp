@@ -16,7 +16,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::size_t kFewCpus = 2;  // where a thread that looks takes the time of one that works
+constexpr std::size_t kFewCpus = 2;  // with so few CPUs, a polling thread takes CPU time from working ones
 
 // While other threads want the messenger's lock: as long as one of them may need to wake up.
 constexpr int kRoundsForOthers = 1000;
@@ -77,7 +77,7 @@ void progress_thread::run(const std::stop_token& stop) {
 }
 
 bool progress_thread::progress_once() {
-  // Who unlocks a mutex and locks it again at once keeps everybody else asleep.
+  // A thread that unlocks a mutex and locks it again at once starves the waiting threads.
   for (int i = 0; i < kRoundsForOthers && core_.mutex_.is_wanted(); ++i) arch::relax();
   const std::lock_guard lock(core_.mutex_);
   return core_.progress();

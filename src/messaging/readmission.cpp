@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kRank0LookNs = 1'000'000;
 constexpr unsigned kRoundsBetweenRank0Looks = 64;
-// A closed connection tells that rank 0 has ended, or closes: what it has sent meanwhile by messages says which.
+// A closed connection means that rank 0 has ended or is closing; its last messages say which.
 constexpr std::chrono::milliseconds kClosing{200};
 
 byte_string own_host() {
@@ -47,7 +47,7 @@ void readmission::open(bootstrap& group) {
   meeting_rank_0_ = group.rank_0();
   last_rank_0_ = context_.peer(0).incarnation;
   if (group.incarnation() == 1) return;
-  losses_ = 1;  // of its predecessor, to it: all ranks must begin anew
+  losses_ = 1;  // the loss of its predecessor: all ranks must start again
   barrier_.stop(format("rank %d has come back: all ranks call peerlane_comm_restore_collectives() first", context_.rank));
   for (const auto& each : context_.peers)
     if (each.is_dead) failures_.report(each.rank, failure_kind::lost);
@@ -64,7 +64,7 @@ void readmission::hold_meeting(std::string opening_text) {
     if (each.is_dead) host_.on_lost(each.rank, each.has_left);
 }
 
-// ---- Who waits
+// ---- Operations that wait
 
 operation& readmission::begin() {
   constexpr auto kKind = operation_kind::arrival;
@@ -80,7 +80,7 @@ operation& readmission::begin() {
     untold_.pop_front();
   } else {
     waiting_.push_back(&made);
-    context_.wake.note();  // a thread that sleeps must look at who waits for this
+    context_.wake.note();  // a sleeping thread must check the operations that wait
   }
   return made;
 }
@@ -107,7 +107,7 @@ void readmission::on_lost(const peer_state& lost) {
   give_up_coming();
 }
 
-// Who was coming back does not, as rank 0 is gone; it asks again.
+// Ends the return in progress, because rank 0 is gone. The process will ask again.
 void readmission::give_up_coming() {
   if (coming_ && coming_->waiter != nullptr) waiting_.push_front(coming_->waiter);
   coming_.reset();
@@ -152,7 +152,7 @@ void readmission::take_step(return_letter&& letter) {
   if (letter.step == 1) {
     if (letter.rank != 0) give_up_coming();
     coming_ = arrival{letter.rank, letter.incarnation};
-    // Rank 0 knows better than a connection that has not noticed yet.
+    // Rank 0 knows of the end before this process has detected it on a connection.
     report(letter.rank, context_.peer(letter.rank).incarnation, "is replaced by a new process", false);
     return answer(1, own_host());
   }
@@ -162,13 +162,13 @@ void readmission::take_step(return_letter&& letter) {
   if (letter.step == kReturnSteps) complete();
 }
 
-// To rank 0, which may be the one that comes back and has no messages yet.
+// Answers rank 0, which may itself be coming back and then cannot receive messages yet.
 void readmission::answer(std::uint32_t step, byte_string part) {
   if (coming_->rank == 0) return rank_0_->answer_rank_0(step, part);
   mail_.send(0, {return_letter::kind::answer, coming_->rank, coming_->incarnation, step, context_.rank, std::move(part)});
 }
 
-// ---- Rank 0's own return, at the others
+// ---- The return of rank 0, at other ranks
 
 int readmission::descriptor() const noexcept {
   if (rank_0_ != nullptr) return rank_0_->rank_0_descriptor();
@@ -187,7 +187,8 @@ void readmission::look_for_rank_0() {
     watch_.report(0, "has ended: its connection is closed");
   }
   if (!zero.is_dead || coming_) return;
-  // Without consent it is not looked for, so that a process that only ends is nothing to a new job at the same address.
+  // Does not search for rank 0 without consent, so that a process that is ending does not disturb a new job at the same
+  // address.
   if (!lets_all_ && waiting_.empty()) {
     must_look_ = false;
     if (rank_0_->is_looking_for_rank_0()) rank_0_->stop_looking_for_rank_0();
@@ -223,7 +224,7 @@ void readmission::take_rank_0(rank_0_event&& event) {
   }
 }
 
-// What was begun with the former process and goes on, or still has memory with UCX.
+// Whether operations with the earlier process are in progress, or UCX still uses their memory.
 unsigned readmission::count_busy(int rank) {
   unsigned busy = 0;
   context_.operations.for_each([&](const operation& each) {
@@ -265,7 +266,7 @@ void readmission::consent() {
   answer(2, first ? *std::move(first) : byte_string{});
 }
 
-// From here on the rank is as alive as any other.
+// From here on the rank is alive.
 void readmission::complete() {
   const auto text = std::as_bytes(std::span(opening_text_));
   if (coming_->rank == 0) answer(kReturnSteps, {text.begin(), text.end()});

@@ -6,7 +6,7 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::size_t kKeptBytes = 8 << 10;  // of a pooled operation's own memory; more goes back to the heap
+constexpr std::size_t kKeptBytes = 8 << 10;  // memory that a pooled operation keeps; more is returned to the heap
 
 }  // namespace
 

@@ -13,9 +13,9 @@ namespace {
 constexpr std::uint64_t kMillisecond = 1'000'000;
 constexpr std::uint64_t kDeskNs = kMillisecond;
 constexpr unsigned kRoundsBetweenLooks = 64;
-// A closed connection tells that a process has ended, or closes: what it has sent meanwhile by messages says which.
+// A closed connection means that a process has ended or is closing; its last messages say which.
 constexpr std::chrono::milliseconds kLeaving{200};
-// Who asks for a rank whose process seems to live: its end may not have been noticed yet.
+// Time limit for a process that asks for a rank whose process seems alive, because its end may not have been detected yet.
 constexpr std::chrono::milliseconds kDoubt{3000};
 constexpr std::uint64_t kHeartbeatNs = 1000 * kMillisecond;
 
@@ -62,7 +62,7 @@ void return_host::look_at_asking(std::uint64_t now) {
   for (auto& [asking, asked] : asking_) {
     const int rank = asking;
     if (context_.peer(rank).is_dead) return begin(rank, now);
-    // An end that was noticed in this round counts from the next one on.
+    // An end that was detected in this round takes effect in the next one.
     if (!asked.has_reached(kDoubt) || leaving_.contains(rank) || watch_.has_ended(context_.peer(rank))) continue;
     desk_->refuse(rank,
                   {EEXIST, format("rank %d is alive (process %d%s): two processes cannot be one rank. If it hangs or is "
@@ -106,7 +106,7 @@ void return_host::look_at_answers(std::uint64_t now) {
   for (const auto& each : context_.peers) {
     if (one.parts.empty() || each.rank == one.rank) continue;
     auto& part = one.parts[static_cast<std::size_t>(each.rank)];
-    if (each.is_dead) part = byte_string{};  // also what it said before it died
+    if (each.is_dead) part = byte_string{};  // also if it had answered before it died
     is_whole = is_whole && part;
   }
   if (is_whole) return end_step();
@@ -131,7 +131,7 @@ void return_host::end_step() {
   if (is_last) current_.reset();
 }
 
-// Which process of its rank each one is, for the one that has come back; 0: it is gone.
+// The incarnation of each rank, for the process that comes back; 0: it is gone.
 byte_string return_host::incarnations() const {
   std::vector<std::uint32_t> numbers;
   for (const auto& each : context_.peers) numbers.push_back(each.is_dead ? 0 : each.incarnation);
@@ -166,7 +166,7 @@ std::string return_host::missing() const {
   return names.empty() ? "(none: it said nothing itself)" : names;
 }
 
-// The others may have no connection by which they would notice it.
+// Tells the others, which may have no connection on which they could detect it.
 void return_host::on_lost(int rank, bool has_left) {
   leaving_.erase(rank);
   return_letter letter{return_letter::kind::gone, rank, context_.peer(rank).incarnation};

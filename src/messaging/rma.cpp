@@ -170,7 +170,7 @@ int remote_access::write_short(const frame& head, const std::byte* payload, std:
 }
 
 int remote_access::store(const memory& range, const void* data, std::size_t bytes) {
-  before_store_in_view(range.address);  // it may be a word for which a kernel waits
+  before_store_in_view(range.address);  // a kernel may be waiting for this word
   return bytes == 0 ? 0 : context_.buffers.write(range, 0, data, bytes, context_.touch_of(range)).code();
 }
 
@@ -179,7 +179,7 @@ int remote_access::write_with_word(const frame& head, const std::byte* payload, 
   if (bytes < sizeof body) return EPROTO;
   std::memcpy(&body, payload, sizeof body);
   const bool is_short = body.kind == static_cast<std::uint64_t>(signal_kind::set_32);
-  // Before the bytes: a put whose word is refused writes nothing.
+  // Checked before the bytes are written: a put whose word is rejected writes nothing.
   const auto word = window_part(body.window, body.offset, is_short ? sizeof(std::uint32_t) : sizeof(std::uint64_t));
   if (!word) return EINVAL;
   if (const int code = write_short(head, payload + sizeof body, bytes - sizeof body, outcome); code != 0) return code;
@@ -290,8 +290,9 @@ void remote_access::start_atomic(operation& made, const window::key_t& key, std:
                         &request, sizeof request);
 }
 
-// ---- Put with a signal: one operation where one frame takes both. Else the put, then an operation on the word, whose
-// number is the caller's: the word's frame leaves behind the put's, and waits at the target for the put's bytes.
+// ---- Put with a signal: one operation if both fit into one frame. Otherwise the put, then an operation on the word, which
+// is the one that the caller waits for. The frame of the word follows that of the put, and waits at the target for its
+// bytes.
 
 operation& remote_access::put_signal(const window::key_t& key, std::uint64_t offset, const buffer& data,
                                      const signal_word& word) {

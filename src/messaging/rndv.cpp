@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kWindowEnded = "the target has ended its window while this was in progress";
 
-// What the user reads when the other side ended a transfer with `code`.
+// The error message if the other side ended a transfer with `code`.
 const char* refusal_text(const operation& op, int code) {
   if (code == 0) return "";
   if (code != ECANCELED) return "the receiver's side failed";
@@ -30,7 +30,7 @@ transport::transport(rendezvous& owner, bool awaits_ats)
 rendezvous::rendezvous(messenger_context& context, packet_channel& channel, peer_watch& watch)
     : context_(context), channel_(channel), dma_(*this), cuda_ipc_(*this), cma_(*this, watch), shm_(*this), ucx_(*this) {}
 
-// The senders of messages that were never received have got `bye`.
+// The senders of messages that were never received have been sent `bye`.
 void rendezvous::close() {
   for (const auto& each : context_.peers) shm_.forget(each.rank);
   context_.operations.for_each([](operation& each) {
@@ -44,7 +44,7 @@ void rendezvous::forget(int rank) {
 }
 
 void rendezvous::admit(int rank) {
-  forget(rank);  // what was in use when the rank was lost
+  forget(rank);  // state that was still in use when the rank was lost
   for (transport* const each : all_) each->admit(rank);
 }
 
@@ -97,7 +97,7 @@ void rendezvous::send_rts_again(operation& op) {
   channel_.fabric()->send(op.peer, op.out);
 }
 
-// The transport with which the sender moves the bytes; null: there is none of that kind.
+// The transport of this kind, with which the sender moves the bytes; null: none.
 transport* rendezvous::sender_of(transport_kind kind) {
   if (kind == transport_kind::shm) return &shm_;
   return kind == transport_kind::ucx && channel_.fabric() != nullptr ? &ucx_ : nullptr;
@@ -128,7 +128,7 @@ void rendezvous::finish_send(operation& op) {
   if (op.kind != operation_kind::put || state.code != 0) return context_.end(op, state.code, state.message);
   if (state.is_confirmed)
     return context_.end(op, state.confirmed_code, state.confirmed_code == 0 ? "" : "the target's side failed");
-  op.state = operation_state::waiting;  // for the target's word
+  op.state = operation_state::waiting;  // for the answer of the target
 }
 
 // ---- The receiver
@@ -228,20 +228,20 @@ void rendezvous::on_ats(const frame& head) {
       op->transfer->is_confirmed = true;
       op->transfer->confirmed_code = head.code;
     }
-    // The other side wants no more, or rejects the RTR.
+    // The other side has ended the transfer, or rejects the RTR.
     if (head.code != 0 && !op->transfer->is_checked)
       op->transfer->active->abort(*op, {abort_cause::refused, head.code, refusal_text(*op, head.code)});
     return;
   }
   if (op->is_sending && op->out.in_place != nullptr) {
-    op->transfer->is_confirmed = true;  // UCX has the last word: until then its peer may read the memory
+    op->transfer->is_confirmed = true;  // the send ends when UCX completes it: until then the peer may read the memory
     op->transfer->confirmed_code = head.code;
     return;
   }
   context_.end(*op, head.code, refusal_text(*op, head.code));
 }
 
-// A message that was read whole waits only for its sender's word, which does not come any more.
+// Ends a message that was read completely and waits only for the confirmation of its sender, which will not arrive.
 bool rendezvous::abort_lost(operation& op, const std::string& reason) {
   if (op.state != operation_state::moving || op.transfer == nullptr || op.transfer->is_checked) return false;
   op.transfer->active->abort(op, {abort_cause::peer_lost, ECONNRESET, reason});

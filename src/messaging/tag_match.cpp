@@ -55,7 +55,7 @@ operation* tag_matcher::find_unexpected(int source, std::uint64_t tag, std::uint
 }
 
 operation* tag_matcher::find_rendezvous(int source, std::uint64_t sender_operation) {
-  // An eager message has no operation that its sender could name.
+  // Eager messages have no operation at their sender.
   operation* const found = find_message({false, true, ~0ull}, source, sender_operation);
   return found != nullptr && found->is_rendezvous ? found : nullptr;
 }

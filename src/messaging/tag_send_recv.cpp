@@ -10,11 +10,11 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint64_t kCostOfMessage = 64;  // what an unexpected one takes here beside its bytes
+constexpr std::uint64_t kCostOfMessage = 64;  // memory of an unexpected message in addition to its bytes
 // Limit of the unexpected messages to oneself that are copied. Beyond it the data stays in the sender's buffer.
 constexpr std::size_t kMaxHeldOfSelf = 1 << 20;
 
-constexpr std::uint64_t kCostOfRendezvous = 8 << 10;  // UCX keeps the packet in which it came, and so a buffer of its queue
+constexpr std::uint64_t kCostOfRendezvous = 8 << 10;  // UCX keeps the packet, and thus a buffer of its queue
 
 constexpr std::uint64_t cost_of(bool is_eager, bool is_remote, std::uint64_t bytes) {
   return kCostOfMessage + (is_eager ? bytes : is_remote ? kCostOfRendezvous : 0);
@@ -79,7 +79,7 @@ void tagged_messages::start_send(operation& op) {
   const auto cost = cost_of(is_eager, !is_eager && rendezvous_.moves_in_place(op.peer, op.range), op.bytes);
   // A send queues behind others even if its own cost fits: messages match in the order in which they were sent.
   const bool has_turn = op.state == operation_state::queued;
-  // The few of ranks that come back do not wait until the program receives others.
+  // The few messages of ranks that come back do not wait until the program receives others.
   const bool is_reserved = op.space == tag_space::collective && op.tag >= kReservedTags;
   if (!is_reserved && ((!has_turn && !destination.waiting_sends.is_empty()) || lacks_credit(destination, cost))) {
     if (!has_turn) ++context_.counts.waiting_sends;
@@ -180,7 +180,7 @@ void tagged_messages::on_message(peer_state& source, const frame& head, const st
                                  int outcome) {
   const bool is_eager = head.kind == frame_kind::eager;
   if (!is_eager && bytes != sizeof(rts_body)) return;
-  const std::uint64_t length = is_eager ? bytes : head.bytes;  // what has come counts, not what its sender says of it
+  const std::uint64_t length = is_eager ? bytes : head.bytes;  // the received length, not the one that the sender claims
   const auto cost = cost_of(is_eager, head.is_remote != 0, length);
   if (operation* const receive = matchers_[head.space].take_receive(source.rank, head.tag)) {
     source.taken_cost += cost;
@@ -221,7 +221,7 @@ void tagged_messages::on_eager(peer_state& source, std::uint64_t tag, tag_space 
 
 void tagged_messages::hold(peer_state& source, const frame& head, const std::byte* payload, std::size_t bytes, int outcome,
                            std::uint64_t cost) {
-  // Twice: those of ranks that come back do not wait for credit.
+  // Twice the limit, because messages of ranks that come back do not wait for credit.
   if (source.held_cost + cost > 2 * context_.limits.unexpected_bytes)
     return channel_.report_lost(source, format("is lost: it sends more than the %zu bytes that may wait for a receive here",
                                                context_.limits.unexpected_bytes));
@@ -378,7 +378,7 @@ void tagged_messages::forget_sender(int rank) {
   });
 }
 
-// Each is received into nothing, so that a sender that waits for it ends well.
+// Receives each message into an empty buffer, so that a waiting sender succeeds.
 void tagged_messages::drop_messages(tag_space space, const std::function<bool(std::uint64_t)>& is_unwanted) {
   std::vector<operation*> found;
   context_.operations.for_each([&](operation& each) {

@@ -29,7 +29,8 @@ double eager_cost(const message_costs& messages, const copy::cost_table& costs, 
          copy_cost(costs, copy::direction::to_device, copy::other_side::pageable, bytes);
 }
 
-// By a copy engine or the copy kernel, whose table covers its own GPU only. No CPU reaches another process's GPU memory.
+// With a copy engine or the copy kernel, whose table covers only its own GPU. A CPU cannot access another process's GPU
+// memory.
 double ipc_cost(const message_costs& messages, const copy::cost_table& costs, std::size_t bytes) {
   constexpr auto kWay = copy::direction::on_device;
   const double by_copy_engine = costs.cost(kWay, copy::other_side::peer_gpu, {copy::method::copy_engine, 1}, bytes);
@@ -38,7 +39,7 @@ double ipc_cost(const message_costs& messages, const copy::cost_table& costs, st
   return messages.packet_ns + messages.handshake_ns + std::min(by_copy_engine, by_kernel);
 }
 
-// By a DMA channel of the receiver's GPU, from memory of `side`.
+// With a DMA channel of the receiver's GPU, from memory of `side`.
 double dma_cost(const message_costs& messages, const copy::cost_table& costs, copy::other_side side, std::size_t bytes) {
   return messages.packet_ns + messages.handshake_ns +
          costs.cost(copy::direction::on_device, side, {copy::method::dma_channel, 1}, bytes);
@@ -64,7 +65,7 @@ double shared_ring_cost(const message_costs& messages, const copy::cost_table& c
 
 // The size up to which CPU loads cost no more than copy engines, which need two context switches of the GPU.
 std::size_t shared_cpu_limit(const copy::cost_table& costs) {
-  constexpr double kChangesNs = 250'000;  // two of 147 us, partly beside each other (two processes on one H100)
+  constexpr double kChangesNs = 250'000;  // two of 147 us, which partly overlap (two processes on one H100)
   constexpr std::size_t kStep = 64 << 10, kMax = 256 << 10;
   std::size_t limit = kStep;
   while (limit < kMax && by_cpu(costs, copy::direction::to_host, limit + kStep) <= kChangesNs) limit += kStep;

@@ -21,7 +21,7 @@ failure no_descriptor(const char* step) {
   return failure{code, format("a descriptor to wait for messages: %s failed: %s", step, errno_text(code).c_str())};
 }
 
-// A full pipe, or a counter at its end, is readable already.
+// A full pipe, or a counter at its maximum, is already readable.
 void write_to(const unique_fd& fd, const void* bytes, std::size_t count) noexcept {
   while (write(fd.get(), bytes, count) < 0 && errno == EINTR) {}
 }

@@ -36,7 +36,8 @@ void memory_revocation::revoke_to_self(operation& op) {
   context_.end(op, ECANCELED, "cancelled");
 }
 
-// Its packet has not left. UCX may still hold it; a packet that waits for a full shm queue can be removed.
+// For an operation whose packet was not sent. UCX may still hold it; a packet that waits for a full shm queue can be
+// removed.
 bool memory_revocation::revoke_unsent(operation& op) {
   auto& destination = context_.peer(op.peer);
   const auto found = std::find(destination.unsent.begin(), destination.unsent.end(), &op.out);
@@ -55,7 +56,7 @@ bool memory_revocation::revoke_waiting(operation& op) {
   if (op.state == operation_state::queued) return context_.peer(op.peer).waiting_sends.remove(&op), ended();
   if (op.kind == operation_kind::receive) return messages_.unpost(op), ended();
   if (op.kind == operation_kind::get || op.kind == operation_kind::atomic) return ended();
-  // A put whose bytes have left only waits for the target's ATS.
+  // A put whose bytes were sent only waits for the target's ATS.
   if (op.transfer == nullptr || op.transfer->active != nullptr) return true;
   auto& destination = context_.peer(op.peer);
   const bool is_reply = op.kind == operation_kind::reply;
@@ -84,7 +85,7 @@ void memory_revocation::on_withdraw(peer_state& source, const frame& head) {
     channel_.send_control(source.rank, {.kind = frame_kind::ats, .code = ECANCELED, .peer_op = head.op});
   };
   if (moving != nullptr) {
-    if (moving->transfer->is_checked) return;  // its own question is on its way
+    if (moving->transfer->is_checked) return;  // this side has already asked the sender
     moving->transfer->active->abort(*moving, {abort_cause::withdrawn, ECANCELED, kTakenBack});
     return;
   }

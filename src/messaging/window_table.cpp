@@ -77,7 +77,7 @@ bool window_table::is_used_by(int rank, std::uint32_t id) const noexcept {
   return shared_ != nullptr && user_of(rank).window.load(std::memory_order_seq_cst) == id;
 }
 
-// ---- The others
+// ---- Other processes
 
 result<window_table> window_table::open(const name& file, int ranks) {
   const auto opened = sealed_memory::open(file.pid, file.fd, file.inode, size_for(ranks));

@@ -10,7 +10,7 @@ namespace pl::messaging {
 status chunk_copy::begin(messenger_context& context, const memory& range, std::uint64_t offset, void* chunk,
                          std::size_t bytes, chunk_direction direction, touch access) {
   is_pending = false;
-  // The CPU copies small ones, and those that must not use a copy engine, at once.
+  // The CPU makes small copies, and copies that must not use a copy engine, before this returns.
   constexpr std::size_t kAtOnce = 16 << 10;
   const bool to_chunk = direction == chunk_direction::to_chunk;
   const bool by_cpu = access == touch::cpu_only && range.bytes <= context.limits.shared_gpu_cpu_limit;

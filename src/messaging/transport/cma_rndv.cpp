@@ -15,11 +15,11 @@
 namespace pl::messaging {
 namespace {
 
-// Read from other processes' memory in one round of progress: everything else waits for it, some 50 us.
+// Bytes that one round of progress reads from other processes' memory: everything else waits for it, about 50 us.
 constexpr std::size_t kMaxBytesPerRound = 512 << 10;
-// Messages that one call reads: a call costs as much as 8 KiB, and its first message waits for the last one's bytes.
+// Messages that one call reads: a call costs as much as 8 KiB, and its first message waits for the bytes of its last one.
 constexpr std::size_t kMaxTogether = 16;
-constexpr std::size_t kMaxBytesTogether = 64 << 10;  // of each
+constexpr std::size_t kMaxBytesTogether = 64 << 10;  // size of each of them
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void cma_rndv::advance() {
   }
 }
 
-// Reads the first waiting messages with one call, if they are short and of one sender.
+// Reads the first waiting messages with one call, if they are short and from one sender.
 void cma_rndv::read_together() {
   std::array<operation*, kMaxTogether> list;
   std::array<iovec, kMaxTogether> local_part, remote_part;
@@ -103,7 +103,7 @@ void cma_rndv::advance(operation& op) {
   rendezvous_.start_behind(op, *this, rts);
 }
 
-// Up to `most` bytes more of the message. False as for classify_read_error.
+// Reads up to `most` further bytes of the message. False: as classify_read_error.
 bool cma_rndv::read_some_bytes(operation& receive, std::size_t most) {
   auto& state = *receive.transfer;
   const auto& source = context_.peer(receive.peer);

@@ -44,7 +44,7 @@ bool cuda_ipc_rndv::suits(const operation& receive, const rts_body& rts) const {
   return receive.moved >= smallest || !rts.has_ring;
 }
 
-// A copy to host memory goes by any GPU. One that this process does not use would cost it a context there.
+// Any GPU can copy to host memory. A GPU that this process does not use would need a new context.
 int cuda_ipc_rndv::device_for_host() const {
   cu::context_t current = nullptr;
   cu::device_t device = -1;
@@ -73,7 +73,7 @@ bool cuda_ipc_rndv::start_receive(operation& receive, const rts_body& rts) {
   if (!is_to_device) return true;
   ready_.push_back(&receive);
   ready_bytes_ += receive.moved;
-  // More may follow in the packets that are being read. But nothing waits while the link is idle.
+  // More copies may follow in the packets that are being read, but do not wait for them while the link is idle.
   const bool is_enough = ready_bytes_ >= kListBytes || ready_.size() == kListPieces;
   if (is_enough || (!channel_.is_reading() && queued_copies_ == 0)) submit_copies();
   return true;
@@ -119,7 +119,7 @@ void cuda_ipc_rndv::submit_list(std::span<operation* const> list) {
   if (queued) {
     for (operation* const each : list) slice_of<cuda_ipc_transfer>(*each).mark = *queued;
   } else if (list.size() > 1) {
-    for (std::size_t i = 0; i < list.size(); ++i) submit_list(list.subspan(i, 1));  // which of them it was
+    for (std::size_t i = 0; i < list.size(); ++i) submit_list(list.subspan(i, 1));  // finds the copy that failed
   } else {
     list[0]->transfer->code = queued.code();
     list[0]->transfer->message = queued.error().message;
@@ -152,7 +152,7 @@ void cuda_ipc_rndv::advance(operation& op) {
   rendezvous_.finish_read(op, state.code, std::move(state.message));
 }
 
-// The GPU's copies cannot be stopped: they end by themselves, also after the death of the peer, whose memory stays mapped.
+// Copies of the GPU cannot be stopped. They end, even after the death of the peer, because its memory stays mapped.
 bool cuda_ipc_rndv::abort(operation& op, const abort_reason& reason) {
   if (reason.cause == abort_cause::peer_lost) return false;
   op.transfer->is_revoked = true;

@@ -10,10 +10,11 @@
 namespace pl::messaging {
 namespace {
 
-// Of what is queued at once. Others follow while it moves.
+// Limit of one list. Further lists follow while it is being copied.
 constexpr std::size_t kListMessages = 64;
-// CUDA's copies within a GPU use its multiprocessors, which move more than the engines; but a turn of the GPU's between two
-// processes comes before (two processes on one H100: 4 MiB 15 us against 151, windows of 256 MiB 502 GB/s against 731).
+// CUDA's copies within a GPU use its multiprocessors, which are faster than the copy engines. But they first need a context
+// switch of the GPU (two processes on one H100: 4 MiB 15 us with channels, 151 us with CUDA; windows of 256 MiB 502 GB/s,
+// 731 GB/s).
 constexpr std::uint64_t kMaxOnOneGpu = 128u << 20;
 constexpr unsigned kPollsBetweenLooks = 256;
 
@@ -45,7 +46,7 @@ bool dma_rndv::start_receive(operation& receive, const rts_body& rts) {
   g_live_dma.add(receive.transfer->wanted);
   enter(receive);
   ready_.push_back(&receive);
-  // More may follow in the packets that are being read. But nothing waits while the engine is idle.
+  // More copies may follow in the packets that are being read, but do not wait for them while the engine is idle.
   if (ready_.size() == kListMessages || !channel_.is_reading()) submit_ready();
   return true;
 }
@@ -89,13 +90,13 @@ void dma_rndv::advance() {
   }
 }
 
-// A channel that the GPU has ended, or that does not answer, is stopped: then it touches no memory any more.
+// Stops a channel that the GPU has ended, or that does not answer. Afterwards it no longer accesses memory.
 void dma_rndv::look_for_failures() {
   for (operation* op = moving_.first(); op != nullptr; op = moving_.next(op)) {
     auto& slice = slice_of<dma_transfer>(*op);
     auto* const channel = slice.queued.channel.get();
     if (channel == nullptr || op->transfer->code != 0 || channel->is_done(slice.queued.number)) continue;
-    channel->ring();  // who only looks must not wait for ever for a doorbell that the engine has missed
+    channel->ring();  // in case the engine has missed a doorbell; otherwise polling could wait for ever
     auto reason = channel->fault();
     if (!reason && watches_[channel].is_stalled(channel->completed(), copy::patience_ns(op->transfer->wanted)))
       reason = failure{ETIMEDOUT, "the GPU's copy engine does not answer"};
@@ -115,7 +116,7 @@ void dma_rndv::advance(operation& op) {
   rendezvous_.finish_read(op, state.code, std::move(state.message));
 }
 
-// The engine's copies end by themselves, also after the death of the peer, whose memory stays imported.
+// Copies of the engine end, even after the death of the peer, because its memory stays imported.
 bool dma_rndv::abort(operation& op, const abort_reason& reason) {
   if (reason.cause == abort_cause::peer_lost) return false;
   op.transfer->is_revoked = true;

@@ -16,7 +16,8 @@ bool arrivals::accept(std::uint64_t number) {
 
 bool silence::note_answer(std::uint64_t pinged_ns, std::uint64_t apart_ns) {
   if (first_ns_ == 0) first_ns_ = pinged_ns;
-  return pinged_ns >= first_ns_ && pinged_ns - first_ns_ >= apart_ns;  // another rail's answer may be to an earlier ping
+  // The answer on another rail may be to an earlier ping.
+  return pinged_ns >= first_ns_ && pinged_ns - first_ns_ >= apart_ns;
 }
 
 std::optional<unsigned> rail_peer::first_rail() const {

@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::size_t kMinPart = 32u << 10;      // so that a message of 64 KiB uses two rails
 constexpr std::size_t kMaxPart = 252u << 10;     // fits one packet of every UCX over TCP
-constexpr std::size_t kDueBytes = 64u << 10;     // then an acknowledgement does not wait
-constexpr std::uint64_t kDueNs = 200'000;        // nor longer than this
-constexpr std::uint64_t kGraceNs = 200'000'000;  // for what UCX should end when a connection closes
-constexpr std::uint64_t kSleepNs = 100'000'000;  // between two looks at rails, for a process that sleeps
+constexpr std::size_t kDueBytes = 64u << 10;     // acknowledge at once when so many bytes are due
+constexpr std::uint64_t kDueNs = 200'000;        // acknowledge no later than this
+constexpr std::uint64_t kGraceNs = 200'000'000;  // time for UCX to complete sends after a connection has closed
+constexpr std::uint64_t kSleepNs = 100'000'000;  // between two checks of the rails while the process sleeps
 constexpr std::size_t kMaxCancelled = 1024;
-// Answers by one rail that UCX has not sent. A peer with so many does not read, whatever else it does.
+// Limit of control messages on one rail that UCX has not sent. A peer with so many of them does not read.
 constexpr std::size_t kMaxControls = 16u << 10;
 
 void append(byte_string& out, const void* data, std::size_t bytes) {
@@ -113,7 +113,7 @@ std::string rail_set::description(int rank) const {
   return out;
 }
 
-// As many parts as a multiple of the rails, so that all rails end together.
+// Makes the number of parts a multiple of the number of rails, so that all rails finish together.
 std::uint64_t rail_set::part_bytes_of(std::uint64_t message) const noexcept {
   constexpr std::uint64_t kPage = 4096;
   const std::uint64_t count = (message + max_part_bytes_ - 1) / max_part_bytes_;
@@ -144,7 +144,7 @@ result<int> rail_set::descriptor() {
   return epoll_.get();
 }
 
-// What is not acknowledged needs looks at the rails, which nothing else may wake this process for.
+// While shipments are unacknowledged, the rails must be checked, and nothing else may wake this process for that.
 bool rail_set::arm() {
   send_due(true);
   if (!failing_.empty() || draining_ != 0) return false;
@@ -200,7 +200,7 @@ void rail_set::send(int rank, packet& outgoing) {
   remote.waiting.push_back(&outgoing);
 }
 
-// The packet's owner gets it back at once: its bytes are kept here until the peer has them.
+// The owner gets the packet back at once, because its bytes are copied and kept until the peer has acknowledged them.
 void rail_set::keep_and_ship(int rank, packet& outgoing) {
   auto& remote = peer(rank);
   const auto number = remote.next_number++;
@@ -262,7 +262,7 @@ void rail_set::on_control_sent(rail_message& message) {
   sent.next = std::exchange(sent.owner->free_control_, &sent);
 }
 
-// The peer has it, or never will. UCX may still read its bytes for a send by a rail that has failed.
+// The peer has acknowledged the shipment, or will never receive it. UCX may still read its bytes for a rail that has failed.
 void rail_set::settle(std::unique_ptr<shipment> shipped, int code) {
   auto& remote = peer(shipped->rank);
   auto& load = remote.rails[shipped->rail].load;
@@ -284,7 +284,7 @@ void rail_set::stop_counting(shipment& lingering) {
     remote.lingering_bytes -= lingering.bytes;
 }
 
-// Some versions of UCX never end a send whose peer has gone.
+// Some versions of UCX never complete a send whose peer is gone.
 void rail_set::sweep_lingering() {
   const auto now = monotonic_ns();
   std::erase_if(lingering_, [&](const auto& each) {
@@ -342,7 +342,7 @@ void rail_set::take_packet(int rank, std::uint64_t number, const std::byte* data
   if (peer(rank).arrived.accept(number)) handler_->on_packet(data, bytes);
 }
 
-// A part without a posted receive has come before, or nobody wants it any more.
+// A part without a posted receive is a duplicate, or is no longer needed.
 void rail_set::take_part(unsigned rail, int rank, std::uint64_t tag, const std::byte* data, std::size_t bytes) {
   send_control(rank, rail, kPartAcknowledged, tag);
   const auto found = posted_.find(tag);
@@ -373,7 +373,7 @@ void rail_set::receive_tagged(int rank, std::uint64_t tag, void* destination, st
 
 void rail_set::receive_remote(remote_data, void*, std::size_t, ucx_part& part) { part.done(part, ENOTSUP, 0); }
 
-// A receive of the same tag may follow, for bytes that nobody wants (ucx_rndv), so its place is kept for a while.
+// Keeps the entry for a while, because a receive with the same tag may follow to discard the bytes (ucx_rndv).
 void rail_set::cancel_tagged(ucx_part& part) {
   const auto found = posted_.find(part.tag);
   if (!part.is_receive || found == posted_.end() || found->second.part != &part) return;
@@ -434,7 +434,7 @@ void rail_set::close(int rank, bool at_once) {
   if (may_wait && !remote.is_draining) ++draining_, remote.is_draining = true;
   if (may_wait) return;
   if (std::exchange(remote.is_draining, false)) --draining_;
-  // A peer that leaves waits for the acknowledgement of its last word.
+  // A peer that leaves waits for the acknowledgement of its last packet.
   const auto rail = remote.first_rail();
   const bool is_awaited = rail && remote.due_since_ns != 0 && (!at_once || handler_->has_left(rank));
   if (is_awaited) send_control(rank, *rail, kPacketsAcknowledged, remote.arrived.next());

@@ -18,11 +18,11 @@
 namespace pl::messaging {
 namespace {
 
-constexpr std::uint64_t kLookNs = 20'000'000;       // between two looks
-constexpr std::uint64_t kLinkNs = 50'000'000;       // a shipment so old makes us look at the link
-constexpr std::uint64_t kSilentNs = 1'000'000'000;  // one so old makes us ping by the others
-constexpr std::uint64_t kPingNs = 250'000'000;      // between two pings by a rail
-constexpr std::uint64_t kApartNs = 500'000'000;     // between the pings whose answers count
+constexpr std::uint64_t kLookNs = 20'000'000;       // between two checks
+constexpr std::uint64_t kLinkNs = 50'000'000;       // age of a shipment at which the link is checked
+constexpr std::uint64_t kSilentNs = 1'000'000'000;  // age of a shipment at which the other rails are pinged
+constexpr std::uint64_t kPingNs = 250'000'000;      // between two pings on a rail
+constexpr std::uint64_t kApartNs = 500'000'000;     // minimum time between two pings whose answers are counted
 
 constexpr const char* kLinkFile = "/carrier";  // lint:allow(text) the kernel's name
 
@@ -94,7 +94,7 @@ void rail_set::fail_rail(const failing_rail& failed) {
   PL_LOG(warn, "rail %s to rank %d has failed (%s): its messages go by %s", devices_[failed.rail].c_str(), failed.rank,
          failed.reason.c_str(), devices_[*other].c_str());
   send_control(failed.rank, *other, kRailDown, failed.rail);
-  note_due(failed.rank, 0);  // an acknowledgement may have gone with it
+  note_due(failed.rank, 0);  // an acknowledgement may have been lost with the rail
   ship_again(failed.rank, failed.rail);
 }
 

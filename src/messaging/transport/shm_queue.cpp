@@ -40,7 +40,7 @@ shm_queue::room shm_queue::reserve(std::size_t head_bytes, std::size_t body_byte
 
 void shm_queue::publish(int outcome) noexcept {
   constexpr int kMax = 0xff;
-  constexpr std::size_t kFirstLine = 60;  // behind the mark
+  constexpr std::size_t kFirstLine = 60;  // after the mark
   fresh_.outcome = static_cast<std::uint8_t>(outcome >= 0 && outcome <= kMax ? outcome : EIO);
   slot& entry = slot_of(number_);
   const std::size_t body_bytes = data_behind_ == data_ ? fresh_.body_bytes : 0;

@@ -101,7 +101,7 @@ void shm_ring_rndv::advance() {
   set_under_way(busy_peers_.size());
 }
 
-// Copies of a GPU. For everything else the other side rings.
+// True for copies of a GPU. In all other cases the other side wakes this process.
 bool shm_ring_rndv::must_poll() const {
   const auto is_copying = [](const ring_end& each) {
     return std::any_of(each.copies.begin(), each.copies.end(), [](const chunk_copy& copy) { return copy.is_pending; });
@@ -141,7 +141,7 @@ bool shm_ring_rndv::fill_ring(int rank) {
   return is_filling;
 }
 
-// Chunks were handed over: the peer may sleep until that.
+// Call it after chunks were published or emptied, because the peer may sleep until then.
 void shm_ring_rndv::note_step(int rank) {
   context_.wake.note();
   channel_.wake_peer(context_.peer(rank));
@@ -284,7 +284,7 @@ bool shm_ring_rndv::abort(operation& op, const abort_reason& reason) {
   return true;
 }
 
-// The chunks that are left move without the message's memory.
+// Moves the remaining chunks without accessing the message's memory.
 bool shm_ring_rndv::revoke(operation& op, const abort_reason& reason) {
   auto& state = *op.transfer;
   state.is_revoked = state.is_receive;
@@ -303,7 +303,7 @@ void shm_ring_rndv::forget(int rank) {
   std::erase(busy_peers_, rank);
   set_under_way(busy_peers_.size());
   for (ring_end* each : {&rings(rank).outbound, &rings(rank).inbound}) {
-    for (auto& copy : each->copies) copy = {};  // waits for what still copies
+    for (auto& copy : each->copies) copy = {};  // waits for copies in progress
     each->ring.reset();
     each->refusal = ECONNRESET;
   }

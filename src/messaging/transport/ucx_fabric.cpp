@@ -144,7 +144,7 @@ status ucx_fabric::start(const options& wanted) {
 
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the messenger's lock sees to that
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the messenger's lock serialises all calls
   rc = ucx_->ucp_worker_create(context_, &worker, &worker_);
   if (rc != UCS_OK) return ucx::failed(*ucx_, rc, "ucp_worker_create");
 
@@ -243,7 +243,7 @@ bool ucx_fabric::has_rdma_lane(int rank) {
   return connect(destination) == UCS_OK && destination.has_rdma_lane;
 }
 
-// The endpoint of a process that has been replaced says nothing about its successor.
+// Errors of the endpoint of an earlier process say nothing about its successor.
 void ucx_fabric::on_error(void* user_data, ucp_ep_h endpoint, ucs_status_t code) {
   auto* const lost = static_cast<peer*>(user_data);
   if (lost->endpoint != endpoint) return;
@@ -268,7 +268,7 @@ void ucx_fabric::send(int rank, packet& outgoing) {
   params.cb.send = &ucx_fabric::on_sent;
   params.user_data = &outgoing;
   params.flags = outgoing.in_place != nullptr ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-  params.flags |= UCP_AM_SEND_FLAG_REPLY;  // so that its receiver sees by which endpoint it comes
+  params.flags |= UCP_AM_SEND_FLAG_REPLY;  // tells the receiver through which endpoint it arrives
   params.memory_type = UCS_MEMORY_TYPE_HOST;
   const std::size_t head_bytes = frame_bytes(outgoing.head.kind);
   void* const request =
@@ -335,7 +335,7 @@ void ucx_fabric::send_on_rail(int rank, rail_message& outgoing) {
   params.memory_type = UCS_MEMORY_TYPE_HOST;
   void* const request = ucx_->ucp_am_send_nbx(destination.endpoint, kRailId, &outgoing.head, sizeof outgoing.head,
                                               outgoing.data, outgoing.bytes, &params);
-  // A failure is the endpoint's, which on_error() reports.
+  // A failure belongs to the endpoint, and on_error() reports it.
   if (request == nullptr || UCS_PTR_IS_ERR(request)) outgoing.done(outgoing);
 }
 

@@ -47,7 +47,7 @@ void ucx_rndv::advance() {
   }
 }
 
-// Copies of a GPU, and the patience with a lost peer.
+// True for copies of a GPU, and while waiting for UCX to release parts of a lost peer.
 bool ucx_rndv::must_poll() const {
   for (const operation* current = moving_.first(); current != nullptr; current = moving_.next(current)) {
     const auto& slice = slice_of<ucx_transfer>(*current);
@@ -59,9 +59,9 @@ bool ucx_rndv::must_poll() const {
   return false;
 }
 
-// ---- By UCX's rendezvous: our RTS is its request to send. The receiver has UCX fetch the message if it is for host memory
-// and fits there; else it orders parts, as of any other RTS, and releases UCX's at the end. Either way the send ends when
-// UCX does.
+// ---- With UCX's rendezvous: our RTS is UCX's request to send. The receiver lets UCX fetch the message if it goes to host
+// memory and fits. Otherwise it requests parts, as for any other RTS, and releases UCX's handle at the end. In both cases
+// the send ends when UCX completes it.
 
 bool ucx_rndv::moves_in_place(int rank, const memory& source) const {
   using choice = messenger_options::rendezvous_t;
@@ -159,7 +159,7 @@ void ucx_rndv::advance_send(operation& op) {
   rendezvous_.finish_send(op);
 }
 
-// False: no chunk is free now.
+// False: no chunk is free.
 bool ucx_rndv::fill_part(operation& op, tagged_part& part) {
   auto& state = *op.transfer;
   auto& slice = slice_of<ucx_transfer>(op);
@@ -281,7 +281,7 @@ void ucx_rndv::advance_receive(operation& op) {
   rendezvous_.finish_receive(op, state.code, std::move(state.message));
 }
 
-// Copies a part that has arrived out of its chunk, and ends it when that is done.
+// Copies a part that has arrived out of its chunk, and ends it after the copy.
 void ucx_rndv::empty_part(operation& op, tagged_part& part) {
   auto& state = *op.transfer;
   if (part.is_arrived && !part.is_filling) {
@@ -335,7 +335,7 @@ void ucx_rndv::lose(operation& op, const abort_reason& reason) {
 
 void ucx_rndv::refuse(operation& op, const abort_reason& reason) {
   auto& state = *op.transfer;
-  if (!state.is_receive) return state.fail(reason.code, reason.message);  // what the receiver waits for comes empty
+  if (!state.is_receive) return state.fail(reason.code, reason.message);  // the receiver gets empty parts
   state.code = reason.code;
   state.message = reason.message;
   slice_of<ucx_transfer>(op).is_withdrawn = true;
@@ -350,7 +350,7 @@ bool ucx_rndv::give_up(operation& op) {
   auto& slice = slice_of<ucx_transfer>(op);
   if (slice.lost_ns == 0 || slice.parts_busy == 0 || monotonic_ns() - slice.lost_ns < kGraceNs) return false;
   for (auto& part : *slice.parts) {
-    if (part.copy.is_pending) return false;  // our own copy: it will end
+    if (part.copy.is_pending) return false;  // our own copy, which will end
     part.op = nullptr;
   }
   leave(op);
