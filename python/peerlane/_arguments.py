@@ -50,7 +50,7 @@ def text(role: str, given: Any) -> str:
     if not isinstance(given, str):
         raise _wrong(role, given, "text")
     if "\0" in given:
-        raise ValueError(f"{role}: {given!r} has a byte of zero, where it would end")
+        raise ValueError(f"{role}: {given!r} contains a zero byte")
     try:
         given.encode()
     except UnicodeEncodeError:

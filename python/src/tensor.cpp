@@ -127,7 +127,7 @@ const char* advice_on(nb::handle object) {
 [[noreturn]] void throw_unknown(nb::handle object, const char* role) {
   const char* const advice = advice_on(object);
   throw nb::type_error(
-      (std::string(role) + ": " + class_name(object) + " tells nothing of its memory" +
+      (std::string(role) + ": " + class_name(object) + " does not describe its memory" +
        (advice != nullptr ? std::string(" (") + advice + ")" : "") +
        ". Give a PyTorch, CuPy, Numba or JAX array, a NumPy array, a mapping, or (device pointer, size in bytes)")
           .c_str());

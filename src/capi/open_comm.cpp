@@ -245,7 +245,8 @@ int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t 
   const auto parts = group.all_gather({static_cast<const std::byte*>(mine), bytes});
   if (!parts) return fail(parts.error());
   for (const auto& part : *parts)
-    if (part.size() != bytes) return fail(EINVAL, "the ranks gave different numbers of bytes: all must give the same");
+    if (part.size() != bytes)
+      return fail(EINVAL, "the ranks passed different numbers of bytes: all must pass the same number");
   auto* cursor = static_cast<std::byte*>(all);
   for (const auto& part : *parts) cursor = std::copy(part.begin(), part.end(), cursor);
   return 0;

@@ -100,7 +100,8 @@ PL_EXPORT int peerlane_device_add_window(peerlane_device_t device, struct peerla
     if (memory.memory == PEERLANE_MEMORY_DEVICE)
       if (auto known = pl::cu::inspect_pointer(*opened.cuda, memory.address); !known) return fail(known.error());
     if (memory.memory == PEERLANE_MEMORY_HOST && pl::cu::find_device_memory(*opened.cuda, memory.address))
-      return fail(EINVAL, "the buffer says host memory, but the address is device memory: use peerlane_device_buffer()");
+      return fail(EINVAL,
+                  "the buffer is declared as host memory, but the address is device memory: use peerlane_device_buffer()");
     auto made = opened.rings->add_window(memory.address, memory.size_bytes);
     if (!made) return fail(made.error());
     *window = *made;

@@ -84,7 +84,7 @@ PL_EXPORT int peerlane_store_watch_open(peerlane_store_t store, peerlane_pool_t 
     const auto options = pl::taken(given);
     if (options.prefix == nullptr && options.prefix_size_bytes != 0) return fail(EINVAL, kNullPointer);
     if (options.prefix_size_bytes > pl::store_protocol::kMaxKeyBytes)
-      return fail(EINVAL, "a key has at most 4096 bytes, and so has what it begins with");
+      return fail(EINVAL, "keys and prefixes have at most 4096 bytes");
     if (one->cluster) return fail(ENOTSUP, "the servers of a cluster have no watches: keys move between them");
     watcher::target asked;
     asked.pool = pool;

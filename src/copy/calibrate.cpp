@@ -210,7 +210,7 @@ result<cost_table> calibrate(const cu::driver_table& cuda, planner& planner, con
       if (point.curve == index && point.best_ns != 0) curve.points.push_back({point.bytes, point.best_ns});
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
-  if (curves.empty()) return failure{EIO, "no way to copy works with this device: peerlane doctor says why"};
+  if (curves.empty()) return failure{EIO, "no copy method works with this device: peerlane doctor says why"};
   return cost_table(std::move(curves), measure_question(cuda, setup.pinned.data(), setup.pageable.data()));
 }
 

@@ -132,7 +132,7 @@ result<found_costs> find_costs(const cu::driver_table& cuda, const std::string& 
     auto parsed = cost_table::parse(content);
     if (parsed && content.find(key_line(key) + "\n") != std::string::npos) return found_costs{*std::move(parsed), path};
     PL_LOG(warn, "%s is passed over: %s; run peerlane calibrate", path.c_str(),
-           parsed ? "it is of another machine" : parsed.error().message.c_str());
+           parsed ? "it is from another machine" : parsed.error().message.c_str());
   }
   return found_costs{cost_table::built_in(), "built in (peerlane calibrate measures this machine)"};
 }

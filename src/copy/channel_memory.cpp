@@ -142,7 +142,7 @@ bool channel_memory::has_host(const host_memory& info, std::uint64_t pointer) {
 result<channel_memory::piece> channel_memory::find_host(const host_memory& info, std::uint64_t pointer,
                                                         std::uint64_t size_bytes) {
   if (info.buffer_id == 0 || !info.allocation.contains({pointer, size_bytes}))
-    return failure{ENOTSUP, "CUDA does not tell which pinned memory this is"};
+    return failure{ENOTSUP, "CUDA does not identify this pinned memory"};
   std::shared_ptr<host_binding> found = bound_host(info, pointer), fresh, old;
   if (found == nullptr) {
     // Without the lock: it takes some 20 ms, in which other copies go on. Of two threads that bind one window the first to

@@ -77,7 +77,7 @@ result<std::shared_ptr<dma_memory>> dma_memory::import(gpu_table& gpus, const st
   std::uint64_t end = pieces.front().begin;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].begin != end || pieces[i].size_bytes != regions[i].size_bytes || pieces[i].size_bytes > UINT64_MAX - end)
-      return failure{EPROTO, "another process gave memory whose pieces do not fit together"};
+      return failure{EPROTO, "another process shared memory whose pieces are not contiguous"};
     end += pieces[i].size_bytes;
   }
   std::shared_ptr<dma_memory> made(new dma_memory(kind::device, pieces.front().begin, end - pieces.front().begin));

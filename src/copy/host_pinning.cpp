@@ -91,7 +91,7 @@ result<host_pinning> host_pinning::try_make(const gpu_context& context, void* po
   }
   unpin_pages(**pinned);
   all().list.pop_back();
-  return failure{EIO, "CUDA registered the host memory and does not know it as pinned"};
+  return failure{EIO, "CUDA registered the host memory, but does not report it as pinned"};
 }
 
 host_pinning::host_pinning(host_pinning&& other) noexcept

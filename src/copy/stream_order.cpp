@@ -167,7 +167,7 @@ std::shared_ptr<stream_order::channel> stream_order::find_channel(unsigned long 
   if (idle != nullptr || room == nullptr) return idle;
   auto opened = open_channel();
   if (!opened) {
-    PL_LOG(info, "copies behind streams go by CUDA: %s", opened.error().message.c_str());
+    PL_LOG(info, "copies that wait for streams use CUDA: %s", opened.error().message.c_str());
     if (opened.code() == EAGAIN) refusal_ = failure{ENOTSUP, opened.error().message};
     return nullptr;
   }

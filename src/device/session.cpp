@@ -255,7 +255,7 @@ result<peerlane_device_window> session::keep(open_window made, const peerlane_de
 
 result<peerlane_device_window> session::add_window(std::uint64_t address, std::uint64_t size_bytes) {
   if (address == 0 || size_bytes == 0 || address + size_bytes + kGranuleBytes < address)
-    return failure{EINVAL, "a window of no memory: give an address and a size"};
+    return failure{EINVAL, "the window is empty: pass an address and a size"};
   auto use = copy::context_use::enter(context_);
   if (!use) return use.error();
   open_window made;

@@ -56,7 +56,7 @@ result<capture> channel::enter(cu::stream_t stream) {
 status channel::check(std::uint64_t queued, std::uint64_t retired) {
   if (queued - retired <= core_->options.most_queued) return {};
   return failure{EAGAIN, std::to_string(core_->options.most_queued) +
-                             " operations of this channel are queued on streams that have not come to them: wait for some"};
+                             " operations of this channel are queued on streams that have not reached them: wait for some"};
 }
 
 result<std::uint64_t> channel::put_signal(cu::stream_t stream, const remote_window& window, std::uint64_t offset,

@@ -159,7 +159,7 @@ result<handed_memory> memory_handover::fetch(const name& owner, std::uint32_t nu
   if (!socket) return socket.error();
   reply got;
   if (!send_whole(socket->get(), question{owner.secret, number, 0}) || !receive_whole(socket->get(), got, limit_ms))
-    return failure{ETIMEDOUT, "the peer did not hand over its memory: it has ended, or does not answer"};
+    return failure{ETIMEDOUT, "the peer did not share its memory: it has ended, or does not answer"};
   if (got.code != 0) {
     got.reason[sizeof got.reason - 1] = '\0';
     return failure{got.code, got.reason};

@@ -278,7 +278,7 @@ status message_proxy::check_part(const std::byte* part, std::uint64_t bytes) {
     chunk_tail tail;
     std::memcpy(&tail, part + wanted, sizeof tail);
     if (tail.magic != chunk_tail::kMagic || tail.offset != arriving_.offset)
-      return failure{EPROTO, "the peer gave up a put of which a part has come"};
+      return failure{EPROTO, "the peer abandoned a put after it had sent a part of it"};
   }
   if (arriving_.offset > ~std::uint64_t{0} - offset) return failure{EPROTO, "the peer put beyond the end of all memory"};
   return {};

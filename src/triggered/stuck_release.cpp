@@ -76,7 +76,7 @@ void stuck_release::write(cu::device_ptr words, std::uint64_t value) {
   ops.write64(words + offsetof(gpu_words, staged), value);
   auto done = ops.submit();
   if (done && context_.cuda->cuStreamSynchronize(stream_) != cu::error_code::success)
-    done = failure{EIO, "the stream for it has failed"};
+    done = failure{EIO, "its stream has failed"};
   if (!done) PL_LOG(error, "stream: waiting streams cannot be released: %s", done.error().message.c_str());
 }
 

@@ -259,7 +259,7 @@ TEST_F(missing_pieces, GdrdrvThroughTheCInterface) {
     EXPECT_EQ(persistent, release >= 5 ? 1 : 0);
     gdr_mh_t handle{};
     EXPECT_EQ(gdr_pin_buffer_v2(g, device_, 65536, GDR_PIN_FLAG_FORCE_PCIE, &handle), EINVAL);
-    expect_message("attribute 2 answers 0");
+    expect_message("attribute 2 is 0");
     EXPECT_EQ(try_to_map(g, device_), 0) << gdr_last_error();
     EXPECT_EQ(gdr_close(g), 0);
     EXPECT_EQ(module.live_pins(), 0);

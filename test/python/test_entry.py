@@ -53,10 +53,10 @@ def refused(kind, words, call):
 
 
 @pytest.mark.parametrize("given, words", [
-    (None, r"NoneType tells nothing of its memory \(it is None\)"), ("text", "text has no memory; encode it to bytes"),
+    (None, r"NoneType does not describe its memory \(it is None\)"), ("text", "text has no memory; encode it to bytes"),
     (7, r"a device pointer comes with its size: \(device pointer, size in bytes\)"), (1.5, r"numpy.asarray"), ([1, 2], r"numpy.asarray"),
-    ((1, "2"), r"a tuple must be \(device pointer, size in bytes\), two integers"), (object(), "tells nothing of its memory"),
-    (len, "tells nothing")], ids=str)
+    ((1, "2"), r"a tuple must be \(device pointer, size in bytes\), two integers"), (object(), "does not describe its memory"),
+    (len, "does not describe its memory")], ids=str)
 def test_what_is_no_array(given, words):
     host, x = np.zeros(4, np.float32), testing.zeros(4)
     for name, call in {"map": lambda: peerlane.map(given), "copy: the destination": lambda: peerlane.copy(given, host),
@@ -111,7 +111,7 @@ def test_integers_of_numpy_are_integers():
     peerlane.copy_async(host, x).make_wait(np.uint64(0))
     assert testing.zeros(np.int64(3)).shape == (3,) and peerlane.HostPool(1 << 16).array(np.int64(4)).shape == (4,)
     refused(ValueError, "beyond 64 bits", lambda: peerlane.map(x, shape=np.uint64((1 << 64) - 1)))
-    refused(TypeError, "tells nothing of its memory", lambda: peerlane.map((np.array([x.address]), np.array([16]))))  # arrays are none
+    refused(TypeError, "does not describe its memory", lambda: peerlane.map((np.array([x.address]), np.array([16]))))  # arrays are none
 
 
 class Interface:
@@ -155,8 +155,8 @@ def test_words_of_messages(tmp_path):
                             "key: expected bytes, got str": lambda: job.put("key", 0, x),
                             "offset: expected an integer, got NoneType": lambda: job.get(key, None, x), "operand: expected an integer, got str": lambda: job.fetch_add(key, 0, "1"),
                             "all_gather: expected bytes, got int": lambda: job.all_gather(5), "peer: expected an integer, got list": lambda: job.plan([]),
-                            "the message's tensor: NoneType tells nothing": lambda: job.send(0, None),
-                            "expose: int tells nothing": lambda: job.expose(5)}.items():
+                            "the message's tensor: NoneType does not describe its memory": lambda: job.send(0, None),
+                            "expose: int does not describe its memory": lambda: job.expose(5)}.items():
             refused(TypeError, words, call)
         for words, call in {"peer: 4294967296 is out of range": lambda: job.send(1 << 32, x), "tag: -1 is negative": lambda: job.send(0, x, -1),
                             "the key does not belong to a window": lambda: job.put(b"key", 0, x)}.items():
@@ -188,11 +188,11 @@ def test_words_of_openings_and_options():
             "version: expected an integer, got float": lambda: pool.erase("k", version=1.0), "regex: expected text, got bytes": lambda: pool.keys(regex=b"a"),
     }.items():
         refused(TypeError, "^" + re.escape(words), call)
-    for words, call in {"name: 'a\\x00b' has a byte of zero": lambda: store.open_pool("a\0b"),
+    for words, call in {"name: 'a\\x00b' contains a zero byte": lambda: store.open_pool("a\0b"),
                         "rendezvous: 'file:\\udcff' is not Unicode": lambda: peerlane.communicator.open(rendezvous="file:\udcff", rank=0, size=1),
                         "size_bytes: -1 is not from 0 to": lambda: peerlane.HostPool(-1), "device: -1 is not from 0": lambda: peerlane.HostPool(1, device=-1),
                         "timeout: expected a number of seconds below 3e10, got nan": lambda: peerlane.communicator.open(timeout=float("nan")),
-                        "wait_timeout: inf is no": lambda: peerlane.triggered.open(wait_timeout=float("inf")),
+                        "wait_timeout: expected a number of seconds below 3e10, got inf": lambda: peerlane.triggered.open(wait_timeout=float("inf")),
                         "rank: 2147483648 is not from 0": lambda: peerlane.communicator.open(rank=1 << 31)}.items():
         refused(ValueError, "^" + re.escape(words), call)
 

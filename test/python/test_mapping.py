@@ -192,7 +192,7 @@ def test_refusals_name_the_cause():
     x = testing.zeros(4)
     with pytest.raises(peerlane.Error, match="leaves its allocation"):
         peerlane.map((x.address, 8 << 20))
-    with pytest.raises(TypeError, match="tells nothing of its memory"):
+    with pytest.raises(TypeError, match="does not describe its memory"):
         peerlane.map(object())
 
 

@@ -124,7 +124,7 @@ def test_other_releases_get_an_error(module):
     for version in ("0.26.0", "0.30.1", "0.33.4", "0.33.1.dev3+gabc"):
         module.check_release(version)
     for version in ("0.2.6", "0.25.1", "0.34.0", "1.0.0"):
-        with pytest.raises(ImportError, match=f"and not {version}.*CPUOffloadingSpec"):
+        with pytest.raises(ImportError, match=f", not {version}.*CPUOffloadingSpec"):
             module.check_release(version)
     with pytest.raises(ImportError, match="has no _swap_blocks_batch"):
         module._Direction(object(), False)

@@ -86,7 +86,7 @@ def usage():
 
 
 def unknown_command():
-    refuse(run("copybandwidth"), 'no command "copybandwidth"', "peerlane -h lists them")
+    refuse(run("copybandwidth"), 'unknown command "copybandwidth"', "peerlane -h lists them")
 
 
 def bad_options():
@@ -270,7 +270,7 @@ def sanity_drop_in():
 
 
 def sanity_unknown_case():
-    refuse(run("sanity", "-t", "no_such_case"), 'no case "no_such_case"')
+    refuse(run("sanity", "-t", "no_such_case"), 'unknown case "no_such_case"')
     failing = run("sanity", "-t", "basic_cumemalloc", env={"PEERLANE_GPU": "sim", "PEERLANE_BACKEND": "gdrdrv"})
     check(failing.code == 1 and summary_of(failing.out) == (1, 0, 1, 0), "a failing case must fail the program", failing.out)
 

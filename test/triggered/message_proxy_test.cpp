@@ -186,7 +186,7 @@ TEST(message_proxy, a_piece_in_several_messages_comes_whole) {
 }
 TEST(message_proxy, a_piece_that_was_given_up_is_not_signalled) {
   EXPECT_EQ(run_peer([](piece_messages& m) { std::memset(static_cast<void*>(&m.tail), 0, sizeof m.tail); }, kWhole,
-                     "gave up a put"),
+                     "abandoned a put"),
             0);
 }
 

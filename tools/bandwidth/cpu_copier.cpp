@@ -162,7 +162,7 @@ class channel_copier final : public cpu_copier {
 result<std::unique_ptr<cpu_copier>> make_channel_copier(gpu_set& gpus, cpu_tools& tools, const bound_transfer& transfer) {
   const auto not_here = [&](const std::string& reason) { return failure{ENOTSUP, describe(transfer) + ": " + reason}; };
   if (!transfer.source.gpu_reachable || !transfer.destination.gpu_reachable)
-    return not_here("a DMA channel takes pinned memory only");
+    return not_here("a DMA channel only supports pinned memory");
   if (auto ready = gpus.make_current(transfer.executor.gpu); !ready) return ready.error();
   // Asked first for its reason: copies would silently go another way.
   if (auto source = copy::channel_source::open(gpus.cuda(), transfer.executor.gpu); !source)

@@ -127,7 +127,7 @@ status gpu_set::disable_peer_access(int gpu, int peer) {
   using disable_call = cu::result_t (*)(cu::context_t);
   const auto disable =
       cuda_.library == nullptr ? nullptr : reinterpret_cast<disable_call>(dlsym(cuda_.library, "cuCtxDisablePeerAccess"));
-  if (disable == nullptr) return failure{ENOTSUP, "the driver cannot take peer access back"};
+  if (disable == nullptr) return failure{ENOTSUP, "the driver cannot disable peer access"};
   const cu::context_t other = gpus_[static_cast<std::size_t>(peer)]->context;
   if (auto ready = make_current(gpu); !ready) return ready;
   const auto description = format("GPU %d: no access to the memory of GPU %d", gpu, peer);

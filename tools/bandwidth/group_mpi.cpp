@@ -43,7 +43,7 @@ result<bridge> load_bridge() {
       resolve(library, "peerlane_mpi_init", all.init) && resolve(library, "peerlane_mpi_send", all.send) &&
       resolve(library, "peerlane_mpi_probe", all.probe) && resolve(library, "peerlane_mpi_take", all.take) &&
       resolve(library, "peerlane_mpi_finalize", all.finalize) && resolve(library, "peerlane_mpi_abort", all.abort);
-  if (!is_whole) return failure{ENOENT, std::string(kLibrary) + " is of another version than the program"};
+  if (!is_whole) return failure{ENOENT, std::string(kLibrary) + " has another version than the program"};
   return all;
 }
 

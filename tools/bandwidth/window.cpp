@@ -287,7 +287,7 @@ status window::wait(const window_plan& plan, cpu_team* team) {
     if (monotonic_ns() > deadline_ns)
       return failure{ETIMEDOUT,
                      format("%s did not end its transfers within %u s: a smaller -b or fewer copies take less; `dmesg | "
-                            "grep -i xid` tells of a GPU that is stuck",
+                            "grep -i xid` shows whether a GPU is stuck",
                             slow_gpu < 0 ? "the CPU" : format("GPU %d", slow_gpu).c_str(), plan.timeout_s)};
     if (team != nullptr && slow_gpu >= 0) sched_yield();
     else nap();

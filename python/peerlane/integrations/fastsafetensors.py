@@ -32,7 +32,7 @@ _MAX_THREADS = 16
 def check_release(version: str) -> None:
     """Raises ImportError if this module was not tested with this release of fastsafetensors, whose copier interface changes."""
     if ".".join(version.split(".")[:2]) not in KNOWN_RELEASES:
-        raise ImportError(f"peerlane.integrations.fastsafetensors knows fastsafetensors {', '.join(KNOWN_RELEASES)} and not {version}: use one of "
+        raise ImportError(f"peerlane.integrations.fastsafetensors supports fastsafetensors {', '.join(KNOWN_RELEASES)}, not {version}: use one of "
                           "these, or fastsafetensors' own SafeTensorsFileLoader")
 
 

@@ -26,7 +26,7 @@ _logger = logging.getLogger("peerlane.vllm")
 def check_release(version: str) -> None:
     """Raises ImportError if this module was not tested with this release of vLLM, whose offloading interface changes."""
     if ".".join(version.split(".")[:2]) not in KNOWN_RELEASES:
-        raise ImportError(f"peerlane.integrations.vllm knows vLLM {', '.join(KNOWN_RELEASES)} and not {version}, as the interface of offloading "
+        raise ImportError(f"peerlane.integrations.vllm supports vLLM {', '.join(KNOWN_RELEASES)}, not {version}, because the interface of offloading "
                           "specs changes between releases: use one of these, or take \"spec_name\" and \"spec_module_path\" out of "
                           "kv_connector_extra_config, which gives vLLM's own CPUOffloadingSpec")
 
@@ -66,7 +66,7 @@ class _Direction:
     def __init__(self, handler: Any, urgent: bool) -> None:
         for needed in ("_swap_blocks_batch", "_transfers", "_transfer_events", "_stream_pool", "_event_pool", "_buffer_pool"):
             if not hasattr(handler, needed):
-                raise ImportError(f"vLLM's {type(handler).__name__} has no {needed}: peerlane.integrations.vllm does not fit this vLLM")
+                raise ImportError(f"vLLM's {type(handler).__name__} has no {needed}: peerlane.integrations.vllm does not support this vLLM")
         handler._swap_blocks_batch = self._take
         self._handler, self._urgent = handler, urgent
         self._taken: Any = None

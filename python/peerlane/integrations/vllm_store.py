@@ -38,7 +38,7 @@ _logger = logging.getLogger("peerlane.vllm")
 def check_release(version: str) -> None:
     """Raises ImportError if this module was not tested with this release of vLLM, whose tiering interface changes."""
     if ".".join(version.split(".")[:2]) not in TIER_RELEASES:
-        raise ImportError(f"peerlane.integrations.vllm_store knows vLLM {', '.join(TIER_RELEASES)} and not {version}, as the interface of tiers "
+        raise ImportError(f"peerlane.integrations.vllm_store supports vLLM {', '.join(TIER_RELEASES)}, not {version}, because the interface of tiers "
                           "changes between releases: use one of these, or \"spec_name\": \"PeerlaneOffloadingSpec\" with \"spec_module_path\": "
                           "\"peerlane.integrations.vllm\", which has no tier behind host memory")
 

@@ -113,7 +113,7 @@ store_protocol::ucx_offer ucx_value_stream::offer() const {
 result<stream_session_ptr> ucx_value_stream::connect(const store_protocol::ucx_offer& other_end,
                                                      const std::uint64_t (&secret)[2]) {
   if (other_end.major != port_->version_major() || other_end.minor != port_->version_minor())
-    return failure{ENOTSUP, format("UCX is %u.%u at this end and %u.%u at the other: use the same version at both",
+    return failure{ENOTSUP, format("UCX is %u.%u at this end and %u.%u at the other end: use the same version at both",
                                    port_->version_major(), port_->version_minor(), other_end.major, other_end.minor)};
   const bool any = options_.mode == ucx_mode::on && other_end.any_transport;
   if (!any && (!has_rdma(port_->transports()) || !has_rdma(other_end.transports)))

@@ -72,7 +72,7 @@ status need_folder(const std::string& folder) {
   if (status whole = need_finished(folder); !whole) return whole;
   std::error_code error;
   if (fs::is_directory(folder + "/index", error)) return {};
-  return failure{ENOENT, "store: " + folder + " holds no store"};
+  return failure{ENOENT, "store: " + folder + " does not contain a store"};
 }
 
 // A folder within the source would become part of it, and go with it.

@@ -64,7 +64,7 @@ inline status check_given(durability level) {
     case durability::replicated:
       return failure{
           ENOTSUP,
-          "store: durability replicated is not given: ask for volatile, logged or durable; on how many servers of "
+          "store: durability replicated is not supported: use volatile, logged or durable; on how many servers of "
           "a cluster a value lies is said by its pool's copies"};
   }
   return failure{EINVAL, "store: durability " + std::to_string(static_cast<unsigned>(level)) +

@@ -96,7 +96,7 @@ result<greeted> greet(byte_channel& wire, const greeting_request& request, unsig
   const auto welcome = talk.ask(opcode::hello, {}, hello);
   if (!welcome) return welcome.error();
   if (welcome->header.status != 0) return refused(*welcome);
-  if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting says nothing of itself"};
+  if (!welcome->fields.greeting) return failure{EPROTO, "the store's greeting has no content"};
   greeted out;
   out.server = *welcome->fields.greeting;
   out.ucx = welcome->fields.ucx;

@@ -281,7 +281,7 @@ TEST_F(cluster_folder, AnotherClusterOfTheSameNameDeletesNothing) {
   rig.start("new");
   ASSERT_TRUE(rig.settled({"new"}));
   rig.make_pool(*rig.open(), "q", 1);
-  expect_refused(rig, {"a", "b"}, "is another one");
+  expect_refused(rig, {"a", "b"}, "is not the one that this server's folder belongs to");
   // Whoever removes the file believes etcd.
   std::filesystem::remove(rig.folder("a") / "cluster.json");
   rig.start("a");

@@ -118,7 +118,7 @@ def by_channel():
     both = [row["part"] for row in cells(result) if row["testcase"] == "host_to_device_bidirectional_dma"]
     check(sorted(set(both)) == ["", "opposite", "total"], both)
     _, result = with_file("-t", "host_to_device_dma", *QUICK, "--no-judge", "--host-memory", "pageable", code=5)
-    check("pinned memory only" in tests(result)["host_to_device_dma"]["reason"], tests(result))
+    check("only supports pinned memory" in tests(result)["host_to_device_dma"]["reason"], tests(result))
     listed = expect_code(run("-l", name="nvbandwidth"), 0).stdout
     check("_dma" not in listed, "the original's list stays the original's")
     _, result = with_file("--transfer", "H -> [dma:4] -> G0 x 1M, G0 -> [dma] -> H x 1M", *QUICK, "--no-judge")

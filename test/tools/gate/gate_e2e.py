@@ -135,7 +135,7 @@ def usage():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.json"
         path.write_text("{}")
-        check("no baseline" in run("--baseline", str(path), code=1).stderr, "not a baseline")
+        check("not a baseline file" in run("--baseline", str(path), code=1).stderr, "not a baseline")
         done = run("--learn", str(path), links=LINKS + ";0:ecc=1", code=2)
         check("only a good machine" in done.stderr, done.stderr)
         check(path.read_text() == "{}", "the file is left alone")

@@ -60,7 +60,7 @@ def usage():
     pairs = "osu_latency osu_bw osu_bibw osu_mbw_mr osu_multi_lat".split()
     for name in pairs + [f"osu_{each}" for each in collectives + windows]:
         check("--validation" in succeed(run("-h", name=name)).out, name)
-    refuse(run("p2p", "scan"), "no benchmark")
+    refuse(run("p2p", "scan"), 'unknown benchmark "scan"')
     refuse(run("p2p", "allreduce", "--via", "ours,ucx"), "--via ours, mpi and shim")
     refuse(run("p2p", "allreduce", "H", "D"), "one kind of memory")
     refuse(run("p2p", "allreduce", "-m", "3:64"), "multiples of 4")
