@@ -30,13 +30,18 @@ int with_collective(const peerlane_op_t* op, Act&& act) {
   });
 }
 
-// The outcome is the caller's answer.
-int end(open_comm& communicator, peerlane_op_t& op, peerlane_op_info* info) {
-  const pending_collective ended = communicator.collective_operations.take(op.number);
-  if (ended.function != nullptr) {
+// From the watched ones first: other threads look up the numbers that they find there.
+pending_collective take(open_comm& communicator, const pending_collective& one, std::uint64_t number) {
+  if (one.function != nullptr) {
     const std::lock_guard lock(communicator.watched_mutex);
-    std::erase(communicator.watched_collectives, op.number);
+    std::erase(communicator.watched_collectives, number);
   }
+  return communicator.collective_operations.take(number);
+}
+
+// The outcome is the caller's answer.
+int end(open_comm& communicator, const pending_collective& one, peerlane_op_t& op, peerlane_op_info* info) {
+  const pending_collective ended = take(communicator, one, op.number);
   op.number = 0;
   const auto outcome = ended.operation.outcome();
   const auto ended_info = info_of(ended.bytes, outcome.code());
@@ -45,10 +50,17 @@ int end(open_comm& communicator, peerlane_op_t& op, peerlane_op_info* info) {
   return return_code(outcome);
 }
 
+// Ends one that has not ended.
+void drop(open_comm& communicator, const pending_collective& one, std::uint64_t number) {
+  pending_collective dropped = take(communicator, one, number);
+  dropped.operation = {};
+  if (dropped.function != nullptr) dropped.function->call(info_of(dropped.bytes, ECANCELED));
+}
+
 int test_collective(peerlane_op_t* op, int* done, peerlane_op_info* info) {
   return with_collective(op, [&](open_comm& communicator, pending_collective& one) {
     *done = one.operation.test() && !is_in_function(one.function) ? 1 : 0;
-    const int code = *done != 0 ? end(communicator, *op, info) : 0;
+    const int code = *done != 0 ? end(communicator, one, *op, info) : 0;
     call_end_functions(communicator);
     return code;
   });
@@ -68,7 +80,7 @@ int wait_collective(peerlane_op_t* op, std::int64_t timeout_ms, peerlane_op_info
       if (is_whole) return fail(outcome.error());
       call_end_functions(communicator);
     }
-    return end(communicator, *op, info);
+    return end(communicator, one, *op, info);
   });
 }
 
@@ -95,17 +107,8 @@ int then_collective(const peerlane_op_t* op, peerlane_op_function_t function, vo
 
 int release_collective(peerlane_op_t* op) {
   return with_collective(op, [&](open_comm& communicator, pending_collective& one) {
-    const bool has_ended = one.operation.has_ended();
-    peerlane_op_t ended = *op;
-    op->number = 0;
-    if (has_ended) return static_cast<void>(end(communicator, ended, nullptr)), 0;
-    pending_collective dropped = communicator.collective_operations.take(ended.number);
-    if (dropped.function != nullptr) {
-      const std::lock_guard lock(communicator.watched_mutex);
-      std::erase(communicator.watched_collectives, ended.number);
-    }
-    dropped.operation = {};
-    if (dropped.function != nullptr) dropped.function->call(info_of(dropped.bytes, ECANCELED));
+    if (one.operation.has_ended()) return static_cast<void>(end(communicator, one, *op, nullptr)), 0;
+    drop(communicator, one, std::exchange(op->number, 0));
     return 0;
   });
 }
@@ -136,6 +139,15 @@ void call_ended_collectives(open_comm& communicator) {
     });
   }
   for (const auto& [function, info] : ended) function->call(info);
+}
+
+void end_collectives(open_comm& communicator) {
+  call_ended_collectives(communicator);
+  while (!communicator.watched_collectives.empty()) {
+    const auto number = communicator.watched_collectives.back();
+    drop(communicator, *communicator.collective_operations.find(number), number);
+  }
+  communicator.collective_operations.clear();
 }
 
 }  // namespace pl

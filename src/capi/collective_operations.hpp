@@ -12,5 +12,7 @@ int keep_collective(peerlane_comm_t comm, open_comm& communicator, collectives::
 
 // Calls the functions of collectives that have ended; cheap without one that has a function.
 void call_ended_collectives(open_comm& communicator);
+// Ends what is under way, as peerlane_op_release(). Not beside other calls.
+void end_collectives(open_comm& communicator);
 
 }  // namespace pl

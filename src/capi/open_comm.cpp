@@ -6,6 +6,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "capi/borrowed_planner.hpp"
+#include "capi/collective_operations.hpp"
 #include "copy/calibration.hpp"
 #include "messaging/bootstrap/cpu_binding.hpp"
 #include "messaging/bootstrap/local_bootstrap.hpp"
@@ -254,7 +255,7 @@ int all_gather_equal(messaging::bootstrap& group, const void* mine, std::size_t 
 
 open_comm::~open_comm() {
   end_all(*this);
-  collective_operations.clear();
+  end_collectives(*this);
   collectives.reset();
   matched.clear();
   windows.clear();

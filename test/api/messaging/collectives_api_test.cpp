@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "test/api/messaging/job.hpp"
 
@@ -134,6 +136,57 @@ int refused(communicator& job) {
   return every_collective(job);
 }
 TEST(collectives_api, refused_and_restored) { EXPECT_EQ(run_job(2, refused), 0); }
+
+void count_end(void* count, const peerlane_op_info*) { ++*static_cast<std::atomic<int>*>(count); }
+
+// One thread ends collectives that have a function, while others look for functions to call.
+int functions_beside_other_threads(communicator& job) {
+  constexpr int kRounds = 1500;
+  std::atomic<int> called{0};
+  std::atomic<bool> has_stopped{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 3; ++i) {
+    others.emplace_back([&] {
+      int moved = 0;
+      while (!has_stopped) peerlane_comm_progress(job.get(), &moved);
+    });
+  }
+  int code = 0;
+  for (int round = 0; round < kRounds && code == 0; ++round) {
+    peerlane_op_t op = PEERLANE_OP_INIT;
+    code = peerlane_comm_ibarrier(job.get(), &op);
+    if (code == 0) code = peerlane_op_then(&op, count_end, &called);
+    if (code == 0) code = peerlane_op_wait(&op, patience.count(), nullptr);
+  }
+  has_stopped = true;
+  for (auto& other : others) other.join();
+  CHECK(code == 0);
+  CHECK(called == kRounds);
+  return job.barrier(patience) ? 0 : __LINE__;
+}
+TEST(collectives_api, functions_beside_other_threads) { EXPECT_EQ(run_job(2, functions_beside_other_threads), 0); }
+
+// Who is told of the end by a function is told of the communicator's, too.
+int close_calls_functions(communicator& job) {
+  std::atomic<int> called{0};
+  const bool has_one = job.rank() == 0;
+  if (has_one) {
+    peerlane_op_t op = PEERLANE_OP_INIT;
+    CHECK(peerlane_comm_ibarrier(job.get(), &op) == 0);
+    CHECK(peerlane_op_then(
+              &op,
+              [](void* count, const peerlane_op_info* info) {
+                if (info->error == ECANCELED) ++*static_cast<std::atomic<int>*>(count);
+              },
+              &called) == 0);
+    CHECK(called == 0);
+  }
+  CHECK(job.barrier(patience));
+  { const communicator closed = std::move(job); }
+  CHECK(called == (has_one ? 1 : 0));
+  return 0;
+}
+TEST(collectives_api, close_calls_the_functions_of_collectives) { EXPECT_EQ(run_job(2, close_calls_functions), 0); }
 
 }  // namespace
 }  // namespace peerlane::test
