@@ -217,9 +217,13 @@ int peerlane_channel_connect(peerlane_triggered_t context, int peer, uint32_t id
                              const struct peerlane_channel_options* options, peerlane_channel_t* channel);
 
 /**
- * @brief Waits until the peer has created its end. Optional: otherwise the first call on the channel waits.
- * @param timeout_ms  in milliseconds; negative: no limit.
- * @return 0; ETIMEDOUT; ENOTSUP: the executor is not available; ECONNRESET: the peer has died.
+ * @brief Waits until both ends exist and agree on the executor. Optional: otherwise the first call on the channel waits.
+ *
+ * The peer takes part by the same call, or by its first call on the channel.
+ *
+ * @param timeout_ms  in milliseconds; 0: looks once; negative: no limit.
+ * @return 0; ETIMEDOUT: the peer has not done its part yet, call again; ENOTSUP: the executor is not available; ECONNRESET:
+ *         the peer has died.
  */
 int peerlane_channel_ready(peerlane_triggered_t context, peerlane_channel_t channel, int64_t timeout_ms);
 

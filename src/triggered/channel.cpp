@@ -7,6 +7,7 @@
 #include "base/live_counter.hpp"
 #include "os/fork_guard.hpp"
 #include "triggered/channel_core.hpp"
+#include "triggered/channel_setup.hpp"
 #include "triggered/context_parts.hpp"
 #include "triggered/mem_ops.hpp"
 
@@ -304,10 +305,11 @@ std::string channel::diag() const {
     for (unsigned slot = 0; slot < kGraphSlots; ++slot)
       if (core_->is_waiting_in(slot)) out += "  a stream stands in the captured wait of slot " + std::to_string(slot) + "\n";
   }
-  if (core_->options.wait == wait_method::kernel && executor_ != nullptr && !core_->waits_by_kernel)
+  // Another thread may be in ready(), which sets the kind when all else is set.
+  if (now.executor == executor_kind::automatic) return out;
+  if (core_->options.wait == wait_method::kernel && !core_->waits_by_kernel)
     out += "  the front end waits, not a kernel: " + context_->parts_->why_no_wait_kernel() + "\n";
-  if (executor_ != nullptr) out += executor_->report();
-  return out;
+  return out + executor_->report();
 }
 
 }  // namespace pl::triggered

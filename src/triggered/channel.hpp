@@ -74,8 +74,9 @@ class channel {
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
 
-  // Waits until the peer has created its end. Without this call, the first other call does it within the context's time
-  // limit. Two ends of one process may be created one after the other before either is ready.
+  // Waits until the peer has created its end and waits in turn. Without this call, the first other call does it within the
+  // context's time limit. Two ends of one process may be created one after the other before either is ready. ETIMEDOUT: the
+  // next call continues. Every other error stays.
   status ready(std::chrono::milliseconds limit);
   executor_kind executor() const noexcept;
 
@@ -132,6 +133,7 @@ class channel {
   status check_process() const;
   context* context_;
   std::shared_ptr<channel_core> core_;
+  std::unique_ptr<class channel_setup> setup_;  // until the end is ready
   std::unique_ptr<class executor> executor_;
   std::uint64_t next_ = 1;  // sequence of the next unnumbered wait
 };

@@ -13,8 +13,6 @@
 #include "os/fork_guard.hpp"
 #include "stream_put_image.hpp"
 #include "triggered/context_parts.hpp"
-#include "triggered/end_exchange.hpp"
-#include "triggered/proxy_executor.hpp"
 
 namespace pl::triggered {
 namespace {
@@ -193,30 +191,6 @@ result<std::shared_ptr<dma_domain>> context::parts::open_dma() {
   return dma = std::move(*made);
 }
 
-result<std::unique_ptr<executor>> context::parts::connect_dma(const std::shared_ptr<channel_core>& core,
-                                                              std::chrono::milliseconds limit) {
-  const auto domain = open_dma();
-  dma_offer ours;
-  if (domain) ours = {0, core->index, (*domain)->own_name()};
-  else ours.code = domain.code();
-  const auto theirs = exchange_with_peer(*messages, *core, message_kind::dma_offer, ours, limit);
-  if (!theirs) return theirs.error();
-  const auto make = [&]() -> result<std::unique_ptr<executor>> {
-    if (!domain) return failure{ENOTSUP, domain.error().message};
-    if (theirs->code != 0)
-      return failure{ENOTSUP, "the peer has no DMA channels: ask `peerlane doctor` there for the reason"};
-    return make_dma_executor(gpu, *domain, core, *theirs, limit);
-  };
-  auto made = make();
-  const std::int32_t code = made ? 0 : made.code();
-  const auto answer = exchange_with_peer(*messages, *core, message_kind::dma_answer, code, limit);
-  if (!answer) return answer.error();
-  if (!made) return failure{ENOTSUP, "the dma executor is not available: " + made.error().message};
-  if (*answer != 0)
-    return failure{ENOTSUP, "the dma executor is not available: the peer does not reach this GPU's memory by DMA channels"};
-  return made;
-}
-
 void context::parts::close(channel& end) {
   const auto core = end.core_;
   {
@@ -302,19 +276,22 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   if (wanted.most_queued == 0 || wanted.most_queued > channel_core::kMaxQueued)
     return failure{EINVAL, "most_queued is 1 to " + std::to_string(channel_core::kMaxQueued)};
   auto& own = *parts_;
+  auto greeting = std::make_unique<std::pair<hello, messaging::request>>();
   std::shared_ptr<channel_core> core;
   {
     const std::lock_guard lock(own.mutex);
     auto index = own.words->take();
     if (!index) return index.error();
+    auto key = export_memory(own.gpu, own.words->gpu(*index), sizeof(gpu_words));
+    if (!key) {
+      own.words->give_back(*index);
+      return key.error();
+    }
+    greeting->first.words = *key;
     core = std::make_shared<channel_core>(*own.words, *index, peer, id, wanted);
     core->incarnation = own.connects[{peer, id}]++;
   }
-  auto greeting = std::make_unique<std::pair<hello, messaging::request>>();
-  auto key = export_memory(own.gpu, own.words->gpu(core->index), sizeof(gpu_words));
-  if (!key) return key.error();
   greeting->first.wanted = wanted.executor;
-  greeting->first.words = *key;
   greeting->first.has_kernels = own.methods.kernel != nullptr ? 1 : 0;
   greeting->first.waits_by_kernel = wanted.wait == wait_method::kernel && own.may_wait_by_kernel() ? 1 : 0;
   greeting->first.depth = wanted.depth;
@@ -326,75 +303,6 @@ result<std::unique_ptr<channel>> context::connect(int peer, std::uint32_t id, co
   own.channels.insert(out.get());
   own.proxy->add(core);
   return out;
-}
-
-status channel::ready(std::chrono::milliseconds limit) {
-  if (auto ours = check_process(); !ours) return ours;
-  if (executor_ != nullptr) return {};
-  auto& parts = *context_->parts_;
-  hello theirs;
-  const auto received =
-      parts.messages->recv(core_->peer, messaging::host_buffer(&theirs, sizeof theirs),
-                           tag_of(message_kind::hello, core_->id, core_->incarnation), messaging::kWholeTag, limit);
-  if (!received) return received.error();
-  if (received->bytes != sizeof theirs || theirs.version != hello{}.version)
-    return failure{EPROTO, "rank " + std::to_string(core_->peer) + " runs another version of Peerlane"};
-  // Each end needs both values: captured puts of one end must be what the other end's captured waits expect.
-  const bool have_kernels = parts.methods.kernel != nullptr && theirs.has_kernels != 0;
-  core_->waits_by_kernel = have_kernels && core_->options.wait == wait_method::kernel && parts.may_wait_by_kernel();
-  core_->peer_waits_by_kernel = have_kernels && theirs.waits_by_kernel != 0;
-  core_->peer_depth = theirs.depth;
-  const auto reach = parts.importer->open(theirs.words);
-  struct verdict {
-    std::uint32_t can_reach, wanted;
-  };
-  const auto mine = core_->options.executor;
-  verdict ours{reach.ok() ? 1u : 0u, static_cast<std::uint32_t>(mine)}, other = ours;
-  const bool is_other_process = !(theirs.words.owner == process_token::current());
-  if (is_other_process) {
-    const auto got = exchange_with_peer(*parts.messages, *core_, message_kind::verdict, ours, limit);
-    if (!got) return got.error();
-    other = *got;
-  }
-  const auto is_asked = [&](executor_kind kind) { return mine == kind || theirs.wanted == kind; };
-  const bool is_proxy = is_asked(executor_kind::proxy), is_dma = is_asked(executor_kind::dma);
-  if (is_dma && (is_proxy || is_asked(executor_kind::peer)))
-    return failure{EINVAL, "the two ends ask for different executors"};
-  const bool is_peer = !is_proxy && !is_dma && ours.can_reach != 0 && other.can_reach != 0;
-  if (!is_peer && (mine == executor_kind::peer || theirs.wanted == executor_kind::peer))
-    return failure{ENOTSUP, reach.ok() ? "the peer's GPU cannot reach this one's memory" : reach.error().message};
-  if (is_peer) {
-    const auto limit_of_waits =
-        core_->options.wait_timeout.count() >= 0 ? core_->options.wait_timeout : parts.options.wait_timeout;
-    if (limit_of_waits.count() != 0 && !core_->words->can_release())
-      return failure{ENOTSUP,
-                     "a wait cannot have a time-out here, since nothing could release its stream: the CPU cannot write "
-                     "GPU memory (" +
-                         core_->words->why_unmapped() + ") and there is no stream for it (" +
-                         core_->words->why_no_stuck_release() + "); set wait_timeout to 0 to do without"};
-    const auto writer = parts.writer_to(theirs.words, *reach, core_->index);
-    if (!writer) return writer.error();
-    auto methods = parts.methods;
-    methods.writer = *writer;
-    executor_ = make_peer_executor(parts.gpu, methods,
-                                   {*reach, parts.words->gpu(core_->index), parts.words->host_on_gpu(core_->index)});
-  } else if (is_dma) {
-    if (!is_other_process)
-      return failure{ENOTSUP, "the dma executor is for two processes: within one, the peer executor does it"};
-    auto made = parts.connect_dma(core_, limit);
-    if (!made) return made.error();
-    executor_ = std::move(made).value();
-  } else {
-    const bool may_share = parts.options.messages.path != messaging::messenger_options::path_t::network;
-    auto made = make_proxy_executor(
-        {&parts.gpu, parts.messages.get(), parts.proxy.get(), parts.receive_windows.get(), parts.slots.get(),
-         may_share ? parts.shm_queues.get() : nullptr, parts.wakeup.get(), parts.methods.kernel, parts.methods.spread_put},
-        core_, is_other_process, limit);
-    if (!made) return made.error();
-    executor_ = std::move(made).value();
-  }
-  core_->kind.store(executor_->kind(), std::memory_order_release);
-  return {};
 }
 
 void context::set_mode(run_mode mode) {

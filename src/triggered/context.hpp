@@ -93,9 +93,10 @@ class context {
   // The diag() of every channel, and the state of the proxy thread.
   std::string diag() const;
 
+  struct parts;  // of this folder
+
  private:
   friend class channel;
-  struct parts;
   explicit context(std::unique_ptr<parts> made);
   status check_process() const;
   std::unique_ptr<parts> parts_;

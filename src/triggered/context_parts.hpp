@@ -65,8 +65,6 @@ struct context::parts {
   std::string why_no_wait_kernel() const;  // empty: it may
   void close(channel& end);
   result<std::shared_ptr<dma_domain>> open_dma();
-  // Both ends call it. ENOTSUP: one of them cannot, with the reason.
-  result<std::unique_ptr<executor>> connect_dma(const std::shared_ptr<channel_core>& core, std::chrono::milliseconds limit);
   // Selects how flags are written to the owner of `words`. Another channel may have selected it for this GPU already.
   result<flag_writer> writer_to(const memory_key& key, cu::device_ptr theirs, unsigned index);
 };

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "messaging/node.hpp"
-#include "triggered/end_exchange.hpp"
 #include "triggered/idle_wait.hpp"
 #include "triggered/mem_ops.hpp"
 #include "triggered/shm_proxy.hpp"
@@ -183,7 +182,7 @@ shm_queue_offer make_offer(const std::optional<shm_queue_pool::shm_queue>& ours,
   return out;
 }
 
-std::optional<shared_parts> open_offer(const shm_queue_offer& theirs) {
+std::unique_ptr<shared_parts> open_offer(const shm_queue_offer& theirs) {
   messaging::node_identity peer_node;
   peer_node.boot = theirs.boot;
   peer_node.pid_namespace = theirs.pid_namespace;
@@ -192,55 +191,79 @@ std::optional<shared_parts> open_offer(const shm_queue_offer& theirs) {
   auto shm_queue = shm_queue_view::open(theirs);
   auto wakeup = thread_wakeup::open(theirs.wakeup);
   if (!shm_queue || !wakeup) return {};
-  return shared_parts{std::move(shm_queue).value(), std::move(wakeup).value()};
+  return std::unique_ptr<shared_parts>(new shared_parts{std::move(shm_queue).value(), std::move(wakeup).value()});
 }
 
-// Uses shared memory only if both ends can open the other's queue.
-result<std::shared_ptr<shm_proxy>> share_shm_queues(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
-                                                    std::chrono::milliseconds limit) {
-  std::optional<shm_queue_pool::shm_queue> ours;
-  if (parts.shm_queues != nullptr)
-    if (auto taken = parts.shm_queues->take()) ours.emplace(std::move(taken).value());
-  const auto theirs = exchange_with_peer(*parts.messages, *core, message_kind::offer, make_offer(ours, *parts.proxy), limit);
-  if (!theirs) return theirs.error();
-  auto shared = ours ? open_offer(*theirs) : std::nullopt;
-  const std::uint32_t can = shared ? 1 : 0;
-  const auto can_peer = exchange_with_peer(*parts.messages, *core, message_kind::answer, can, limit);
-  if (!can_peer) return can_peer.error();
-  if (can == 0 || *can_peer == 0) return std::shared_ptr<shm_proxy>();
-  return std::make_shared<shm_proxy>(core, *parts.proxy, *parts.windows, std::move(*ours), std::move(shared->theirs),
-                                     std::move(shared->peer_wakeup),
-                                     put_chunking::from_environment(parts.spread_kernel != nullptr));
-}
+class proxy_setup final : public executor_setup {
+ public:
+  proxy_setup(const proxy_parts& parts, std::shared_ptr<channel_core> core, bool is_other_process)
+      : parts_(parts), core_(std::move(core)), is_other_process_(is_other_process) {}
+
+  result<std::unique_ptr<executor>> make(const setup_limit& limit) override {
+    if (!core_->words->is_mapped())
+      return failure{ENOTSUP, "the proxy executor stores words in GPU memory, which the CPU cannot reach here: " +
+                                  core_->words->why_unmapped()};
+    parts_.windows->need();
+    if (is_other_process_) {
+      auto shared = share_shm_queues(limit);
+      if (!shared) return shared.error();
+      if (auto proxy = std::move(shared).value()) return make_with(std::move(proxy));
+    }
+    return make_with_messages();
+  }
+
+ private:
+  // Uses shared memory only if both ends can open the other's queue.
+  result<std::shared_ptr<shm_proxy>> share_shm_queues(const setup_limit& limit) {
+    if (!is_taken_ && parts_.shm_queues != nullptr)
+      if (auto taken = parts_.shm_queues->take()) ours_.emplace(std::move(taken).value());
+    is_taken_ = true;
+    const auto theirs = offers_.get(*parts_.messages, *core_, message_kind::offer, make_offer(ours_, *parts_.proxy), limit);
+    if (!theirs) return theirs.error();
+    if (!is_opened_ && ours_) shared_ = open_offer(*theirs);
+    is_opened_ = true;
+    const std::uint32_t can = shared_ != nullptr ? 1 : 0;
+    const auto can_peer = answers_.get(*parts_.messages, *core_, message_kind::answer, can, limit);
+    if (!can_peer) return can_peer.error();
+    if (can == 0 || *can_peer == 0) return std::shared_ptr<shm_proxy>();
+    return std::make_shared<shm_proxy>(core_, *parts_.proxy, *parts_.windows, std::move(*ours_), std::move(shared_->theirs),
+                                       std::move(shared_->peer_wakeup),
+                                       put_chunking::from_environment(parts_.spread_kernel != nullptr));
+  }
+
+  result<std::unique_ptr<executor>> make_with_messages() {
+    auto slots = parts_.slots->take(parts_.windows->engine());
+    if (!slots) return slots.error();
+    auto chunking = put_chunking::from_environment(false);
+    chunking.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it
+    const auto packet_bytes = parts_.messages->packet_limit(core_->peer);
+    const std::size_t message_bytes = packet_bytes >= kMinPacketBytes ? packet_bytes - kHeadBytes : 0;
+    return make_with(std::make_shared<message_proxy>(core_, *parts_.messages, *parts_.proxy, *parts_.windows,
+                                                     std::move(slots).value(), chunking, message_bytes));
+  }
+
+  template <class Proxy>
+  std::unique_ptr<executor> make_with(std::shared_ptr<Proxy> proxy) {
+    std::unique_ptr<executor> out = std::make_unique<proxy_executor>(parts_, core_, proxy);
+    parts_.proxy->add(core_, std::move(proxy));
+    return out;
+  }
+
+  const proxy_parts parts_;
+  const std::shared_ptr<channel_core> core_;
+  const bool is_other_process_;
+  bool is_taken_ = false, is_opened_ = false;
+  std::optional<shm_queue_pool::shm_queue> ours_;
+  std::unique_ptr<shared_parts> shared_;
+  end_exchange<shm_queue_offer> offers_;
+  end_exchange<std::uint32_t> answers_;
+};
 
 }  // namespace
 
-result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
-                                                      bool is_other_process, std::chrono::milliseconds limit) {
-  if (!core->words->is_mapped())
-    return failure{ENOTSUP, "the proxy executor stores words in GPU memory, which the CPU cannot reach here: " +
-                                core->words->why_unmapped()};
-  parts.windows->need();
-  if (is_other_process) {
-    auto shared = share_shm_queues(parts, core, limit);
-    if (!shared) return shared.error();
-    if (auto proxy = std::move(shared).value()) {
-      std::unique_ptr<executor> out = std::make_unique<proxy_executor>(parts, core, proxy);
-      parts.proxy->add(core, std::move(proxy));
-      return out;
-    }
-  }
-  auto slots = parts.slots->take(parts.windows->engine());
-  if (!slots) return slots.error();
-  auto chunking = put_chunking::from_environment(false);
-  chunking.doubled_from = 32;  // the network takes the time; a chunk costs the stream little beside it
-  const auto packet_bytes = parts.messages->packet_limit(core->peer);
-  const std::size_t message_bytes = packet_bytes >= kMinPacketBytes ? packet_bytes - kHeadBytes : 0;
-  auto proxy = std::make_shared<message_proxy>(core, *parts.messages, *parts.proxy, *parts.windows, std::move(slots).value(),
-                                               chunking, message_bytes);
-  std::unique_ptr<executor> out = std::make_unique<proxy_executor>(parts, core, proxy);
-  parts.proxy->add(core, std::move(proxy));
-  return out;
+std::unique_ptr<executor_setup> set_up_proxy_executor(const proxy_parts& parts, std::shared_ptr<channel_core> core,
+                                                      bool is_other_process) {
+  return std::make_unique<proxy_setup>(parts, std::move(core), is_other_process);
 }
 
 }  // namespace pl::triggered

@@ -3,10 +3,10 @@
 // through CPU mappings. For GPUs that cannot reach each other, on one node (shm_proxy.hpp) or two (message_proxy.hpp).
 #pragma once
 
-#include <chrono>
 #include <memory>
 
 #include "copy/gpu_context.hpp"
+#include "triggered/end_exchange.hpp"
 #include "triggered/event_wakeup.hpp"
 #include "triggered/executor.hpp"
 #include "triggered/message_proxy.hpp"
@@ -27,12 +27,12 @@ struct proxy_parts {
   cu::function_t spread_kernel = nullptr;  // stream_put_spread
 };
 
-// Agrees with the peer's call on the transport, pins memory and adds the channel's task to the proxy thread. ENOTSUP: the
-// CPU cannot reach the words of this GPU. `is_other_process`: the peer is another process; an end in this process could not
-// answer during this call.
+// Agrees with the peer's end on the transport, pins memory and adds the channel's task to the proxy thread. ENOTSUP: the CPU
+// cannot reach the words of this GPU. `is_other_process`: the peer is another process; an end in this process could not
+// answer during the same call. What `parts` names must outlive the result.
 //
 // A put of more than 256 chunks (32 MiB) may block in the driver until its stream has reached it.
-result<std::unique_ptr<executor>> make_proxy_executor(const proxy_parts& parts, const std::shared_ptr<channel_core>& core,
-                                                      bool is_other_process, std::chrono::milliseconds limit);
+std::unique_ptr<executor_setup> set_up_proxy_executor(const proxy_parts& parts, std::shared_ptr<channel_core> core,
+                                                      bool is_other_process);
 
 }  // namespace pl::triggered

@@ -246,5 +246,27 @@ TEST_P(channels, refuses_what_cannot_be_meant) {
             0);
 }
 
+int g_refused_uuids = 0;
+cu::result_t refuse_uuids(cu::uuid_t* uuid, cu::device_t device) {
+  return g_refused_uuids-- > 0 ? cu::error_code::unknown : cuda().cuDeviceGetUuid_v2(uuid, device);
+}
+
+TEST(channel_ends, what_could_not_be_made_takes_no_place_and_does_not_count) {
+  EXPECT_EQ(run_streams(
+                2, gpus::one_each, of_one_channel(),
+                [](const rank_session& session) -> int {
+                  g_refused_uuids = session.rank == 0 ? 3 : 0;
+                  for (int i = 0; i < 3 && session.rank == 0; ++i)
+                    CHECK(session.streams->connect(1, 8).code() != 0 && g_refused_uuids == 2 - i);
+                  auto channel_end = session.streams->connect(1 - session.rank, 8);
+                  CHECK_OK(channel_end);
+                  CHECK_OK((*channel_end)->ready(kPatience));
+                  CHECK_OK(session.bootstrap->barrier());
+                  return 0;
+                },
+                -1, [](cu::driver_table& table) { table.cuDeviceGetUuid_v2 = refuse_uuids; }),
+            0);
+}
+
 }  // namespace
 }  // namespace pl::triggered

@@ -4,8 +4,10 @@
 #include <sched.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <peerlane/triggered.hpp>
+#include <thread>
 
 #include "test/api/messaging/job.hpp"
 #include "test/api/triggered/driver.h"
@@ -105,6 +107,34 @@ int ping_pong(const rank_session& session) {
   return 0;
 }
 TEST(triggered_api, ping_pong) { EXPECT_EQ(run_streams(ping_pong), 0); }
+
+// Rank 1 comes later than the limits of rank 0, at each step of their agreement. Another thread reads the state meanwhile.
+int ready_continues(const rank_session& session, uint32_t executor) {
+  auto options = triggered::context::channel_options();
+  options.executor = executor;
+  auto channel = session.job.connect(1 - session.job.rank(), 1, &options);
+  CHECK(channel);
+  std::atomic<bool> is_ready{false};
+  std::thread reader([&] {
+    while (!is_ready) static_cast<void>(session.job.diag()), static_cast<void>(channel->diag()), sched_yield();
+  });
+  CHECK(session.job.barrier());
+  const auto begin = std::chrono::steady_clock::now();
+  if (session.job.rank() == 1) std::this_thread::sleep_for(100ms);
+  auto done = channel->ready(0ms);
+  while (done.code() == ETIMEDOUT && std::chrono::steady_clock::now() < begin + patience) done = channel->ready(0ms);
+  is_ready = true;
+  reader.join();
+  CHECK(done);
+  CHECK(channel->signal(session.stream) && channel->wait_signal(session.stream));
+  CHECK(cuStreamSynchronize(session.stream) == 0);
+  CHECK(channel->state()->executor == executor && channel->state()->error == 0);
+  return 0;
+}
+TEST(triggered_api, ready_continues_after_its_limit) {
+  for (const uint32_t executor : {PEERLANE_EXECUTOR_PEER, PEERLANE_EXECUTOR_PROXY, PEERLANE_EXECUTOR_DMA})
+    EXPECT_EQ(run_streams([=](const rank_session& session) { return ready_continues(session, executor); }), 0) << executor;
+}
 
 int hold_back(const rank_session& session) {
   auto options = triggered::context::channel_options();
