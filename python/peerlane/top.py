@@ -17,6 +17,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import _output
+
 __all__ = ["main"]
 
 VERSION = 1
@@ -26,6 +28,7 @@ ENTRY = struct.Struct("<QII48s")
 U64 = struct.Struct("<Q")
 PREFIX = "peerlane-statistics-"
 LARGEST_FILE = 1 << 20
+LONGEST_INTERVAL = 86400  # seconds
 
 TOTAL, LEVEL = 0, 1
 
@@ -311,17 +314,28 @@ def arguments(argv):
                                      "PEERLANE_STATISTICS=1 by the same user.")
     parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between updates (default 1)")
     parser.add_argument("--once", action="store_true", help="measure one interval, print it as plain text, and exit")
-    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="like --once, as JSON; without FILE, or with -, to standard output")
+    parser.add_argument("--json", nargs="?", const="-", type=_output.place, metavar="FILE", help="like --once, as JSON; without FILE, or with -, to standard output")
     parser.add_argument("--looks", type=int, default=-1, metavar="N", help="end the live view after this many updates")
-    parser.add_argument("--folder", default=os.environ.get("PEERLANE_STATISTICS_FOLDER", "/dev/shm"), metavar="DIR", help="folder of the statistics (default %(default)s)")
+    parser.add_argument("--folder", type=_output.place, default=os.environ.get("PEERLANE_STATISTICS_FOLDER") or "/dev/shm", metavar="DIR", help="folder of the statistics (default %(default)s)")
     given = parser.parse_args(argv)
-    if given.interval <= 0:
-        parser.error("--interval: more than 0")
+    if not 0 < given.interval <= LONGEST_INTERVAL:  # NaN is neither
+        parser.error(f"--interval: more than 0, and at most {LONGEST_INTERVAL}")
     return given
 
 
+def write(text, name):
+    try:
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, name) from None  # a write names no file
+
+
 def main(argv=None):
-    given = arguments(argv)
+    return _output.run("peerlane top", lambda: show(arguments(argv)))
+
+
+def show(given):
     try:
         if not given.once and not given.json:
             if find_rich():
@@ -337,8 +351,7 @@ def main(argv=None):
         if given.json in (None, "-"):
             print(text)
         else:
-            with open(given.json, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
+            write(text, given.json)
     except KeyboardInterrupt:
         pass
     return 0

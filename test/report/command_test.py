@@ -31,6 +31,9 @@ def main(out):
             refused = run(program, ROOT / "LICENSE")
             assert refused.returncode == 1 and "not JSON" in refused.stderr, refused
             assert "peerlane report" in run(program, "-h").stdout
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([program, "report", "--markdown", RESULT], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=50)
+            assert done.returncode == 1 and done.stderr.splitlines() == ["peerlane report: standard output cannot be written: No space left on device"], done
         shutil.rmtree(copied / "python")
         assert "No module named" in run(copied / "peerlane", RESULT).stderr
     print("peerlane report: from the build folder and from a copy")

@@ -127,6 +127,26 @@ class Files(unittest.TestCase):
         body = json.loads(self.shown("--json"))
         self.assertEqual(body["processes"][0]["bar1_bytes"], 5)
 
+    def refused(self, *arguments):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            try:
+                code = top.main(["--folder", str(self.folder), *arguments])
+            except SystemExit as end:
+                code = end.code
+        return code, said.getvalue().splitlines()[-1]
+
+    def test_intervals_and_places_that_cannot_be(self):
+        for interval in ("0", "-1", "nan", "1e309", "1e10"):
+            code, line = self.refused("--once", "--interval", interval)
+            self.assertEqual(code, 2, line)
+            self.assertIn("--interval: more than 0", line)
+        for place in ("/dev/full", str(self.folder / "none/file")):
+            code, line = self.refused("--interval", "0.001", "--json", place)
+            self.assertEqual(code, 1, line)
+            self.assertTrue(line.startswith(f"peerlane top: {place}: "), line)
+        self.assertIn("empty value", self.refused("--json", "")[1])
+
     def test_live_view(self):
         if not top.find_rich():
             print("NOT TESTED: the live view (rich is not installed)")

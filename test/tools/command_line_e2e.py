@@ -32,7 +32,7 @@ QUICK = {
     "p2p latency": ["-m", "8:8", "-i", "5", "-x", "1"], "store perf": ["--elements", "20"],
     "store crash-demo": ["--size", "1M"], "soak": ["--seconds", "1", "--only", "mappings"],
     "store gpu-direct-demo": ["--size", "1M", "--rounds", "1"], "async pingpong": ["-i", "20"],
-    "async poke": [], "async stuck": [], "async stencil": ["-n", "16", "-i", "4", "-r", "1"],
+    "async poke": [], "async stuck": [], "async stencil": ["-n", "16", "-i", "4", "-r", "1"], "top": ["--once", "--interval", "0.1"],
 }
 
 
@@ -91,6 +91,27 @@ def suggestions():
         check(re.search(r" -h lists |areas: ", done.stderr.splitlines()[-1]), arguments, "the last line says what to do", done.stderr)
     done = run("soak", "--seconds", "1", "--only", "mappings,zebra")
     check(done.returncode == 1 and '"zebra" is not one of store, messages, mappings' in done.stderr and done.stdout == "", done)
+
+
+PLACES = ("FILE", "DIR", "PATH", "SOCKET", "PORT", "URL")
+
+
+def empty_places():
+    """An option that names a file, an address or the like is given an empty value, by a variable of a script that is not set: refused,
+    not left out. A gate would be without its baseline."""
+    seen = 0
+    for words in every_command():
+        text = good(*words, "-h").stdout
+        for names, kind, _ in [] if "[options]" in text and "usage:" in text else values_of(text):  # [options]: a list of subcommands
+            if not names[-1].startswith("-") or not any(place in kind for place in PLACES):
+                continue
+            done = run(*words, names[-1], "")
+            if "is required" in done.stderr:  # said first
+                continue
+            check(done.returncode == 1 and f"{names[-1]}" in done.stderr and "empty value" in done.stderr and done.stdout == "", words, names, done)
+            seen += 1
+    check(seen > 60, seen)
+    check(run("-j", "", "-l", name="nvbandwidth").returncode == 0, "the original's flag stands alone")
 
 
 def versions():
@@ -231,7 +252,7 @@ def full_disks():
         good("env", "--json", link)
         with open(target, encoding="utf-8") as file:
             check(os.path.islink(link) and json.load(file)["passed"], "a link stays, and its target is written")
-        for words in (["p2p", "latency"], ["p2p", "allreduce"], ["async", "pingpong"], ["copybw"], ["info"], ["env"], ["gate"]):
+        for words in (["p2p", "latency"], ["p2p", "allreduce"], ["async", "pingpong"], ["copybw"], ["info"], ["env"], ["gate"], ["top"]):
             more = QUICK.get(" ".join(words), QUICK["p2p latency"])
             for added in ([], ["--json", "-"]):
                 with open("/dev/full", "w", encoding="utf-8") as full:
@@ -249,7 +270,7 @@ def closed_descriptors():
             for place in places:
                 os.close(place)
         return close
-    for words in (["info"], ["copybw"], ["p2p", "latency"], ["store", "perf"]):
+    for words in (["info"], ["copybw"], ["p2p", "latency"], ["store", "perf"], ["top"]):
         line = [os.path.join(OUT, "peerlane"), *words, *QUICK.get(" ".join(words), [])]
         for places in ((0,), (1,), (2,), (0, 1, 2)):
             done = subprocess.run(line, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False,

@@ -51,6 +51,7 @@ class command_line {
         std::fputs(compat_version_lines("").c_str(), stdout);
         return tools::kExitOk;
       }
+      if (const auto fault = parser_.empty_place(); !fault.empty()) return refuse(fault);
       finish();
       return std::nullopt;
     } catch (const CLI::CallForHelp&) {

@@ -32,6 +32,14 @@ option_facts facts_of(const CLI::Option& one) {
   return out;
 }
 
+// Kinds of values that name something outside of the command. An empty one comes from a variable of a script that is not set:
+// left out silently, a gate would be without its baseline.
+bool is_place(const std::string& kind) {
+  for (const char* word : {"FILE", "DIR", "PATH", "SOCKET", "PORT", "URL"})
+    if (kind.find(word) != std::string::npos) return true;
+  return false;
+}
+
 // Some texts name their default, since a number does not say it: "[three quarters]". The others get the value.
 std::string with_default(const std::string& help, const std::string& unit, const std::string& value) {
   const auto named = help.ends_with(']') ? help.rfind(" [") : std::string::npos;
@@ -187,12 +195,27 @@ std::string command_parser::complaint(const std::string& message) const {
   return message;
 }
 
+std::string command_parser::empty_place() const {
+  for (const CLI::Option* one : static_cast<const CLI::App&>(*app_).get_options()) {
+    // An option whose value may be left out counts an absent one as empty.
+    if (one->count() == 0 || one->get_items_expected_min() == 0 || !is_place(one->get_type_name())) continue;
+    const auto& values = one->results();
+    if (std::find(values.begin(), values.end(), "") == values.end()) continue;
+    const auto names = names_of(*one);
+    return (names.empty() ? one->get_name(true) : names.back()) + " was given an empty value: give one, or leave it out";
+  }
+  return {};
+}
+
 std::optional<int> command_parser::parse() {
   if (print_facts()) return kExitOk;
   try {
     std::vector<std::string> reversed(call_.arguments.rbegin(), call_.arguments.rend());  // CLI11 takes them from the end
     app_->parse(reversed);
-    return std::nullopt;
+    const auto fault = empty_place();
+    if (fault.empty()) return std::nullopt;
+    std::fprintf(stderr, "%s: %s; %s -h lists the options\n", call_.program.c_str(), fault.c_str(), call_.program.c_str());
+    return kExitFailed;
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);
     return kExitOk;

@@ -64,6 +64,9 @@ class command_parser {
   // After parse(): whether the user gave this option.
   bool is_given(const std::string& name) const;
 
+  // For commands with their own parser, after it: what is wrong with the first option that names a file, an address or the
+  // like and was given an empty value; empty: nothing.
+  std::string empty_place() const;
   // For commands with their own parser. Fills the caller's facts and returns true if the caller asked only for them.
   bool print_facts();
   // "unknown option --sise; did you mean --size?" for the first of the arguments that looks like an option and is none;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Commands that are Python modules: `peerlane report`, `peerlane top`. The modules lie in python/ beside the program (build
 // folder and installation alike); elsewhere Python looks for an installed package.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -67,6 +68,14 @@ std::string folder_of_modules(const char* module) {
   return is_beside ? folder.string() : "";
 }
 
+// Python takes a closed descriptor for closed, but not what stands in for one here (standard_descriptors.hpp).
+void close_stand_ins() noexcept {
+  for (const int place : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    const int flags = fcntl(place, F_GETFL);
+    if (flags >= 0 && (flags & O_PATH) != 0) close(place);
+  }
+}
+
 // Replaces this process; returns only by throwing.
 [[noreturn]] void become_python(const char* module, const invocation& call) {
   std::vector<std::string> words = {"python3", "-B", "-c", kStart, folder_of_modules(module), module};
@@ -74,6 +83,7 @@ std::string folder_of_modules(const char* module) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
+  close_stand_ins();
   execvp("python3", argv.data());
   throw tool_failure(format("python3 cannot be started (%s); this command is written in Python 3.10", std::strerror(errno)));
 }

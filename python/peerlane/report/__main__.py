@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .. import _output
 from . import files, html, markdown, plotly_script, views
 
 DESCRIPTION = "Shows result files (from any command's --json FILE) as one self-contained HTML page, or as Markdown."
@@ -16,8 +17,8 @@ EPILOG = ("A .txt file is shown with the .json file of the same name. Files with
 
 def arguments(argv):
     parser = argparse.ArgumentParser(prog="peerlane report", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="result files, and text files (.txt) to show with them")
-    parser.add_argument("-o", "--output", metavar="FILE", help="output file; - is standard output (default: report.html; with --markdown: standard output)")
+    parser.add_argument("files", nargs="*", type=_output.place, metavar="FILE", help="result files, and text files (.txt) to show with them")
+    parser.add_argument("-o", "--output", type=_output.place, metavar="FILE", help="output file; - is standard output (default: report.html; with --markdown: standard output)")
     parser.add_argument("--markdown", action="store_true", help="write a summary in Markdown instead of the page")
     parser.add_argument("--title", default="Peerlane report", help="heading of the page")
     parser.add_argument("--setup", action="store_true", help="fetch plotly.js from PyPI into a private environment (needed once)")
@@ -70,7 +71,10 @@ def set_up():
 
 
 def main(argv=None):
-    given = arguments(argv)
+    return _output.run("peerlane report", lambda: show(arguments(argv)))
+
+
+def show(given):
     if given.setup and (code := set_up() or not given.files):
         return int(code is not True and code)
     read = collect(given.files)
