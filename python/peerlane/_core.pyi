@@ -130,7 +130,7 @@ class Operation(Coroutine[Any, Any, tuple[int, int, int]], metaclass=abc.ABCMeta
     @property
     def can_cancel(self) -> bool:
         """
-        Whether cancel() works: only for messages. Copies and a store's requests always continue to their end.
+        Whether cancel() works: only for messages. Copies, collectives and a store's requests continue to their end.
         """
 
     @property

@@ -87,7 +87,7 @@ std::unique_ptr<operation> begun_by(self_t self, two_sides& sides, Begin&& begin
   }();
   const auto or_none = [](nb::object& one) { return one.is_valid() ? std::move(one) : nb::none(); };
   return std::make_unique<operation>(std::move(begun), nb::borrow(self), or_none(sides.source_keeper),
-                                     or_none(sides.destination_keeper), operation::kind::message, owner.gate());
+                                     or_none(sides.destination_keeper), operation::kind::collective, owner.gate());
 }
 
 std::unique_ptr<operation> ibroadcast(self_t self, nb::handle x, integer_argument root, nb::handle after) {

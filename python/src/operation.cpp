@@ -256,8 +256,9 @@ void bind_operations(nb::module_& module) {
            "check with\ndone(). It is closed at the copy's end, so register a duplicate. `await` does all this.")
       .def("info", &operation::info, nb::sig("def info(self) -> peerlane._types.OperationInfo | None"),
            "Returns the details of an operation that has ended; None while it is in progress.")
-      .def_prop_ro("can_cancel", &operation::can_cancel,
-                   "Whether cancel() works: only for messages. Copies and a store's requests always continue to their end.")
+      .def_prop_ro(
+          "can_cancel", &operation::can_cancel,
+          "Whether cancel() works: only for messages. Copies, collectives and a store's requests continue to their end.")
       .def_prop_ro("has_descriptor", &operation::has_descriptor, "Whether descriptor() works: only for copies.")
       .def(
           "__await__", [](nb::object self) { return waiting_module().attr("steps")(self); },

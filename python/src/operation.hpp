@@ -33,11 +33,12 @@ peerlane::result<peerlane::op_info> wait_for_end(peerlane::operation& operation,
 // The error of an operation whose owner was closed.
 inline peerlane::failure owner_closed() { return {ECANCELED, "the communicator was closed before the operation had ended"}; }
 
-// Keeps its owner and its tensors alive. Thread-safe. Deleting it waits for a copy or a store's request, and cancels a
-// message. The functions that the module peerlane._store needs are inline, because modules do not link each other.
+// Keeps its owner and its tensors alive. Thread-safe. Deleting it waits for a copy or a store's request, cancels a message,
+// and gives a collective up, which stops those of all ranks. The functions that the module peerlane._store needs are inline,
+// because modules do not link each other.
 class operation {
  public:
-  enum class kind : std::uint8_t { copy, message, store };
+  enum class kind : std::uint8_t { copy, message, collective, store };
   // `gate`: of the owner, if the owner can be closed before the operation has ended.
   operation(peerlane::operation begun, nb::object owner, nb::object first, nb::object second, kind made_by,
             call_gate_ref gate = nullptr)

@@ -214,6 +214,34 @@ def test_collectives(tmp_path):
     job.run(collectives, tmp_path)
 
 
+def cancelled_collective(rank, rendezvous):
+    """A task that waits for a collective is cancelled at rank 0, before rank 1 begins: it goes on, and those of all ranks do."""
+    with communicator.open(rendezvous=rendezvous, rank=rank, size=2) as m:
+        sums = [np.zeros(1, np.float32) for _ in range(2)]
+
+        async def reduce_all(number):
+            await m.iall_reduce(np.full(1, rank + 1, np.float32), sums[number])
+
+        async def impatient():
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(reduce_all(0), 0.05)
+            m.send(1, np.zeros(1))
+
+        if rank == 0:
+            asyncio.run(impatient())
+        else:
+            m.recv(0, np.zeros(1), timeout=60)
+            asyncio.run(reduce_all(0))
+            assert sums[0][0] == 3
+        asyncio.run(reduce_all(1))
+        assert sums[1][0] == 3 and sums[0][0] == 3
+        m.barrier(60)
+
+
+def test_a_cancelled_task_leaves_its_collective(tmp_path):
+    job.run(cancelled_collective, tmp_path)
+
+
 def refusals(m, peer):
     with pytest.raises(peerlane.Timeout) as told:
         m.recv(peer, np.zeros(1), tag=999, timeout=0.01)

@@ -32,8 +32,8 @@ option_facts facts_of(const CLI::Option& one) {
   return out;
 }
 
-// Kinds of values that name something outside of the command. An empty one comes from a variable of a script that is not set:
-// left out silently, a gate would be without its baseline.
+// Kinds of values that name something outside of the command. An empty one comes from a variable of a script that is not
+// set: left out silently, a gate would be without its baseline.
 bool is_place(const std::string& kind) {
   for (const char* word : {"FILE", "DIR", "PATH", "SOCKET", "PORT", "URL"})
     if (kind.find(word) != std::string::npos) return true;
