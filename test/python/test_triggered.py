@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """peerlane.triggered between two processes: rounds of puts that no CPU orders, and what the host sees of them."""
 
+import time
+
 import job
 import numpy as np
 import peerlane
@@ -21,6 +23,8 @@ def ping_pong(rank, rendezvous):
         mine = s.expose(inbox)
         theirs = s.import_window(s.all_gather(mine.key)[peer])
         channel = s.connect(peer, 1)
+        s.all_gather(b"")
+        time.sleep(0.2 * rank)  # longer than ready() waits between two looks for Ctrl-C
         channel.ready(30)
         for i in range(ROUNDS):  # all queued at once: the answer to a put is what lets the next one go
             if rank == 1:
