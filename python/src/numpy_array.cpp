@@ -2,6 +2,7 @@
 #include "numpy_array.hpp"
 
 #include <array>
+#include <memory>
 
 namespace pl::py {
 namespace {
@@ -45,12 +46,15 @@ bool is_layout_known() {
          (fields_of(whole).flags & kWritable) != 0;
 }
 
+// Making it runs Python code, beside which other threads get the GIL. They would hold it while they wait for the guard of a
+// static object that is being made, so this is a pointer, and the first of those made at a time stays.
 known_numpy& known() {
-  static auto* const all = [] {
-    auto* const made = new known_numpy;  // never destroyed, because Python may have ended before
+  static known_numpy* all = nullptr;  // never destroyed, because Python may have ended before
+  if (all == nullptr) {
+    auto made = std::make_unique<known_numpy>();
     made->has_known_layout = is_layout_known();
-    return made;
-  }();
+    if (all == nullptr) all = made.release();
+  }
   return *all;
 }
 

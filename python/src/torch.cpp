@@ -117,7 +117,11 @@ nb::object keeper_of(nb::handle object, tensor& view) {
 
 std::uint64_t torch_stream(int device) {
   // Gets the raw handle without creating a Stream object (0.1 us instead of 2).
-  static auto* const current = new nb::object(nb::module_::import_("torch").attr("_C").attr("_cuda_getCurrentRawStream"));
+  static nb::object* current = nullptr;  // a pointer: the import gives the GIL to others (numpy_array.cpp)
+  if (current == nullptr) {
+    nb::object found = nb::module_::import_("torch").attr("_C").attr("_cuda_getCurrentRawStream");
+    if (current == nullptr) current = new nb::object(std::move(found));
+  }
   return unsigned_integer(nb::object((*current)(device)), "torch's current stream");
 }
 

@@ -427,3 +427,30 @@ def test_map_and_open_are_there_by_name():
     assert callable(peerlane.map) and "map" in dir(peerlane)
     for module in (peerlane.communicator, peerlane.store, peerlane.triggered):
         assert callable(module.open) and "open" not in module.__all__
+
+
+FIRST_USES = """
+import importlib.abc, sys, threading, time
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            time.sleep(0.3)  # the other threads run meanwhile
+
+sys.meta_path.insert(0, Slow())
+from peerlane import _core
+
+assert "numpy" not in sys.modules
+threads = [threading.Thread(target=_core.look_at, args=(bytearray(8),)) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+"""
+
+
+def test_the_first_use_by_several_threads():
+    """The first array that is looked at imports NumPy, during which other threads may look at theirs; all waited for ever."""
+    ended = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, timeout=60, check=False,
+                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert ended.returncode == 0, ended.stderr.decode()
