@@ -116,7 +116,12 @@ class copier : public detail::owned_handle<peerlane_copier_t, peerlane_copier_cl
     out.struct_bytes = sizeof out;
     return out;
   }
-  status close() { return detail::to_status(peerlane_copier_close(give_up())); }
+  // EBUSY: operations, holds or registrations keep it open.
+  status close() {
+    const int code = peerlane_copier_close(handle_);
+    if (code != EBUSY) handle_ = nullptr;
+    return detail::to_status(code);
+  }
 
   status copy(buffer destination, const_buffer source) const {
     return detail::to_status(peerlane_copy(handle_, destination, source));

@@ -122,7 +122,12 @@ class store {
     if (handle_ != nullptr) peerlane_store_close(handle_);
   }
   peerlane_store_t get() const noexcept { return handle_; }
-  status close() { return checked(peerlane_store_close(std::exchange(handle_, nullptr))); }
+  // EBUSY: a watch or registered memory keeps it open.
+  status close() {
+    const int code = peerlane_store_close(handle_);
+    if (code != EBUSY) handle_ = nullptr;
+    return checked(code);
+  }
 
   result<peerlane_pool_t> create_pool(const char* name, const peerlane_pool_options* options = nullptr) const {
     return checked<peerlane_pool_t>(

@@ -17,6 +17,8 @@ import asyncio
 import errno
 import math
 import os
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -47,6 +49,7 @@ EVICTIONS: dict[str | None, int] = {"s3-fifo": 0, "lru": 1}
 _IF_VERSION = 3
 _PATHS = {0: "", 1: "shared memory", 3: "unix", 4: "tcp", 5: "tls", 6: "ucx"}
 _READS = 8  # attempts to read a value while other clients change its length
+_CLOSINGS = 500  # attempts to close a store beside threads that open watches
 _PAGE = 1000  # keys that a scan asks for at a time
 _PUT, _GET, _ERASE, _EXISTS = 1, 2, 3, 4
 _NOTHING = (0, 0, None)  # memory of a request that moves no bytes
@@ -499,7 +502,7 @@ class Pool:
             raise ValueError("prefix and key: a watch covers either one key or all keys with a prefix; pass only one of them")
         begin = b"" if prefix is None else _key(prefix, "prefix")
         made = Watch(self._store._connection.watch(self._number, begin if key is None else _key(key), key is not None))
-        self._store._watches.add(made)
+        self._store._keep(made)
         return made
 
     def sync(self) -> None:
@@ -513,6 +516,7 @@ class Store:
     def __init__(self, connection: _store.Connection):
         self._connection = connection
         self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of the watches: a thread may open one while another one closes the store
 
     def __repr__(self) -> str:
         return f"<peerlane.store.Store {'connected' if self._connection.is_open else 'closed'}>"
@@ -538,9 +542,21 @@ class Store:
 
     def close(self) -> None:
         """Closes the connection. Operations in progress end with ECANCELED, and watches end. You may call it repeatedly."""
-        for watch in list(self._watches):
-            watch.close()
-        self._connection.close()
+        for tries in range(_CLOSINGS):
+            with self._lock:
+                watches = list(self._watches)
+            for watch in watches:
+                watch.close()
+            try:
+                return self._connection.close()
+            except Error as why:  # another thread has just opened a watch, and will give it to us
+                if why.errno != errno.EBUSY or tries == _CLOSINGS - 1:
+                    raise
+                time.sleep(0.01)
+
+    def _keep(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches.add(watch)
 
     def __enter__(self) -> "Self":
         return self

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <cerrno>
 #include <optional>
 #include <peerlane/store.hpp>
 #include <string>
@@ -63,21 +64,26 @@ class connection {
   connection& operator=(const connection&) = delete;
 
   void close() { must(end()); }
-  bool is_open() const noexcept { return store_.has_value(); }
+  bool is_open() const noexcept { return store_.has_value() && !has_ended_; }
   const peerlane::store& store() const {
-    if (!store_) throw nb::value_error("the store is closed");
+    if (!is_open()) throw nb::value_error("the store is closed");
     return *store_;
   }
 
  private:
+  // EBUSY: a watch is open, and so is the store.
   peerlane::status end() {
-    if (!store_) return {};
-    const gil_release waiting;  // closing waits for copies in progress
-    const auto outcome = store_->close();
-    store_.reset();
+    if (!is_open()) return {};
+    has_ended_ = true;  // with the GIL held: of several threads one closes
+    const auto outcome = [&] {
+      const gil_release waiting;  // closing waits for copies in progress
+      return store_->close();
+    }();
+    if (!outcome && outcome.error().code == EBUSY) has_ended_ = false;
     return outcome;
   }
-  std::optional<peerlane::store> store_;
+  std::optional<peerlane::store> store_;  // stays as it is: other threads may be in calls
+  bool has_ended_ = false;
 };
 
 using self_t = nb::handle_t<connection>;

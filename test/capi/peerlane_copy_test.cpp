@@ -393,12 +393,16 @@ TEST_F(peerlane_copies, TheCppLayerOwns) {
     ASSERT_TRUE(registered);
     auto hot = copier->keep_hot(0);
     ASSERT_TRUE(hot);
+    EXPECT_EQ(copier->close().code(), EBUSY);
+    EXPECT_NE(copier->get(), nullptr) << "it is still open";
     ASSERT_TRUE(later->wait());
   }
   EXPECT_EQ(got, data);
   auto reason = copier->explain(PEERLANE_TO_DEVICE, true, 1 << 20);
   ASSERT_TRUE(reason);
   EXPECT_NE(reason->find("pageable"), std::string::npos);
+  EXPECT_TRUE(copier->close());
+  EXPECT_EQ(copier->get(), nullptr);
 }
 
 }  // namespace

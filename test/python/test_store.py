@@ -439,3 +439,52 @@ def test_the_interpreter_ends_beside_calls(server, call):
                            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert ended.returncode == 0, ended.stderr.decode()
     assert "terminate" not in ended.stderr.decode()
+
+
+def test_a_thread_opens_watches_while_another_one_closes(server):
+    """close() ends watches that were opened beside it, too; it was refused because of them, and the connection stayed for good."""
+    for turn in range(30):
+        store = peerlane.store.open(server)
+        pool = store.create_pool(f"watched {turn}")
+        others = []
+
+        def open_watches(pool=pool, others=others):
+            try:
+                while True:
+                    others.append(pool.watch())
+            except (peerlane.Error, ValueError) as told:
+                others.append(told)
+
+        threads = [threading.Thread(target=open_watches) for _ in range(2)]
+        closers = [threading.Thread(target=store.close) for _ in range(2)]
+        for each in threads:
+            each.start()
+        while not others:
+            pass
+        for each in closers:
+            each.start()
+        store.close()
+        for each in closers + threads:
+            each.join(60)
+        assert repr(store) == "<peerlane.store.Store closed>"
+        # A watch that was being opened when the store was closed has ended, or reports it.
+        for each in others:
+            if isinstance(each, peerlane.store.Watch):
+                each.close()
+        with peerlane.store.open(server) as again:
+            again.delete_pool(f"watched {turn}")
+
+
+def test_a_refused_close_leaves_the_store_open(server):
+    """The compiled half: a watch keeps its connection, which is closed when the watch is."""
+    with peerlane.store.open(server) as store:
+        pool = store.create_pool("refused")
+        watch = store._connection.watch(pool._number, b"", False)
+        with pytest.raises(peerlane.Error) as told:
+            store._connection.close()
+        assert told.value.errno == errno.EBUSY and store._connection.is_open
+        assert pool.put("k", b"1").value_bytes == 1
+        watch.close()
+        store.delete_pool("refused")
+        store._connection.close()
+        assert not store._connection.is_open

@@ -149,6 +149,12 @@ TEST_F(store_api, ChangesOfKeysAreTold) {
   EXPECT_EQ(one->next(20).code(), ETIMEDOUT);
   EXPECT_EQ(peerlane_store_close(store_->get()), EBUSY);  // a watch is open
   EXPECT_NE(std::string(peerlane_store_last_error()).find("watch"), std::string::npos);
+  // The object keeps what is still open.
+  EXPECT_EQ(store_->close().code(), EBUSY);
+  EXPECT_TRUE(store_->put(pool_, "c", value)) << "the store is open";
+  ASSERT_TRUE(one->close() && all->close());
+  EXPECT_TRUE(store_->close());
+  EXPECT_EQ(store_->get(), nullptr);
 }
 
 // A function that stops in the middle leaves the others to the next call; it may not close the watch that it is called for.
