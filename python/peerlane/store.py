@@ -557,6 +557,8 @@ class Store:
     def _keep(self, watch: Watch) -> None:
         with self._lock:
             self._watches.add(watch)
+        if not self._connection.is_open:  # it was closed meanwhile
+            watch.close()
 
     def __enter__(self) -> "Self":
         return self
