@@ -15,6 +15,7 @@
 #include "base/env.hpp"
 #include "measure/machine.hpp"
 #include "tools/common/command_facts.hpp"
+#include "tools/common/stack_limit.hpp"
 #include "tools/common/standard_descriptors.hpp"
 #include "tools/common/subcommand.hpp"
 #include "tools/common/tool.hpp"
@@ -259,6 +260,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (!pl::tools::fill_standard_descriptors()) return pl::tools::kExitFailed;  // nobody could read why
+  pl::tools::raise_stack_limit();
   pl::tools::set_up_signals();
   // Benchmarks print for minutes: a reader of a pipe wants each line when it is known.
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);

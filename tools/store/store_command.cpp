@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // peerlane store: a persistent store of values, for host and GPU memory (docs/store.md).
+#include "tools/common/stack_limit.hpp"
 #include "tools/common/subcommand.hpp"
+#include "tools/common/tool.hpp"
 #include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
@@ -41,6 +43,9 @@ constexpr tools::subcommand kSubcommands[] = {
 
 namespace pl::tools {
 
-int run_store(const invocation& call) { return run_subcommand(call, "subcommand", store_tools::kSubcommands); }
+int run_store(const invocation& call) {
+  if (auto enough = check_stack_limit(); !enough) throw tool_failure(enough.error().message);
+  return run_subcommand(call, "subcommand", store_tools::kSubcommands);
+}
 
 }  // namespace pl::tools

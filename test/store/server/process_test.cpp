@@ -267,6 +267,26 @@ TEST_F(store_process, AFolderOfOthersIsLeftAsItIs) {
   }
 }
 
+TEST_F(store_process, TooLittleStackIsAnErrorThatSaysSo) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need a longer stack than RLIMIT_STACK leaves here";
+#endif
+  constexpr rlim_t kLittle = 64u << 10;
+  const auto limited = [](rlim_t hard) {
+    return [hard] {
+      const rlimit most{kLittle, hard}, no_core{0, 0};
+      setrlimit(RLIMIT_STACK, &most);
+      setrlimit(RLIMIT_CORE, &no_core);
+    };
+  };
+  start({}, limited(kLittle));
+  const int state = wait();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << state << ": " << said();
+  EXPECT_NE(said().find("ulimit -s"), std::string::npos) << said();
+  start({}, limited(8u << 20));  // it raises the limit
+  EXPECT_TRUE(serves()) << said();
+}
+
 TEST_F(store_process, TooLittleAddressSpaceIsAnErrorThatSaysSo) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "AddressSanitizer reserves terabytes of address space at start, which RLIMIT_AS refuses";
