@@ -101,7 +101,7 @@ class session : public std::enable_shared_from_this<session> {
   // From any thread: takes no more requests, answers those under way, then closes.
   void drain();
   // From any thread: a pool's rules are others now.
-  void policy_changed(const pool_policy& now);
+  void policy_changed(const pool_policy& changed);
 
   using clock = std::chrono::steady_clock;
 

@@ -221,8 +221,11 @@ void session::pool_set(const request_ptr& request, std::string name) {
       });
 }
 
-void session::policy_changed(const pool_policy& now) {
-  asio::post(home_, [me = shared_from_this(), now] {
+void session::policy_changed(const pool_policy& changed) {
+  asio::post(home_, [me = shared_from_this(), changed] {
+    // Two changes of a pool may be told in either order: what the engine has now is the later one.
+    const auto known = me->parts_.engine.pool(changed.id);
+    const pool_policy now = known ? policy_of(*known) : changed;
     if (const auto found = me->pools_.find(now.id); found != me->pools_.end()) found->second = now;
     const std::string& principal = me->wire_->other().principal;
     if (!me->parts_.access.rights_of(me->wire_->other(), now).read)

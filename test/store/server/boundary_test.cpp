@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "test/store/server/raw_peer.hpp"
 
@@ -32,6 +33,35 @@ TEST(store_boundary, PlainTcpIsNoAdminUnlessNamed) {
   rig.start();
   const auto named = store_rig::open(rig.over_tcp());
   EXPECT_TRUE(named->open_pool("mine"));
+}
+
+// Two changes at the same time: a connection that is open has the rights of the one that stays.
+TEST(store_boundary, OpenConnectionsHaveTheRightsOfTheLastChange) {
+  store_rig rig;
+  rig.config.threads = 4;
+  rig.config.admins = {own_uid()};
+  rig.start();
+  const auto first = store_rig::open(rig.over_unix()), second = store_rig::open(rig.over_unix());
+  const auto reader = store_rig::open(rig.over_tcp());
+  store_protocol::pool_settings settings;
+  settings.access = "tcp=r";
+  const auto pool = make_pool(*first, "p", settings);
+  ASSERT_EQ(put(*first, pool, "k", {1}).status, 0);
+  ASSERT_TRUE(reader->open_pool("p"));
+  const auto change = [](store_client::client& by, const std::string& access) {
+    const auto set = by.make_plain(opcode::pool_set, 0, "p");
+    set->fields.settings.emplace().access = access;
+    EXPECT_EQ(by.run(set).status, 0);
+  };
+  for (int turn = 0; turn < 400; ++turn) {
+    std::thread other([&] { change(*second, own_uid() + "=rwa"); });
+    change(*first, "tcp=r");
+    other.join();
+    const auto pools = first->list_pools();
+    ASSERT_TRUE(pools && pools->size() == 1);
+    const bool may_read = pools->front().settings.access == "tcp=r";
+    EXPECT_EQ(reader->run(reader->make_plain(opcode::stat, pool, "k")).status, may_read ? 0 : EACCES) << turn;
+  }
 }
 
 // The memory as a client that maps it finds it.
