@@ -16,8 +16,21 @@ namespace {
 
 failure failed(int code) { return {code, errno_text(code)}; }
 
-// Closes the descriptor.
-status write_all(int fd, std::string_view text) {
+// A file without a name in the folder of `path`, so that nothing is left there if the process ends before link_file().
+// Negative: the file system has none.
+int open_unnamed(const std::string& path, unsigned mode) {
+  const auto end = path.rfind('/');
+  const std::string folder = end == std::string::npos ? "." : path.substr(0, end + 1);
+  return open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, mode);
+}
+
+bool link_file(int fd, const std::string& path) {
+  const std::string self = format("/proc/self/fd/%d", fd);
+  return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+// Closes the descriptor. Names a file without a name `fresh`, if there is one.
+status write_all(int fd, std::string_view text, const char* fresh = nullptr) {
   const file_limit_as_error during_write;
   int code = 0;
   while (!text.empty() && code == 0) {
@@ -25,6 +38,7 @@ status write_all(int fd, std::string_view text) {
     if (wrote >= 0) text.remove_prefix(static_cast<std::size_t>(wrote));
     else if (errno != EINTR) code = errno;
   }
+  if (code == 0 && fresh != nullptr && !link_file(fd, fresh)) code = errno;
   // Network file systems tell at the end that there was no room.
   if (close(fd) != 0 && code == 0 && errno != EINTR) code = errno;
   return code == 0 ? status{} : status(failed(code));
@@ -45,9 +59,15 @@ status write_whole_file(const std::string& path, std::string_view text, unsigned
   const std::string fresh = format("%s.%d.tmp", path.c_str(), static_cast<int>(getpid()));
   // A new file: somebody's link of that name in a shared folder is not followed.
   unlink(fresh.c_str());
-  const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-  if (fd < 0) return failed(errno);
-  status written = write_all(fd, text);
+  status written = failed(ENOTSUP);
+  const int unnamed = open_unnamed(path, mode);
+  if (unnamed >= 0) written = write_all(unnamed, text, fresh.c_str());
+  // Links to descriptors need /proc.
+  if (!written && (unnamed < 0 || written.code() == ENOENT || written.code() == EPERM)) {
+    const int fd = open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    if (fd < 0) return failed(errno);
+    written = write_all(fd, text);
+  }
   if (written && std::rename(fresh.c_str(), path.c_str()) != 0) written = failed(errno);
   if (!written) unlink(fresh.c_str());
   return written;

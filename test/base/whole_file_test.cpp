@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -101,6 +104,23 @@ TEST_F(whole_file, ALinkOfTheTemporaryNameIsNotFollowed) {
   ASSERT_TRUE(write_whole_file(at("result"), "text"));
   EXPECT_EQ(read(at("victim")), "untouched");
   EXPECT_EQ(read(at("result")), "text");
+}
+
+// A command that ^C ends while it writes a long value.
+TEST_F(whole_file, AProcessThatIsKilledLeavesNoPart) {
+  const std::string text(std::size_t{8} << 20, 'x');
+  const int without_name = open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+  if (without_name < 0) GTEST_SKIP() << "the file system of " << folder_ << " has no files without a name (O_TMPFILE)";
+  close(without_name);
+  for (int turn = 0; turn < 10; ++turn) {
+    const pid_t child = fork();
+    if (child == 0)
+      for (;;) (void)write_whole_file(at("file"), text);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3 + turn));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    for (const auto& one : fs::directory_iterator(folder_)) EXPECT_EQ(one.file_size(), text.size()) << one.path();
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/text.hpp"
+#include "base/whole_file.hpp"
 #include "tools/common/tool.hpp"
 
 namespace pl::store_tools {
@@ -49,19 +50,30 @@ int file_memory::read_text(int fd) {
   }
 }
 
-void write_file(const std::string& path, std::string_view bytes) {
-  const int fd = path == "-" ? dup(STDOUT_FILENO) : open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) throw tool_failure(format("%s: %s", path.c_str(), errno_text(errno).c_str()));
-  while (!bytes.empty()) {
+namespace {
+
+// Where the file is: a pipe, a terminal, or a file in a folder that takes no other one.
+status write_in_place(const std::string& path, std::string_view bytes) {
+  const int fd = path == "-" ? dup(STDOUT_FILENO) : open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) return failure{errno, errno_text(errno)};
+  int code = 0;
+  while (!bytes.empty() && code == 0) {
     const auto done = ::write(fd, bytes.data(), bytes.size());
-    if (done <= 0) {
-      const int code = errno;
-      close(fd);
-      throw tool_failure(format("%s: %s", path.c_str(), errno_text(code).c_str()));
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(done));
+    if (done >= 0) bytes.remove_prefix(static_cast<std::size_t>(done));
+    else if (errno != EINTR) code = errno;
   }
-  close(fd);
+  if (close(fd) != 0 && code == 0) code = errno;
+  if (code == 0) return {};
+  return failure{code, errno_text(code)};
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view bytes) {
+  status written = path == "-" ? write_in_place(path, bytes) : write_whole_file(path, bytes, 0644);
+  if (path != "-" && (written.code() == EACCES || written.code() == EPERM))
+    if (status kept = write_in_place(path, bytes); kept.code() != ENOENT) written = std::move(kept);
+  if (!written) throw tool_failure(format("%s: %s", path.c_str(), written.error().message.c_str()));
 }
 
 std::vector<std::string> files_below(const std::string& folder) {

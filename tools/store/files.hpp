@@ -30,7 +30,7 @@ class file_memory {
   std::string text_;
 };
 
-// "-" is standard output.
+// The whole bytes, or the file is as it was. "-" is standard output.
 void write_file(const std::string& path, std::string_view bytes);
 
 // The regular files below a folder, by their paths within it, in order. Links are not followed.

@@ -2,13 +2,32 @@
 // peerlane store check, repair, backup, restore: commands for the folder of a stopped store.
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 
 #include "store/engine/store_folder.hpp"
 #include "tools/common/options.hpp"
+#include "tools/common/temporary_folder.hpp"
+#include "tools/common/tool.hpp"
 #include "tools/store/store_commands.hpp"
 
 namespace pl::store_tools {
 namespace {
+
+// What a command makes among the temporary files is gone however it ends, by ^C or kill -9 too.
+class temporary_files {
+ public:
+  temporary_files() {
+    try {
+      folder_.emplace("index");
+      setenv("TMPDIR", folder_->path().c_str(), 1);
+    } catch (const tools::tool_failure&) {  // a command that needs one says why it has none
+    }
+  }
+
+ private:
+  std::optional<tools::temporary_folder> folder_;
+};
 
 void print_lines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
@@ -22,6 +41,7 @@ int run_check(const tools::invocation& call) {
       call, "Reads the whole folder of a stopped store and lists the damage; exit code 1 if there is any");
   parser.text("--data", "DIR", data, "Directory of the store");
   if (const auto code = parser.parse()) return *code;
+  const temporary_files temporary;
   const auto report = tools::must(store::check_folder(data));
   print_lines(report.problems);
   std::printf("%s: %" PRIu64 " keys, %" PRIu64 " values of %" PRIu64 " bytes read, %zu problems; %s\n", data.c_str(),
@@ -43,6 +63,7 @@ int run_repair(const tools::invocation& call) {
   parser.flag("--no-principals", no_owners,
               "Do not keep who put which value, so that releases from before quotas can open the new store");
   if (const auto code = parser.parse()) return *code;
+  const temporary_files temporary;
   const auto report = tools::must(store::repair_folder(data, destination, nullptr, !no_owners));
   for (const std::string& line : report.lost) std::printf("lost: %s\n", line.c_str());
   std::printf("%s: %" PRIu64 " values of %" PRIu64 " bytes saved, %zu losses listed\n", destination.c_str(),
@@ -57,6 +78,7 @@ int run_backup(const tools::invocation& call) {
   parser.text("--data", "DIR", data, "Directory of the store");
   parser.text("--to", "DIR", destination, "Empty or new directory for the backup");
   if (const auto code = parser.parse()) return *code;
+  const temporary_files temporary;
   const auto report = tools::must(store::backup_folder(data, destination));
   std::printf("%s: backup of %" PRIu64 " values, %" PRIu64 " bytes, verified\n", destination.c_str(), report.values_read,
               report.bytes_read);
@@ -70,6 +92,7 @@ int run_restore(const tools::invocation& call) {
   parser.text("--from", "DIR", source, "Directory of the backup");
   parser.text("--data", "DIR", data, "Empty or new directory for the store");
   if (const auto code = parser.parse()) return *code;
+  const temporary_files temporary;
   const auto report = tools::must(store::restore_folder(source, data));
   std::printf("%s: %" PRIu64 " values, %" PRIu64 " bytes restored, verified\n", data.c_str(), report.values_read,
               report.bytes_read);

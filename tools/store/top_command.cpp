@@ -211,7 +211,7 @@ int run_top(const tools::invocation& call) {
     const report difference = compare(before, now);
     if (is_renewed) std::printf("\033[H\033[2J");
     as_json ? print_json(difference) : print_table(difference);
-    if (std::fflush(stdout) != 0 || once) break;
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || once) break;
     if (!as_json && !is_renewed) std::printf("\n");
     before = std::move(now);
   }

@@ -88,7 +88,8 @@ int run_watch(const tools::invocation& call) {
       if (++printed == count) g_watch_ends = true;
       if (g_watch_ends) break;
     }
-    if (std::fflush(stdout) != 0) break;  // nobody reads any more
+    // Nobody reads any more, or there is no room. A line's own flush may have failed before.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) break;
   }
   return tools::kExitOk;
 }

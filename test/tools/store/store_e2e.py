@@ -335,6 +335,14 @@ def watch():
                                stdout=subprocess.DEVNULL, check=True)
             told = [json.loads(line) for line in of_bytes.communicate(timeout=30)[0].splitlines()]
             check([one.get("key_hex") for one in told] == ["ff0a", "fe0a", None] and told[2]["key"] == "ö", told)
+            with open("/dev/full", "wb") as full:  # nobody would hear of the changes
+                for command in (["watch", "models"], ["top", "--json", "--interval-ms", "100"]):
+                    deaf = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", *command, *where], env=environment(), stdout=full,
+                                            stderr=subprocess.PIPE, text=True)
+                    if command[0] == "watch":
+                        check("watching" in deaf.stderr.readline())
+                        good("put", "models", "b", source, *where)
+                    check("cannot be written" in deaf.communicate(timeout=30)[1] and deaf.returncode == 1, command, deaf.returncode)
             check("not both" in run("watch", "models", "a", "--key", "b", *where).err)
             check(run("watch", "none", *where).code == 1)
         with Server(folder) as server:
@@ -430,7 +438,9 @@ def on_small_disk():
         with Server(disk, "--socket", path) as server:  # large values fit on it, too
             for number in range(5):
                 good("put", "--make-pool", "models", f"key{number}", source, "--socket", path)
-        filled = os.path.join(disk, "beside")
+        filled, kept = os.path.join(disk, "beside"), os.path.join(disk, "kept")
+        with open(kept, "wb") as file:
+            file.write(b"earlier")
         with Server(disk, "--socket", path) as server:  # it fills up under a server that writes
             load = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", "perf", "--test", "put", "--server", path, "--elements", "500",
                                      "--value_length", "20000", "--durability", "logged", "--cores", "1", "--duration", "3"],
@@ -461,6 +471,10 @@ def on_small_disk():
             log = os.path.join(top, f"log{writable}")
             with Server(disk, "--socket", path, "--log", log):
                 good("get", "models", "key3", target, "--socket", path, "--verify")
+                check(run("get", "models", "key3", kept, "--socket", path).code == 1, "a value for which there is no room")
+                with open(kept, "rb") as file:
+                    check(file.read() == b"earlier", "the file is as it was")
+                check(sorted(os.listdir(disk)) == ["data", "filler", "kept", "log"], os.listdir(disk))
                 check("read-only" in run("put", "models", "more", source, "--socket", path).err)
             with open(log, encoding="utf-8") as file:
                 told = file.read()
@@ -633,6 +647,21 @@ def interrupted():
                 until(lambda where=folder: os.listdir(where) and os.listdir(os.path.join(where, os.listdir(where)[0])), "its server began")
                 os.killpg(command.pid, ending)
                 check(command.wait(30) == -ending, words, command.returncode)
+                until(lambda where=folder: not os.listdir(where), f"{words} left nothing behind")
+    with tempfile.TemporaryDirectory() as top:
+        source = os.path.join(top, "in")
+        with open(source, "wb") as file:
+            file.write(bytes(200 << 20))  # so that there is time for it
+        with Server(top) as server:
+            good("put", "--make-pool", "models", "k", source, "--socket", server.socket)
+            server.stop()
+        for words in (["check"], ["repair", "--to", os.path.join(top, "new1")], ["repair", "--to", os.path.join(top, "new2")]):
+            with tempfile.TemporaryDirectory() as folder:
+                command = subprocess.Popen([os.path.join(OUT, "peerlane"), "store", *words, "--data", server.data], stdout=subprocess.DEVNULL,
+                                           env={**environment(), "TMPDIR": folder}, stderr=subprocess.DEVNULL, start_new_session=True)
+                until(lambda where=folder, of=command: os.listdir(where) or of.poll() is not None, "it began")
+                os.killpg(command.pid, signal.SIGKILL if words[-1].endswith("2") else signal.SIGINT)
+                command.wait(30)
                 until(lambda where=folder: not os.listdir(where), f"{words} left nothing behind")
 
 
