@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -97,6 +98,23 @@ status engine::impl::lock_folder() {
   return {};
 }
 
+// The index and new extent files are opened by name. Where somebody moved the folder away and put another store there, both
+// stores would write into that one.
+status engine::impl::check_folder() {
+  struct stat locked {
+  }, named{};
+  if (options.read_only || lock_fd < 0 || ::fstat(lock_fd, &locked) != 0) return {};
+  const std::string path = options.directory + "/lock";
+  const bool is_there = ::stat(path.c_str(), &named) == 0;
+  if (is_there && named.st_dev == locked.st_dev && named.st_ino == locked.st_ino) return {};
+  if (!is_there && errno != ENOENT && errno != ENOTDIR) return {};  // not known
+  const failure lost{ENOENT, "store: " + options.directory +
+                                 ": the folder was deleted, moved or replaced while the store was open; nothing is "
+                                 "written any more: stop the store, put the folder back, and start it again"};
+  state.fail(lost.message);
+  return lost;
+}
+
 status engine::impl::open() {
   if (status locked = lock_folder(); !locked) return locked;
   if (options.files == nullptr) own_files = make_system_disk(options.huge_pages ? staging::never : staging::by_device);
@@ -120,7 +138,7 @@ status engine::impl::open() {
   if (status read = read_catalogue(ceiling); !read) return read;
 
   auto found = extents::open({options.directory + "/extents", options.extent_file_bytes, options.disk_limit_bytes,
-                              options.disk_reserve_bytes, options.read_only},
+                              options.disk_reserve_bytes, options.read_only, [this] { return check_folder(); }},
                              *files);
   if (!found) return std::move(found).error();
   space = std::move(*found);
@@ -147,8 +165,11 @@ status engine::impl::open() {
   }
   commits = std::make_unique<committer>(
       committer::parts{*records, *space, *values, known, writers, *remembered, state, options.on_point,
-                       [this] { return files->free_bytes(options.directory); }, options.disk_reserve_bytes / 2,
-                       options.group_wait_us, options.on_change, format_with_owners},
+                       [this] {
+                         (void)check_folder();
+                         return files->free_bytes(options.directory);
+                       },
+                       options.disk_reserve_bytes / 2, options.group_wait_us, options.on_change, format_with_owners},
       next, ceiling);
   writer = std::make_unique<extent_writer>(
       extent_writer::parts{*space, state, options.on_point, [this] { return commits->sync_log(); },
@@ -306,6 +327,10 @@ status engine::impl::close() {
   if (writer) writer->stop();
   if (!commits) return {};
   commits->stop();
+  if (status ours = check_folder(); !ours) {
+    (void)commits->sync_log();  // the log is open, wherever it lies
+    return ours;
+  }
   if (state.read_only) return {};
   if (status synced = sync_at_close(); !synced) return synced;
   const auto free = files->free_bytes(options.directory);

@@ -203,6 +203,8 @@ class engine::impl {
   status take_lost_extents(std::string_view full, const std::vector<segment>& pieces);
   void scale_to_disk();
   status check_room() const;
+  // Read-only from then on if another folder, or none, is where this store's was.
+  status check_folder();
   // Of a key that only memory has, with its shard's lock held.
   struct memory_change {
     operation::kind type;

@@ -135,6 +135,9 @@ status extents::grow() {
   }
   if (options_.limit_bytes != 0 && total + options_.file_bytes > options_.limit_bytes)
     return failure{ENOSPC, format("store: extent files may take %s", format_size(options_.limit_bytes).c_str())};
+  if (options_.check_folder) {
+    if (status ours = options_.check_folder(); !ours) return ours;
+  }
   const auto free = files_.free_bytes(options_.folder);
   if (!free) return free.error();
   if (*free < options_.file_bytes + options_.reserve_bytes)

@@ -9,6 +9,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,7 @@ class extents {
     std::uint64_t limit_bytes = 0;    // of all files; 0: none
     std::uint64_t reserve_bytes = 0;  // what the file system must keep free
     bool read_only = false;
+    std::function<status()> check_folder{};  // before a file is made by its name; may be empty
   };
   // Opens the files that are there. Everything in them is free until take().
   static result<std::unique_ptr<extents>> open(options settings, disk& files);

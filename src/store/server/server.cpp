@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server/server.hpp"
 
-#include <grp.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <asio/executor_work_guard.hpp>
@@ -30,6 +28,7 @@
 #include "store/server/host_limits.hpp"
 #include "store/server/ring_poller.hpp"
 #include "store/server/session.hpp"
+#include "store/server/socket_file.hpp"
 #include "store/server/watch_hub.hpp"
 #include "ucx/rdma_device.hpp"
 
@@ -37,7 +36,6 @@ namespace pl::store_server {
 namespace {
 
 using asio::ip::tcp;
-using unix_socket = asio::local::stream_protocol;
 
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after EMFILE and the like
 constexpr std::uint64_t kTellAgainNs = 60'000'000'000;         // what stays so fills no log
@@ -130,65 +128,6 @@ result<std::unique_ptr<tcp::acceptor>> listen_on(asio::io_context& home, const s
   return out;
 }
 
-result<gid_t> group_of(const std::string& name) {
-  if (const auto number = parse_integer(name); number && *number >= 0) return static_cast<gid_t>(*number);
-  errno = 0;
-  const group* const found = getgrnam(name.c_str());  // while the server starts: one thread
-  if (found != nullptr) return found->gr_gid;
-  return failure{EINVAL,
-                 format("config field \"socket_group\": group %s does not exist (groupadd creates it)", name.c_str())};
-}
-
-// Group and rights of the socket's file.
-status give_socket(const std::string& path, const server_config& config) {
-  const auto mode = parse_socket_mode(config.socket_mode);
-  if (!mode) return mode.error();
-  if (!config.socket_group.empty()) {
-    const auto group = group_of(config.socket_group);
-    if (!group) return group.error();
-    if (chown(path.c_str(), static_cast<uid_t>(-1), *group) != 0)
-      return failure{errno, format("giving %s to group %s: %s: the server's user must be in that group, or be root",
-                                   path.c_str(), config.socket_group.c_str(), errno_text(errno).c_str())};
-  }
-  if (chmod(path.c_str(), *mode) == 0) return {};
-  return failure{errno, format("mode %s of %s: %s", config.socket_mode.c_str(), path.c_str(), errno_text(errno).c_str())};
-}
-
-// Replaces a socket file without a listener; one that answers stays.
-result<std::unique_ptr<unix_socket::acceptor>> listen_on_path(asio::io_context& home, const std::string& path,
-                                                              const server_config& config) {
-  if (path.size() > 107)
-    return failure{EINVAL, format("the socket path %s is longer than 107 bytes: name a shorter one with --socket (the field "
-                                  "\"socket\"), or another folder",
-                                  path.c_str())};
-  const unix_socket::endpoint endpoint(path);
-  if (store_client::is_listened_to(path)) return failure{EADDRINUSE, format("another server listens on %s", path.c_str())};
-  struct stat info {};
-  if (lstat(path.c_str(), &info) == 0) {
-    if (!S_ISSOCK(info.st_mode)) return failure{EEXIST, format("%s exists and is not a socket", path.c_str())};
-    unlink(path.c_str());
-  }
-  auto out = std::make_unique<unix_socket::acceptor>(home);
-  std::error_code error;
-  out->open(endpoint.protocol(), error);
-  set_close_on_exec(out->native_handle());
-  const mode_t before = umask(0177);
-  if (!error) out->bind(endpoint, error);
-  umask(before);
-  // Nobody can connect before it listens.
-  if (!error) {
-    if (auto given = give_socket(path, config); !given) {
-      unlink(path.c_str());
-      return given.error();
-    }
-  }
-  if (!error) out->listen(asio::socket_base::max_listen_connections, error);
-  if (!error) return out;
-  const bool is_full = error.value() == ENOSPC;
-  const char* const next = is_full ? ": name a path on another file system with --socket (the field \"socket\")" : "";
-  return failure{error.value(), format("listening on %s: %s%s", path.c_str(), error.message().c_str(), next)};
-}
-
 // One scrape: any request gets the metrics. A client that sends or takes nothing is cut off.
 struct scrape : std::enable_shared_from_this<scrape> {
   scrape(tcp::socket peer, std::atomic<int>& count) : socket(std::move(peer)), all(count), timer(socket.get_executor()) {
@@ -246,7 +185,7 @@ struct server::state {
   std::unique_ptr<device_mover> device;
   std::optional<store_client::checksum_pool> sums{std::in_place, summing_threads(config)};
   std::unique_ptr<server_parts> parts;
-  std::unique_ptr<unix_socket::acceptor> local;
+  std::unique_ptr<socket_file> local;
   std::unique_ptr<tcp::acceptor> remote, prometheus;
   std::unique_ptr<asio::signal_set> signals, reload_signal;
   std::unique_ptr<asio::steady_timer> drain_timer;
@@ -381,7 +320,7 @@ status server::state::open() {
     for (const auto& one : live_sessions()) one->policy_changed(now);
   };
   if (cluster) cluster->when_pool_changed([this](const store::pool_info& pool) { parts->policy_changed(policy_of(pool)); });
-  if (local) accept(*local);
+  if (local) accept(local->acceptor);
   if (remote) accept(*remote);
   if (prometheus) accept(*prometheus);
   return {};
@@ -421,7 +360,7 @@ status server::state::join_cluster() {
 status server::state::open_listeners() {
   if (config.socket != "none") {
     socket_path = config.socket.empty() ? config.data + "/store.sock" : config.socket;
-    auto made = listen_on_path(home(), socket_path, config);
+    auto made = socket_file::listen(home(), socket_path, config);
     const bool is_elsewhere = !config.socket.empty() || config.listen == "none";
     const bool has_no_place = made.code() == ENOSPC || (made.code() == EROFS && config.read_only);
     if (has_no_place && !is_elsewhere) {
@@ -560,7 +499,7 @@ void server::state::begin_stop() {
   if (stopping) return;
   stopping = true;
   std::error_code ignored;
-  if (local) local->close(ignored);
+  if (local) local->acceptor.close(ignored);
   if (remote) remote->close(ignored);
   if (prometheus) prometheus->close(ignored);
   if (signals) signals->cancel(ignored);
@@ -617,12 +556,12 @@ status server::run() {
     if (one->thread.joinable()) one->thread.join();
   all.halted = true;
   all.blocking.join();
-  for (auto& one : all.loops) one->transfers.stop();      // channels let go of the memory first
-  all.sums->end();                                        // what arrived whole is committed by its threads
-  for (const auto& one : all.parts->commits) one->end();  // or by these
-  all.stream_end.reset();                                 // and UCX
-  all.cluster.reset();                                    // others take over at once
-  if (!all.socket_path.empty()) unlink(all.socket_path.c_str());
+  for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
+  all.sums->end();                                    // what arrived whole is committed by its threads
+  all.parts->commits->end();                          // or by this one's
+  all.stream_end.reset();                             // and UCX
+  all.cluster.reset();                                // others take over at once
+  if (all.local) all.local->remove();
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",
                 {{"engine", closed ? "closed" : closed.error().message}});
@@ -664,7 +603,7 @@ void server::reload() {
 
 server::~server() {
   if (!state_->has_run) {
-    if (!state_->socket_path.empty()) unlink(state_->socket_path.c_str());
+    if (state_->local) state_->local->remove();
     state_->halted = true;
     state_->blocking.join();
   }

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "test/store/engine/store_fixture.hpp"
 
@@ -258,6 +260,61 @@ TEST_F(StoreFolder, NoBackupOfADamagedStoreAndNoRestoreOfADamagedBackup) {
   EXPECT_EQ(refused.code(), EUCLEAN);
   EXPECT_NE(refused.error().message.find("key 'key0'"), std::string::npos) << refused.error().message;
   EXPECT_TRUE(fs::is_empty(folder_.path() + "/second"));
+}
+
+// Another store at the place of an open one gets none of its files, and that one's values stay where it was put.
+TEST_F(StoreFolder, AFolderThatIsReplacedWhileItIsOpenGetsNothing) {
+  store_.reset();
+  int opened[2], replaced[2];
+  ASSERT_TRUE(::pipe(opened) == 0 && ::pipe(replaced) == 0);
+  char token = 0;
+  const pid_t child = ::fork();  // a process has one index at a path
+  if (child == 0) {
+    open();
+    fill(*store_, pool_);
+    const bool told = ::write(opened[1], "o", 1) == 1 && ::read(replaced[0], &token, 1) == 1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the place is looked at five times a second
+    bool is_right = told && put("late", "value") == EROFS;
+    is_right = is_right && store_->read_only_reason().find("moved or replaced") != std::string::npos;
+    for (int key = 0; key < kKeys; ++key) is_right = is_right && (read(name_of_key(key)) == value_for(key)) == is_there(key);
+    is_right = is_right && store_->close().code() == ENOENT;
+    store_.reset();
+    ::_exit(is_right ? 0 : 1);
+  }
+  ASSERT_EQ(::read(opened[0], &token, 1), 1);
+  fs::rename(data(), other());
+  open();
+  const auto pool = store_->create_pool("next", {});
+  ASSERT_TRUE(pool);
+  ASSERT_TRUE(store_->put(pool->id, "k", as_bytes("value")));
+  ASSERT_EQ(::write(replaced[1], "r", 1), 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (const int one : {opened[0], opened[1], replaced[0], replaced[1]}) ::close(one);
+  EXPECT_FALSE(fs::exists(data() + "/manifest.copy")) << "the first one's";
+  EXPECT_EQ(read(*store_, pool->id, "k"), "value");
+  ASSERT_TRUE(store_->close());
+  store_.reset();
+  const auto next = check_folder(data()), moved = check_folder(other());
+  ASSERT_TRUE(next && moved);
+  EXPECT_EQ(next->problems.size() + moved->problems.size(), 0u);
+  fs::remove_all(data());
+  fs::rename(other(), data());
+  open();
+  for (int key = 0; key < kKeys; ++key) EXPECT_EQ(read(name_of_key(key)) == value_for(key), is_there(key)) << key;
+  EXPECT_EQ(put("late", "value"), 0);
+}
+
+// The last change before a stop is not the last chance to notice it.
+TEST_F(StoreFolder, AFolderThatIsDeletedIsNoticedAtTheStop) {
+  ASSERT_EQ(put("k", "value"), 0);
+  fs::remove_all(data());
+  const auto closed = store_->close();
+  EXPECT_EQ(closed.code(), ENOENT);
+  EXPECT_NE(closed.error().message.find("deleted"), std::string::npos);
+  store_.reset();
+  EXPECT_FALSE(fs::exists(data()));
 }
 
 }  // namespace

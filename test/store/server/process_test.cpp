@@ -267,6 +267,26 @@ TEST_F(store_process, AFolderOfOthersIsLeftAsItIs) {
   }
 }
 
+// The first store writes nothing where its folder was, and leaves the socket of the next one.
+TEST_F(store_process, AFolderThatIsMovedAwayIsNotSharedWithTheNextStore) {
+  start({});
+  ASSERT_TRUE(serves()) << said();
+  const pid_t first = pid_;
+  auto held = store_client::connect(reachable().server, 1000);
+  ASSERT_TRUE(held);
+  std::filesystem::rename(data_, folder_ + "/moved");
+  start({});
+  const bool is_serving = serves();
+  kill(first, SIGTERM);
+  int state = 0;
+  ASSERT_EQ(waitpid(first, &state, 0), first);
+  ASSERT_TRUE(is_serving) << said();
+  EXPECT_NE(said().find("moved or replaced"), std::string::npos) << said();
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) != 0) << state;
+  EXPECT_TRUE(serves()) << "its socket is gone: " << said();
+  EXPECT_FALSE(std::filesystem::exists(data_ + "/manifest.copy")) << "the first one's";
+}
+
 TEST_F(store_process, TooLittleStackIsAnErrorThatSaysSo) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need a longer stack than RLIMIT_STACK leaves here";
