@@ -272,9 +272,9 @@ TEST_F(StoreFolder, AFolderThatIsReplacedWhileItIsOpenGetsNothing) {
   if (child == 0) {
     open();
     fill(*store_, pool_);
-    const bool told = ::write(opened[1], "o", 1) == 1 && ::read(replaced[0], &token, 1) == 1;
+    const bool is_replaced = ::write(opened[1], "o", 1) == 1 && ::read(replaced[0], &token, 1) == 1;
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the place is looked at five times a second
-    bool is_right = told && put("late", "value") == EROFS;
+    bool is_right = is_replaced && put("late", "value") == EROFS;
     is_right = is_right && store_->read_only_reason().find("moved or replaced") != std::string::npos;
     for (int key = 0; key < kKeys; ++key) is_right = is_right && (read(name_of_key(key)) == value_for(key)) == is_there(key);
     is_right = is_right && store_->close().code() == ENOENT;

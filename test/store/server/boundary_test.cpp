@@ -48,10 +48,10 @@ TEST(store_boundary, OpenConnectionsHaveTheRightsOfTheLastChange) {
   const auto pool = make_pool(*first, "p", settings);
   ASSERT_EQ(put(*first, pool, "k", {1}).status, 0);
   ASSERT_TRUE(reader->open_pool("p"));
-  const auto change = [](store_client::client& by, const std::string& access) {
-    const auto set = by.make_plain(opcode::pool_set, 0, "p");
+  const auto change = [](store_client::client& admin, const std::string& access) {
+    const auto set = admin.make_plain(opcode::pool_set, 0, "p");
     set->fields.settings.emplace().access = access;
-    EXPECT_EQ(by.run(set).status, 0);
+    EXPECT_EQ(admin.run(set).status, 0);
   };
   for (int turn = 0; turn < 400; ++turn) {
     std::thread other([&] { change(*second, own_uid() + "=rwa"); });
