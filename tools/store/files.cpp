@@ -70,8 +70,13 @@ status write_in_place(const std::string& path, std::string_view bytes) {
 }  // namespace
 
 void write_file(const std::string& path, std::string_view bytes) {
-  status written = path == "-" ? write_in_place(path, bytes) : write_whole_file(path, bytes, 0644);
-  if (path != "-" && (written.code() == EACCES || written.code() == EPERM))
+  struct stat about {};
+  const bool is_there = path != "-" && lstat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode);
+  // Another file in its place would have another owner, and be missing at its other names.
+  const bool stays = path == "-" || (is_there && (about.st_uid != geteuid() || about.st_nlink > 1));
+  const mode_t mode = is_there ? about.st_mode & 0777u : 0644u;
+  status written = stays ? write_in_place(path, bytes) : write_whole_file(path, bytes, mode);
+  if (!stays && (written.code() == EACCES || written.code() == EPERM))
     if (status kept = write_in_place(path, bytes); kept.code() != ENOENT) written = std::move(kept);
   if (!written) throw tool_failure(format("%s: %s", path.c_str(), written.error().message.c_str()));
 }

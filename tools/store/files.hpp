@@ -30,7 +30,8 @@ class file_memory {
   std::string text_;
 };
 
-// The whole bytes, or the file is as it was. "-" is standard output.
+// The whole bytes, or the file is as it was; its mode stays, less the umask. "-" is standard output. A file of another user,
+// or with several names, is written where it is, and may be left with a part.
 void write_file(const std::string& path, std::string_view bytes);
 
 // The regular files below a folder, by their paths within it, in order. Links are not followed.

@@ -110,8 +110,12 @@ def files():
         with Server(folder) as server:  # everything is there after a restart
             variables = {"PEERLANE_STORE": server.tcp}
             check(good("ls", "models", **variables).out.split() == ["key0", "key1", "key2", "key3"])
+            os.chmod(target, 0o600)
             good("get", "models", "key2", target, "--offset", "1000", "--length", "10", **variables)
-            check(os.path.getsize(target) == 10)
+            check(os.path.getsize(target) == 10 and os.stat(target).st_mode & 0o777 == 0o600, "nobody else may read it now, either")
+            os.link(target, target + ".other")
+            good("get", "models", "key2", target, "--length", "11", **variables)
+            check(os.path.getsize(target + ".other") == 11, "both names have the new value")
             check("bytes 3000001" in good("stat", "models", "key1", **variables).out)
             good("rm", "models", "key0", "key1", **variables)
             check(run("rm", "models", "key0", **variables).code == 1)
