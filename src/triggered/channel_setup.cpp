@@ -28,7 +28,8 @@ class dma_setup final : public executor_setup {
     if (!answer) return answer.error();
     if (!*made_) return failure{ENOTSUP, "the dma executor is not available: " + made_->error().message};
     if (*answer != 0)
-      return failure{ENOTSUP, "the dma executor is not available: the peer does not reach this GPU's memory by DMA channels"};
+      return failure{ENOTSUP,
+                     "the dma executor is not available: the peer does not reach this GPU's memory by DMA channels"};
     return *std::move(made_);
   }
 

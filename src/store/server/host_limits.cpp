@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/server/host_limits.hpp"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,6 +20,7 @@ namespace {
 
 // Part of the process's descriptors for the engine's files, rings and watched processes; connections get the rest.
 constexpr rlim_t kReservePart = 4, kMaxReserve = 640;
+constexpr int kMaxHeaps = 2;  // of the allocator, where address space is limited
 
 }  // namespace
 
@@ -32,21 +34,24 @@ int raise_descriptor_limit() {
   return static_cast<int>(std::min<rlim_t>(now.rlim_cur - reserve, std::numeric_limits<int>::max()));
 }
 
-// A thread that cannot be created would end the process in mid-operation, so its memory is checked here. The share of
-// RocksDB, the allocator and the program is a safe estimate (seen: 450 MiB in all with a tier of 64 MiB).
+// A thread that cannot be created would end the process in mid-operation, and so would memory that the index does not get,
+// so it is checked here. The share of RocksDB, the allocator and the program is a safe estimate (seen: 450 MiB in all with a
+// tier of 64 MiB, and under load 80 MiB more). The allocator would reserve 64 MiB for each thread, 400 MiB in all, and fail
+// later.
 status check_address_space(const server_config& config) {
   rlimit most{};
   if (getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return {};
-  constexpr std::uint64_t kStackBytes = 8u << 20, kOtherThreads = 12, kOthersBytes = 192u << 20;
+  constexpr std::uint64_t kStackBytes = 8u << 20, kOtherThreads = 12, kOthersBytes = 320u << 20;
   const std::uint64_t bytes =
       2 * config.arena_bytes + (serving_threads(config) + kOtherThreads) * kStackBytes + kOthersBytes;
   void* const probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (probe == MAP_FAILED)
-    return failure{ENOMEM,
-                   format("the store needs some %s of address space and the limit is %s: raise it (ulimit -v), or give "
-                          "a smaller --arena",
-                          format_size(bytes).c_str(), format_size(most.rlim_cur).c_str())};
+    return failure{
+        ENOMEM, format("the store needs some %s of address space more, and the limit is %s: raise it (ulimit -v), or give "
+                       "a smaller --arena",
+                       format_size(bytes).c_str(), format_size(most.rlim_cur).c_str())};
   munmap(probe, bytes);
+  mallopt(M_ARENA_MAX, kMaxHeaps);
   return {};
 }
 

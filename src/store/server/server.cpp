@@ -556,11 +556,11 @@ status server::run() {
     if (one->thread.joinable()) one->thread.join();
   all.halted = true;
   all.blocking.join();
-  for (auto& one : all.loops) one->transfers.stop();  // channels let go of the memory first
-  all.sums->end();                                    // what arrived whole is committed by its threads
-  all.parts->commits->end();                          // or by this one's
-  all.stream_end.reset();                             // and UCX
-  all.cluster.reset();                                // others take over at once
+  for (auto& one : all.loops) one->transfers.stop();      // channels let go of the memory first
+  all.sums->end();                                        // what arrived whole is committed by its threads
+  for (const auto& one : all.parts->commits) one->end();  // or by these
+  all.stream_end.reset();                                 // and UCX
+  all.cluster.reset();                                    // others take over at once
   if (all.local) all.local->remove();
   const auto closed = all.engine->close();
   all.log.write(closed ? event_log::level::info : event_log::level::error, "stopped",

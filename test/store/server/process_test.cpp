@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <sstream>
@@ -263,6 +264,33 @@ TEST_F(store_process, AFolderOfOthersIsLeftAsItIs) {
   for (int i = 0; i < 2; ++i) {
     start({});
     EXPECT_TRUE(serves()) << said();
+    end(SIGTERM);
+  }
+}
+
+// A server that has begun to serve does not run out of address space under load: it died of an exception in the index.
+TEST_F(store_process, LittleAddressSpaceIsRefusedOrEnough) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers reserve terabytes of address space at start, which RLIMIT_AS refuses";
+#endif
+  for (const rlim_t mebibytes : {508, 620}) {
+    start({}, [mebibytes] {
+      const rlimit most{mebibytes << 20, mebibytes << 20}, no_core{0, 0};
+      setrlimit(RLIMIT_AS, &most);
+      setrlimit(RLIMIT_CORE, &no_core);
+    });
+    int state = 0;
+    if (mebibytes < 600 && soon([&] { return waitpid(pid_, &state, WNOHANG) == pid_; }, 3)) {
+      pid_ = 0;
+      EXPECT_TRUE(WIFEXITED(state)) << said();
+      EXPECT_NE(said().find("ulimit -v"), std::string::npos) << said();
+      continue;
+    }
+    ASSERT_TRUE(serves()) << said();
+    const std::string load = std::string(PL_PROGRAM) + " store perf --server " + data_ +
+                             "/store.sock --test ycsb-a --elements 20000 --value_length 4000 --duration 4 --cores 2";
+    EXPECT_EQ(std::system((load + " > /dev/null").c_str()), 0) << said();
+    EXPECT_EQ(waitpid(pid_, &state, WNOHANG), 0) << said();
     end(SIGTERM);
   }
 }
