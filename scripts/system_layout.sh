@@ -48,7 +48,7 @@ tidy_binaries() {  # STAGE LIB
   rm -f "$stage/$lib"/peerlane/sim/*.so
   # Of the Python package only what the program's own commands run: the rest needs its compiled module, which is for one Python
   # (wheels have it).
-  if [ -d "$stage/$lib/peerlane/python" ]; then find "$stage/$lib/peerlane/python/peerlane" -mindepth 1 -maxdepth 1 ! -name report ! -name top.py -exec rm -r {} +; fi
+  if [ -d "$stage/$lib/peerlane/python" ]; then find "$stage/$lib/peerlane/python/peerlane" -mindepth 1 -maxdepth 1 ! -name report ! -name top.py ! -name _output.py -exec rm -r {} +; fi
   find "$stage" -type f -name '*.so*' -exec chmod 644 {} +
 }
 

@@ -239,11 +239,11 @@ TEST(memory_handover, refuses_strangers_and_unknown_numbers) {
   const auto name = (*made)->own_name();
   const auto unknown = memory_handover::fetch(name, 12, kPatience);
   EXPECT_EQ(unknown.code(), EINVAL);
-  EXPECT_EQ(unknown.error().message, "window 12 is not exposed any more");
+  EXPECT_EQ(unknown.error().message, "window 12 is no longer exposed");
   auto wrong = name;
   ++wrong.secret;
   EXPECT_EQ(memory_handover::fetch(wrong, 12, kPatience).code(), ETIMEDOUT);
-  EXPECT_EQ(memory_handover::fetch(name, 13, kPatience).error().message, "window 13 is not exposed any more");
+  EXPECT_EQ(memory_handover::fetch(name, 13, kPatience).error().message, "window 13 is no longer exposed");
   (*made).reset();
   EXPECT_EQ(memory_handover::fetch(name, 12, kPatience).code(), ECONNREFUSED);
 }

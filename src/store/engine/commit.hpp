@@ -46,6 +46,7 @@ struct commit_unit {
   // A put among many of a run: it is written with them, although its length alone would not ask for extents. Where there is
   // no room for that, it goes the way of other small values.
   bool is_of_long_run = false;
+  bool is_ordered = false;  // key_order::leave() is to be called when it is with the committer, or has failed
   std::optional<std::uint32_t> expected_crc;
   bool is_copy() const noexcept { return !operations.empty() && operations.front().copy.version != 0; }
 

@@ -101,14 +101,14 @@ void engine::commit_async(session_id session, grant_id id, const commit_options&
 }
 
 void engine::impl::commit_grant(open_grant taken, const commit_options& given, completion<put_result> done,
-                                bool is_of_long_run) {
+                                run_kind of_run) {
   if (closed) return done(failure{ESHUTDOWN, "store: closed"});
   if (status good = check_given(given.put.level); !good) return done(good.error());
   if (status good = check_request(given.put.request); !good) return done(good.error());
   taken.made->user_flags = given.put.user_flags;
   auto unit = std::make_unique<commit_unit>();
   unit->level = taken.pool->level(given.put.level);
-  unit->is_of_long_run = is_of_long_run;
+  unit->is_of_long_run = of_run == run_kind::long_;
   unit->request = given.put.request;
   if (status good = check_cached_put(*taken.pool, unit->level, given.put.ttl_ms, taken.made->length_bytes); !good)
     return done(good.error());
@@ -136,6 +136,9 @@ void engine::impl::commit_grant(open_grant taken, const commit_options& given, c
   }
   unit->done = answer_put(*this, std::move(done));
   if (taken.early.has_begun()) return submit_when_written(std::move(unit), std::move(taken.early));
+  if (of_run != run_kind::none && unit->level != durability::volatile_ &&
+      !order.enter(unit, gets_extents(*unit, *unit->operations.front().made)))
+    return;
   submit(std::move(unit));
 }
 

@@ -23,6 +23,7 @@
 #include "store/engine/extents.hpp"
 #include "store/engine/health.hpp"
 #include "store/engine/index.hpp"
+#include "store/engine/key_order.hpp"
 #include "store/engine/pools.hpp"
 #include "store/engine/requests.hpp"
 #include "store/engine/sessions.hpp"
@@ -67,6 +68,8 @@ class engine::impl {
   bool make_room(std::uint64_t bytes, victims candidates);
   // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
   void submit(unit_ref unit);
+  void give_up(unit_ref unit, const failure& reason);  // answers it, and frees its space first
+  void go_on_behind(const std::string& full);          // the next unit of the key in `order`
   void write_extents_then_commit(unit_ref unit);
   void write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy);
   status commit_now(unit_ref unit);  // blocking
@@ -117,7 +120,9 @@ class engine::impl {
 
   // ---- engine_grants.cpp
   // By an owner of the grant: taken out of its session.
-  void commit_grant(open_grant taken, const commit_options& given, completion<put_result> done, bool is_of_long_run = false);
+  enum class run_kind : std::uint8_t { none, small, long_ };  // long_: written together with the others of its run
+  void commit_grant(open_grant taken, const commit_options& given, completion<put_result> done,
+                    run_kind of_run = run_kind::none);
   void submit_when_written(unit_ref unit, early_write early);
 
   // ---- value_stream.cpp
@@ -185,6 +190,7 @@ class engine::impl {
   sessions owners;
   std::unique_ptr<requests> remembered;
   std::unique_ptr<committer> commits;
+  key_order order;
   std::unique_ptr<extent_writer> writer;
   std::unique_ptr<workers> helpers;
   std::atomic<bool> closed{false};

@@ -280,8 +280,8 @@ void engine::impl::commit_rest(session_id session, grant_id first, run_change& c
     auto one = value.made ? std::optional(open_grant{run.pool, std::string(run.name_of(value)), std::move(value.made)})
                           : owners.take_grant(session, first + i);
     const auto note = [answer, i](result<put_result> put) { answer->note(i, std::move(put)); };
-    const bool is_of_long_run = is_long && one && fills_blocks(*one->made);
-    if (one) commit_grant(*std::move(one), options_of(change.given, change.items[i], i), note, is_of_long_run);
+    const auto kind = is_long && one && fills_blocks(*one->made) ? run_kind::long_ : run_kind::small;
+    if (one) commit_grant(*std::move(one), options_of(change.given, change.items[i], i), note, kind);
     else note(failure{EBADF, "store: no such grant in this session"});
   }
 }

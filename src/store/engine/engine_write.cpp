@@ -38,13 +38,6 @@ failure of_item(const batch_item& item) {
   return failure{item.error, item.message.empty() ? "store: as it was before" : item.message};
 }
 
-// Answers a failed unit. Frees its space first.
-void give_up(unit_ref unit, const failure& reason) {
-  for (operation& op : unit->operations) op.made.reset();
-  unit->failed = reason;
-  unit->done(*unit);
-}
-
 }  // namespace
 
 status compare_checksum(const commit_unit& unit) {
@@ -214,11 +207,21 @@ bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
 // ---- The way of a unit
 // -----------------------------------------------------------------------------------------------------------
 
+void engine::impl::give_up(unit_ref unit, const failure& reason) {
+  const bool is_ordered = unit->is_ordered;
+  const std::string full = is_ordered ? unit->operations.front().full : std::string();
+  for (operation& op : unit->operations) op.made.reset();
+  unit->failed = reason;
+  unit->done(*unit);
+  if (is_ordered) go_on_behind(full);
+}
+
+void engine::impl::go_on_behind(const std::string& full) {
+  if (unit_ref next = order.leave(full)) submit(std::move(next));
+}
+
 void engine::impl::submit(unit_ref unit) {
-  if (status able = state.writable(); !able) {
-    unit->failed = able.error();
-    return unit->done(*unit);
-  }
+  if (status able = state.writable(); !able) return give_up(std::move(unit), able.error());
   if (status room = make_key_room(*unit); !room) return give_up(std::move(unit), room.error());
   const pool_ref cache = unit->pool && unit->pool->cache ? unit->pool : nullptr;
   if (apply_in_memory(*unit)) {
@@ -280,7 +283,10 @@ void engine::impl::write_extents_then_commit(unit_ref unit) {
         nullptr, may_be_small);
   }
   if (options.on_point) options.on_point("put.extents-durable");
+  const bool is_ordered = unit->is_ordered;
+  const std::string full = is_ordered ? unit->operations.front().full : std::string();
   commits->enqueue(std::move(unit));
+  if (is_ordered) go_on_behind(full);
 }
 
 // ---- Calls

@@ -96,7 +96,8 @@ extent_writer::gathering::gathering(extent_writer& writer) : writer_(writer) {
 extent_writer::gathering::~gathering() {
   {
     const std::lock_guard lock(writer_.mutex_);
-    if (--writer_.gatherings_ != 0 || writer_.queue_.empty()) return;
+    --writer_.gatherings_;
+    if (!writer_.is_due()) return;
   }
   writer_.wake_.notify_one();
 }
@@ -108,7 +109,7 @@ void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, 
     std::lock_guard lock(mutex_);
     if (!stopping_) {
       queue_.push_back(job{std::move(stored), std::move(done), {}, std::move(coming), may_lack_room});
-      if (gatherings_ == 0) wake_.notify_one();
+      if (is_due()) wake_.notify_one();
       return;
     }
   }
@@ -117,7 +118,7 @@ void extent_writer::enqueue(value_ref stored, std::function<void(status)> done, 
 
 std::vector<extent_writer::job> extent_writer::take() {
   std::unique_lock lock(mutex_);
-  wake_.wait(lock, [&] { return stopping_ || (!queue_.empty() && gatherings_ == 0); });
+  wake_.wait(lock, [&] { return stopping_ || is_due(); });
   std::vector<job> taken;
   std::uint64_t bytes = 0;
   while (!queue_.empty() && bytes < kWriteBytes) {

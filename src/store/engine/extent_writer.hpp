@@ -40,7 +40,7 @@ class extent_writer {
   // `may_lack_room`: the caller has another way, so no other value makes room, and the store does not count as full.
   void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming = nullptr,
                bool may_lack_room = false);
-  // As long as one lives, what is queued waits, so that all of it is written together.
+  // As long as one lives, what is queued waits, so that all of it is written together, unless it is much.
   class gathering {
    public:
     explicit gathering(extent_writer& writer);
@@ -64,6 +64,8 @@ class extent_writer {
     bool may_lack_room = false;
   };
   void run();
+  // With the lock held.
+  bool is_due() const { return !queue_.empty() && (gatherings_ == 0 || queue_.size() >= kManyJobs); }
   std::vector<job> take();
   void write(std::vector<job>& jobs);
   status find_space(value& stored, bool may_lack_room);
@@ -72,6 +74,7 @@ class extent_writer {
   }
 
   static constexpr std::size_t kThreads = 2;
+  static constexpr std::size_t kManyJobs = 1024;  // several connections may gather at all times
   parts components_;
   std::mutex mutex_;
   std::condition_variable wake_;

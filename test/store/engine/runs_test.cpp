@@ -511,6 +511,40 @@ TEST_F(Runs, ManyDurableValuesAreWrittenTogether) {
   }
 }
 
+// A later value of a key, in another run that has begun meanwhile, does not lose against one that takes longer to be
+// written.
+TEST_F(Runs, DurableValuesOfOneKeyStayInTheirOrder) {
+  std::atomic<int> left{0};
+  std::map<std::string, bytes> last;
+  for (int round = 0; round < 12; ++round) {
+    std::vector<std::vector<item>> runs;
+    for (int r = 0; r < 8; ++r) {
+      const bool is_long = (r + round) % 2 == 0;
+      std::vector<item> items;
+      for (int i = 0; i < 40; ++i)
+        items.push_back(
+            {"k" + std::to_string(i * 7 % 30), pattern_bytes(is_long ? 9000 + i : 100 + i, round * 1000 + r * 40 + i)});
+      runs.push_back(std::move(items));
+    }
+    std::vector<granted_run> given;
+    for (const auto& items : runs) {
+      given.push_back(begin(pool_, items));
+      fill(given.back(), items);
+    }
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      ++left;
+      const std::vector<run_commit> list(runs[r].size());
+      store_->commit_run(session_, given[r].first, list, {}, [&](const std::vector<committed_value>& done) {
+        for (const committed_value& one : done) EXPECT_TRUE(one.is_done()) << one.refusal.message;
+        --left;
+      });
+      for (const item& one : runs[r]) last[one.key] = one.content;
+    }
+    while (left != 0) std::this_thread::yield();
+    for (const auto& [key, content] : last) ASSERT_EQ(read(key), text(content)) << key << " in round " << round;
+  }
+}
+
 class RunsOnASmallDisk : public Runs {
  protected:
   engine_options options() override {

@@ -43,7 +43,10 @@ TEST_F(store_gpu_direct, PutsAndGetsOfEverySize) {
     EXPECT_EQ(got.moved_bytes, bytes);
     EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
     const auto alone = get_device("k", destination.pointer(), bytes, {});
-    EXPECT_EQ(alone.result.way, bytes > 16384 ? path::shm_direct : path::unix_socket) << bytes;
+    EXPECT_EQ(alone.result.way, bytes >= 8u << 20 ? path::gpu_direct
+                                : bytes > 16384   ? path::shm_direct
+                                                  : path::unix_socket)
+        << bytes;
     EXPECT_EQ(test::device_bytes(destination.pointer(), bytes), value) << bytes;
   }
   EXPECT_NE(statistics().find("peerlane_store_gpu_direct{why_not=\"\"} 1"), std::string::npos);
