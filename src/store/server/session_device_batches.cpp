@@ -9,7 +9,7 @@
 // keeps what belongs to the connection and the copies. The threads that sum also take the engine's part: they begin puts,
 // pin and unpin, let go of replaced values, and write answers; one more thread commits puts. Frames are committed in the
 // order in which they came, so that of a key that is in two of them the later value stays, if both have one level. (Those
-// that differ are settled by different threads of the engine, as are durable values that do not lie in the index.)
+// that differ are settled by different threads of the engine.)
 //
 // An item that cannot go so has the outcome ENOTSUP, ENOSPC or EMSGSIZE, and comes again by itself; so do all of them when
 // the frame is answered ENOTSUP. On the connection's thread, where nothing else is said.
