@@ -86,10 +86,11 @@ function(pl_tool_library target)
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE pl_options)
 endfunction()
 
-# pl_test(<name> [FIXTURE header] SOURCES ... LIBS ... [ENV A=B ...]): a GoogleTest program; every case becomes one ctest test.
+# pl_test(<name> [FIXTURE header] [PROCESSORS n] SOURCES ... LIBS ... [ENV A=B ...]): a GoogleTest program; every case becomes one
+# ctest test. PROCESSORS: of the tests that run at a time (-j), each case takes the place of n.
 # FIXTURE: a header that most of its files include, parsed once for all of them. Worth it from some ten files on: the header itself takes four seconds.
 function(pl_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;FIXTURE" "SOURCES;LIBS;ENV;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;FIXTURE;PROCESSORS" "SOURCES;LIBS;ENV;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -113,6 +114,9 @@ function(pl_test name)
   endif()
   if(ARG_LABELS)
     list(APPEND properties LABELS "${ARG_LABELS}")
+  endif()
+  if(ARG_PROCESSORS)
+    list(APPEND properties PROCESSORS ${ARG_PROCESSORS})
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES ${properties})
 endfunction()

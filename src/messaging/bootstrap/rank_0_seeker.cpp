@@ -8,6 +8,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/log.hpp"
 #include "os/blocked_signals.hpp"
 
 namespace pl::messaging {
@@ -87,6 +88,9 @@ void rank_0_seeker::seek(const std::stop_token& stop) {
     };
     auto socket = connect_to(settings_.rendezvous, kConnectMs);
     auto joined = socket ? join_by(*std::move(socket), settings_, secret_, {&claim, is_over}) : socket.error();
+    if (!joined)
+      PL_LOG(debug, "no new process of rank 0 at %s yet: %s", settings_.rendezvous.text.c_str(),
+             joined.error().message.c_str());
     lock.lock();
     if (joined) {  // even if the claim has changed: rank 0 counts this process as connected from now on
       claim_.reset();
