@@ -3,7 +3,6 @@
 // and be woken costs 5 us, in a virtual machine 20 to 50, in which the owner would have been done many times over.
 #pragma once
 
-#include <atomic>
 #include <mutex>
 
 #include "arch/mmio.hpp"

@@ -22,7 +22,7 @@ constexpr std::uint64_t kInlineBytes = 16 << 10;        // up to here one round 
 constexpr std::uint64_t kInlineSocketBytes = 64 << 10;  // without shared memory: longer ones in data frames
 constexpr std::uint64_t kMinUcxBytes = 256 << 10;       // from here up one more round trip costs less than frames
 // GPU memory that the store itself reaches. One get at a time is quicker by a copy of this process up to some megabytes
-// (docs/results/store/direct_h200).
+// (docs/results/store/README.md#durable-batches-and-single-gets).
 constexpr std::uint64_t kDevicePutFrom = 2 << 10, kDeviceGetFrom = 8 << 20;
 
 operation_ptr failed(operation_ptr one, int code, std::string text) {

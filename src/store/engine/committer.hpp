@@ -65,15 +65,8 @@ class committer {
   // threads. Others take later ones meanwhile, so each is used only where is_usable() and table::shard::is_newest() say so.
   version_t reserve_versions(version_t count) noexcept { return next_version_.fetch_add(count, std::memory_order_relaxed); }
   bool is_usable(version_t reserved) const noexcept { return reserved >= least_usable_.load(std::memory_order_relaxed); }
-  void skip_versions(version_t count) noexcept {
-    const version_t next = next_version_.fetch_add(count, std::memory_order_relaxed) + count;
-    version_t least = least_usable_.load(std::memory_order_relaxed);
-    while (least < next && !least_usable_.compare_exchange_weak(least, next, std::memory_order_relaxed)) {}
-  }
-  void raise_versions(version_t at_least) noexcept {
-    version_t now = next_version_.load(std::memory_order_relaxed);
-    while (now < at_least && !next_version_.compare_exchange_weak(now, at_least, std::memory_order_relaxed)) {}
-  }
+  void skip_versions(version_t count) noexcept { raise(least_usable_, reserve_versions(count) + count); }
+  void raise_versions(version_t at_least) noexcept { raise(next_version_, at_least); }
   // Everything written so far is synced; space that waited for it is free. From any thread.
   status sync_log();
 
@@ -118,6 +111,10 @@ class committer {
   };
   struct undo;
 
+  static void raise(std::atomic<version_t>& version, version_t at_least) noexcept {
+    version_t now = version.load(std::memory_order_relaxed);
+    while (now < at_least && !version.compare_exchange_weak(now, at_least, std::memory_order_relaxed)) {}
+  }
   void run();
   std::vector<unit_ref> take();
   void commit(group& commit_group);

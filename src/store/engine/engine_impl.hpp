@@ -69,7 +69,7 @@ class engine::impl {
   // Applies it now if the key's truth is, and stays, in memory; else hands it to extents and committer.
   void submit(unit_ref unit);
   void give_up(unit_ref unit, const failure& reason);  // answers it, and frees its space first
-  void go_on_behind(const std::string& full);          // the next unit of the key in `order`
+  void go_on_behind(const std::string& full);          // the next unit of the key in `order`; none for an empty key
   void write_extents_then_commit(unit_ref unit);
   void write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy);
   status commit_now(unit_ref unit);  // blocking

@@ -24,20 +24,20 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
   if (unit.type != commit_unit::kind::operations || unit.operations.size() != 1) return false;
   operation& op = unit.operations.front();
   if (op.type == operation::kind::put && unit.level != durability::volatile_) return false;
-  requests::client_lock once;
-  if (!unit.request.empty()) once = remembered->lock(unit.request);
+  std::optional<requests::turn> turn;
+  if (!unit.request.empty()) {
+    auto taken = remembered->take_turn(unit.request.client);
+    if (!taken) return false;
+    turn.emplace(*std::move(taken));
+  }
   const std::size_t hash = entry_map::hash_of(op.full);
   table::shard& shard = values->shard_with(hash);
   memory_change change{
       op.type,         *unit.pool,          op.full,       hash,    op.made,
       op.precondition, op.expected_version, op.user_flags, op.copy, op.type == operation::kind::put ? unix_now_ns() : 0};
   std::lock_guard lock(shard.mutex);
-  if (once) {
-    // The same request, sent again over a new connection, may be in the committer's hands: it reports what it remembers.
-    if (shard.is_unremembered(op.full)) return false;
-    const auto found = remembered->find(unit.request);
-    if (!found || *found) return false;
-  }
+  // The same request, sent again over a new connection, may be in the committer's hands: it reports what it remembers.
+  if (turn && (shard.is_unremembered(op.full) || !turn->is_new(unit.request.sequence))) return false;
   entry* key_entry = shard.find(op.full, hash);
   if (drop_if_expired(shard, key_entry, *unit.pool)) key_entry = nullptr;
   if (!truth_in_memory(key_entry, *unit.pool, op.full)) return false;
@@ -49,10 +49,8 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
     return true;
   }
   unit.reached = durability::volatile_;
-  if (once)
-    remembered->remember(
-        unit.request,
-        {unit.request.sequence, unit.reached, unit.request.group, {{0, op.outcome.version, op.made ? op.made->crc : 0}}});
+  if (turn)
+    turn->remember(unit.request.sequence, unit.reached, unit.request.group, op.outcome.version, op.made ? op.made->crc : 0);
   return true;
 }
 

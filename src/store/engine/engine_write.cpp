@@ -38,6 +38,9 @@ failure of_item(const batch_item& item) {
   return failure{item.error, item.message.empty() ? "store: as it was before" : item.message};
 }
 
+// Of a unit that others of its key may wait behind; empty: of another one.
+std::string ordered_key(const commit_unit& unit) { return unit.is_ordered ? unit.operations.front().full : std::string(); }
+
 }  // namespace
 
 status compare_checksum(const commit_unit& unit) {
@@ -208,15 +211,15 @@ bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
 // -----------------------------------------------------------------------------------------------------------
 
 void engine::impl::give_up(unit_ref unit, const failure& reason) {
-  const bool is_ordered = unit->is_ordered;
-  const std::string full = is_ordered ? unit->operations.front().full : std::string();
+  const std::string full = ordered_key(*unit);
   for (operation& op : unit->operations) op.made.reset();
   unit->failed = reason;
   unit->done(*unit);
-  if (is_ordered) go_on_behind(full);
+  go_on_behind(full);
 }
 
 void engine::impl::go_on_behind(const std::string& full) {
+  if (full.empty()) return;
   if (unit_ref next = order.leave(full)) submit(std::move(next));
 }
 
@@ -283,10 +286,9 @@ void engine::impl::write_extents_then_commit(unit_ref unit) {
         nullptr, may_be_small);
   }
   if (options.on_point) options.on_point("put.extents-durable");
-  const bool is_ordered = unit->is_ordered;
-  const std::string full = is_ordered ? unit->operations.front().full : std::string();
+  const std::string full = ordered_key(*unit);
   commits->enqueue(std::move(unit));
-  if (is_ordered) go_on_behind(full);
+  go_on_behind(full);
 }
 
 // ---- Calls

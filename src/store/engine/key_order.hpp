@@ -3,7 +3,7 @@
 // first would otherwise be overtaken by a later one of its key, which goes into the log or is written by another thread.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -45,7 +45,7 @@ class key_order {
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, std::deque<unit_ref>> waiting_;  // behind one that is on its way
+  std::unordered_map<std::string, std::list<unit_ref>> waiting_;  // behind one that is on its way; mostly none
 };
 
 }  // namespace pl::store
