@@ -43,31 +43,52 @@ namespace {
 constexpr const char* kRemover =
     "read -r line && exit 0; for pause in 0 1 3; do sleep $pause; rm -rf -- \"$1\" && exit 0; done";
 
-[[noreturn]] void become_remover(int end, const char* path) {
-  setsid();  // ^C is not for it
+// It makes the folder itself, outside the process group already, and says its name: however early ^C or a kill ends the
+// command, somebody is left who knows of the folder.
+[[noreturn]] void become_remover(int end, std::string path) {
+  setsid();
+  if (mkdtemp(path.data()) == nullptr) _exit(1);
+  if (send(end, path.data(), path.size(), MSG_NOSIGNAL) < 0) {
+    rmdir(path.c_str());
+    _exit(1);
+  }
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(end, STDIN_FILENO);
   for (const int each : {STDOUT_FILENO, STDERR_FILENO}) dup2(null, each);
-  execl("/bin/sh", "sh", "-c", kRemover, "sh", path, nullptr);
+  execl("/bin/sh", "sh", "-c", kRemover, "sh", path.c_str(), nullptr);
   _exit(127);
 }
 
 }  // namespace
 
 // Where it cannot be started the folder stays after a kill.
-void temporary_folder::start_remover() {
+bool temporary_folder::start_remover() {
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return;
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return false;
   remover_ = fork();
-  if (remover_ == 0) become_remover(ends[0], path_.c_str());
+  if (remover_ == 0) {
+    close(ends[1]);
+    become_remover(ends[0], path_);
+  }
   close(ends[0]);
-  remover_end_ = ends[1];
+  std::string made(path_.size() + 1, '\0');
+  ssize_t got = -1;
+  while (remover_ > 0 && (got = recv(ends[1], made.data(), made.size(), 0)) < 0 && errno == EINTR) {}
+  if (got == static_cast<ssize_t>(path_.size())) {
+    path_.assign(made, 0, path_.size());
+    remover_end_ = ends[1];
+    return true;
+  }
+  close(ends[1]);
+  if (remover_ > 0) waitpid(remover_, nullptr, 0);
+  remover_ = -1;
+  return false;
 }
 
 temporary_folder::temporary_folder(const std::string& name, const std::string& parent, when_killed fate)
     : path_((fs::path(parent.empty() ? temporary_parent() : parent) / ("peerlane-" + name + "-XXXXXX")).string()) {
+  if (fate == when_killed::deleted && start_remover()) return;
   if (mkdtemp(path_.data()) == nullptr) throw tool_failure(format("%s: %s", path_.c_str(), errno_text(errno).c_str()));
-  if (fate == when_killed::deleted) start_remover();
 }
 
 temporary_folder::~temporary_folder() {

@@ -30,7 +30,7 @@ class temporary_folder {
   void keep() { is_kept_ = true; }
 
  private:
-  void start_remover();
+  bool start_remover();
   std::string path_;
   bool is_kept_ = false;
   int remover_end_ = -1;
