@@ -141,10 +141,7 @@ status committer::write(group& commit_group) {
     }
   } else {
     if (status able = components_.state.writable(); !able) return able;
-    if (needs_recovery_) {
-      if (status recovered = components_.records.recover(); !recovered) return recovered;
-      needs_recovery_ = false;
-    }
+    if (status recovered = components_.records.recover(); !recovered) return recovered;
     for (const auto& [pool, counts] : commit_group.counts) {
       if (!pool->dropped)
         components_.records.put(commit_group.batch, family::catalogue, counts_key(pool->id), encode(counts));
@@ -160,7 +157,6 @@ status committer::write(group& commit_group) {
     commit_group.attempted = true;
     if (status written = components_.records.write(commit_group.batch, commit_group.sync); !written) {
       components_.state.note(written.error());
-      needs_recovery_ = true;
       return written;
     }
     reach("commit.after-log");

@@ -159,7 +159,6 @@ class committer {
   std::chrono::steady_clock::time_point room_checked_{};
   std::uint64_t written_since_check_ = 0;
   bool room_ = true;
-  bool needs_recovery_ = false;  // the last write failed for want of room
   std::thread thread_;
 };
 

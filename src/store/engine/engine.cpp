@@ -307,7 +307,7 @@ status engine::impl::read_extents() {
   return {};
 }
 
-// RocksDB recovers from a full disk by itself, in steps of seconds. A stop soon after there is room again waits for that:
+// RocksDB itself recovers compactions from a full disk, in steps of seconds. A stop soon after there is room waits for that:
 // what it could not sync would be in the log, and the next start would have to recover what this one can seal.
 status engine::impl::sync_at_close() {
   constexpr std::uint64_t kEnoughBytes = std::uint64_t{16} << 20, kPatienceNs = 15'000'000'000;

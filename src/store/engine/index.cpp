@@ -20,6 +20,7 @@
 #include "base/text.hpp"
 #include "os/blocked_signals.hpp"
 #include "store/engine/index_log.hpp"
+#include "store/engine/log_failure.hpp"
 #include "store/engine/recovery.hpp"
 
 namespace pl::store {
@@ -58,7 +59,6 @@ rocksdb::DBOptions database_options(const index::options& settings, bool is_new,
   // A missing index is damage; without this option RocksDB would make an empty one.
   options.create_if_missing = is_new;
   options.create_missing_column_families = !settings.read_only;
-  if (settings.env != nullptr) options.env = settings.env;
   // Replay keeps everything before the first torn record: a crash may tear the end of a log that is synced in order. After
   // a clean stop nothing is torn.
   options.wal_recovery_mode =
@@ -75,7 +75,8 @@ rocksdb::DBOptions database_options(const index::options& settings, bool is_new,
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<warnings>();
-  options.max_bgerror_resume_count = 0;  // recover() decides when
+  options.max_bgerror_resume_count = 0;        // recover() decides when
+  options.avoid_flush_during_shutdown = true;  // prepare_stop() decides
   return options;
 }
 
@@ -153,7 +154,10 @@ result<std::unique_ptr<index>> index::open_files(const options& settings, bool i
   made->env_ = settings.env != nullptr ? settings.env : rocksdb::Env::Default();
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const rocksdb::DBOptions options = database_options(settings, is_new, is_sealed);
+  made->failures_ = std::make_shared<log_failures>(made->env_);
+  rocksdb::DBOptions options = database_options(settings, is_new, is_sealed);
+  options.env = made->failures_->environment();
+  options.listeners.push_back(made->failures_);
   const rocksdb::Status opened = settings.read_only
                                      ? rocksdb::DB::OpenForReadOnly(options, settings.folder, wanted, &handles, &db)
                                      : rocksdb::DB::Open(options, settings.folder, wanted, &handles, &db);
@@ -233,6 +237,7 @@ result<std::unique_ptr<index>> index::open(const options& settings) {
 
 index::~index() {
   if (!db_) return;
+  failures_->end();
   for (rocksdb::ColumnFamilyHandle* handle : families_) db_->DestroyColumnFamilyHandle(handle);
   db_->Close();
   db_.reset();
@@ -240,19 +245,17 @@ index::~index() {
 }
 
 status index::prepare_stop(std::uint64_t free_bytes) {
-  rocksdb::FlushOptions flush_options;
-  flush_options.allow_write_stall = true;
   std::uint64_t in_memory = 0;
   db_->GetAggregatedIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
   // A table is not begun if it does not fit.
   const bool has_room = free_bytes / 2 > in_memory + kSpareBytes;
-  rocksdb::Status flushed;
-  if (has_room) flushed = db_->Flush(flush_options, {families_.begin(), families_.end()});
+  const status flushed = has_room ? flush() : status();
+  failures_->end();
   rocksdb::CancelAllBackgroundWork(db_.get(), true);
   // A full disk takes no table. The log is synced all the same; it may end torn, so the next start treats it as after a
   // crash.
-  if (!flushed.ok() && !flushed.IsNoSpace()) return index_failure(flushed, "flushing at the stop");
-  may_seal_ = mark_ != nullptr && has_room && flushed.ok();
+  if (!flushed && flushed.code() != ENOSPC) return flushed;
+  may_seal_ = mark_ != nullptr && has_room && flushed;
   return {};
 }
 
@@ -314,6 +317,9 @@ status index::write(rocksdb::WriteBatch& batch, bool sync) {
     return done.ok() ? status() : status(index_failure(done, "writing"));
   }
   if (mark_failed_) return failure{EIO, "store: index: the commit mark could not be written"};
+  // One at a time: nobody may write to a log that has refused a write.
+  const std::lock_guard lock(write_mutex_);
+  if (status recovered = recover_locked(); !recovered) return recovered;
   batch.PutLogData(stamp_of(mark_->synced()));
   // Other threads may write too: the log's end is at least this.
   const std::uint64_t end = last_sequence() + batch.Count();
@@ -327,27 +333,14 @@ status index::write(rocksdb::WriteBatch& batch, bool sync) {
 }
 
 status index::sync() {
-  // RocksDB aborts the process when a log that refused a write is synced; recovery writes memory to tables instead, which
-  // is as durable.
-  if (needs_recovery_) return recover();
+  const std::lock_guard lock(write_mutex_);
+  // Recovery writes memory to tables instead, which is as durable.
+  if (needs_recovery_) return recover_locked();
   const std::uint64_t end = last_sequence();
   const rocksdb::Status done = db_->SyncWAL();
   // A log that was already switched and synced has nothing to sync.
   if (!done.ok()) return index_failure(done, "syncing the log");
   if (mark_) note(end, end);
-  return {};
-}
-
-status index::recover() {
-  const rocksdb::Status resumed = db_->Resume();
-  if (resumed.IsBusy()) return failure{ENOSPC, "store: index: its disk was full; waiting until there is room"};
-  if (!resumed.ok()) return index_failure(resumed, "resuming after an error");
-  // The failed write is at most in the old log, and a flushed log is not replayed.
-  for (rocksdb::ColumnFamilyHandle* handle : families_) {
-    const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), handle);
-    if (!flushed.ok()) return index_failure(flushed, "flushing after an error");
-  }
-  needs_recovery_ = false;
   return {};
 }
 

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,7 +54,7 @@ class index {
   // All thread-safe; writes are in the order in which they return.
   result<std::optional<std::string>> get(family column_family, std::string_view key) const;
   // `sync`: on the medium when this returns, with all that was written before. ENOSPC: nothing was done as far as readers
-  // see, but the log may hold it until recover() succeeds.
+  // see, but the log may hold it until recover() succeeds, which the next write tries first.
   status write(rocksdb::WriteBatch& batch, bool sync);
   // What was written so far is on the medium.
   status sync();
@@ -64,8 +65,8 @@ class index {
   // The log is empty afterwards, if `free_bytes` of the disk suffice for tables of what is in it, and threads of RocksDB
   // write nothing any more. The files are sealed when the index is destroyed after this.
   status prepare_stop(std::uint64_t free_bytes);
-  // After ENOSPC: makes writing possible again if there is room now. RocksDB itself looks for room every five seconds, and
-  // until it has found some this is ENOSPC too.
+  // After a write failed for want of room: makes writing possible again if there is room now, else ENOSPC. Nothing to do
+  // after a write that succeeded.
   status recover();
 
   void put(rocksdb::WriteBatch& batch, family column_family, std::string_view key, std::string_view value) const;
@@ -96,6 +97,11 @@ class index {
   void seal();
   // Names that RocksDB has removed do not come back after this.
   status sync_names() const;
+  status resume();
+  status recover_locked();
+  status change_log();
+  status flush();        // all families, and waits for it
+  status drain() const;  // waits until nothing waits to be flushed
   void note(std::uint64_t written, std::uint64_t synced);
   std::optional<index_view> view_;  // outlives the database
   std::string folder_;
@@ -104,6 +110,10 @@ class index {
   std::unique_ptr<commit_mark> mark_;
   bool may_seal_ = false;
   std::atomic<bool> mark_failed_{false};
+  std::mutex write_mutex_;                                // also of recovery
+  std::chrono::steady_clock::time_point next_attempt_{};  // of recovery
+  status last_attempt_;
+  std::shared_ptr<class log_failures> failures_;
   std::atomic<bool> needs_recovery_{false};  // a write has failed: the log is not to be touched before recover()
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kFamilies> families_{};

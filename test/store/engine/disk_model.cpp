@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -29,7 +30,7 @@ using rocksdb::IOStatus;
 IOStatus status_of(int error) {
   if (error == 0) return IOStatus::OK();
   if (error == ENOSPC) return IOStatus::NoSpace("the model says so");
-  return IOStatus::IOError("the model says so");
+  return IOStatus::IOError("the model says so", std::strerror(error));
 }
 
 class model_file final : public rocksdb::FSWritableFileOwnerWrapper {
