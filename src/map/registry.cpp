@@ -59,25 +59,6 @@ std::mutex& stripe_of(const region* target) {
   return state_of_this_process().stripes[(reinterpret_cast<std::uintptr_t>(target) / sizeof(region)) % 64];
 }
 
-// A call in progress on a session: close waits for it, and refuses new ones.
-class [[nodiscard]] session_use {
- public:
-  explicit session_use(session* target) : target_(target) {
-    if ((target->busy.fetch_add(1, std::memory_order_acq_rel) & kClosing) == 0) return;
-    target->busy.fetch_sub(1, std::memory_order_acq_rel);
-    target_ = nullptr;
-  }
-  ~session_use() {
-    if (target_ != nullptr) target_->busy.fetch_sub(1, std::memory_order_acq_rel);
-  }
-  session_use(const session_use&) = delete;
-  session_use& operator=(const session_use&) = delete;
-  explicit operator bool() const { return target_ != nullptr; }
-
- private:
-  session* target_;
-};
-
 constexpr const char* kClosedSession = "the session (gdr_t) is not open: closed already, or never opened by this library";
 constexpr const char* kForeignProcess =
     "the object belongs to another process (it was opened before fork): open one in this process";
@@ -94,6 +75,37 @@ status check_pair(session* handle, region* target) {
     return failure{EINVAL, "the handle was pinned with another session (gdr_t): use each handle with the one that made it"};
   return {};
 }
+
+status check_open(session* handle) {
+  if (const int code = check_session(handle)) return session_failure(code);
+  return {};
+}
+
+// A call in progress on a session, after the checks that every call makes. close_session() waits for it and refuses new
+// calls.
+class [[nodiscard]] session_use {
+ public:
+  explicit session_use(session* handle) : session_use(handle, check_open(handle)) {}
+  session_use(session* handle, region* target) : session_use(handle, check_pair(handle, target)) {}
+  ~session_use() {
+    if (checked_) target_->busy.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  session_use(const session_use&) = delete;
+  session_use& operator=(const session_use&) = delete;
+  explicit operator bool() const { return checked_.ok(); }
+  failure refusal() const { return checked_.error(); }  // precondition: !*this
+
+ private:
+  session_use(session* handle, status checked) : target_(handle), checked_(std::move(checked)) {
+    if (!checked_) return;
+    if ((handle->busy.fetch_add(1, std::memory_order_acq_rel) & kClosing) == 0) return;
+    handle->busy.fetch_sub(1, std::memory_order_acq_rel);
+    checked_ = session_failure(EINVAL);
+  }
+
+  session* target_;
+  status checked_;
+};
 
 void give_sendable_descriptor(session& target) {
   if (const int driver = target.owner->descriptor(); driver >= 0) {
@@ -243,9 +255,8 @@ status close_session(session* handle) {
 }
 
 result<region*> pin_region(session* handle, const pin_request& request) {
-  if (const int code = check_session(handle)) return session_failure(code);
   const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  if (!use) return use.refusal();
   const std::uint64_t start = ticks();
   process_state& state = state_of_this_process();
   region_place place(state, *handle);
@@ -266,17 +277,15 @@ result<region*> pin_region(session* handle, const pin_request& request) {
 }
 
 result<session_traits> traits_of(session* handle) {
-  if (const int code = check_session(handle)) return session_failure(code);
   const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  if (!use) return use.refusal();
   const backend& owner = *handle->owner;
   return session_traits{owner.name(), owner.persistent(), owner.supports_force_pcie()};
 }
 
 result<region*> pin_and_map_region(session* handle, const pin_request& request) {
-  if (const int code = check_session(handle)) return session_failure(code);
   const session_use use(handle);  // over both steps: a close between them would end the pin that the second one maps
-  if (!use) return session_failure(EINVAL);
+  if (!use) return use.refusal();
   auto pinned = pin_region(handle, request);
   if (!pinned) return pinned;
   try {
@@ -291,9 +300,8 @@ result<region*> pin_and_map_region(session* handle, const pin_request& request) 
 }
 
 status map_region(session* handle, region* target, std::size_t size_bytes, arch::mapping_type wanted) {
-  if (auto s = check_pair(handle, target); !s) return s;
-  const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  const session_use use(handle, target);
+  if (!use) return use.refusal();
   const std::lock_guard lock(stripe_of(target));
   const region_state now = target->state.load(std::memory_order_acquire);
   if (now == region_state::free) return region_failure(EINVAL);
@@ -316,9 +324,8 @@ status map_region(session* handle, region* target, std::size_t size_bytes, arch:
 }
 
 status map_region_exactly(session* handle, region* target) {
-  if (auto s = check_pair(handle, target); !s) return s;
-  const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  const session_use use(handle, target);
+  if (!use) return use.refusal();
   if (auto s = map_region(handle, target, target->pin->range().size_bytes, arch::mapping_type::none); !s) return s;
   const std::uint64_t skip = target->device_ptr - target->pin->range().begin;
   target->data.store(target->data.load(std::memory_order_relaxed) + skip, std::memory_order_relaxed);
@@ -327,9 +334,8 @@ status map_region_exactly(session* handle, region* target) {
 }
 
 status unmap_region(session* handle, region* target) {
-  if (auto s = check_pair(handle, target); !s) return s;
-  const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  const session_use use(handle, target);
+  if (!use) return use.refusal();
   const std::lock_guard lock(stripe_of(target));
   if (target->state.load(std::memory_order_acquire) != region_state::mapped)
     return failure{EINVAL, "the handle is not mapped"};
@@ -338,18 +344,16 @@ status unmap_region(session* handle, region* target) {
 }
 
 status unpin_region(session* handle, region* target, unmapping mode) {
-  if (auto s = check_pair(handle, target); !s) return s;
-  const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  const session_use use(handle, target);
+  if (!use) return use.refusal();
   if (!take_off_list(*handle, target)) return region_failure(EINVAL);
   release_region(*target, mode);
   return {};
 }
 
 result<bool> region_revoked(session* handle, region* target) {
-  if (auto s = check_pair(handle, target); !s) return s.error();
-  const session_use use(handle);
-  if (!use) return session_failure(EINVAL);
+  const session_use use(handle, target);
+  if (!use) return use.refusal();
   const std::lock_guard lock(stripe_of(target));
   if (target->state.load(std::memory_order_acquire) == region_state::free) return region_failure(EINVAL);
   return target->pin->revoked();
