@@ -2,10 +2,10 @@
 #include "copy/planner.hpp"
 
 #include <algorithm>
-#include <thread>
 
 #include "arch/copy_dispatch.hpp"
 #include "base/clock.hpp"
+#include "base/cpu_share.hpp"
 #include "base/env.hpp"
 #include "base/live_counter.hpp"
 #include "base/log.hpp"
@@ -51,7 +51,7 @@ planner::planner(const cu::driver_table& cuda, const options& wanted, cost_table
       options_(wanted),
       costs_(std::move(costs)),
       costs_origin_(std::move(origin)),
-      threads_(wanted.threads != 0 ? wanted.threads : std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u)),
+      threads_(wanted.threads != 0 ? wanted.threads : half_of_cpus(1, 8)),
       epoch_(claim_process_epoch()),
       serial_(g_planners.fetch_add(1, std::memory_order_relaxed)),
       uses_channels_(wanted.channels == channel_use::always ||

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/cpu_share.hpp"
 #include "base/text.hpp"
 #include "os/blocked_signals.hpp"
 
@@ -117,7 +118,7 @@ cpu_mover::~cpu_mover() {
 
 void cpu_mover::begin(const std::shared_ptr<run>& started) {
   if (started->list->size_bytes <= kAtOnceBytes && started->list->moves.size() <= kAtOnceMoves) return work_on(*started);
-  const unsigned wanted = std::clamp(std::thread::hardware_concurrency() / 2, 2u, kMaxThreads);
+  const unsigned wanted = half_of_cpus(2, kMaxThreads);
   bool is_alone = false;
   {
     const std::lock_guard hold(mutex_);

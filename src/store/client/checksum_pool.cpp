@@ -7,6 +7,7 @@
 #include "arch/crc32c.hpp"
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "base/cpu_share.hpp"
 #include "os/blocked_signals.hpp"
 
 namespace pl::store_client {
@@ -38,8 +39,7 @@ void checksum_pool::end() {
 status checksum_pool::start() {
   if (closing_) return failure{ESHUTDOWN, "the threads that compute checksums have ended"};
   if (!threads_.empty()) return {};
-  const unsigned count =
-      most_threads_ != 0 ? most_threads_ : std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
+  const unsigned count = most_threads_ != 0 ? most_threads_ : half_of_cpus(1, kMaxThreads);
   status refused;
   while (refused && threads_.size() < count) {
     auto started = try_start_thread("computes checksums", [this] { work(); });

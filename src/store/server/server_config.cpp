@@ -12,6 +12,7 @@
 #include <thread>
 #include <variant>
 
+#include "base/cpu_share.hpp"
 #include "base/text.hpp"
 #include "base/utf8.hpp"
 #include "store/client/slot_map.hpp"
@@ -328,7 +329,7 @@ status check(const server_config& config) {
 unsigned summing_threads(const server_config& config) noexcept {
   constexpr unsigned kMaxThreads = 16;  // for two GPUs at a time
   if (config.checksum_threads != 0) return static_cast<unsigned>(config.checksum_threads);
-  return std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMaxThreads);
+  return half_of_cpus(1, kMaxThreads);
 }
 
 std::uint64_t serving_threads(const server_config& config) noexcept {
