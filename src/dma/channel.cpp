@@ -11,6 +11,7 @@
 #include "arch/copy_dispatch.hpp"
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
+#include "base/raise_to.hpp"
 #include "base/text.hpp"
 #include "base/two_views.hpp"
 
@@ -176,8 +177,7 @@ channel::~channel() {
 }
 
 sequence channel::completed() const noexcept {
-  sequence seen = seen_.load(std::memory_order_acquire);
-  sequence now = seen;
+  sequence now = seen_.load(std::memory_order_acquire);
   // A word that is not there yet holds an older number, or 0. A late word of an earlier operation hides no later one.
   const auto has_come = [this](sequence number) {
     const auto* const word = &completions_[word_index(number)];
@@ -186,8 +186,7 @@ sequence channel::completed() const noexcept {
     return true;
   };
   while (has_come(now + 1)) ++now;
-  while (seen < now && !seen_.compare_exchange_weak(seen, now, std::memory_order_acq_rel)) {}
-  return std::max(seen, now);
+  return raise_to(seen_, now, std::memory_order_acq_rel);
 }
 
 status channel::wait(sequence number, std::uint64_t timeout_ns) const {

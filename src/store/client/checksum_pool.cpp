@@ -8,6 +8,7 @@
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
 #include "base/cpu_share.hpp"
+#include "base/raise_to.hpp"
 #include "os/blocked_signals.hpp"
 
 namespace pl::store_client {
@@ -57,9 +58,7 @@ status checksum_pool::prepare() {
 }
 
 void checksum_pool::want(std::size_t parts) {
-  const auto count = static_cast<unsigned>(std::min(parts, thread_count()));
-  unsigned now = wanted_.load(std::memory_order_relaxed);
-  while (now < count && !wanted_.compare_exchange_weak(now, count, std::memory_order_relaxed)) {}
+  raise_to(wanted_, static_cast<unsigned>(std::min(parts, thread_count())), std::memory_order_relaxed);
 }
 
 void checksum_pool::call(std::size_t parts) {
