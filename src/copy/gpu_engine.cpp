@@ -11,7 +11,6 @@
 #include "arch/copy_dispatch.hpp"
 #include "arch/mmio.hpp"
 #include "base/clock.hpp"
-#include "base/env.hpp"
 #include "base/live_counter.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -49,8 +48,7 @@ gpu_engine::gpu_engine(const gpu_context& context, const options& wanted)
 result<std::unique_ptr<gpu_engine>> gpu_engine::open(const gpu_context& context, backend& maps, const options& wanted) {
   if (wanted.lease_us < 20 || wanted.lease_us > 1'000'000)
     return failure{EINVAL, format("a lease of %u us: the GPU engine takes 20 to 1000000", wanted.lease_us)};
-  if (env_read("CUDA_LAUNCH_BLOCKING").integer != 0)  // its kernel would leave before the launch has returned
-    return failure{ENOTSUP, "CUDA_LAUNCH_BLOCKING=1 makes every launch wait for its end: unset it to use the copy kernel"};
+  if (auto s = cu::check_launches_return("the copy kernel would leave before it is used"); !s) return s.error();
   options chosen = wanted;
   if (chosen.patience_ms == 0) chosen.patience_ms = context.cuda->is_simulated ? 60'000 : 10'000;
   std::unique_ptr<gpu_engine> made(new gpu_engine(context, chosen));

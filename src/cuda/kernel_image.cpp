@@ -4,6 +4,9 @@
 #include <cerrno>
 #include <string>
 
+#include "base/env.hpp"
+#include "base/text.hpp"
+
 namespace pl::cu {
 
 result<module_t> load_kernels(const driver_table& cuda, const kernel_image& image) {
@@ -19,6 +22,13 @@ result<module_t> load_kernels(const driver_table& cuda, const kernel_image& imag
   if (const result_t rc = cuda.cuModuleLoadData(&module, wanted); rc != error_code::success)
     return make_error(cuda, rc, "loading Peerlane's kernels");
   return module;
+}
+
+status check_launches_return(const char* consequence) {
+  if (env_read("CUDA_LAUNCH_BLOCKING").integer == 0) return {};
+  return failure{
+      ENOTSUP,
+      format("CUDA_LAUNCH_BLOCKING=1 makes every launch wait until its kernel has ended, so %s: unset it", consequence)};
 }
 
 result<function_t> find_kernel(const driver_table& cuda, module_t module, const char* name) {

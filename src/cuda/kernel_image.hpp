@@ -20,6 +20,10 @@ struct kernel_image {
 // ENOTSUP if this build does not have that form; otherwise the driver's failure as make_error words it.
 result<module_t> load_kernels(const driver_table& cuda, const kernel_image& image);
 
+// ENOTSUP if CUDA_LAUNCH_BLOCKING is set: a launch then returns only when its kernel has ended, which a kernel that waits
+// for the CPU never does. `consequence` ends the message.
+status check_launches_return(const char* consequence);
+
 // The module's kernel of that name. The driver's failure, which names the kernel, if it has none.
 result<function_t> find_kernel(const driver_table& cuda, module_t module, const char* name);
 

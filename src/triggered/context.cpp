@@ -53,10 +53,7 @@ std::vector<int> service_cpus(const copy::gpu_context& gpu, int wanted) {
 
 result<std::unique_ptr<context>> context::open(const cu::driver_table& cuda, messaging::bootstrap& bootstrap,
                                                const context_options& wanted) {
-  if (env_read("CUDA_LAUNCH_BLOCKING").integer != 0)
-    return failure{ENOTSUP,
-                   "CUDA_LAUNCH_BLOCKING=1 makes every launch wait for its end, and a queued wait would never "
-                   "return: unset it"};
+  if (auto s = cu::check_launches_return("a queued wait would never return"); !s) return s.error();
   auto gpu = find_gpu(cuda, wanted.device_ordinal);
   if (!gpu) return gpu.error();
   auto made = std::make_unique<parts>();
