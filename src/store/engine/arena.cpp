@@ -23,12 +23,13 @@ std::uint64_t all_free(std::uint64_t slot_bytes) {
   return count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
 }
 
-// Limits for values that only memory holds: one half for small ones, which cost more on disk than they free here, and seven
-// eighths for all. The rest serves values on their way to and from disk.
+// Limits for values whose only copy is in memory. Slots may take half of the arena, because spilling small values costs
+// more than the room it frees. All such values together may take seven eighths. The rest serves values on their way to
+// and from the disk.
 constexpr std::uint64_t kLastingSlotsPart = 2, kReservePart = 8;
 constexpr std::uint64_t kReadPart = 16, kMaxReadBytes = std::uint64_t{16} << 20;  // reserved for reads
 
-// Reserves addresses for so many bytes, aligned to a page of this size. Null: errno has the reason.
+// Reserves an address range of this size, aligned to `page_bytes`. Returns null on failure; errno has the reason.
 std::byte* reserve(std::uint64_t bytes, std::uint64_t page_bytes) {
   const std::uint64_t step = std::max(page_bytes, std::uint64_t{2} << 20);
   void* const found = ::mmap(nullptr, bytes + step, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -40,7 +41,7 @@ std::byte* reserve(std::uint64_t bytes, std::uint64_t page_bytes) {
   return base + before;
 }
 
-// Maps a memfd of this kind; info.fd stays -1 if that is refused.
+// Maps a memfd with pages of this kind. info.fd stays -1 if the system refuses.
 int map_memory(arena_info& info, unsigned kind) {
   const int fd = ::memfd_create("peerlane-store", MFD_CLOEXEC | MFD_ALLOW_SEALING | kind);
   if (fd < 0) return errno;
@@ -83,11 +84,11 @@ result<std::unique_ptr<arena>> arena::make(std::uint64_t size_bytes, std::uint64
     ::madvise(info.base, info.size_bytes, MADV_HUGEPAGE);  // a hint
   }
   std::unique_ptr<arena> made(new arena(info));
-  // A holder of the descriptor must not be able to shrink the memory.
+  // A process that holds the descriptor must not be able to shrink the memory.
   if (::fcntl(info.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return failure{errno, "arena: memfd cannot be sealed: " + errno_text(errno)};
-  // The file's mode keeps a read-only descriptor from being reopened for writing through /proc. (F_SEAL_FUTURE_WRITE does
-  // not fit: a seal holds for all descriptors, and some clients map the memory to write.)
+  // The file's mode keeps a read-only descriptor from being reopened for writing through /proc. F_SEAL_FUTURE_WRITE
+  // does not fit: it would apply to every descriptor, and some clients map the memory to write.
   if (::fchmod(info.fd, S_IRUSR) != 0) return failure{errno, "arena: mode of the memfd: " + errno_text(errno)};
   made->info_.read_only_fd = ::open(format("/proc/self/fd/%d", info.fd).c_str(), O_RDONLY | O_CLOEXEC);
   if (made->info_.read_only_fd < 0)
@@ -153,7 +154,7 @@ std::optional<std::vector<segment>> arena::allocate_blocks(std::uint64_t size_by
 void arena::release_blocks(segment piece, bool lasting) {
   if (lasting) lasting_bytes_ -= piece.size_bytes;
   if (piece.offset_bytes >= info_.size_bytes) {
-    // Memory that is used in both halves would double the tier.
+    // Memory that is used in both halves would double the tier, so the pages of the other half are given back.
     ::madvise(info_.base + piece.offset_bytes, piece.size_bytes, MADV_DONTNEED);
     piece.offset_bytes -= info_.size_bytes;
   }
@@ -179,10 +180,10 @@ std::optional<std::vector<segment>> arena::allocate(std::uint64_t size_bytes, pl
   return pieces;
 }
 
-// Bytes behind the value belong to earlier values and would go to disk with it.
+// Zeroes the rest of the last block: it holds bytes of earlier values, which would go to disk with this one.
 void arena::zero_behind(segment& piece, std::uint64_t used_bytes) const noexcept {
   const std::uint64_t excess = piece.size_bytes - used_bytes;
-  // (A memset of no bytes is a masked store, which takes 0.4 us where the page is not there yet.)
+  // Checked because a memset of no bytes is still a masked store, which takes 0.4 us if the page is not there yet.
   if (excess > 0) std::memset(info_.base + piece.offset_bytes + used_bytes, 0, excess);
   piece.size_bytes = used_bytes;
 }
@@ -199,7 +200,7 @@ void arena::allocate_many(std::span<const std::uint64_t> sizes, placement place,
     if (pieces[i].size_bytes != 0) zero_behind(pieces[i], sizes[i]);
 }
 
-// Halves what finds no room as one range.
+// Places all values in one range; if there is none that long, tries each half of the list.
 void arena::allocate_side_by_side(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces) {
   std::uint64_t bytes = 0;
   for (const std::uint64_t one : sizes) bytes += one > kSlotBytes ? whole_blocks(one) : 0;
@@ -237,7 +238,7 @@ void arena::release(std::span<const segment> pieces, bool lasting) noexcept {
   released_.notify_all();
 }
 
-// (The last piece of a longer value may be as short as a slot.)
+// The last piece of a longer value may be as short as a slot.
 bool arena::lies_in_slot(const segment& piece) const {
   return piece.size_bytes <= kSlotBytes && slot_blocks_.count(piece.offset_bytes / kBlockBytes * kBlockBytes) != 0;
 }
@@ -248,7 +249,7 @@ void arena::release_many(std::span<released_piece> pieces) noexcept {
             [](const released_piece& a, const released_piece& b) { return a.piece.offset_bytes < b.piece.offset_bytes; });
   {
     std::lock_guard lock(mutex_);
-    released_piece range;  // of neighbours
+    released_piece range;  // grows by neighbours
     const auto end_range = [&] {
       if (range.piece.size_bytes != 0) release_blocks(range.piece, range.lasting);
     };

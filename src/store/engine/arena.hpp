@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that values lie in: one memfd, mapped once, cut into pieces that can be handed to other processes, and as much
-// memory again that no other process ever sees. A place is used in one of the two at a time: [0, size) names the memfd,
-// [size, 2 * size) the same places apart. Both together hold no more than the memory tier's size.
-// Values of more than kSlotBytes get whole blocks; smaller ones share a block with others of their size and kind.
+// The memory of values: one memfd, mapped once and cut into pieces that can be handed to other processes, and a second
+// range of the same size that no other process ever sees. Offsets [0, size) name the memfd, [size, 2 * size) the same
+// places in the private range. A place is used in one of the two at a time, so both together never exceed the size of
+// the memory tier.
+//
+// Values of more than kSlotBytes get whole blocks. Smaller ones share a block with others of their size and kind.
 #pragma once
 
 #include <atomic>
@@ -22,17 +24,17 @@
 
 namespace pl::store {
 
-// Where a value is placed, and for which kind of request.
+// Where a value goes, and for which kind of request.
 struct placement {
   bool apart = false;     // in memory that no other process maps
-  bool lasting = false;   // memory may have the only copy: the value is written before it leaves memory
+  bool lasting = false;   // memory may hold the only copy: the value has to be written before it leaves memory
   bool for_read = false;  // read from disk for a reader
 };
 
 class arena {
  public:
   static constexpr std::uint64_t kSmallestSlotBytes = 64;
-  static constexpr std::uint64_t kSlotBytes = 2048;  // largest
+  static constexpr std::uint64_t kSlotBytes = 2048;  // of the largest slot
 
   static result<std::unique_ptr<arena>> make(std::uint64_t size_bytes, std::uint64_t chunk_bytes, bool huge_pages);
   ~arena();
@@ -41,27 +43,28 @@ class arena {
 
   const arena_info& info() const noexcept { return info_; }
 
-  // Pieces whose sizes add up to `size_bytes` (what rounding adds behind the last is zeroed). Nothing if there is no room;
-  // the caller makes some or waits. Thread-safe, as are the others.
+  // Returns pieces that add up to `size_bytes`; the bytes that rounding adds behind the last one are zeroed. Returns
+  // nothing if there is no room: the caller makes room or waits. Thread-safe, as are all calls below.
   std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, placement place = {});
   void release(std::span<const segment> pieces, bool lasting = false) noexcept;
-  // A piece for each of these lengths, under one lock; what is longer than a slot lies side by side where there is room for
-  // that. A piece has no bytes where no single one was found (allocate() may find several), or where none are wanted.
+  // Allocates a piece for each of these lengths under one lock. Values longer than a slot lie side by side if there is
+  // room for that. A piece has no bytes if nothing was wanted or if no single piece was found (allocate() may still
+  // find several).
   void allocate_many(std::span<const std::uint64_t> sizes, placement place, std::span<segment> pieces);
   struct released_piece {
     segment piece;
     bool lasting = false;
   };
-  // Under one lock; neighbours become one free range first. Sorts the pieces.
+  // Releases the pieces under one lock, merging neighbours first. Sorts `pieces`.
   void release_many(std::span<released_piece> pieces) noexcept;
-  // Of pieces that turn out to be lasting. False: there are too many of those.
+  // Counts the pieces as lasting. Returns false if there are too many lasting values.
   bool make_lasting(std::span<const segment> pieces) noexcept;
-  // Whether it is the number of lasting values that refuses so many bytes more.
+  // Whether the limit on lasting values is what refuses another `size_bytes`.
   bool is_lasting_full(std::uint64_t size_bytes) const;
   bool is_apart(std::span<const segment> pieces) const noexcept {
     return !pieces.empty() && pieces.front().offset_bytes >= info_.size_bytes;
   }
-  // Waits until something was released after `seen` (a value of releases()), or the deadline. False: the deadline.
+  // Waits until something is released after `seen` (a value of releases()). Returns false at the deadline.
   bool wait_for_release(std::uint64_t seen, deadline_t deadline);
   std::uint64_t releases() const noexcept { return releases_.load(std::memory_order_acquire); }
   std::uint64_t used_bytes() const;
@@ -73,7 +76,7 @@ class arena {
  private:
   struct slot_block {  // a block that is cut into slots
     std::uint64_t slot_bytes = 0;
-    std::uint64_t free = 0;  // bit i: slot i
+    std::uint64_t free = 0;  // bit i is set: slot i is free
     bool lasting = false;
   };
   struct slot_kind {
@@ -98,9 +101,9 @@ class arena {
   std::condition_variable released_;
   space_map space_;
   std::map<std::uint64_t, slot_block> slot_blocks_;     // by offset
-  std::map<slot_kind, std::set<std::uint64_t>> roomy_;  // blocks with a free slot
+  std::map<slot_kind, std::set<std::uint64_t>> roomy_;  // blocks that have a free slot
   bool apart_is_open_ = false;
-  std::uint64_t lasting_bytes_ = 0, lasting_slot_bytes_ = 0;  // blocks
+  std::uint64_t lasting_bytes_ = 0, lasting_slot_bytes_ = 0;  // in whole blocks
   std::atomic<std::uint64_t> releases_{0};
   unsigned waiting_ = 0;
 };

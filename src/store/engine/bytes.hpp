@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Little-endian numbers in and out of byte strings. The reader never reads behind its end: it turns bad and yields zeros.
+// Little-endian numbers to and from byte strings. The reader never reads past its end: it turns bad and yields zeros.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ constexpr std::uint64_t kMagic = 0x316b72616d2e6c70;  // "pl.mark1"
 constexpr std::uint8_t kClean = 1;
 constexpr std::uint64_t kSyncEveryNs = 1'000'000'000;
 
-// The rest of a file from here on; nothing if it cannot be read.
+// The rest of the file from the current position. Returns nothing if it cannot be read.
 std::optional<std::string> bytes_of(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return std::nullopt;
@@ -109,7 +109,7 @@ result<std::unique_ptr<commit_mark>> commit_mark::open(const std::string& path, 
   if (!file) return failure{file.code(), "store: " + file.error().message};
   std::unique_ptr<commit_mark> made(new commit_mark(files, *file, std::move(first)));
   const std::lock_guard lock(made->mutex_);
-  // Writes both slots, so that later damage of one does not bring back an earlier run's state.
+  // Both slots are written, so that later damage to one does not bring back the state of an earlier run.
   for (int slot = 0; slot < 2; ++slot) {
     if (status written = made->write_locked(); !written) return std::move(written).error();
     if (status synced = made->sync_locked(); !synced) return std::move(synced).error();

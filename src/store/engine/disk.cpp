@@ -36,7 +36,7 @@ status sync_folder_of(const std::string& path) {
   return outcome;
 }
 
-// Whether this file lies on a disk of the virtual machine's host. False if the system does not report it.
+// Whether this file lies on a virtual disk (virtio). False if the system does not report it.
 bool is_on_virtio(int file) {
   struct stat file_status {};
   if (::fstat(file, &file_status) != 0) return false;
@@ -158,7 +158,7 @@ class system_disk final : public disk {
     return outcome;
   }
 
-  // Null if all are in use. The lock is held.
+  // Returns null if all stages are in use. Precondition: the lock is held.
   std::unique_ptr<stage> take_stage() {
     if (idle_stages_.empty()) return stages_made_ < kMaxStages ? (++stages_made_, stage::make()) : nullptr;
     auto taken = std::move(idle_stages_.back());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A grant's value that goes to its extents while it comes, before anybody asks to commit it.
+// A granted value that is written to its extents while its bytes arrive, before anybody asks to commit it.
 //
-//   begin ─▶ reach, reach, ... ─▶ finish: the commit goes on when the disk has it
-//                              └▶ ~     : the write is given up; nothing of it is left
+//   begin ─▶ reach, reach, ... ─▶ finish: the commit goes on when the disk has the value
+//                              └▶ ~     : the write is given up and leaves nothing behind
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace pl::store {
 
-// One thread at a time.
+// Not thread-safe.
 class early_write {
  public:
   early_write() = default;
@@ -27,7 +27,7 @@ class early_write {
   }
 
   bool has_begun() const noexcept { return state_ != nullptr; }
-  // `ended`: called once, by the writer's thread.
+  // Calls `ended` once, on the writer's thread.
   void begin(extent_writer& writer, const value_ref& target, std::function<void()> ended) {
     state_ = std::make_shared<state>();
     writer.enqueue(
@@ -44,11 +44,11 @@ class early_write {
         },
         std::shared_ptr<fill_progress>(state_, &state_->coming));
   }
-  // The first `bytes` are where the value lies.
+  // The first `bytes` of the value have arrived.
   void reach(std::uint64_t bytes) {
     if (bytes > state_->coming.reached()) state_->coming.reach(bytes);
   }
-  // All bytes are there. Calls `on_finished` with the write's outcome, here or on the writer's thread.
+  // All bytes have arrived. Calls `on_finished` with the outcome of the write, from here or from the writer's thread.
   void finish(std::uint64_t bytes, std::function<void(const status&)> on_finished) {
     const auto mine = std::move(state_);
     mine->coming.reach(bytes);
@@ -63,7 +63,7 @@ class early_write {
   }
 
  private:
-  // A copy from a GPU comes at tens of GB/s, in pieces of 8 MiB.
+  // A copy from a GPU arrives at tens of GB/s, in pieces of 8 MiB.
   static constexpr std::chrono::milliseconds kPatience{20};
   struct state {
     fill_progress coming{kPatience};

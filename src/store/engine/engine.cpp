@@ -91,15 +91,16 @@ status engine::impl::lock_folder() {
   }
   const std::string path = options.directory + "/lock";
   lock_fd = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC, 0600);
-  if (lock_fd < 0 && options.read_only && errno == ENOENT) return {};  // a copy without it, which nobody writes
+  // A copy of a store has no lock file, and nobody writes to it.
+  if (lock_fd < 0 && options.read_only && errno == ENOENT) return {};
   if (lock_fd < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
   if (::flock(lock_fd, (options.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
     return failure{errno == EWOULDBLOCK ? EBUSY : errno, "store: " + options.directory + ": another process has it open"};
   return {};
 }
 
-// The index and new extent files are opened by name. Where somebody moved the folder away and put another store there, both
-// stores would write into that one.
+// Opens the index and new extent files by name. If somebody moved the folder away and put another store in its place,
+// both stores would write into that one.
 status engine::impl::check_folder() {
   struct stat locked {
   }, named{};
@@ -107,7 +108,7 @@ status engine::impl::check_folder() {
   const std::string path = options.directory + "/lock";
   const bool is_there = ::stat(path.c_str(), &named) == 0;
   if (is_there && named.st_dev == locked.st_dev && named.st_ino == locked.st_ino) return {};
-  if (!is_there && errno != ENOENT && errno != ENOTDIR) return {};  // not known
+  if (!is_there && errno != ENOENT && errno != ENOTDIR) return {};  // cannot be determined
   const failure lost{ENOENT, "store: " + options.directory +
                                  ": the folder was deleted, moved or replaced while the store was open; nothing is "
                                  "written any more: stop the store, put the folder back, and start it again"};
@@ -153,7 +154,7 @@ status engine::impl::open() {
   remembered = std::make_unique<requests>(*records);
   if (status read = remembered->load(); !read) return read;
 
-  // Versions that were handed out lie below the ceiling, whether or not they were used.
+  // All versions handed out so far lie below the ceiling, whether or not they were used.
   const version_t next = ceiling;
   if (!options.read_only) {
     ceiling += committer::kVersionsAhead;
@@ -246,7 +247,8 @@ status engine::impl::read_catalogue(version_t& ceiling) {
   return {};
 }
 
-// Opening writes a manifest and a log. Refuses a disk without room for them, because a half-written index does not open.
+// Opening writes a manifest and a log. A disk without room for them is refused, because a half-written index does not
+// open.
 status engine::impl::check_room() const {
   const auto free = files->free_bytes(options.directory);
   if (options.read_only || !free || *free >= kOpenBytes) return {};
@@ -256,7 +258,7 @@ status engine::impl::check_room() const {
                         options.directory.c_str(), static_cast<unsigned long long>(*free), format_size(kOpenBytes).c_str())};
 }
 
-// Reserves and allocation steps fit large disks; a small disk gets smaller ones.
+// The default reserves and allocation steps fit large disks; a small disk gets smaller ones.
 void engine::impl::scale_to_disk() {
   const auto total = files->total_bytes(options.directory);
   const std::uint64_t disk_bytes = total ? *total : ~std::uint64_t{0};
@@ -265,8 +267,8 @@ void engine::impl::scale_to_disk() {
     options.extent_file_bytes = std::clamp(std::bit_floor(disk_bytes / 16), kMinExtentFileBytes, kMaxExtentFileBytes);
 }
 
-// The files of these pieces are missing. Values that name the same pieces are lost with them; any other overlap means that
-// records contradict each other.
+// The files of these pieces are missing. Values that name exactly the same pieces are lost with them; any other overlap
+// means that records contradict each other.
 status engine::impl::take_lost_extents(std::string_view full, const std::vector<segment>& pieces) {
   const auto stored = records->get(family::values, full);
   if (!stored) return stored.error();
@@ -307,8 +309,9 @@ status engine::impl::read_extents() {
   return {};
 }
 
-// RocksDB itself recovers compactions from a full disk, in steps of seconds. A stop soon after there is room waits for that:
-// what it could not sync would be in the log, and the next start would have to recover what this one can seal.
+// An attempt of the index to recover from a full disk may have to wait for a second, and compactions for five. A stop that
+// comes soon after room was freed waits for that. Otherwise the unsynced part would stay in the log, and the next start
+// would have to recover what this stop can seal.
 status engine::impl::sync_at_close() {
   constexpr std::uint64_t kEnoughBytes = std::uint64_t{16} << 20, kPatienceNs = 15'000'000'000;
   const std::uint64_t begin_ns = monotonic_ns();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools that are caches: what leaves memory, when, and where to. Values that somebody reads, has pinned or is changing stay.
+// Pools that are caches: which values leave memory, when, and where they go. Values that somebody reads, has pinned or
+// is changing stay.
 #include <algorithm>
 #include <cerrno>
 
@@ -12,10 +13,10 @@
 namespace pl::store {
 namespace {
 
-// Victims are looked at so many at a time; those on their way to disk are written together.
+// Number of victims examined at a time; those that go to disk are written together.
 constexpr std::size_t kVictimsAtATime = 64;
 constexpr std::size_t kExpiredAtATime = 64;
-constexpr std::uint64_t kKeptPart = 4;  // of a cache's share: leaves only when nothing else can
+constexpr std::uint64_t kKeptPart = 4;  // the last quarter of a cache's share is evicted only when nothing else can be
 
 }  // namespace
 
@@ -61,12 +62,12 @@ status engine::impl::check_cached_put(const pool_state& pool, durability level, 
                         static_cast<unsigned long long>(length_bytes), format_size(pool.cache->memory_limit()).c_str())};
 }
 
-// The value behind the name, if it can leave. One that cannot goes back to its queue.
+// Holds the value behind the name if it can leave. A value that cannot leave goes back to its queue.
 std::optional<engine::impl::victim> engine::impl::hold_taken(pool_state& pool, const pool_cache::candidate& taken) {
   table::shard& shard = values->shard_of(taken.full);
   const std::lock_guard lock(shard.mutex);
   entry* const key_entry = shard.find(taken.full);
-  // Erased or replaced meanwhile; the address alone would not say so.
+  // It was erased or replaced meanwhile; comparing the address alone would miss that.
   if (key_entry == nullptr || key_entry->cached() != taken.entry || key_entry->cached() == nullptr ||
       !pool.cache->is_taken(*key_entry->cached()))
     return std::nullopt;
@@ -77,10 +78,10 @@ std::optional<engine::impl::victim> engine::impl::hold_taken(pool_state& pool, c
   return victim{taken.full, key_entry->current};
 }
 
-// Returns the bytes that are free now.
+// Returns the number of bytes freed.
 std::uint64_t engine::impl::drop_taken(pool_state& pool, const pool_cache::candidate& taken,
                                        std::atomic<std::uint64_t>& counter) {
-  value_ref gone;  // let go of behind the lock
+  value_ref gone;  // released after the lock
   table::shard& shard = values->shard_of(taken.full);
   const std::lock_guard lock(shard.mutex);
   entry* const key_entry = shard.find(taken.full);
@@ -109,7 +110,7 @@ std::uint64_t engine::impl::drop_taken(pool_state& pool, const pool_cache::candi
   return freed;
 }
 
-// Writes what can be written, and drops what the disk has no room for.
+// Writes what fits on the disk and drops the rest.
 std::uint64_t engine::impl::spill_cached(pool_state& pool, const std::vector<pool_cache::candidate>& taken) {
   std::vector<victim> leaving;
   std::vector<pool_cache::candidate> names;
@@ -117,7 +118,7 @@ std::uint64_t engine::impl::spill_cached(pool_state& pool, const std::vector<poo
   for (const pool_cache::candidate& one : taken) {
     auto held = hold_taken(pool, one);
     if (!held) continue;
-    if (held->stored->length_bytes == 0) {  // nothing of it can lie on disk
+    if (held->stored->length_bytes == 0) {  // a value of no bytes has nothing to write
       held.reset();
       freed += drop_taken(pool, one, pool.evicted);
       continue;
@@ -127,7 +128,7 @@ std::uint64_t engine::impl::spill_cached(pool_state& pool, const std::vector<poo
   }
   if (!leaving.empty()) freed += spill(std::move(leaving));
   for (const pool_cache::candidate& one : names) {
-    freed += drop_taken(pool, one, pool.evicted);  // nothing: it is on disk now
+    freed += drop_taken(pool, one, pool.evicted);  // nothing is lost: the value is on disk now
   }
   while (pool.cache->disk_bytes() > pool.cache->disk_limit()) {
     const auto oldest = pool.cache->take(true);
@@ -139,7 +140,7 @@ std::uint64_t engine::impl::spill_cached(pool_state& pool, const std::vector<poo
 std::uint64_t engine::impl::evict_cached(pool_state& pool, std::uint64_t bytes) {
   pool_cache& cache = *pool.cache;
   std::uint64_t freed = 0;
-  // As many as there are now: values in use come back to their queue and would be taken for ever.
+  // Limited to the current count: values in use go back to their queue, and the loop would take them for ever.
   for (std::size_t left = cache.count(false); freed < bytes && left > 0;) {
     std::vector<pool_cache::candidate> taken;
     std::uint64_t taken_bytes = 0;
@@ -192,7 +193,7 @@ void engine::impl::trim_cache(pool_state& pool, std::uint64_t length_bytes) {
   const std::uint64_t more = length_bytes == 0 ? 0 : pool_cache::memory_of(length_bytes);
   const std::uint64_t wanted = cache.memory_bytes() + more;
   if (wanted > cache.memory_limit()) (void)evict_cached(pool, wanted - cache.memory_limit());
-  // The quotas of a cache are kept by letting values go: those on disk first.
+  // A cache keeps its quotas by evicting values, those on disk first.
   const auto limits = pool.options();
   const auto is_over = [&] {
     return (limits->quota_bytes != 0 && pool.bytes > limits->quota_bytes) ||
@@ -206,7 +207,7 @@ void engine::impl::trim_cache(pool_state& pool, std::uint64_t length_bytes) {
   }
 }
 
-// What caches have on disk is the first to go where others need the room: it may be lost at any time.
+// Extents of caches are the first to go when others need the room, because a cache may lose its values at any time.
 bool engine::impl::give_up_cached_extents(std::uint64_t bytes) {
   std::uint64_t freed = 0;
   for (const pool_ref& pool : known.caches()) {

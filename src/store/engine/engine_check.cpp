@@ -19,7 +19,7 @@ class checker {
   status run(bool values) {
     values_ = values;
     const std::uint64_t begun_at = owner_.records->last_sequence();
-    // Compares records in two snapshots; those that changed in between are checked again.
+    // Compares records in two snapshots. Records that changed in between are checked again.
     status scanned = owner_.records->scan(family::values, "", "", false, [&](std::string_view full, std::string_view raw) {
       check_record(full, raw);
       if (values) to_read_.emplace_back(full);
@@ -65,8 +65,8 @@ class checker {
     large_.emplace(full, record->extents);
   }
 
-  // What the catalogue says of pools and owners, against the values that the scan has seen. Not if somebody has written
-  // meanwhile: the two are of different moments then.
+  // Compares the catalogue's counts of pools and owners with the values that the scan has seen, unless there was a
+  // write meanwhile: then the two describe different moments.
   status compare_counts(std::uint64_t begun_at) {
     std::map<std::pair<pool_id, owner_id>, pool_counts> said;
     status scanned = owner_.records->scan(family::catalogue, "", "", false, [&](std::string_view key, std::string_view raw) {
@@ -78,7 +78,7 @@ class checker {
       return true;
     });
     if (!scanned || owner_.records->last_sequence() != begun_at) return scanned;
-    std::erase_if(found_, [](const auto& one) { return one.first.second == 0; });  // nobody has no counts
+    std::erase_if(found_, [](const auto& one) { return one.first.second == 0; });  // nobody's values are not counted
     for (const auto& [holder, counts] : found_) compare(holder, counts, said[holder]);
     for (const auto& [holder, counts] : said)
       if (!found_.contains(holder)) compare(holder, {}, counts);
@@ -111,7 +111,7 @@ class checker {
       if (!stored || !again) continue;
       const auto now = *again ? decode_value(**again) : std::nullopt;
       if (!now || !now->large() || now->extents.front().offset_bytes != pieces.front().offset_bytes)
-        continue;  // changed meanwhile
+        continue;  // it changed meanwhile
       if (!*stored || encode_extents(pieces) != **stored)
         problem(full, "its extents are not those that start-up would read");
       for (const segment& piece : pieces) used.emplace(piece.offset_bytes, std::make_pair(piece.size_bytes, full));
@@ -140,7 +140,7 @@ class checker {
   void read_windows(const pool_ref& pool, const std::string& full) {
     auto reader = owner_.make_reader(pool, full, 0, ~std::uint64_t{0}, nullptr);
     if (!reader) {
-      if (reader.code() == EAGAIN) return read(full);  // replaced meanwhile
+      if (reader.code() == EAGAIN) return read(full);  // it was replaced meanwhile
       if (reader.code() != ENOENT) problem(full, reader.error().message);
       return;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys in order: those of the index and those that only memory knows, merged.
+// Finds keys in order by merging those of the index with those that only memory knows.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,14 +12,14 @@
 namespace pl::store {
 namespace {
 
-// The least key behind all that start with `prefix`; empty if there is none.
+// Returns the least key greater than all that start with `prefix`, or an empty one if there is none.
 std::string behind(std::string prefix) {
   while (!prefix.empty() && prefix.back() == '\xff') prefix.pop_back();
   if (!prefix.empty()) prefix.back() = static_cast<char>(prefix.back() + 1);
   return prefix;
 }
 
-// Keys in order. Nothing: only memory knows the key's value.
+// Keys in order. No value means that only memory knows the key's value.
 using found_keys = std::map<std::string, std::optional<find_page::found_value>>;
 
 void add_names(pool_state& pool, std::string_view first_key, std::string_view prefix, std::size_t limit,
@@ -35,8 +35,9 @@ void add_names(pool_state& pool, std::string_view first_key, std::string_view pr
 
 }  // namespace
 
-// Up to `limit` keys from `first_key` on: complete up to the `limit`th, then perhaps others.
-// Three passes: names, records, names. A key that moves between memory and index meanwhile appears in one of them.
+// Gathers up to `limit` keys from `first_key` on. The result is complete up to the `limit`th key; more may follow.
+// Makes three passes: names, records, names. A key that moves between memory and index meanwhile appears in one of
+// them.
 result<found_keys> engine::impl::gather_keys(pool_state& pool, const std::string& first_key, const std::string& prefix,
                                              std::size_t limit) {
   found_keys keys;
@@ -67,7 +68,7 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
   find_page page;
   std::size_t visited = 0;
   for (;;) {
-    // One key more than the page can use says whether there are others.
+    // One key more than the page can hold tells whether there are others.
     const std::size_t part = std::min(limit - page.keys.size(), kMaxFindVisits - visited) + 1;
     auto keys = impl_->gather_keys(**found, first_key, prefix, part);
     if (!keys) return std::move(keys).error();
@@ -78,13 +79,13 @@ result<find_page> engine::find(pool_id id, const find_options& options) {
         page.more = true;
         return page;
       }
-      if (taken++ == part) break;  // what follows may be incomplete
+      if (taken++ == part) break;  // keys from here on may be incomplete
       ++visited;
       page.last = key;
       if (!wanted.matches(key)) continue;
       if (!value) {
         const auto info = impl_->stat(full_key(id, key));
-        if (!info) continue;  // erased in between
+        if (!info) continue;  // it was erased meanwhile
         value = find_page::found_value{info->length_bytes, info->version};
       }
       page.keys.push_back(key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grants: a writer fills the value's memory itself and then commits it; meanwhile it may report progress.
+// Grants: a writer fills the value's memory itself and then commits it; it may report progress meanwhile.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace pl::store {
 namespace {
 
-// Computes the checksum, unless the value is being written to disk. EBADMSG if it is known to be wrong.
+// Computes the checksum unless the value is being written to disk. EBADMSG if it is known to be wrong.
 status settle_checksum(const engine::impl& owner, commit_unit& unit) {
   const operation& op = unit.operations.front();
   value& made = *op.made;
@@ -30,7 +30,7 @@ status check_pool_quota(const pool_state& pool, std::uint64_t length_bytes) {
   return failure{EDQUOT, "store: pool " + shown(pool.name) + ": a value greater than its quota"};
 }
 
-// Submits a unit whose early write to disk is complete or nearly so. Its final options may differ from those assumed at the
+// Submits a unit whose early write is complete or nearly so. Its final options may differ from those assumed at the
 // start.
 void engine::impl::submit_when_written(unit_ref unit, early_write early) {
   const std::uint64_t length = unit->operations.front().made->length_bytes;
@@ -57,7 +57,7 @@ result<grant> engine::begin_put(session_id session, pool_id pool, std::string_vi
   if (fits) fits = impl_->check_owner(**found, key, options.owner, length_bytes, options.request);
   if (!fits)
     return impl_->why_refused(**found, key, options.precondition, options.expected_version, std::move(fits).error());
-  // Small values may be committed as volatile, whatever the pool's level.
+  // A small value may be committed as volatile, whatever the pool's level.
   const bool small = length_bytes <= arena::kSlotBytes;
   const auto level = small ? durability::volatile_ : (*found)->level(options.level);
   if (status good = impl_->check_cached_put(**found, (*found)->level(durability::pool_default), 0, length_bytes); !good)

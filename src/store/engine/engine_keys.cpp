@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that keys take beside their values: an entry of the table for each key whose value is volatile or in memory.
-// Values of no bytes take none of the arena, and what has left it keeps its key here, so keys have a limit of their own.
+// Memory that keys take beside their values: a table entry for each key whose value is volatile or in memory. Values of
+// no bytes take nothing from the arena, and a spilled volatile value keeps its key in memory, so keys have a limit of
+// their own.
 #include <sys/sysinfo.h>
 
 #include <cerrno>
@@ -13,7 +14,7 @@
 namespace pl::store {
 namespace {
 
-// Of this machine, or what a container may have of it.
+// Memory of this machine, or the limit of the container.
 std::uint64_t memory_of_machine() {
   struct sysinfo now {};
   std::uint64_t bytes = ::sysinfo(&now) == 0 ? std::uint64_t{now.totalram} * now.mem_unit : std::uint64_t{4} << 30;
@@ -33,20 +34,20 @@ status engine::impl::make_key_room(const commit_unit& unit) {
     if (op.type == operation::kind::put) more += table::heap_bytes_of(op.full);
   if (more == 0 || values->heap_bytes() + more <= limit) return {};
   trim_keys(more > limit ? 0 : limit - more);
-  // The key of a durable value is in the index, and its entry may leave at any time.
+  // The key of a durable value is in the index, so its entry may leave at any time.
   if (values->heap_bytes() + more <= limit || unit.level != durability::volatile_) return {};
   const bool all_known = std::all_of(unit.operations.begin(), unit.operations.end(), [&](const operation& op) {
     table::shard& shard = values->shard_of(op.full);
     const std::lock_guard lock(shard.mutex);
     return shard.find(op.full) != nullptr;
   });
-  if (all_known) return {};  // no key comes anew
+  if (all_known) return {};  // no new key is added
   return failure{ENOSPC, format("store: the keys of volatile values take %s of memory already, of %s: erase some, or put "
                                 "durable values (key_memory_bytes)",
                                 format_size(values->heap_bytes()).c_str(), format_size(limit).c_str())};
 }
 
-// Lets entries go until all take no more than `limit`: those of caches, then those that the index knows.
+// Drops entries until all take no more than `limit`: first those of caches, then those that the index knows.
 void engine::impl::trim_keys(std::uint64_t limit) {
   for (const pool_ref& pool : known.caches()) {
     drop_expired(*pool);
@@ -62,8 +63,8 @@ void engine::impl::trim_keys(std::uint64_t limit) {
 }
 
 void engine::impl::forget_indexed(table::shard& shard, std::uint64_t limit) {
-  constexpr int kMaxVisits = 1024;  // the visit holds the shard's lock
-  std::vector<value_ref> gone;      // let go of behind the lock
+  constexpr int kMaxVisits = 1024;  // bounded because the visit holds the shard's lock
+  std::vector<value_ref> gone;      // released after the lock
   const std::lock_guard lock(shard.mutex);
   entry* next = shard.recent.last();
   for (int visited = 0; visited < kMaxVisits && next != nullptr && values->heap_bytes() > limit; ++visited) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of keys that only memory has: applied at once, under the lock of the key's shard.
+// Changes of keys that only memory has. They are applied at once, under the lock of the key's shard.
 #include <cerrno>
 #include <utility>
 
@@ -10,7 +10,7 @@
 
 namespace pl::store {
 
-// Whether only memory has the key (`key_entry` is its entry, or null). The shard's lock is held.
+// Whether only memory has the key (`key_entry` is its entry or null). Precondition: the shard's lock is held.
 bool engine::impl::truth_in_memory(const entry* key_entry, const pool_state& pool, std::string_view full) {
   if (key_entry != nullptr && (key_entry->committing || key_entry->loading)) return false;
   if (key_entry != nullptr && key_entry->current && key_entry->is_volatile) return true;
@@ -36,7 +36,7 @@ bool engine::impl::apply_in_memory(commit_unit& unit) {
       op.type,         *unit.pool,          op.full,       hash,    op.made,
       op.precondition, op.expected_version, op.user_flags, op.copy, op.type == operation::kind::put ? unix_now_ns() : 0};
   std::lock_guard lock(shard.mutex);
-  // The same request, sent again over a new connection, may be in the committer's hands: it reports what it remembers.
+  // The committer may be working on the same request, sent again over a new connection: it reports what it remembers.
   if (turn && (shard.is_unremembered(op.full) || !turn->is_new(unit.request.sequence))) return false;
   entry* key_entry = shard.find(op.full, hash);
   if (drop_if_expired(shard, key_entry, *unit.pool)) key_entry = nullptr;

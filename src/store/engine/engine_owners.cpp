@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owners of values: the calls, and what start-up reads of them. What a put changes is counted where it is applied
-// (committer_settle.cpp, engine_write.cpp).
+// Owners of values: the calls, and what start-up reads. Puts are counted where they are applied (committer_settle.cpp,
+// engine_write.cpp).
 #include <cerrno>
 
 #include "base/text.hpp"
@@ -17,7 +17,7 @@ void engine::impl::name_format_with_owners(store_format now) {
   format_with_owners = encode(now);
 }
 
-// Names of owners, and what each has in a pool.
+// Reads the names of owners, and what each has in a pool.
 status engine::impl::read_owner(std::string_view key, std::string_view raw, owned_counts& owned) {
   if (key.size() == 5 && key[0] == 'o') writers.restore(read_ordered(key.substr(1)), raw);
   if (key.size() != 9 || key[0] != 'q') return {};
@@ -34,8 +34,8 @@ std::string engine::impl::name_of_owner(owner_id id) const {
   return found == nullptr ? std::string() : found->name;
 }
 
-// Refuses early what the commit would refuse, where that spares the bytes' way. Conditions and repeated requests are the
-// commit's matter, so a put that replaces as many bytes of the same owner passes, and so does one that was done before.
+// Refuses early what the commit would refuse, which spares the transfer of the value. Conditions and repeated requests
+// are left to the commit, so a put passes that replaces as many bytes of the same owner, and one that was done before.
 status engine::impl::check_owner(const pool_state& pool, std::string_view key, owner_id owner, std::uint64_t length_bytes,
                                  const request_key& request) {
   owner_state* const one = pool.cache ? nullptr : writers.find(owner);
@@ -74,7 +74,7 @@ std::string engine::owner_name(owner_id id) const { return impl_->name_of_owner(
 void engine::set_quotas(const std::vector<owner_quota>& quotas) { impl_->writers.set_quotas(quotas); }
 bool engine::fits_quotas(pool_id pool, owner_id owner, std::uint64_t keys, std::uint64_t bytes) const {
   const pool_ref in = impl_->known.find(pool);
-  if (!in || in->cache) return true;  // (a cache refuses nothing for a quota)
+  if (!in || in->cache) return true;  // a cache refuses nothing for a quota: it evicts
   if (in->has_quota()) {
     const auto limits = in->options();
     if (limits->quota_keys != 0 && in->keys + keys > limits->quota_keys) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gets, pins, and how values come back from disk.
+// Gets, pins, and the loading of values from disk.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -93,7 +93,7 @@ value_ref engine::impl::acquire_cached(const pool_state& pool, const std::string
 result<value_ref> engine::impl::acquire(const pool_state& pool, const std::string& full, deadline_t deadline) {
   std::shared_ptr<load> mine;
   std::shared_ptr<load> others;
-  value_ref found, source;  // the table's entry; null `source`: see the index
+  value_ref found, source;  // the table's entry; null `source`: read the index
   table::shard& shard = values->shard_of(full);
   {
     std::lock_guard lock(shard.mutex);
@@ -110,7 +110,7 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
     if (key_entry != nullptr && key_entry->current) found = key_entry->current;
     if (key_entry != nullptr && key_entry->current && (key_entry->is_volatile || !key_entry->current->in_memory()))
       source = key_entry->current;
-    // A load during a commit serves only this reader, because it may find the old value.
+    // The result of a load during a commit serves only this reader, because it may be the old value.
     if (!others && (key_entry == nullptr || !key_entry->committing)) {
       mine = std::make_shared<load>();
       shard.set_load(shard.need(full), mine);
@@ -134,7 +134,7 @@ result<value_ref> engine::impl::acquire(const pool_state& pool, const std::strin
     entry* key_entry = shard.find(full);
     if (key_entry != nullptr && shard.load_of(*key_entry) == mine) {
       shard.set_load(*key_entry, nullptr);
-      // (One without bytes is in no list of the evictions, so its entry would stay.)
+      // A value without bytes is in no eviction list, so its entry would stay for ever.
       if (loaded && key_entry->current == found && !(*loaded)->segments().empty()) shard.set_current(*key_entry, *loaded);
       shard.drop_if_empty(*key_entry);
     }
@@ -153,8 +153,8 @@ placement engine::impl::read_place(const pool_state& pool, durability level) con
   return place;
 }
 
-// Copies a value that only memory holds because its pool's values now lie in other memory: clients that could write there
-// may have done so.
+// Moves a value that only memory holds to where its pool's values lie now. Its bytes are copied first, because clients
+// could write to its old place.
 result<value_ref> engine::impl::copy_in_place(const pool_state& pool, const std::string& full, const value& source,
                                               deadline_t deadline) {
   auto made = make_value(source.length_bytes, deadline, read_place(pool, source.level));
@@ -187,7 +187,7 @@ void engine::impl::place_pool(pool_state& pool) {
       }
     });
   }
-  // A value without room now moves when it is next read.
+  // A value that finds no room now moves when it is next read.
   for (const std::string& full : volatile_ones) (void)acquire(pool, full, kNoWait).ok();
 }
 
@@ -383,7 +383,7 @@ result<pinned_value> engine::impl::load_and_pin(session_id session, const pool_r
   const bool no_room = now.code() == ENOSPC;
   if ((now.code() != EFBIG && !no_room) || !read_options.or_reader) return std::move(now).error();
   auto reader = open_reader(pool, full, read_options);
-  // Replaced meanwhile by a value that memory holds.
+  // The value was replaced meanwhile by one that memory holds.
   if (reader.code() == EAGAIN && !no_room) return load_and_pin(session, pool, full, read_options);
   if (!reader) return no_room ? std::move(now).error() : std::move(reader).error();
   return by_reader(*std::move(reader));

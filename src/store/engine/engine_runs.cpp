@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grants and pins of many values by one call (runs.hpp). What a single call does for its value is done here in passes over
-// all of them: checks and hashes without a lock, then memory, then the table shard by shard.
+// Grants and pins of many values by one call (runs.hpp). The work that a single call does for its value is done here in
+// passes over all values: checks and hashes without a lock, then memory, then the table shard by shard.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -16,14 +16,16 @@
 namespace pl::store {
 namespace {
 
-// Durable values that come together are written to extents side by side, with one sync. The log would take them twice (its
-// own file, and what it is merged into), each at 1 GB/s or less. A few are quicker there: the log's sync is theirs too.
+// Durable values of one run are written to extents side by side, with one sync. The log would write them twice (to its
+// own file, and to the table it is merged into), each at 1 GB/s or less. A few small values are faster in the log,
+// whose sync they need anyway.
 constexpr std::uint64_t kLongRunBytes = 256 << 10;
 bool fills_blocks(const value& made) { return made.length_bytes >= kBlockBytes; }
 
-constexpr std::size_t kTogether = 16;  // values whose shards are locked at a time
+constexpr std::size_t kTogether = 16;  // values whose shards are locked at the same time
 
-// Numbers of a run in the order of their shards; those of one shard keep theirs, so a key's changes do too.
+// The numbers of a run's values, ordered by shard. Values of one shard keep their order, and so do the changes of a
+// key.
 class shard_order {
  public:
   explicit shard_order(std::span<const std::size_t> hashes) : numbers_(hashes.size()) {
@@ -32,10 +34,10 @@ class shard_order {
     for (std::size_t i = hashes.size(); i > 0; --i)
       numbers_[--ends_[hashes[i - 1] % table::kShards]] = static_cast<std::uint32_t>(i - 1);
   }
-  // Calls `apply` with the shard and the number of each value, with the shard's lock held. What keys have in the table lies
-  // anywhere in memory, 0.1 us away, so it comes into the cache for many keys at a time, in steps: a place is known only
-  // when the one before has come. So the locks of some shards are taken together, in ascending order; nothing else takes
-  // several.
+  // Calls `apply` with the shard and the number of each value, with the shard's lock held. The table entries of keys
+  // are scattered in memory, 0.1 us away each, so they are prefetched for many keys at a time, in steps: an address is
+  // known only when the previous load has completed. For that, the locks of several shards are taken together, in
+  // ascending order; nothing else takes more than one.
   template <class Apply>
   void each(table& values, std::span<const std::size_t> hashes, std::size_t together, const Apply& apply) const {
     std::vector<std::unique_lock<short_mutex>> locks;
@@ -65,7 +67,7 @@ class shard_order {
     for (const std::uint32_t i : numbers) entries_of(i).fetch_value(hashes[i]);
   }
 
-  std::array<std::size_t, table::kShards> ends_{};  // where each begins, once it is made
+  std::array<std::size_t, table::kShards> ends_{};  // end of each shard's part; its start until the order is built
   std::vector<std::uint32_t> numbers_;
 };
 
@@ -84,14 +86,14 @@ result<granted_run> engine::begin_run(session_id session, pool_id pool, std::spa
   const bool has_owner_quota = owner != nullptr && owner->has_quota();
   const durability level = in->level(options.level), own_level = in->level(durability::pool_default);
   const placement place = impl_->place_of(*in, level);
-  const placement small_place = impl_->place_of(*in, durability::volatile_);  // whatever they are committed as
+  const placement small_place = impl_->place_of(*in, durability::volatile_);  // at whatever level they are committed
 
   granted_run given;
   given.values.resize(puts.size());
   run_of_grants run;
   run.pool = in;
   run.values.resize(puts.size());
-  std::vector<std::uint64_t> sizes(puts.size()), small_sizes(puts.size());  // 0: not so
+  std::vector<std::uint64_t> sizes(puts.size()), small_sizes(puts.size());  // 0: not of this kind
   std::uint64_t all_bytes = 0;
   std::size_t name_bytes = 0;
   const auto check = [&](std::size_t i) -> status {
@@ -162,11 +164,11 @@ struct engine::impl::run_change {
   std::span<const run_commit> items;
   const run_options& given;
   std::vector<committed_value>& outcomes;
-  std::vector<bool> is_done;  // put here
+  std::vector<bool> is_done;  // values that were put here
   bool is_settled(std::size_t i) const { return outcomes[i].refusal.code != 0 || (!is_done.empty() && is_done[i]); }
 };
 
-// Applies what only memory has. What stays in the run goes the long way.
+// Applies the changes of keys that only memory has. What stays in the run takes the long way.
 void engine::impl::apply_run(run_change& change) {
   run_of_grants& run = change.run;
   pool_state& pool = *run.pool;
@@ -180,12 +182,13 @@ void engine::impl::apply_run(run_change& change) {
   }
   std::vector<std::size_t> hashes(count);
   for (std::size_t i = 0; i < count; ++i) hashes[i] = entry_map::hash_of(run.name_of(run.values[i]));
-  const auto gone_here = std::make_shared<std::vector<value_ref>>();  // replaced, or not put: let go of behind the locks
+  // Values replaced or not put: released after the locks.
+  const auto gone_here = std::make_shared<std::vector<value_ref>>();
   std::vector<value_ref>& gone = *gone_here;
   gone.reserve(2 * count);
   change.is_done.resize(count);
   std::uint64_t puts = 0, put_bytes = 0, failed = 0;
-  // One for all values: making it costs as much as the lookup.
+  // One object serves all values, because constructing it costs as much as the lookup.
   memory_change one{operation::kind::put, pool, {}, 0, {}, {}, 0, 0, change.given.put.copy, unix_now_ns()};
   const version_t first_version = one.copy.version == 0 ? commits->reserve_versions(count) : 0;
   const auto apply = [&](table::shard& shard, std::size_t i) {
@@ -193,7 +196,7 @@ void engine::impl::apply_run(run_change& change) {
     if (!value.made) return;
     const std::string_view full = run.name_of(value);
     const std::uint64_t sequence = change.given.put.request.sequence + i;
-    // (One that was sent again may be in the committer's hands, or be remembered.)
+    // The committer may be working on a request that was sent again, or its outcome may be remembered.
     if (turn && (shard.is_unremembered(full) || !turn->is_new(sequence))) return;
     entry* key_entry = shard.find(full, hashes[i]);
     if (drop_if_expired(shard, key_entry, pool)) key_entry = nullptr;
@@ -217,10 +220,10 @@ void engine::impl::apply_run(run_change& change) {
     for (value_ref* const each : {&one.replaced, &one.made})
       if (*each) gone.push_back(std::move(*each));
   };
-  // (Where the index is asked for each key, locks are held for long enough.)
+  // If the index has to be asked for each key, locks are held too long to take several.
   shard_order(hashes).each(*values, hashes, pool.indexed_keys.load() == 0 ? kTogether : 1, apply);
   turn.reset();
-  // (A cache counts them until they are gone, and would evict others for them.)
+  // A cache counts replaced values until they are released, and would evict others for them.
   if (change.given.afterwards && !pool.cache) change.given.afterwards([gone_here] { value_ref::reset_many(*gone_here); });
   else value_ref::reset_many(gone);
   pl::store::count(state.puts, puts);
@@ -228,14 +231,15 @@ void engine::impl::apply_run(run_change& change) {
   pl::store::count(state.failed, failed);
 }
 
-// What commit_grant() does with a value before it goes on. False: a value cannot be taken as volatile, or not at once.
+// Prepares a value as commit_grant() does. Returns false if it cannot be applied as volatile, or not at once.
 bool engine::impl::prepare_run(run_change& change) {
   run_of_grants& run = change.run;
   const pool_state& pool = *run.pool;
   const put_options& put = change.given.put;
   std::uint64_t key_bytes = 0;
   std::vector<segment> to_last;
-  // Other threads made and filled them: their lines come from other CPUs' caches, all at a time.
+  // Other threads allocated and filled the values: their cache lines come from other CPUs, so they are fetched
+  // together.
   for (const run_of_grants::one& one : run.values)
     if (one.made) __builtin_prefetch(one.made.get(), 1);
   for (std::size_t i = 0; i < run.values.size(); ++i) {
@@ -260,7 +264,7 @@ bool engine::impl::prepare_run(run_change& change) {
   return true;
 }
 
-// What is left of the run, as single grants.
+// Commits what is left of the run as single grants.
 void engine::impl::commit_rest(session_id session, grant_id first, run_change& change, run_completion done) {
   run_of_grants& run = change.run;
   std::vector<std::size_t> rest;

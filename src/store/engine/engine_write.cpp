@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts, erases, batches and grants, and the room in memory for them.
+// Puts, erases and batches, and room in memory for their values.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -14,14 +14,15 @@
 namespace pl::store {
 namespace {
 
-constexpr std::uint64_t kSpillBytes = 128 << 10;                  // written at a time at least, if there is so much to write
-constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;  // longer values leave the cache before they are read
+constexpr std::uint64_t kSpillBytes = 128 << 10;  // minimum to write at a time, if there is that much to write
+// longer values leave the cache before they are read again
+constexpr std::uint64_t kPastCacheFrom = std::uint64_t{8} << 20;
 
 // Copies the value's bytes and computes their checksum in one pass; reports progress.
 std::uint32_t fill(value& target, std::span<const std::byte> source, fill_progress* progress = nullptr) {
   const bool past_cache = source.size() >= kPastCacheFrom;
   std::uint32_t crc = 0;
-  std::uint64_t offset = 0;  // of the value
+  std::uint64_t offset = 0;  // in the value
   for (std::span<std::byte> piece : target.spans()) {
     while (!piece.empty()) {
       const std::size_t size = std::min<std::uint64_t>(piece.size(), kFillStepBytes - offset % kFillStepBytes);
@@ -38,7 +39,7 @@ failure of_item(const batch_item& item) {
   return failure{item.error, item.message.empty() ? "store: as it was before" : item.message};
 }
 
-// Of a unit that others of its key may wait behind; empty: of another one.
+// The key behind whose unit others may wait, or an empty one.
 std::string ordered_key(const commit_unit& unit) { return unit.is_ordered ? unit.operations.front().full : std::string(); }
 
 }  // namespace
@@ -100,9 +101,9 @@ result<value_ref> engine::impl::make_value(std::uint64_t length_bytes, deadline_
 bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
   std::uint64_t evicted = 0;
   bool any = false;
-  // Caches give way first, but for a quarter of what they may hold: that goes when nothing else can.
+  // Caches give way first, except for the last quarter of their share, which goes only when nothing else can.
   if (candidates == victims::any && evict_caches(bytes, false)) return true;
-  // Two rounds: the first may find only values that were just used.
+  // Two rounds, because the first may find only recently used values.
   for (std::size_t i = 0; i < 2 * table::kShards && evicted < bytes; ++i)
     any =
         evict_from(values->shard_at(evict_next.fetch_add(1, std::memory_order_relaxed)), bytes, candidates, evicted) || any;
@@ -110,10 +111,10 @@ bool engine::impl::make_room(std::uint64_t bytes, victims candidates) {
 }
 
 bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims candidates, std::uint64_t& evicted) {
-  // The visit is short because it holds the shard's lock. Values that need a write before they may go are written together:
-  // many small ones cost little more than one, and the next puts find room without waiting.
+  // The visit is short because it holds the shard's lock. Values that must be written before they can go are written
+  // together: many small ones cost little more than one, and the next puts find room without waiting.
   constexpr int kMaxVisits = 32, kSkips = 4096;
-  std::vector<value_ref> gone;  // let go of behind the lock
+  std::vector<value_ref> gone;  // released after the lock
   std::vector<victim> to_spill;
   {
     std::lock_guard lock(shard.mutex);
@@ -135,7 +136,7 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
         to_spill.push_back({std::string(key_entry.key()), key_entry.current});
         continue;
       }
-      if (evicted + found >= bytes) break;  // values that need no write are not evicted in advance
+      if (evicted + found >= bytes) break;  // values that need no write are not evicted ahead of need
       evicted += key_entry.current->length_bytes;
       gone.push_back(key_entry.current);
       shard.set_current(key_entry, nullptr);
@@ -153,10 +154,10 @@ bool engine::impl::evict_from(table::shard& shard, std::uint64_t bytes, victims 
   return dropped || spilled != 0;
 }
 
-// Writes volatile values that must leave memory to disk, for the life of the process. Returns the bytes freed.
+// Writes volatile values that must leave memory to disk, for the lifetime of the process. Returns the bytes freed.
 std::uint64_t engine::impl::spill(std::vector<victim> leaving) {
-  std::vector<value_ref> copies;             // copies on disk, in the order of the victims
-  const block_buffer apart(leaving.size());  // what shares a block in memory has one of its own on disk
+  std::vector<value_ref> copies;             // copies on disk, in the victims' order
+  const block_buffer apart(leaving.size());  // values that share a block in memory get one of their own on disk
   if (!apart) return 0;
   std::vector<block_io> blocks;
   for (const victim& one : leaving) {
@@ -195,7 +196,7 @@ bool engine::impl::put_in_place_of(const victim& old, value_ref moved) {
   table::shard& shard = values->shard_of(old.full);
   std::lock_guard lock(shard.mutex);
   entry* key_entry = shard.find(old.full);
-  // Erased, replaced or read meanwhile: it stays.
+  // The value was erased, replaced or read meanwhile, so it stays.
   if (key_entry == nullptr || key_entry->current != old.stored || key_entry->committing || key_entry->loading ||
       key_entry->current.use_count() != 2)
     return false;
@@ -236,8 +237,8 @@ void engine::impl::submit(unit_ref unit) {
   write_extents_then_commit(std::move(unit));
 }
 
-// The disk writes the value while its checksum is computed and the bytes `to_copy` are copied step by step; each step is
-// written when it is copied. The side that ends last submits the unit.
+// The disk writes the value while its checksum is computed and the bytes `to_copy` are copied step by step; each step
+// is written once it is copied. Whichever side ends last submits the unit.
 void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byte> to_copy) {
   struct meeting {
     std::atomic<int> missing{2};
@@ -272,7 +273,7 @@ void engine::impl::write_beside_checksum(unit_ref unit, std::span<const std::byt
 void engine::impl::write_extents_then_commit(unit_ref unit) {
   for (operation& op : unit->operations) {
     if (!op.made || !gets_extents(*unit, *op.made) || !op.made->on_disk().empty()) continue;
-    // One at a time, because a batch has few large values.
+    // One value at a time, because a batch has few large values.
     const bool may_be_small = !is_large(op.made->length_bytes, unit->level);
     auto shared = std::make_shared<unit_ref>(std::move(unit));
     return writer->enqueue(
@@ -304,7 +305,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   if (status able = impl_->state.writable(); !able) return done(able.error());
   const durability level = (*found)->level(options.level);
   if (status good = impl_->check_cached_put(**found, level, options.ttl_ms, value.size()); !good) return done(good.error());
-  // (The committer decides; a large value would have been written to the disk in vain.)
+  // The committer decides on copies; a large value might be written to disk in vain.
   if (options.copy.version == 0 && impl_->is_large(value.size(), level)) {
     if (status fits = impl_->check_owner(**found, key, options.owner, value.size(), options.request); !fits)
       return done(impl_->why_refused(**found, key, options.precondition, options.expected_version, fits.error()));
@@ -331,7 +332,7 @@ void engine::put_async(pool_id pool, std::string_view key, std::span<const std::
   unit->crc_missing = !options.known_crc;
   store::value& target = *unit->operations.front().made;
   if (options.known_crc) target.crc = *options.known_crc;
-  // A value of one step is copied before a thread that writes it is awake.
+  // A value of one step would be copied before a thread that writes it is awake.
   if (impl_->is_large(value.size(), unit->level) && value.size() > kFillStepBytes)
     return impl_->write_beside_checksum(std::move(unit), value);
   const std::uint32_t crc = fill(target, value);

@@ -9,7 +9,7 @@ namespace pl::store {
 
 entry::entry(std::string_view key, std::uint8_t tag) noexcept
     : tag_(tag), key_bytes_(static_cast<std::uint16_t>(key.size())) {
-  // Beyond the object's end, in the block that entry_map::add() took for it.
+  // The key lies past the object's end, in the block that entry_map::add() allocated.
   std::memcpy(reinterpret_cast<char*>(this) + kKeyOffset, key.data(), key.size());
 }
 

@@ -75,7 +75,7 @@ class s3_fifo_policy final : public eviction_policy {
     }
     return nullptr;
   }
-  // Somebody holds it, so it is no value that nobody wants.
+  // Somebody holds the value, so it counts as wanted: it goes to the main queue, and its hash is forgotten.
   void put_back(cached_value& one) override {
     ghosts_.erase(hash_of(one));
     add(one, place::second);
@@ -84,7 +84,7 @@ class s3_fifo_policy final : public eviction_policy {
   std::size_t count() const noexcept override { return small_.count() + main_.count(); }
 
  private:
-  static constexpr std::uint64_t kSmallPart = 10;  // of the bytes; 5 to 20 hit as often (docs/results/store)
+  static constexpr std::uint64_t kSmallPart = 10;  // of the bytes; 5 to 20 give the same hit rate (docs/results/store)
   static constexpr std::size_t kMinGhosts = 64;
   using hash_t = std::uint64_t;
   static hash_t hash_of(const cached_value& one) { return std::hash<std::string_view>{}(one.key()); }
@@ -93,7 +93,8 @@ class s3_fifo_policy final : public eviction_policy {
     one.queue = target;
     queue_of(target).push(one);
   }
-  // As many as there are values. The list may hold hashes that came back meanwhile; their numbers differ then.
+  // Remembers as many hashes as there are values. The list may contain hashes that came back meanwhile; their numbers
+  // differ then.
   void remember(hash_t hash) {
     ghosts_[hash] = ++last_ghost_;
     ghost_order_.emplace_back(hash, last_ghost_);

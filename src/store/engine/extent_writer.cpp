@@ -10,15 +10,16 @@ namespace pl::store {
 namespace {
 
 constexpr std::uint64_t kWriteBytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t kLongestBlock = std::uint64_t{1} << 20;  // of several values: the disk begins before all are there
+// Of several values, so that the disk starts before all of them are there.
+constexpr std::uint64_t kLongestBlock = std::uint64_t{1} << 20;
 
-// The blocks of several values in a row, and the progress that each one waits for.
+// The blocks of several values in a row, and the progress that each block waits for.
 class blocks_to_come final : public block_gate {
  public:
-  // Without `coming` the blocks are ready, and neighbours become one. With it they are cut at its steps.
+  // Without `coming`, the blocks are ready and neighbours are merged. With it, they are cut at its steps.
   void add(std::span<const block_io> more, std::uint64_t length_bytes, fill_progress* coming) {
     if (coming != nullptr) any_ = true;
-    std::uint64_t offset = 0;  // of the value
+    std::uint64_t offset = 0;  // in the value
     for (const block_io& one : more) {
       if (coming == nullptr && extends_last(one)) {
         blocks_.back().size_bytes += one.size_bytes;
@@ -59,7 +60,7 @@ class blocks_to_come final : public block_gate {
   }
 
   std::vector<block_io> blocks_;
-  std::vector<need> needs_;  // of each block
+  std::vector<need> needs_;  // one for each block
   std::size_t ready_ = 0;
   bool any_ = false;
 };
@@ -148,7 +149,7 @@ status extent_writer::find_space(value& stored, bool may_lack_room) {
   if (status able = components_.state.writable(); !able) return able;
   auto found = components_.space.allocate(stored.length_bytes);
   if (!found && found.error().code == ENOSPC) {
-    // Space of values that were replaced without a sync is free after it.
+    // The sync frees the space of values that were replaced without one.
     if (status synced = components_.sync_log(); !synced) return synced;
     found = components_.space.allocate(stored.length_bytes);
   }

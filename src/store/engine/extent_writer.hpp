@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes large values to their extents and syncs them. A thread takes all that waits, writes it side by side and syncs each
-// file once: many middling values cost one sync, and one huge value the whole device. Two threads, so that one group is
-// gathered and written while the other's sync is under way.
+// Writes large values to their extents and syncs them. A thread takes everything that waits, writes it side by side and
+// syncs each file once, so that many medium values share one sync and one huge value gets the whole device. There are
+// two threads: one group is gathered and written while the other is being synced.
 #pragma once
 
 #include <condition_variable>
@@ -21,26 +21,28 @@ namespace pl::store {
 
 class extent_writer {
  public:
-  struct parts {  // outlive the writer
+  struct parts {  // outlives the writer
     extents& space;
     health& state;
     std::function<void(std::string_view)> on_point;
-    std::function<status()> sync_log;                             // makes parked extents free
-    std::function<bool(std::uint64_t bytes)> give_way = nullptr;  // frees others that may go; false: there are none
+    std::function<status()> sync_log;  // makes parked extents free
+    // frees extents that may be lost; false if there are none
+    std::function<bool(std::uint64_t bytes)> give_way = nullptr;
   };
   explicit extent_writer(parts components);
   ~extent_writer();
-  // Finishes what is queued.
+  // Finishes everything queued.
   void stop();
 
-  // Finds extents for the value (which lies in memory) and writes it there; then `done`, from the writer's thread: the value
-  // is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); ESHUTDOWN after stop(), at once.
-  // `coming`: the value's bytes are still being copied to where it lies; they are written as they come. With patience:
-  // alone, so that no other value waits for this value's writer; ECANCELED if they do not come.
-  // `may_lack_room`: the caller has another way, so no other value makes room, and the store does not count as full.
+  // Finds extents for the value, which lies in memory, and writes it there. Then calls `done` from the writer's thread:
+  // the value is on the medium and owns its extents. ENOSPC, EROFS, EIO (read-only from then on); after stop(),
+  // ESHUTDOWN at once. `coming`: the value's bytes are still arriving; they are written as they come. If it has a
+  // patience, the value is written alone, so that no other value waits for its writer; ECANCELED if the bytes do not
+  // come. `may_lack_room`: the caller has an alternative, so no other value has to make room and the store does not
+  // count as full.
   void enqueue(value_ref stored, std::function<void(status)> done, std::shared_ptr<fill_progress> coming = nullptr,
                bool may_lack_room = false);
-  // As long as one lives, what is queued waits, so that all of it is written together, unless it is much.
+  // While one exists, queued values wait so that they are written together, unless there are many.
   class gathering {
    public:
     explicit gathering(extent_writer& writer);
@@ -52,7 +54,7 @@ class extent_writer {
     extent_writer& writer_;
   };
 
-  // The same without the sync, and at once: for values that need not survive.
+  // Writes at once and without a sync, for values that need not survive.
   status write_unsynced(const value_ref& stored);
 
  private:
@@ -64,7 +66,7 @@ class extent_writer {
     bool may_lack_room = false;
   };
   void run();
-  // With the lock held.
+  // Precondition: the lock is held.
   bool is_due() const { return !queue_.empty() && (gatherings_ == 0 || queue_.size() >= kManyJobs); }
   std::vector<job> take();
   void write(std::vector<job>& jobs);
@@ -74,7 +76,7 @@ class extent_writer {
   }
 
   static constexpr std::size_t kThreads = 2;
-  static constexpr std::size_t kManyJobs = 1024;  // several connections may gather at all times
+  static constexpr std::size_t kManyJobs = 1024;  // a bound, because several connections may gather all the time
   parts components_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -61,7 +61,7 @@ status extents::open_found(std::uint64_t number) {
 }
 
 status extents::add_file(std::uint64_t number) {
-  // Completes a file that a crash left short; no value lies in it.
+  // Completes a file that a crash left short; no value lies in the missing part.
   auto file = files_.open_file(path_of(number), options_.file_bytes, options_.read_only);
   if (!file) return std::move(file).error();
   std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ std::optional<std::string> extents::why_lost(std::span<const segment> pieces) co
   return std::nullopt;
 }
 
-// The number of a lost file is not reused: records still name places in it.
+// The number of a lost file is not reused, because records still name places in it.
 bool extents::may_add(std::uint64_t number) const {
   if (number < open_.size() && open_[number] >= 0) return false;
   if (cannot_open_.contains(number)) return false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of a value has arrived in memory: the copying thread reports it, the thread that writes to disk waits for it.
+// How much of a value has arrived in memory: the copying thread reports it, and the thread that writes to disk waits
+// for it.
 #pragma once
 
 #include <chrono>
@@ -10,19 +11,20 @@
 
 namespace pl::store {
 
-// Progress is reported and awaited in steps of this many bytes from the value's start: a small part of what a disk writes in
-// a millisecond, and many times what waking a thread costs.
+// Progress is reported and awaited in steps of this size from the value's start: a small part of what a disk writes in
+// a millisecond, and far more than the cost of waking a thread.
 constexpr std::uint64_t kFillStepBytes = std::uint64_t{1} << 20;
 
-// Any thread; one copies, one waits.
+// Thread-safe; one thread copies, one waits.
 class fill_progress {
  public:
-  // Without patience the copying thread always reaches the value's end, even if the write failed.
+  // Without a patience: the copying thread always reaches the value's end, even if the write failed.
   fill_progress() = default;
-  // The bytes come from another process, which may stop: the wait ends when nothing arrives for `patience`.
+  // With a patience: the bytes come from another process, which may stop. The wait ends when nothing arrives for
+  // `patience`.
   explicit fill_progress(std::chrono::milliseconds patience) : patience_(patience) {}
   bool has_patience() const noexcept { return patience_.has_value(); }
-  // The first `bytes` are there.
+  // The first `bytes` have arrived.
   void reach(std::uint64_t bytes) {
     {
       std::lock_guard lock(mutex_);
@@ -34,7 +36,7 @@ class fill_progress {
     std::lock_guard lock(mutex_);
     return reached_;
   }
-  // Nothing more comes.
+  // No more bytes will come.
   void give_up() {
     {
       std::lock_guard lock(mutex_);
@@ -42,7 +44,7 @@ class fill_progress {
     }
     more_.notify_one();
   }
-  // False: they will not come.
+  // Returns false if the bytes will not come.
   bool wait_for(std::uint64_t bytes) {
     std::unique_lock lock(mutex_);
     while (reached_ < bytes && !given_up_) {

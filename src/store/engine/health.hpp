@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the store can be written to, and what it has counted.
+// Whether the store can be written to, and its counters.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace pl::store {
 
 class health {
  public:
-  // The first reason stays. What a failed write or sync left behind is not knowable, so nothing is ever tried again.
+  // Keeps the first reason. Nobody can know what a failed write or sync left behind, so nothing is ever retried.
   void fail(const std::string& cause) {
     std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
@@ -34,7 +34,8 @@ class health {
       return failure{EROFS, "store: it is served read-only: start it without --read-only, with room on its disk"};
     return failure{EROFS, "store: read-only since an error: " + cause};
   }
-  // Notes a failed write: anything but lack of room, or of descriptors or memory of this process, makes the store read-only.
+  // Notes a failed write. Everything makes the store read-only except a lack of room, or of descriptors or memory of
+  // this process.
   void note(const failure& cause) {
     if (cause.code == EMFILE || cause.code == ENFILE || cause.code == ENOMEM) return;
     if (cause.code == ENOSPC) full.store(true, std::memory_order_relaxed);

@@ -18,7 +18,8 @@
 namespace pl::store {
 namespace {
 
-// RocksDB's log format (db/log_format.h): blocks, in them fragments of records, none across a block's border.
+// RocksDB's log format (db/log_format.h): blocks that contain fragments of records; no fragment crosses a block's
+// border.
 constexpr std::size_t kLogBlock = 32768;
 constexpr std::size_t kFragmentHead = 7;  // checksum, length, type
 constexpr std::size_t kBatchHead = 12;    // sequence number, count of changes
@@ -32,10 +33,10 @@ T number_at(std::string_view bytes, std::size_t offset) {
   return out;
 }
 
-constexpr std::size_t kSectorBytes = 512;  // what a disk writes as a whole
+constexpr std::size_t kSectorBytes = 512;  // what a disk writes atomically
 
-// Checks the log's form of the checksum: RocksDB adds a constant, so that data which contain checksums still have useful
-// ones.
+// Verifies the log's form of the checksum. RocksDB masks it, so that the checksum of data that contain checksums stays
+// useful.
 bool is_whole(std::string_view fragment) {
   const std::uint32_t crc = arch::crc32c(fragment.data() + 6, fragment.size() - 6);
   const std::uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
@@ -113,8 +114,8 @@ class log_reader {
     if (each_) each_(batch);
   }
 
-  // As replay does: after damage it continues with a batch that follows the last one. In a later log that is what was
-  // written after the loss of power that tore the earlier one.
+  // Mirrors replay: after damage it continues with a batch that follows the last one. In a later log, such a batch was
+  // written after the loss of power that tore the earlier log.
   void follow(const log_batch& batch) {
     const std::uint64_t last =
         findings_.last_sequence != 0 ? findings_.last_sequence : before_.value_or(~std::uint64_t{0} - 1);
@@ -131,7 +132,7 @@ class log_reader {
     }
   }
 
-  // Continues at the next whole fragment and reports what lies between, as far as it resembles a record.
+  // Continues at the next whole fragment and reports the bytes in between if they resemble a record.
   void skip_damage(std::size_t left, const char* cause) {
     std::string torn = in_record_ ? record_ : std::string();
     const std::size_t torn_at = in_record_ ? begun_at_ : offset_;
@@ -168,13 +169,13 @@ class log_reader {
 
 bool is_zero(std::string_view bytes) { return bytes.find_first_not_of('\0') == std::string_view::npos; }
 
-// Whether a sector's share of the fragment at `offset`, which is not whole, is missing.
+// Whether whole sectors are missing from the broken fragment at `offset`.
 bool is_fragment_torn(std::string_view bytes, std::size_t offset) {
   const std::size_t left = kLogBlock - offset % kLogBlock;
   if (bytes.size() - offset < kFragmentHead) return true;
   const auto type = number_at<std::uint8_t>(bytes, offset + 6);
   std::size_t size = kFragmentHead + number_at<std::uint16_t>(bytes, offset + 4);
-  if (type == kZero || type > kLast || size > left) size = kFragmentHead;  // its head is torn or wrong
+  if (type == kZero || type > kLast || size > left) size = kFragmentHead;  // its header is torn or wrong
   if (offset + size > bytes.size()) return true;
   for (std::size_t first = offset; first < offset + size;) {
     const std::size_t next = std::min(offset + size, (first / kSectorBytes + 1) * kSectorBytes);
@@ -184,7 +185,7 @@ bool is_fragment_torn(std::string_view bytes, std::size_t offset) {
   return false;
 }
 
-// Reads until a fragment is not whole or not in its place.
+// Reads records until a fragment is broken or out of place.
 class record_reader {
  public:
   record_reader(std::string_view bytes, const std::function<void(std::string_view)>& each) : bytes_(bytes), each_(each) {}

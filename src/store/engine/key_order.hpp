@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Durable puts of runs reach the committer in the order in which they came, key by key: a value that is written to extents
-// first would otherwise be overtaken by a later one of its key, which goes into the log or is written by another thread.
+// Keeps the durable puts of runs in order, key by key, on their way to the committer. Otherwise a value that is written
+// to extents first could be overtaken by a later one of its key that goes into the log or is written by another thread.
 #pragma once
 
 #include <list>
@@ -15,8 +15,8 @@ namespace pl::store {
 // Thread-safe.
 class key_order {
  public:
-  // True: none of the key is on its way, and the caller goes on with this one; `is_slow`: others of the key wait until
-  // leave(). False: it waits itself, and leave() returns it.
+  // Returns true if no other unit of the key is on its way: the caller proceeds with this one, and with `is_slow`
+  // others of the key wait until leave(). Returns false if the unit has to wait; leave() hands it out later.
   bool enter(unit_ref& unit, bool is_slow) {
     const std::string& full = unit->operations.front().full;
     const std::lock_guard lock(mutex_);
@@ -30,7 +30,8 @@ class key_order {
     found->second.push_back(std::move(unit));
     return false;
   }
-  // The one of the key that went on is with the committer, or has failed. The next one, which goes on now, or null.
+  // The unit of the key that proceeded is with the committer or has failed. Returns the next one, which proceeds now,
+  // or null.
   unit_ref leave(const std::string& full) {
     const std::lock_guard lock(mutex_);
     const auto found = waiting_.find(full);
@@ -45,7 +46,8 @@ class key_order {
 
  private:
   std::mutex mutex_;
-  std::unordered_map<std::string, std::list<unit_ref>> waiting_;  // behind one that is on its way; mostly none
+  // Units behind one that is on its way; empty in most cases.
+  std::unordered_map<std::string, std::list<unit_ref>> waiting_;
 };
 
 }  // namespace pl::store

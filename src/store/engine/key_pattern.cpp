@@ -16,7 +16,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Where the set that begins at `text[at]` ('[') ends: behind its ']'.
+// Returns the position after the ']' of the set that begins at `position` with '['.
 std::size_t behind_set(std::string_view text, std::size_t position) {
   ++position;
   if (position < text.size() && text[position] == '^') ++position;
@@ -40,7 +40,7 @@ struct repetition {
   std::size_t behind = 0;
 };
 
-// "{3}", "{3,}", "{3,5}", "{,5}" at `position`.
+// Parses "{3}", "{3,}", "{3,5}" or "{,5}" at `position`.
 std::optional<repetition> repetition_at(std::string_view text, std::size_t position) {
   const auto number = [&] {
     std::size_t out = 0;
@@ -54,15 +54,16 @@ std::optional<repetition> repetition_at(std::string_view text, std::size_t posit
   if (position < text.size() && text[position] == ',') {
     ++position;
     max_count =
-        position < text.size() && is_digit(text[position]) ? number() : min_count + 1;  // "or more" is one more, with a star
+        // "or more" is one more repetition with a star
+        position < text.size() && is_digit(text[position]) ? number() : min_count + 1;
   }
   if (position >= text.size() || text[position] != '}') return std::nullopt;
   return repetition{std::max<std::size_t>({min_count, max_count, 1}), min_count == 0, position + 1};
 }
 
-constexpr std::int64_t kMaxProgramBytes = 4 << 20;  // RE2's, with the states that it keeps
+constexpr std::int64_t kMaxProgramBytes = 4 << 20;  // memory of RE2, including the states that it caches
 
-// Computes a pattern's length with its repetitions written out, and which parts can match nothing.
+// Computes a pattern's length with all repetitions expanded, and which of its parts can match nothing.
 class counter {
  public:
   enum class answer { fine, too_much, repeats_nothing };
@@ -101,9 +102,9 @@ class counter {
  private:
   struct group {
     std::size_t sum = 0, last = 0;  // 0: there is nothing to repeat
-    bool before_is_empty = true;    // what stands before the last part of this alternative can be empty,
-    bool last_is_empty = true;      // and the last part,
-    bool some_is_empty = false;     // and an earlier alternative
+    bool before_is_empty = true;    // what precedes the last part of this alternative can match nothing
+    bool last_is_empty = true;      // so can the last part
+    bool some_is_empty = false;     // so can an earlier alternative
   };
   bool can_be_empty() const { return now_.some_is_empty || (now_.before_is_empty && now_.last_is_empty); }
   answer sized() const { return now_.sum <= kMaxPatternAtoms ? answer::fine : answer::too_much; }
@@ -112,8 +113,8 @@ class counter {
   std::vector<group> outer_;
 };
 
-// Translates a pattern for RE2, or says why that fails. Constructs that the two read differently are written out or
-// refused.
+// Translates a pattern for RE2, or says why it cannot. Constructs that the two dialects read differently are rewritten
+// or refused.
 result<std::string> translate(std::string_view text) {
   const auto refuse = [](std::string reason) { return failure{EINVAL, "store: regular expression: " + std::move(reason)}; };
   if (text.size() > kMaxPatternBytes) return refuse(format("it is longer than %zu bytes", kMaxPatternBytes));
@@ -162,13 +163,13 @@ result<std::string> translate(std::string_view text) {
 }  // namespace
 
 std::string literal_prefix_of(std::string_view text) {
-  // An alternative may begin otherwise, and one in a group is looked for too: the bar alone decides.
+  // Another alternative may begin differently, also within a group, so any bar rules a prefix out.
   if (!text.starts_with('^') || text.find('|') != std::string_view::npos) return {};
   text.remove_prefix(1);
   constexpr std::string_view kSpecial = ".[](){}*+?^$\\";
   const std::size_t end = std::min(text.find_first_of(kSpecial), text.size());
   std::string out(text.substr(0, end));
-  // The last character may be missing.
+  // The last character may be optional.
   const bool is_optional = end < text.size() && std::string_view("*?{").find(text[end]) != std::string_view::npos;
   if (is_optional && !out.empty()) out.pop_back();
   return out;

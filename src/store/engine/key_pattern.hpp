@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions (POSIX extended, \w \d \s \b besides) that clients send. RE2 runs them: its time grows with pattern
-// and key alone, where an engine that tries one way after the other takes hours for `(a+)+b`. What a pattern comes to is
-// counted before it is compiled.
+// Regular expressions from clients (POSIX extended, and \w \d \s \b). RE2 runs them because its time grows only with
+// pattern and key, whereas a backtracking engine takes hours for `(a+)+b`. The expanded size of a pattern is checked
+// before it is compiled.
 #pragma once
 
 #include <memory>
@@ -17,21 +17,21 @@ class RE2;
 namespace pl::store {
 
 inline constexpr std::size_t kMaxPatternBytes = 1024;
-// What every key begins with in which the pattern is found: "run7/" of "^run7/.*". Empty where the pattern's beginning says
-// nothing of it. A search then looks at these keys alone.
+// The literal prefix of every key that the pattern can match: "run7/" for "^run7/.*". Empty if the pattern has none. A
+// search then visits only these keys.
 std::string literal_prefix_of(std::string_view pattern_text);
 
-inline constexpr std::size_t kMaxPatternAtoms = 1000;  // characters, sets and groups when all repetitions are written out
+inline constexpr std::size_t kMaxPatternAtoms = 1000;  // characters, sets and groups after all repetitions are expanded
 
 class pattern {
  public:
-  explicit pattern(const std::string& text);  // empty: matches everything
+  explicit pattern(const std::string& text);  // an empty text matches everything
   ~pattern();
   pattern(const pattern&) = delete;
   pattern& operator=(const pattern&) = delete;
 
-  // EINVAL: no regular expression, with a back-reference, a repetition of what can be empty, or beyond the limits. It then
-  // matches nothing.
+  // EINVAL if it is no regular expression, has a back-reference, repeats something that can match nothing, or exceeds
+  // the limits. Such a pattern matches nothing.
   const status& good() const noexcept { return good_; }
   bool matches(std::string_view key) const;
 

@@ -36,7 +36,7 @@ std::optional<std::uint64_t> take_number(std::string_view& bytes) {
   return std::nullopt;
 }
 
-// RocksDB's numbers of the fields that a record begins with (db/version_edit.h), in the order in which it writes them.
+// RocksDB's field numbers (db/version_edit.h), in the order in which it writes them.
 enum field : std::uint64_t {
   kComparator = 1,
   kLogNumber = 2,
@@ -50,7 +50,7 @@ enum field : std::uint64_t {
   kDatabaseId = 8193,
 };
 
-// Takes what the record says from its first fields, until one of another kind.
+// Reads the leading fields of a record, up to the first of another kind.
 void read_fields(std::string_view record, manifest_file& manifest) {
   while (const auto tag = take_number(record)) {
     const auto value = take_number(record);  // or the length of a text
@@ -179,7 +179,7 @@ result<index_view> index_view::make(const std::string& index_folder, std::string
     path = (parent / "peerlane-index-XXXXXX").string();
     if (::mkdtemp(path.data()) == nullptr) return file_failure(path);
   } else {
-    fs::remove_all(path, error);  // of a start that was killed
+    fs::remove_all(path, error);  // left by a start that was killed
     fs::create_directory(path, error);
     if (error) return failure{error.value(), "store: " + path + ": " + error.message()};
   }

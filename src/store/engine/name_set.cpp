@@ -34,7 +34,7 @@ void name_set::block::erase(std::size_t offset) {
   const std::size_t less = stored_bytes(rest_at(offset));
   std::memmove(bytes_ + offset, bytes_ + offset + less, used_ - offset - less);
   used_ -= static_cast<std::uint32_t>(less);
-  // A smaller allocation that fails leaves the larger one.
+  // A smaller allocation may fail; the larger one then stays.
   if (room_ >= used_ + 4 * kStepBytes && used_ != 0) resize(room_for(used_));
 }
 
@@ -119,7 +119,7 @@ bool name_set::erase(std::string_view name) {
   if (target.used() >= kMergeBytes) return true;
   const auto next = std::next(mine);
   if (next != blocks_.end() && target.used() + next->second.used() <= kSplitBytes / 2) {
-    // Both get the prefix of what becomes their common block, which may be none.
+    // Both get the prefix of the block that they are about to form, which may be empty.
     next->second.set_prefix(0, next->first);
     target.set_prefix(0, mine->first);
     target.append(next->second);
@@ -127,7 +127,7 @@ bool name_set::erase(std::string_view name) {
     settle_prefix(mine);
   } else if (target.used() == 0 && mine != blocks_.begin()) {
     const auto before = std::prev(mine);
-    blocks_.erase(mine);  // its names would be the block's before
+    blocks_.erase(mine);  // its names would belong to the previous block
     settle_prefix(before);
   }
   return true;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A set of keys in order, for many short ones: a million of 16 bytes take 13 MB, where a std::set<std::string> takes 112.
+// A sorted set of many short keys: a million of 16 bytes take 13 MB, where std::set<std::string> takes 112.
 //
 //   separators (std::map)      "" ──▶ block   "user4" ──▶ block   "user7" ──▶ block
 //   block, one allocation      length, rest │ length, rest │ ...      about 1 KiB, names in order
 //
-// Every name of a block is at least its separator and less than the next one, so it begins with what the two have in common.
-// That is not stored with each name: a block holds the rests. Not thread-safe.
+// Every name of a block is at least its separator and less than the next separator, so it begins with their common
+// prefix. The block stores only the rest of each name. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -29,12 +29,13 @@ class name_set {
   name_set(const name_set&) = delete;
   name_set& operator=(const name_set&) = delete;
 
-  // Precondition of all: at most 65535 bytes. False: it is there already; it is not there.
+  // Precondition of all calls: the name has at most 65535 bytes. insert() returns false if it is present, erase() if it
+  // is absent.
   bool insert(std::string_view name);
   bool erase(std::string_view name);
   bool contains(std::string_view name) const;
-  // Calls `each(name)` in order for those that are not less than `first`, until it returns false. The set stays as it is
-  // meanwhile.
+  // Calls `each(name)` in order for names that are not less than `first`, until it returns false. `each` must not
+  // change the set.
   template <class Each>
   void visit(std::string_view first, Each&& each) const;
   std::size_t size() const noexcept { return count_; }
@@ -58,7 +59,7 @@ class name_set {
     }
     ~block() { std::free(bytes_); }
     std::size_t used() const noexcept { return used_; }
-    // What all names begin with and is not stored: so much of the separator.
+    // Length of the prefix of the separator that all names share and the block does not store.
     std::size_t prefix_bytes() const noexcept { return prefix_bytes_; }
     std::string_view rest_at(std::size_t offset) const noexcept {
       const auto first = static_cast<unsigned char>(bytes_[offset]);
@@ -71,8 +72,8 @@ class name_set {
       return rest.size() + (rest.size() < kLong ? 1 : 1 + sizeof(std::uint16_t));
     }
     static std::size_t behind(std::size_t offset, std::string_view rest) noexcept { return offset + stored_bytes(rest); }
-    // Where the first rest that is not less lies; used(): nowhere.
-    // Most rests differ in their first bytes, which are compared as one number: half of a put of a new key was memcmp here.
+    // Position of the first rest that is not less than `rest`; used() if there is none. Most rests differ in their
+    // first bytes, which are compared as one number: memcmp took half of the time of a put of a new key.
     std::size_t lower_bound(std::string_view rest) const noexcept {
       const std::uint64_t wanted = first_bytes(rest);
       std::size_t offset = 0;
@@ -86,14 +87,15 @@ class name_set {
     }
     void insert(std::size_t offset, std::string_view rest);
     void erase(std::size_t offset);
-    void append(const block& other);  // precondition: of the same prefix
-    // The names from about the middle on leave for a new block, which is empty if there is one name alone.
+    void append(const block& other);  // precondition: `other` has the same prefix
+    // Moves the names from about the middle on to a new block, which is empty if there is only one name.
     block split();
     void set_prefix(std::size_t next_bytes, std::string_view separator);
 
    private:
     static constexpr unsigned char kLong = 255;  // the length is behind it
-    // Eight bytes as a number that orders as they do; zeros behind a shorter rest, so that equal numbers decide nothing.
+    // The first eight bytes as a number that orders as they do. A shorter rest is padded with zeros, so equal numbers
+    // decide nothing.
     static std::uint64_t ordered(std::uint64_t bytes) noexcept {
       return std::endian::native == std::endian::little ? __builtin_bswap64(bytes) : bytes;
     }
@@ -102,7 +104,7 @@ class name_set {
       std::memcpy(&bytes, rest.data(), std::min(rest.size(), sizeof bytes));
       return ordered(bytes);
     }
-    // Of a rest of this block, behind which kSlackBytes may be read.
+    // For a rest within this block, behind which kSlackBytes are readable.
     static std::uint64_t first_bytes_within(std::string_view rest) noexcept {
       std::uint64_t bytes = 0;
       std::memcpy(&bytes, rest.data(), sizeof bytes);
@@ -120,12 +122,12 @@ class name_set {
   };
   using blocks = std::map<std::string, block, std::less<>>;
 
-  // Precondition: there are blocks.
+  // Precondition: there is a block.
   template <class Blocks>
   static auto block_of(Blocks& all, std::string_view name) {
     return std::prev(all.upper_bound(name));  // the first separator is empty
   }
-  // Gives the block the prefix that its separator and the next one have in common.
+  // Gives the block the common prefix of its separator and the next one.
   void settle_prefix(blocks::iterator one);
   blocks blocks_;
   std::size_t count_ = 0;

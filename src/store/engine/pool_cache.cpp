@@ -13,7 +13,7 @@ pool_cache::pool_cache(const cache_terms& terms, std::uint64_t memory_bytes)
     : terms_(terms),
       default_memory_bytes_(memory_bytes),
       in_memory_(eviction_policy::make(terms.policy)),
-      on_disk_(eviction_policy::make(eviction::lru)) {  // what lies there has been chosen once
+      on_disk_(eviction_policy::make(eviction::lru)) {  // values there were selected once already
   set_terms(terms);
 }
 
@@ -102,7 +102,7 @@ std::vector<pool_cache::candidate> pool_cache::take_expired(std::uint64_t now_ns
   std::vector<candidate> out;
   const std::lock_guard lock(mutex_);
   for (auto next = expiring_.begin(); next != expiring_.end() && next->first <= now_ns && out.size() < limit; ++next) {
-    if (next->second->queue == cached_value::place::none) continue;  // somebody else has taken it
+    if (next->second->queue == cached_value::place::none) continue;  // another thread has taken it
     tier_of(*next->second).remove(*next->second);
     out.push_back({std::string(next->second->key()), next->second});
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool that is a cache: what it may hold in memory and on disk, which values leave first, when they expire, and what it
-// has counted. The table tells it of every value that comes and goes; engine_cache.cpp takes victims from it.
+// A pool that is a cache: what it may hold in memory and on disk, which values leave first, when they expire, and its
+// counters. The table reports every value that comes and goes; engine_cache.cpp takes victims.
 //
-// Threads: any. Its lock is taken with a table shard's held, so nothing of the table is touched under it: take() hands out a
-// name, and whoever has the shard's lock then asks whether the value is still the one taken.
+// Thread-safe. Its lock is taken while a table shard's lock is held, so the table is never touched under it: take()
+// returns a name, and whoever then holds the shard's lock asks whether the value is still the one taken.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace pl::store {
 
 class pool_cache;
 
-// The entry's part in the cache that its pool is.
+// The part of a table entry that belongs to the cache.
 struct cache_entry : cached_value {
   bool on_disk = false;
   pool_cache* owner = nullptr;  // outlives the entry's value
@@ -32,36 +32,36 @@ struct cache_entry : cached_value {
 
 class pool_cache {
  public:
-  // `memory_bytes`: what terms.memory_bytes == 0 stands for.
+  // `memory_bytes` applies if terms.memory_bytes is 0.
   pool_cache(const cache_terms& terms, std::uint64_t memory_bytes);
 
   cache_terms terms() const;
-  // The eviction stays what it is.
+  // Does not change the eviction policy.
   void set_terms(const cache_terms& next);
   std::uint64_t memory_limit() const noexcept { return memory_limit_.load(std::memory_order_relaxed); }
   std::uint64_t disk_limit() const noexcept { return disk_limit_.load(std::memory_order_relaxed); }
-  // Of a put that asks for `ttl_ms` (0: the pool's); 0: never.
+  // When a put with `ttl_ms` (0: the pool's) expires; 0: never.
   std::uint64_t expiry_of(std::uint64_t ttl_ms) const noexcept;
 
-  // What a value takes of memory, and of the disk.
+  // How much memory, or disk, a value takes.
   static std::uint64_t memory_of(std::uint64_t length_bytes) noexcept;
   static std::uint64_t disk_of(std::uint64_t length_bytes) noexcept;
 
-  // ---- By the table, with the shard's lock held
+  // ---- Called by the table, with the shard's lock held
   // The entry's value is this one from now on.
   void place(cache_entry& one, std::uint64_t length_bytes, bool on_disk, std::uint64_t expires_ns);
   void used(cache_entry& one);
   void remove(cache_entry& one);
 
-  // ---- By who makes room
+  // ---- Called by whoever makes room
   struct candidate {
     std::string full;
-    const cache_entry* entry = nullptr;  // a name only, until is_taken()
+    const cache_entry* entry = nullptr;  // only a name until is_taken()
   };
   std::optional<candidate> take(bool from_disk);
-  // Values whose time has passed, at most `limit`.
+  // Takes at most `limit` expired values.
   std::vector<candidate> take_expired(std::uint64_t now_ns, std::size_t limit);
-  // Whether the entry was taken and stands as it was. With the shard's lock held.
+  // Whether the entry was taken and is unchanged since. Precondition: the shard's lock is held.
   bool is_taken(const cache_entry& one) const;
   void put_back(cache_entry& one);
 
@@ -70,7 +70,7 @@ class pool_cache {
   std::size_t count(bool on_disk) const;
   bool has_expired(std::uint64_t now_ns) const noexcept { return next_expiry_ns_.load(std::memory_order_relaxed) <= now_ns; }
 
-  std::atomic<std::uint64_t> spilled{0};  // values that went to disk
+  std::atomic<std::uint64_t> spilled{0};  // values moved to disk
 
  private:
   eviction_policy& tier_of(const cache_entry& one) const { return one.on_disk ? *on_disk_ : *in_memory_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pools that are open (all of them are), with what they hold.
+// The open pools (every pool of the store is open) and what they hold.
 #pragma once
 
 #include <atomic>
@@ -39,11 +39,11 @@ struct pool_state {
   std::atomic<bool> dropped{false};
   std::atomic<bool> is_apart{false};  // its values lie in memory that no other process maps
   std::atomic<std::uint64_t> open_grants{0};
-  std::atomic<std::uint64_t> keys, bytes;  // all, as quotas count
-  // Of them those in the index; only the committer writes these.
+  std::atomic<std::uint64_t> keys, bytes;  // all keys and bytes, as quotas count
+  // The part that is in the index; only the committer writes these.
   std::atomic<std::uint64_t> indexed_keys, indexed_bytes;
-  std::shared_ptr<pool_cache> cache;  // set before the pool is known to others; null: it is none
-  pool_owners held;                   // by whom; joined before the pool is known to others
+  std::shared_ptr<pool_cache> cache;  // set before the pool is known to other threads; null if it is no cache
+  pool_owners held;                   // usage by owner; joined before the pool is known to other threads
   std::atomic<std::uint64_t> hits{0}, misses{0}, evicted{0}, evicted_bytes{0}, expired{0};
 
   std::shared_ptr<const pool_options> options() const {
@@ -56,15 +56,15 @@ struct pool_state {
     note(*made);
     options_ = std::move(made);
   }
-  // What every put and get asks, without the lock.
+  // The level of a request. Every put and get calls this, so it takes no lock.
   durability level(durability asked) const noexcept {
     return asked == durability::pool_default ? level_.load(std::memory_order_relaxed) : asked;
   }
   bool has_quota() const noexcept { return has_quota_.load(std::memory_order_relaxed); }
   bool verifies_reads() const noexcept { return verifies_reads_.load(std::memory_order_relaxed); }
 
-  // Counts what a put changes; EDQUOT, and nothing counted, if a quota forbids it. Less is always allowed, and so is more
-  // in a cache, which evicts down to its quota afterwards.
+  // Counts a put's changes. EDQUOT, and nothing is counted, if a quota forbids them. A decrease is always allowed, and
+  // so is an increase in a cache, which evicts down to its quota afterwards.
   status charge(std::int64_t more_keys, std::int64_t more_bytes);
   void refund(std::int64_t more_keys, std::int64_t more_bytes) noexcept {
     keys.fetch_sub(static_cast<std::uint64_t>(more_keys));
@@ -72,13 +72,13 @@ struct pool_state {
   }
 
   pool_info info() const;
-  // The key was erased, or evicted: it is no name of memory alone any more.
+  // The key was erased or evicted, so it is no longer a name that only memory has.
   void forget_name(std::string_view key) {
     std::lock_guard lock(names_mutex);
     volatile_names.erase(key);
   }
 
-  // Keys whose truth is in memory alone, in order, for find().
+  // Keys that only memory has, in order, for find().
   std::mutex names_mutex;
   name_set volatile_names;
 
@@ -97,11 +97,11 @@ using pool_ref = std::shared_ptr<pool_state>;
 
 class pools {
  public:
-  // Null if there is none.
+  // Null if there is no such pool.
   pool_ref find(pool_id id) const;
   pool_ref find(std::string_view name) const;
   std::vector<pool_info> list() const;
-  // Those that are caches, the one with most memory first.
+  // The pools that are caches, the one with the most memory first.
   std::vector<pool_ref> caches() const;
   std::size_t count() const;
   void add(pool_ref pool);

@@ -12,10 +12,10 @@ namespace {
 constexpr std::uint8_t kSmall = 1;
 constexpr std::uint8_t kLarge = 2;
 constexpr std::uint8_t kOwnedSmall = 3, kOwnedLarge = 4;  // the owner follows the time
-constexpr std::uint8_t kPool = 1;  // layout numbers: a later one that this code does not know is not a record to it
+constexpr std::uint8_t kPool = 1;  // layout numbers; a later layout that this code does not know is "not a record"
 constexpr std::uint8_t kOutcomeWithoutGroup = 1, kOutcome = 2, kOutcomeRemote = 3;
 
-// The durability level of a record: one that callers may have asked for, in earlier releases too.
+// The durability level of a record: one that callers could ask for, including those of earlier releases.
 std::optional<durability> read_level(byte_reader& reader) {
   const auto level = durability_from(reader.number<std::uint8_t>());
   return level == durability::pool_default ? std::nullopt : level;
@@ -132,7 +132,7 @@ std::optional<pool_info> decode_pool(std::string_view bytes) {
   pool.created_unix_ns = reader.number<std::int64_t>();
   if (!reader.good_end() || pool.id == 0 || pool.name.empty() || !level || verify > 1) return std::nullopt;
   pool.options.verify_reads = verify == 1;
-  // A level above the highest becomes the highest.
+  // Reads a level above the highest as the highest.
   pool.options.level = std::min(*level, durability::durable);
   return pool;
 }

@@ -37,7 +37,8 @@ std::optional<std::string> current_manifest(const std::string& folder) {
   return name;
 }
 
-// True if a release without marks has opened the store since: each opening writes a later manifest and removes the old one.
+// True if a release without marks has opened the store since: each opening writes a later manifest and removes the old
+// one.
 bool was_opened_since(const std::string& folder, const mark_state& mark) {
   const auto now = current_manifest(folder);
   for (const file_seal& one : mark.files) {
@@ -109,7 +110,7 @@ result<recovery_plan> plan_recovery(const recovery_question& question) {
   if (manifest->end == manifest_file::ending::damaged)
     return damage(question.index_folder + "/" + manifest->name +
                   format(" is damaged at byte %zu of %zu", manifest->broken_at, manifest->bytes.size()));
-  // RocksDB would make them anew, and leave out what the log says of them. Before there is a mark nothing is stored.
+  // RocksDB would create them again, without what the log says about them. Nothing is stored before there is a mark.
   if (question.mark && manifest->last_sequence && manifest->last_family < question.last_family)
     return damage(question.index_folder + "/" + manifest->name + " has lost records: families of the index are missing");
   const auto before = manifest->last_sequence;

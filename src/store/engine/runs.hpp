@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs: grants or pins of many values by one call, with numbers that follow each other. The locks that single calls take for
-// each value are taken once for a run, or once for each shard of the table.
+// Runs: grants or pins of many values by one call, with consecutive numbers. The locks that single calls take for each
+// value are taken once per run, or once for each shard of the table.
 //
 //   begin_run ─▶ the writer fills the memory ─▶ commit_run
 //   pin_run   ─▶ the reader reads            ─▶ unpin_run
 //
-// Each value of a run has its own outcome, as if it had been asked for alone.
+// Each value of a run has its own outcome, as if it had been requested alone.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@ namespace pl::store {
 struct run_put {
   std::string_view key;
   std::uint64_t length_bytes = 0;
-  bool is_wanted = true;  // else it gets nothing: its refusal is ECANCELED
-  // With which it will be committed, as begin_options has it.
+  bool is_wanted = true;  // otherwise it gets nothing, and its refusal is ECANCELED
+  // The condition of the later commit, as in begin_options.
   condition precondition = condition::none;
   version_t expected_version = 0;
 };
 
-// The grant of value i has the number first + i, as engine::abort() and the like take it.
+// The grant of value i has the number first + i, as engine::abort() and others take it.
 struct granted_run {
   struct granted {
     failure refusal{0, {}};  // code 0: granted
@@ -42,12 +42,13 @@ struct granted_run {
   std::vector<granted> values;
 };
 
-// What the values of a run have in common, and what each has of its own.
+// Options that all values of a run share, and those of each value.
 struct run_options {
-  put_options put{};      // put.request: of the first value; value i has its sequence + i. put.ttl_ms: of values without one
+  // `put.request` is the first value's; value i has its sequence + i. put.ttl_ms applies to values without one.
+  put_options put{};
   bool take_crc = false;  // as in commit_options
-  // Gets what need not be done before the next commit, such as letting go of values that were replaced. It may call the task
-  // at once, or later on any thread, but before the engine is closed. Nothing: it is done at once.
+  // Runs work that can wait until after the next commit, such as releasing replaced values. It may call the task at
+  // once, or later on any thread, but before the engine is closed. Empty: the work is done at once.
   std::function<void(std::function<void()> task)> afterwards{};
 };
 struct run_commit {
@@ -57,7 +58,7 @@ struct run_commit {
   std::uint64_t ttl_ms = 0;
   std::uint32_t crc32c = 0;
   std::uint16_t request_group = 0;  // request_key::group
-  bool is_wanted = true;            // else its grant, if it has one, is given up, and its outcome says nothing
+  bool is_wanted = true;            // otherwise its grant, if any, is given up, and its outcome has no meaning
 };
 struct committed_value {
   failure refusal{0, {}};  // code 0: done
@@ -66,7 +67,7 @@ struct committed_value {
 };
 using run_completion = std::function<void(std::vector<committed_value>)>;
 
-// Of value `number`, for a commit by itself.
+// The options of value `number`, for a commit of its own.
 inline commit_options options_of(const run_options& run, const run_commit& one, std::size_t number) {
   commit_options out;
   out.put = run.put;
@@ -81,7 +82,7 @@ inline commit_options options_of(const run_options& run, const run_commit& one, 
   return out;
 }
 
-// Gathers the outcomes of values that end by themselves, on any threads; the last one answers.
+// Collects the outcomes of values that finish independently, on any threads; the last one answers.
 class run_answer {
  public:
   run_answer(std::vector<committed_value> outcomes, std::size_t left, run_completion done)
@@ -101,8 +102,8 @@ class run_answer {
 // The pin of value i has the number first + i, as engine::unpin() takes it.
 struct pinned_run {
   struct pinned {
-    failure refusal{0, {}};  // code 0: pinned, or not looked for
-    bool is_pinned = false;  // neither pinned nor refused: it is not in memory, which is for lookup_async()
+    failure refusal{0, {}};  // code 0: pinned, or not requested
+    bool is_pinned = false;  // neither pinned nor refused: it is not in memory, so use lookup_async()
     value_info info;
     segment_list segments;
   };

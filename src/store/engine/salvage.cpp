@@ -20,7 +20,7 @@ namespace pl::store {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::uint32_t kCatalogueId = 0, kValuesId = 1;  // RocksDB's numbers of the families, in the order of their making
+constexpr std::uint32_t kCatalogueId = 0, kValuesId = 1;  // RocksDB's numbers of the families, in order of creation
 constexpr std::size_t kMaxLost = 100'000;
 
 struct block_free {
@@ -29,7 +29,7 @@ struct block_free {
 
 }  // namespace
 
-// Changes behind the end of replay replace what it found; those in damaged batches make their keys doubtful.
+// Changes after the end of replay replace what replay found; those in damaged batches make their keys doubtful.
 struct salvage::later_changes final : batch_visitor {
   explicit later_changes(salvage& owner) : target(owner) {}
   void put(std::uint32_t family, std::string_view key, std::string_view value) override {
@@ -85,8 +85,8 @@ status salvage::open_index() {
   return {};
 }
 
-// CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is used;
-// without one, what is whole of the manifest that CURRENT names, or of the newest.
+// CURRENT and the manifest describe the index. If they are not those of the clean stop, the copy from that stop is
+// used. Without a copy, the whole part of the manifest that CURRENT names is used, or of the newest one.
 status salvage::mend_manifest() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const auto copy = read_manifest_copy(folder_ + "/manifest.copy");
@@ -113,7 +113,8 @@ status salvage::read_log() {
   const auto mark = commit_mark::read(folder_ + "/commit.mark");
   const std::uint64_t reached = records_->last_sequence();
   later_changes changes(*this);
-  // Older logs hold nothing that is not in the tables. RocksDB removes them in any order: a gap between them is none.
+  // Earlier logs hold only what is already in the tables. RocksDB removes them in any order, so a gap between them
+  // means nothing.
   log_scan scan{index_folder_, records_->first_log(), true, before_, {}};
   scan.each = [&](const log_batch& batch) {
     if (!batch.is_damaged && batch.end_sequence() <= reached) return;
@@ -187,7 +188,7 @@ void salvage::lose_owner(owner_id id) {
   lost_.push_back(format("the name of owner %u, which has no record: its values are saved, and count for nobody", id));
 }
 
-// Reports the unreadable keys between two readable ones. Large values have a second record that names them.
+// Reports the unreadable keys between two readable ones. The second record of large values names those keys.
 void salvage::report_gap(std::string_view first, std::string_view bound) {
   const auto name = [](std::string_view full) { return full.size() < 5 ? std::string("the first") : shown(key_of(full)); };
   lost_.push_back("keys behind " + name(first) + " and before " + (bound.empty() ? "the end" : name(bound)) +
@@ -215,7 +216,7 @@ status salvage::each(const std::function<void(const std::string&, const value_re
     return visit(full, raw);
   });
   if (!scanned) {
-    // Reads from the end back to the damage, to find where reading can continue.
+    // Reads backwards from the end to the damage, to find where reading can continue.
     std::string next;
     (void)records_->scan_back(family::values, last, [&](std::string_view full, std::string_view) {
       next = full;

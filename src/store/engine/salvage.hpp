@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a store's folder as far as that is possible: the index up to a damage and on both sides of it, later changes from
-// the log, and values from extents, each with its checksum. For check and repair (store_folder.hpp).
+// Reads as much of a store's folder as possible: the index up to damage and on both sides of it, later changes from the
+// log, and values from extents, each with its checksum. Used by check and repair (store_folder.hpp).
 #pragma once
 
 #include <functional>
@@ -22,18 +22,19 @@ namespace pl::store {
 
 class salvage {
  public:
-  // Opens what can be opened; what is lost as a whole is in lost() then. ENOENT: this is no store. EUCLEAN: nothing of the
-  // index can be read.
+  // Opens what can be opened; lost() then lists what is lost as a whole. ENOENT: this is no store. EUCLEAN: nothing of
+  // the index can be read.
   static result<std::unique_ptr<salvage>> open(const std::string& folder, disk& files);
   ~salvage();
 
   const std::vector<pool_info>& pools() const noexcept { return pools_; }
-  // Names of those who wrote values; a value's may be missing.
+  // Names of the writers of values. A value's writer may be missing.
   const std::map<owner_id, std::string>& owners() const noexcept { return owners_; }
   std::uint64_t extent_file_bytes() const noexcept { return file_bytes_; }
-  // Each key whose record is good, in no order. Keys that are lost are added to lost().
+  // Visits each key whose record is good, in no particular order. Adds lost keys to lost().
   status each(const std::function<void(const std::string& full, const value_record& record)>& take);
-  // Reads the bytes in parts of at most kPartBytes and compares their checksum at the end. EBADMSG, EIO: why it is lost.
+  // Reads the value in parts of at most kPartBytes and compares the checksum at the end. EBADMSG or EIO: why it is
+  // lost.
   status read(const value_record& record, const std::function<status(std::span<const std::byte>)>& take);
   status verify_tables() const { return records_->verify_tables(); }
   void lose(const std::string& full, const std::string& reason);
@@ -52,12 +53,12 @@ class salvage {
   void take_catalogue(std::string_view key, std::string_view raw);
   void report_gap(std::string_view first, std::string_view bound);
 
-  struct later_changes;  // of the log, behind what replay reaches
+  struct later_changes;  // of the log, after the end of replay
   std::string folder_;
   disk& files_;
-  std::string index_folder_;             // the folder's own, or the view
-  std::optional<index_view> view_;       // with another manifest; outlives what is open in it
-  std::optional<std::uint64_t> before_;  // log_scan, of a manifest that was cut
+  std::string index_folder_;             // the folder's own index, or the view
+  std::optional<index_view> view_;       // with another manifest; outlives what is opened in it
+  std::optional<std::uint64_t> before_;  // as log_scan::before, for a manifest that was cut
   std::unique_ptr<index> records_;
   std::unique_ptr<extents> space_;
   std::uint64_t file_bytes_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pieces of a value: mostly one, which lies within, and costs no allocation.
+// The pieces of a value. Most values have one, which is stored inline and needs no allocation.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace pl::store {
 
-// Given once, or anew as a whole.
+// Assigned once, or replaced as a whole.
 class segment_list {
  public:
   segment_list() : one_() {}
@@ -58,7 +58,7 @@ class segment_list {
   std::size_t count_ = 0;
 };
 
-// The pieces of a value for a look: as long as that value stands.
+// A view of a value's pieces, valid as long as the value.
 class segment_view {
  public:
   segment_view() = default;
@@ -78,7 +78,7 @@ class segment_view {
   std::size_t count_ = 0;
 };
 
-// As a vector that is nearly always empty, in a pointer's room.
+// A vector that is almost always empty, in the space of a pointer.
 class rare_segments {
  public:
   rare_segments() = default;

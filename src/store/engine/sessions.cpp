@@ -11,7 +11,7 @@ session_id sessions::open() {
 
 namespace {
 
-// The run that has this number; end() if none has.
+// The run that contains this number, or end().
 template <class Runs>
 auto run_with(Runs& runs, std::uint64_t id) {
   auto found = runs.upper_bound(id);
@@ -110,7 +110,7 @@ bool sessions::drop_pins(session_id session, pin_id first) {
   return true;
 }
 
-// With the lock held. One of a run stands by itself afterwards.
+// Takes the grant out; one that belongs to a run becomes independent. Precondition: the lock is held.
 std::optional<open_grant> sessions::take_out(held& mine, grant_id id) {
   if (auto found = mine.grants.extract(id); !found.empty()) return std::move(found.mapped());
   const auto run = run_with(mine.grant_runs, id);
@@ -149,7 +149,7 @@ bool sessions::with_grant(session_id session, grant_id id, const std::function<v
 }
 
 bool sessions::drop_pin(session_id session, pin_id id) {
-  value_ref gone;  // let go of behind the lock
+  value_ref gone;  // released after the lock
   std::lock_guard lock(mutex_);
   const auto session_entry = open_.find(session);
   if (session_entry == open_.end()) return false;

@@ -25,11 +25,11 @@ namespace pl::store {
 struct open_grant {
   pool_ref pool;
   std::string full;
-  value_ref made;  // its memory is the grant's
+  value_ref made;  // the grant's memory
   early_write early{};
 };
 
-// Grants of one call: their names lie behind each other, and their numbers follow each other.
+// Grants of one call: their names are concatenated, and their numbers are consecutive.
 struct run_of_grants {
   struct one {
     std::uint32_t name_offset = 0, name_bytes = 0;
@@ -38,7 +38,7 @@ struct run_of_grants {
   pool_ref pool;
   std::string names;  // full_keys
   std::vector<one> values;
-  std::size_t left = 0;  // values that have their memory still
+  std::size_t left = 0;  // values that still have their memory
   std::string_view name_of(const one& value) const noexcept {
     return std::string_view(names).substr(value.name_offset, value.name_bytes);
   }
@@ -47,22 +47,23 @@ struct run_of_grants {
 class sessions {
  public:
   session_id open();
-  // Releases what the session held before it returns. Unknown ones are ignored.
+  // Releases everything the session holds before it returns. Ignores unknown sessions.
   void close(session_id session);
 
-  // 0: no such session.
+  // Returns 0 if there is no such session.
   grant_id add(session_id session, open_grant made);
   pin_id add(session_id session, value_ref pinned);
   std::optional<open_grant> take_grant(session_id session, grant_id id);
-  // Of many values by one call: the first number, the others follow. 0: no such session. Precondition: values.
+  // Adds grants for many values. Returns the first number; the others follow. Returns 0 if there is no such session.
+  // Precondition: there are values.
   grant_id add_run(session_id session, run_of_grants made);
   pin_id add_run(session_id session, std::vector<value_ref> pinned);
-  // All that is left of the run whose first number this is.
+  // Takes what is left of the run that starts with this number.
   std::optional<run_of_grants> take_grants(session_id session, grant_id first);
-  // Drops what is left of it. False: no such run.
+  // Drops what is left of the run. Returns false if there is no such run.
   bool drop_pins(session_id session, pin_id first);
 
-  // Calls `action` under the lock. False: no such grant.
+  // Calls `action` under the lock. Returns false if there is no such grant.
   bool with_grant(session_id session, grant_id id, const std::function<void(open_grant&)>& action);
   bool drop_pin(session_id session, pin_id id);
   bool holds_any(session_id session) const;
@@ -80,7 +81,7 @@ class sessions {
   struct held {
     std::unordered_map<grant_id, open_grant> grants;
     std::unordered_map<pin_id, value_ref> pins;
-    std::map<grant_id, run_of_grants> grant_runs;  // by their first number
+    std::map<grant_id, run_of_grants> grant_runs;  // by first number
     std::map<pin_id, run_of_pins> pin_runs;
   };
   static std::optional<open_grant> take_out(held& mine, grant_id id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which bytes of a linear space are free: best fit, neighbours merged, pieces never across a region's border (a chunk of the
-// arena, an extent file). Used for memory and for disk. Not thread-safe; its owners lock.
+// Which bytes of a linear space are free: best fit, neighbours merged, no piece crosses a region's border (a chunk of
+// the arena, an extent file). Used for memory and for disk. Not thread-safe; its owners lock.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace pl::store {
 
 class space_map {
  public:
-  // Sizes are in bytes and multiples of kBlockBytes, `region_bytes` too.
+  // Sizes, including `region_bytes`, are in bytes and multiples of kBlockBytes.
   explicit space_map(std::uint64_t region_bytes) noexcept : region_bytes_(region_bytes) {}
 
-  // More space: free from now on. Precondition: it overlaps nothing that was added before.
+  // Adds free space. Precondition: it overlaps nothing that was added before.
   void add(segment range);
-  // Makes exactly this range used. False, and nothing changed, unless all of it was free.
+  // Marks exactly this range as used. Returns false and changes nothing unless all of it was free.
   bool take(segment range);
-  // At least `size_bytes` rounded up to blocks: one piece if there is one so long, else the longest pieces, at most
-  // `max_pieces`. Nothing if that does not do.
+  // Allocates `size_bytes` rounded up to blocks: one piece if one is long enough, otherwise the longest pieces, at most
+  // `max_pieces`. Returns nothing if those do not suffice.
   std::optional<std::vector<segment>> allocate(std::uint64_t size_bytes, std::size_t max_pieces = kMaxSegments);
-  // Precondition: the pieces are used.
+  // Precondition: the pieces are in use.
   void release(std::span<const segment> pieces);
 
   std::uint64_t free_bytes() const noexcept { return free_bytes_; }

@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::uint64_t kArenaBytes = std::uint64_t{256} << 20;
-constexpr std::size_t kMaxUnderWay = 256;  // puts of a repair
+constexpr std::size_t kMaxUnderWay = 256;  // concurrent puts of a repair
 constexpr const char* kListName = "backup.list";
 constexpr const char* kUnfinishedName = "/unfinished";
 
@@ -75,7 +75,7 @@ status need_folder(const std::string& folder) {
   return failure{ENOENT, "store: " + folder + " does not contain a store"};
 }
 
-// A folder within the source would become part of it, and go with it.
+// A target within the source would become part of it, and be deleted with it.
 status need_outside(const std::string& source, const std::string& target) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(target, error);
@@ -94,14 +94,15 @@ status need_empty(const std::string& folder) {
   if (error) return failure{error.value(), "store: " + folder + ": " + error.message()};
   if (!is_empty) return failure{ENOTEMPTY, "store: " + folder + " is not empty: name another one"};
   fs::permissions(folder, fs::perms::owner_all, error);
-  // Whoever finds the mark knows that a process has ended before its work has, and two at once see each other.
+  // The mark shows that a process ended before its work was complete, and lets two concurrent processes notice each
+  // other.
   const int mark = ::open((folder + kUnfinishedName).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (mark < 0) return failure{errno, "store: " + folder + kUnfinishedName + ": " + errno_text(errno)};
   ::close(mark);
   return {};
 }
 
-// Removes everything from a folder of ours.
+// Removes everything from a folder that we created.
 void empty(const std::string& folder) {
   std::error_code ignored;
   for (const auto& one : fs::directory_iterator(folder, ignored)) fs::remove_all(one.path(), ignored);
@@ -136,7 +137,7 @@ status sync_path(const fs::path& path) {
   return done == 0 ? status() : status(failure{error, "fsync of " + path.string() + ": " + errno_text(error)});
 }
 
-// All of it is on the disk.
+// Makes everything in the folder durable.
 status finish(const std::string& folder) {
   if (status done = sync_path(folder); !done) return done;
   if (::unlink((folder + kUnfinishedName).c_str()) != 0)
@@ -144,7 +145,7 @@ status finish(const std::string& folder) {
   return sync_path(folder);
 }
 
-// 0, or why not all of it is written. A disk that becomes full takes a part first.
+// Returns 0, or the errno that kept part of it from being written. A disk that becomes full first takes a part.
 int write_all(int file, std::string_view data, off_t offset) {
   while (!data.empty()) {
     const ssize_t done = ::pwrite(file, data.data(), data.size(), offset);
@@ -156,7 +157,7 @@ int write_all(int file, std::string_view data, off_t offset) {
   return 0;
 }
 
-// Durable on return.
+// The text is durable on return.
 status write_text(const std::string& path, const std::string& text) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return failure{errno, "store: " + path + ": " + errno_text(errno)};
@@ -166,7 +167,7 @@ status write_text(const std::string& path, const std::string& text) {
   return error == 0 ? status() : status(failure{error, "store: " + path + ": " + errno_text(error)});
 }
 
-// Copies with holes, because extent files are mostly empty; durable on return.
+// Copies with holes, because extent files are mostly empty. The copy is durable on return.
 status copy_sparse(const fs::path& source, const fs::path& target) {
   const int input = ::open(source.c_str(), O_RDONLY | O_CLOEXEC);
   if (input < 0) return failure{errno, source.string() + ": " + errno_text(errno)};
@@ -222,7 +223,7 @@ status copy_files(const std::string& source, const std::string& target) {
   return {};
 }
 
-// One line per file with name, size and checksum, and the checksum of the list.
+// One line per file with name, size and checksum, and the checksum of the list itself.
 result<std::string> list_of(const std::string& folder) {
   std::string out;
   for (const fs::path& name : files_of(folder)) {
@@ -268,7 +269,7 @@ class refill {
   status run() {
     status read = source_.each([this](const std::string& full, const value_record& record) {
       if (!outcome_) return;
-      // Reads a value to its end first, because only a good value is put.
+      // Reads a value to its end first, because only a good value may be put.
       const status good = source_.read(record, [](std::span<const std::byte>) { return status(); });
       if (!good) return source_.lose(full, good.error().message);
       outcome_ = put(full, record);
@@ -282,7 +283,8 @@ class refill {
   result<pool_id> pool_for(pool_id old) {
     const auto known = pools_.find(old);
     if (known != pools_.end()) return known->second;
-    const auto made = target_.create_pool(format("recovered-%u", old), {});  // its record is lost, its values are not
+    // The pool's record is lost, its values are not.
+    const auto made = target_.create_pool(format("recovered-%u", old), {});
     if (!made) return made.error();
     pools_[old] = made->id;
     return made->id;
@@ -380,7 +382,7 @@ result<folder_report> check_files(const std::string& folder, disk* files) {
   if (!opened) {
     report.problems.push_back(opened.error().message);
   } else {
-    // Checks structures here; values are read below, including those that the index does not lead to.
+    // This checks structures only; values are read below, including those that the index does not lead to.
     auto checked = (*opened)->check(false);
     if (!checked) report.problems.push_back(checked.error().message);
     else

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store's vocabulary: codes, ids, options and limits. Plain values that the engine, the protocol, the server and the
-// clients share; nothing here opens, allocates or locks anything.
+// The store's vocabulary: codes, ids, options and limits. Plain values that the engine, the protocol, the server and
+// the clients share; nothing here opens, allocates or locks anything.
 //
-// Errors inside the store are result<T> with an errno, as everywhere; `status_code` is what a wire or a C interface carries.
-// The two tell apart the same cases, so code_of() loses nothing (table in types.cpp).
+// Errors inside the store are result<T> with an errno, as everywhere; `status_code` is what a wire or a C interface
+// carries. Both distinguish the same cases, so code_of() loses nothing (table in types.cpp).
 #pragma once
 
 #include <chrono>
@@ -22,91 +22,94 @@
 
 namespace pl::store {
 
-// Result codes of replies. Values below zero are errors; those that MCAS had keep MCAS's number. Never renumbered.
+// Result codes of replies. Values below zero are errors; those that MCAS defined keep MCAS's number. Codes are never
+// renumbered.
 enum class status_code : std::int32_t {
   ok = 0,
-  more = 2,                // find: this is one page, there are others behind it
+  more = 2,                // find: this is one page, and more keys follow
   failed = -1,             // anything that no other code names
-  invalid = -2,            // EINVAL: an argument that no state of the store would accept
+  invalid = -2,            // EINVAL: an argument that is invalid in any state of the store
   busy = -9,               // EBUSY: a pool with open grants cannot be deleted
   no_memory = -14,         // ENOMEM
   not_supported = -15,     // ENOTSUP
   full = -23,              // ENOSPC: arena, disk or reserve; the same put may work later
   pool_exists = -28,       // EEXIST from create_pool (a pool); see key_exists
-  timed_out = -30,         // ETIMEDOUT: a deadline passed; what was asked has not happened and will not
+  timed_out = -30,         // ETIMEDOUT: a deadline passed; the operation has not happened and will not
   key_exists = -51,        // EEXIST from a put with condition::if_absent
   key_not_found = -52,     // ENOENT
   pool_not_found = -53,    // ENXIO
   too_large = -55,         // EFBIG: longer than the limit that the message names
   quota = -60,             // EDQUOT: the pool's bytes or keys
-  read_only = -61,         // EROFS: an earlier I/O error; reads go on, writes need a restart
+  read_only = -61,         // EROFS: after an earlier I/O error; reads continue, writes need a restart
   checksum = -62,          // EBADMSG: the message names pool, key and place
   version_mismatch = -63,  // ESTALE from condition::if_version
-  io_error = -64,          // EIO: this very operation met it
+  io_error = -64,          // EIO: this operation met it
   damaged = -65,           // EUCLEAN: the store's own structures contradict each other
-  bad_handle = -66,        // EBADF: a session, grant or pin that is not (or no longer) open
+  bad_handle = -66,        // EBADF: a session, grant or pin that is not open
   protocol = -67,          // EPROTO
   denied = -68,            // EACCES
-  closed = -69,            // ESHUTDOWN: the engine is going down
+  closed = -69,            // ESHUTDOWN: the engine is closing
   moved = -70,             // EREMOTE: another server owns the key's slot
 };
 
-// The code for a failure of the store. `about_pool` settles EEXIST, the one errno that has two meanings.
+// The code for a failure of the store. `about_pool` decides what EEXIST means, the one errno with two meanings.
 status_code code_of(const failure& reason, bool about_pool = false) noexcept;
-// The errno that code_of() turns into `code`; 0 for codes that are no errors.
+// The errno that code_of() turns into `code`; 0 for codes that are not errors.
 int errno_of(status_code code) noexcept;
-// "key_not_found"; "unknown" for numbers that are none.
+// "key_not_found"; "unknown" for an undefined number.
 const char* name_of(status_code code) noexcept;
 
-// 0 is never given out by any of these.
-using pool_id = std::uint32_t;     // not reused while the data directory lives
-using version_t = std::uint64_t;   // engine-wide counter: a later put of a key has a greater one, across restarts too
-using session_id = std::uint64_t;  // owner of grants and pins, this run of the engine only
-using grant_id = std::uint64_t;    // an uncommitted value, this run only
-using pin_id = std::uint64_t;      // a value that must stay where it is, this run only
-using owner_id = std::uint32_t;    // who wrote a value (engine::need_owner), as long as the data directory lives; 0: nobody
+// None of these is ever 0.
+using pool_id = std::uint32_t;  // not reused while the data directory lives
+// an engine-wide counter: a later put of a key has a greater one, also after a restart
+using version_t = std::uint64_t;
+using session_id = std::uint64_t;  // owner of grants and pins; valid until the engine closes
+using grant_id = std::uint64_t;    // an uncommitted value; valid until the engine closes
+using pin_id = std::uint64_t;      // a value that must not move; valid until the engine closes
+// who wrote a value (engine::need_owner); valid while the data directory lives; 0: nobody
+using owner_id = std::uint32_t;
 
 constexpr std::size_t kMaxPoolNameBytes = 255;
-constexpr std::size_t kMaxKeyBytes = 4096;                         // keys are byte strings, 1..this
+constexpr std::size_t kMaxKeyBytes = 4096;                         // keys are byte strings of 1 to this many bytes
 constexpr std::uint64_t kMaxValueBytes = std::uint64_t{64} << 30;  // and never more than the arena
 constexpr std::size_t kMaxPools = 4096;
-constexpr std::size_t kMaxSegments = 128;  // pieces that a value lies in, in memory or on disk
+constexpr std::size_t kMaxSegments = 128;  // pieces of a value, in memory or on disk
 constexpr std::size_t kMaxBatchOperations = 4096;
 constexpr std::size_t kMaxFindKeys = 1000;     // keys in one page
 constexpr std::size_t kMaxFindVisits = 10000;  // keys compared for one page
-constexpr std::size_t kDedupeWindow = 1024;    // a client's last so many requests are remembered
+constexpr std::size_t kDedupeWindow = 1024;    // this many of a client's last requests are remembered
 constexpr std::uint64_t kMaxTtlMs = std::uint64_t{10} * 365 * 24 * 3600 * 1000;
-constexpr std::size_t kBlockBytes = 4096;  // of O_DIRECT: segments start and end on it
+constexpr std::size_t kBlockBytes = 4096;  // alignment of O_DIRECT: segments start and end on it
 
-// When a put or erase happens. A failed condition is ESTALE, EEXIST or ENOENT and changes nothing.
+// When a put or erase takes effect. A failed condition is ESTALE, EEXIST or ENOENT and changes nothing.
 enum class condition : std::uint8_t {
   none = 0,
-  if_absent = 1,   // else EEXIST
-  if_present = 2,  // else ENOENT
-  if_version = 3,  // expected_version is the current one, else ESTALE (ENOENT if the key is absent)
+  if_absent = 1,   // otherwise EEXIST
+  if_present = 2,  // otherwise ENOENT
+  if_version = 3,  // if expected_version is the current one; otherwise ESTALE (ENOENT if the key is absent)
 };
 
-// Where bytes were when they were asked for.
+// Where a value's bytes were when it was requested.
 enum class tier : std::uint8_t { memory = 1, disk = 2 };
 
-// Names a request so that its repetition is answered, not applied: the client draws `client` at random once and counts
-// `sequence` up from 1. {0, 0}: not remembered. Remembered as durably as the request's own effect; forgotten after the
-// client's next kDedupeWindow requests, or when 4096 other clients came after it.
+// Names a request so that a repetition is answered, not applied. The client draws `client` at random once and counts
+// `sequence` up from 1. {0, 0}: not remembered. A request is remembered as durably as its own effect, and forgotten
+// after the client's next kDedupeWindow requests or after 4096 other clients.
 struct request_key {
   std::uint64_t client = 0;
   std::uint64_t sequence = 0;
-  std::uint16_t group = 0;  // which of them engine::forget_requests() can forget together; no part of the name
+  std::uint16_t group = 0;  // requests that engine::forget_requests() forgets together; not part of the name
   bool empty() const noexcept { return client == 0; }
 };
 
-// No waiting by default: a call that finds no room answers ENOSPC at once.
+// By default nothing waits: a call that finds no room answers ENOSPC at once.
 using deadline_t = std::chrono::steady_clock::time_point;
 constexpr deadline_t kNoWait = deadline_t::min();
 
-// A value that another store has: it keeps the version that it has there. Nothing is changed, which is no error, if the key
-// has a later version here, unless that is `replaces`. An erase names the version that was erased.
+// A copy of another store's value, which keeps its version from there. If the key has a later version here, nothing
+// changes, which is no error, unless that version is `replaces`. An erase names the version that was erased.
 struct copy_of {
-  version_t version = 0;  // 0: this is no copy
+  version_t version = 0;  // 0: not a copy
   version_t replaces = 0;
 };
 
@@ -114,13 +117,14 @@ struct put_options {
   durability level = durability::pool_default;
   condition precondition = condition::none;
   version_t expected_version = 0;  // for if_version
-  std::uint32_t user_flags = 0;    // stored with the value, meaning nothing to the store
+  std::uint32_t user_flags = 0;    // stored with the value; has no meaning for the store
   request_key request{};
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
-  copy_of copy{};                 // not with a condition
-  std::uint64_t ttl_ms = 0;       // in a pool that is a cache: the value is gone after so long; 0: as the pool says
-  owner_id owner = 0;             // whose quota the value counts for, but in a cache
-  // put() and put_async(): the value's CRC-32C, by somebody who has just computed it over these very bytes. Believed.
+  copy_of copy{};                 // not together with a condition
+  std::uint64_t ttl_ms = 0;       // in a cache: lifetime of the value; 0: as the pool says
+  owner_id owner = 0;             // whose quota the value counts against, except in a cache
+  // For put() and put_async(): the value's CRC-32C, from a caller that has just computed it over these bytes. It is not
+  // verified.
   std::optional<std::uint32_t> known_crc{};
 };
 
@@ -136,12 +140,12 @@ struct put_result {
   version_t version = 0;
   std::uint32_t crc32c = 0;                       // of the value's bytes
   durability reached = durability::pool_default;  // at least what was asked
-  bool repeated = false;                          // this request had been applied before; nothing was done now
-  unsigned copies = 1;                            // servers that have it
+  bool repeated = false;                          // the request had been applied before; nothing was done now
+  unsigned copies = 1;                            // number of servers that have it
 };
 
 struct erase_result {
-  version_t version = 0;  // what was erased
+  version_t version = 0;  // version of the erased value
   durability reached = durability::pool_default;
   bool repeated = false;
   unsigned copies = 1;
@@ -153,7 +157,7 @@ struct value_info {
   std::uint64_t length_bytes = 0;
   std::uint32_t crc32c = 0;
   std::uint32_t user_flags = 0;
-  std::int64_t written_unix_ns = 0;  // of the put; for people, nothing is decided by it
+  std::int64_t written_unix_ns = 0;  // time of the put, for people; nothing depends on it
   durability level = durability::pool_default;
   tier location = tier::disk;
   owner_id owner = 0;
@@ -161,57 +165,61 @@ struct value_info {
 
 struct get_options {
   std::uint64_t offset_bytes = 0;
-  std::uint64_t length_bytes = ~std::uint64_t{0};  // open_reader: at most so many
-  bool or_reader = false;         // lookup: a value that memory does not hold is answered with a reader of that range
-  bool verify = false;            // checksum of a value that lies in memory; what comes from disk is always verified
-  bool past_memory = false;       // with or_reader: a reader although memory could hold the value, if it lies in extents
+  std::uint64_t length_bytes = ~std::uint64_t{0};  // open_reader: the maximum
+  bool or_reader = false;  // lookup: answers with a reader of that range if memory does not hold the value
+  bool verify = false;     // checks the checksum of a value that lies in memory; values from disk are always verified
+  // with or_reader: a reader even if memory could hold the value, provided that it lies in extents
+  bool past_memory = false;
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena (lookup of a value on disk)
 };
 
 struct get_result {
-  value_info info;                 // length_bytes is the whole value's
-  std::uint64_t copied_bytes = 0;  // less than asked where the value ends before
+  value_info info;                 // length_bytes is that of the whole value
+  std::uint64_t copied_bytes = 0;  // less than requested if the value ends earlier
 };
 
-// A piece of the arena: bytes [offset_bytes, offset_bytes + size_bytes) of its memfd, or, from arena_info::size_bytes on, of
-// memory that only the engine has. Starts on kBlockBytes (a value of up
-// to 2 KiB on 64 bytes: it shares its block with others) and lies within one chunk of arena_info::chunk_bytes.
+// A piece of the arena: bytes [offset_bytes, offset_bytes + size_bytes) of its memfd or, from arena_info::size_bytes
+// on, of memory that only the engine has. Starts on kBlockBytes (on 64 bytes if the value has up to 2 KiB and shares
+// its block with others) and lies within one chunk of arena_info::chunk_bytes.
 struct segment {
   std::uint64_t offset_bytes = 0;
-  std::uint64_t size_bytes = 0;  // of value; a value of 0 bytes has no segments
+  std::uint64_t size_bytes = 0;  // size of this part of the value; a value of 0 bytes has no segments
 };
 
-// Memory that a value is to be written into.
+// Memory that a value will be written into.
 struct grant {
   grant_id id = 0;
   std::vector<segment> segments;  // in the value's order
   std::uint64_t length_bytes = 0;
-  version_t base_version = 0;  // from_current: what the memory was filled with, 0 if the key was absent
+  version_t base_version = 0;  // from_current: the version that the memory was filled with; 0 if the key was absent
 };
 
 struct begin_options {
-  bool from_current = false;      // fill the memory with the current value (as far as it goes; zeros behind it)
+  bool from_current = false;      // fill the memory with the current value, and zeros after it
   deadline_t deadline = kNoWait;  // how long to wait for room in the arena
-  // Who will commit: a value that does not fit its quota now is refused before its bytes come. Not the value's owner yet.
+  // Who will commit. A value that exceeds its quota now is refused before its bytes are sent. This does not make it the
+  // value's owner yet.
   owner_id owner = 0;
-  // With which it will probably be committed: where the value lies follows from it. Another one costs a little more then.
+  // The probable durability of the commit, which decides where the value is placed. Committing with another one costs a
+  // little more.
   durability level = durability::pool_default;
-  // The one that will be committed, if it has a number: what it did already is the commit's answer, and no refusal.
+  // The request that will be committed, if it has a number: if it was done already, the grant is not refused, and the
+  // commit answers with its outcome.
   request_key request{};
-  // Of begin_run(). False: the bytes are here already, so nothing is spared by a refusal before the commit, which alone
-  // knows what the values before it have changed.
+  // For begin_run(). False if the bytes are here already: refusing early saves nothing then, and only the commit knows
+  // what the values before it have changed.
   bool checks_quotas = true;
-  // With which it will be committed. Where it is not met now, and a quota does not hold either, the refusal is the
-  // condition's, as the commit's would be.
+  // The condition of the commit. If it is not met now and a quota is exceeded too, the refusal reports the condition,
+  // as the commit would.
   condition precondition = condition::none;
   version_t expected_version = 0;
 };
 
 struct commit_options {
   put_options put{};       // put.deadline is ignored
-  bool check_crc = false;  // the writer's own checksum: a difference is EBADMSG and aborts
-  bool take_crc = false;   // the writer's own checksum becomes the value's unchecked: a wrong one is the first
-                           // verified read's EBADMSG. For writers that have computed it while the bytes arrived.
+  bool check_crc = false;  // compare with the writer's own checksum: a difference is EBADMSG and aborts
+  bool take_crc = false;   // adopt the writer's own checksum unchecked, for writers that computed it while the bytes
+                           // arrived. If it is wrong, the first verified read answers EBADMSG.
   std::uint32_t crc32c = 0;
 };
 
@@ -222,15 +230,15 @@ struct pinned_value {
   pin_id pin = 0;
   value_info info;
   std::vector<segment> segments;         // in the value's order
-  std::shared_ptr<value_reader> reader;  // get_options::or_reader: instead of pin and segments
+  std::shared_ptr<value_reader> reader;  // with get_options::or_reader: replaces pin and segments
 };
 
 struct find_options {
   std::string prefix;                       // empty: every key
-  std::string regex;                        // pattern.hpp, matched anywhere in the key; empty: every key
+  std::string regex;                        // key_pattern.hpp, matched anywhere in the key; empty: every key
   std::string after;                        // keys greater than this (the last page's `last`); empty: from the start
   std::size_t limit = kMaxFindKeys;         // at most kMaxFindKeys
-  deadline_t deadline = deadline_t::max();  // the page ends there, with `more`
+  deadline_t deadline = deadline_t::max();  // the page ends then, with `more`
 };
 
 struct find_page {
@@ -239,34 +247,34 @@ struct find_page {
     std::uint64_t length_bytes = 0;
     version_t version = 0;
   };
-  std::vector<found_value> values;  // of the keys, as it was when they were found
+  std::vector<found_value> values;  // of the keys, at the time they were found
   std::string last;                 // where the next page starts (find_options::after); may be a key that did not match
   bool more = false;
 };
 
 struct pool_options {
   durability level = durability::durable;
-  std::uint64_t quota_bytes = 0;  // of values, keys not counted; 0: none
-  std::uint64_t quota_keys = 0;   // 0: none
+  std::uint64_t quota_bytes = 0;  // of values, without keys; 0: no quota
+  std::uint64_t quota_keys = 0;   // 0: no quota
   bool verify_reads = false;      // as get_options::verify, for every read
-  std::string tags;               // <= 64 KiB that the server keeps with the pool (ACL, shm policy, replication)
+  std::string tags;               // <= 64 KiB that the server stores with the pool (ACL, shm policy, replication)
 };
 
-// A pool whose values may be evicted: volatile ones, which are gone when others need the room.
+// A pool whose values may be evicted: they are volatile, and disappear when others need the room.
 struct cache_terms {
-  eviction policy = eviction::s3_fifo;  // for ever; chosen by docs/results/store/eviction_2cpu.json
-  std::uint64_t memory_bytes = 0;       // at most so much of the memory tier; 0: three quarters of it
-  std::uint64_t disk_bytes = 0;         // what leaves memory goes to disk, at most so much; 0: it is gone
-  std::uint64_t ttl_ms = 0;             // of values put without one; 0: for ever
+  eviction policy = eviction::s3_fifo;  // never changes; chosen by docs/results/store/eviction_2cpu.json
+  std::uint64_t memory_bytes = 0;       // limit of its part of the memory tier; 0: three quarters of the tier
+  std::uint64_t disk_bytes = 0;         // what leaves memory goes to disk, up to this much; 0: it is dropped
+  std::uint64_t ttl_ms = 0;             // lifetime of values that are put without one; 0: for ever
   bool operator==(const cache_terms&) const = default;
 };
 
-// Of a pool, since the engine opened.
+// Counters of a pool since the engine was opened.
 struct pool_counts_now {
-  std::uint64_t hits = 0, misses = 0;  // of gets: the key was there, or not
-  // Of a cache: values that left for others, and that left because their time had passed.
+  std::uint64_t hits = 0, misses = 0;  // gets that found the key, and that did not
+  // For a cache: values evicted for others, expired, and moved to disk.
   std::uint64_t evicted = 0, evicted_bytes = 0, expired = 0, spilled = 0;
-  std::uint64_t memory_bytes = 0, disk_bytes = 0;  // of a cache: that its values take now
+  std::uint64_t memory_bytes = 0, disk_bytes = 0;  // for a cache: what its values take now
 };
 
 struct pool_info {
@@ -276,19 +284,19 @@ struct pool_info {
   std::uint64_t keys = 0;
   std::uint64_t bytes = 0;  // of current values
   std::int64_t created_unix_ns = 0;
-  std::optional<cache_terms> cache{};  // it is one
+  std::optional<cache_terms> cache{};  // set if the pool is one
   pool_counts_now counts{};
 };
 
-// What an owner of values may hold, over all pools that are no caches.
+// How much an owner of values may hold, over all pools that are not caches.
 struct owner_quota {
-  std::string name;         // "*": every owner without one of its own
-  std::uint64_t bytes = 0;  // of values, keys not counted; 0: as many as there is room for
-  std::uint64_t keys = 0;   // likewise
-  // Of what it holds here and elsewhere (engine::set_held_elsewhere). 0: no limit.
+  std::string name;         // "*": every owner without a quota of its own
+  std::uint64_t bytes = 0;  // of values, without keys; 0: no limit
+  std::uint64_t keys = 0;   // 0: no limit
+  // Limits of what it holds here and elsewhere (engine::set_held_elsewhere). 0: no limit.
   std::uint64_t cluster_bytes = 0, cluster_keys = 0;
 };
-// What an owner holds in other stores, as far as they have said.
+// What an owner holds in other stores, as far as they have reported it.
 struct owner_held {
   std::string name;
   std::uint64_t keys = 0, bytes = 0;
@@ -299,7 +307,7 @@ struct owner_info {
   std::string name;
   std::uint64_t keys = 0, bytes = 0;  // of current values
   std::uint64_t elsewhere_keys = 0, elsewhere_bytes = 0;
-  std::uint64_t refused = 0;  // puts, since the engine opened
+  std::uint64_t refused = 0;  // puts refused since the engine was opened
   owner_quota quota;
 };
 
@@ -308,7 +316,7 @@ struct batch_operation {
   enum class kind : std::uint8_t { put, erase } action = kind::put;
   std::string_view key;
   std::span<const std::byte> value;          // put: copied before the call returns
-  condition precondition = condition::none;  // (an erase of an absent key under `none` succeeds)
+  condition precondition = condition::none;  // erasing an absent key without a condition succeeds
   version_t expected_version = 0;
   std::uint32_t user_flags = 0;
   std::uint64_t ttl_ms = 0;  // as in put_options
@@ -322,23 +330,23 @@ struct batch_options {
 };
 
 struct batch_item {
-  int error = 0;  // errno, 0 when done; ECANCELED: not tried, another one of an atomic batch failed
+  int error = 0;  // errno, 0 when done; ECANCELED: not tried, because another operation of an atomic batch failed
   std::string message;
   version_t version = 0;
 };
 
-// What readers see of a key has changed.
+// How the visible state of a key has changed.
 enum class change : std::uint8_t { put = 1, erased, evicted, expired, pool_deleted, last = pool_deleted };
 struct key_change {
   pool_id pool = 0;
   change kind = change::put;
-  std::string_view key;            // empty: of a pool that was deleted
-  version_t version = 0;           // put: the new one; else the one that went
-  std::uint64_t length_bytes = 0;  // put
+  std::string_view key;            // empty if a pool was deleted
+  version_t version = 0;           // put: the new version; otherwise the one that is gone
+  std::uint64_t length_bytes = 0;  // for a put
 };
 
 struct batch_result {
-  std::vector<batch_item> items;  // as many as operations, in their order
+  std::vector<batch_item> items;  // one for each operation, in their order
   durability reached = durability::pool_default;
   bool repeated = false;
 };
@@ -347,17 +355,17 @@ struct batch_result {
 struct engine_stats {
   std::uint64_t puts = 0, gets = 0, erases = 0, failed = 0;
   std::uint64_t put_bytes = 0, get_bytes = 0;
-  std::uint64_t hits = 0, misses = 0;  // of reads: value in memory, value on disk
+  std::uint64_t hits = 0, misses = 0;  // reads that found the value in memory, and on disk
   std::uint64_t evictions = 0, evicted_bytes = 0, spilled_bytes = 0;
-  std::uint64_t commits = 0, committed = 0;  // groups written, operations in them
+  std::uint64_t commits = 0, committed = 0;  // groups written, and operations in them
   std::uint64_t syncs = 0;                   // fdatasync of the log and of extent files
   std::uint64_t early_writes = 0;            // grants that went to disk while their bytes came (engine::arrived)
   std::uint64_t checksum_errors = 0, repeated_requests = 0;
   std::uint64_t arena_bytes = 0, arena_used_bytes = 0;  // gauges
-  std::uint64_t disk_bytes = 0, disk_used_bytes = 0;    // gauges: extent files, values in them
+  std::uint64_t disk_bytes = 0, disk_used_bytes = 0;    // gauges: size of extent files, bytes of values in them
   std::uint64_t pins = 0, grants = 0, sessions = 0;     // gauges
-  std::uint64_t key_bytes = 0;                          // gauge: of engine_options::key_memory_bytes
-  std::uint64_t remembered_items = 0;                   // gauge: of requests that may come again (requests.hpp)
+  std::uint64_t key_bytes = 0;                          // gauge, limited by engine_options::key_memory_bytes
+  std::uint64_t remembered_items = 0;                   // gauge: items of requests that may be repeated (requests.hpp)
   bool read_only = false, full = false;                 // gauges
 };
 

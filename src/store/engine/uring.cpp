@@ -16,8 +16,9 @@ namespace {
 
 // Larger parts gain nothing and smaller ones cost calls. Several in flight keep the device's queue full.
 constexpr std::uint64_t kPartBytes = stage::kPartBytes;
-constexpr std::uint64_t kStagedFromBytes = std::uint64_t{32} << 10;  // few pages are allocated as fast as they are copied
-constexpr long kBrieflyNs = 100'000;                                 // a copy of 1 MiB takes about as long
+// A few pages are allocated as fast as they are copied.
+constexpr std::uint64_t kStagedFromBytes = std::uint64_t{32} << 10;
+constexpr long kBrieflyNs = 100'000;  // a copy of 1 MiB takes about as long
 
 failure failed(const block_io& block, bool write, int code) {
   return failure{code, format("%s of %llu bytes at %llu: %s", write ? "write" : "read",
@@ -33,7 +34,7 @@ std::unique_ptr<uring> uring::make() {
     made->ring_.ring_fd = -1;
     return nullptr;
   }
-  // A filter may let a ring be made and refuse to enter it.
+  // A seccomp filter may allow a ring to be created and refuse to enter it.
   io_uring_prep_nop(io_uring_get_sqe(&made->ring_));
   io_uring_cqe* done = nullptr;
   int outcome = io_uring_submit(&made->ring_);
@@ -50,7 +51,7 @@ uring::~uring() {
   if (ring_.ring_fd >= 0) io_uring_queue_exit(&ring_);
 }
 
-// Maps one huge page more and gives back what lies outside the aligned range.
+// Maps one huge page more than needed and gives back what lies outside the aligned range.
 std::unique_ptr<stage> stage::make() {
   constexpr std::uint64_t kHuge = std::uint64_t{2} << 20, kWhole = kParts * kPartBytes;
   void* mapped = ::mmap(nullptr, kWhole + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -70,12 +71,12 @@ void uring::begin(part& chunk) {
   const std::uint64_t size = chunk.end - chunk.begun;
   if (through_ == nullptr || size < kStagedFromBytes) return;
   std::byte* copy = through_->part(static_cast<std::size_t>(&chunk - parts_));
-  arch::crc32c_copy(copy, chunk.data, size, 0, true);  // for its non-temporal stores
+  arch::crc32c_copy(copy, chunk.data, size, 0, true);  // used for its non-temporal stores
   chunk.data = copy;
 }
 
 void uring::submit(part& chunk, bool write) {
-  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);  // never null: as many entries as parts
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);  // never null: there are as many entries as parts
   const block_io& block = *chunk.block;
   std::byte* data = chunk.data + (chunk.done - chunk.begun);
   const auto size = static_cast<unsigned>(chunk.end - chunk.done);
@@ -92,7 +93,7 @@ status uring::reap(bool write, unsigned& under_way, bool briefly) {
   while (error == -EINTR);
   if (briefly && error == -ETIME) return {};
   if (error != 0) {
-    under_way = 0;  // nobody tells of their ends: the ring goes
+    under_way = 0;  // their completions will never be known, so the ring is discarded
     return failure{-error, "io_uring: waiting failed: " + errno_text(-error)};
   }
   part& done = *static_cast<part*>(io_uring_cqe_get_data(cqe));
@@ -123,7 +124,7 @@ status uring::read(std::span<const block_io> blocks) {
 }
 
 status uring::run(std::span<const block_io> blocks, bool write, block_gate* gate) {
-  // Low numbers on top: only the first most_ parts, which have a place in the stage, are used.
+  // Low numbers on top of the stack: only the first most_ parts, which have a place in the stage, are used.
   for (free_count_ = 0; free_count_ < kDepth; ++free_count_) free_[free_count_] = kDepth - 1 - free_count_;
   status outcome;
   unsigned under_way = 0;

@@ -24,7 +24,7 @@ void value::set_segments(std::span<const segment> pieces) {
 void value_ref::reset_many(std::span<value_ref> many) {
   std::vector<arena::released_piece> released;
   released.reserve(many.size());
-  arena* memory = nullptr;  // of them all
+  arena* memory = nullptr;  // of all of them
   for (value_ref& one : many) {
     value* const gone = std::exchange(one.one_, nullptr);
     if (gone == nullptr || gone->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) continue;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One version of a key's value, in memory or on disk. Immutable once others can see it (but for its user flags), shared by
-// the table, pins, readers and puts under way. The last reference frees its memory, and its extents if no record owns
-// them.
+// One version of a key's value, in memory or on disk. Immutable once others can see it (except for its user flags), and
+// shared by the table, pins, readers and puts in progress. The last reference frees its memory, and its extents unless
+// a record owns them.
 //
-// There are as many as there are keys in memory, so one is small: 56 bytes, a single heap block of 64. What only some
-// have (several pieces, extents, a cache) lies in a block of its own, `rare`.
+// There are as many as there are keys in memory, so one is small: 56 bytes in a heap block of 64. What only some values
+// have (several pieces, extents, a cache) lies in a separate block, `rare`.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace pl::store {
 
 class value_ref;
 
-// Where values give back what they held. Outlives them.
+// Where values give back their memory and extents. Outlives them.
 struct value_home {
   arena& memory;
   extents& space;
@@ -33,7 +33,7 @@ struct value_home {
 
 class value {
  public:
-  // Of so many bytes, nowhere yet.
+  // Creates a value of this length without a place.
   static value_ref make(const value_home& home, std::uint64_t length_bytes);
   value(const value_home& home, std::uint64_t length) : home_(&home), length_bytes(length & kLengthMask), shape_(nowhere) {}
   ~value() {
@@ -47,7 +47,7 @@ class value {
   value& operator=(const value&) = delete;
 
   bool in_memory() const noexcept { return length_bytes == 0 || !segments().empty(); }
-  // In the arena; empty: on disk only.
+  // Pieces in the arena; empty if the value is only on disk.
   segment_view segments() const noexcept {
     if (shape_ == one_piece) return segment_view(segment{offset_, length_bytes});
     return shape_ == has_rare ? segment_view(rare_->segments) : segment_view();
@@ -82,29 +82,30 @@ class value {
                       owner};
   }
 
-  // ---- By whoever made it, while nobody else has a reference. Pieces that add up to its length; whole blocks.
+  // ---- For the creator, while nobody else has a reference
+  // `pieces` add up to the length, in whole blocks.
   void set_segments(std::span<const segment> pieces);
   void set_on_disk(std::vector<segment> pieces) { need_rare().on_disk = std::move(pieces); }
-  // Before another thread gives it its extents while this one reads where it lies in memory.
+  // Call before another thread sets the extents while this one reads the pieces in memory.
   void expect_extents() { (void)need_rare(); }
   void append_on_disk(const std::vector<segment>& pieces) { need_rare().on_disk.append(pieces); }
   std::vector<segment> take_on_disk() { return shape_ == has_rare ? rare_->on_disk.take() : std::vector<segment>(); }
-  // Lives as long as `ttl_ms` says, or else the pool. Nothing for a pool that is no cache.
+  // Sets the lifetime: `ttl_ms`, or else the pool's. Does nothing for a pool that is no cache.
   void join_cache(const std::shared_ptr<pool_cache>& of_pool, std::uint64_t ttl_ms) {
     if (!of_pool) return;
     need_rare().cache = of_pool;
     rare_->expires_ns = of_pool->expiry_of(ttl_ms);
   }
-  // What a cache holds counts for nobody: its share bounds it, and its policy says what leaves.
+  // A cache's values count for nobody: its share limits it, and its policy decides what leaves.
   void join_owner(owner_id writer) noexcept { owner = cache() != nullptr ? 0 : static_cast<std::uint16_t>(writer); }
-  // By the last holder: its memory joins what is released together.
+  // For the last holder: adds the memory to what is released together.
   void leave_memory(std::vector<arena::released_piece>& released) {
     const segment_view pieces = segments();
     for (const segment& piece : pieces) released.push_back({piece, is_lasting});
     if (shape_ == has_rare) rare_->segments = std::vector<segment>();
     else shape_ = nowhere;
   }
-  // What a copy of this version has, wherever that lies.
+  // Takes what all copies of this version share, wherever they lie.
   void take_identity(const value& source);
 
  private:
@@ -113,7 +114,7 @@ class value {
   struct rare {
     segment_list segments;
     rare_segments on_disk;
-    std::shared_ptr<pool_cache> cache;  // of its pool, if that is one
+    std::shared_ptr<pool_cache> cache;  // of its pool, if that is a cache
     std::uint64_t expires_ns = 0;
   };
   rare& need_rare();
@@ -142,15 +143,15 @@ class value {
   std::atomic<std::uint32_t> references_{0};
 
  public:
-  // (A byte of its own: it is written on another thread than what is behind it.)
-  bool owns_extents = false;    // else a record of the index does
-  bool is_lasting : 1 = false;  // its memory is counted so (arena.hpp)
+  // A byte of its own, because another thread writes it than the members after it.
+  bool owns_extents = false;    // otherwise a record of the index owns them
+  bool is_lasting : 1 = false;  // its memory counts as lasting (arena.hpp)
   durability level : 4 = durability::volatile_;
   std::uint16_t owner = 0;  // an owner_id: who wrote it
 };
 static_assert(sizeof(value) <= 56, "a heap block has 64 bytes with its head");
 
-// A counted reference, as std::shared_ptr is, in half of its room and without a control block. Null by default.
+// A counted reference like std::shared_ptr, of half its size and without a control block. Null by default.
 class value_ref {
  public:
   value_ref() = default;
@@ -167,13 +168,13 @@ class value_ref {
     value* const gone = std::exchange(one_, nullptr);
     if (gone != nullptr && gone->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete gone;
   }
-  // As reset() of each, with the arena's lock taken once.
+  // Like reset() for each, taking the arena's lock once.
   static void reset_many(std::span<value_ref> many);
   value* get() const noexcept { return one_; }
   value& operator*() const noexcept { return *one_; }
   value* operator->() const noexcept { return one_; }
   explicit operator bool() const noexcept { return one_ != nullptr; }
-  // Of a moment ago, unless whoever asks holds off those who make references.
+  // May be out of date, unless the caller holds off everybody who makes references.
   std::uint32_t use_count() const noexcept {
     return one_ == nullptr ? 0 : one_->references_.load(std::memory_order_acquire);
   }

@@ -34,10 +34,10 @@ std::vector<segment> part_of(const std::vector<segment>& pieces, std::uint64_t o
   return out;
 }
 
-// Whoever announces a value holds no more of the disk than this, or twice what has come.
+// A writer that has only announced a value holds at most this much of the disk, or twice what has arrived.
 constexpr std::uint64_t kFirstExtentBytes = std::uint64_t{64} << 20;
 
-// The share of kMaxSegments that the first `bytes` of a value may take, so that the rest finds its pieces too.
+// How many of kMaxSegments the first `bytes` of a value may use, so that enough are left for the rest.
 std::size_t max_pieces_of(std::uint64_t bytes, std::uint64_t whole_bytes) {
   return static_cast<std::size_t>((bytes * kMaxSegments + whole_bytes - 1) / whole_bytes);
 }
@@ -105,7 +105,7 @@ status value_writer::write_window(std::size_t window, std::uint64_t offset, std:
   return done;
 }
 
-// Where these bytes lie. As many extents again are taken when those that the value has do not reach.
+// Where these bytes lie. If the value's extents do not suffice, they are doubled.
 result<std::vector<segment>> value_writer::extents_for(std::uint64_t offset, std::uint64_t size) {
   std::lock_guard lock(growing_);  // of two windows
   std::uint64_t taken_bytes = 0;
@@ -152,7 +152,7 @@ void value_writer::commit_async(const put_options& options, std::uint32_t crc32c
     ending_->done(failure{ESHUTDOWN, "store: closed"});
 }
 
-// Called by a thread that may block, when the last window is written.
+// Called after the last window is written, by a thread that may block.
 void value_writer::finish() {
   const put_options& options = ending_->options;
   const auto level = pool_->level(options.level);
@@ -254,7 +254,7 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
         key_entry != nullptr && key_entry->current && key_entry->current->owns_extents)
       return value_reader::source{key_entry->current, nullptr};
   }
-  const extents::reading guard(*space);  // before the record is read: its extents stay until they are held
+  const extents::reading guard(*space);  // before the record is read, so that its extents stay until they are held
   const auto stored = records->get(family::values, full);
   if (!stored) return stored.error();
   if (!*stored) return failure{ENOENT, "store: no key " + shown(key_of(full))};
@@ -266,7 +266,7 @@ result<value_reader::source> engine::impl::find_on_disk(const std::string& full)
   made->user_flags = record->user_flags, made->written_unix_ns = record->written_unix_ns, made->level = record->level;
   made->join_owner(record->owner);
   made->set_on_disk(record->extents);
-  // (Lost pieces are given back elsewhere, and nothing reads them.)
+  // Lost pieces are given back elsewhere, and nothing reads them.
   if (space->why_lost(record->extents)) return value_reader::source{std::move(made), nullptr};
   return value_reader::source{std::move(made), std::make_shared<extents::held>(*space, record->extents)};
 }
@@ -291,7 +291,7 @@ result<std::vector<segment>> engine::impl::allocate_extents(std::uint64_t size_b
   };
   auto pieces = attempt();
   if (pieces.code() == ENOSPC) {
-    // Space of values that were replaced without a sync is free after it.
+    // The sync frees the space of values that were replaced without one.
     if (status synced = commits->sync_log(); !synced) return std::move(synced).error();
     pieces = attempt();
   }
@@ -307,7 +307,7 @@ result<std::shared_ptr<value_writer>> engine::open_writer(pool_id pool, std::str
   if (status good = impl_->check_key(key); !good) return std::move(good).error();
   if (status able = impl_->state.writable(); !able) return std::move(able).error();
   if (length_bytes == 0) return failure{EINVAL, "store: an empty value needs no writer"};
-  // Refuses a value with more pieces than a record holds: no file could help.
+  // Refuses a value with more pieces than a record holds: more files would not help.
   const std::uint64_t limit = std::min(kMaxValueBytes, impl_->options.extent_file_bytes * kMaxSegments);
   if (length_bytes > limit)
     return failure{EFBIG,

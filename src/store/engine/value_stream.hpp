@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that never lie in memory as a whole: a window at a time they go to their extents and come back from there. A writer
-// or reader has two windows, so that one is filled or sent while the other is with the disk. engine::open_writer() and
-// engine::open_reader() make them; both must be gone before their engine is.
+// Values that never lie in memory as a whole: they go to their extents and come back one window at a time. A writer or
+// reader has two windows, so that one is filled or sent while the disk works on the other. engine::open_writer() and
+// engine::open_reader() create them; both must be destroyed before their engine.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,9 @@
 namespace pl::store {
 
 constexpr std::uint64_t kWindowBytes = std::uint64_t{4} << 20;
-constexpr int kMaxStreams = 16;  // writers and readers of an engine: what their windows may take of memory
+constexpr int kMaxStreams = 16;  // writers and readers of an engine; bounds the memory of their windows
 
-// One of kMaxStreams, given back when it goes.
+// One of kMaxStreams, given back by the destructor.
 class stream_slot {
  public:
   explicit stream_slot(std::atomic<int>& open) : open_(open), taken_(open.fetch_add(1) < kMaxStreams) {}
@@ -44,23 +44,24 @@ struct free_memory {
 };
 using window_memory = std::unique_ptr<std::byte[], free_memory>;
 
-// A value on its way to disk. room(), filled() and when_room() are for one thread at a time. A writer that goes without
-// commit leaves nothing behind.
+// A value on its way to disk. Only one thread at a time may call room(), filled() and when_room(). A writer that is
+// destroyed without a commit leaves nothing behind.
 class value_writer : public std::enable_shared_from_this<value_writer> {
  public:
   value_writer(engine::impl& owner, pool_ref pool, std::string full, value_ref made, stream_slot_ref slot);
 
-  // Where the value's next bytes go. Empty: there is no room yet, or the value is complete, or it failed().
+  // Where the value's next bytes go. Empty if there is no room yet, the value is complete, or the writer failed().
   std::span<std::byte> room();
-  // That many bytes of room() are the value's.
+  // This many bytes of room() now belong to the value.
   void filled(std::uint64_t bytes);
-  // True: a thread of the engine calls `callback` once, when there is room or the writer failed; it must not block.
-  // False: check room() again now.
+  // Returns true if a thread of the engine will call `callback` once, when there is room or the writer has failed; it
+  // must not block. Returns false if room() should be checked again now.
   bool when_room(std::function<void()> callback);
   // The first failure: ENOSPC, EIO, EROFS, ESHUTDOWN.
   status failed() const;
-  // Makes what was written the key's value, once it is on the medium (as options.level asks). `crc32c` is the writer's and
-  // becomes the value's. EINVAL unless all of it was filled. As engine::commit_async otherwise. At most once.
+  // Makes the written bytes the key's value, once they are on the medium (as options.level requires). `crc32c` is the
+  // writer's and becomes the value's. EINVAL unless all bytes were filled. Otherwise like engine::commit_async. At most
+  // once.
   void commit_async(const put_options& options, std::uint32_t crc32c, completion<put_result> done);
 
  private:
@@ -76,11 +77,11 @@ class value_writer : public std::enable_shared_from_this<value_writer> {
   value_ref made_;
   const stream_slot_ref slot_;
   window_memory windows_[2];
-  std::mutex growing_;  // of made_->on_disk until finish()
+  std::mutex growing_;  // guards made_->on_disk until finish()
   mutable std::mutex mutex_;
   std::size_t current_ = 0;
   bool busy_[2] = {false, false};
-  std::uint64_t begun_bytes_ = 0, used_bytes_ = 0;  // handed to the disk; in the present window
+  std::uint64_t begun_bytes_ = 0, used_bytes_ = 0;  // handed to the disk; in the current window
   std::optional<failure> failed_;
   std::function<void()> callback_;
   struct ending {
@@ -101,14 +102,14 @@ class value_reader : public std::enable_shared_from_this<value_reader> {
                std::uint64_t length_bytes, stream_slot_ref slot);
 
   value_info info() const { return source_.stored->info(); }
-  // How much next() will give in all.
+  // How many bytes next() returns in all.
   std::uint64_t range_bytes() const noexcept { return end_ - begin_; }
-  // The range's next bytes, at most kWindowBytes; empty at its end. They stay until the call after the next one. Blocking.
-  // A reader of the whole value gets EBADMSG instead of the last window if its checksum is wrong.
+  // The range's next bytes, at most kWindowBytes; empty at its end. They stay valid until the call after the next one.
+  // Blocking. A reader of the whole value gets EBADMSG instead of the last window if the checksum is wrong.
   result<std::span<const std::byte>> next();
-  // The same from a thread of the engine; `done` may not call next().
+  // The same on a thread of the engine. `done` must not call next().
   void next_async(completion<std::span<const std::byte>> done);
-  // Reads the value once for its checksum. Blocking.
+  // Reads the value once to verify its checksum. Blocking.
   status verify();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A few threads for what may wait for the disk and must not make a caller wait.
+// A few threads for tasks that may wait for the disk, so that callers do not.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@ namespace pl::store {
 
 class workers {
  public:
-  // Throws where a thread cannot be made (ulimit -v); those made before have ended then.
+  // Throws if a thread cannot be created (ulimit -v); those created before have ended then.
   explicit workers(std::size_t count) {
     try {
       for (std::size_t i = 0; i < count; ++i) threads_.push_back(start_thread([this] { run(); }));
@@ -25,7 +25,7 @@ class workers {
     }
   }
   ~workers() { stop(); }
-  // False, and not run, after stop().
+  // Returns false, and does not run the task, after stop().
   bool run_later(std::function<void()> task) {
     {
       std::lock_guard lock(mutex_);
@@ -35,7 +35,7 @@ class workers {
     wake_.notify_one();
     return true;
   }
-  // Finishes what is queued.
+  // Finishes everything queued.
   void stop() {
     {
       std::lock_guard lock(mutex_);
